@@ -1,0 +1,32 @@
+-- Prelude of the decision script: what every algorithm needs.
+--
+-- The script is prelude.lua, one file per algorithm, and decide.lua, joined at compile time. It has no shebang and
+-- uses no library but string and math, so that Redis 6.2 and compatible servers run it.
+--
+-- Numbers are doubles. Times are whole microseconds since the Unix epoch: exact below 2^53, the year 2255. A number
+-- becomes text only through '%.0f'; '..' and tostring() would write 1.7e+15.
+
+local call = redis.call
+local floor, ceil = math.floor, math.ceil
+local find, format = string.find, string.format
+
+-- Each algorithm registers itself under the tag that stands in ARGV:
+--   algorithms[tag] = function(key, now, at) -> admitted, state, next_state, time_to_live, width
+-- It reads its arguments from ARGV[at] on and tells how many they were; it writes nothing.
+local algorithms = {}
+
+-- Milliseconds that a key outlives its state. Before Redis 7.2 the clock moves while a script runs, so the expiry
+-- may be counted from a moment before TIME was read.
+local MARGIN = 1000
+
+-- A time that was stored by this script: 16 digits from 2001 to 2286. nil when the key does not exist.
+local function stored_time(key)
+  local text = call('GET', key)
+  if not text then
+    return nil
+  end
+  if #text ~= 16 or find(text, '%D') then
+    error('TOLLGATE foreign value')
+  end
+  return tonumber(text)
+end

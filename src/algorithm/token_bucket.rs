@@ -1,0 +1,297 @@
+//! The token bucket, kept as GCRA.
+//!
+//! # Where the arithmetic comes from
+//!
+//! The generic cell rate algorithm (ITU-T I.371, ATM Forum TM 4.1, "virtual scheduling") keeps one time per key, the
+//! *theoretical arrival time* (TAT): when the bucket will be full again. A request of cost `c` moves it `c` emission
+//! intervals on; it conforms when the TAT then lies at most the *span* (capacity times interval) ahead of now. It
+//! admits exactly what a token bucket of that capacity and rate admits.
+//!
+//! # Fractions
+//!
+//! The TAT is whole microseconds, and the interval of 3 a second is not. So the rate is kept as `units` per `micros`
+//! in lowest terms, and a TAT moves along the lattice of points `at(k) = ceil(k * micros / units)`: which point it
+//! stands at follows from the TAT itself (modulo `micros`), so the fraction needs no state of its own. A TAT between
+//! two points keeps its distance to the lower one.
+//!
+//! # Bounds
+//!
+//! - In any span of `t` microseconds a key admits at most `capacity + rate * t` where the interval is whole
+//!   microseconds, and `capacity + rate * (t + 2)` where it is not: the rounding does not add up over time.
+//! - The long-run rate is exact, except for rates whose lowest terms do not fit (`units * micros >= 2^52`, such as
+//!   999,983 a day): these are rounded to a slower rate by at most 1.5e-8.
+//! - Every intermediate stays below 2^53, so the Lua twin computes the same in doubles until the year 2255.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Timestamp,
+    error::{Error, ErrorKind},
+    quota::Quota,
+    state::{Retry, Usage},
+};
+
+/// A quota made ready for counting as a token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBucket {
+    /// Units that come back in each `micros`, in lowest terms.
+    units: u64,
+    micros: u64,
+    capacity: u64,
+    /// How far ahead of now the TAT may lie: the time in which the whole capacity comes back.
+    span: u64,
+}
+
+impl TokenBucket {
+    /// A bucket that holds the quota's capacity and refills at its rate.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidQuota`] when the quota is nothing, takes no time, or is beyond the documented limits.
+    pub fn new(quota: Quota) -> Result<Self, Error> {
+        let refuse = |message| Err(Error::new(ErrorKind::InvalidQuota, message));
+        if quota.count() == 0 {
+            return refuse(
+                "quota of 0: to refuse everybody, take the route away; else count at least 1",
+            );
+        }
+        if quota.capacity() == 0 {
+            return refuse("burst of 0: nothing could ever pass; set a burst of at least 1");
+        }
+        if quota.period() < Duration::from_micros(1) {
+            return refuse("quota per no time: the period must be at least a microsecond");
+        }
+        let Some((units, micros)) = rate(quota) else {
+            return refuse("quota above 1,000,000 a second: divide the count and the cost");
+        };
+        if micros / units > LONGEST_INTERVAL {
+            return refuse("quota below one in 366 days: shorten the period");
+        }
+        let bucket = Self {
+            units,
+            micros,
+            capacity: quota.capacity(),
+            span: 0,
+        };
+        match bucket.at_checked(quota.capacity()) {
+            Some(span) if span <= LONGEST_SPAN => Ok(Self { span, ..bucket }),
+            _ => refuse("burst takes over 35 years to refill: lower it"),
+        }
+    }
+
+    /// A bucket that admits nothing: what an unusable quota counts as until `build()` reports it.
+    pub(crate) const fn closed() -> Self {
+        Self {
+            units: 1,
+            micros: 1,
+            capacity: 0,
+            span: 0,
+        }
+    }
+
+    /// The most that can be taken at once.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The time in which the whole capacity comes back, in microseconds.
+    #[must_use]
+    #[inline]
+    pub fn span(&self) -> u64 {
+        self.span
+    }
+
+    /// Judges a charge of `cost` at `now` against the TAT that is stored (0 when there is none).
+    ///
+    /// A cost of 0 is a peek: always admitted, and the TAT stays.
+    #[must_use]
+    #[inline]
+    pub fn judge(&self, tat: u64, now: Timestamp, cost: u64) -> Judgement {
+        let now = now.as_micros();
+        let from = tat.max(now);
+        if cost == 0 {
+            return Judgement {
+                admitted: true,
+                tat,
+            };
+        }
+        if cost > self.capacity {
+            return Judgement {
+                admitted: false,
+                tat,
+            };
+        }
+        let moved = self.moved(from, cost);
+        if moved - now > self.span {
+            return Judgement {
+                admitted: false,
+                tat,
+            };
+        }
+        Judgement {
+            admitted: true,
+            tat: moved,
+        }
+    }
+
+    /// What is left at `now` with this TAT.
+    #[must_use]
+    #[inline]
+    pub fn usage(&self, tat: u64, now: Timestamp) -> Usage {
+        let now = now.as_micros();
+        let from = tat.max(now);
+        Usage {
+            limit: self.capacity,
+            remaining: (now + self.span)
+                .checked_sub(from)
+                .map_or(0, |room| self.fitting(from, room).min(self.capacity)),
+            reset_at: Timestamp::from_micros(from),
+        }
+    }
+
+    /// When a charge of `cost` that was denied at `now` can succeed, if nothing else is charged.
+    #[must_use]
+    pub fn retry(&self, tat: u64, now: Timestamp, cost: u64) -> Retry {
+        if cost > self.capacity {
+            return Retry::Never;
+        }
+        let moved = self.moved(tat.max(now.as_micros()), cost);
+        Retry::At(Timestamp::from_micros(moved.saturating_sub(self.span)).max(now))
+    }
+
+    /// How the Lua twin is to be told to judge a charge of `cost`.
+    #[must_use]
+    #[inline]
+    pub fn form(&self, cost: u64) -> Form {
+        if self.units == 1 {
+            let affordable = cost <= self.capacity;
+            return Form::Whole {
+                increment: if affordable { cost * self.micros } else { 0 },
+                tolerance: affordable.then(|| self.span - cost * self.micros),
+            };
+        }
+        Form::Lattice {
+            cost,
+            units: self.units,
+            micros: self.micros,
+            span: (cost <= self.capacity).then_some(self.span),
+        }
+    }
+
+    /// The TAT `cost` units on.
+    #[inline]
+    fn moved(&self, tat: u64, cost: u64) -> u64 {
+        if self.units == 1 {
+            return tat + cost * self.micros;
+        }
+        let point = self.point(tat % self.micros);
+        tat + self.at(point + cost) - self.at(point)
+    }
+
+    /// The most units that move the TAT by at most `room`.
+    #[inline]
+    fn fitting(&self, tat: u64, room: u64) -> u64 {
+        if self.units == 1 {
+            return room / self.micros;
+        }
+        let point = self.point(tat % self.micros);
+        self.point(self.at(point) + room) - point
+    }
+
+    /// The last lattice point at or before `micros` after point 0: `floor(micros * rate)`.
+    #[inline]
+    fn point(&self, micros: u64) -> u64 {
+        let (periods, rest) = (micros / self.micros, micros % self.micros);
+        periods * self.units + rest * self.units / self.micros
+    }
+
+    /// Where lattice point `point` lies: `ceil(point / rate)` after point 0.
+    #[inline]
+    fn at(&self, point: u64) -> u64 {
+        let (periods, rest) = (point / self.units, point % self.units);
+        periods * self.micros + (rest * self.micros).div_ceil(self.units)
+    }
+
+    fn at_checked(&self, point: u64) -> Option<u64> {
+        let (periods, rest) = (point / self.units, point % self.units);
+        let whole = periods.checked_mul(self.micros)?;
+        whole.checked_add((rest * self.micros).div_ceil(self.units))
+    }
+}
+
+// === Judgement ===
+
+/// What a bucket says to one charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// Whether the charge fits.
+    pub admitted: bool,
+    /// The TAT after it, or as it was when it does not fit.
+    pub tat: u64,
+}
+
+// === Form ===
+
+/// The numbers that the Lua twin needs for one charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Form {
+    /// The interval is no whole number of microseconds: walk the lattice.
+    Lattice {
+        /// Units to take.
+        cost: u64,
+        /// Units that come back in each `micros`.
+        units: u64,
+        /// Length of the lattice's period.
+        micros: u64,
+        /// How far ahead the TAT may lie after the charge; `None` when the cost can never fit.
+        span: Option<u64>,
+    },
+    /// The interval is whole microseconds: one addition and one comparison.
+    Whole {
+        /// How far the charge moves the TAT.
+        increment: u64,
+        /// How far ahead the TAT may lie before the charge; `None` when the cost can never fit.
+        tolerance: Option<u64>,
+    },
+}
+
+/// The quota's rate as units per microseconds in lowest terms, or `None` above one a microsecond.
+fn rate(quota: Quota) -> Option<(u64, u64)> {
+    // Nanoseconds make periods such as 1.5 us exact; both factors fit in 128 bits.
+    let units = u128::from(quota.count()) * 1_000;
+    let micros = quota.period().as_nanos();
+    if units > micros {
+        return None;
+    }
+    let divisor = greatest_common_divisor(units, micros);
+    let (units, micros) = (units / divisor, micros / divisor);
+    if units
+        .checked_mul(micros)
+        .is_some_and(|product| product < EXACT)
+    {
+        return Some((u64::try_from(units).ok()?, u64::try_from(micros).ok()?));
+    }
+    // Too long for exact doubles: as many units as keep the product below 2^52, their time rounded up, so that the
+    // rate is never above the one asked for.
+    let fewer = (EXACT * units / micros).isqrt().saturating_sub(1).max(1);
+    let longer = (fewer * (micros / units)) + (fewer * (micros % units)).div_ceil(units);
+    let divisor = greatest_common_divisor(fewer, longer);
+    Some((
+        u64::try_from(fewer / divisor).ok()?,
+        u64::try_from(longer / divisor).ok()?,
+    ))
+}
+
+fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Products below this leave room for one more addition in a double's 53 bits.
+const EXACT: u128 = 1 << 52;
+const LONGEST_INTERVAL: u64 = 366 * 86_400 * 1_000_000;
+const LONGEST_SPAN: u64 = 1 << 50;

@@ -1,0 +1,315 @@
+//! The front door: puts policies, a store and what protects it together.
+
+use std::{fmt, sync::Arc};
+
+#[cfg(feature = "redis")]
+use std::time::Duration;
+
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind},
+    limiter::RateLimiter,
+    memory::MemoryStoreBuilder,
+    middleware::{
+        self, MakeRejection, Rule,
+        layer::{RateLimitLayer, Shared},
+    },
+    policy::Policy,
+    store::Store,
+};
+
+#[cfg(feature = "redis")]
+use crate::{memory::MemoryStore, remote::RedisStoreBuilder, resilience::ResilientStore};
+
+impl RateLimiter {
+    /// Settings to start from: in process, without policies.
+    pub fn builder() -> RateLimiterBuilder {
+        RateLimiterBuilder::default()
+    }
+}
+
+impl RateLimitLayer {
+    /// Settings to start from: in process, without policies.
+    pub fn builder() -> RateLimitLayerBuilder {
+        RateLimitLayerBuilder::default()
+    }
+}
+
+// === RateLimiterBuilder ===
+
+/// Settings of a [`RateLimiter`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder does nothing until build() is called"]
+pub struct RateLimiterBuilder {
+    policies: Vec<Policy>,
+    backend: Backend,
+}
+
+impl RateLimiterBuilder {
+    /// Adds a policy, so that `build()` checks it.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policies.push(policy);
+        self
+    }
+
+    /// Counts in Redis, with a breaker before it and each policy's outage choice behind.
+    ///
+    /// Default: in process. Takes a URL, or a [`RedisStoreBuilder`] with settings.
+    #[cfg(feature = "redis")]
+    pub fn redis(mut self, server: impl Into<RedisStoreBuilder>) -> Self {
+        self.backend.choice = Choice::Redis(server.into());
+        self
+    }
+
+    /// Counts in a store of your own, as it is: nothing is put before or behind it.
+    ///
+    /// Default: in process. To give a remote store a breaker and a fallback, wrap it in a
+    /// [`ResilientStore`](crate::resilience::ResilientStore) first.
+    pub fn store(mut self, store: impl Store) -> Self {
+        self.backend.choice = Choice::Custom(Arc::new(store));
+        self
+    }
+
+    /// Sets how long one decision may take in all when it is made in Redis.
+    ///
+    /// Default: 50 ms, or what the [`RedisStoreBuilder`] says.
+    #[cfg(feature = "redis")]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.backend.deadline = Some(deadline);
+        self
+    }
+
+    /// Sets how many keys in debt this process tells apart: those counted in process, and during an outage.
+    ///
+    /// Default: 1,000,000, which is 32 MB when full.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.backend.memory = self.backend.memory.max_keys(keys);
+        self
+    }
+
+    /// Sets the clock that this process counts by. Redis counts by its own.
+    ///
+    /// Default: [`Clock::system`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.backend.memory = self.backend.memory.clock(clock.clone());
+        self.backend.clock = clock;
+        self
+    }
+
+    /// Makes the limiter.
+    ///
+    /// # Errors
+    ///
+    /// One [`ErrorKind`] per mistake, with a sentence that says what to do: unusable or duplicate policies, an
+    /// unparsable URL, a deadline of zero, and the like.
+    pub fn build(self) -> Result<RateLimiter, Error> {
+        let store = self.backend.build()?;
+        RateLimiter::with(store, self.policies)
+    }
+}
+
+// === RateLimitLayerBuilder ===
+
+/// Settings of a [`RateLimitLayer`].
+#[derive(Clone)]
+#[must_use = "a builder does nothing until build() is called"]
+pub struct RateLimitLayerBuilder {
+    rules: Vec<Rule>,
+    limiter: LimiterChoice,
+    rejection: Arc<dyn MakeRejection>,
+    writes_headers: bool,
+}
+
+#[derive(Clone)]
+enum LimiterChoice {
+    New(Box<RateLimiterBuilder>),
+    Shared(RateLimiter),
+}
+
+impl RateLimitLayerBuilder {
+    /// Adds a policy with its key: `Policy::new(..).key(PeerIp)`. All policies of a layer are decided together.
+    pub fn policy(mut self, rule: impl Into<Rule>) -> Self {
+        self.rules.push(rule.into());
+        self
+    }
+
+    /// Counts in Redis, with a breaker before it and each policy's outage choice behind.
+    ///
+    /// Default: in process. Takes a URL, or a [`RedisStoreBuilder`] with settings.
+    #[cfg(feature = "redis")]
+    pub fn redis(self, server: impl Into<RedisStoreBuilder>) -> Self {
+        self.configure(|limiter| limiter.redis(server))
+    }
+
+    /// Counts in a store of your own, as it is: when it fails, requests get 503.
+    ///
+    /// Default: in process.
+    pub fn store(self, store: impl Store) -> Self {
+        self.configure(|limiter| limiter.store(store))
+    }
+
+    /// Sets how long one decision may take in all when it is made in Redis.
+    ///
+    /// Default: 50 ms, or what the [`RedisStoreBuilder`] says.
+    #[cfg(feature = "redis")]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.configure(|limiter| limiter.deadline(deadline))
+    }
+
+    /// Sets how many keys in debt this process tells apart: those counted in process, and during an outage.
+    ///
+    /// Default: 1,000,000, which is 32 MB when full.
+    pub fn max_keys(self, keys: usize) -> Self {
+        self.configure(|limiter| limiter.max_keys(keys))
+    }
+
+    /// Sets the clock that this process counts by. Redis counts by its own.
+    ///
+    /// Default: [`Clock::system`].
+    pub fn clock(self, clock: Clock) -> Self {
+        self.configure(|limiter| limiter.clock(clock))
+    }
+
+    /// Decides with a limiter that exists already, so that several layers share connections, breaker and counts.
+    ///
+    /// Default: a limiter of the layer's own. Settings of the store made before or after are the limiter's, not the
+    /// layer's.
+    pub fn limiter(mut self, limiter: &RateLimiter) -> Self {
+        self.limiter = LimiterChoice::Shared(limiter.clone());
+        self
+    }
+
+    /// Sets what makes the answer to a request that may not go on: a closure `Fn(&Rejection) -> Response<T>`, with text
+    /// or bytes for `T`.
+    ///
+    /// Default: JSON, `{"error", "message", "retry_after"}`, with the rejection's status.
+    pub fn on_rejection(mut self, make: impl MakeRejection) -> Self {
+        self.rejection = Arc::new(make);
+        self
+    }
+
+    /// Sets whether answers carry `X-RateLimit-*` and `Retry-After`.
+    ///
+    /// Default: yes.
+    pub fn headers(mut self, write: bool) -> Self {
+        self.writes_headers = write;
+        self
+    }
+
+    /// Makes the layer.
+    ///
+    /// # Errors
+    ///
+    /// One [`ErrorKind`] per mistake, with a sentence that says what to do: no policy, a policy without a key, unusable
+    /// or duplicate policies, an unparsable URL, a deadline of zero, and the like.
+    pub fn build(self) -> Result<RateLimitLayer, Error> {
+        if self.rules.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NoPolicy,
+                "a layer without a policy limits nothing: add .policy(Policy::new(..).key(..))",
+            ));
+        }
+        if let Some(rule) = self.rules.iter().find(|rule| !rule.has_key()) {
+            return Err(Error::new(
+                ErrorKind::MissingKey,
+                format!(
+                    "policy {:?} has no key: say whom it counts, as in Policy::new(..).key(PeerIp)",
+                    rule.policy().name()
+                ),
+            ));
+        }
+        let policies = self.rules.iter().map(|rule| rule.policy().clone());
+        let limiter = match self.limiter {
+            LimiterChoice::New(limiter) => policies
+                .fold(*limiter, RateLimiterBuilder::policy)
+                .build()?,
+            LimiterChoice::Shared(limiter) => limiter.for_policies(policies)?,
+        };
+        Ok(RateLimitLayer::with(Shared {
+            rules: self.rules.into(),
+            limiter,
+            rejection: self.rejection,
+            writes_headers: self.writes_headers,
+        }))
+    }
+
+    fn configure(mut self, change: impl FnOnce(RateLimiterBuilder) -> RateLimiterBuilder) -> Self {
+        if let LimiterChoice::New(limiter) = &mut self.limiter {
+            **limiter = change(std::mem::take(limiter));
+        }
+        self
+    }
+}
+
+impl Default for RateLimitLayerBuilder {
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            limiter: LimiterChoice::New(Box::default()),
+            rejection: Arc::new(middleware::json),
+            writes_headers: true,
+        }
+    }
+}
+
+impl fmt::Debug for RateLimitLayerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayerBuilder")
+            .field("rules", &self.rules)
+            .field("writes_headers", &self.writes_headers)
+            .finish_non_exhaustive()
+    }
+}
+
+// === Backend ===
+
+/// Where to count, and what protects it.
+#[derive(Clone, Debug, Default)]
+struct Backend {
+    choice: Choice,
+    memory: MemoryStoreBuilder,
+    clock: Clock,
+    #[cfg(feature = "redis")]
+    deadline: Option<Duration>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Choice {
+    Custom(Arc<dyn Store>),
+    #[default]
+    Memory,
+    #[cfg(feature = "redis")]
+    Redis(RedisStoreBuilder),
+}
+
+impl Backend {
+    fn build(self) -> Result<Arc<dyn Store>, Error> {
+        let memory = self.memory.build()?;
+        match self.choice {
+            Choice::Custom(store) => Ok(store),
+            Choice::Memory => Ok(Arc::new(memory)),
+            #[cfg(feature = "redis")]
+            Choice::Redis(server) => Ok(Arc::new(resilient(
+                server,
+                memory,
+                self.deadline,
+                self.clock,
+            )?)),
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+fn resilient(
+    server: RedisStoreBuilder,
+    local: MemoryStore,
+    deadline: Option<Duration>,
+    clock: Clock,
+) -> Result<ResilientStore, Error> {
+    let deadline = deadline.unwrap_or(server.decision_deadline());
+    let primary = server.deadline(deadline).build()?;
+    ResilientStore::builder(primary, local)
+        .deadline(deadline)
+        .clock(clock)
+        .build()
+}

@@ -1,0 +1,101 @@
+//! What was decided, and where every policy asked now stands.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::{
+    clock::Timestamp,
+    state::{CountedBy, Outcome, PolicyState, Retry},
+};
+
+/// The answer about one request: go on or not, with the state of every policy that was asked.
+///
+/// All policies of a request are decided together: when one denies, none is charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    outcome: Outcome,
+    counted_by: CountedBy,
+    decided_at: Timestamp,
+    states: SmallVec<[PolicyState; 2]>,
+}
+
+impl Decision {
+    /// A decision from the states of its policies: the strictest of their outcomes is the outcome.
+    ///
+    /// Stores of your own build their decisions with it.
+    #[must_use]
+    pub fn new(
+        counted_by: CountedBy,
+        decided_at: Timestamp,
+        states: impl IntoIterator<Item = PolicyState>,
+    ) -> Self {
+        let states: SmallVec<[PolicyState; 2]> = states.into_iter().collect();
+        let outcome = states.iter().map(PolicyState::outcome).max();
+        Self {
+            outcome: outcome.unwrap_or(Outcome::Allow),
+            counted_by,
+            decided_at,
+            states,
+        }
+    }
+
+    /// Whether the request may go on.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.outcome == Outcome::Allow
+    }
+
+    /// What was decided.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// Who kept the count: the store, or the local limiter while the store is away.
+    #[must_use]
+    pub fn counted_by(&self) -> CountedBy {
+        self.counted_by
+    }
+
+    /// When it was decided, by the clock that counts (for Redis: the server's).
+    #[must_use]
+    pub fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
+    /// The state of every policy asked, in the order of the charges.
+    #[must_use]
+    pub fn states(&self) -> &[PolicyState] {
+        &self.states
+    }
+
+    /// The policy that matters most to the caller: the one that denies with the longest wait, else the one with
+    /// the least remaining. `None` when nothing was counted.
+    #[must_use]
+    pub fn narrowest(&self) -> Option<&PolicyState> {
+        if self.is_allowed() {
+            let counted = self.states.iter().filter(|state| state.usage().is_some());
+            return counted.min_by_key(|state| state.usage().map(|usage| usage.remaining));
+        }
+        let denying = self
+            .states
+            .iter()
+            .filter(|state| state.outcome() == self.outcome);
+        denying.max_by_key(|state| state.retry())
+    }
+
+    /// How long to wait before the same request can succeed.
+    ///
+    /// `None` when it was allowed, when it never can succeed, or when nobody can tell.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        if self.outcome != Outcome::Deny {
+            return None;
+        }
+        match self.narrowest()?.retry() {
+            Retry::At(at) => Some(at.since(self.decided_at)),
+            Retry::Now | Retry::Never => None,
+        }
+    }
+}

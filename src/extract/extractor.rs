@@ -1,0 +1,60 @@
+//! What an extractor is.
+
+use http::{StatusCode, request::Parts};
+
+use crate::key::Key;
+
+use super::combine::{And, OrElse};
+
+/// Tells from the head of a request whom to count.
+///
+/// Implemented for closures `Fn(&Parts) -> Option<Key>`. Object-safe.
+pub trait KeyExtractor: Send + Sync + 'static {
+    /// The key, or `None` when the request does not tell.
+    fn extract(&self, parts: &Parts) -> Option<Key>;
+
+    /// What it looks at, for messages: a short word without spaces.
+    fn label(&self) -> &str {
+        "key"
+    }
+
+    /// The status of the answer when the key is missing and the rule says to reject.
+    ///
+    /// Default: 400, as for something that the client should have sent. Extractors that rely on the server's own
+    /// set-up answer 500.
+    fn missing_status(&self) -> StatusCode {
+        StatusCode::BAD_REQUEST
+    }
+
+    /// The key of both together; missing when either is.
+    fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
+    where
+        Self: Sized,
+    {
+        And::new(self, other)
+    }
+
+    /// The other extractor's key when this one finds none.
+    ///
+    /// Keys found by the second are kept apart from the first's, so that a header reading `192.0.2.1` cannot spend
+    /// that address' quota.
+    fn or_else<E: KeyExtractor>(self, other: E) -> OrElse<Self, E>
+    where
+        Self: Sized,
+    {
+        OrElse::new(self, other)
+    }
+}
+
+impl<F> KeyExtractor for F
+where
+    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+{
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        self(parts)
+    }
+
+    fn label(&self) -> &str {
+        "closure"
+    }
+}

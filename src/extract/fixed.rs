@@ -1,0 +1,82 @@
+//! Keys that do not come from what the client sent.
+
+use std::fmt;
+
+use http::{StatusCode, request::Parts};
+
+use crate::key::Key;
+
+use super::extractor::KeyExtractor;
+
+/// Everybody together: one count for all requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Global;
+
+impl KeyExtractor for Global {
+    fn extract(&self, _: &Parts) -> Option<Key> {
+        Some(Key::GLOBAL)
+    }
+
+    fn label(&self) -> &str {
+        "global"
+    }
+}
+
+// === Extension ===
+
+/// A key made of something that an outer layer put into the request's extensions, such as an authenticated user.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Key, extract::Extension};
+///
+/// #[derive(Clone)]
+/// struct User { id: u64 }
+///
+/// let by_user = Extension::new(|user: &User| Key::from(user.id));
+/// ```
+#[derive(Clone, Copy)]
+pub struct Extension<F, T> {
+    key: F,
+    extension: std::marker::PhantomData<fn(&T)>,
+}
+
+impl<F, T> Extension<F, T>
+where
+    F: Fn(&T) -> Key + Send + Sync + 'static,
+    T: Send + Sync + 'static,
+{
+    /// The key that `key` makes of the extension of type `T`.
+    pub const fn new(key: F) -> Self {
+        Self {
+            key,
+            extension: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<F, T> KeyExtractor for Extension<F, T>
+where
+    F: Fn(&T) -> Key + Send + Sync + 'static,
+    T: Send + Sync + 'static,
+{
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        parts.extensions.get::<T>().map(&self.key)
+    }
+
+    fn label(&self) -> &str {
+        "extension"
+    }
+
+    /// 500: the layer that sets the extension is missing or stands further in.
+    fn missing_status(&self) -> StatusCode {
+        StatusCode::INTERNAL_SERVER_ERROR
+    }
+}
+
+impl<F, T> fmt::Debug for Extension<F, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extension<{}>", std::any::type_name::<T>())
+    }
+}

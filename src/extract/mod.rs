@@ -1,0 +1,52 @@
+//! Whose request is it? Keys from requests.
+//!
+//! A [`KeyExtractor`] looks at the head of a request and tells whom to count. The usual ones are here; a closure is
+//! one too; and the trait is small enough to write your own.
+//!
+//! # Examples
+//!
+//! ```
+//! use http::request::Parts;
+//! use tollgate::{Key, extract::{ApiKey, Header, KeyExtractor, PeerIp, Route}};
+//!
+//! // One of the usual ones, alone or combined.
+//! let by_address = PeerIp;
+//! let by_key_or_address = ApiKey::header("x-api-key").or_else(PeerIp);
+//! let by_tenant_and_route = Header::new("x-tenant").and(Route);
+//!
+//! // A closure.
+//! let by_host = |parts: &Parts| parts.uri.host().map(Key::from);
+//!
+//! // A type of your own.
+//! #[derive(Debug)]
+//! struct Tenant;
+//! impl KeyExtractor for Tenant {
+//!     fn extract(&self, parts: &Parts) -> Option<Key> {
+//!         parts.uri.path().split('/').nth(1).filter(|tenant| !tenant.is_empty()).map(Key::new)
+//!     }
+//! }
+//! ```
+//!
+//! # When there is no key
+//!
+//! An extractor that finds nothing answers `None`; what happens then is the rule's
+//! [`MissingKey`](crate::middleware::MissingKey) choice, not the extractor's.
+//!
+//! # Behind a proxy
+//!
+//! [`PeerIp`] is the other end of the connection. Behind a proxy that is the proxy, and all clients share one count.
+
+mod combine;
+mod extractor;
+mod fixed;
+mod header;
+mod peer;
+mod route;
+
+pub use self::combine::{And, OrElse};
+pub use self::extractor::KeyExtractor;
+pub use self::fixed::{Extension, Global};
+pub use self::header::{ApiKey, Header};
+pub use self::peer::PeerIp;
+pub use self::route::Route;
+pub use crate::key::HashKey;

@@ -1,0 +1,45 @@
+//! The address at the other end of the connection.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{StatusCode, request::Parts};
+
+use crate::key::Key;
+
+use super::extractor::KeyExtractor;
+
+/// The IP address of the connection's other end.
+///
+/// With axum: serve with `into_make_service_with_connect_info::<SocketAddr>()`. Elsewhere: put a [`SocketAddr`] or an
+/// [`IpAddr`] into the request's extensions.
+///
+/// # Behind a proxy
+///
+/// The other end is the proxy then, so all clients share one count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PeerIp;
+
+impl KeyExtractor for PeerIp {
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        #[cfg(feature = "axum")]
+        if let Some(info) = parts
+            .extensions
+            .get::<axum::extract::ConnectInfo<SocketAddr>>()
+        {
+            return Some(info.0.ip().into());
+        }
+        if let Some(address) = parts.extensions.get::<SocketAddr>() {
+            return Some(address.ip().into());
+        }
+        parts.extensions.get::<IpAddr>().copied().map(Key::from)
+    }
+
+    fn label(&self) -> &str {
+        "peer-ip"
+    }
+
+    /// 500: the server was started without telling addresses.
+    fn missing_status(&self) -> StatusCode {
+        StatusCode::INTERNAL_SERVER_ERROR
+    }
+}

@@ -1,0 +1,37 @@
+//! Which endpoint a request is for.
+
+use http::request::Parts;
+
+use crate::key::Key;
+
+use super::extractor::KeyExtractor;
+
+/// The method and the route that matched, such as `GET /users/{id}`: one count per endpoint.
+///
+/// The route is axum's `MatchedPath`, so `/users/1` and `/users/2` count together. It is there for a layer on a route or
+/// added with `route_layer` or `layer` after the routes; without it the key is missing, since counting by whole paths
+/// would let a client open a new count with every path it makes up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Route;
+
+impl KeyExtractor for Route {
+    #[cfg(feature = "axum")]
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        let route = parts.extensions.get::<axum::extract::MatchedPath>()?;
+        Some(Key::new(parts.method.as_str()).and(&Key::new(route.as_str())))
+    }
+
+    #[cfg(not(feature = "axum"))]
+    fn extract(&self, _: &Parts) -> Option<Key> {
+        None
+    }
+
+    fn label(&self) -> &str {
+        "route"
+    }
+
+    /// 404: no route matched.
+    fn missing_status(&self) -> http::StatusCode {
+        http::StatusCode::NOT_FOUND
+    }
+}

@@ -1,0 +1,67 @@
+//! Rate limiting for Tower and Axum: exact in Redis for the whole fleet, in process by default, still limiting when
+//! Redis is down.
+//!
+//! # Examples
+//!
+//! In process, 100 requests a minute per address, 20 of them at once:
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # fn example() -> Result<axum::Router, tollgate::Error> {
+//! use axum::{Router, routing::get};
+//! use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp};
+//!
+//! let limit = RateLimitLayer::builder()
+//!     .policy(Policy::new("per-ip", Quota::per_minute(100).burst(20)).key(PeerIp))
+//!     .build()?;
+//! let app = Router::new().route("/", get(|| async { "hello" })).layer(limit);
+//! # Ok(app)
+//! # }
+//! ```
+//!
+//! For the whole fleet, add `.redis("redis://127.0.0.1/")`. What then happens when Redis is away is each policy's
+//! [`OnOutage`] choice; see `resilience`.
+//!
+//! # Where to look
+//!
+//! | for | see |
+//! |---|---|
+//! | how much, and what a request costs | [`Quota`], [`Policy`] |
+//! | whose request it is | [`extract`], [`Key`] |
+//! | the layer, its headers, its answers | [`RateLimitLayer`], [`middleware`] |
+//! | limiting without HTTP | [`RateLimiter`] |
+//! | how counting works, and its bounds | [`algorithm`] |
+//! | memory in process | [`memory`] |
+//! | Redis: waiting, accuracy, failover | `remote` |
+//! | outages | `resilience` |
+//! | a store of your own | [`store`] |
+
+pub mod algorithm;
+pub mod builder;
+pub mod clock;
+mod decision;
+mod error;
+pub mod extract;
+mod key;
+mod limiter;
+pub mod memory;
+pub mod middleware;
+mod name;
+mod policy;
+mod quota;
+#[cfg(feature = "redis")]
+pub mod remote;
+#[cfg(feature = "redis")]
+pub mod resilience;
+pub mod state;
+pub mod store;
+mod sync;
+mod telemetry;
+
+pub use self::decision::Decision;
+pub use self::error::{Error, ErrorKind};
+pub use self::key::Key;
+pub use self::limiter::RateLimiter;
+pub use self::middleware::layer::RateLimitLayer;
+pub use self::policy::{OnOutage, Policy};
+pub use self::quota::Quota;

@@ -1,0 +1,178 @@
+//! Policies over a store: the use case, free of HTTP and Tower.
+
+use std::sync::Arc;
+
+use crate::{
+    decision::Decision,
+    error::{Error, ErrorKind},
+    key::Key,
+    policy::{Charge, Policy},
+    store::{Answer, Health, Store},
+};
+
+/// Decides on charges, whatever the transport. Clones share the counts.
+///
+/// [`RateLimitLayer`](crate::RateLimitLayer) uses one; use it directly for jobs, sockets, or a protocol of your own.
+///
+/// # Examples
+///
+/// Two policies, decided together: when one denies, neither is charged.
+///
+/// ```
+/// use tollgate::{Key, Policy, Quota, RateLimiter};
+///
+/// # async fn example() -> Result<(), tollgate::Error> {
+/// let user = Policy::new("user", Quota::per_minute(100));
+/// let everybody = Policy::new("everybody", Quota::per_second(1_000));
+/// let limiter = RateLimiter::builder()
+///     .policy(user.clone())
+///     .policy(everybody.clone())
+///     .build()?;
+///
+/// let decision = limiter
+///     .check(&[user.charge(Key::new("ada")), everybody.charge(Key::GLOBAL)])
+///     .await?;
+/// if let Some(wait) = decision.retry_after() {
+///     println!("come back in {wait:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimiter {
+    store: Arc<dyn Store>,
+}
+
+impl RateLimiter {
+    /// A limiter of these policies over a store.
+    ///
+    /// # Errors
+    ///
+    /// What [`Policy::validate`] says, and [`ErrorKind::DuplicatePolicy`] when two bear one name.
+    pub fn new(
+        store: impl Store,
+        policies: impl IntoIterator<Item = Policy>,
+    ) -> Result<Self, Error> {
+        Self::with(Arc::new(store), policies)
+    }
+
+    /// Decides all charges together: when one is denied, none is made.
+    ///
+    /// Without charges, or when every cost is 0, nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DuplicatePolicy`] when two charges share policy and key, [`ErrorKind::InvalidPolicy`] above 16
+    /// charges, what [`Policy::validate`] says, and what the store could not do. Over the limit is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the answer is dropped before it is there, the charge may have been made or not.
+    #[inline]
+    pub fn check(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        match judge(charges) {
+            Ok(()) => self.store.decide(charges),
+            Err(error) => Answer::ready(Err(error)),
+        }
+    }
+
+    /// Tells where the charges' keys stand, without charging.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let peeks: Vec<Charge<'_>> = charges.iter().map(|charge| charge.cost(0)).collect();
+        self.check(&peeks)
+    }
+
+    /// Forgets what `key` has used of `policy`.
+    ///
+    /// # Errors
+    ///
+    /// What the store could not do.
+    pub fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+
+    /// Whether the limiter works as configured, or without its shared store.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.store.health()
+    }
+
+    /// The same limiter, when it can count these policies too.
+    pub(crate) fn for_policies(
+        self,
+        policies: impl IntoIterator<Item = Policy>,
+    ) -> Result<Self, Error> {
+        Self::with(self.store, policies)
+    }
+
+    pub(crate) fn with(
+        store: Arc<dyn Store>,
+        policies: impl IntoIterator<Item = Policy>,
+    ) -> Result<Self, Error> {
+        let policies: Vec<Policy> = policies.into_iter().collect();
+        check_policies(&policies)?;
+        Ok(Self { store })
+    }
+}
+
+/// Each policy can work, and no two bear one name.
+fn check_policies(policies: &[Policy]) -> Result<(), Error> {
+    for (index, policy) in policies.iter().enumerate() {
+        policy.validate()?;
+        if policies[..index]
+            .iter()
+            .any(|other| other.name() == policy.name())
+        {
+            return Err(Error::new(
+                ErrorKind::DuplicatePolicy,
+                format!(
+                    "two policies are named {:?}: give each a name of its own",
+                    policy.name()
+                ),
+            ));
+        }
+    }
+    if policies.len() > MAX_CHARGES {
+        return Err(too_many(policies.len()));
+    }
+    Ok(())
+}
+
+#[inline]
+fn judge(charges: &[Charge<'_>]) -> Result<(), Error> {
+    for (index, charge) in charges.iter().enumerate() {
+        if !charge.policy().is_usable() {
+            charge.policy().validate()?;
+        }
+        let shares = |other: &Charge<'_>| {
+            other.policy().name() == charge.policy().name() && other.key() == charge.key()
+        };
+        if charges[..index].iter().any(shares) {
+            return Err(Error::new(
+                ErrorKind::DuplicatePolicy,
+                format!(
+                    "policy {:?} is charged twice for one key: add the costs up instead",
+                    charge.policy().name()
+                ),
+            ));
+        }
+    }
+    if charges.len() > MAX_CHARGES {
+        return Err(too_many(charges.len()));
+    }
+    Ok(())
+}
+
+fn too_many(count: usize) -> Error {
+    Error::new(
+        ErrorKind::InvalidPolicy,
+        format!("{count} policies at once: at most {MAX_CHARGES} are decided together"),
+    )
+}
+
+/// How many charges one decision may have.
+const MAX_CHARGES: usize = 16;

@@ -1,0 +1,79 @@
+//! What a slot remembers of its key.
+
+use std::hash::{BuildHasher, RandomState};
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
+
+use crate::{key::Key, name::PolicyName};
+
+/// 128 bits that stand for one policy and key; never zero, which marks an empty slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    low: u64,
+    high: u64,
+}
+
+impl Fingerprint {
+    pub(super) const EMPTY: Self = Self { low: 0, high: 0 };
+
+    /// Where to begin looking among `slots` slots, by multiplication instead of division (Lemire, "fast range").
+    #[inline]
+    pub(super) fn place(self, slots: usize) -> usize {
+        let product = u128::from(self.low) * slots as u128;
+        // Invariant: the high half of a product with `slots` is below `slots`.
+        #[expect(clippy::cast_possible_truncation, reason = "below `slots`, a usize")]
+        let place = (product >> 64) as usize;
+        place
+    }
+
+    /// Which of `shards` (a power of two) the key belongs to; independent of its place there.
+    #[inline]
+    pub(super) fn shard(self, shards: usize) -> usize {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the low bits are what is wanted"
+        )]
+        let bits = self.high as usize;
+        bits & (shards - 1)
+    }
+}
+
+// === Fingerprinter ===
+
+/// Makes fingerprints under a key that only this process has.
+#[derive(Debug)]
+pub(super) struct Fingerprinter {
+    hasher: SipHasher13,
+}
+
+impl Fingerprinter {
+    pub(super) fn random() -> Self {
+        // Two draws from the standard library's per-process entropy.
+        let (first, second) = (RandomState::new(), RandomState::new());
+        Self {
+            hasher: SipHasher13::new_with_keys(first.hash_one(1_u64), second.hash_one(2_u64)),
+        }
+    }
+
+    /// The fingerprint of a key under a policy. The name holds no 0xFF, so the two cannot run into each other.
+    #[inline]
+    pub(super) fn of(&self, policy: &PolicyName, key: &Key) -> Fingerprint {
+        let mut hasher = self.hasher;
+        hasher.write(policy.as_bytes());
+        hasher.write_u8(0xFF);
+        hasher.write(key.as_bytes());
+        let hash = hasher.finish128();
+        Fingerprint {
+            low: hash.h1.max(1),
+            high: hash.h2,
+        }
+    }
+
+    /// A number for a policy alone.
+    pub(super) fn of_policy(&self, policy: &PolicyName) -> u64 {
+        let mut hasher = self.hasher;
+        hasher.write(policy.as_bytes());
+        hasher.finish128().h1
+    }
+}

@@ -1,0 +1,241 @@
+//! The in-process store.
+
+use std::{
+    sync::{
+        Arc, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::available_parallelism,
+};
+
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::Judgement,
+    clock::Clock,
+    decision::Decision,
+    error::Error,
+    key::Key,
+    policy::{Charge, Policy},
+    state::CountedBy,
+    store::{Answer, Store},
+    sync::Mutex,
+    telemetry,
+};
+
+use super::{
+    builder::MemoryStoreBuilder,
+    fingerprint::{Fingerprint, Fingerprinter},
+    shard::{Asked, Shard},
+    table::slots_for,
+};
+
+/// Keeps counts in this process. Clones share them.
+///
+/// See the [module docs](super) for its memory, its accuracy, and what it does when it is full.
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    shards: Box<[Padded]>,
+    fingerprinter: Fingerprinter,
+    clock: Clock,
+    crowded: AtomicU64,
+}
+
+/// A shard on cache lines of its own: two cores at work on neighbours do not slow each other down.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+impl MemoryStore {
+    /// A store with the default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(&MemoryStoreBuilder::default())
+    }
+
+    /// Settings to start from.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder::default()
+    }
+
+    /// Keys that are told apart now, those that owe nothing any more among them.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.shared
+            .shards
+            .iter()
+            .map(|shard| shard.0.lock().keys())
+            .sum()
+    }
+
+    /// Bytes that the tables take now.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shared
+            .shards
+            .iter()
+            .map(|shard| shard.0.lock().bytes())
+            .sum()
+    }
+
+    /// How many charges were counted in a bucket shared by newcomers, because all slots held keys in debt.
+    #[must_use]
+    pub fn crowded(&self) -> u64 {
+        self.shared.crowded.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn with(settings: &MemoryStoreBuilder) -> Self {
+        let wanted = available_parallelism().map_or(16, |cores| cores.get() * 16);
+        // A shard of few slots would be crowded by chance, so a small store has few shards.
+        let shards = wanted
+            .next_power_of_two()
+            .min((settings.max_keys / 1_024).max(1).next_power_of_two());
+        let slots = slots_for(settings.max_keys).div_ceil(shards);
+        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(slots))));
+        Self {
+            shared: Arc::new(Shared {
+                shards: shards.collect(),
+                fingerprinter: Fingerprinter::random(),
+                clock: settings.clock.clone(),
+                crowded: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    #[inline]
+    fn asked<'a>(&'a self, charge: &'a Charge<'a>) -> Asked<'a> {
+        let fingerprinter = &self.shared.fingerprinter;
+        Asked {
+            charge,
+            fingerprint: fingerprinter.of(charge.policy().name(), charge.key()),
+            fingerprinter,
+        }
+    }
+
+    #[inline]
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shared.shards[shard].0.lock()
+    }
+
+    #[inline]
+    fn shard_of(&self, fingerprint: Fingerprint) -> usize {
+        fingerprint.shard(self.shared.shards.len())
+    }
+
+    #[inline]
+    fn decide_one(&self, charge: &Charge<'_>) -> Decision {
+        let asked = self.asked(charge);
+        let mut shard = self.lock(self.shard_of(asked.fingerprint));
+        // Read under the lock, so that what one decision stores is never ahead of the next one's time.
+        let now = self.shared.clock.now();
+        let (place, tat) = shard.find(&asked, now);
+        let judgement = charge.policy().bucket().judge(tat, now, charge.units());
+        let told_apart = judgement.tat == tat || shard.write(place, &asked, judgement.tat, now);
+        drop(shard);
+        self.note_crowding(told_apart);
+        let state = charge.state(judgement.admitted, judgement.tat, now);
+        Decision::new(CountedBy::Memory, now, [state])
+    }
+
+    fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
+        let asked: SmallVec<[Asked<'_>; 4]> =
+            charges.iter().map(|charge| self.asked(charge)).collect();
+        let mut shards = self.lock_all(&asked);
+        let now = self.shared.clock.now();
+        let judged: SmallVec<[(u64, Judgement); 4]> = asked
+            .iter()
+            .map(|asked| {
+                let (_, tat) = shards.of(self.shard_of(asked.fingerprint)).find(asked, now);
+                let bucket = asked.charge.policy().bucket();
+                (tat, bucket.judge(tat, now, asked.charge.units()))
+            })
+            .collect();
+        let admitted = judged.iter().all(|(_, judgement)| judgement.admitted);
+        if admitted {
+            for (asked, (before, judgement)) in asked.iter().zip(&judged) {
+                let shard = shards.of(self.shard_of(asked.fingerprint));
+                // An earlier write of this decision may have moved the slots of its shard: look again.
+                let (place, _) = shard.find(asked, now);
+                let told_apart =
+                    judgement.tat == *before || shard.write(place, asked, judgement.tat, now);
+                self.note_crowding(told_apart);
+            }
+        }
+        drop(shards);
+        let states = charges
+            .iter()
+            .zip(&judged)
+            .map(|(charge, (before, judgement))| {
+                let tat = if admitted { judgement.tat } else { *before };
+                charge.state(judgement.admitted, tat, now)
+            });
+        Decision::new(CountedBy::Memory, now, states)
+    }
+
+    /// Locks the shards of all that is asked, each once, in one order for everybody.
+    fn lock_all(&self, asked: &[Asked<'_>]) -> Locked<'_> {
+        let mut shards: SmallVec<[usize; 4]> = asked
+            .iter()
+            .map(|asked| self.shard_of(asked.fingerprint))
+            .collect();
+        shards.sort_unstable();
+        shards.dedup();
+        Locked {
+            guards: shards
+                .into_iter()
+                .map(|shard| (shard, self.lock(shard)))
+                .collect(),
+        }
+    }
+
+    #[inline]
+    fn note_crowding(&self, told_apart: bool) {
+        if !told_apart && self.shared.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
+            telemetry::warn(format_args!(
+                "tollgate: the in-process store is full of keys in debt, newcomers are counted together; raise max_keys"
+            ));
+        }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for MemoryStore {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let decision = match charges {
+            [charge] => self.decide_one(charge),
+            charges => self.decide_all(charges),
+        };
+        Answer::ready(Ok(decision))
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        let fingerprint = self.shared.fingerprinter.of(policy.name(), key);
+        let mut shard = self.lock(self.shard_of(fingerprint));
+        shard.reset(fingerprint);
+        Answer::ready(Ok::<(), Error>(()))
+    }
+}
+
+// === Locked ===
+
+/// The shards of one decision, held together.
+struct Locked<'a> {
+    guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+}
+
+impl Locked<'_> {
+    fn of(&mut self, shard: usize) -> &mut Shard {
+        let held = self.guards.iter_mut().find(|(held, _)| *held == shard);
+        &mut held.expect("every shard asked for was locked").1
+    }
+}

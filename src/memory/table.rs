@@ -1,0 +1,180 @@
+//! One shard's keys: open addressing with linear probing, bounded, never forgetting a debt.
+
+use super::fingerprint::Fingerprint;
+
+/// Fingerprints and their TATs.
+///
+/// A slot once taken is never emptied, only handed on when its key's bucket is full again (TAT not after now), so a
+/// probe may stop at the first empty slot and no tombstones are needed.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Box<[Slot]>,
+    taken: usize,
+    max_slots: usize,
+    /// How many more newcomers are to be turned away before the walk over all slots is worth it again.
+    patience: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    fingerprint: Fingerprint,
+    tat: u64,
+}
+
+/// Where a key is, or could be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// No slot within reach holds the key or may be handed on.
+    Crowded,
+    /// The key's slot.
+    Found(usize),
+    /// A slot that the key may take.
+    Free(usize),
+}
+
+impl Table {
+    /// An empty table that will grow to `max_slots` at most.
+    pub(super) fn new(max_slots: usize) -> Self {
+        Self {
+            slots: Box::default(),
+            taken: 0,
+            max_slots,
+            patience: 0,
+        }
+    }
+
+    /// Looks a key up.
+    #[inline]
+    pub(super) fn find(&self, fingerprint: Fingerprint, now: u64) -> Place {
+        let slots = self.slots.len();
+        if slots == 0 {
+            return Place::Crowded;
+        }
+        let mut index = fingerprint.place(slots);
+        let mut free = None;
+        for _ in 0..REACH.min(slots) {
+            let slot = &self.slots[index];
+            if slot.fingerprint == fingerprint {
+                return Place::Found(index);
+            }
+            if slot.fingerprint == Fingerprint::EMPTY {
+                return Place::Free(free.unwrap_or(index));
+            }
+            if free.is_none() && slot.tat <= now {
+                free = Some(index);
+            }
+            index += 1;
+            if index == slots {
+                index = 0;
+            }
+        }
+        free.map_or(Place::Crowded, Place::Free)
+    }
+
+    /// The TAT in a slot that [`find`](Self::find) found.
+    #[inline]
+    pub(super) fn tat(&self, index: usize) -> u64 {
+        self.slots[index].tat
+    }
+
+    /// Overwrites the TAT in a slot that [`find`](Self::find) found.
+    #[inline]
+    pub(super) fn set(&mut self, index: usize, tat: u64) {
+        self.slots[index].tat = tat;
+    }
+
+    /// Gives a newcomer a slot, growing when there is need and leave. `false` when none can be had.
+    pub(super) fn insert(&mut self, fingerprint: Fingerprint, tat: u64, now: u64) -> bool {
+        loop {
+            let index = match self.find(fingerprint, now) {
+                Place::Found(index) => index,
+                Place::Free(index) if self.is_roomy() || !self.is_empty(index) => index,
+                // At the largest size the last quarter is used up too, and misses walk further.
+                Place::Free(index) if !self.make_room(now) => index,
+                Place::Crowded if !self.make_room(now) => return false,
+                Place::Crowded | Place::Free(_) => continue,
+            };
+            self.taken += usize::from(self.is_empty(index));
+            self.slots[index] = Slot { fingerprint, tat };
+            return true;
+        }
+    }
+
+    /// Slots taken, by keys in debt or not.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Bytes that the slots take.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+
+    fn is_roomy(&self) -> bool {
+        self.taken < full(self.slots.len())
+    }
+
+    fn is_empty(&self, index: usize) -> bool {
+        self.slots[index].fingerprint == Fingerprint::EMPTY
+    }
+
+    /// Drops the keys that owe nothing, or grows. `false` when neither helps.
+    fn make_room(&mut self, now: u64) -> bool {
+        let slots = self.slots.len();
+        if self.patience > 0 {
+            self.patience -= 1;
+            return false;
+        }
+        let owing = self.slots.iter().filter(|slot| slot.tat > now).count();
+        // Dropping pays when it frees half the room, so that as many newcomers share the cost of the next walk.
+        if slots > 0 && !self.is_roomy() && owing <= full(slots) / 2 && self.rebuild(slots, now) {
+            return true;
+        }
+        let mut larger = slots;
+        while larger < self.max_slots {
+            larger = (larger + larger / 2).max(SMALLEST).min(self.max_slots);
+            if self.rebuild(larger, now) {
+                return true;
+            }
+        }
+        self.patience = slots / 8;
+        false
+    }
+
+    /// Moves the keys in debt to a table of this size, unless one of them finds no place there.
+    fn rebuild(&mut self, slots: usize, now: u64) -> bool {
+        let mut table = Self {
+            slots: vec![EMPTY; slots].into_boxed_slice(),
+            taken: 0,
+            max_slots: self.max_slots,
+            patience: 0,
+        };
+        for slot in self.slots.iter().filter(|slot| slot.tat > now) {
+            let Place::Free(index) = table.find(slot.fingerprint, 0) else {
+                return false;
+            };
+            table.slots[index] = *slot;
+            table.taken += 1;
+        }
+        *self = table;
+        true
+    }
+}
+
+/// Slots that may be taken out of `slots`: three quarters, where a miss costs about eight steps.
+const fn full(slots: usize) -> usize {
+    slots / 4 * 3
+}
+
+/// Slots that hold `keys` keys at three quarters.
+pub(super) const fn slots_for(keys: usize) -> usize {
+    keys.div_ceil(3).saturating_mul(4)
+}
+
+const EMPTY: Slot = Slot {
+    fingerprint: Fingerprint::EMPTY,
+    tat: 0,
+};
+/// How many slots a key may be away from its place.
+const REACH: usize = 96;
+const SMALLEST: usize = 16;

@@ -1,0 +1,80 @@
+//! The body of an answer, whoever made it.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project::pin_project;
+
+/// The inner service's body, or the text of a rejection.
+///
+/// It is a [`Body`] whenever the inner body is one whose data can be made of [`Bytes`], which holds for axum, hyper and
+/// tonic.
+#[pin_project]
+#[derive(Debug)]
+pub struct ResponseBody<B> {
+    #[pin]
+    source: Source<B>,
+}
+
+#[pin_project(project = SourceProjection)]
+#[derive(Debug)]
+enum Source<B> {
+    Inner(#[pin] B),
+    Rejection(Option<Bytes>),
+}
+
+impl<B> ResponseBody<B> {
+    pub(super) const fn inner(body: B) -> Self {
+        Self {
+            source: Source::Inner(body),
+        }
+    }
+
+    pub(super) fn rejection(text: Bytes) -> Self {
+        Self {
+            source: Source::Rejection(Some(text).filter(|text| !text.is_empty())),
+        }
+    }
+}
+
+impl<B> Body for ResponseBody<B>
+where
+    B: Body,
+    B::Data: From<Bytes>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        match self.project().source.project() {
+            SourceProjection::Inner(body) => body.poll_frame(context),
+            SourceProjection::Rejection(text) => {
+                let frame = text.take().map(|text| Frame::data(B::Data::from(text)));
+                Poll::Ready(frame.map(Ok))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Inner(body) => body.is_end_stream(),
+            Source::Rejection(text) => text.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Inner(body) => body.size_hint(),
+            Source::Rejection(text) => {
+                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+            }
+        }
+    }
+}

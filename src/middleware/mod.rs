@@ -1,0 +1,62 @@
+//! The layer for Tower and HTTP, and what it is made of.
+//!
+//! [`RateLimitLayer`](crate::RateLimitLayer) wraps any service of HTTP requests, with any body. For each request it
+//! takes the keys of its rules, decides on all of them together, and either calls the inner service or answers itself.
+//!
+//! # What it promises
+//!
+//! - A denied request never reaches the inner service, and costs it no readiness: what the inner service had reserved
+//!   for the request is given back.
+//! - The service that was polled ready is the one that is called.
+//! - Errors of the inner service pass unchanged, so a `Router` takes the layer as it is.
+//! - All clones, on however many routes, share one count.
+//! - With the in-process store a decision neither awaits nor allocates.
+//!
+//! # What handlers see
+//!
+//! The [`Decision`](crate::Decision) is in the request's extensions; a [`Rejection`] is in the extensions of the
+//! response that was made from it.
+//!
+//! # Headers
+//!
+//! `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds since the Unix epoch, rounded up) tell
+//! of the narrowest policy; `Retry-After` is whole seconds, rounded up, at least 1. A header that the inner service set
+//! itself stays. When nobody could count, no number is made up.
+//!
+//! # Examples
+//!
+//! Two policies, decided together, and an answer of one's own:
+//!
+//! ```
+//! use http::{Response, StatusCode};
+//! use tollgate::{Policy, Quota, RateLimitLayer, extract::{Global, PeerIp}, middleware::Rejection};
+//!
+//! let layer = RateLimitLayer::builder()
+//!     .policy(Policy::new("per-ip", Quota::per_minute(100).burst(20)).key(PeerIp))
+//!     .policy(Policy::new("everybody", Quota::per_second(5_000)).key(Global))
+//!     .on_rejection(|rejection: &Rejection| {
+//!         let mut response = Response::new(rejection.message());
+//!         *response.status_mut() = StatusCode::ENHANCE_YOUR_CALM;
+//!         response
+//!     })
+//!     .build()?;
+//! # trait Calm { const ENHANCE_YOUR_CALM: StatusCode; }
+//! # impl Calm for StatusCode { const ENHANCE_YOUR_CALM: StatusCode = StatusCode::TOO_MANY_REQUESTS; }
+//! # Ok::<(), tollgate::Error>(())
+//! ```
+
+mod body;
+mod future;
+mod headers;
+pub(crate) mod layer;
+mod rejection;
+mod rule;
+mod service;
+
+pub(crate) use self::rejection::json;
+
+pub use self::body::ResponseBody;
+pub use self::future::ResponseFuture;
+pub use self::rejection::{MakeRejection, Reason, Rejection};
+pub use self::rule::{MissingKey, Rule};
+pub use self::service::RateLimit;

@@ -1,0 +1,204 @@
+//! The answer to a request that may not go on.
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE};
+
+use crate::{
+    decision::Decision,
+    error::Error,
+    state::{Outcome, PolicyName},
+};
+
+use super::headers::whole_seconds;
+
+/// Why a request may not go on. It is in the extensions of the response made from it.
+#[derive(Clone, Debug)]
+pub struct Rejection {
+    /// Boxed: it travels through `Result`s whose other side is the usual way.
+    repr: Box<Repr>,
+}
+
+#[derive(Clone, Debug)]
+struct Repr {
+    reason: Reason,
+    status: StatusCode,
+    decision: Option<Decision>,
+}
+
+/// The reason of a [`Rejection`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Over the limit of this policy.
+    Limited {
+        /// The policy that denies, or the one with the longest wait when several do.
+        policy: PolicyName,
+    },
+    /// The request does not tell whom to count for this policy.
+    MissingKey {
+        /// The policy whose key is missing.
+        policy: PolicyName,
+        /// What its extractor looks at.
+        label: String,
+    },
+    /// Nobody could decide, and a policy says to refuse then.
+    Unavailable,
+}
+
+impl Rejection {
+    pub(super) fn denied(decision: Decision) -> Self {
+        let limited = decision
+            .narrowest()
+            .filter(|_| decision.outcome() == Outcome::Deny);
+        let (reason, status) = match limited {
+            Some(state) => (
+                Reason::Limited {
+                    policy: *state.policy(),
+                },
+                StatusCode::TOO_MANY_REQUESTS,
+            ),
+            None => (Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
+        };
+        Self::with(reason, status, Some(decision))
+    }
+
+    pub(super) fn undecided(_: &Error) -> Self {
+        Self::with(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE, None)
+    }
+
+    pub(super) fn missing_key(policy: PolicyName, label: &str, status: StatusCode) -> Self {
+        let label = label.to_owned();
+        Self::with(Reason::MissingKey { policy, label }, status, None)
+    }
+
+    fn with(reason: Reason, status: StatusCode, decision: Option<Decision>) -> Self {
+        let repr = Repr {
+            reason,
+            status,
+            decision,
+        };
+        Self {
+            repr: Box::new(repr),
+        }
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn reason(&self) -> &Reason {
+        &self.repr.reason
+    }
+
+    /// The status that fits: 429 over a limit, 503 when nobody could decide, the extractor's choice without a key.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.repr.status
+    }
+
+    /// The decision, when one was made.
+    #[must_use]
+    pub fn decision(&self) -> Option<&Decision> {
+        self.repr.decision.as_ref()
+    }
+
+    /// Whole seconds to wait, rounded up and at least 1, when it is known.
+    #[must_use]
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        self.repr
+            .decision
+            .as_ref()?
+            .retry_after()
+            .map(whole_seconds)
+    }
+
+    /// A sentence for the client.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match (&self.repr.reason, self.retry_after_secs()) {
+            (Reason::Limited { policy }, Some(1)) => {
+                format!("rate limit {policy} exceeded, retry in 1 second")
+            }
+            (Reason::Limited { policy }, Some(seconds)) => {
+                format!("rate limit {policy} exceeded, retry in {seconds} seconds")
+            }
+            (Reason::Limited { policy }, None) => {
+                format!("this request costs more than rate limit {policy} ever allows")
+            }
+            (Reason::MissingKey { label, .. }, _) => {
+                format!("the request cannot be counted: {label} is missing")
+            }
+            (Reason::Unavailable, _) => "the rate limit cannot be checked now".to_owned(),
+        }
+    }
+
+    /// A word for programs: `rate_limited`, `key_missing` or `unavailable`.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self.repr.reason {
+            Reason::Limited { .. } => "rate_limited",
+            Reason::MissingKey { .. } => "key_missing",
+            Reason::Unavailable => "unavailable",
+        }
+    }
+}
+
+// === MakeRejection ===
+
+/// Makes the answer to a request that may not go on.
+///
+/// Implemented for closures `Fn(&Rejection) -> Response<T>` where `T` is text or bytes. The rate limit headers and
+/// `Retry-After` are added afterwards, unless the answer has them.
+pub trait MakeRejection: Send + Sync + 'static {
+    /// The answer.
+    fn make(&self, rejection: &Rejection) -> Response<Bytes>;
+}
+
+impl<F, T> MakeRejection for F
+where
+    F: Fn(&Rejection) -> Response<T> + Send + Sync + 'static,
+    T: Into<Bytes>,
+{
+    fn make(&self, rejection: &Rejection) -> Response<Bytes> {
+        self(rejection).map(Into::into)
+    }
+}
+
+/// `{"error", "message", "retry_after"}`; `retry_after` is whole seconds, or null when waiting does not help or nobody
+/// knows.
+pub(crate) fn json(rejection: &Rejection) -> Response<String> {
+    let mut response = Response::new(format!(
+        r#"{{"error":"{}","message":"{}","retry_after":{}}}"#,
+        rejection.code(),
+        Escaped(&rejection.message()),
+        Nullable(rejection.retry_after_secs()),
+    ));
+    *response.status_mut() = rejection.status();
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
+struct Nullable(Option<u64>);
+
+impl fmt::Display for Nullable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(number) => number.fmt(f),
+            None => f.write_str("null"),
+        }
+    }
+}
+
+/// Text inside a JSON string (RFC 8259, section 7); an extractor's label may hold anything.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| match character {
+            '"' | '\\' => write!(f, "\\{character}"),
+            control if u32::from(control) < 0x20 => write!(f, "\\u{:04x}", u32::from(control)),
+            plain => write!(f, "{plain}"),
+        })
+    }
+}

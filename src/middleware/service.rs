@@ -1,0 +1,98 @@
+//! The service.
+
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use tower::Service;
+
+use crate::{decision::Decision, error::Error, store::Answer};
+
+use super::{body::ResponseBody, future::ResponseFuture, layer::Shared, rejection::Rejection};
+
+/// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
+#[derive(Clone, Debug)]
+pub struct RateLimit<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S> RateLimit<S> {
+    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+}
+
+impl<S, A, B> Service<Request<A>> for RateLimit<S>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone,
+{
+    type Response = Response<ResponseBody<B>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, A, B>;
+
+    #[inline]
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let answer = match self.shared.decide(&parts) {
+            Ok(answer) => answer.map(Answer::now_or_later),
+            Err(rejection) => return self.reject(rejection),
+        };
+        let request = Request::from_parts(parts, body);
+        match answer {
+            None => ResponseFuture::calling(self.inner.call(request), None),
+            Some(Ok(decided)) => self.go_on(request, decided),
+            Some(Err(answer)) => {
+                let shared = Arc::clone(&self.shared);
+                ResponseFuture::deciding(answer, self.take_ready(), request, shared)
+            }
+        }
+    }
+}
+
+impl<S: Clone> RateLimit<S> {
+    /// Calls the inner service, or answers, with a decision that was there at once.
+    #[inline]
+    fn go_on<A, B>(
+        &mut self,
+        mut request: Request<A>,
+        decided: Result<Decision, Error>,
+    ) -> ResponseFuture<S, A, B>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+    {
+        match decided {
+            Ok(decision) if decision.is_allowed() => {
+                let fields = self.shared.fields(&decision);
+                request.extensions_mut().insert(decision);
+                ResponseFuture::calling(self.inner.call(request), Some(fields))
+            }
+            Ok(decision) => self.reject(Rejection::denied(decision)),
+            Err(error) => self.reject(Rejection::undecided(&error)),
+        }
+    }
+
+    #[cold]
+    fn reject<A, B>(&mut self, rejection: Rejection) -> ResponseFuture<S, A, B>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+    {
+        // What the ready service had reserved (a permit, a place in a buffer) goes back with it.
+        drop(self.take_ready());
+        ResponseFuture::rejected(self.shared.reject(rejection))
+    }
+
+    /// The inner service that was polled ready; its clone, which was not, stays behind.
+    fn take_ready(&mut self) -> S {
+        let unready = self.inner.clone();
+        mem::replace(&mut self.inner, unready)
+    }
+}

@@ -1,0 +1,76 @@
+//! The name of a policy.
+
+use std::fmt;
+
+use crate::error::{Error, ErrorKind};
+
+/// The name of a policy: 1 to 39 characters of `A-Z a-z 0-9 . _ -`.
+///
+/// It stands in Redis keys, headers and log lines, so it is kept to characters that need no escaping in any of
+/// them. The characters lie inline: a decision carries its policies' names without touching a shared counter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PolicyName {
+    length: u8,
+    bytes: [u8; PolicyName::MAX_LENGTH],
+}
+
+impl PolicyName {
+    /// The longest name, in characters.
+    pub const MAX_LENGTH: usize = 39;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidPolicy`] when it is empty, too long, or has any other character.
+    pub fn new(name: &str) -> Result<Self, Error> {
+        if name.is_empty() || name.len() > Self::MAX_LENGTH || !name.bytes().all(is_name_byte) {
+            return Err(Error::new(
+                ErrorKind::InvalidPolicy,
+                format!("policy name {name:?} is not usable: take 1 to 39 of A-Z a-z 0-9 . _ -"),
+            ));
+        }
+        let mut bytes = [0; Self::MAX_LENGTH];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        // Invariant: name.len() <= MAX_LENGTH < 256, checked above.
+        #[expect(clippy::cast_possible_truncation, reason = "checked above")]
+        let length = name.len() as u8;
+        Ok(Self { length, bytes })
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(self.as_bytes()).expect("a policy name is ASCII")
+    }
+
+    /// The name as bytes.
+    #[must_use]
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// What stands in for a name that was refused; the refusal itself is reported at `build()`.
+    pub(crate) const fn placeholder() -> Self {
+        let mut bytes = [0; Self::MAX_LENGTH];
+        bytes[0] = b'-';
+        Self { length: 1, bytes }
+    }
+}
+
+impl fmt::Debug for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
+}

@@ -1,0 +1,216 @@
+//! Settings of the Redis store.
+
+use std::{fmt, sync::atomic::AtomicUsize, time::Duration};
+
+use deadpool_redis::{Manager, Pool, Runtime, Timeouts};
+use redis::{
+    AsyncConnectionConfig, IntoConnectionInfo,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
+
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind},
+};
+
+use super::{
+    keyspace::Keyspace,
+    lane::Lane,
+    store::{RedisStore, Shared},
+};
+
+/// Settings of a [`RedisStore`].
+#[derive(Clone)]
+#[must_use = "a builder does nothing until build() is called"]
+pub struct RedisStoreBuilder {
+    server: Server,
+    connections: usize,
+    prefix: String,
+    deadline: Duration,
+    connect_timeout: Duration,
+    clock: Option<Clock>,
+}
+
+#[derive(Clone)]
+enum Server {
+    Pool(Pool),
+    Url(String),
+}
+
+impl RedisStoreBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        Self::for_server(Server::Url(url.to_owned()))
+    }
+
+    /// Settings for a deadpool-redis pool that the application already has.
+    ///
+    /// The store takes its [`connections`](Self::connections) out of it for good, when first needed.
+    pub fn over_pool(pool: Pool) -> Self {
+        Self::for_server(Server::Pool(pool))
+    }
+
+    /// Sets how many connections are held and shared.
+    ///
+    /// Default: 2, so that one batch of commands is under way while the server works on the other. More help only
+    /// when one core of the client is busy writing to a socket.
+    pub fn connections(mut self, count: usize) -> Self {
+        self.connections = count;
+        self
+    }
+
+    /// Sets what all keys in Redis begin with: 1 to 64 visible characters without braces.
+    ///
+    /// Default: `tollgate`. Instances that share limits must share it.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets how long one decision may take in all, whatever phase it is in.
+    ///
+    /// Default: 50 ms, which a healthy server beats a hundredfold. Below 2 ms the timer's resolution shows.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets how long each phase of getting a connection may take (pool, dial and handshake, check).
+    ///
+    /// Default: 500 ms. It happens in the background: a decision waits for it only up to its own deadline.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Takes the time from this process instead of the server, for servers that forbid `TIME` in scripts.
+    ///
+    /// Default: the server's time. With clocks that differ by `d`, callers served by a slow clock wait up to `d`
+    /// longer; nobody is admitted more, since a stored time is never replaced by an older one.
+    pub fn client_time(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Makes the store. It connects when first asked, so a server that is down now is no error.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidUrl`] when the URL cannot be understood, [`ErrorKind::InvalidConfig`] for a deadline, timeout
+    /// or number of connections of zero, or an unusable prefix.
+    pub fn build(self) -> Result<RedisStore, Error> {
+        let refuse = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
+        if self.deadline.is_zero() {
+            return refuse(
+                "deadline of zero: no decision could be made in time; the default is 50 ms",
+            );
+        }
+        if self.connect_timeout.is_zero() {
+            return refuse(
+                "connect timeout of zero: no connection could be made; the default is 500 ms",
+            );
+        }
+        if self.connections == 0 {
+            return refuse("zero connections: at least one is needed; the default is 2");
+        }
+        let keyspace = Keyspace::new(&self.prefix)?;
+        let pool = self.pool()?;
+        let lanes = self.connections.min(pool.status().max_size).max(1);
+        let timeouts = Timeouts {
+            wait: Some(self.connect_timeout),
+            create: Some(self.connect_timeout),
+            recycle: Some(self.connect_timeout),
+        };
+        Ok(RedisStore::with(Shared {
+            lanes: (0..lanes)
+                .map(|_| Lane::new(pool.clone(), timeouts))
+                .collect(),
+            turn: AtomicUsize::new(0),
+            keyspace,
+            deadline: self.deadline,
+            clock: self.clock,
+        }))
+    }
+
+    /// How long one decision may take in all.
+    #[must_use]
+    pub fn decision_deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    fn for_server(server: Server) -> Self {
+        Self {
+            server,
+            connections: 2,
+            prefix: "tollgate".to_owned(),
+            deadline: Duration::from_millis(50),
+            connect_timeout: Duration::from_millis(500),
+            clock: None,
+        }
+    }
+
+    fn pool(&self) -> Result<Pool, Error> {
+        let url = match &self.server {
+            Server::Pool(pool) => return Ok(pool.clone()),
+            Server::Url(url) => url,
+        };
+        // The URL itself stays out of the message: it may hold a password.
+        let invalid = |source| {
+            Error::new(
+                ErrorKind::InvalidUrl,
+                "the redis url cannot be understood: write redis://[user:password@]host[:port][/database]",
+            )
+            .with_source(source)
+        };
+        let server = url.as_str().into_connection_info().map_err(invalid)?;
+        let server = server.set_tcp_settings(tcp_settings());
+        // Deadlines are the store's own: the client library's default of 500 ms would cut in before longer ones.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(COMMANDS_QUEUED);
+        let manager = Manager::new_with_config(server, config).map_err(invalid)?;
+        Pool::builder(manager)
+            .max_size(self.connections)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| {
+                Error::new(ErrorKind::InvalidConfig, "the pool cannot be built").with_source(error)
+            })
+    }
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("connections", &self.connections)
+            .field("prefix", &self.prefix)
+            .field("deadline", &self.deadline)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<&str> for RedisStoreBuilder {
+    fn from(url: &str) -> Self {
+        Self::new(url)
+    }
+}
+
+impl From<String> for RedisStoreBuilder {
+    fn from(url: String) -> Self {
+        Self::new(&url)
+    }
+}
+
+/// Small commands that wait for replies: Nagle's algorithm would hold them back, and a dead peer must be noticed.
+fn tcp_settings() -> TcpSettings {
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(5));
+    TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive)
+}
+
+/// Commands that may wait for the connection's task; with the default of 50, callers queue behind one another.
+const COMMANDS_QUEUED: usize = 1024;

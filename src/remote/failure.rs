@@ -1,0 +1,83 @@
+//! What a failure of the server or the connection means.
+
+use redis::RedisError;
+
+use crate::error::{Error, ErrorKind};
+
+/// An error from the client library in our words.
+pub(super) fn classify(error: RedisError) -> Error {
+    let (kind, message) = meaning(&error);
+    Error::new(kind, message).with_source(error)
+}
+
+/// Whether the server does not know the script (yet).
+pub(super) fn is_unknown_script(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
+
+/// Whether the connection must not be used again.
+///
+/// READONLY among them: a demoted primary answers PING and keeps its connections, so nothing else would end them.
+pub(super) fn breaks_connection(error: &RedisError) -> bool {
+    let text = error.to_string();
+    error.is_unrecoverable_error()
+        || error.is_io_error()
+        || error.code().is_none()
+        || text.contains("READONLY")
+        || text.contains("NOAUTH")
+}
+
+fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
+    if error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal() {
+        return (
+            ErrorKind::Connect,
+            "the connection to redis broke or could not be made",
+        );
+    }
+    if error.code().is_none() {
+        return match error.kind() {
+            redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => {
+                (ErrorKind::Protocol, "redis sent something that is no reply")
+            }
+            redis::ErrorKind::AuthenticationFailed => (
+                ErrorKind::Unavailable,
+                "redis refused the user name or password",
+            ),
+            _ => (
+                ErrorKind::Connect,
+                "the connection to redis could not be used",
+            ),
+        };
+    }
+    // Before Redis 7 an error inside a script keeps its code only in the text, so the text is searched.
+    let text = error.to_string();
+    if text.contains("TOLLGATE foreign value") || text.contains("WRONGTYPE") {
+        return (
+            ErrorKind::ForeignValue,
+            "a redis key of tollgate's holds a value that tollgate did not write: choose another prefix",
+        );
+    }
+    match UNAVAILABLE.iter().find(|(code, _)| text.contains(code)) {
+        Some((_, message)) => (ErrorKind::Unavailable, message),
+        None => (ErrorKind::Script, "redis refused the decision script"),
+    }
+}
+
+/// Answers of a server that lives and cannot serve now.
+const UNAVAILABLE: [(&str, &str); 12] = [
+    ("READONLY", "redis is a read-only replica now"),
+    ("LOADING", "redis is loading its data"),
+    ("MASTERDOWN", "the redis replica has lost its primary"),
+    ("CLUSTERDOWN", "the redis cluster is down"),
+    ("BUSY", "redis is busy with a script"),
+    ("OOM", "redis is out of memory"),
+    ("MISCONF", "redis cannot save and refuses to write"),
+    ("NOREPLICAS", "redis has too few replicas to write"),
+    ("max number of clients", "redis has too many clients"),
+    ("NOAUTH", "redis wants a password: put it in the url"),
+    ("WRONGPASS", "redis refused the user name or password"),
+    (
+        "NOPERM",
+        "the redis user may not run scripts or touch these keys",
+    ),
+];

@@ -1,0 +1,58 @@
+//! Where a count lies in Redis: the only place that forms keys.
+
+use smallvec::SmallVec;
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+    name::PolicyName,
+};
+
+/// A key as it goes over the wire.
+pub(super) type WireKey = SmallVec<[u8; 128]>;
+
+/// The prefix that all of a store's keys share.
+///
+/// A key is `prefix:{identity}:policy`. The identity is the hash tag, so all policies about one identity lie in one
+/// slot of a cluster; neither prefix, identity nor policy holds a brace, so there is exactly one tag and it is whole.
+#[derive(Clone, Debug)]
+pub(super) struct Keyspace {
+    prefix: Box<str>,
+}
+
+impl Keyspace {
+    pub(super) fn new(prefix: &str) -> Result<Self, Error> {
+        let usable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
+        if prefix.is_empty() || prefix.len() > 64 || !prefix.bytes().all(usable) {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "prefix {prefix:?} is not usable: take 1 to 64 visible ASCII characters, no braces"
+                ),
+            ));
+        }
+        Ok(Self {
+            prefix: prefix.into(),
+        })
+    }
+
+    /// The key of a policy's count for an identity.
+    pub(super) fn of(&self, policy: &PolicyName, key: &Key) -> WireKey {
+        self.join(key.as_bytes(), policy.as_bytes())
+    }
+
+    /// A key of the store's own that no identity can have: `!` alone is none.
+    pub(super) fn probe(&self) -> WireKey {
+        self.join(b"!", b"probe")
+    }
+
+    fn join(&self, identity: &[u8], policy: &[u8]) -> WireKey {
+        let mut wire = WireKey::new();
+        wire.extend_from_slice(self.prefix.as_bytes());
+        wire.extend_from_slice(b":{");
+        wire.extend_from_slice(identity);
+        wire.extend_from_slice(b"}:");
+        wire.extend_from_slice(policy);
+        wire
+    }
+}

@@ -1,0 +1,61 @@
+//! Counts in Redis, for the whole fleet: one atomic script call per decision.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use tollgate::{RateLimitLayer, remote::RedisStore};
+//!
+//! # fn example() -> Result<(), tollgate::Error> {
+//! // The usual way: everything at its default.
+//! let builder = RateLimitLayer::builder().redis("redis://127.0.0.1/");
+//!
+//! // With settings of your own.
+//! let store = RedisStore::builder("redis://127.0.0.1/")
+//!     .prefix("shop")
+//!     .connections(4)
+//!     .deadline(Duration::from_millis(20));
+//! let builder = RateLimitLayer::builder().redis(store);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Waiting
+//!
+//! A decision waits at most its deadline (default 50 ms), whatever breaks: dialling, the pool, the server, the network.
+//! Connections are made in the background, one dial per lane, and are shared by all decisions; a decision never checks
+//! one out of the pool, so it costs one round trip and no PING.
+//!
+//! # Accuracy
+//!
+//! Exact, whatever the number of instances: the script reads, decides and writes as one step by the server's clock.
+//! A decision whose reply did not come is not asked again, since it may have been made: that can count a request too
+//! many, and never admits one too many.
+//!
+//! # Memory
+//!
+//! One string of 16 digits per policy and key (132 bytes on Redis 7, 74 on Valkey 8.1, for keys of 16 characters),
+//! which expires about a second after the bucket is full again.
+//!
+//! # What a clock step does
+//!
+//! Times come from the server. When its clock is set back, or a replica whose clock is behind takes over, keys in
+//! debt wait that much longer; nobody gains. With [`RedisStoreBuilder::client_time`] the same holds between instances
+//! whose clocks differ.
+//!
+//! # What a failover does
+//!
+//! Redis replicates asynchronously: what the new primary has not seen is forgotten. A server that evicts keys under
+//! memory pressure forgets them too: give the limiter `maxmemory-policy noeviction`.
+
+mod builder;
+mod failure;
+mod keyspace;
+mod lane;
+mod script;
+mod store;
+mod wire;
+
+pub use self::builder::RedisStoreBuilder;
+pub use self::script::Script;
+pub use self::store::RedisStore;

@@ -1,0 +1,59 @@
+//! The Lua scripts, each hashed once.
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+
+/// A Lua script that tollgate sends to the server.
+///
+/// Public so that an operator can preload it or name it in an ACL; tollgate needs neither.
+#[derive(Debug)]
+pub struct Script {
+    source: &'static str,
+    script: LazyLock<redis::Script>,
+}
+
+impl Script {
+    /// Decides groups of charges; its header says what it takes and answers.
+    pub const DECIDE: &'static Self = &DECIDE;
+
+    /// Every script there is.
+    pub const ALL: [&'static Self; 1] = [Self::DECIDE];
+
+    /// The Lua text.
+    #[must_use]
+    pub fn source(&self) -> &'static str {
+        self.source
+    }
+
+    /// The SHA-1 of the text in hexadecimal, as `EVALSHA` takes it.
+    #[must_use]
+    pub fn hash(&self) -> &str {
+        self.script.get_hash()
+    }
+
+    /// The start of a command that runs the script by its hash.
+    pub(super) fn by_hash(&self) -> Cmd {
+        let mut command = Cmd::with_capacity(16, 256);
+        command.arg(b"EVALSHA").arg(self.hash());
+        command
+    }
+
+    /// The start of a command that runs the script by its text, which also makes the server remember it.
+    pub(super) fn by_text(&self) -> Cmd {
+        let mut command = Cmd::with_capacity(16, self.source.len() + 256);
+        command.arg(b"EVAL").arg(self.source);
+        command
+    }
+}
+
+static DECIDE: Script = Script {
+    source: DECIDE_SOURCE,
+    script: LazyLock::new(|| redis::Script::new(DECIDE_SOURCE)),
+};
+
+const DECIDE_SOURCE: &str = concat!(
+    include_str!("../../lua/prelude.lua"),
+    include_str!("../../lua/token_bucket.lua"),
+    include_str!("../../lua/decide.lua"),
+);

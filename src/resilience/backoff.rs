@@ -1,0 +1,64 @@
+//! How long to wait before the next probe.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+/// Waits that double up to a limit, each spread by a fifth either way so that a fleet does not probe in step.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    next: Duration,
+}
+
+impl Backoff {
+    pub(super) const fn new() -> Self {
+        Self { next: FIRST }
+    }
+
+    /// The next wait.
+    pub(super) fn wait(&mut self) -> Duration {
+        let wait = spread(self.next, random());
+        self.next = (self.next * 2).min(LONGEST);
+        wait
+    }
+}
+
+/// 80 % to 120 % of `wait`, for `random` from 0 to `u64::MAX`.
+fn spread(wait: Duration, random: u64) -> Duration {
+    #[expect(clippy::cast_possible_truncation, reason = "a remainder below 401")]
+    let tenths_of_percent = 800 + (random % 401) as u32;
+    wait * tenths_of_percent / 1_000
+}
+
+/// The standard library's per-process entropy, advanced on each call: good enough to spread probes.
+fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+const FIRST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_stay_within_a_fifth() {
+        let mut backoff = Backoff::new();
+        for expected in [500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
+            let wait = backoff.wait().as_millis();
+            assert!(
+                (expected * 8 / 10..=expected * 12 / 10).contains(&wait),
+                "{wait} for {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn spread_reaches_both_ends() {
+        let second = Duration::from_secs(1);
+        assert_eq!(spread(second, 0), Duration::from_millis(800));
+        assert_eq!(spread(second, 400), Duration::from_millis(1_200));
+    }
+}

@@ -1,0 +1,262 @@
+//! A shared store with a breaker before it and a local one behind.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tokio::time::timeout;
+
+use crate::{
+    clock::{Clock, Timestamp},
+    decision::Decision,
+    error::{Error, ErrorKind, Phase},
+    key::Key,
+    policy::{Charge, OwnedCharge, Policy},
+    store::{Answer, Health, Store},
+    sync::Mutex,
+    telemetry,
+};
+
+use super::{
+    breaker::{Breaker, Call},
+    outage,
+    probe::{self, Prober},
+};
+
+/// A store that never leaves a request without a decision. Clones share the breaker.
+///
+/// See the [module docs](super) for when it gives the shared store up and what it does then. It needs a Tokio runtime.
+#[derive(Clone, Debug)]
+pub struct ResilientStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) primary: Arc<dyn Store>,
+    pub(super) deadline: Duration,
+    pub(super) prober: Prober,
+    local: Arc<dyn Store>,
+    breaker: Breaker,
+    clock: Clock,
+    /// Decisions made without the primary.
+    decisions: AtomicU64,
+    /// Kinds of lasting errors that were reported.
+    reported: Mutex<SmallVec<[ErrorKind; 4]>>,
+}
+
+impl ResilientStore {
+    /// Puts a breaker before `primary`, and `local` behind it for the time that `primary` is away.
+    ///
+    /// `local` must answer at once, as [`MemoryStore`](crate::memory::MemoryStore) does.
+    pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
+        ResilientStoreBuilder {
+            primary: Arc::new(primary),
+            local: Arc::new(local),
+            deadline: Duration::from_millis(50),
+            clock: Clock::system(),
+        }
+    }
+}
+
+impl Store for ResilientStore {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let shared = &self.shared;
+        if shared.breaker.is_open() {
+            if !shared.prober.is_running() {
+                probe::start(shared);
+            }
+            return Answer::ready(Ok(shared.decide_without(charges)));
+        }
+        let asked = shared.clock.now();
+        let answer = shared.primary.decide(charges);
+        let shared = Arc::clone(shared);
+        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        Answer::later(async move {
+            match bounded(shared.deadline, answer).await {
+                Ok(decision) => {
+                    let now = shared.clock.now();
+                    let after = now.since(asked);
+                    shared.record(Call::Answered { after }, now, None);
+                    Ok(decision)
+                }
+                Err(error) => {
+                    shared.note(&error);
+                    let charges: SmallVec<[Charge<'_>; 2]> =
+                        charges.iter().map(OwnedCharge::borrow).collect();
+                    Ok(shared.decide_without(&charges))
+                }
+            }
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        let local = self.shared.local.reset(policy, key);
+        let primary = self.shared.primary.reset(policy, key);
+        let deadline = self.shared.deadline;
+        Answer::later(async move {
+            local.await?;
+            bounded(deadline, primary).await
+        })
+    }
+
+    fn probe(&self) -> Answer<()> {
+        self.shared.primary.probe()
+    }
+
+    fn health(&self) -> Health {
+        match self.shared.breaker.open_since() {
+            Some(since) => Health::Degraded {
+                since,
+                decisions: self.shared.decisions.load(Ordering::Relaxed),
+            },
+            None => Health::Steady,
+        }
+    }
+}
+
+impl Shared {
+    /// Closes the breaker: the primary decides again.
+    pub(super) fn recover(&self) {
+        let since = self.breaker.open_since();
+        self.breaker.close();
+        if let Some(since) = since {
+            telemetry::info(format_args!(
+                "tollgate: degraded => steady: the shared store decides again after {:?}",
+                self.clock.now().since(since)
+            ));
+        }
+    }
+
+    fn decide_without(&self, charges: &[Charge<'_>]) -> Decision {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        outage::decide(&*self.local, charges, self.clock.now())
+    }
+
+    /// Counts a failure, or reports an error that waiting does not cure.
+    fn note(self: &Arc<Self>, error: &Error) {
+        if error.is_transient() {
+            self.record(Call::Failed, self.clock.now(), Some(error));
+            return;
+        }
+        let mut reported = self.reported.lock();
+        if !reported.contains(&error.kind()) {
+            reported.push(error.kind());
+            telemetry::warn(format_args!(
+                "tollgate: the shared store cannot decide ({:?}): {}; its policies do what their outage choice says",
+                error.kind(),
+                Chain(error)
+            ));
+        }
+    }
+
+    fn record(self: &Arc<Self>, call: Call, now: Timestamp, error: Option<&Error>) {
+        if !self.breaker.record(call, now) {
+            return;
+        }
+        match error {
+            Some(error) => telemetry::warn(format_args!(
+                "tollgate: steady => degraded: {}",
+                Chain(error)
+            )),
+            None => telemetry::warn(format_args!(
+                "tollgate: steady => degraded: half of the decisions take longer than {:?}",
+                self.deadline / 2
+            )),
+        }
+        probe::start(self);
+    }
+}
+
+// === ResilientStoreBuilder ===
+
+/// Settings of a [`ResilientStore`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until build() is called"]
+pub struct ResilientStoreBuilder {
+    primary: Arc<dyn Store>,
+    local: Arc<dyn Store>,
+    deadline: Duration,
+    clock: Clock,
+}
+
+impl ResilientStoreBuilder {
+    /// Sets how long one decision may take in all; answers that take more than half of it count as slow.
+    ///
+    /// Default: 50 ms.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets the clock by which answers are timed.
+    ///
+    /// Default: [`Clock::system`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Makes the store.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when the deadline is zero.
+    pub fn build(self) -> Result<ResilientStore, Error> {
+        if self.deadline.is_zero() {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "deadline of zero: no decision could be made in time; the default is 50 ms",
+            ));
+        }
+        Ok(ResilientStore {
+            shared: Arc::new(Shared {
+                primary: self.primary,
+                local: self.local,
+                breaker: Breaker::new(self.deadline / 2),
+                deadline: self.deadline,
+                prober: Prober::default(),
+                clock: self.clock,
+                decisions: AtomicU64::new(0),
+                reported: Mutex::new(SmallVec::new()),
+            }),
+        })
+    }
+}
+
+// === Chain ===
+
+/// An error with its causes, on one line.
+struct Chain<'a>(&'a Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = std::error::Error::source(self.0);
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}
+
+/// Ends an answer that does not keep the deadline. A store with a deadline of its own is never cut off here: its
+/// timer, set earlier, fires first.
+async fn bounded<T>(deadline: Duration, answer: Answer<T>) -> Result<T, Error> {
+    match timeout(deadline + GRACE, answer).await {
+        Ok(result) => result,
+        Err(_) => Err(Error::new(
+            ErrorKind::Timeout(Phase::Reply),
+            format!("no answer from the shared store within the deadline of {deadline:?}"),
+        )),
+    }
+}
+
+/// Two ticks of the timer, so that a store's own deadline can say which phase was late.
+const GRACE: Duration = Duration::from_millis(2);

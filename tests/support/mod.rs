@@ -1,0 +1,12 @@
+//! What the suites run against: a real server and a faulty network.
+//!
+//! [`Server`] is a Redis or Valkey child process that can be paused, killed and
+//! restarted. [`Proxy`] stands between a client and that server and loses,
+//! delays or cuts what passes through it.
+
+mod launch;
+mod proxy;
+mod server;
+
+pub(crate) use self::proxy::{Mode, Proxy};
+pub(crate) use self::server::Server;

@@ -1,0 +1,208 @@
+//! A real Redis or Valkey server, one child process per value.
+
+use std::collections::{BTreeMap, HashMap};
+use std::env;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::launch::{self, Launch};
+
+/// A server of its own on a free loopback port, killed when dropped.
+///
+/// It keeps nothing on disk, so [`restart`](Self::restart) brings back an empty
+/// server.
+pub(crate) struct Server {
+    launch: Launch,
+    port: u16,
+    child: Child,
+}
+
+impl Server {
+    /// Starts the server that `TOLLGATE_REDIS_SERVER` names, else the one on `PATH`.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts the same server as [`start`](Self::start) with more arguments.
+    ///
+    /// They come last, so they win over the defaults given here.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_binary(default_binary(), arguments)
+    }
+
+    /// Starts the server program at `path`.
+    ///
+    /// # Panics
+    ///
+    /// When it isn't ready in time; the message ends with what it logged.
+    pub(crate) fn start_binary(path: impl AsRef<Path>, arguments: &[&str]) -> Self {
+        let launch = Launch::new(path.as_ref(), arguments);
+        let (port, child) = launch.run_anywhere();
+        Self {
+            launch,
+            port,
+            child,
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        launch::loopback(self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// Stops the process; the kernel still accepts connections for it.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+        let deadline = Instant::now() + COMMAND_TIMEOUT;
+        // a signal is delivered after `kill` returns, and one more reply could slip out
+        while !self.is_stopped() {
+            assert!(Instant::now() < deadline, "the server did not stop");
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Lets a paused process run on; it then answers what has queued up.
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    /// Kills the process at once, as a crash would, and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("the child is ours to kill");
+        self.child.wait().expect("the child is ours to wait for");
+    }
+
+    /// Kills the process if it still runs, and starts it again on the same port.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.child = self.launch.run_again(self.port);
+    }
+
+    /// Opens a blocking connection that gives up on a silent server.
+    pub(crate) fn connection(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("the url is well formed");
+        let connection = client
+            .get_connection_with_timeout(COMMAND_TIMEOUT)
+            .unwrap_or_else(|error| panic!("no connection to {}: {error}", self.url()));
+        connection
+            .set_read_timeout(Some(COMMAND_TIMEOUT))
+            .expect("the timeout is not zero");
+        connection
+    }
+
+    /// Runs one command on a connection of its own, and blocks for the reply.
+    #[track_caller]
+    pub(crate) fn command(&self, words: &[&str]) -> redis::Value {
+        self.query(words)
+    }
+
+    /// The fields of one section of `INFO`.
+    #[track_caller]
+    pub(crate) fn info(&self, section: &str) -> HashMap<String, String> {
+        let text: String = self.query(&["INFO", section]);
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    /// How often each command ran since the last [`flush_stats`](Self::flush_stats).
+    ///
+    /// Names are in lower case, a subcommand as in `config|set`. What the methods
+    /// of this type send, and `client|setinfo` of each new connection, count too.
+    #[track_caller]
+    pub(crate) fn command_calls(&self) -> BTreeMap<String, u64> {
+        self.info("commandstats")
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix("cmdstat_")?, calls(value)?)))
+            .map(|(name, calls)| (name.to_owned(), calls))
+            .collect()
+    }
+
+    /// Sets the statistics of the server back to zero.
+    #[track_caller]
+    pub(crate) fn flush_stats(&self) {
+        self.command(&["CONFIG", "RESETSTAT"]);
+    }
+
+    /// All keys, sorted.
+    #[track_caller]
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.query(&["KEYS", "*"]);
+        keys.sort_unstable();
+        keys
+    }
+
+    #[track_caller]
+    fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(word);
+        }
+        match command.query(&mut self.connection()) {
+            Ok(reply) => reply,
+            Err(error) => panic!("{words:?}: {error}"),
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        // the shell has `kill` built in, a slim machine may have no program of that name
+        let status = Command::new("sh")
+            .args(["-c", &format!("kill -s {name} {}", self.child.id())])
+            .status()
+            .expect("sh runs");
+        assert!(status.success(), "the server is gone");
+    }
+
+    fn is_stopped(&self) -> bool {
+        match fs::read_to_string(format!("/proc/{}/stat", self.child.id())) {
+            Ok(stat) => stat
+                .rsplit_once(") ")
+                .is_some_and(|(_, rest)| rest.starts_with('T')),
+            // there is no /proc to ask outside Linux
+            Err(_) => true,
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        launch::end(&mut self.child);
+    }
+}
+
+fn default_binary() -> PathBuf {
+    let named = env::var_os("TOLLGATE_REDIS_SERVER");
+    if let Some(path) = named.filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    env::var_os("PATH")
+        .iter()
+        .flat_map(env::split_paths)
+        .map(|directory| directory.join("redis-server"))
+        .find(|path| path.is_file())
+        .expect(
+            "no redis-server on PATH: run `bash tests/run.sh`, which installs it, \
+             or `apt-get install redis-server`, or set TOLLGATE_REDIS_SERVER to its path",
+        )
+}
+
+/// Reads `3` from `calls=3,usec=...`.
+fn calls(statistics: &str) -> Option<u64> {
+    let calls = statistics.strip_prefix("calls=")?;
+    calls.split(',').next()?.parse().ok()
+}
+
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
