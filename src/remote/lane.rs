@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use deadpool_redis::{Connection, Pool, PoolError, Timeouts, redis::aio::MultiplexedConnection};
+use redis::{Cmd, RedisResult, Value};
 use tokio::sync::watch;
 
 use crate::{
@@ -42,8 +43,18 @@ type Dialled = Option<Result<(), Error>>;
 
 /// A lane's connection, for one decision.
 pub(super) struct Held {
-    pub(super) connection: MultiplexedConnection,
+    connection: MultiplexedConnection,
     pub(super) generation: u64,
+}
+
+impl Held {
+    /// Sends a command and waits for its reply; an error reply is an error.
+    pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+        self.connection
+            .send_packed_command(command)
+            .await?
+            .extract_error()
+    }
 }
 
 impl Lane {

@@ -87,8 +87,7 @@ impl Store for RedisStore {
         let key = self.shared.keyspace.of(policy.name(), key);
         Answer::later(async move {
             let command = redis::cmd("DEL").arg(key.as_slice()).to_owned();
-            let delete =
-                async |held: &mut Held| held.connection.send_packed_command(&command).await;
+            let delete = async |held: &mut Held| held.send(&command).await;
             shared.within_deadline(delete).await.map(drop)
         })
     }
@@ -106,11 +105,11 @@ impl Shared {
     async fn run(&self, request: Request) -> Result<Value, Error> {
         self.within_deadline(async |held: &mut Held| {
             let command = request.complete(Script::DECIDE.by_hash());
-            match held.connection.send_packed_command(&command).await {
+            match held.send(&command).await {
                 // A new, restarted or flushed server: nothing was done, so asking again is safe.
                 Err(error) if failure::is_unknown_script(&error) => {
                     let command = request.complete(Script::DECIDE.by_text());
-                    held.connection.send_packed_command(&command).await
+                    held.send(&command).await
                 }
                 result => result,
             }

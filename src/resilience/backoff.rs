@@ -26,7 +26,6 @@ impl Backoff {
 
 /// 80 % to 120 % of `wait`, for `random` from 0 to `u64::MAX`.
 fn spread(wait: Duration, random: u64) -> Duration {
-    #[expect(clippy::cast_possible_truncation, reason = "a remainder below 401")]
     let tenths_of_percent = 800 + (random % 401) as u32;
     wait * tenths_of_percent / 1_000
 }

@@ -1,0 +1,223 @@
+//! What does one decision cost in each store?
+//!
+//! `cargo bench --bench decision`, or `-- memory` for one group. The Redis group starts a server of its own: the one
+//! that `TOLLGATE_REDIS_SERVER` names, else the one on `PATH`.
+//!
+//! Keys are made from text for each decision, as a request would; the allowed quotas never run out.
+
+use std::{
+    hint::black_box,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use tokio::{runtime::Runtime, task::JoinSet};
+use tollgate::{Decision, Key, Policy, Quota, RateLimiter, memory::MemoryStore, store::Answer};
+
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "the suites use all of it, a bench only the server"
+)]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+criterion_group!(benches, memory, redis);
+criterion_main!(benches);
+
+fn memory(criterion: &mut Criterion) {
+    let names = names(KEYS);
+    let mut group = criterion.benchmark_group("memory");
+    group.throughput(Throughput::Elements(1));
+
+    let plenty = Limit::new(PLENTY);
+    group.bench_function("hot key, allowed", |bencher| {
+        bencher.iter(|| plenty.decide(black_box("user:000042")));
+    });
+
+    let exhausted = Limit::new(Quota::per_day(1));
+    exhausted.decide("user:000042");
+    group.bench_function("hot key, denied", |bencher| {
+        bencher.iter(|| exhausted.decide(black_box("user:000042")));
+    });
+
+    let uniform = Limit::new(STEADY);
+    names.iter().for_each(|name| drop(uniform.decide(name)));
+    let mut walk = Walk::new(1);
+    group.bench_function("100,000 keys, allowed", |bencher| {
+        bencher.iter(|| uniform.decide(walk.pick(&names)));
+    });
+
+    group.bench_function("hot key, allowed, two threads", |bencher| {
+        bencher.iter_custom(|count| {
+            together(2, |_| {
+                for _ in 0..count {
+                    plenty.decide(black_box("user:000042"));
+                }
+            })
+        });
+    });
+
+    group.bench_function("100,000 keys, allowed, two threads", |bencher| {
+        bencher.iter_custom(|count| {
+            together(2, |thread| {
+                let mut walk = Walk::new(thread + 2);
+                for _ in 0..count {
+                    uniform.decide(walk.pick(&names));
+                }
+            })
+        });
+    });
+
+    let three = [
+        Policy::new("second", PLENTY),
+        Policy::new("day", PLENTY),
+        Policy::new("everybody", PLENTY),
+    ];
+    group.bench_function("three charges together, allowed", |bencher| {
+        bencher.iter(|| {
+            let key = Key::new(black_box("user:000042"));
+            at_once(plenty.limiter.check(&[
+                three[0].charge(key),
+                three[1].charge(key),
+                three[2].charge(Key::GLOBAL),
+            ]))
+        });
+    });
+
+    group.throughput(Throughput::Elements(names.len() as u64));
+    group.bench_function("100,000 new keys into an empty store", |bencher| {
+        bencher.iter_batched(
+            || Limit::new(STEADY),
+            |limit| {
+                names.iter().for_each(|name| drop(limit.decide(name)));
+                limit
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+fn redis(criterion: &mut Criterion) {
+    let server = support::Server::start();
+    let runtime = Runtime::new().expect("a runtime can be made");
+    let policy = Policy::new("bench", STEADY);
+    let limiter = RateLimiter::builder()
+        .policy(policy.clone())
+        .redis(server.url())
+        .build()
+        .expect("the url and the policy are usable");
+    let names = names(1_000);
+    let mut walk = Walk::new(1);
+    let mut group = criterion.benchmark_group("redis");
+
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("one in flight", |bencher| {
+        bencher.to_async(&runtime).iter(|| {
+            let answer = limiter.check(&[policy.charge(Key::new(walk.pick(&names)))]);
+            async { answer.await.expect("the breaker always decides") }
+        });
+    });
+
+    group.throughput(Throughput::Elements(64));
+    group.bench_function("64 in flight", |bencher| {
+        bencher.to_async(&runtime).iter(|| {
+            // The answers are started inside the runtime, one task each, as a server would.
+            let answers: Vec<Answer<Decision>> = (0..64)
+                .map(|_| limiter.check(&[policy.charge(Key::new(walk.pick(&names)))]))
+                .collect();
+            async { answers.into_iter().collect::<JoinSet<_>>().join_all().await }
+        });
+    });
+    group.finish();
+    assert_eq!(
+        limiter.health(),
+        tollgate::store::Health::Steady,
+        "the server decided"
+    );
+}
+
+/// One policy over a store of its own.
+struct Limit {
+    limiter: RateLimiter,
+    policy: Policy,
+}
+
+impl Limit {
+    fn new(quota: Quota) -> Self {
+        let policy = Policy::new("bench", quota);
+        let limiter = RateLimiter::new(MemoryStore::new(), [policy.clone()]);
+        Self {
+            limiter: limiter.expect("the policy is usable"),
+            policy,
+        }
+    }
+
+    #[inline]
+    fn decide(&self, name: &str) -> Decision {
+        at_once(self.limiter.check(&[self.policy.charge(Key::new(name))]))
+    }
+}
+
+#[inline]
+fn at_once(answer: Answer<Decision>) -> Decision {
+    answer
+        .now_or_later()
+        .expect("memory answers at once")
+        .expect("memory always decides")
+}
+
+/// A pseudo-random walk over names (PCG's multiplier), cheaper than what is measured.
+struct Walk {
+    state: u64,
+}
+
+impl Walk {
+    fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    #[inline]
+    fn pick<'a>(&mut self, names: &'a [String]) -> &'a str {
+        self.state = self
+            .state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let place = (u128::from(self.state) * names.len() as u128) >> 64;
+        &names[usize::try_from(place).expect("below the length")]
+    }
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count)
+        .map(|number| format!("user:{number:06}"))
+        .collect()
+}
+
+/// Runs the work on so many threads at once: the time until the last one is done.
+fn together(threads: u64, work: impl Fn(u64) + Sync) -> Duration {
+    let barrier = Barrier::new(usize::try_from(threads).expect("few") + 1);
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let (barrier, work) = (&barrier, &work);
+            scope.spawn(move || {
+                barrier.wait();
+                work(thread);
+                barrier.wait();
+            });
+        }
+        barrier.wait();
+        let start = Instant::now();
+        barrier.wait();
+        start.elapsed()
+    })
+}
+
+const KEYS: usize = 100_000;
+/// More than any bench can use up.
+const PLENTY: Quota = Quota::per_second(1_000_000).burst(1_000_000_000_000);
+/// A key stays in debt for the whole bench, as busy clients do.
+const STEADY: Quota = Quota::per_hour(1_000).burst(100_000_000);

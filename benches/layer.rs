@@ -1,0 +1,93 @@
+//! What does the layer add to a request?
+//!
+//! `cargo bench --bench layer`. The inner service does nothing and the store is in process; each iteration makes a
+//! request with a peer address, as a server would. The first row is the service alone: subtract it from the others.
+//! Allocations are counted in `benches/peers`, whose lints allow an allocator.
+
+use std::{
+    convert::Infallible,
+    future::{Future, Ready, ready},
+    hint::black_box,
+    net::{Ipv4Addr, SocketAddr},
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use axum::{body::Body, extract::ConnectInfo};
+use criterion::{Criterion, criterion_group, criterion_main};
+use http::{Request, Response};
+use tollgate::{
+    Policy, Quota, RateLimitLayer,
+    extract::{Global, PeerIp},
+};
+use tower::{Layer, Service, service_fn};
+
+criterion_group!(benches, layer);
+criterion_main!(benches);
+
+fn layer(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("layer");
+    let inner = service_fn(answer);
+
+    let mut bare = inner;
+    group.bench_function("bare service", |bencher| {
+        bencher.iter(|| call(&mut bare));
+    });
+
+    let plenty = || Policy::new("peer", PLENTY).key(PeerIp);
+    let cases = [
+        (
+            "allowed, no headers",
+            RateLimitLayer::builder().policy(plenty()).headers(false),
+        ),
+        (
+            "allowed, headers",
+            RateLimitLayer::builder().policy(plenty()),
+        ),
+        (
+            "allowed, headers, three policies",
+            RateLimitLayer::builder()
+                .policy(plenty())
+                .policy(Policy::new("day", PLENTY).key(PeerIp))
+                .policy(Policy::new("everybody", PLENTY).key(Global)),
+        ),
+        (
+            "denied",
+            RateLimitLayer::builder().policy(Policy::new("peer", Quota::per_day(1)).key(PeerIp)),
+        ),
+    ];
+    for (name, builder) in cases {
+        let layer = builder.build().expect("the policies are usable");
+        let mut service = layer.layer(inner);
+        drop(call(&mut service));
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| call(&mut service));
+        });
+    }
+    group.finish();
+}
+
+fn answer(request: Request<Body>) -> Ready<Result<Response<Body>, Infallible>> {
+    drop(black_box(request));
+    ready(Ok(Response::new(Body::empty())))
+}
+
+/// One request from making it to its answer.
+fn call<S>(service: &mut S) -> S::Response
+where
+    S: Service<Request<Body>, Error = Infallible>,
+{
+    let mut request = Request::new(Body::empty());
+    request.extensions_mut().insert(ConnectInfo(PEER));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(service.poll_ready(context).is_ready(), "always ready");
+    match pin!(service.call(request)).poll(context) {
+        Poll::Ready(Ok(response)) => response,
+        Poll::Pending => unreachable!("nothing here waits"),
+    }
+}
+
+const PEER: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40_000);
+/// More than any bench can use up.
+const PLENTY: Quota = Quota::per_second(1_000_000).burst(1_000_000_000_000);

@@ -1,0 +1,107 @@
+//! Run with
+//!
+//! ```sh
+//! cargo run --example custom_key
+//! ```
+//!
+//! How do I count by something of my own? By a type, by a closure, or by two extractors of which one steps in.
+
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::{error::Error, net::SocketAddr};
+
+use axum::{Router, body::Body, routing::get};
+use http::{Request, StatusCode, request::Parts};
+use tollgate::{
+    Key, Policy, Quota, RateLimitLayer,
+    extract::{ApiKey, KeyExtractor, PeerIp},
+    middleware::Rule,
+};
+use tower::ServiceExt;
+
+/// The first label of the host name: `acme` of `acme.example.com`.
+struct Tenant;
+
+impl KeyExtractor for Tenant {
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        let host = parts.headers.get("host")?.to_str().ok()?;
+        let (tenant, _) = host.split_once('.')?;
+        // Host names know no case, keys do.
+        Some(Key::new(tenant.to_ascii_lowercase()))
+    }
+
+    fn label(&self) -> &'static str {
+        "tenant"
+    }
+
+    fn missing_status(&self) -> StatusCode {
+        StatusCode::NOT_FOUND
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    println!("a type: one quota per tenant");
+    let app = app(two_a_minute("per-tenant").key(Tenant))?;
+    for host in [
+        "acme.example.com",
+        "ACME.example.com",
+        "acme.example.com",
+        "globex.example.com",
+        "localhost",
+    ] {
+        ask(
+            &app,
+            request().header("host", host).body(Body::empty())?,
+            host,
+        )
+        .await?;
+    }
+
+    println!("a closure: one quota per language");
+    let by_language = |parts: &Parts| {
+        let language = parts.headers.get("accept-language")?;
+        Some(Key::new(language.as_bytes()))
+    };
+    let app = self::app(two_a_minute("per-language").key(by_language))?;
+    for language in ["de", "de", "de", "fr"] {
+        let request = request().header("accept-language", language);
+        ask(&app, request.body(Body::empty())?, language).await?;
+    }
+
+    println!("an API key, else the address: a key that reads like an address is not that address");
+    let key_or_address = ApiKey::header("x-api-key").or_else(PeerIp);
+    let app = self::app(two_a_minute("per-caller").key(key_or_address))?;
+    for api_key in [None, None, None, Some("k-1"), Some("192.0.2.1")] {
+        let mut request = request().extension(SocketAddr::from(([192, 0, 2, 1], 50_000)));
+        if let Some(api_key) = api_key {
+            request = request.header("x-api-key", api_key);
+        }
+        ask(
+            &app,
+            request.body(Body::empty())?,
+            api_key.unwrap_or("no key"),
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+fn two_a_minute(name: &str) -> Policy {
+    Policy::new(name, Quota::per_minute(2))
+}
+
+fn app(rule: Rule) -> Result<Router, tollgate::Error> {
+    let limit = RateLimitLayer::builder().policy(rule).build()?;
+    Ok(Router::new().route("/", get(|| async {})).layer(limit))
+}
+
+fn request() -> http::request::Builder {
+    Request::get("/")
+}
+
+async fn ask(app: &Router, request: Request<Body>, who: &str) -> Result<(), Box<dyn Error>> {
+    let response = app.clone().oneshot(request).await?;
+    println!("  {who:<20} {}", response.status());
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Run with
+//!
+//! ```sh
+//! # nobody listens: what each outage choice does
+//! cargo run --example fallback
+//! # stop this server for ten seconds and start it again: watch the breaker open and close
+//! redis-server --port 6390 --save '' &
+//! REDIS_URL=redis://127.0.0.1:6390/ cargo run --example fallback
+//! ```
+//!
+//! What do requests get while Redis is away?
+
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::{
+    env,
+    error::Error,
+    io::{IsTerminal, stdout},
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use tollgate::{
+    Decision, Key, OnOutage, Policy, Quota, RateLimiter, state::Outcome, store::Health,
+};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt()
+        .with_ansi(stdout().is_terminal())
+        .without_time()
+        .init();
+
+    let (url, watched) = match env::var("REDIS_URL") {
+        Ok(url) => {
+            println!(
+                "asking Redis for 40 seconds: stop the server for ten of them, then start it again"
+            );
+            (url, Duration::from_secs(40))
+        }
+        Err(_) => {
+            println!("REDIS_URL is not set, so this asks a port where nobody listens");
+            (url_of_a_closed_port()?, Duration::from_secs(4))
+        }
+    };
+    // The same quota thrice; they differ in what they do in an outage.
+    let quota = Quota::per_minute(6).burst(5);
+    let policies = [OnOutage::Allow, OnOutage::Local, OnOutage::Refuse]
+        .map(|choice| Policy::new(format!("{choice:?}"), quota).on_outage(choice));
+    let limiter = policies
+        .iter()
+        .cloned()
+        .fold(RateLimiter::builder().redis(url), |builder, policy| {
+            builder.policy(policy)
+        })
+        .build()?;
+
+    let start = Instant::now();
+    let mut ticks = tokio::time::interval(Duration::from_millis(200));
+    let mut last = String::new();
+    while start.elapsed() < watched {
+        ticks.tick().await;
+        let mut line = String::new();
+        for policy in &policies {
+            let decision = limiter.check(&[policy.charge(Key::new("ada"))]).await?;
+            line += &format!("{}: {:<20}", policy.name(), answer(&decision));
+        }
+        line += condition(limiter.health());
+        if line != last {
+            println!("{:>5.1} s  {line}", start.elapsed().as_secs_f32());
+        }
+        last = line;
+    }
+    if let Health::Degraded { decisions, .. } = limiter.health() {
+        println!("{decisions} decisions were made without Redis");
+    }
+    Ok(())
+}
+
+/// The status that `RateLimitLayer` would answer, and who counted.
+fn answer(decision: &Decision) -> String {
+    let status = match decision.outcome() {
+        Outcome::Allow => 200,
+        Outcome::Deny => 429,
+        _ => 503,
+    };
+    format!("{status} ({:?})", decision.counted_by())
+}
+
+fn condition(health: Health) -> &'static str {
+    match health {
+        Health::Degraded { .. } => "degraded",
+        _ => "steady",
+    }
+}
+
+fn url_of_a_closed_port() -> std::io::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    Ok(format!("redis://{}/", listener.local_addr()?))
+}

@@ -1,0 +1,363 @@
+//! The floors: a file imports only from its own floor or those below, siblings on the third never meet, no cycles, and
+//! `mod.rs` files hold no code.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Each top-level module and its floor; see DESIGN.md.
+const FLOORS: [(&str, u8); 20] = [
+    ("clock", 0),
+    ("decision", 0),
+    ("error", 0),
+    ("key", 0),
+    ("name", 0),
+    ("quota", 0),
+    ("state", 0),
+    ("sync", 0),
+    ("telemetry", 0),
+    ("algorithm", 1),
+    ("policy", 1),
+    ("store", 2),
+    ("extract", 3),
+    ("memory", 3),
+    ("remote", 3),
+    ("resilience", 3),
+    ("limiter", 4),
+    ("middleware", 5),
+    ("builder", 6),
+    ("lib", 7),
+];
+
+/// Floors on which neighbours may not import each other.
+const SEPARATE: [u8; 3] = [3, 5, 6];
+
+/// Files that may name the in-process store, the Redis store and the breaker together.
+const FRONT_DOOR: &str = "builder";
+
+#[derive(Debug)]
+struct Import {
+    from: String,
+    to: String,
+    place: String,
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a readable folder") {
+        let path = entry.expect("a readable entry").path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// Code lines with their numbers: no comments, no docs, no test modules.
+fn code(text: &str) -> Vec<(usize, String)> {
+    let mut lines = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("#[cfg(test)]") {
+            break;
+        }
+        let line = line.split("//").next().unwrap_or_default();
+        if !line.trim().is_empty() {
+            lines.push((index + 1, line.to_owned()));
+        }
+    }
+    lines
+}
+
+/// The top-level modules that `crate::` paths in a text lead to, those in braces among them.
+fn targets(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut depth: Option<usize> = None;
+    for (number, line) in code(text) {
+        let mut rest = line.as_str();
+        if let Some(open) = &mut depth {
+            // Inside `use crate::{ ... }`: names at depth one begin a path.
+            let trimmed = rest.trim();
+            if *open == 1 {
+                found.extend(first_names(trimmed).into_iter().map(|name| (number, name)));
+            }
+            *open += trimmed.matches('{').count();
+            *open = open.saturating_sub(trimmed.matches('}').count());
+            if *open == 0 {
+                depth = None;
+            }
+            continue;
+        }
+        while let Some(position) = rest.find("crate::") {
+            rest = &rest[position + "crate::".len()..];
+            if let Some(list) = rest.strip_prefix('{') {
+                match list.find("};") {
+                    Some(end) => found.extend(
+                        first_names(&list[..end])
+                            .into_iter()
+                            .map(|name| (number, name)),
+                    ),
+                    None => {
+                        found.extend(first_names(list).into_iter().map(|name| (number, name)));
+                        depth = Some(1);
+                    }
+                }
+                break;
+            }
+            let name: String = rest
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            found.push((number, name));
+        }
+    }
+    found
+}
+
+/// The first name of each path in a list such as `a::B, c::{D, e::F}, g`.
+fn first_names(list: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let (mut depth, mut name, mut is_first) = (0, String::new(), true);
+    for character in list.chars().chain([',']) {
+        match character {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth <= 0 => {
+                if !name.is_empty() {
+                    names.push(std::mem::take(&mut name));
+                }
+                is_first = true;
+            }
+            ':' if depth == 0 => is_first = false,
+            _ if depth == 0 && is_first && (character.is_alphanumeric() || character == '_') => {
+                name.push(character)
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+fn imports_of(module: &str, file: &str, text: &str) -> Vec<Import> {
+    let known: BTreeSet<&str> = FLOORS.iter().map(|(name, _)| *name).collect();
+    targets(text)
+        .into_iter()
+        .map(|(line, to)| Import {
+            from: module.to_owned(),
+            // A name that is no module is one that lib.rs re-exports.
+            to: if known.contains(to.as_str()) {
+                to
+            } else {
+                format!("lib (as {to})")
+            },
+            place: format!("{file}:{line}"),
+        })
+        .collect()
+}
+
+fn all_imports() -> Vec<Import> {
+    let src = src();
+    let mut imports = Vec::new();
+    for path in sources(&src) {
+        let file = path
+            .strip_prefix(&src)
+            .expect("below src")
+            .display()
+            .to_string();
+        let module = file.split(['/', '.']).next().expect("a name").to_owned();
+        let text = fs::read_to_string(&path).expect("readable text");
+        imports.extend(imports_of(&module, &file, &text));
+    }
+    imports
+}
+
+fn breaches(imports: &[Import]) -> Vec<String> {
+    let floors: BTreeMap<&str, u8> = FLOORS.into_iter().collect();
+    let mut breaches = Vec::new();
+    for Import { from, to, place } in imports {
+        let Some(own) = floors.get(from.as_str()) else {
+            breaches.push(format!(
+                "{place}: module {from} has no floor: add it to FLOORS and DESIGN.md"
+            ));
+            continue;
+        };
+        let target = to.split(' ').next().expect("a name");
+        let Some(other) = floors.get(target) else {
+            continue;
+        };
+        if other > own {
+            breaches.push(format!(
+                "{place}: {from} (floor {own}) imports {to} (floor {other}), which lies above"
+            ));
+        }
+        if other == own && SEPARATE.contains(own) && from != target {
+            breaches.push(format!("{place}: {from} imports its sibling {to}"));
+        }
+    }
+    breaches
+}
+
+/// The first cycle among modules, if there is one.
+fn cycle(imports: &[Import]) -> Option<Vec<String>> {
+    let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for import in imports.iter().filter(|import| import.from != import.to) {
+        edges.entry(&import.from).or_default().insert(&import.to);
+    }
+    fn walk<'a>(
+        at: &'a str,
+        edges: &BTreeMap<&'a str, BTreeSet<&'a str>>,
+        path: &mut Vec<&'a str>,
+        done: &mut BTreeSet<&'a str>,
+    ) -> Option<Vec<String>> {
+        if let Some(start) = path.iter().position(|step| *step == at) {
+            return Some(
+                path[start..]
+                    .iter()
+                    .chain([&at])
+                    .map(|step| (*step).to_owned())
+                    .collect(),
+            );
+        }
+        if !done.insert(at) {
+            return None;
+        }
+        path.push(at);
+        let found = edges
+            .get(at)
+            .into_iter()
+            .flatten()
+            .find_map(|next| walk(next, edges, path, done));
+        path.pop();
+        found
+    }
+    let mut done = BTreeSet::new();
+    edges
+        .keys()
+        .find_map(|start| walk(start, &edges, &mut Vec::new(), &mut done))
+}
+
+#[test]
+fn imports_go_down_the_floors_only() {
+    let imports = all_imports();
+    assert!(
+        imports.len() > 80,
+        "the reader finds imports: {}",
+        imports.len()
+    );
+    assert_eq!(breaches(&imports), Vec::<String>::new());
+}
+
+#[test]
+fn modules_form_no_cycle() {
+    assert_eq!(cycle(&all_imports()), None);
+}
+
+#[test]
+fn upward_import_turns_the_check_red() {
+    let upward = imports_of(
+        "algorithm",
+        "algorithm/x.rs",
+        "use crate::{\n    clock::Clock,\n    memory::{MemoryStore, X},\n};\n",
+    );
+    assert_eq!(upward.len(), 2, "{upward:?}");
+    assert_eq!(breaches(&upward).len(), 1);
+    let sibling = imports_of("remote", "remote/x.rs", "use crate::memory::MemoryStore;\n");
+    assert_eq!(breaches(&sibling).len(), 1);
+    let in_code = imports_of("quota", "quota.rs", "fn f() { crate::limiter::g() }\n");
+    assert_eq!(breaches(&in_code).len(), 1);
+    let through_the_root = imports_of("memory", "memory/x.rs", "use crate::{Policy, key::Key};\n");
+    assert_eq!(breaches(&through_the_root).len(), 1);
+    let unknown = imports_of("utils", "utils.rs", "use crate::key::Key;\n");
+    assert_eq!(breaches(&unknown).len(), 1);
+    let round = [
+        imports_of("key", "key.rs", "use crate::error::E;"),
+        imports_of("error", "error.rs", "use crate::key::K;"),
+    ];
+    assert!(cycle(&round.into_iter().flatten().collect::<Vec<_>>()).is_some());
+}
+
+#[test]
+fn error_imports_nothing_of_ours() {
+    let own: Vec<Import> = all_imports()
+        .into_iter()
+        .filter(|import| import.from == "error")
+        .collect();
+    assert!(own.is_empty(), "{own:?}");
+}
+
+#[test]
+fn only_the_front_door_names_all_stores() {
+    let mut stores: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for import in all_imports() {
+        if ["memory", "remote", "resilience"].contains(&import.to.as_str())
+            && import.from != import.to
+        {
+            stores.entry(import.from).or_default().insert(import.to);
+        }
+    }
+    let namers: Vec<&String> = stores.keys().collect();
+    assert_eq!(namers, [FRONT_DOOR]);
+}
+
+#[test]
+fn facades_hold_prose_and_names_only() {
+    for path in sources(&src())
+        .iter()
+        .filter(|path| path.ends_with("mod.rs"))
+    {
+        let text = fs::read_to_string(path).expect("readable text");
+        assert!(
+            text.starts_with("//! "),
+            "{}: begins with prose",
+            path.display()
+        );
+        for (number, line) in code(&text) {
+            let allowed = [
+                "mod ",
+                "pub(crate) mod ",
+                "pub mod ",
+                "pub use ",
+                "pub(crate) use ",
+                "#[cfg(",
+            ];
+            assert!(
+                allowed.iter().any(|start| line.starts_with(start)),
+                "{}:{number}: {line}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn only_the_clock_reads_the_time() {
+    for path in sources(&src())
+        .iter()
+        .filter(|path| !path.ends_with("clock.rs"))
+    {
+        let text = fs::read_to_string(path).expect("readable text");
+        for (number, line) in code(&text) {
+            let reads = ["Instant::now", "SystemTime::now"]
+                .iter()
+                .any(|call| line.contains(call));
+            assert!(!reads, "{}:{number}: {line}", path.display());
+        }
+    }
+}
+
+#[test]
+fn files_keep_to_one_role() {
+    for path in sources(&src()) {
+        let text = fs::read_to_string(&path).expect("readable text");
+        let lines = code(&text).len();
+        assert!(lines <= 300, "{}: {lines} lines of code", path.display());
+    }
+}

@@ -1,0 +1,205 @@
+//! The in-process store: bounded, and never forgiving a debt.
+
+use std::{collections::HashMap, sync::Arc, thread, time::Duration};
+
+use tollgate::{
+    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    clock::{Clock, Timestamp},
+    memory::MemoryStore,
+    state::CountedBy,
+    store::Charge,
+};
+
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+fn store(max_keys: usize, clock: &Clock) -> MemoryStore {
+    let builder = MemoryStore::builder()
+        .max_keys(max_keys)
+        .clock(clock.clone());
+    builder.build().expect("a usable store")
+}
+
+fn limiter(store: &MemoryStore, policies: &[&Policy]) -> RateLimiter {
+    RateLimiter::new(store.clone(), policies.iter().copied().cloned()).expect("usable policies")
+}
+
+fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
+    let answer = limiter.check(charges).now_or_later();
+    answer.expect("memory answers at once").expect("a decision")
+}
+
+fn key(number: usize) -> Key {
+    Key::new(format!("key-{number}"))
+}
+
+#[test]
+fn memory_stays_within_the_stated_bound_whatever_is_thrown_at_it() {
+    let clock = Clock::manual(START);
+    let store = store(10_000, &clock);
+    let policy = Policy::new("flood", Quota::per_hour(10));
+    let limiter = limiter(&store, &[&policy]);
+    for number in 0..200_000 {
+        check(&limiter, &[policy.charge(key(number))]);
+    }
+    assert!(
+        store.bytes() <= 32 * 10_000 + 24 * 64,
+        "{} bytes",
+        store.bytes()
+    );
+    assert!(store.keys() <= 10_000 * 4 / 3 + 64, "{} keys", store.keys());
+    assert!(store.crowded() > 0, "the flood was larger than the store");
+}
+
+#[test]
+fn flood_never_forgives_a_key_in_debt() {
+    let clock = Clock::manual(START);
+    let store = store(1_000, &clock);
+    let policy = Policy::new("flood", Quota::per_hour(3));
+    let limiter = limiter(&store, &[&policy]);
+    let mut admitted: HashMap<usize, u64> = HashMap::new();
+    // Every key comes again and again among ten times as many keys as fit; nothing refills in this time.
+    for round in 0..8 {
+        for number in 0..10_000 {
+            let number = (number * 7 + round) % 10_000;
+            if check(&limiter, &[policy.charge(key(number))]).is_allowed() {
+                *admitted.entry(number).or_default() += 1;
+            }
+        }
+    }
+    let most = admitted.values().max().copied();
+    assert_eq!(most, Some(3), "no key got more than its burst");
+    assert!(
+        admitted.len() >= 900,
+        "keys that came first have a place of their own: {}",
+        admitted.len()
+    );
+}
+
+#[test]
+fn keys_that_owe_nothing_make_room_for_newcomers() {
+    let clock = Clock::manual(START);
+    let store = store(1_000, &clock);
+    let policy = Policy::new("visits", Quota::per_second(10));
+    let limiter = limiter(&store, &[&policy]);
+    for generation in 0..50 {
+        for number in 0..500 {
+            let decision = check(&limiter, &[policy.charge(key(generation * 500 + number))]);
+            let usage = decision.states()[0].usage().expect("counted");
+            assert_eq!(usage.remaining, 9, "a newcomer starts with a full bucket");
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(store.crowded(), 0);
+}
+
+#[test]
+fn growing_keeps_every_debt() {
+    let clock = Clock::manual(START);
+    let store = store(100_000, &clock);
+    let policy = Policy::new("debts", Quota::per_hour(10));
+    let limiter = limiter(&store, &[&policy]);
+    for number in 0..50_000 {
+        let cost = number as u64 % 10 + 1;
+        assert!(check(&limiter, &[policy.charge(key(number)).cost(cost)]).is_allowed());
+    }
+    for number in 0..50_000 {
+        let decision = check(&limiter, &[policy.charge(key(number)).cost(0)]);
+        let usage = decision.states()[0].usage().expect("counted");
+        assert_eq!(usage.remaining, 9 - number as u64 % 10, "key {number}");
+    }
+    assert_eq!(store.crowded(), 0);
+    let bytes_a_key = store.bytes() as f64 / 50_000.0;
+    assert!(
+        (24.0..=49.0).contains(&bytes_a_key),
+        "{bytes_a_key} bytes a key"
+    );
+}
+
+#[test]
+fn one_crowded_policy_does_not_slow_another_down() {
+    let clock = Clock::manual(START);
+    let store = store(100, &clock);
+    let flooded = Policy::new("flooded", Quota::per_day(1));
+    let calm = Policy::new("calm", Quota::per_second(5));
+    let limiter = limiter(&store, &[&flooded, &calm]);
+    for number in 0..1_000 {
+        check(&limiter, &[flooded.charge(key(number))]);
+    }
+    assert!(store.crowded() > 0);
+    let mut allowed = 0;
+    for _ in 0..10 {
+        allowed += u32::from(check(&limiter, &[calm.charge(key(5_000))]).is_allowed());
+        clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(allowed, 10);
+}
+
+#[test]
+fn threads_together_admit_exactly_the_burst() {
+    let clock = Clock::manual(START);
+    let store = store(1_000, &clock);
+    let hot = Policy::new("hot", Quota::per_hour(1_000));
+    let wide = Policy::new("wide", Quota::per_hour(5));
+    let limiter = Arc::new(limiter(&store, &[&hot, &wide]));
+    let admitted: Vec<Vec<usize>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..8)
+            .map(|worker| {
+                let (limiter, hot, wide) = (Arc::clone(&limiter), &hot, &wide);
+                scope.spawn(move || {
+                    // Charges in changing order: locks taken in the order of the charges would deadlock.
+                    let admits = |round: usize| {
+                        let mut charges = [hot.charge(key(0)), wide.charge(key(1 + round % 300))];
+                        if worker % 2 == 0 {
+                            charges.reverse();
+                        }
+                        check(&limiter, &charges).is_allowed()
+                    };
+                    (0..3_000).filter(|round| admits(*round)).collect()
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("no panic"))
+            .collect()
+    });
+    let mut by_key = HashMap::new();
+    for round in admitted.iter().flatten() {
+        *by_key.entry(round % 300).or_insert(0) += 1;
+    }
+    let total: usize = admitted.iter().map(Vec::len).sum();
+    assert_eq!(total, 1_000, "the hot policy is used up exactly");
+    assert!(by_key.values().all(|count| *count <= 5), "{by_key:?}");
+    let left = check(&limiter, &[hot.charge(key(0)).cost(0)]);
+    assert_eq!(
+        left.states()[0].usage().map(|usage| usage.remaining),
+        Some(0)
+    );
+    let charged: u64 = (0..300)
+        .map(|number| check(&limiter, &[wide.charge(key(1 + number)).cost(0)]))
+        .map(|decision| 5 - decision.states()[0].usage().expect("counted").remaining)
+        .sum();
+    assert_eq!(
+        charged, 1_000,
+        "a denial by the hot policy charged none of the wide ones"
+    );
+}
+
+#[test]
+fn store_without_room_for_a_key_is_refused() {
+    let error = MemoryStore::builder()
+        .max_keys(0)
+        .build()
+        .expect_err("no room");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+}
+
+#[test]
+fn decision_says_that_this_process_counted() {
+    let clock = Clock::manual(START);
+    let policy = Policy::new("mine", Quota::per_second(1));
+    let limiter = limiter(&store(10, &clock), &[&policy]);
+    let decision = check(&limiter, &[policy.charge(key(1))]);
+    assert_eq!(decision.counted_by(), CountedBy::Memory);
+    assert_eq!(decision.decided_at(), START);
+}
