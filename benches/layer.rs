@@ -87,7 +87,6 @@ where
     }
 }
 
-const PEER: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40_000);
+const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40_000);
 /// More than any bench can use up.
 const PLENTY: Quota = Quota::per_second(1_000_000).burst(1_000_000_000_000);

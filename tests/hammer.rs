@@ -1,1 +1,208 @@
-//! stub
+//! Many processes on shared keys: what they admit together is exactly what one bucket would.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tollgate::{
+    Key, Policy, Quota, RateLimiter, algorithm::TokenBucket, clock::Timestamp, remote::RedisStore,
+};
+
+use crate::support::Server;
+
+const PROCESSES: usize = 8;
+const TASKS: usize = 64;
+const KEYS: u64 = 1_000;
+const WORKER: &str = "TOLLGATE_HAMMER_WORKER";
+const SECONDS: &str = "TOLLGATE_HAMMER_SECONDS";
+
+/// 7 a second is no whole number of microseconds.
+fn hot() -> Policy {
+    Policy::new("hot", Quota::per_second(700).burst(1_000))
+}
+
+fn wide() -> Policy {
+    Policy::new("wide", Quota::per_minute(70).burst(3))
+}
+
+#[test]
+fn eight_processes_admit_exactly_what_one_bucket_would() {
+    if let Ok(work) = env::var(WORKER) {
+        work_for(&work);
+        return;
+    }
+    let server = Server::start();
+    let folder = server.folder();
+    let seconds: u64 =
+        env::var(SECONDS).map_or(2, |seconds| seconds.parse().expect("a number of seconds"));
+    let mut workers: Vec<(Child, PathBuf)> = (0..PROCESSES)
+        .map(|number| {
+            let log = folder.join(format!("hammer-{number}"));
+            (start_worker(&server.url(), &log, seconds), log)
+        })
+        .collect();
+    for (worker, _) in &mut workers {
+        assert!(worker.wait().expect("a worker").success());
+    }
+    let calls = server.command_calls();
+    let mut decisions: Vec<Record> = workers.iter().flat_map(|(_, log)| read_log(log)).collect();
+    let total = decisions.len();
+    decisions.sort_unstable_by_key(|record| record.at);
+    let keys =
+        (0..=KEYS).map(|key| judge(key, decisions.iter().filter(|record| record.key == key)));
+    let (admitted, hot_admitted) = keys
+        .enumerate()
+        .fold((0, 0), |(sum, hot), (key, admitted)| {
+            (sum + admitted, if key == 0 { admitted } else { hot })
+        });
+    println!(
+        "{total} decisions in {seconds} s by {PROCESSES} processes of {TASKS} tasks: {admitted} admitted"
+    );
+    println!("hot key: {hot_admitted} admitted; commands: {calls:?}");
+    let scripts =
+        calls.get("evalsha").copied().unwrap_or(0) + calls.get("eval").copied().unwrap_or(0);
+    let unknown = calls.get("eval").copied().unwrap_or(0);
+    assert_eq!(
+        scripts - unknown,
+        total as u64,
+        "one script call per decision, and one more where the cache was cold"
+    );
+    let pings = calls.get("ping").copied().unwrap_or(0);
+    assert!(
+        pings <= 16,
+        "the harness pings while it starts the server, decisions never do: {pings}"
+    );
+}
+
+/// One decision: the key's number (0 is the hot one), the server's time, and whether it was admitted.
+struct Record {
+    key: u64,
+    at: u64,
+    admitted: bool,
+}
+
+/// Replays a key's decisions in the order of the server's time; each must be what the model says.
+///
+/// Returns how many were admitted.
+fn judge<'a>(key: u64, records: impl Iterator<Item = &'a Record>) -> u64 {
+    let policy = if key == 0 { hot() } else { wide() };
+    let bucket = TokenBucket::new(policy.quota()).expect("a usable quota");
+    let (mut tat, mut admitted, mut modelled) = (0, 0, 0);
+    let (mut first, mut last) = (None, 0);
+    for record in records {
+        let judgement = bucket.judge(tat, Timestamp::from_micros(record.at), 1);
+        tat = judgement.tat;
+        modelled += u64::from(judgement.admitted);
+        admitted += u64::from(record.admitted);
+        first.get_or_insert(record.at);
+        last = record.at;
+    }
+    assert_eq!(admitted, modelled, "key {key}");
+    let refill = |span: u64| {
+        span as u128 * u128::from(policy.quota().count()) * 1_000
+            / policy.quota().period().as_nanos()
+    };
+    if let Some(first) = first {
+        let most = u128::from(policy.quota().capacity()) + refill(last - first + 2);
+        assert!(
+            u128::from(admitted) <= most,
+            "key {key}: {admitted} of at most {most}"
+        );
+    }
+    admitted
+}
+
+fn start_worker(url: &str, log: &Path, seconds: u64) -> Child {
+    let work = format!("{url} {} {seconds}", log.display());
+    Command::new(env::current_exe().expect("this test"))
+        .args([
+            "hammer::eight_processes_admit_exactly_what_one_bucket_would",
+            "--exact",
+        ])
+        .env(WORKER, work)
+        // its own test report is none of this run's
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a worker process")
+}
+
+fn work_for(work: &str) {
+    let parts: Vec<&str> = work.split(' ').collect();
+    let [url, log, seconds] = parts[..] else {
+        panic!("a worker is told the url, its log and the seconds");
+    };
+    let seconds = seconds.parse().expect("a number of seconds");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let records = runtime
+        .expect("a runtime")
+        .block_on(hammer(url, Duration::from_secs(seconds)));
+    let lines: Vec<u8> = records
+        .iter()
+        .flat_map(|record| [record.key, record.at, u64::from(record.admitted)])
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    fs::write(log, lines).expect("a log");
+}
+
+async fn hammer(url: &str, span: Duration) -> Vec<Record> {
+    let store = RedisStore::builder(url)
+        .deadline(Duration::from_secs(30))
+        .build();
+    let limiter =
+        RateLimiter::new(store.expect("a usable store"), [hot(), wide()]).expect("usable policies");
+    let policies = Arc::new((hot(), wide()));
+    let tasks: Vec<_> = (0..TASKS as u64)
+        .map(|task| {
+            let (limiter, policies) = (limiter.clone(), Arc::clone(&policies));
+            tokio::spawn(async move {
+                let (started, mut turn, mut records) = (Instant::now(), task * 7_919, Vec::new());
+                while started.elapsed() < span {
+                    turn += 1;
+                    // Half of the decisions on the hot key, the other half spread.
+                    let key = if turn % 2 == 0 {
+                        0
+                    } else {
+                        1 + turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) % KEYS
+                    };
+                    let policy = if key == 0 { &policies.0 } else { &policies.1 };
+                    let decision = limiter
+                        .check(&[policy.charge(Key::from(key))])
+                        .await
+                        .expect("a decision");
+                    records.push(Record {
+                        key,
+                        at: decision.decided_at().as_micros(),
+                        admitted: decision.is_allowed(),
+                    });
+                }
+                records
+            })
+        })
+        .collect();
+    let mut records = Vec::new();
+    for task in tasks {
+        records.extend(task.await.expect("no panic"));
+    }
+    records
+}
+
+fn read_log(log: &Path) -> Vec<Record> {
+    let bytes = fs::read(log).expect("a log");
+    let (numbers, rest) = bytes.as_chunks::<8>();
+    assert!(rest.is_empty());
+    numbers
+        .chunks_exact(3)
+        .map(|record| Record {
+            key: u64::from_le_bytes(record[0]),
+            at: u64::from_le_bytes(record[1]),
+            admitted: u64::from_le_bytes(record[2]) == 1,
+        })
+        .collect()
+}

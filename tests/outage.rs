@@ -1,1 +1,577 @@
-//! stub
+//! What happens when Redis is away, slow, mute, read-only or full, and when it comes back.
+
+use std::{
+    net::TcpListener,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinSet,
+};
+use tollgate::{
+    Decision, ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
+    builder::RateLimiterBuilder,
+    remote::{RedisStore, RedisStoreBuilder},
+    state::{CountedBy, Outcome},
+    store::{Charge, Health, Phase, Store},
+};
+
+use crate::support::{Mode, Proxy, Server};
+
+/// Longer than the default, so that a loaded machine does not look like an outage; far shorter than [`HUNG`].
+const DEADLINE: Duration = Duration::from_millis(250);
+/// A wait that no bounded decision reaches, however loaded the machine is.
+const HUNG: Duration = Duration::from_secs(5);
+
+fn builder(server: impl Into<RedisStoreBuilder>) -> RateLimiterBuilder {
+    RateLimiter::builder().redis(server).deadline(DEADLINE)
+}
+
+fn limiter(server: impl Into<RedisStoreBuilder>, policy: &Policy) -> RateLimiter {
+    builder(server)
+        .policy(policy.clone())
+        .build()
+        .expect("a usable limiter")
+}
+
+async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
+    let started = Instant::now();
+    let decision = limiter
+        .check(charges)
+        .await
+        .expect("a decision, whatever breaks");
+    assert!(started.elapsed() < HUNG, "waited {:?}", started.elapsed());
+    decision
+}
+
+fn is_degraded(limiter: &RateLimiter) -> bool {
+    matches!(limiter.health(), Health::Degraded { .. })
+}
+
+/// Asks until the limiter has given Redis up.
+async fn until_degraded(limiter: &RateLimiter, charges: &[Charge<'_>]) {
+    let started = Instant::now();
+    while !is_degraded(limiter) {
+        check(limiter, charges).await;
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "never degraded"
+        );
+    }
+}
+
+/// Waits for the background probe to bring Redis back; nobody asks meanwhile.
+async fn until_steady(limiter: &RateLimiter) {
+    let started = Instant::now();
+    while is_degraded(limiter) {
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "never recovered"
+        );
+    }
+}
+
+/// Brings Redis down, expects local counting without any wait, brings it back and expects it to count again.
+async fn survives<T>(
+    url: String,
+    mut fault: T,
+    strike: impl AsyncFnOnce(&mut T),
+    mend: impl AsyncFnOnce(&mut T),
+) {
+    let policy = Policy::new("survivor", Quota::per_hour(1_000_000));
+    let limiter = limiter(url, &policy);
+    let charge = policy.charge(Key::new("ada"));
+    for _ in 0..10 {
+        assert_eq!(
+            check(&limiter, &[charge]).await.counted_by(),
+            CountedBy::Shared
+        );
+    }
+    strike(&mut fault).await;
+    until_degraded(&limiter, &[charge]).await;
+    for _ in 0..100 {
+        let answer = limiter.check(&[charge]).now_or_later();
+        let decision = answer
+            .expect("no wait at all while degraded")
+            .expect("a decision");
+        assert!(decision.is_allowed());
+        assert_eq!(decision.counted_by(), CountedBy::Local);
+    }
+    mend(&mut fault).await;
+    until_steady(&limiter).await;
+    for _ in 0..10 {
+        assert_eq!(
+            check(&limiter, &[charge]).await.counted_by(),
+            CountedBy::Shared
+        );
+    }
+}
+
+#[tokio::test]
+async fn killed_server_is_replaced_by_local_counting_until_it_is_back() {
+    let server = Server::start();
+    survives(
+        server.url(),
+        server,
+        async |server| server.kill(),
+        async |server| server.restart(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn hung_server_is_given_up_until_it_answers() {
+    let server = Server::start();
+    survives(
+        server.url(),
+        server,
+        async |server| server.pause(),
+        async |server| server.resume(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn server_turned_replica_is_given_up_until_it_is_primary_again() {
+    let server = Server::start();
+    let strike = async |server: &mut Server| {
+        server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    };
+    let mend = async |server: &mut Server| {
+        server.command(&["REPLICAOF", "NO", "ONE"]);
+    };
+    survives(server.url(), server, strike, mend).await;
+}
+
+#[tokio::test]
+async fn server_out_of_memory_is_given_up_until_it_has_room() {
+    let server = Server::start();
+    let strike = async |server: &mut Server| {
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    };
+    let mend = async |server: &mut Server| {
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    };
+    survives(server.url(), server, strike, mend).await;
+}
+
+#[tokio::test]
+async fn server_that_wants_replicas_is_given_up_until_it_does_not() {
+    let server = Server::start();
+    let strike = async |server: &mut Server| {
+        server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    };
+    let mend = async |server: &mut Server| {
+        server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    };
+    survives(server.url(), server, strike, mend).await;
+}
+
+async fn survives_network(mode: Mode) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let strike = async |faults: &mut (Proxy, Server)| faults.0.set(mode);
+    let mend = async |faults: &mut (Proxy, Server)| faults.0.set(Mode::Pass);
+    survives(proxy.url(), (proxy, server), strike, mend).await;
+}
+
+#[tokio::test]
+async fn black_hole_on_open_connections_is_noticed_and_left_behind() {
+    survives_network(Mode::BlackHole).await;
+}
+
+#[tokio::test]
+async fn refused_connections_are_survived() {
+    survives_network(Mode::Refuse).await;
+}
+
+#[tokio::test]
+async fn reset_connections_are_survived() {
+    survives_network(Mode::Reset).await;
+}
+
+#[tokio::test]
+async fn replies_that_break_off_are_survived() {
+    survives_network(Mode::Truncate).await;
+}
+
+#[tokio::test]
+async fn replies_past_the_deadline_are_survived() {
+    survives_network(Mode::Delay(DEADLINE * 4)).await;
+}
+
+#[tokio::test]
+async fn slow_answers_are_given_up_although_none_fails() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = Policy::new("slow", Quota::per_hour(1_000_000));
+    let limiter = builder(RedisStore::builder(proxy.url()).connections(1))
+        .deadline(Duration::from_secs(2))
+        .policy(policy.clone())
+        .build();
+    let limiter = limiter.expect("a usable limiter");
+    let charge = policy.charge(Key::new("ada"));
+    check(&limiter, &[charge]).await;
+    // Above half the deadline, below the deadline.
+    proxy.set(Mode::Delay(Duration::from_millis(1_100)));
+    let mut callers = JoinSet::new();
+    for _ in 0..20 {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        callers.spawn(async move {
+            check(&limiter, &[policy.charge(Key::new("ada"))])
+                .await
+                .counted_by()
+        });
+    }
+    let answers = callers.join_all().await;
+    assert!(
+        answers.iter().all(|counted| *counted == CountedBy::Shared),
+        "{answers:?}"
+    );
+    assert!(is_degraded(&limiter));
+}
+
+#[tokio::test]
+async fn server_that_was_never_there_is_no_error() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    let policy = Policy::new("early", Quota::per_hour(3));
+    let limiter = limiter(format!("redis://{address}"), &policy);
+    let mut allowed = 0;
+    for _ in 0..10 {
+        let decision = check(&limiter, &[policy.charge(Key::new("ada"))]).await;
+        assert_eq!(decision.counted_by(), CountedBy::Local);
+        allowed += u32::from(decision.is_allowed());
+    }
+    assert_eq!(allowed, 3, "the local limiter keeps the quota");
+}
+
+#[tokio::test]
+async fn each_policy_does_what_its_outage_choice_says() {
+    let server = Server::start();
+    let allow = Policy::new("allow", Quota::per_hour(1)).on_outage(OnOutage::Allow);
+    let local = Policy::new("local", Quota::per_hour(2)).on_outage(OnOutage::Local);
+    let refuse = Policy::new("refuse", Quota::per_hour(9)).on_outage(OnOutage::Refuse);
+    let policies = [&allow, &local, &refuse];
+    let limiter = policies
+        .iter()
+        .fold(builder(server.url()), |builder, policy| {
+            builder.policy((*policy).clone())
+        });
+    let limiter = limiter.build().expect("a usable limiter");
+    drop(server);
+    until_degraded(&limiter, &[allow.charge(Key::new("ada"))]).await;
+
+    for _ in 0..5 {
+        let decision = check(&limiter, &[allow.charge(Key::new("ada"))]).await;
+        assert!(decision.is_allowed());
+        assert_eq!(decision.counted_by(), CountedBy::Nobody);
+        assert_eq!(decision.states()[0].usage(), None, "no usage is invented");
+        assert!(decision.narrowest().is_none());
+    }
+    let all = [
+        allow.charge(Key::new("ada")),
+        local.charge(Key::new("ada")),
+        refuse.charge(Key::new("ada")),
+    ];
+    for _ in 0..5 {
+        let decision = check(&limiter, &all).await;
+        assert_eq!(decision.outcome(), Outcome::Refuse);
+        assert_eq!(decision.retry_after(), None);
+    }
+    let both = &all[..2];
+    let outcomes = [
+        check(&limiter, both).await.outcome(),
+        check(&limiter, both).await.outcome(),
+        check(&limiter, both).await.outcome(),
+    ];
+    assert_eq!(
+        outcomes,
+        [Outcome::Allow, Outcome::Allow, Outcome::Deny],
+        "a refusal charged the local one nothing"
+    );
+    let states = check(&limiter, both).await;
+    assert_eq!(states.counted_by(), CountedBy::Local);
+    assert!(states.states()[0].usage().is_none() && states.states()[1].usage().is_some());
+}
+
+#[tokio::test]
+async fn pool_that_others_have_used_up_bounds_the_wait() {
+    let server = Server::start();
+    let pool = deadpool_redis::Config::from_url(server.url())
+        .builder()
+        .expect("a usable url");
+    let pool = pool
+        .max_size(1)
+        .runtime(deadpool_redis::Runtime::Tokio1)
+        .build()
+        .expect("a pool");
+    let taken = pool.get().await.expect("the only connection");
+    let store = RedisStoreBuilder::over_pool(pool)
+        .deadline(DEADLINE)
+        .build()
+        .expect("a usable store");
+    let policy = Policy::new("pooled", Quota::per_hour(10));
+    let alone = RateLimiter::new(store.clone(), [policy.clone()]).expect("a usable policy");
+    let error = alone
+        .check(&[policy.charge(Key::new("ada"))])
+        .await
+        .expect_err("no connection");
+    assert_eq!(
+        error.kind(),
+        ErrorKind::Timeout(Phase::Connect),
+        "{error:?}"
+    );
+    assert!(error.is_transient());
+    drop(taken);
+    let started = Instant::now();
+    while store.probe().await.is_err() {
+        assert!(started.elapsed() < HUNG, "the connection came free");
+    }
+}
+
+#[tokio::test]
+async fn one_connection_serves_512_callers() {
+    let server = Server::start();
+    let policy = Arc::new(Policy::new("crowd", Quota::per_hour(100)));
+    let limiter = limiter(RedisStore::builder(server.url()).connections(1), &policy);
+    let mut callers = JoinSet::new();
+    for _ in 0..512 {
+        let (limiter, policy) = (limiter.clone(), Arc::clone(&policy));
+        callers.spawn(async move { check(&limiter, &[policy.charge(Key::new("ada"))]).await });
+    }
+    let decisions = callers.join_all().await;
+    assert!(
+        decisions
+            .iter()
+            .all(|decision| decision.counted_by() == CountedBy::Shared)
+    );
+    assert_eq!(
+        decisions
+            .iter()
+            .filter(|decision| decision.is_allowed())
+            .count(),
+        100
+    );
+    let clients = server.info("clients");
+    let connected: u64 = clients["connected_clients"].parse().expect("a number");
+    assert!(
+        connected <= 3,
+        "one for the limiter, the rest are the test's: {connected}"
+    );
+}
+
+#[tokio::test]
+async fn abandoned_decisions_leave_nothing_behind() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = Policy::new("abandoned", Quota::per_hour(1_000_000));
+    let limiter = limiter(proxy.url(), &policy);
+    let charge = policy.charge(Key::new("ada"));
+    // Dropped before the first poll, while dialling, and while waiting for the reply.
+    drop(limiter.check(&[charge]));
+    for patience in [0, 1, 5, 20] {
+        let patience = Duration::from_millis(patience);
+        proxy.set(if patience.is_zero() {
+            Mode::Pass
+        } else {
+            Mode::Delay(DEADLINE / 4)
+        });
+        let _ = tokio::time::timeout(patience, limiter.check(&[charge])).await;
+    }
+    proxy.set(Mode::Pass);
+    for _ in 0..200 {
+        let _ = tokio::time::timeout(Duration::ZERO, limiter.check(&[charge])).await;
+    }
+    assert_eq!(
+        check(&limiter, &[charge]).await.counted_by(),
+        CountedBy::Shared
+    );
+    assert!(!is_degraded(&limiter));
+    assert!(
+        proxy.connections() <= 2,
+        "no decision opened a connection of its own: {}",
+        proxy.connections()
+    );
+}
+
+#[tokio::test]
+async fn outage_opens_no_storm_of_connections() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = Policy::new("calm", Quota::per_hour(1_000_000));
+    let limiter = limiter(proxy.url(), &policy);
+    let charge = policy.charge(Key::new("ada"));
+    check(&limiter, &[charge]).await;
+    proxy.set(Mode::Refuse);
+    until_degraded(&limiter, &[charge]).await;
+    let before = proxy.connections();
+    for _ in 0..10_000 {
+        check(&limiter, &[charge]).await;
+    }
+    assert!(
+        proxy.connections() - before <= 4,
+        "only the probe dials: {}",
+        proxy.connections() - before
+    );
+}
+
+#[tokio::test]
+async fn foreign_value_falls_back_without_giving_redis_up() {
+    let server = Server::start();
+    let policy = Policy::new("foreign", Quota::per_hour(2));
+    let limiter = limiter(server.url(), &policy);
+    server.command(&["SET", "tollgate:{bad}:foreign", "hello"]);
+    for _ in 0..20 {
+        let decision = check(&limiter, &[policy.charge(Key::new("bad"))]).await;
+        assert_eq!(decision.counted_by(), CountedBy::Local);
+    }
+    assert!(
+        !is_degraded(&limiter),
+        "one bad key says nothing about the server"
+    );
+    let good = check(&limiter, &[policy.charge(Key::new("good"))]).await;
+    assert_eq!(good.counted_by(), CountedBy::Shared);
+}
+
+#[tokio::test]
+async fn missing_password_is_said_to_be_the_reason() {
+    let server = Server::start_with(&["--requirepass", "secret"]);
+    let store = RedisStore::builder(server.url().replace("secret@", "").replace(":secret", ""));
+    let store = store.deadline(DEADLINE).build().expect("a usable store");
+    let error = store.probe().await.expect_err("no password");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("password"), "{error}");
+}
+
+/// A server that answers everything with one fixed text.
+async fn parrot(reply: &'static [u8]) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 65_536];
+                while let Ok(read) = stream.read(&mut buffer).await {
+                    // One answer per command: each begins with an array header at the start of a line.
+                    let starts = buffer[..read]
+                        .split(|byte| *byte == b'\n')
+                        .filter(|line| line.first() == Some(&b'*'));
+                    if read == 0
+                        || stream
+                            .write_all(&reply.repeat(starts.count()))
+                            .await
+                            .is_err()
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("redis://{address}")
+}
+
+#[tokio::test]
+async fn malformed_replies_are_errors_and_never_panics() {
+    let replies: [&[u8]; 10] = [
+        b"+OK\r\n",
+        b"$-1\r\n",
+        b":7\r\n",
+        b"*0\r\n",
+        b"*4\r\n:1\r\n:1\r\n:1\r\n:-1\r\n",
+        b"*4\r\n:1\r\n:0\r\n:1\r\n:5\r\n",
+        b"*5\r\n:1\r\n:1\r\n:1\r\n:5\r\n:5\r\n",
+        b"*4\r\n:9223372036854775807\r\n:1\r\n:1\r\n:5\r\n",
+        b"*4\r\n$1\r\n1\r\n:1\r\n:1\r\n:5\r\n",
+        b"\x00\xff garbage\r\n",
+    ];
+    for reply in replies {
+        let store = RedisStore::builder(parrot(reply).await)
+            .deadline(DEADLINE)
+            .build()
+            .expect("a usable store");
+        let policy = Policy::new("parrot", Quota::per_hour(2));
+        let limiter = RateLimiter::new(store, [policy.clone()]).expect("a usable policy");
+        let answer = tokio::time::timeout(HUNG, limiter.check(&[policy.charge(Key::new("ada"))]));
+        let error = answer
+            .await
+            .expect("bounded")
+            .expect_err("no decision can be read from it");
+        assert!(
+            matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Connect),
+            "{:?}: {error:?}",
+            String::from_utf8_lossy(reply)
+        );
+    }
+}
+
+/// Log lines of one thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn each_transition_is_logged_once_and_requests_never() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let mut server = Server::start();
+    let policy = Policy::new("logged", Quota::per_hour(3));
+    let limiter = limiter(server.url(), &policy);
+    let charge = policy.charge(Key::new("ada"));
+    for _ in 0..50 {
+        check(&limiter, &[charge]).await;
+    }
+    server.kill();
+    until_degraded(&limiter, &[charge]).await;
+    for _ in 0..500 {
+        check(&limiter, &[charge]).await;
+    }
+    let Health::Degraded { decisions, .. } = limiter.health() else {
+        panic!("degraded");
+    };
+    assert!(decisions >= 500, "{decisions}");
+    server.restart();
+    until_steady(&limiter).await;
+    for _ in 0..50 {
+        check(&limiter, &[charge]).await;
+    }
+    let text = lines
+        .0
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let text = String::from_utf8(text).expect("text");
+    let ours: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("tollgate"))
+        .collect();
+    assert_eq!(ours.len(), 2, "{text}");
+    assert!(ours[0].contains("steady => degraded"), "{text}");
+    assert!(ours[1].contains("degraded => steady"), "{text}");
+}

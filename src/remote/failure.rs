@@ -19,12 +19,11 @@ pub(super) fn is_unknown_script(error: &RedisError) -> bool {
 ///
 /// READONLY among them: a demoted primary answers PING and keeps its connections, so nothing else would end them.
 pub(super) fn breaks_connection(error: &RedisError) -> bool {
-    let text = error.to_string();
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.code().is_none()
-        || text.contains("READONLY")
-        || text.contains("NOAUTH")
+        || says(error, "READONLY")
+        || says(error, "NOAUTH")
 }
 
 fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
@@ -49,17 +48,24 @@ fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
             ),
         };
     }
-    // Before Redis 7 an error inside a script keeps its code only in the text, so the text is searched.
-    let text = error.to_string();
-    if text.contains("TOLLGATE foreign value") || text.contains("WRONGTYPE") {
+    if says(error, "TOLLGATE foreign value") || says(error, "WRONGTYPE") {
         return (
             ErrorKind::ForeignValue,
             "a redis key of tollgate's holds a value that tollgate did not write: choose another prefix",
         );
     }
-    match UNAVAILABLE.iter().find(|(code, _)| text.contains(code)) {
+    match UNAVAILABLE.iter().find(|(code, _)| says(error, code)) {
         Some((_, message)) => (ErrorKind::Unavailable, message),
         None => (ErrorKind::Script, "redis refused the decision script"),
+    }
+}
+
+/// Whether the server's answer has this code, or, as an error inside a script has before Redis 7, names it in its text.
+fn says(error: &RedisError, what: &str) -> bool {
+    match error.code() {
+        Some("ERR") => error.detail().is_some_and(|detail| detail.contains(what)),
+        Some(code) => code == what,
+        None => false,
     }
 }
 

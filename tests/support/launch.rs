@@ -105,6 +105,10 @@ impl Launch {
         )
     }
 
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     fn log(&self) -> PathBuf {
         self.directory.join("server.log")
     }

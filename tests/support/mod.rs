@@ -2,11 +2,14 @@
 //!
 //! [`Server`] is a Redis or Valkey child process that can be paused, killed and
 //! restarted. [`Proxy`] stands between a client and that server and loses,
-//! delays or cuts what passes through it.
+//! delays or cuts what passes through it. [`Client`] asks a web server over one
+//! connection.
 
+mod http;
 mod launch;
 mod proxy;
 mod server;
 
+pub(crate) use self::http::{Client, Reply};
 pub(crate) use self::proxy::{Mode, Proxy};
 pub(crate) use self::server::Server;

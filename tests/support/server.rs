@@ -53,6 +53,11 @@ impl Server {
         launch::loopback(self.port)
     }
 
+    /// A directory that lives as long as the server.
+    pub(crate) fn folder(&self) -> &Path {
+        self.launch.directory()
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
