@@ -66,7 +66,6 @@ pub use self::middleware::layer::RateLimitLayer;
 pub use self::policy::{OnOutage, Policy};
 pub use self::quota::Quota;
 
-// The Rust code in these documents is compiled and run as doctests.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
