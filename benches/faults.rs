@@ -6,6 +6,8 @@
 //! until Redis has decided again for a second. Each decision's latency is taken as the caller sees it, from asking to
 //! having the answer, scheduling included. A last row without any fault tells how much of the maximum is the machine.
 
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
+
 #[path = "../tests/support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests use the rest of it")]
 mod support;
@@ -177,7 +179,9 @@ async fn run(fault: &Fault) -> String {
         };
         samples.iter().filter(of).count()
     };
-    let limit = |span: Duration| RATE + (span.as_secs_f64() * RATE as f64) as u64;
+    let limit = |span: Duration| {
+        RATE + RATE * u64::try_from(span.as_millis()).unwrap_or(u64::MAX / RATE) / 1_000
+    };
     format!(
         "| {} | {} | {} | {} | {} | {failed} | {} | {} / {} | {} | {} / {} | {:.2} s |",
         fault.name,

@@ -1,6 +1,9 @@
 //! The front door: puts policies, a store and what protects it together.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 #[cfg(feature = "redis")]
 use std::time::Duration;
@@ -64,7 +67,7 @@ impl RateLimiterBuilder {
     /// Counts in a store of your own, as it is: nothing is put before or behind it.
     ///
     /// Default: in process. To give a remote store a breaker and a fallback, wrap it in a
-    /// [`ResilientStore`](crate::resilience::ResilientStore) first.
+    /// `resilience::ResilientStore` first.
     pub fn store(mut self, store: impl Store) -> Self {
         self.backend.choice = Choice::Custom(Arc::new(store));
         self
@@ -115,15 +118,11 @@ impl RateLimiterBuilder {
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RateLimitLayerBuilder {
     rules: Vec<Rule>,
-    limiter: LimiterChoice,
+    limiter: Option<RateLimiter>,
+    settings: Box<RateLimiterBuilder>,
+    has_settings: bool,
     rejection: Arc<dyn MakeRejection>,
     writes_headers: bool,
-}
-
-#[derive(Clone)]
-enum LimiterChoice {
-    New(Box<RateLimiterBuilder>),
-    Shared(RateLimiter),
 }
 
 impl RateLimitLayerBuilder {
@@ -172,10 +171,10 @@ impl RateLimitLayerBuilder {
 
     /// Decides with a limiter that exists already, so that several layers share connections, breaker and counts.
     ///
-    /// Default: a limiter of the layer's own. Settings of the store made before or after are the limiter's, not the
-    /// layer's.
+    /// Default: a limiter of the layer's own. The store is the limiter's then: setting one here too fails at
+    /// [`build`](Self::build).
     pub fn limiter(mut self, limiter: &RateLimiter) -> Self {
-        self.limiter = LimiterChoice::Shared(limiter.clone());
+        self.limiter = Some(limiter.clone());
         self
     }
 
@@ -220,23 +219,29 @@ impl RateLimitLayerBuilder {
         }
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let limiter = match self.limiter {
-            LimiterChoice::New(limiter) => policies
-                .fold(*limiter, RateLimiterBuilder::policy)
+            Some(_) if self.has_settings => {
+                return Err(Error::new(
+                    ErrorKind::InvalidConfig,
+                    "a layer with a limiter has its store from there: set store, deadline, clock and max_keys on the limiter",
+                ));
+            }
+            Some(limiter) => limiter.for_policies(policies)?,
+            None => policies
+                .fold(*self.settings, RateLimiterBuilder::policy)
                 .build()?,
-            LimiterChoice::Shared(limiter) => limiter.for_policies(policies)?,
         };
         Ok(RateLimitLayer::with(Shared {
             rules: self.rules.into(),
             limiter,
             rejection: self.rejection,
             writes_headers: self.writes_headers,
+            warned: AtomicBool::new(false),
         }))
     }
 
     fn configure(mut self, change: impl FnOnce(RateLimiterBuilder) -> RateLimiterBuilder) -> Self {
-        if let LimiterChoice::New(limiter) = &mut self.limiter {
-            **limiter = change(std::mem::take(limiter));
-        }
+        *self.settings = change(std::mem::take(&mut self.settings));
+        self.has_settings = true;
         self
     }
 }
@@ -245,7 +250,9 @@ impl Default for RateLimitLayerBuilder {
     fn default() -> Self {
         Self {
             rules: Vec::new(),
-            limiter: LimiterChoice::New(Box::default()),
+            limiter: None,
+            settings: Box::default(),
+            has_settings: false,
             rejection: Arc::new(middleware::json),
             writes_headers: true,
         }

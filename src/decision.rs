@@ -70,6 +70,14 @@ impl Decision {
         &self.states
     }
 
+    /// The state of the policy of this name, when it was asked.
+    #[must_use]
+    pub fn state(&self, policy: &str) -> Option<&PolicyState> {
+        self.states
+            .iter()
+            .find(|state| state.policy().as_str() == policy)
+    }
+
     /// The policy that matters most to the caller: the one that denies with the longest wait, else the one with
     /// the least remaining. `None` when nothing was counted.
     #[must_use]

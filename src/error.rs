@@ -102,7 +102,7 @@ pub enum ErrorKind {
     InvalidUrl,
     /// A policy that nothing is keyed by.
     MissingKey,
-    /// A layer or limiter without any policy.
+    /// A layer without any policy.
     NoPolicy,
     /// A reply of the wrong shape.
     Protocol,

@@ -8,6 +8,7 @@ use crate::{
     key::Key,
     policy::{Charge, Policy},
     store::{Answer, Health, Store},
+    sync::Mutex,
 };
 
 /// Decides on charges, whatever the transport. Clones share the counts.
@@ -41,6 +42,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
     store: Arc<dyn Store>,
+    /// The policies of all layers on this limiter: one name must mean one quota.
+    known: Arc<Mutex<Vec<Policy>>>,
 }
 
 impl RateLimiter {
@@ -106,16 +109,26 @@ impl RateLimiter {
         self,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
-        Self::with(self.store, policies)
+        let policies: Vec<Policy> = policies.into_iter().collect();
+        check_policies(&policies)?;
+        let mut known = self.known.lock();
+        for policy in policies {
+            match known.iter().find(|other| other.name() == policy.name()) {
+                Some(other) if other.quota() != policy.quota() => return Err(two_quotas(&policy)),
+                Some(_) => {}
+                None => known.push(policy),
+            }
+        }
+        drop(known);
+        Ok(self)
     }
 
     pub(crate) fn with(
         store: Arc<dyn Store>,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
-        let policies: Vec<Policy> = policies.into_iter().collect();
-        check_policies(&policies)?;
-        Ok(Self { store })
+        let known = Arc::default();
+        Self { store, known }.for_policies(policies)
     }
 }
 
@@ -165,6 +178,16 @@ fn judge(charges: &[Charge<'_>]) -> Result<(), Error> {
         return Err(too_many(charges.len()));
     }
     Ok(())
+}
+
+fn two_quotas(policy: &Policy) -> Error {
+    Error::new(
+        ErrorKind::DuplicatePolicy,
+        format!(
+            "policy {:?} has another quota in another layer on this limiter: give it a name of its own",
+            policy.name()
+        ),
+    )
 }
 
 fn too_many(count: usize) -> Error {

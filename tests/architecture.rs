@@ -138,7 +138,7 @@ fn first_names(list: &str) -> Vec<String> {
             }
             ':' if depth == 0 => is_first = false,
             _ if depth == 0 && is_first && (character.is_alphanumeric() || character == '_') => {
-                name.push(character)
+                name.push(character);
             }
             _ => {}
         }

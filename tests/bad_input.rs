@@ -1,1 +1,466 @@
-//! Soon.
+//! Wrong settings fail where they are built, with a kind to match on and a sentence that says what to do.
+
+use std::{error::Error as _, fmt::Write as _, time::Duration};
+
+use axum::{Router, body::Body};
+use http::Request;
+use tollgate::{
+    Error, ErrorKind, Policy, Quota, RateLimitLayer, RateLimiter,
+    builder::RateLimitLayerBuilder,
+    extract::{Global, PeerIp},
+    memory::MemoryStore,
+    remote::{RedisStore, RedisStoreBuilder},
+    resilience::ResilientStore,
+    state::PolicyName,
+    store::Store,
+};
+use tower::ServiceExt;
+
+// === Quotas ===
+
+#[test]
+fn quota_of_zero_is_refused() {
+    refused_quota(Quota::per_minute(0), "count at least 1");
+}
+
+#[test]
+fn quota_in_no_time_is_refused() {
+    for period in [Duration::ZERO, Duration::from_nanos(999)] {
+        refused_quota(Quota::new(5, period), "at least a microsecond");
+    }
+}
+
+#[test]
+fn burst_of_zero_is_refused() {
+    refused_quota(Quota::per_minute(5).burst(0), "at least 1");
+}
+
+#[test]
+fn burst_below_the_cost_of_a_request_is_refused() {
+    let policy = Policy::new("uploads", Quota::per_minute(100).burst(4)).cost(5);
+    let error = refused_policy(policy, ErrorKind::InvalidPolicy);
+    says(
+        &error,
+        &["uploads", "costs 5", "burst is 4", "raise the burst"],
+    );
+    accepted(Policy::new("uploads", Quota::per_minute(100).burst(5)).cost(5));
+    // without a burst the count is one
+    let policy = Policy::new("uploads", Quota::per_minute(4)).cost(5);
+    refused_policy(policy, ErrorKind::InvalidPolicy);
+}
+
+#[test]
+fn rate_above_a_million_a_second_is_refused() {
+    for quota in [
+        Quota::per_second(1_000_001),
+        Quota::per_second(u64::MAX),
+        Quota::new(2, Duration::from_micros(1)),
+        Quota::new(1_000_000_000, Duration::from_millis(999_999)),
+    ] {
+        refused_quota(quota, "1,000,000 a second: divide");
+    }
+    accepted(Policy::new("fast", Quota::per_second(1_000_000)));
+    accepted(Policy::new("fast", Quota::new(1, Duration::from_micros(1))));
+}
+
+#[test]
+fn rate_below_one_in_366_days_is_refused() {
+    let longest = Duration::from_secs(366 * 86_400);
+    refused_quota(
+        Quota::new(1, longest + Duration::from_micros(1)),
+        "366 days: shorten",
+    );
+    refused_quota(Quota::new(1, longest * 1_000), "366 days: shorten");
+    accepted(Policy::new("slow", Quota::new(1, longest)));
+    accepted(Policy::new("slow", Quota::new(10, longest * 10)));
+}
+
+// `Duration::MAX` is what "once and never again" is written as; the advice must not be to ask for less.
+#[test]
+fn rate_that_is_slower_than_any_number_can_say_is_refused_as_too_slow() {
+    for quota in [
+        Quota::new(1, Duration::MAX),
+        Quota::new(1, Duration::from_secs(u64::MAX / 100_000)),
+    ] {
+        refused_quota(quota, "366 days: shorten");
+    }
+}
+
+#[test]
+fn burst_that_takes_35_years_to_refill_is_refused() {
+    let day = Duration::from_secs(86_400);
+    refused_quota(Quota::new(1, day).burst(36 * 366), "35 years");
+    refused_quota(Quota::per_second(1).burst(u64::MAX), "35 years");
+    refused_quota(Quota::per_second(1_000_000).burst(u64::MAX), "35 years");
+    accepted(Policy::new("deep", Quota::new(1, day).burst(35 * 365)));
+}
+
+// === Policies ===
+
+#[test]
+fn two_policies_of_one_name_are_refused() {
+    let twice = || Policy::new("per-ip", Quota::per_minute(1));
+    let error = refused(
+        RateLimitLayer::builder()
+            .policy(twice().key(PeerIp))
+            .policy(Policy::new("other", Quota::per_minute(1)).key(Global))
+            .policy(twice().key(Global)),
+        ErrorKind::DuplicatePolicy,
+    );
+    says(&error, &["\"per-ip\"", "give each a name of its own"]);
+    let error = RateLimiter::builder()
+        .policy(twice())
+        .policy(twice())
+        .build();
+    let error = error.err().expect("it is refused");
+    checked(&error, ErrorKind::DuplicatePolicy);
+}
+
+#[test]
+fn policies_of_one_name_are_refused_over_a_shared_limiter_too() {
+    let limiter = RateLimiter::builder().build().expect("it is well set up");
+    let twice = || Policy::new("per-ip", Quota::per_minute(1)).key(Global);
+    let layer = RateLimitLayer::builder().limiter(&limiter);
+    refused(
+        layer.policy(twice()).policy(twice()),
+        ErrorKind::DuplicatePolicy,
+    );
+}
+
+#[test]
+fn policy_without_a_key_is_refused() {
+    let error = refused(
+        RateLimitLayer::builder()
+            .policy(Policy::new("keyed", Quota::per_minute(1)).key(Global))
+            .policy(Policy::new("bare", Quota::per_minute(1))),
+        ErrorKind::MissingKey,
+    );
+    says(&error, &["\"bare\"", ".key("]);
+}
+
+#[test]
+fn layer_without_policies_is_refused() {
+    let error = refused(RateLimitLayer::builder(), ErrorKind::NoPolicy);
+    says(&error, &["add .policy("]);
+}
+
+#[test]
+fn more_than_sixteen_policies_are_refused() {
+    let layer = |count: usize| {
+        (0..count).fold(RateLimitLayer::builder(), |layer, number| {
+            let name = format!("policy-{number}");
+            layer.policy(Policy::new(name, Quota::per_minute(1)).key(Global))
+        })
+    };
+    let error = refused(layer(17), ErrorKind::InvalidPolicy);
+    says(&error, &["17", "at most 16"]);
+    assert!(layer(16).build().is_ok());
+}
+
+#[test]
+fn name_that_cannot_stand_in_a_redis_key_is_refused() {
+    let too_long = "a".repeat(40);
+    for name in [
+        "", &too_long, "per ip", "per:ip", "{per-ip}", "per/ip", "é", "a\0b", "a\r\nb",
+    ] {
+        let policy = Policy::new(name, Quota::per_minute(1));
+        let error = refused_policy(policy, ErrorKind::InvalidPolicy);
+        says(&error, &["policy name", "1 to 39 of A-Z a-z 0-9 . _ -"]);
+        let error = PolicyName::new(name).expect_err("it is refused");
+        checked(&error, ErrorKind::InvalidPolicy);
+    }
+    accepted(Policy::new("a".repeat(39), Quota::per_minute(1)));
+    accepted(Policy::new("Per.IP_v-6", Quota::per_minute(1)));
+}
+
+#[test]
+fn unusable_policy_is_refused_over_a_shared_limiter_too() {
+    let limiter = RateLimiter::builder().build().expect("it is well set up");
+    let layer = RateLimitLayer::builder().limiter(&limiter);
+    let policy = Policy::new("none", Quota::per_minute(0)).key(Global);
+    refused(layer.policy(policy), ErrorKind::InvalidQuota);
+}
+
+#[tokio::test]
+async fn unusable_policy_that_no_build_has_seen_is_an_error_when_it_is_charged() {
+    let limiter = RateLimiter::builder().build().expect("it is well set up");
+    let policy = Policy::new("none", Quota::per_minute(0));
+    let charges = [policy.charge(tollgate::Key::GLOBAL)];
+    let error = limiter.check(&charges).await.expect_err("it is refused");
+    checked(&error, ErrorKind::InvalidQuota);
+}
+
+// === Stores ===
+
+#[test]
+fn redis_url_that_cannot_be_understood_is_refused() {
+    for url in [
+        "",
+        "localhost",
+        "http://localhost",
+        "redis://",
+        "redis://host:port",
+        "redis://host:99999",
+        "redis://host/database",
+        "redis:/host",
+    ] {
+        let error = refused(sound().redis(url), ErrorKind::InvalidUrl);
+        says(&error, &["redis://[user:password@]host[:port]"]);
+        assert!(error.source().is_some(), "{url:?} has a cause");
+    }
+}
+
+#[test]
+fn redis_url_of_a_kind_that_was_not_compiled_in_is_refused() {
+    let error = refused(sound().redis("rediss://localhost"), ErrorKind::InvalidUrl);
+    assert!(error.source().is_some());
+}
+
+#[test]
+fn deadline_of_zero_is_refused() {
+    let zero = Duration::ZERO;
+    let server = || RedisStoreBuilder::from(LOCAL);
+    for layer in [
+        sound().redis(LOCAL).deadline(zero),
+        sound().deadline(zero).redis(LOCAL),
+        sound().redis(server().deadline(zero)),
+    ] {
+        let error = refused(layer, ErrorKind::InvalidConfig);
+        says(&error, &["deadline of zero", "default is 50 ms"]);
+    }
+    let error = RedisStore::builder(LOCAL).deadline(zero).build();
+    checked(
+        &error.err().expect("it is refused"),
+        ErrorKind::InvalidConfig,
+    );
+    let store = ResilientStore::builder(MemoryStore::new(), MemoryStore::new());
+    let error = store.deadline(zero).build().err().expect("it is refused");
+    checked(&error, ErrorKind::InvalidConfig);
+}
+
+#[test]
+fn connect_timeout_of_zero_is_refused() {
+    let server = RedisStoreBuilder::from(LOCAL).connect_timeout(Duration::ZERO);
+    let error = refused(sound().redis(server), ErrorKind::InvalidConfig);
+    says(&error, &["connect timeout of zero", "default is 500 ms"]);
+}
+
+#[test]
+fn zero_connections_are_refused() {
+    let server = RedisStoreBuilder::from(LOCAL).connections(0);
+    let error = refused(sound().redis(server), ErrorKind::InvalidConfig);
+    says(&error, &["zero connections", "default is 2"]);
+}
+
+#[test]
+fn prefix_that_would_break_keys_is_refused() {
+    let too_long = "a".repeat(65);
+    for prefix in ["", &too_long, "a b", "{a}", "a}", "é", "a\n", "a\0"] {
+        let server = RedisStoreBuilder::from(LOCAL).prefix(prefix);
+        let error = refused(sound().redis(server), ErrorKind::InvalidConfig);
+        says(&error, &["prefix", "1 to 64 visible ASCII characters"]);
+    }
+    let server = RedisStoreBuilder::from(LOCAL).prefix("a".repeat(64));
+    assert!(sound().redis(server).build().is_ok());
+}
+
+#[test]
+fn max_keys_of_zero_is_refused() {
+    let error = refused(sound().max_keys(0), ErrorKind::InvalidConfig);
+    says(&error, &["max_keys of 0", "at least one"]);
+    // it bounds the memory of an outage as well
+    refused(sound().redis(LOCAL).max_keys(0), ErrorKind::InvalidConfig);
+    let error = MemoryStore::builder().max_keys(0).build();
+    checked(
+        &error.err().expect("it is refused"),
+        ErrorKind::InvalidConfig,
+    );
+    assert!(sound().max_keys(1).build().is_ok());
+}
+
+// === Settings without measure: refused or fit to work with, never a panic ===
+
+#[tokio::test]
+async fn deadline_without_end_does_not_panic_at_the_first_request() {
+    // nobody listens: the dial fails at once, and the request is counted in process
+    let Ok(layer) = sound()
+        .redis("redis://127.0.0.1:1/")
+        .deadline(Duration::MAX)
+        .build()
+    else {
+        return;
+    };
+    let app = Router::new().fallback(async || "fine").layer(layer);
+    let response = app.oneshot(Request::new(Body::empty())).await;
+    assert_eq!(response.expect("infallible").status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn connect_timeout_without_end_does_not_panic_at_the_first_dial() {
+    let server = RedisStore::builder("redis://127.0.0.1:1/")
+        .connect_timeout(Duration::MAX)
+        .deadline(Duration::from_secs(10));
+    let Ok(store) = server.build() else {
+        return;
+    };
+    let error = store.probe().await.expect_err("nobody listens");
+    assert_eq!(error.kind(), ErrorKind::Connect);
+    let cause = error
+        .source()
+        .expect("the dial was refused, and did not panic");
+    assert!(!cause.to_string().is_empty());
+}
+
+#[test]
+fn connections_without_end_do_not_panic() {
+    let server = RedisStore::builder(LOCAL).connections(usize::MAX);
+    let error = server.build().err().expect("nobody has so many");
+    checked(&error, ErrorKind::InvalidConfig);
+}
+
+#[tokio::test]
+async fn keys_without_end_do_not_panic() {
+    let Ok(layer) = sound().max_keys(usize::MAX).build() else {
+        return;
+    };
+    let app = Router::new().fallback(async || "fine").layer(layer);
+    let response = app.oneshot(Request::new(Body::empty())).await;
+    assert_eq!(response.expect("infallible").status().as_u16(), 200);
+}
+
+// === Secrets ===
+
+#[test]
+fn password_of_the_url_is_not_in_any_message() {
+    for url in [
+        "redis://ada:hunter2@host:port",
+        "redis://:hunter2@host:99999/1",
+        "redis://ada:hunter2@host/database",
+        "redis://ada:hunter2@",
+        "rediss://ada:hunter2@host",
+        "http://ada:hunter2@host",
+        "ada:hunter2@host",
+        "redis://ada:hunter2%ZZ@host:port",
+    ] {
+        let error = refused(sound().redis(url), ErrorKind::InvalidUrl);
+        assert!(!told(&error).contains("hunter2"), "{}", told(&error));
+    }
+}
+
+#[test]
+fn password_of_the_url_is_not_in_any_debug_output() {
+    let url = "redis://ada:hunter2@localhost/";
+    let server = RedisStoreBuilder::from(url);
+    let store = RedisStore::builder(url).build().expect("it is a url");
+    let limiter = RateLimiter::builder().redis(url);
+    let layer = sound().redis(url);
+    for shown in [
+        format!("{server:?}"),
+        format!("{store:#?}"),
+        format!("{limiter:?}"),
+        format!("{layer:?}"),
+        format!("{:?}", limiter.clone().build().expect("it is a url")),
+        format!("{:#?}", layer.clone().build().expect("it is a url")),
+    ] {
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}
+
+// === Errors ===
+
+#[test]
+fn error_shows_its_message_and_keeps_its_cause_apart() {
+    let cause = std::io::Error::other("the cause");
+    let error = Error::new(ErrorKind::Connect, "the message").with_source(cause);
+    assert_eq!(error.to_string(), "the message");
+    let source = error.source().expect("it was given");
+    assert_eq!(source.to_string(), "the cause");
+    assert_eq!(error.clone().kind(), ErrorKind::Connect);
+    assert!(error.is_transient());
+    let lasting = Error::new(ErrorKind::InvalidUrl, "the message");
+    assert!(!lasting.is_transient());
+    assert!(lasting.source().is_none());
+}
+
+#[test]
+fn first_mistake_is_told_when_there_are_several() {
+    let error = refused(
+        RateLimitLayer::builder().policy(Policy::new("a b", Quota::per_minute(0)).key(Global)),
+        ErrorKind::InvalidPolicy,
+    );
+    says(&error, &["\"a b\""]);
+}
+
+fn sound() -> RateLimitLayerBuilder {
+    RateLimitLayer::builder().policy(Policy::new("sound", Quota::per_minute(10)).key(Global))
+}
+
+#[track_caller]
+fn refused(layer: RateLimitLayerBuilder, kind: ErrorKind) -> Error {
+    let error = layer.build().err().expect("it is refused");
+    checked(&error, kind);
+    error
+}
+
+/// Refused by the layer, by the limiter and by itself, in the same words.
+#[track_caller]
+fn refused_policy(policy: Policy, kind: ErrorKind) -> Error {
+    let error = policy.validate().expect_err("it is refused");
+    checked(&error, kind);
+    let limiter = RateLimiter::builder().policy(policy.clone()).build();
+    let limiter = limiter.err().expect("it is refused");
+    assert_eq!(limiter.to_string(), error.to_string());
+    let layer = refused(RateLimitLayer::builder().policy(policy.key(Global)), kind);
+    assert_eq!(layer.to_string(), error.to_string());
+    error
+}
+
+#[track_caller]
+fn refused_quota(quota: Quota, advice: &str) {
+    let policy = Policy::new("the-policy", quota);
+    let error = refused_policy(policy, ErrorKind::InvalidQuota);
+    says(&error, &["\"the-policy\"", advice]);
+}
+
+#[track_caller]
+fn accepted(policy: Policy) {
+    policy.validate().expect("it can work");
+    let layer = RateLimitLayer::builder().policy(policy.key(Global));
+    assert!(layer.build().is_ok());
+}
+
+#[track_caller]
+fn says(error: &Error, words: &[&str]) {
+    let message = error.to_string();
+    for word in words {
+        assert!(message.contains(word), "{word:?} is not in {message:?}");
+    }
+}
+
+/// Of this kind, and one sentence as errors are written.
+#[track_caller]
+fn checked(error: &Error, kind: ErrorKind) {
+    let message = error.to_string();
+    assert_eq!(error.kind(), kind, "{message}");
+    assert!(!error.is_transient(), "{message}");
+    let first = message.chars().next().expect("it is not empty");
+    assert!(!first.is_uppercase(), "{message}");
+    assert!(!message.ends_with(['.', '!', ' ']), "{message}");
+    assert!(!message.contains('\n'), "{message}");
+    if let Some(source) = error.source() {
+        assert!(!message.contains(&source.to_string()), "{message}");
+    }
+}
+
+/// All that an error tells, by any way of printing it.
+fn told(error: &Error) -> String {
+    let mut told = format!("{error} {error:?} {error:#?}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        write!(told, " {cause} {cause:?}").expect("a string takes all");
+        source = cause.source();
+    }
+    told
+}
+
+const LOCAL: &str = "redis://127.0.0.1/";

@@ -7,7 +7,7 @@ use tollgate::{
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     remote::RedisStore,
-    state::{CountedBy, Outcome, Retry, Usage},
+    state::{CountedBy, Outcome, PolicyState, Retry, Usage},
     store::Charge,
 };
 
@@ -273,11 +273,7 @@ async fn denial_by_one_policy_charges_none_of_the_others(place: Place) {
     for _ in 0..5 {
         let decision = check(&limiter, &charges).await;
         assert_eq!(decision.outcome(), Outcome::Deny);
-        let outcomes: Vec<Outcome> = decision
-            .states()
-            .iter()
-            .map(|state| state.outcome())
-            .collect();
+        let outcomes: Vec<Outcome> = decision.states().iter().map(PolicyState::outcome).collect();
         assert_eq!(outcomes, [Outcome::Allow, Outcome::Deny]);
         assert_eq!(
             usage(&decision).remaining,

@@ -1,5 +1,13 @@
 //! Every integration test, in one binary: it links once.
 
+#![expect(
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "tests report what they measured, and their numbers are small"
+)]
+
 mod architecture;
 mod conformance;
 mod differential;

@@ -67,10 +67,7 @@ async fn middleware_that_reserves_when_ready_can_stand_inside() {
             answer_of(layer.layer(ConcurrencyLimit::new(echo(), 1))).await,
             "echo"
         );
-        assert_eq!(
-            answer_of(layer.layer(Buffer::new(echo(), 1))).await,
-            "echo"
-        );
+        assert_eq!(answer_of(layer.layer(Buffer::new(echo(), 1))).await, "echo");
         // an unready clone would shed: no error, no permit, just 503 for ever
         assert_eq!(
             answer_of(layer.layer(LoadShed::new(ConcurrencyLimit::new(echo(), 1)))).await,
@@ -791,10 +788,7 @@ fn headers_of_the_inner_service_that_are_not_ours_stay() {
             .body(Opaque::text(""));
         Ok::<_, Infallible>(response.expect("it is well formed"))
     });
-    let response = answer(
-        &mut everybody(Quota::per_minute(1)).layer(inner),
-        request(),
-    );
+    let response = answer(&mut everybody(Quota::per_minute(1)).layer(inner), request());
     let values: Vec<_> = response.headers().get_all("x-custom").iter().collect();
     assert_eq!(values, ["a", "b"]);
 }
@@ -1196,7 +1190,9 @@ fn three_a_second_are_three_at_once_in_each_microsecond_of_a_second() {
     for micros in [0, 1, 333_332, 333_333, 333_334, 666_666, 666_667, 999_999] {
         let layer = RateLimitLayer::builder()
             .policy(Policy::new("three", Quota::per_second(3)).key(Global))
-            .clock(Clock::manual(START + Duration::from_micros(750_000 + micros)))
+            .clock(Clock::manual(
+                START + Duration::from_micros(750_000 + micros),
+            ))
             .build()
             .expect("it is well set up");
         let mut service = layer.layer(echo());
@@ -1474,12 +1470,9 @@ fn called_for(handle: &mut Handle<Request<Opaque>, Response<Opaque>>) -> Option<
     String::from_utf8(data.to_vec()).ok()
 }
 
-fn echo() -> impl Service<
-    Request<Opaque>,
-    Response = Response<Opaque>,
-    Error = Infallible,
-    Future: Send + 'static,
-> + Clone
+fn echo()
+-> impl Service<Request<Opaque>, Response = Response<Opaque>, Error = Infallible, Future: Send + 'static>
++ Clone
 + Send
 + 'static {
     service_fn(async |_: Request<Opaque>| Ok(Response::new(Opaque::text("echo"))))
@@ -1504,11 +1497,7 @@ where
 
 async fn answer_of<S>(service: S) -> String
 where
-    S: Service<
-            Request<Opaque>,
-            Response = Response<ResponseBody<Opaque>>,
-            Error: Into<BoxError>,
-        >,
+    S: Service<Request<Opaque>, Response = Response<ResponseBody<Opaque>>, Error: Into<BoxError>>,
 {
     let response = service.oneshot(request()).await;
     text(response.map_err(Into::into).expect("it answers")).await

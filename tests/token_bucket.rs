@@ -121,10 +121,7 @@ fn long_run_rate_is_kept_for_twelve_rates() {
         let nanos = u128::from(units) * quota.period().as_nanos() / u128::from(quota.count());
         let exact = nanos as f64 / 1_000.0;
         let error = (took as f64 - exact) / exact;
-        println!(
-            "{name:>12}: {units} units in {took} us, exact {exact:.1}, error {:+.2e}",
-            error
-        );
+        println!("{name:>12}: {units} units in {took} us, exact {exact:.1}, error {error:+.2e}");
         assert!(error.abs() <= 1e-4, "{name}: {error}");
         assert!(
             took as f64 >= exact - 2.0,

@@ -8,7 +8,14 @@ use super::combine::{And, OrElse};
 
 /// Tells from the head of a request whom to count.
 ///
-/// Implemented for closures `Fn(&Parts) -> Option<Key>`. Object-safe.
+/// Implemented for closures `Fn(&Parts) -> Option<Key>`; write the argument's type, as in `|parts: &Parts| ..`.
+/// Object-safe.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not tell whom to count",
+    label = "no key extractor",
+    note = "take one of `tollgate::extract`, such as `PeerIp` or `Header::new(\"x-tenant\")`",
+    note = "or a closure that names its argument's type: `|parts: &http::request::Parts| Some(Key::new(..))`"
+)]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// The key, or `None` when the request does not tell.
     fn extract(&self, parts: &Parts) -> Option<Key>;

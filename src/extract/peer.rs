@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+#[cfg(feature = "axum")]
+use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
 use http::{StatusCode, request::Parts};
 
 use crate::key::Key;
@@ -11,7 +13,7 @@ use super::extractor::KeyExtractor;
 /// The IP address of the connection's other end.
 ///
 /// With axum: serve with `into_make_service_with_connect_info::<SocketAddr>()`. Elsewhere: put a [`SocketAddr`] or an
-/// [`IpAddr`] into the request's extensions.
+/// [`IpAddr`] into the request's extensions. In tests of a `Router`: add axum's `MockConnectInfo` layer.
 ///
 /// # Behind a proxy
 ///
@@ -22,11 +24,14 @@ pub struct PeerIp;
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Option<Key> {
         #[cfg(feature = "axum")]
-        if let Some(info) = parts
-            .extensions
-            .get::<axum::extract::ConnectInfo<SocketAddr>>()
+        if let Some(ConnectInfo(address)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(address.ip().into());
+        }
+        #[cfg(feature = "axum")]
+        if let Some(MockConnectInfo(address)) =
+            parts.extensions.get::<MockConnectInfo<SocketAddr>>()
         {
-            return Some(info.0.ip().into());
+            return Some(address.ip().into());
         }
         if let Some(address) = parts.extensions.get::<SocketAddr>() {
             return Some(address.ip().into());

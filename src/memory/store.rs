@@ -197,7 +197,7 @@ impl MemoryStore {
     fn note_crowding(&self, told_apart: bool) {
         if !told_apart && self.shared.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
             telemetry::warn(format_args!(
-                "tollgate: the in-process store is full of keys in debt, newcomers are counted together; raise max_keys"
+                "the in-process store is full of keys in debt, newcomers are counted together; raise max_keys"
             ));
         }
     }

@@ -149,7 +149,7 @@ where
             };
         }
         Ok(decision) => Rejection::denied(decision),
-        Err(error) => Rejection::undecided(&error),
+        Err(error) => shared.undecided(error),
     };
     State::Rejected {
         response: Some(shared.reject(rejection)),

@@ -1,6 +1,12 @@
 //! The layer.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use http::{Response, request::Parts};
 use smallvec::SmallVec;
@@ -8,9 +14,11 @@ use tower::Layer;
 
 use crate::{
     decision::Decision,
+    error::Error,
     limiter::RateLimiter,
     policy::Charge,
     store::{Answer, Health},
+    telemetry,
 };
 
 use super::{
@@ -79,6 +87,7 @@ pub(crate) struct Shared {
     pub(crate) limiter: RateLimiter,
     pub(crate) rejection: Arc<dyn MakeRejection>,
     pub(crate) writes_headers: bool,
+    pub(crate) warned: AtomicBool,
 }
 
 impl Shared {
@@ -100,6 +109,17 @@ impl Shared {
         } else {
             Fields::default()
         }
+    }
+
+    /// The rejection for a store that could not decide, reported the first time.
+    #[cold]
+    pub(super) fn undecided(&self, error: Error) -> Rejection {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            telemetry::warn(format_args!(
+                "the store could not decide, so requests get 503: {error:?}"
+            ));
+        }
+        Rejection::undecided(error)
     }
 
     /// The answer to a request that may not go on.

@@ -10,7 +10,8 @@
 //! - The service that was polled ready is the one that is called.
 //! - Errors of the inner service pass unchanged, so a `Router` takes the layer as it is.
 //! - All clones, on however many routes, share one count.
-//! - With the in-process store a decision neither awaits nor allocates.
+//! - With the in-process store a decision of up to two policies neither awaits nor allocates. Handing it to the handler
+//!   costs the box that every extension takes.
 //!
 //! # What handlers see
 //!
@@ -20,8 +21,13 @@
 //! # Headers
 //!
 //! `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds since the Unix epoch, rounded up) tell
-//! of the narrowest policy; `Retry-After` is whole seconds, rounded up, at least 1. A header that the inner service set
+//! of the narrowest policy, and the limit is its burst: what can be taken at once; `Retry-After` is whole seconds, rounded up, at least 1. A header that the inner service set
 //! itself stays. When nobody could count, no number is made up.
+//!
+//! # One layer inside another
+//!
+//! Each decides on its own: a request that the inner one denies has been charged by the outer one. The handler sees the
+//! inner decision, and the headers tell of the inner one's policies. Policies that belong together go on one layer.
 //!
 //! # Examples
 //!

@@ -25,6 +25,7 @@ struct Repr {
     reason: Reason,
     status: StatusCode,
     decision: Option<Decision>,
+    error: Option<Error>,
 }
 
 /// The reason of a [`Rejection`].
@@ -64,8 +65,10 @@ impl Rejection {
         Self::with(reason, status, Some(decision))
     }
 
-    pub(super) fn undecided(_: &Error) -> Self {
-        Self::with(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE, None)
+    pub(super) fn undecided(error: Error) -> Self {
+        let mut rejection = Self::with(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE, None);
+        rejection.repr.error = Some(error);
+        rejection
     }
 
     pub(super) fn missing_key(policy: PolicyName, label: &str, status: StatusCode) -> Self {
@@ -78,6 +81,7 @@ impl Rejection {
             reason,
             status,
             decision,
+            error: None,
         };
         Self {
             repr: Box::new(repr),
@@ -100,6 +104,12 @@ impl Rejection {
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.repr.decision.as_ref()
+    }
+
+    /// Why the store could not decide, when it said so.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.repr.error.as_ref()
     }
 
     /// Whole seconds to wait, rounded up and at least 1, when it is known.

@@ -95,7 +95,7 @@ impl Rule {
         let label = extractor.label();
         if !self.warned.swap(true, Ordering::Relaxed) {
             telemetry::warn(format_args!(
-                "tollgate: policy {name}: {label} is missing from a request; such requests are handled as {:?}",
+                "policy {name}: {label} is missing from a request; such requests are handled as {:?}",
                 self.missing
             ));
         }

@@ -76,7 +76,7 @@ impl<S: Clone> RateLimit<S> {
                 ResponseFuture::calling(self.inner.call(request), Some(fields))
             }
             Ok(decision) => self.reject(Rejection::denied(decision)),
-            Err(error) => self.reject(Rejection::undecided(&error)),
+            Err(error) => self.reject(self.shared.undecided(error)),
         }
     }
 

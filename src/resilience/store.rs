@@ -53,7 +53,7 @@ pub(super) struct Shared {
 impl ResilientStore {
     /// Puts a breaker before `primary`, and `local` behind it for the time that `primary` is away.
     ///
-    /// `local` must answer at once, as [`MemoryStore`](crate::memory::MemoryStore) does.
+    /// The deadline set here cuts `primary` off, whatever deadline it has itself. `local` must answer at once, as [`MemoryStore`](crate::memory::MemoryStore) does.
     pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
         ResilientStoreBuilder {
             primary: Arc::new(primary),
@@ -97,6 +97,12 @@ impl Store for ResilientStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         let local = self.shared.local.reset(policy, key);
+        if self.shared.breaker.is_open() {
+            return Answer::ready(Err(Error::new(
+                ErrorKind::Unavailable,
+                "the shared store is away: only this process' own count was reset",
+            )));
+        }
         let primary = self.shared.primary.reset(policy, key);
         let deadline = self.shared.deadline;
         Answer::later(async move {
@@ -127,7 +133,7 @@ impl Shared {
         self.breaker.close();
         if let Some(since) = since {
             telemetry::info(format_args!(
-                "tollgate: degraded => steady: the shared store decides again after {:?}",
+                "degraded => steady: the shared store decides again after {:?}",
                 self.clock.now().since(since)
             ));
         }
@@ -148,7 +154,7 @@ impl Shared {
         if !reported.contains(&error.kind()) {
             reported.push(error.kind());
             telemetry::warn(format_args!(
-                "tollgate: the shared store cannot decide ({:?}): {}; its policies do what their outage choice says",
+                "the shared store cannot decide ({:?}): {}; its policies do what their outage choice says",
                 error.kind(),
                 Chain(error)
             ));
@@ -160,12 +166,9 @@ impl Shared {
             return;
         }
         match error {
-            Some(error) => telemetry::warn(format_args!(
-                "tollgate: steady => degraded: {}",
-                Chain(error)
-            )),
+            Some(error) => telemetry::warn(format_args!("steady => degraded: {}", Chain(error))),
             None => telemetry::warn(format_args!(
-                "tollgate: steady => degraded: half of the decisions take longer than {:?}",
+                "steady => degraded: half of the decisions take longer than {:?}",
                 self.deadline / 2
             )),
         }
@@ -236,10 +239,16 @@ struct Chain<'a>(&'a Error);
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut said = self.0.to_string();
+        f.write_str(&said)?;
         let mut source = std::error::Error::source(self.0);
         while let Some(cause) = source {
-            write!(f, ": {cause}")?;
+            let text = cause.to_string();
+            // The client library's errors show their cause themselves.
+            if !said.ends_with(&text) {
+                write!(f, ": {text}")?;
+            }
+            said = text;
             source = cause.source();
         }
         Ok(())

@@ -39,9 +39,8 @@ impl Arguments {
         Duration::from_secs_f64(self.value(name, default))
     }
 
-    /// Whether `--only` leaves this name in: any of its words, parted by commas, is part of the name.
+    /// Whether `--only` leaves this name in: its text is part of the name.
     pub fn picks(&self, name: &str) -> bool {
-        let only: String = self.value("--only", String::new());
-        only.split(',').any(|word| name.contains(word))
+        name.contains(&self.value("--only", String::new()))
     }
 }

@@ -28,7 +28,7 @@ use tollgate_peers::{
     rounds::{Contender, interleave, nanos_per_call},
     table::{self, Summary},
 };
-use tower::{Layer, Service, service_fn};
+use tower::{Layer, Service, service_fn, util::ServiceFn};
 use tower_governor::{
     GovernorLayer,
     governor::{GovernorConfig, GovernorConfigBuilder},
@@ -200,12 +200,14 @@ where
     }
 }
 
-fn inner() -> tower::util::ServiceFn<fn(Request<Body>) -> Ready<Result<Response<Body>, Infallible>>>
-{
+type Inner = ServiceFn<fn(Request<Body>) -> Answer>;
+type Answer = Ready<Result<Response<Body>, Infallible>>;
+
+fn inner() -> Inner {
     service_fn(answer)
 }
 
-fn answer(request: Request<Body>) -> Ready<Result<Response<Body>, Infallible>> {
+fn answer(request: Request<Body>) -> Answer {
     drop(black_box(request));
     ready(Ok(Response::new(Body::empty())))
 }
