@@ -346,6 +346,64 @@ async fn pool_that_others_have_used_up_bounds_the_wait() {
     }
 }
 
+// Regression: lanes took turns whether they had a connection or not, so every second decision waited in vain.
+#[tokio::test]
+async fn lane_without_a_connection_is_passed_over() {
+    let server = Server::start();
+    let pool = deadpool_redis::Config::from_url(server.url())
+        .builder()
+        .expect("a usable url");
+    let pool = pool
+        .max_size(2)
+        .runtime(deadpool_redis::Runtime::Tokio1)
+        .build()
+        .expect("a pool");
+    let taken = pool.get().await.expect("one of two connections");
+    let store = RedisStoreBuilder::over_pool(pool)
+        .connections(2)
+        .deadline(DEADLINE)
+        .build()
+        .expect("a usable store");
+    let policy = Policy::new("pooled", Quota::per_hour(1_000));
+    let limiter = RateLimiter::new(store, [policy.clone()]).expect("a usable policy");
+    for _ in 0..50 {
+        limiter
+            .check(&[policy.charge(Key::new("ada"))])
+            .await
+            .expect("a decision on the other lane");
+    }
+    drop(taken);
+}
+
+// Regression: a server that answered probes as slowly as decisions was taken back at once, and given up at once.
+#[tokio::test]
+async fn server_that_is_still_slow_is_not_taken_back() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = Policy::new("slow", Quota::per_hour(1_000_000));
+    let limiter = limiter(RedisStore::builder(proxy.url()).connections(1), &policy);
+    let charge = policy.charge(Key::new("ada"));
+    check(&limiter, &[charge]).await;
+    proxy.set(Mode::Delay(DEADLINE * 4 / 5));
+    let mut callers = JoinSet::new();
+    for _ in 0..20 {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        callers.spawn(async move { check(&limiter, &[policy.charge(Key::new("ada"))]).await });
+    }
+    callers.join_all().await;
+    assert!(is_degraded(&limiter));
+    // The third probe is sent after the first two were judged.
+    server.flush_stats();
+    let started = Instant::now();
+    while server.command_calls().get("evalsha").copied().unwrap_or(0) < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(started.elapsed() < Duration::from_secs(60), "nobody probes");
+    }
+    assert!(is_degraded(&limiter), "every answer is still slow");
+    proxy.set(Mode::Pass);
+    until_steady(&limiter).await;
+}
+
 #[tokio::test]
 async fn one_connection_serves_512_callers() {
     let server = Server::start();

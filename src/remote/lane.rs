@@ -89,6 +89,11 @@ impl Lane {
         }
     }
 
+    /// The lane's connection if it has one; if not, a dial is under way from now on.
+    pub(super) fn held(self: &Arc<Self>) -> Option<Held> {
+        self.held_or_dial().ok()
+    }
+
     /// Gives up the connection of this generation, if the lane still has it.
     pub(super) fn break_off(&self, generation: u64) {
         let mut state = self.state.lock();

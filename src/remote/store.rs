@@ -122,10 +122,13 @@ impl Shared {
         &self,
         call: impl AsyncFnOnce(&mut Held) -> Result<Value, RedisError>,
     ) -> Result<Value, Error> {
-        let lane = self.lane();
+        let (lane, held) = self.lane();
         let mut used = None;
         let result = timeout(self.deadline, async {
-            let mut held = lane.hold().await?;
+            let mut held = match held {
+                Some(held) => held,
+                None => lane.hold().await?,
+            };
             used = Some(held.generation);
             Ok::<_, Error>(call(&mut held).await)
         })
@@ -148,9 +151,14 @@ impl Shared {
         }
     }
 
-    fn lane(&self) -> &Arc<Lane> {
+    /// The lanes take turns. One without a connection dials and is passed over meanwhile, unless none has one.
+    fn lane(&self) -> (&Arc<Lane>, Option<Held>) {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        &self.lanes[turn % self.lanes.len()]
+        let in_turn = |step: usize| &self.lanes[turn.wrapping_add(step) % self.lanes.len()];
+        let ready = (0..self.lanes.len())
+            .map(in_turn)
+            .find_map(|lane| Some((lane, Some(lane.held()?))));
+        ready.unwrap_or((in_turn(0), None))
     }
 
     fn late(&self, phase: Phase) -> Error {

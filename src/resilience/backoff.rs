@@ -5,22 +5,42 @@ use std::{
     time::Duration,
 };
 
+use crate::clock::Timestamp;
+
 /// Waits that double up to a limit, each spread by a fifth either way so that a fleet does not probe in step.
 #[derive(Debug)]
 pub(super) struct Backoff {
     next: Duration,
+    recovered_at: Timestamp,
 }
 
 impl Backoff {
-    pub(super) const fn new() -> Self {
-        Self { next: FIRST }
-    }
-
     /// The next wait.
     pub(super) fn wait(&mut self) -> Duration {
         let wait = spread(self.next, random());
         self.next = (self.next * 2).min(LONGEST);
         wait
+    }
+
+    /// Notes that the store came back.
+    pub(super) fn recovered(&mut self, now: Timestamp) {
+        self.recovered_at = now;
+    }
+
+    /// Notes that the store failed: soon after it came back, the waits go on where they were.
+    pub(super) fn failed(&mut self, now: Timestamp) {
+        if now.since(self.recovered_at) > STEADY {
+            self.next = FIRST;
+        }
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            next: FIRST,
+            recovered_at: Timestamp::default(),
+        }
     }
 }
 
@@ -37,6 +57,8 @@ fn random() -> u64 {
 
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(10);
+/// A store that decided for so long is taken for well.
+const STEADY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -44,7 +66,7 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_longest_and_stay_within_a_fifth() {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::default();
         for expected in [500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
             let wait = backoff.wait().as_millis();
             assert!(
@@ -52,6 +74,22 @@ mod tests {
                 "{wait} for {expected}"
             );
         }
+    }
+
+    #[test]
+    fn waits_go_on_where_they_were_when_the_store_fails_again_soon() {
+        let at = |second: u64| Timestamp::from_micros(1_700_000_000_000_000 + second * 1_000_000);
+        let mut backoff = Backoff::default();
+        backoff.failed(at(0));
+        for _ in 0..3 {
+            backoff.wait();
+        }
+        backoff.recovered(at(10));
+        backoff.failed(at(11));
+        assert!(backoff.wait() >= Duration::from_millis(3_200));
+        backoff.recovered(at(20));
+        backoff.failed(at(51));
+        assert!(backoff.wait() <= Duration::from_millis(600));
     }
 
     #[test]

@@ -44,6 +44,11 @@ impl Breaker {
         self.is_open.load(Ordering::Acquire)
     }
 
+    /// Whether an answer that took so long counts as bad.
+    pub(super) fn is_slow(&self, after: Duration) -> bool {
+        after > self.slow
+    }
+
     pub(super) fn open_since(&self) -> Option<Timestamp> {
         match *self.state.lock() {
             State::Closed(_) => None,
@@ -59,7 +64,7 @@ impl Breaker {
             return false;
         };
         let is_bad = match call {
-            Call::Answered { after } => after > self.slow,
+            Call::Answered { after } => self.is_slow(after),
             Call::Failed => true,
         };
         window.count(now, is_bad, call == Call::Failed);
@@ -177,7 +182,7 @@ mod tests {
             for _ in 0..4 {
                 assert!(!breaker.record(Call::Failed, at(0)));
             }
-            for _ in 0..5 {
+            for _ in 0..9 {
                 assert!(!breaker.record(QUICK, at(0)));
             }
         }

@@ -6,7 +6,7 @@
 //! of the last 10 seconds failed or took longer than half the deadline. While it is open no request waits at all:
 //! each policy does what its [`OnOutage`](crate::OnOutage) says. One background task probes the store (with a script
 //! call that writes, so a read-only replica does not pass), first after half a second, then at doubling intervals up to
-//! 10 seconds, with jitter; after two good probes in a row the store decides again.
+//! 10 seconds, with jitter; after two probes in a row that were good and quick the store decides again.
 //!
 //! A single decision that fails while the breaker is closed falls back in the same way. It is not asked again: the
 //! charge may have been made.

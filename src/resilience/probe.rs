@@ -8,23 +8,28 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::Handle,
-    time::{sleep, timeout},
-};
+use tokio::{runtime::Handle, time::sleep};
+
+use crate::{clock::Timestamp, sync::Mutex};
 
 use super::{backoff::Backoff, store::Shared};
 
-/// Sees to it that at most one probing task runs.
+/// Sees to it that at most one probing task runs, and that a store that comes and goes is probed ever more seldom.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     is_running: AtomicBool,
+    backoff: Mutex<Backoff>,
 }
 
 impl Prober {
     #[inline]
     pub(super) fn is_running(&self) -> bool {
         self.is_running.load(Ordering::Acquire)
+    }
+
+    /// Says when the store came back: failures long after begin with short waits again.
+    pub(super) fn recovered(&self, now: Timestamp) {
+        self.backoff.lock().recovered(now);
     }
 }
 
@@ -34,6 +39,7 @@ pub(super) fn start(shared: &Arc<Shared>) {
         return;
     };
     if !shared.prober.is_running.swap(true, Ordering::AcqRel) {
+        shared.prober.backoff.lock().failed(shared.clock.now());
         let running = Running {
             shared: Arc::downgrade(shared),
         };
@@ -42,21 +48,19 @@ pub(super) fn start(shared: &Arc<Shared>) {
 }
 
 async fn probe_until_back(running: Running) {
-    let mut backoff = Backoff::new();
     let mut good_probes = 0;
     loop {
-        let wait = if good_probes == 0 {
-            backoff.wait()
-        } else {
-            BETWEEN_GOOD_PROBES
+        // Gone when every clone of the store was dropped; not held while nothing happens.
+        let wait = match running.shared.upgrade() {
+            None => return,
+            Some(_) if good_probes > 0 => BETWEEN_GOOD_PROBES,
+            Some(shared) => shared.prober.backoff.lock().wait(),
         };
         sleep(wait).await;
-        // Gone when every clone of the store was dropped.
         let Some(shared) = running.shared.upgrade() else {
             return;
         };
-        let answer = timeout(shared.deadline, shared.primary.probe()).await;
-        good_probes = if matches!(answer, Ok(Ok(()))) {
+        good_probes = if shared.probes_well().await {
             good_probes + 1
         } else {
             0

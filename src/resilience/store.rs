@@ -38,12 +38,12 @@ pub struct ResilientStore {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) primary: Arc<dyn Store>,
-    pub(super) deadline: Duration,
     pub(super) prober: Prober,
+    pub(super) clock: Clock,
+    primary: Arc<dyn Store>,
+    deadline: Duration,
     local: Arc<dyn Store>,
     breaker: Breaker,
-    clock: Clock,
     /// Decisions made without the primary.
     decisions: AtomicU64,
     /// Kinds of lasting errors that were reported.
@@ -127,10 +127,18 @@ impl Store for ResilientStore {
 }
 
 impl Shared {
+    /// Whether a probe succeeds, and as quickly as decisions must.
+    pub(super) async fn probes_well(&self) -> bool {
+        let asked = self.clock.now();
+        let answer = bounded(self.deadline, self.primary.probe()).await;
+        answer.is_ok() && !self.breaker.is_slow(self.clock.now().since(asked))
+    }
+
     /// Closes the breaker: the primary decides again.
     pub(super) fn recover(&self) {
         let since = self.breaker.open_since();
         self.breaker.close();
+        self.prober.recovered(self.clock.now());
         if let Some(since) = since {
             telemetry::info(format_args!(
                 "degraded => steady: the shared store decides again after {:?}",
