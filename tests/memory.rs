@@ -137,7 +137,8 @@ fn one_crowded_policy_does_not_slow_another_down() {
 #[test]
 fn threads_together_admit_exactly_the_burst() {
     let clock = Clock::manual(START);
-    let store = store(1_000, &clock);
+    // Large enough for many shards: with one there is only one lock to take.
+    let store = store(1_000_000, &clock);
     let hot = Policy::new("hot", Quota::per_hour(1_000));
     let wide = Policy::new("wide", Quota::per_hour(5));
     let limiter = Arc::new(limiter(&store, &[&hot, &wide]));

@@ -151,6 +151,30 @@ async fn server_turned_replica_is_given_up_until_it_is_primary_again() {
     survives_demotion(Server::start()).await;
 }
 
+// A demoted primary keeps its connections and answers PING: only a new connection can lead to the new primary.
+#[tokio::test]
+async fn demoted_primary_is_left_for_a_new_connection() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = Policy::new("demoted", Quota::per_hour(1_000_000));
+    let limiter = limiter(RedisStore::builder(proxy.url()).connections(1), &policy);
+    let charge = policy.charge(Key::new("ada"));
+    check(&limiter, &[charge]).await;
+    assert_eq!(proxy.connections(), 1);
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    until_degraded(&limiter, &[charge]).await;
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    until_steady(&limiter).await;
+    assert_eq!(
+        check(&limiter, &[charge]).await.counted_by(),
+        CountedBy::Shared
+    );
+    assert!(
+        proxy.connections() > 1,
+        "the old connection is still in use"
+    );
+}
+
 // Before Redis 7 the code of an error inside a script stands only in its text.
 #[tokio::test]
 async fn redis_6_2_turned_replica_is_given_up_until_it_is_primary_again() {
