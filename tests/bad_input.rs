@@ -112,7 +112,7 @@ fn two_policies_of_one_name_are_refused() {
         .policy(twice())
         .policy(twice())
         .build();
-    let error = error.err().expect("it is refused");
+    let error = error.expect_err("it is refused");
     checked(&error, ErrorKind::DuplicatePolicy);
 }
 
@@ -229,12 +229,9 @@ fn deadline_of_zero_is_refused() {
         says(&error, &["deadline of zero", "default is 50 ms"]);
     }
     let error = RedisStore::builder(LOCAL).deadline(zero).build();
-    checked(
-        &error.err().expect("it is refused"),
-        ErrorKind::InvalidConfig,
-    );
+    checked(&error.expect_err("it is refused"), ErrorKind::InvalidConfig);
     let store = ResilientStore::builder(MemoryStore::new(), MemoryStore::new());
-    let error = store.deadline(zero).build().err().expect("it is refused");
+    let error = store.deadline(zero).build().expect_err("it is refused");
     checked(&error, ErrorKind::InvalidConfig);
 }
 
@@ -271,10 +268,7 @@ fn max_keys_of_zero_is_refused() {
     // it bounds the memory of an outage as well
     refused(sound().redis(LOCAL).max_keys(0), ErrorKind::InvalidConfig);
     let error = MemoryStore::builder().max_keys(0).build();
-    checked(
-        &error.err().expect("it is refused"),
-        ErrorKind::InvalidConfig,
-    );
+    checked(&error.expect_err("it is refused"), ErrorKind::InvalidConfig);
     assert!(sound().max_keys(1).build().is_ok());
 }
 
@@ -314,7 +308,7 @@ async fn connect_timeout_without_end_does_not_panic_at_the_first_dial() {
 #[test]
 fn connections_without_end_do_not_panic() {
     let server = RedisStore::builder(LOCAL).connections(usize::MAX);
-    let error = server.build().err().expect("nobody has so many");
+    let error = server.build().expect_err("nobody has so many");
     checked(&error, ErrorKind::InvalidConfig);
 }
 
@@ -397,7 +391,7 @@ fn sound() -> RateLimitLayerBuilder {
 
 #[track_caller]
 fn refused(layer: RateLimitLayerBuilder, kind: ErrorKind) -> Error {
-    let error = layer.build().err().expect("it is refused");
+    let error = layer.build().expect_err("it is refused");
     checked(&error, kind);
     error
 }
@@ -408,7 +402,7 @@ fn refused_policy(policy: Policy, kind: ErrorKind) -> Error {
     let error = policy.validate().expect_err("it is refused");
     checked(&error, kind);
     let limiter = RateLimiter::builder().policy(policy.clone()).build();
-    let limiter = limiter.err().expect("it is refused");
+    let limiter = limiter.expect_err("it is refused");
     assert_eq!(limiter.to_string(), error.to_string());
     let layer = refused(RateLimitLayer::builder().policy(policy.key(Global)), kind);
     assert_eq!(layer.to_string(), error.to_string());

@@ -107,7 +107,7 @@ fn judge<'a>(key: u64, records: impl Iterator<Item = &'a Record>) -> u64 {
             / policy.quota().period().as_nanos()
     };
     if let Some(first) = first {
-        let most = u128::from(policy.quota().capacity()) + refill(last - first + 2);
+        let most = u128::from(policy.quota().capacity()) + refill(last - first + 3);
         assert!(
             u128::from(admitted) <= most,
             "key {key}: {admitted} of at most {most}"

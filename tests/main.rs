@@ -9,12 +9,16 @@
 )]
 
 mod architecture;
+mod bad_input;
 mod conformance;
 mod differential;
+mod extractors;
 mod hammer;
 mod memory;
+mod middleware;
 mod outage;
 mod scripts;
+mod sockets;
 mod support;
 mod support_tests;
 mod token_bucket;

@@ -74,8 +74,11 @@ fn whole_burst_passes_at_once_and_not_one_more() {
         Quota::per_day(1),
     ] {
         let bucket = bucket(quota);
-        for phase in 0..1_000 {
-            let now = at(START + phase * 7_919);
+        // Moments all over, and those beside the points of the lattice of 3 and 7 a second.
+        let phases = (0..1_000).map(|step| step * 7_919);
+        let beside = (0..50).flat_map(|point| [333_333, 142_857].map(|interval| interval * point));
+        for phase in phases.chain(beside.flat_map(|phase| [phase, phase + 1, phase + 2])) {
+            let now = at(START + phase);
             let mut tat = 0;
             for unit in 0..quota.capacity() {
                 let judgement = bucket.judge(tat, now, 1);
@@ -196,7 +199,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn never_differs_from_exact_fractions_by_more_than_two_microseconds(
+    fn never_differs_from_exact_fractions_by_more_than_three_microseconds(
         quota in any_quota(),
         steps in prop::collection::vec((0_u64..3_000_000, 0_u64..20), 1..200),
     ) {
@@ -206,7 +209,7 @@ proptest! {
         for (wait, cost) in steps {
             now += wait;
             let judgement = bucket.judge(tat, at(now), cost);
-            let slack = 2_000 * exact.count;
+            let slack = 3_000 * exact.count;
             let excess = exact.excess(now, cost);
             if cost > quota.capacity() {
                 prop_assert!(!judgement.admitted);

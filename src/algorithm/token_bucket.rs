@@ -17,7 +17,8 @@
 //! # Bounds
 //!
 //! - In any span of `t` microseconds a key admits at most `capacity + rate * t` where the interval is whole
-//!   microseconds, and `capacity + rate * (t + 2)` where it is not: the rounding does not add up over time.
+//!   microseconds, and less than `capacity + rate * (t + 3)` where it is not: the rounding does not add up over time.
+//! - The whole capacity can be taken at once after idling, unit by unit or in one charge, at every moment.
 //! - The long-run rate is exact, except for rates whose lowest terms do not fit (`units * micros >= 2^52`, such as
 //!   999,983 a day): these are rounded to a slower rate by at most 1.5e-8.
 //! - Every intermediate stays below 2^53, so the Lua twin computes the same in doubles until the year 2255.
@@ -61,19 +62,23 @@ impl TokenBucket {
         if quota.period() < Duration::from_micros(1) {
             return refuse("quota per no time: the period must be at least a microsecond");
         }
-        let Some((units, micros)) = rate(quota) else {
+        let per_nanos = u128::from(quota.count()) * 1_000;
+        if per_nanos > quota.period().as_nanos() {
             return refuse("quota above 1,000,000 a second: divide the count and the cost");
-        };
-        if micros / units > LONGEST_INTERVAL {
+        }
+        if quota.period().as_micros() / u128::from(quota.count()) > u128::from(LONGEST_INTERVAL) {
             return refuse("quota below one in 366 days: shorten the period");
         }
+        let (units, micros) = rate(quota);
         let bucket = Self {
             units,
             micros,
             capacity: quota.capacity(),
             span: 0,
         };
-        match bucket.at_checked(quota.capacity()) {
+        // A TAT between lattice points can lose up to a microsecond against them while the burst is taken unit by unit.
+        let slack = u64::from(units > 1);
+        match bucket.at_checked(quota.capacity()).map(|span| span + slack) {
             Some(span) if span <= LONGEST_SPAN => Ok(Self { span, ..bucket }),
             _ => refuse("burst takes over 35 years to refill: lower it"),
         }
@@ -257,31 +262,30 @@ pub enum Form {
     },
 }
 
-/// The quota's rate as units per microseconds in lowest terms, or `None` above one a microsecond.
-fn rate(quota: Quota) -> Option<(u64, u64)> {
+/// The quota's rate as units per microseconds in lowest terms, for a quota between the slowest and the fastest.
+fn rate(quota: Quota) -> (u64, u64) {
     // Nanoseconds make periods such as 1.5 us exact; both factors fit in 128 bits.
     let units = u128::from(quota.count()) * 1_000;
     let micros = quota.period().as_nanos();
-    if units > micros {
-        return None;
-    }
     let divisor = greatest_common_divisor(units, micros);
     let (units, micros) = (units / divisor, micros / divisor);
-    if units
+    let is_exact = units
         .checked_mul(micros)
-        .is_some_and(|product| product < EXACT)
-    {
-        return Some((u64::try_from(units).ok()?, u64::try_from(micros).ok()?));
+        .is_some_and(|product| product < EXACT);
+    if is_exact {
+        return (narrow(units), narrow(micros));
     }
     // Too long for exact doubles: as many units as keep the product below 2^52, their time rounded up, so that the
     // rate is never above the one asked for.
     let fewer = (EXACT * units / micros).isqrt().saturating_sub(1).max(1);
     let longer = (fewer * (micros / units)) + (fewer * (micros % units)).div_ceil(units);
     let divisor = greatest_common_divisor(fewer, longer);
-    Some((
-        u64::try_from(fewer / divisor).ok()?,
-        u64::try_from(longer / divisor).ok()?,
-    ))
+    (narrow(fewer / divisor), narrow(longer / divisor))
+}
+
+/// Both terms of a rate are below 2^52: their product is, and neither is 0.
+fn narrow(term: u128) -> u64 {
+    u64::try_from(term).expect("a term below 2^52")
 }
 
 fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {

@@ -33,6 +33,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
         StatusCode::BAD_REQUEST
     }
 
+    /// How many extractors it tries in turn; more than one only for what [`or_else`](Self::or_else) makes.
+    fn alternatives(&self) -> usize {
+        1
+    }
+
     /// The key of both together; missing when either is.
     fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
     where

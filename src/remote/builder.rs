@@ -52,7 +52,7 @@ impl RedisStoreBuilder {
     /// Sets how many connections are held and shared.
     ///
     /// Default: 2, so that one batch of commands is under way while the server works on the other. More help only
-    /// when one core of the client is busy writing to a socket.
+    /// when one core of the client is busy writing to a socket. At most 1,024.
     pub fn connections(mut self, count: usize) -> Self {
         self.connections = count;
         self
@@ -68,7 +68,8 @@ impl RedisStoreBuilder {
 
     /// Sets how long one decision may take in all, whatever phase it is in.
     ///
-    /// Default: 50 ms, which a healthy server beats a hundredfold. Below 2 ms the timer's resolution shows.
+    /// Default: 50 ms, which a healthy server beats a hundredfold. Below 2 ms the timer's resolution shows; above an hour
+    /// it is refused.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -104,6 +105,11 @@ impl RedisStoreBuilder {
                 "deadline of zero: no decision could be made in time; the default is 50 ms",
             );
         }
+        if self.deadline > LONGEST || self.connect_timeout > LONGEST {
+            return refuse(
+                "deadline or connect timeout above an hour: nobody waits so long; the defaults are 50 and 500 ms",
+            );
+        }
         if self.connect_timeout.is_zero() {
             return refuse(
                 "connect timeout of zero: no connection could be made; the default is 500 ms",
@@ -111,6 +117,11 @@ impl RedisStoreBuilder {
         }
         if self.connections == 0 {
             return refuse("zero connections: at least one is needed; the default is 2");
+        }
+        if self.connections > MOST_CONNECTIONS {
+            return refuse(
+                "over 1,024 connections: a few are shared by all decisions; the default is 2",
+            );
         }
         let keyspace = Keyspace::new(&self.prefix)?;
         let pool = self.pool()?;
@@ -212,5 +223,7 @@ fn tcp_settings() -> TcpSettings {
         .set_keepalive(keepalive)
 }
 
+const LONGEST: Duration = Duration::from_secs(3_600);
+const MOST_CONNECTIONS: usize = 1_024;
 /// Commands that may wait for the connection's task; with the default of 50, callers queue behind one another.
 const COMMANDS_QUEUED: usize = 1024;

@@ -266,7 +266,7 @@ impl std::fmt::Display for Chain<'_> {
 /// Ends an answer that does not keep the deadline. A store with a deadline of its own is never cut off here: its
 /// timer, set earlier, fires first.
 async fn bounded<T>(deadline: Duration, answer: Answer<T>) -> Result<T, Error> {
-    match timeout(deadline + GRACE, answer).await {
+    match timeout(deadline.saturating_add(GRACE), answer).await {
         Ok(result) => result,
         Err(_) => Err(Error::new(
             ErrorKind::Timeout(Phase::Reply),
