@@ -5,8 +5,9 @@ use std::{error::Error as _, fmt::Write as _, time::Duration};
 use axum::{Router, body::Body};
 use http::Request;
 use tollgate::{
-    Error, ErrorKind, Policy, Quota, RateLimitLayer, RateLimiter,
+    Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     builder::RateLimitLayerBuilder,
+    clock::Clock,
     extract::{Global, PeerIp},
     memory::MemoryStore,
     remote::{RedisStore, RedisStoreBuilder},
@@ -185,7 +186,7 @@ fn unusable_policy_is_refused_over_a_shared_limiter_too() {
 async fn unusable_policy_that_no_build_has_seen_is_an_error_when_it_is_charged() {
     let limiter = RateLimiter::builder().build().expect("it is well set up");
     let policy = Policy::new("none", Quota::per_minute(0));
-    let charges = [policy.charge(tollgate::Key::GLOBAL)];
+    let charges = [policy.charge(Key::GLOBAL)];
     let error = limiter.check(&charges).await.expect_err("it is refused");
     checked(&error, ErrorKind::InvalidQuota);
 }
@@ -272,54 +273,101 @@ fn max_keys_of_zero_is_refused() {
     assert!(sound().max_keys(1).build().is_ok());
 }
 
-// === Settings without measure: refused or fit to work with, never a panic ===
+// === Settings without measure ===
 
-#[tokio::test]
-async fn deadline_without_end_does_not_panic_at_the_first_request() {
-    // nobody listens: the dial fails at once, and the request is counted in process
-    let Ok(layer) = sound()
-        .redis("redis://127.0.0.1:1/")
-        .deadline(Duration::MAX)
-        .build()
-    else {
-        return;
-    };
-    let app = Router::new().fallback(async || "fine").layer(layer);
-    let response = app.oneshot(Request::new(Body::empty())).await;
-    assert_eq!(response.expect("infallible").status().as_u16(), 200);
+#[test]
+fn deadline_or_connect_timeout_without_end_is_refused() {
+    let endless = Duration::MAX;
+    let server = || RedisStoreBuilder::from(LOCAL);
+    for layer in [
+        sound().redis(LOCAL).deadline(endless),
+        sound().redis(server().deadline(endless)),
+        sound().redis(server().connect_timeout(endless)),
+    ] {
+        let error = refused(layer, ErrorKind::InvalidConfig);
+        says(&error, &["above an hour", "defaults are 50 and 500 ms"]);
+    }
 }
 
 #[tokio::test]
-async fn connect_timeout_without_end_does_not_panic_at_the_first_dial() {
-    let server = RedisStore::builder("redis://127.0.0.1:1/")
-        .connect_timeout(Duration::MAX)
-        .deadline(Duration::from_secs(10));
-    let Ok(store) = server.build() else {
+async fn deadline_without_end_over_a_store_of_ones_own_does_not_panic() {
+    let store = ResilientStore::builder(MemoryStore::new(), MemoryStore::new());
+    let Ok(store) = store.deadline(Duration::MAX).build() else {
         return;
     };
-    let error = store.probe().await.expect_err("nobody listens");
-    assert_eq!(error.kind(), ErrorKind::Connect);
-    let cause = error
-        .source()
-        .expect("the dial was refused, and did not panic");
-    assert!(!cause.to_string().is_empty());
+    let policy = Policy::new("any", Quota::per_minute(1));
+    let decided = store.decide(&[policy.charge(Key::GLOBAL)]).await;
+    assert!(decided.expect("it decides").is_allowed());
 }
 
 #[test]
-fn connections_without_end_do_not_panic() {
-    let server = RedisStore::builder(LOCAL).connections(usize::MAX);
-    let error = server.build().expect_err("nobody has so many");
-    checked(&error, ErrorKind::InvalidConfig);
+fn connections_without_end_are_refused() {
+    for count in [1_025, usize::MAX] {
+        let server = RedisStoreBuilder::from(LOCAL).connections(count);
+        let error = refused(sound().redis(server), ErrorKind::InvalidConfig);
+        says(&error, &["1,024 connections", "default is 2"]);
+    }
 }
 
 #[tokio::test]
-async fn keys_without_end_do_not_panic() {
-    let Ok(layer) = sound().max_keys(usize::MAX).build() else {
-        return;
-    };
+async fn max_keys_without_end_takes_no_memory_ahead_of_time() {
+    let layer = sound().max_keys(usize::MAX).build().expect("it is a bound");
     let app = Router::new().fallback(async || "fine").layer(layer);
     let response = app.oneshot(Request::new(Body::empty())).await;
     assert_eq!(response.expect("infallible").status().as_u16(), 200);
+}
+
+// === Shared limiters ===
+
+#[test]
+fn settings_of_the_store_beside_a_shared_limiter_are_refused() {
+    let limiter = RateLimiter::builder().build().expect("it is well set up");
+    for layer in [
+        sound().limiter(&limiter).redis(LOCAL),
+        sound().redis(LOCAL).limiter(&limiter),
+        sound().limiter(&limiter).deadline(Duration::from_secs(1)),
+        sound().limiter(&limiter).max_keys(1),
+        sound().limiter(&limiter).clock(Clock::system()),
+        sound().store(MemoryStore::new()).limiter(&limiter),
+    ] {
+        let error = refused(layer, ErrorKind::InvalidConfig);
+        says(&error, &["on the limiter"]);
+    }
+    assert!(sound().limiter(&limiter).headers(false).build().is_ok());
+}
+
+#[test]
+fn two_quotas_under_one_name_on_one_limiter_are_refused() {
+    let limiter = RateLimiter::builder()
+        .policy(Policy::new("first", Quota::per_minute(1)))
+        .build()
+        .expect("it is well set up");
+    let layer = |name, count| {
+        RateLimitLayer::builder()
+            .limiter(&limiter)
+            .policy(Policy::new(name, Quota::per_minute(count)).key(Global))
+    };
+    assert!(layer("first", 1).build().is_ok());
+    assert!(layer("second", 2).build().is_ok());
+    for name in ["first", "second"] {
+        let error = refused(layer(name, 3), ErrorKind::DuplicatePolicy);
+        says(&error, &[name, "another quota", "a name of its own"]);
+    }
+}
+
+#[test]
+fn layer_that_was_refused_leaves_no_name_on_the_limiter() {
+    let taken = Policy::new("taken", Quota::per_minute(1));
+    let limiter = RateLimiter::builder().policy(taken).build();
+    let limiter = limiter.expect("it is well set up");
+    let layer = |count| {
+        RateLimitLayer::builder()
+            .limiter(&limiter)
+            .policy(Policy::new("new", Quota::per_minute(count)).key(Global))
+    };
+    let taken = Policy::new("taken", Quota::per_minute(9)).key(Global);
+    refused(layer(1).policy(taken), ErrorKind::DuplicatePolicy);
+    assert!(layer(2).build().is_ok(), "nobody has it");
 }
 
 // === Secrets ===

@@ -6,7 +6,12 @@ use std::{
     panic,
 };
 
-use axum::{Router, body::Body, extract::ConnectInfo, routing};
+use axum::{
+    Router,
+    body::Body,
+    extract::{ConnectInfo, connect_info::MockConnectInfo},
+    routing,
+};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header, request::Parts};
 use http_body_util::BodyExt;
 use proptest::{collection::vec, prelude::*};
@@ -29,6 +34,18 @@ fn peer_ip_is_the_address_of_the_connection_whatever_tells_it() {
     assert_eq!(PeerIp.extract(&with(socket.ip())), expected);
 }
 
+#[tokio::test]
+async fn router_can_be_tested_with_a_made_up_peer() {
+    let made_up = MockConnectInfo(address("192.0.2.1:4711"));
+    assert_eq!(PeerIp.extract(&with(made_up)), Some(Key::new("192.0.2.1")));
+    let app = Router::new()
+        .fallback(fine)
+        .layer(limit(Policy::new("peer", Quota::per_minute(1)).key(PeerIp)))
+        .layer(made_up);
+    assert_eq!(status(&app, Method::GET, "/").await, 200);
+    assert_eq!(status(&app, Method::GET, "/").await, 429);
+}
+
 #[test]
 fn peer_ip_does_not_tell_ports_apart() {
     let first = PeerIp.extract(&with(ConnectInfo(address("192.0.2.1:1"))));
@@ -40,6 +57,9 @@ fn peer_ip_does_not_tell_ports_apart() {
 #[test]
 fn peer_ip_trusts_axum_over_an_extension() {
     let mut parts = with(ConnectInfo(address("192.0.2.1:1")));
+    parts
+        .extensions
+        .insert(MockConnectInfo(address("192.0.2.4:1")));
     parts.extensions.insert(address("192.0.2.2:1"));
     parts.extensions.insert(ip("192.0.2.3"));
     assert_eq!(PeerIp.extract(&parts), Some(Key::new("192.0.2.1")));
@@ -408,6 +428,38 @@ fn chain_of_or_else_keeps_closures_apart_though_they_are_labelled_alike() {
     let chain = PeerIp
         .or_else(|parts: &Parts| parts.uri.host().map(Key::from))
         .or_else(|parts: &Parts| parts.headers.get("x-tenant").map(Key::new));
+    let mut by_host = nothing();
+    by_host.uri = "http://acme/".parse().expect("it is a uri");
+    apart([
+        chain.extract(&by_host),
+        chain.extract(&headers(&[("x-tenant", "acme")])),
+    ]);
+}
+
+// The first alternative's own alternatives hide behind `and`, and behind a closure that calls them.
+#[test]
+fn chain_of_or_else_keeps_alternatives_apart_that_an_and_has_wrapped() {
+    let chain = PeerIp
+        .or_else(|parts: &Parts| parts.uri.host().map(Key::from))
+        .and(Global)
+        .or_else(|parts: &Parts| {
+            let tenant = parts.headers.get("x-tenant").map(Key::new)?;
+            Some(tenant.and(&Key::GLOBAL))
+        });
+    let mut by_host = nothing();
+    by_host.uri = "http://acme/".parse().expect("it is a uri");
+    apart([
+        chain.extract(&by_host),
+        chain.extract(&headers(&[("x-tenant", "acme")])),
+    ]);
+}
+
+#[test]
+fn chain_of_or_else_keeps_alternatives_apart_that_a_closure_has_wrapped() {
+    let boxed: Box<dyn KeyExtractor> =
+        Box::new(PeerIp.or_else(|parts: &Parts| parts.uri.host().map(Key::from)));
+    let wrapped = move |parts: &Parts| boxed.extract(parts);
+    let chain = wrapped.or_else(|parts: &Parts| parts.headers.get("x-tenant").map(Key::new));
     let mut by_host = nothing();
     by_host.uri = "http://acme/".parse().expect("it is a uri");
     apart([

@@ -890,6 +890,10 @@ async fn store_that_cannot_decide_is_503() {
             let rejection = rejection.expect("it is in the extensions");
             assert_eq!(rejection.reason(), &Reason::Unavailable);
             assert_eq!(rejection.decision().is_some(), verdict == Verdict::Refuse);
+            // the store's own words are for logs, and not for the client
+            let error = rejection.error().map(ToString::to_string);
+            let told = (verdict == Verdict::Fail).then_some("it was told to fail");
+            assert_eq!(error.as_deref(), told);
             assert_eq!(
                 text(response).await,
                 r#"{"error":"unavailable","message":"the rate limit cannot be checked now","retry_after":null}"#
@@ -1009,6 +1013,25 @@ async fn denial_by_one_policy_charges_none_of_the_others() {
         assert_eq!(remaining(&layer, &wide).await, 99);
         assert_eq!(remaining(&layer, &narrow).await, 0);
     }
+}
+
+#[test]
+fn decision_tells_of_each_policy_by_its_name() {
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("first", Quota::per_minute(10)).key(Global))
+        .policy(Policy::new("second", Quota::per_minute(20)).key(Global))
+        .build()
+        .expect("it is well set up");
+    let inner = service_fn(async |request: Request<Opaque>| {
+        let decision = request.extensions().get::<Decision>();
+        let decision = decision.expect("it is in the extensions");
+        let remaining = |name| Some(decision.state(name)?.usage()?.remaining);
+        assert_eq!(remaining("first"), Some(9));
+        assert_eq!(remaining("second"), Some(19));
+        assert_eq!(remaining("third"), None);
+        Ok::<_, Infallible>(Response::new(Opaque::text("seen")))
+    });
+    answer(&mut layer.layer(inner), request());
 }
 
 #[tokio::test]
@@ -1183,17 +1206,48 @@ proptest! {
     }
 
     #[test]
-    fn whole_burst_and_no_more_may_come_at_once_after_idling(traffic in Traffic::any()) {
+    fn whole_burst_may_come_at_once_after_idling(traffic in Traffic::any()) {
         let clock = Clock::manual(Timestamp::from_micros(traffic.start));
+        let traffic = Traffic { cost: 1, ..traffic };
+        let mut service = traffic.layer(&clock).layer(Echo);
+        for _ in 0..traffic.burst {
+            prop_assert_eq!(answer(&mut service, request()).status().as_u16(), 200);
+        }
+    }
+
+    #[test]
+    fn no_more_than_the_burst_may_come_at_once(traffic in Traffic::any()) {
+        let clock = Clock::manual(Timestamp::from_micros(traffic.start));
+        // in whole microseconds, where no rounding is allowed for
         let interval = traffic.micros / traffic.count;
         let traffic = Traffic { cost: 1, micros: interval * traffic.count, ..traffic };
         let mut service = traffic.layer(&clock).layer(Echo);
         for left in (0..traffic.burst).rev() {
             let response = answer(&mut service, request());
-            prop_assert_eq!(response.status().as_u16(), 200);
             prop_assert_eq!(limits(&response).remaining, Some(left.to_string()));
         }
         prop_assert_eq!(answer(&mut service, request()).status().as_u16(), 429);
+    }
+
+    #[test]
+    fn what_is_said_to_remain_and_no_more_can_be_had_in_one_charge(traffic in Traffic::any()) {
+        let clock = Clock::manual(Timestamp::from_micros(traffic.start));
+        let layer = traffic.layer(&clock);
+        let mut service = layer.layer(Echo);
+        for gap in &traffic.gaps {
+            answer(&mut service, request());
+            clock.advance(Duration::from_micros(traffic.micros / traffic.count * gap / 1_000));
+        }
+        let remaining = limits(&answer(&mut service, request())).remaining;
+        let remaining: u64 = remaining.expect("it is counted").parse().expect("a number");
+        let policy = traffic.policy();
+        let admits = |units| {
+            let charges = [policy.charge(Key::GLOBAL).cost(units)];
+            let decided = layer.limiter().check(&charges).now_or_later();
+            decided.expect("it is in process").expect("it decides").is_allowed()
+        };
+        prop_assert!(!admits(remaining + 1));
+        prop_assert!(admits(remaining));
     }
 }
 
