@@ -292,6 +292,13 @@ enum Choice {
 impl Backend {
     fn build(self) -> Result<Arc<dyn Store>, Error> {
         let memory = self.memory.build()?;
+        #[cfg(feature = "redis")]
+        if self.deadline.is_some_and(|deadline| deadline.is_zero()) {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "deadline of zero: no decision could be made in time; the default is 50 ms",
+            ));
+        }
         match self.choice {
             Choice::Custom(store) => Ok(store),
             Choice::Memory => Ok(Arc::new(memory)),

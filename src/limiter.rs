@@ -112,13 +112,15 @@ impl RateLimiter {
         let policies: Vec<Policy> = policies.into_iter().collect();
         check_policies(&policies)?;
         let mut known = self.known.lock();
-        for policy in policies {
-            match known.iter().find(|other| other.name() == policy.name()) {
-                Some(other) if other.quota() != policy.quota() => return Err(two_quotas(&policy)),
-                Some(_) => {}
-                None => known.push(policy),
-            }
-        }
+        let named = |policy: &Policy| known.iter().find(|other| other.name() == policy.name());
+        let is_new = |policy: &Policy| match named(policy) {
+            Some(other) if other.quota() != policy.quota() => Err(two_quotas(policy)),
+            other => Ok(other.is_none()),
+        };
+        // All are judged before any is noted: a layer that is refused leaves no name behind.
+        let new: Vec<bool> = policies.iter().map(is_new).collect::<Result<_, _>>()?;
+        let new = policies.into_iter().zip(new).filter(|(_, is_new)| *is_new);
+        known.extend(new.map(|(policy, _)| policy));
         drop(known);
         Ok(self)
     }

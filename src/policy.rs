@@ -127,10 +127,11 @@ impl Policy {
     /// [`ErrorKind::InvalidPolicy`] or [`ErrorKind::InvalidQuota`], with what to do.
     pub fn validate(&self) -> Result<(), Error> {
         if let Some(fault) = &self.fault {
-            return Err(Error::new(
-                fault.kind(),
-                format!("policy {:?}: {fault}", self.name),
-            ));
+            // An unusable name says so itself.
+            return Err(match fault.kind() {
+                ErrorKind::InvalidPolicy => fault.clone(),
+                kind => Error::new(kind, format!("policy {:?}: {fault}", self.name)),
+            });
         }
         if self.cost > self.quota.capacity() {
             return Err(Error::new(

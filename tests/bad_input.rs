@@ -506,3 +506,12 @@ fn told(error: &Error) -> String {
 }
 
 const LOCAL: &str = "redis://127.0.0.1/";
+
+#[test]
+fn deadline_of_zero_is_refused_in_process_too() {
+    let error = RateLimiter::builder()
+        .deadline(Duration::ZERO)
+        .build()
+        .expect_err("zero");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+}

@@ -922,3 +922,25 @@ fn ip(text: &str) -> IpAddr {
 
 const SECRET: &str = "sk-live-zyxwvutsrq";
 const PINNED_SECRET: &str = "$B9D1E817F10DF81616B959550A2E8FD6";
+
+#[test]
+fn extractor_chosen_at_run_time_keeps_its_label_and_status() {
+    let chosen: [Box<dyn KeyExtractor>; 2] = [Box::new(PeerIp), Box::new(ApiKey::bearer())];
+    let told = chosen.map(|extractor| {
+        let shared: std::sync::Arc<dyn KeyExtractor> = std::sync::Arc::from(extractor);
+        (
+            shared.label().to_owned(),
+            shared.missing_status().as_u16(),
+            shared.or_else(Global).label().to_owned(),
+        )
+    });
+    assert_eq!(told[0], ("peer-ip".into(), 500, "peer-ip-or-global".into()));
+    assert_eq!(
+        told[1],
+        (
+            "authorization".into(),
+            401,
+            "authorization-or-global".into()
+        )
+    );
+}

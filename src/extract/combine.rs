@@ -66,17 +66,10 @@ impl<A: KeyExtractor, B: KeyExtractor> OrElse<A, B> {
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
     fn extract(&self, parts: &Parts) -> Option<Key> {
         self.first.extract(parts).or_else(|| {
-            let key = self.second.extract(parts)?.labelled(self.second.label());
-            Some(match self.first.alternatives() {
-                1 => key,
-                // Two alternatives of one chain may bear one label: the later ones are numbered too.
-                before => key.labelled(&(before + 1).to_string()),
-            })
+            // The label of the whole chain: two alternatives of it may bear one label by themselves, but a longer chain
+            // is never called like the one inside it.
+            Some(self.second.extract(parts)?.labelled(&self.label))
         })
-    }
-
-    fn alternatives(&self) -> usize {
-        self.first.alternatives() + 1
     }
 
     fn label(&self) -> &str {

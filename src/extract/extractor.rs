@@ -1,5 +1,7 @@
 //! What an extractor is.
 
+use std::sync::Arc;
+
 use http::{StatusCode, request::Parts};
 
 use crate::key::Key;
@@ -31,11 +33,6 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// set-up answer 500.
     fn missing_status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
-    }
-
-    /// How many extractors it tries in turn; more than one only for what [`or_else`](Self::or_else) makes.
-    fn alternatives(&self) -> usize {
-        1
     }
 
     /// The key of both together; missing when either is.
@@ -70,3 +67,24 @@ where
         "closure"
     }
 }
+
+macro_rules! delegate {
+    ($($pointer:ty)*) => {
+        $(impl KeyExtractor for $pointer {
+            fn extract(&self, parts: &Parts) -> Option<Key> {
+                (**self).extract(parts)
+            }
+
+            fn label(&self) -> &str {
+                (**self).label()
+            }
+
+            fn missing_status(&self) -> StatusCode {
+                (**self).missing_status()
+            }
+        })*
+    };
+}
+
+// For extractors that are chosen at run time.
+delegate!(Arc<dyn KeyExtractor> Box<dyn KeyExtractor>);

@@ -36,7 +36,6 @@ impl KeyExtractor for Global {
 ///
 /// let by_user = Extension::new(|user: &User| Key::from(user.id));
 /// ```
-#[derive(Clone, Copy)]
 pub struct Extension<F, T> {
     key: F,
     extension: std::marker::PhantomData<fn(&T)>,
@@ -74,6 +73,18 @@ where
         StatusCode::INTERNAL_SERVER_ERROR
     }
 }
+
+// By hand: a derive would ask the same of `T`, which is only named.
+impl<F: Clone, T> Clone for Extension<F, T> {
+    fn clone(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            extension: self.extension,
+        }
+    }
+}
+
+impl<F: Copy, T> Copy for Extension<F, T> {}
 
 impl<F, T> fmt::Debug for Extension<F, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

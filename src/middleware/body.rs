@@ -28,6 +28,14 @@ enum Source<B> {
 }
 
 impl<B> ResponseBody<B> {
+    /// The inner service's body, or `None` when this is a rejection.
+    pub fn into_inner(self) -> Option<B> {
+        match self.source {
+            Source::Inner(body) => Some(body),
+            Source::Rejection(_) => None,
+        }
+    }
+
     pub(super) const fn inner(body: B) -> Self {
         Self {
             source: Source::Inner(body),

@@ -21,8 +21,8 @@
 //! # Headers
 //!
 //! `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds since the Unix epoch, rounded up) tell
-//! of the narrowest policy, and the limit is its burst: what can be taken at once; `Retry-After` is whole seconds, rounded up, at least 1. A header that the inner service set
-//! itself stays. When nobody could count, no number is made up.
+//! of the narrowest policy, and the limit is its burst: what can be taken at once. `Retry-After` is whole seconds, rounded
+//! up, at least 1. A header that the inner service set itself stays. When nobody could count, no number is made up.
 //!
 //! # One layer inside another
 //!

@@ -165,13 +165,12 @@ impl RedisStoreBuilder {
             Server::Url(url) => url,
         };
         // The URL itself stays out of the message: it may hold a password.
-        let invalid = |source| {
-            Error::new(
-                ErrorKind::InvalidUrl,
-                "the redis url cannot be understood: write redis://[user:password@]host[:port][/database]",
-            )
-            .with_source(source)
+        let what = if url.starts_with("rediss:") {
+            "this build of tollgate speaks no TLS: take a redis:// url"
+        } else {
+            "the redis url cannot be understood: write redis://[user:password@]host[:port][/database]"
         };
+        let invalid = |source| Error::new(ErrorKind::InvalidUrl, what).with_source(source);
         let server = url.as_str().into_connection_info().map_err(invalid)?;
         let server = server.set_tcp_settings(tcp_settings());
         // Deadlines are the store's own: the client library's default of 500 ms would cut in before longer ones.

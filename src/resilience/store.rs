@@ -53,7 +53,8 @@ pub(super) struct Shared {
 impl ResilientStore {
     /// Puts a breaker before `primary`, and `local` behind it for the time that `primary` is away.
     ///
-    /// The deadline set here cuts `primary` off, whatever deadline it has itself. `local` must answer at once, as [`MemoryStore`](crate::memory::MemoryStore) does.
+    /// The deadline set here cuts `primary` off, whatever deadline it has itself. `local` must answer at once, as
+    /// [`MemoryStore`](crate::memory::MemoryStore) does.
     pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
         ResilientStoreBuilder {
             primary: Arc::new(primary),
