@@ -512,7 +512,7 @@ fn extractors_can_be_kept_in_a_box() {
         Box::new(ApiKey::bearer().or_else(Global)),
         Box::new(|_: &Parts| Some(Key::GLOBAL)),
     ];
-    let labels: Vec<&str> = extractors.iter().map(|kept| kept.label()).collect();
+    let labels: Vec<&str> = extractors.iter().map(KeyExtractor::label).collect();
     assert_eq!(
         labels,
         [

@@ -129,7 +129,7 @@ impl fmt::Debug for Rule {
             .field("policy", &self.policy)
             .field(
                 "key",
-                &self.extractor.as_ref().map(|extractor| extractor.label()),
+                &self.extractor.as_deref().map(KeyExtractor::label),
             )
             .field("missing", &self.missing)
             .finish()
