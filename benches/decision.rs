@@ -108,6 +108,8 @@ fn redis(criterion: &mut Criterion) {
     let limiter = RateLimiter::builder()
         .policy(policy.clone())
         .redis(server.url())
+        // With the default of 50 ms a stall of this machine would open the breaker and void the run.
+        .deadline(Duration::from_secs(1))
         .build()
         .expect("the url and the policy are usable");
     let names = names(1_000);

@@ -187,13 +187,30 @@ impl From<IpAddr> for Key {
     /// The address in its usual notation; an IPv4 address mapped into IPv6 is the IPv4 address.
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
-            IpAddr::V4(address) => Self::written(address),
+            IpAddr::V4(address) => Self::dotted(address.octets()),
             IpAddr::V6(address) => Self::written(address),
         }
     }
 }
 
 impl Key {
+    /// As `Display` would write it, several times as fast: it is done for each request.
+    fn dotted(octets: [u8; 4]) -> Self {
+        let mut buffer = Buffer::default();
+        let mut digits = itoa::Buffer::new();
+        let written = octets.iter().enumerate().try_for_each(|(index, octet)| {
+            if index > 0 {
+                buffer.push(b'.')?;
+            }
+            digits
+                .format(*octet)
+                .bytes()
+                .try_for_each(|digit| buffer.push(digit))
+        });
+        debug_assert!(written.is_some(), "an address fits in 46 characters");
+        buffer.key
+    }
+
     /// Digits, dots and colons only: shorter than 46 characters and plain, so they are written in place.
     fn written(identity: impl fmt::Display) -> Self {
         let mut buffer = Buffer::default();

@@ -16,6 +16,7 @@ pub struct PolicyState {
 impl PolicyState {
     /// The state of a policy that was counted.
     #[must_use]
+    #[inline]
     pub fn counted(policy: PolicyName, usage: Usage, retry: Retry) -> Self {
         let outcome = match retry {
             Retry::Now => Outcome::Allow,
@@ -48,6 +49,7 @@ impl PolicyState {
 
     /// What this policy alone says.
     #[must_use]
+    #[inline]
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }

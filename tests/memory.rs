@@ -116,6 +116,26 @@ fn growing_keeps_every_debt() {
 }
 
 #[test]
+fn key_whose_slot_was_handed_on_is_not_forgiven_by_an_older_time() {
+    let clock = Clock::manual(START);
+    let store = store(1, &clock);
+    let policy = Policy::new("handed-on", Quota::per_minute(10));
+    let limiter = limiter(&store, &[&policy]);
+    assert!(check(&limiter, &[policy.charge(key(1)).cost(10)]).is_allowed());
+    clock.advance(Duration::from_secs(60));
+    // Its bucket is full again, so the slot may go to others.
+    for number in 2..20 {
+        check(&limiter, &[policy.charge(key(number))]);
+    }
+    clock.set(START + Duration::from_secs(30));
+    let decision = check(&limiter, &[policy.charge(key(1)).cost(10)]);
+    assert!(
+        !decision.is_allowed(),
+        "half a minute after the burst only half of it is back"
+    );
+}
+
+#[test]
 fn one_crowded_policy_does_not_slow_another_down() {
     let clock = Clock::manual(START);
     let store = store(100, &clock);

@@ -37,7 +37,9 @@ impl Shard {
         let place = self.table.find(asked.fingerprint, now.as_micros());
         let tat = match place {
             Place::Found(index) => self.table.tat(index),
-            Place::Crowded | Place::Free(_) => self.pooled_debt(asked, now),
+            Place::Crowded | Place::Free(_) => {
+                self.pooled_debt(asked, now).max(self.table.forgotten())
+            }
         };
         (place, tat)
     }

@@ -130,23 +130,23 @@ impl MemoryStore {
     #[inline]
     fn decide_one(&self, charge: &Charge<'_>) -> Decision {
         let asked = self.asked(charge);
-        let mut shard = self.lock(self.shard_of(asked.fingerprint));
-        // Read under the lock, so that what one decision stores is never ahead of the next one's time.
+        // Before the lock, which is held shorter so; a late comer's older time can only deny more.
         let now = self.shared.clock.now();
+        let mut shard = self.lock(self.shard_of(asked.fingerprint));
         let (place, tat) = shard.find(&asked, now);
         let judgement = charge.policy().bucket().judge(tat, now, charge.units());
         let told_apart = judgement.tat == tat || shard.write(place, &asked, judgement.tat, now);
         drop(shard);
         self.note_crowding(told_apart);
         let state = charge.state(judgement.admitted, judgement.tat, now);
-        Decision::new(CountedBy::Memory, now, [state])
+        Decision::of_one(CountedBy::Memory, now, state)
     }
 
     fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
         let asked: SmallVec<[Asked<'_>; 4]> =
             charges.iter().map(|charge| self.asked(charge)).collect();
-        let mut shards = self.lock_all(&asked);
         let now = self.shared.clock.now();
+        let mut shards = self.lock_all(&asked);
         let judged: SmallVec<[(u64, Judgement); 4]> = asked
             .iter()
             .map(|asked| {

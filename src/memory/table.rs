@@ -11,6 +11,9 @@ pub(super) struct Table {
     slots: Box<[Slot]>,
     taken: usize,
     max_slots: usize,
+    /// The latest TAT of any key that was dropped: what a key that is not here may owe at most. It lies in the past,
+    /// except for a caller whose time is older than the one that dropped the key.
+    forgotten: u64,
     /// How many more newcomers are to be turned away before the walk over all slots is worth it again.
     patience: usize,
 }
@@ -39,6 +42,7 @@ impl Table {
             slots: Box::default(),
             taken: 0,
             max_slots,
+            forgotten: 0,
             patience: 0,
         }
     }
@@ -94,10 +98,18 @@ impl Table {
                 Place::Crowded if !self.make_room(now) => return false,
                 Place::Crowded | Place::Free(_) => continue,
             };
-            self.taken += usize::from(self.is_empty(index));
-            self.slots[index] = Slot { fingerprint, tat };
+            let former = &mut self.slots[index];
+            self.taken += usize::from(former.fingerprint == Fingerprint::EMPTY);
+            self.forgotten = self.forgotten.max(former.tat);
+            *former = Slot { fingerprint, tat };
             return true;
         }
+    }
+
+    /// What a key that is not here may owe at most.
+    #[inline]
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     /// Slots taken, by keys in debt or not.
@@ -147,9 +159,14 @@ impl Table {
             slots: vec![EMPTY; slots].into_boxed_slice(),
             taken: 0,
             max_slots: self.max_slots,
+            forgotten: self.forgotten,
             patience: 0,
         };
-        for slot in self.slots.iter().filter(|slot| slot.tat > now) {
+        for slot in &self.slots {
+            if slot.tat <= now {
+                table.forgotten = table.forgotten.max(slot.tat);
+                continue;
+            }
             let Place::Free(index) = table.find(slot.fingerprint, 0) else {
                 return false;
             };

@@ -10,8 +10,8 @@
 //! - The service that was polled ready is the one that is called.
 //! - Errors of the inner service pass unchanged, so a `Router` takes the layer as it is.
 //! - All clones, on however many routes, share one count.
-//! - With the in-process store a decision of up to two policies neither awaits nor allocates. Handing it to the handler
-//!   costs the box that every extension takes.
+//! - With the in-process store a decision about one policy neither awaits nor allocates; several take one allocation.
+//!   Handing it to the handler costs the box that every extension takes.
 //!
 //! # What handlers see
 //!

@@ -127,10 +127,7 @@ impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rule")
             .field("policy", &self.policy)
-            .field(
-                "key",
-                &self.extractor.as_deref().map(KeyExtractor::label),
-            )
+            .field("key", &self.extractor.as_deref().map(KeyExtractor::label))
             .field("missing", &self.missing)
             .finish()
     }
