@@ -9,7 +9,8 @@
 -- Example: KEYS 'tollgate:{ada}:user', ARGV 0 1 'w' 6000000 54000000
 --   -> 1700000000000000, 1, 1, 1700000006000000
 --
--- Phase 1 of a group reads and computes, phase 2 writes only when all admit; an error in phase 1 leaves all as it was.
+-- Phase 1 of a group reads and computes, phase 2 writes only when all admit. An error in phase 1 leaves all that the
+-- group names as it was; what groups before it in the call wrote stays.
 
 assert(#KEYS > 0 and #ARGV > 2, 'decide: no charge')
 

@@ -10,7 +10,7 @@
 --   'w' 6000000 54000000 -> admitted, TAT 1700000006000000
 
 algorithms['w'] = function(key, now, at)
-  local tat = stored_time(key) or 0
+  local tat = stored_time(key, now) or 0
   local from = tat > now and tat or now
   local increment, tolerance = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   if increment == 0 then
@@ -28,7 +28,7 @@ algorithms['l'] = function(key, now, at)
   local micros, span = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   -- Products of units and micros stay below 2^52, and so does cost: the quota was refused otherwise.
   assert(units * micros < 4503599627370496, 'token bucket: rate too fine for doubles')
-  local tat = stored_time(key) or 0
+  local tat = stored_time(key, now) or 0
   local from = tat > now and tat or now
   if cost == 0 then
     return true, tat, tat, 0, 4

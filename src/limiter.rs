@@ -159,6 +159,9 @@ fn check_policies(policies: &[Policy]) -> Result<(), Error> {
 
 #[inline]
 fn judge(charges: &[Charge<'_>]) -> Result<(), Error> {
+    if charges.len() > MAX_CHARGES {
+        return Err(too_many(charges.len()));
+    }
     for (index, charge) in charges.iter().enumerate() {
         if !charge.policy().is_usable() {
             charge.policy().validate()?;
@@ -175,9 +178,6 @@ fn judge(charges: &[Charge<'_>]) -> Result<(), Error> {
                 ),
             ));
         }
-    }
-    if charges.len() > MAX_CHARGES {
-        return Err(too_many(charges.len()));
     }
     Ok(())
 }

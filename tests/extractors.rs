@@ -944,3 +944,31 @@ fn extractor_chosen_at_run_time_keeps_its_label_and_status() {
         )
     );
 }
+
+// Regression: each made-up method had a count of its own.
+#[tokio::test]
+async fn made_up_methods_of_one_route_share_a_count() {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("endpoint", Quota::per_hour(1)).key(Route))
+        .clock(clock)
+        .build()
+        .expect("a usable layer");
+    let app = axum::Router::new()
+        .route("/pay", axum::routing::any(|| async { "paid" }))
+        .layer(layer);
+    let mut allowed = Vec::new();
+    for method in ["M0", "M1", "M2", "GET", "HEAD", "POST"] {
+        let request = http::Request::builder()
+            .method(method)
+            .uri("/pay")
+            .body(axum::body::Body::empty());
+        let response = tower::ServiceExt::oneshot(app.clone(), request.expect("a request"))
+            .await
+            .expect("an answer");
+        if response.status() == StatusCode::OK {
+            allowed.push(method);
+        }
+    }
+    assert_eq!(allowed, ["M0", "GET", "POST"]);
+}

@@ -154,6 +154,53 @@ fn one_crowded_policy_does_not_slow_another_down() {
     assert_eq!(allowed, 10);
 }
 
+// Regression: all charges of a decision were judged against the shared bucket as it was before, and the last one's
+// TAT was kept.
+#[test]
+fn newcomers_of_one_decision_share_the_shared_bucket() {
+    let clock = Clock::manual(START);
+    // Four slots, all within reach of every key: once they are taken, all others are newcomers.
+    let store = store(1, &clock);
+    let policy = Policy::new("crowd", Quota::per_day(16));
+    let limiter = limiter(&store, &[&policy]);
+    for number in 0..100 {
+        check(&limiter, &[policy.charge(key(number)).cost(16)]);
+    }
+    assert_eq!(store.keys(), 4);
+    // Half of the shared bucket comes back.
+    clock.advance(Duration::from_secs(43_200));
+    let mut admitted = 0;
+    for round in 0..64 {
+        let charges: Vec<Charge<'_>> = (0..16)
+            .map(|number| policy.charge(key(10_000 + round * 16 + number)))
+            .collect();
+        admitted += 16 * u64::from(check(&limiter, &charges).is_allowed());
+        admitted += 2 * u64::from(check(&limiter, &charges[..2]).is_allowed());
+    }
+    assert_eq!(admitted, 8);
+}
+
+// Regression: the bucket of a crowded policy was chosen by a hash of its name among 64, so others fell on it too.
+#[test]
+fn shared_bucket_belongs_to_one_policy() {
+    let clock = Clock::manual(START);
+    let store = store(100, &clock);
+    let flooded = Policy::new("flooded", Quota::per_day(10));
+    let policies: Vec<Policy> = (0..300)
+        .map(|number| Policy::new(format!("calm-{number}"), Quota::per_second(1_000)))
+        .collect();
+    let limiter = RateLimiter::new(store.clone(), []).expect("no policies");
+    for number in 0..1_000 {
+        check(&limiter, &[flooded.charge(key(number)).cost(10)]);
+    }
+    assert!(store.crowded() > 0);
+    for policy in &policies {
+        let decision = check(&limiter, &[policy.charge(key(5_000))]);
+        assert!(decision.is_allowed(), "{}", policy.name());
+        clock.advance(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn threads_together_admit_exactly_the_burst() {
     let clock = Clock::manual(START);

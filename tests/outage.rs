@@ -1,8 +1,9 @@
 //! What happens when Redis is away, slow, mute, read-only or full, and when it comes back.
 
 use std::{
+    future::Future,
     net::TcpListener,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,7 +19,7 @@ use tollgate::{
     store::{Charge, Health, Phase, Store},
 };
 
-use crate::support::{Mode, Proxy, Server};
+use crate::support::{Mode, Proxy, Server, logged};
 
 /// Longer than the default, so that a loaded machine does not look like an outage; far shorter than [`HUNG`].
 const DEADLINE: Duration = Duration::from_millis(250);
@@ -493,6 +494,114 @@ async fn abandoned_decisions_leave_nothing_behind() {
     );
 }
 
+// Regression: only a call that reached its own deadline was counted, so a timeout around the limiter hid the outage.
+#[tokio::test]
+async fn callers_who_leave_early_do_not_hide_a_hung_server() {
+    let server = Server::start();
+    let policy = Policy::new("impatient", Quota::per_hour(1_000_000));
+    let limiter = limiter(server.url(), &policy);
+    let charge = policy.charge(Key::new("ada"));
+    check(&limiter, &[charge]).await;
+    server.pause();
+    let started = Instant::now();
+    while !is_degraded(&limiter) {
+        let _ = tokio::time::timeout(DEADLINE / 10, limiter.check(&[charge])).await;
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "nobody notices"
+        );
+    }
+    let decision = limiter
+        .check(&[charge])
+        .now_or_later()
+        .expect("no wait")
+        .expect("a decision");
+    assert_eq!(decision.counted_by(), CountedBy::Local);
+    server.resume();
+    until_steady(&limiter).await;
+}
+
+/// A runtime that runs only while somebody blocks on it.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+// Regression: a dial whose task was dropped before its first poll left its lane dialling for ever.
+#[test]
+fn dial_that_went_with_its_runtime_is_made_again() {
+    let server = Server::start();
+    let policy = Policy::new("restarted", Quota::per_hour(10));
+    let store = RedisStore::builder(server.url())
+        .deadline(HUNG)
+        .build()
+        .expect("a usable store");
+    let limiter = RateLimiter::new(store, [policy.clone()]).expect("a usable policy");
+    let first = runtime();
+    first.block_on(async {
+        let mut answer = limiter.check(&[policy.charge(Key::new("ada"))]);
+        let once = std::future::poll_fn(|context| {
+            let _ = std::pin::Pin::new(&mut answer).poll(context);
+            std::task::Poll::Ready(())
+        });
+        once.await;
+    });
+    drop(first);
+    let decision = runtime().block_on(limiter.check(&[policy.charge(Key::new("ada"))]));
+    assert!(decision.expect("a decision").is_allowed());
+}
+
+// Regression: a prober on a runtime that nobody drives kept all others from probing.
+#[test]
+fn prober_that_nobody_drives_is_replaced() {
+    let mut server = Server::start();
+    let policy = Policy::new("undriven", Quota::per_hour(1_000_000));
+    let limiter = limiter(server.url(), &policy);
+    let charge = policy.charge(Key::new("ada"));
+    let idle = runtime();
+    server.kill();
+    idle.block_on(until_degraded(&limiter, &[charge]));
+    server.restart();
+    runtime().block_on(async {
+        let started = Instant::now();
+        while is_degraded(&limiter) {
+            check(&limiter, &[charge]).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "never recovered"
+            );
+        }
+        assert_eq!(
+            check(&limiter, &[charge]).await.counted_by(),
+            CountedBy::Shared
+        );
+    });
+    drop(idle);
+}
+
+// Regression: an error that waiting does not cure never opened the breaker, so each decision dialled.
+#[tokio::test]
+async fn server_that_refuses_every_connection_is_given_up() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = Policy::new("no-such-database", Quota::per_hour(1_000_000));
+    let limiter = limiter(format!("{}/99", proxy.url()), &policy);
+    let charge = policy.charge(Key::new("ada"));
+    until_degraded(&limiter, &[charge]).await;
+    let before = proxy.connections();
+    for _ in 0..2_000 {
+        check(&limiter, &[charge]).await;
+    }
+    assert!(
+        proxy.connections() - before <= 4,
+        "{} connections",
+        proxy.connections() - before
+    );
+}
+
 #[tokio::test]
 async fn outage_opens_no_storm_of_connections() {
     let server = Server::start();
@@ -606,33 +715,9 @@ async fn malformed_replies_are_errors_and_never_panics() {
     }
 }
 
-/// Log lines of one thread.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn each_transition_is_logged_once_and_requests_never() {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(move || writer.clone())
-        .with_ansi(false)
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    logged();
     let mut server = Server::start();
     let policy = Policy::new("logged", Quota::per_hour(3));
     let limiter = limiter(server.url(), &policy);
@@ -654,17 +739,8 @@ async fn each_transition_is_logged_once_and_requests_never() {
     for _ in 0..50 {
         check(&limiter, &[charge]).await;
     }
-    let text = lines
-        .0
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
-    let text = String::from_utf8(text).expect("text");
-    let ours: Vec<&str> = text
-        .lines()
-        .filter(|line| line.contains("tollgate"))
-        .collect();
-    assert_eq!(ours.len(), 2, "{text}");
-    assert!(ours[0].contains("steady => degraded"), "{text}");
-    assert!(ours[1].contains("degraded => steady"), "{text}");
+    let lines = logged();
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    assert!(lines[0].contains("steady => degraded"), "{lines:#?}");
+    assert!(lines[1].contains("degraded => steady"), "{lines:#?}");
 }

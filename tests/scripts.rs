@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use tollgate::{
     Error, ErrorKind, Key, Policy, Quota, RateLimiter,
+    clock::{Clock, Timestamp},
     remote::{RedisStore, Script},
 };
 
@@ -209,6 +210,9 @@ async fn foreign_value_is_refused_and_left_alone() {
         ("hexadecimal", "0x60A24181E4000A"),
         ("negative", "-700000000000000"),
         ("long", "17000000000000000"),
+        // Regression: times that no bucket reaches were believed, and froze their key for centuries.
+        ("far-ahead", "8999999999999999"),
+        ("beyond-doubles", "9999999999999999"),
     ];
     for (name, value) in values {
         let key = format!("tollgate:{{{name}}}:foreign");
@@ -264,6 +268,36 @@ async fn prefix_keeps_two_applications_apart() {
 }
 
 #[tokio::test]
+async fn client_clock_that_cannot_be_stored_is_an_error() {
+    let server = Server::start();
+    let policy = Policy::new("early", Quota::per_day(1));
+    let clock = Clock::manual(Timestamp::from_micros(999_999_999_999_999));
+    let store = RedisStore::builder(server.url())
+        .client_time(clock.clone())
+        .deadline(Duration::from_secs(10));
+    let limiter = RateLimiter::new(store.build().expect("a usable store"), [policy.clone()])
+        .expect("a usable policy");
+    let charge = policy.charge(Key::new("ada"));
+    let error = limiter.check(&[charge]).await.expect_err("fifteen digits");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    clock.advance(Duration::from_micros(1));
+    assert!(
+        limiter
+            .check(&[charge])
+            .await
+            .expect("a decision")
+            .is_allowed()
+    );
+    assert!(
+        !limiter
+            .check(&[charge])
+            .await
+            .expect("a decision")
+            .is_allowed()
+    );
+}
+
+#[tokio::test]
 async fn server_counts_by_its_own_time() {
     let server = Server::start();
     let policy = Policy::new("timed", Quota::per_day(1));
@@ -282,4 +316,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "5eb93a58da35d6ae23a8d4f1d012616255980bd0";
+const DECIDE_HASH: &str = "77291b6fbdb48739b07efb03acfd2489c21ccf4b";

@@ -78,7 +78,10 @@ impl TokenBucket {
         };
         // A TAT between lattice points can lose up to a microsecond against them while the burst is taken unit by unit.
         let slack = u64::from(units > 1);
-        match bucket.at_checked(quota.capacity()).map(|span| span + slack) {
+        match bucket
+            .at_checked(quota.capacity())
+            .and_then(|span| span.checked_add(slack))
+        {
             Some(span) if span <= LONGEST_SPAN => Ok(Self { span, ..bucket }),
             _ => refuse("burst takes over 35 years to refill: lower it"),
         }

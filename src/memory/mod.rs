@@ -36,6 +36,7 @@
 
 mod builder;
 mod fingerprint;
+mod pools;
 mod shard;
 mod store;
 mod table;

@@ -4,6 +4,7 @@ use crate::{clock::Timestamp, policy::Charge};
 
 use super::{
     fingerprint::{Fingerprint, Fingerprinter},
+    pools::Pools,
     table::{Place, Table},
 };
 
@@ -11,8 +12,10 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Shard {
     table: Table,
-    /// TATs of buckets that hold the debt of all keys that got no slot; made when first needed.
-    pools: Option<Box<[u64; POOLS]>>,
+    /// The debt of all keys that got no slot.
+    pools: Pools,
+    /// Whether a key ever got no slot.
+    is_crowded: bool,
 }
 
 /// A charge as the store looks it up.
@@ -27,7 +30,8 @@ impl Shard {
     pub(super) fn new(max_slots: usize) -> Self {
         Self {
             table: Table::new(max_slots),
-            pools: None,
+            pools: Pools::default(),
+            is_crowded: false,
         }
     }
 
@@ -44,28 +48,34 @@ impl Shard {
         (place, tat)
     }
 
-    /// Stores a TAT. `false` when it went to a shared bucket.
+    /// Whether a key that was looked up will be counted in its policy's shared bucket.
+    pub(super) fn pools(&self, place: Place) -> bool {
+        self.is_crowded && place == Place::Crowded
+    }
+
+    /// Stores a charge that moves the TAT from `before` to `after`. `false` when it went to a shared bucket.
     #[inline]
     pub(super) fn write(
         &mut self,
-        place: Place,
         asked: &Asked<'_>,
-        tat: u64,
+        (place, before): (Place, u64),
+        after: u64,
         now: Timestamp,
     ) -> bool {
         if let Place::Found(index) = place {
-            self.table.set(index, tat);
+            self.table.set(index, after);
             return true;
         }
-        if self.table.insert(asked.fingerprint, tat, now.as_micros()) {
+        let now = now.as_micros();
+        if self.table.insert(asked.fingerprint, after, now) {
             return true;
         }
-        let pool = &mut self.pools.get_or_insert_with(|| Box::new([0; POOLS]))[asked.pool()];
-        *pool = tat.max(*pool);
+        self.is_crowded = true;
+        self.pools.add(asked.policy(), now, after - before.max(now));
         false
     }
 
-    /// Forgets a key's debt.
+    /// Forgets a key's debt. What was counted in a shared bucket stays: nobody knows whose it is.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
         if let Place::Found(index) = self.table.find(fingerprint, 0) {
             self.table.set(index, 0);
@@ -83,23 +93,16 @@ impl Shard {
     /// What a key without a slot may owe at most: it may have been counted in its policy's shared bucket.
     #[inline]
     fn pooled_debt(&self, asked: &Asked<'_>, now: Timestamp) -> u64 {
-        let Some(pools) = &self.pools else { return 0 };
-        // Another policy may share the pool and owe for longer; this one's keys never owe beyond its span.
-        let most = now.as_micros() + asked.charge.policy().bucket().span();
-        pools[asked.pool()].min(most)
+        if !self.is_crowded {
+            return 0;
+        }
+        let span = asked.charge.policy().bucket().span();
+        self.pools.debt(asked.policy(), now.as_micros(), span)
     }
 }
 
 impl Asked<'_> {
-    fn pool(&self) -> usize {
-        let number = self.fingerprinter.of_policy(self.charge.policy().name());
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "only the low bits are used"
-        )]
-        let pool = number as usize % POOLS;
-        pool
+    fn policy(&self) -> u64 {
+        self.fingerprinter.of_policy(self.charge.policy().name())
     }
 }
-
-const POOLS: usize = 64;

@@ -17,7 +17,7 @@ use crate::{
     error::Error,
     key::Key,
     policy::{Charge, Policy},
-    state::CountedBy,
+    state::{CountedBy, PolicyName},
     store::{Answer, Store},
     sync::Mutex,
     telemetry,
@@ -135,7 +135,8 @@ impl MemoryStore {
         let mut shard = self.lock(self.shard_of(asked.fingerprint));
         let (place, tat) = shard.find(&asked, now);
         let judgement = charge.policy().bucket().judge(tat, now, charge.units());
-        let told_apart = judgement.tat == tat || shard.write(place, &asked, judgement.tat, now);
+        let told_apart =
+            judgement.tat == tat || shard.write(&asked, (place, tat), judgement.tat, now);
         drop(shard);
         self.note_crowding(told_apart);
         let state = charge.state(judgement.admitted, judgement.tat, now);
@@ -147,33 +148,62 @@ impl MemoryStore {
             charges.iter().map(|charge| self.asked(charge)).collect();
         let now = self.shared.clock.now();
         let mut shards = self.lock_all(&asked);
-        let judged: SmallVec<[(u64, Judgement); 4]> = asked
-            .iter()
-            .map(|asked| {
-                let (_, tat) = shards.of(self.shard_of(asked.fingerprint)).find(asked, now);
-                let bucket = asked.charge.policy().bucket();
-                (tat, bucket.judge(tat, now, asked.charge.units()))
-            })
-            .collect();
-        let admitted = judged.iter().all(|(_, judgement)| judgement.admitted);
+        let mut judged: SmallVec<[Judged; 4]> = SmallVec::new();
+        for one in &asked {
+            let shard = self.shard_of(one.fingerprint);
+            let (place, mut before) = shards.of(shard).find(one, now);
+            let pool = shards
+                .of(shard)
+                .pools(place)
+                .then(|| (shard, *one.charge.policy().name()));
+            // Newcomers of one policy that share a bucket also share what this decision takes of it.
+            if let Some(sharer) = judged
+                .iter()
+                .rev()
+                .find(|other| pool.is_some() && other.pool == pool)
+            {
+                before = sharer.judgement.tat;
+            }
+            let judgement = one
+                .charge
+                .policy()
+                .bucket()
+                .judge(before, now, one.charge.units());
+            judged.push(Judged {
+                pool,
+                before,
+                judgement,
+            });
+        }
+        let admitted = judged.iter().all(|judged| judged.judgement.admitted);
         if admitted {
-            for (asked, (before, judgement)) in asked.iter().zip(&judged) {
+            for (
+                asked,
+                Judged {
+                    before, judgement, ..
+                },
+            ) in asked.iter().zip(&judged)
+            {
                 let shard = shards.of(self.shard_of(asked.fingerprint));
                 // An earlier write of this decision may have moved the slots of its shard: look again.
                 let (place, _) = shard.find(asked, now);
-                let told_apart =
-                    judgement.tat == *before || shard.write(place, asked, judgement.tat, now);
+                let told_apart = judgement.tat == *before
+                    || shard.write(asked, (place, *before), judgement.tat, now);
                 self.note_crowding(told_apart);
             }
         }
         drop(shards);
-        let states = charges
-            .iter()
-            .zip(&judged)
-            .map(|(charge, (before, judgement))| {
+        let states = charges.iter().zip(&judged).map(
+            |(
+                charge,
+                Judged {
+                    before, judgement, ..
+                },
+            )| {
                 let tat = if admitted { judgement.tat } else { *before };
                 charge.state(judgement.admitted, tat, now)
-            });
+            },
+        );
         Decision::new(CountedBy::Memory, now, states)
     }
 
@@ -224,6 +254,16 @@ impl Store for MemoryStore {
         shard.reset(fingerprint);
         Answer::ready(Ok::<(), Error>(()))
     }
+}
+
+// === Judged ===
+
+/// One charge of a decision about several, before it is known whether all are admitted.
+struct Judged {
+    /// The shared bucket that it falls on, if it does: shard and policy.
+    pool: Option<(usize, PolicyName)>,
+    before: u64,
+    judgement: Judgement,
 }
 
 // === Locked ===

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::atomic::AtomicUsize, time::Duration};
 
-use deadpool_redis::{Manager, Pool, Runtime, Timeouts};
+use deadpool_redis::{Manager, Pool, Runtime};
 use redis::{
     AsyncConnectionConfig, IntoConnectionInfo,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
@@ -75,7 +75,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long each phase of getting a connection may take (pool, dial and handshake, check).
+    /// Sets how long getting a connection may take in all: pool, dial and handshake.
     ///
     /// Default: 500 ms. It happens in the background: a decision waits for it only up to its own deadline.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -85,8 +85,9 @@ impl RedisStoreBuilder {
 
     /// Takes the time from this process instead of the server, for servers that forbid `TIME` in scripts.
     ///
-    /// Default: the server's time. With clocks that differ by `d`, callers served by a slow clock wait up to `d`
-    /// longer; nobody is admitted more, since a stored time is never replaced by an older one.
+    /// Default: the server's time. With clocks that differ by `d` between instances, a key may get up to
+    /// `capacity + rate * (t + d)` in a span `t`, and callers served by a slow clock wait up to `d` longer. A stored time
+    /// is never replaced by an older one. A clock before the year 2001 or after 2286 makes decisions fail.
     pub fn client_time(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
@@ -126,14 +127,9 @@ impl RedisStoreBuilder {
         let keyspace = Keyspace::new(&self.prefix)?;
         let pool = self.pool()?;
         let lanes = self.connections.min(pool.status().max_size).max(1);
-        let timeouts = Timeouts {
-            wait: Some(self.connect_timeout),
-            create: Some(self.connect_timeout),
-            recycle: Some(self.connect_timeout),
-        };
         Ok(RedisStore::with(Shared {
             lanes: (0..lanes)
-                .map(|_| Lane::new(pool.clone(), timeouts))
+                .map(|_| Lane::new(pool.clone(), self.connect_timeout))
                 .collect(),
             turn: AtomicUsize::new(0),
             keyspace,

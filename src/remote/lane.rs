@@ -1,15 +1,23 @@
 //! A connection that is held for good and shared by all decisions.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use deadpool_redis::{Connection, Pool, PoolError, Timeouts, redis::aio::MultiplexedConnection};
 use redis::{Cmd, RedisResult, Value};
-use tokio::sync::watch;
+use tokio::{
+    runtime::{Handle, TryCurrentError},
+    sync::watch,
+    time::timeout,
+};
 
 use crate::{
+    clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
     sync::Mutex,
 };
@@ -23,7 +31,7 @@ use super::failure;
 #[derive(Debug)]
 pub(super) struct Lane {
     pool: Pool,
-    timeouts: Timeouts,
+    connect_timeout: Duration,
     generations: AtomicU64,
     state: Mutex<State>,
 }
@@ -31,7 +39,12 @@ pub(super) struct Lane {
 enum State {
     Down,
     /// One dial is under way; everybody who needs the lane waits for it.
-    Dialling(watch::Receiver<Dialled>),
+    Dialling {
+        dialled: watch::Receiver<Dialled>,
+        /// When its task must have ended, if anybody drives it.
+        until: Timestamp,
+        generation: u64,
+    },
     Up {
         connection: Connection,
         /// Which of the lane's connections it is: a late failure of an old one must not end its successor.
@@ -58,10 +71,10 @@ impl Held {
 }
 
 impl Lane {
-    pub(super) fn new(pool: Pool, timeouts: Timeouts) -> Arc<Self> {
+    pub(super) fn new(pool: Pool, connect_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             pool,
-            timeouts,
+            connect_timeout,
             generations: AtomicU64::new(0),
             state: Mutex::new(State::Down),
         })
@@ -78,11 +91,11 @@ impl Lane {
                 Ok(held) => return Ok(held),
                 Err(dialled) => dialled,
             };
-            let result = dialled
-                .wait_for(Option::is_some)
-                .await
-                .map_err(|_| Error::new(ErrorKind::Connect, "the dial to redis was abandoned"))?
-                .clone();
+            // An error here: the dial's task was dropped with its runtime. The lane is down again; dial anew.
+            let result = match dialled.wait_for(Option::is_some).await {
+                Ok(result) => result.clone(),
+                Err(_) => continue,
+            };
             if let Some(Err(error)) = result {
                 return Err(error);
             }
@@ -115,37 +128,32 @@ impl Lane {
                 connection: MultiplexedConnection::clone(connection),
                 generation: *generation,
             }),
-            State::Dialling(dialled) => Err(dialled.clone()),
-            // ## Down => Dialling
-            State::Down => {
-                let (sender, receiver) = watch::channel(None);
-                *state = State::Dialling(receiver.clone());
-                let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(Arc::clone(self).dial(sender, generation));
-                Err(receiver)
+            State::Dialling { dialled, until, .. } if Clock::system().now() < *until => {
+                Err(dialled.clone())
             }
-        }
-    }
-
-    /// ## Dialling => (Up | Down)
-    async fn dial(self: Arc<Self>, dialled: watch::Sender<Dialled>, generation: u64) {
-        // Dropped in mid-dial (the runtime ends), the guard leaves the lane down instead of dialling for ever.
-        let mut guard = Dial {
-            lane: &self,
-            done: State::Down,
-        };
-        let result = match self.pool.timeout_get(&self.timeouts).await {
-            Ok(connection) => {
-                guard.done = State::Up {
-                    connection,
+            // ## (Down | Dialling, overdue: its task is on a runtime that nobody drives) => Dialling
+            State::Down | State::Dialling { .. } => {
+                let (sender, dialled) = watch::channel(None);
+                let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+                *state = State::Dialling {
+                    dialled: dialled.clone(),
+                    until: Clock::system().now() + self.connect_timeout * 2,
                     generation,
                 };
-                Ok(())
+                drop(state);
+                // Made here and not in the task: a task that is dropped before its first poll must end the dial too.
+                let dial = Dial {
+                    lane: Arc::clone(self),
+                    generation,
+                    sender,
+                };
+                match Handle::try_current() {
+                    Ok(runtime) => drop(runtime.spawn(dial.run())),
+                    Err(error) => dial.end(Err(no_runtime(error))),
+                }
+                Err(dialled)
             }
-            Err(error) => Err(failure_to_dial(error)),
-        };
-        drop(guard);
-        dialled.send_replace(Some(result));
+        }
     }
 }
 
@@ -153,7 +161,7 @@ impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Down => "Down",
-            Self::Dialling(_) => "Dialling",
+            Self::Dialling { .. } => "Dialling",
             Self::Up { .. } => "Up",
         })
     }
@@ -161,27 +169,78 @@ impl std::fmt::Debug for State {
 
 // === Dial ===
 
-/// Ends a dial in every case.
-struct Dial<'a> {
-    lane: &'a Lane,
-    done: State,
+/// A dial under way; dropped without an end, it leaves the lane down.
+struct Dial {
+    lane: Arc<Lane>,
+    generation: u64,
+    sender: watch::Sender<Dialled>,
 }
 
-impl Drop for Dial<'_> {
+impl Dial {
+    async fn run(self) {
+        // One timeout over all phases: a pool that the application made may have no timer of its own.
+        let phases = Timeouts::new();
+        let dialled = timeout(
+            self.lane.connect_timeout,
+            self.lane.pool.timeout_get(&phases),
+        );
+        let result = match dialled.await {
+            Ok(result) => result.map_err(failure_to_dial),
+            Err(late) => Err(Error::new(
+                ErrorKind::Timeout(Phase::Connect),
+                "no connection to redis within the connect timeout",
+            )
+            .with_source(late)),
+        };
+        self.end(result);
+    }
+
+    /// ## Dialling => (Up | Down), and tells everybody who waits.
+    fn end(self, result: Result<Connection, Error>) {
+        let told = match result {
+            Ok(connection) => {
+                let generation = self.generation;
+                self.leave(State::Up {
+                    connection,
+                    generation,
+                });
+                Ok(())
+            }
+            Err(error) => {
+                self.leave(State::Down);
+                Err(error)
+            }
+        };
+        self.sender.send_replace(Some(told));
+    }
+
+    /// Sets the lane's state, unless the dial was overdue and another has taken its place.
+    fn leave(&self, next: State) {
+        let mut state = self.lane.state.lock();
+        if matches!(&*state, State::Dialling { generation, .. } if *generation == self.generation) {
+            *state = next;
+        }
+    }
+}
+
+impl Drop for Dial {
     fn drop(&mut self) {
-        *self.lane.state.lock() = std::mem::replace(&mut self.done, State::Down);
+        self.leave(State::Down);
     }
 }
 
 fn failure_to_dial(error: PoolError) -> Error {
     match error {
         PoolError::Backend(error) => failure::classify(error),
-        PoolError::Timeout(_) => Error::new(
-            ErrorKind::Timeout(Phase::Connect),
-            "no connection to redis within the connect timeout",
-        )
-        .with_source(error),
         error => Error::new(ErrorKind::Connect, "the pool gave no connection to redis")
             .with_source(error),
     }
+}
+
+fn no_runtime(error: TryCurrentError) -> Error {
+    Error::new(
+        ErrorKind::Connect,
+        "no tokio runtime: ask for decisions inside of one",
+    )
+    .with_source(error)
 }

@@ -40,8 +40,8 @@
 //! # What a clock step does
 //!
 //! Times come from the server. When its clock is set back, or a replica whose clock is behind takes over, keys in
-//! debt wait that much longer; nobody gains. With [`RedisStoreBuilder::client_time`] the same holds between instances
-//! whose clocks differ.
+//! debt wait that much longer; nobody gains. What clocks that differ between instances do with
+//! [`RedisStoreBuilder::client_time`] is said there.
 //!
 //! # What a failover does
 //!

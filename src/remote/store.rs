@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, Timestamp},
     decision::Decision,
     error::{Error, ErrorKind, Phase},
     key::Key,
@@ -61,9 +61,16 @@ impl RedisStore {
         }
     }
 
-    fn request(&self, charges: &[Charge<'_>]) -> Request {
+    /// The caller's time for a script call: `None` to take the server's.
+    fn now(&self) -> Result<Option<Timestamp>, Error> {
         let now = self.shared.clock.as_ref().map(Clock::now);
-        Request::decide(&self.shared.keyspace, charges, now)
+        match now {
+            Some(now) if !STORABLE.contains(&now.as_micros()) => Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "the clock given with client_time stands before 2001 or after 2286: set it right",
+            )),
+            now => Ok(now),
+        }
     }
 }
 
@@ -74,11 +81,15 @@ impl Store for RedisStore {
             return Answer::ready(Ok(Decision::new(crate::state::CountedBy::Shared, now, [])));
         }
         let shared = Arc::clone(&self.shared);
-        let request = self.request(charges);
+        let request = match self.now() {
+            Ok(now) => Request::decide(&self.shared.keyspace, charges, now),
+            Err(error) => return Answer::ready(Err(error)),
+        };
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         Answer::later(async move {
-            let reply = shared.run(request).await?;
-            wire::decision(&charges, &reply)
+            shared
+                .run(request, |reply| wire::decision(&charges, &reply))
+                .await
         })
     }
 
@@ -88,22 +99,28 @@ impl Store for RedisStore {
         Answer::later(async move {
             let command = redis::cmd("DEL").arg(key.as_slice()).to_owned();
             let delete = async |held: &mut Held| held.send(&command).await;
-            shared.within_deadline(delete).await.map(drop)
+            shared.within_deadline(delete, |_| Ok(())).await
         })
     }
 
     fn probe(&self) -> Answer<()> {
         let shared = Arc::clone(&self.shared);
-        let now = self.shared.clock.as_ref().map(Clock::now);
-        let request = Request::probe(&self.shared.keyspace, now);
-        Answer::later(async move { shared.run(request).await.map(drop) })
+        let request = match self.now() {
+            Ok(now) => Request::probe(&self.shared.keyspace, now),
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        Answer::later(async move { shared.run(request, |reply| wire::probed(&reply)).await })
     }
 }
 
 impl Shared {
     /// Runs the decision script.
-    async fn run(&self, request: Request) -> Result<Value, Error> {
-        self.within_deadline(async |held: &mut Held| {
+    async fn run<T>(
+        &self,
+        request: Request,
+        read: impl FnOnce(Value) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let call = async |held: &mut Held| {
             let command = request.complete(Script::DECIDE.by_hash());
             match held.send(&command).await {
                 // A new, restarted or flushed server: nothing was done, so asking again is safe.
@@ -113,42 +130,47 @@ impl Shared {
                 }
                 result => result,
             }
-        })
-        .await
+        };
+        self.within_deadline(call, read).await
     }
 
     /// Does something on a lane, and gives the lane's connection up when it is to blame for the failure.
-    async fn within_deadline(
+    async fn within_deadline<T>(
         &self,
         call: impl AsyncFnOnce(&mut Held) -> Result<Value, RedisError>,
-    ) -> Result<Value, Error> {
+        read: impl FnOnce(Value) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let (lane, held) = self.lane();
         let mut used = None;
-        let result = timeout(self.deadline, async {
+        let replied = timeout(self.deadline, async {
             let mut held = match held {
                 Some(held) => held,
                 None => lane.hold().await?,
             };
             used = Some(held.generation);
-            Ok::<_, Error>(call(&mut held).await)
+            Ok(call(&mut held).await)
         })
         .await;
-        match (result, used) {
-            (Ok(Ok(Ok(value))), _) => Ok(value),
-            (Ok(Ok(Err(error))), used) => {
-                if let Some(generation) = used.filter(|_| failure::breaks_connection(&error)) {
-                    lane.break_off(generation);
-                }
-                Err(failure::classify(error))
+        let (result, is_broken) = match replied {
+            Ok(Ok(Ok(value))) => {
+                let result = read(value);
+                // Another reply than the one asked for: requests and replies may have got out of step.
+                let is_broken = result.is_err();
+                (result, is_broken)
             }
-            (Ok(Err(error)), _) => Err(error),
-            (Err(_), Some(generation)) => {
-                // On a half-open connection the reply never comes: the next decision needs another.
-                lane.break_off(generation);
-                Err(self.late(Phase::Reply))
+            Ok(Ok(Err(error))) => {
+                let is_broken = failure::breaks_connection(&error);
+                (Err(failure::classify(error)), is_broken)
             }
-            (Err(_), None) => Err(self.late(Phase::Connect)),
+            Ok(Err(error)) => (Err(error), false),
+            // On a half-open connection the reply never comes: the next decision needs another.
+            Err(_) if used.is_some() => (Err(self.late(Phase::Reply)), true),
+            Err(_) => (Err(self.late(Phase::Connect)), false),
+        };
+        if let Some(generation) = used.filter(|_| is_broken) {
+            lane.break_off(generation);
         }
+        result
     }
 
     /// The lanes take turns. One without a connection dials and is passed over meanwhile, unless none has one.
@@ -172,3 +194,6 @@ impl Shared {
         )
     }
 }
+
+/// Times of 16 digits, which is what the script stores.
+const STORABLE: std::ops::Range<u64> = 1_000_000_000_000_000..10_000_000_000_000_000;

@@ -114,12 +114,6 @@ fn push_form(arguments: &mut SmallVec<[Argument; 8]>, form: Form) {
 
 /// Reads the reply to a request with these charges.
 pub(super) fn decision(charges: &[OwnedCharge], reply: &Value) -> Result<Decision, Error> {
-    let malformed = || {
-        Error::new(
-            ErrorKind::Protocol,
-            "the decision script answered in a shape that tollgate does not know: is something between it and the server?",
-        )
-    };
     let Value::Array(items) = reply else {
         return Err(malformed());
     };
@@ -138,6 +132,21 @@ pub(super) fn decision(charges: &[OwnedCharge], reply: &Value) -> Result<Decisio
         .zip(verdicts)
         .map(|(charge, verdict)| charge.borrow().state(verdict[0] == 1, verdict[1], now));
     Ok(Decision::new(CountedBy::Shared, now, states))
+}
+
+/// Reads the reply to a probe, which is always admitted.
+pub(super) fn probed(reply: &Value) -> Result<(), Error> {
+    match reply {
+        Value::Array(items) if items.get(1) == Some(&Value::Int(1)) => Ok(()),
+        _ => Err(malformed()),
+    }
+}
+
+fn malformed() -> Error {
+    Error::new(
+        ErrorKind::Protocol,
+        "the decision script answered in a shape that tollgate does not know: is something between it and the server?",
+    )
 }
 
 /// A whole number within what the script can count with.

@@ -25,7 +25,13 @@ enum State {
 /// How a call to the store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    Answered { after: Duration },
+    /// The caller left before there was an answer.
+    Abandoned {
+        after: Duration,
+    },
+    Answered {
+        after: Duration,
+    },
     Failed,
 }
 
@@ -63,12 +69,20 @@ impl Breaker {
         let State::Closed(window) = &mut *state else {
             return false;
         };
-        let is_bad = match call {
-            Call::Answered { after } => self.is_slow(after),
-            Call::Failed => true,
+        let (is_bad, is_failure) = match call {
+            // Callers who leave early say nothing by themselves; many of them, and no answer to anybody, do.
+            Call::Abandoned { after } => match window.unanswered(now, after, self.slow * 2) {
+                true => (true, true),
+                false => return false,
+            },
+            Call::Answered { after } => (self.is_slow(after), false),
+            Call::Failed => (true, true),
         };
-        window.count(now, is_bad, call == Call::Failed);
-        if !window.is_too_bad() {
+        window.count(now, is_bad, is_failure);
+        if matches!(call, Call::Answered { .. }) {
+            window.unanswered_since = None;
+        }
+        if !window.is_too_bad(now, self.slow * 2) {
             // ## Closed => Closed
             return false;
         }
@@ -93,6 +107,10 @@ impl Breaker {
 struct Window {
     buckets: [Bucket; BUCKETS],
     failures_in_a_row: u32,
+    /// When the first failure of the row was.
+    failing_since: Timestamp,
+    /// When the first of the callers asked who left without an answer, if nobody has had one since.
+    unanswered_since: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,13 +122,8 @@ struct Bucket {
 
 impl Window {
     fn count(&mut self, now: Timestamp, is_bad: bool, is_failure: bool) {
-        self.failures_in_a_row = if is_failure {
-            self.failures_in_a_row + 1
-        } else {
-            0
-        };
+        self.note_failure(now, is_failure);
         let second = now.as_micros() / 1_000_000;
-        // The newest second that was counted: old buckets are judged against it, not against a clock.
         let index = usize::try_from(second % BUCKETS as u64).expect("below ten");
         let bucket = &mut self.buckets[index];
         if bucket.second != second {
@@ -123,8 +136,28 @@ impl Window {
         bucket.bad = bucket.bad.saturating_add(u32::from(is_bad));
     }
 
-    fn is_too_bad(&self) -> bool {
-        if self.failures_in_a_row >= FAILURES_IN_A_ROW {
+    fn note_failure(&mut self, now: Timestamp, is_failure: bool) {
+        if !is_failure {
+            self.failures_in_a_row = 0;
+            return;
+        }
+        if self.failures_in_a_row == 0 {
+            self.failing_since = now;
+        }
+        self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
+    }
+
+    /// Whether nobody has had an answer for longer than a decision may take, this abandoned one included.
+    fn unanswered(&mut self, now: Timestamp, after: Duration, deadline: Duration) -> bool {
+        let asked = now - after;
+        let since = *self.unanswered_since.get_or_insert(asked);
+        now.since(since) > deadline
+    }
+
+    /// Several callers may fail by one stall, so a row must also last.
+    fn is_too_bad(&self, now: Timestamp, deadline: Duration) -> bool {
+        if self.failures_in_a_row >= FAILURES_IN_A_ROW && now.since(self.failing_since) >= deadline
+        {
             return true;
         }
         let newest = self
@@ -164,15 +197,56 @@ mod tests {
         Timestamp::from_micros(1_700_000_000_000_000 + second * 1_000_000)
     }
 
+    /// A little more than the deadline after the start of the second.
+    fn late(second: u64) -> Timestamp {
+        at(second) + SLOW * 2
+    }
+
     #[test]
     fn opens_at_the_fifth_failure_in_a_row_and_tells_one_caller() {
         let breaker = Breaker::new(SLOW);
         let told: Vec<bool> = (0..7)
-            .map(|_| breaker.record(Call::Failed, at(0)))
+            .map(|call| breaker.record(Call::Failed, if call == 0 { at(0) } else { late(0) }))
             .collect();
         assert_eq!(told, [false, false, false, false, true, false, false]);
         assert!(breaker.is_open());
-        assert_eq!(breaker.open_since(), Some(at(0)));
+        assert_eq!(breaker.open_since(), Some(late(0)));
+    }
+
+    #[test]
+    fn one_stall_that_fails_several_callers_is_no_outage() {
+        let breaker = Breaker::new(SLOW);
+        for _ in 0..15 {
+            assert!(!breaker.record(Call::Failed, at(0)));
+        }
+        assert!(!breaker.record(QUICK, at(0)));
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn callers_who_leave_open_it_when_nobody_gets_an_answer() {
+        let breaker = Breaker::new(SLOW);
+        let left = Call::Abandoned {
+            after: Duration::from_millis(10),
+        };
+        // For a whole deadline nothing is made of it; then it counts, as a row that lasts.
+        let opened =
+            (0..40).position(|call| breaker.record(left, at(0) + Duration::from_millis(10) * call));
+        let opened = opened.expect("given up");
+        assert!((8..=16).contains(&opened), "{opened}");
+    }
+
+    #[test]
+    fn callers_who_leave_say_nothing_while_others_get_answers() {
+        let breaker = Breaker::new(SLOW);
+        let left = Call::Abandoned {
+            after: Duration::from_millis(10),
+        };
+        for call in 0..200 {
+            let now = at(0) + Duration::from_millis(10) * call;
+            assert!(!breaker.record(left, now));
+            assert!(!breaker.record(QUICK, now));
+        }
     }
 
     #[test]
@@ -214,9 +288,11 @@ mod tests {
     #[test]
     fn closes_with_a_clean_record() {
         let breaker = Breaker::new(SLOW);
-        for _ in 0..5 {
-            breaker.record(Call::Failed, at(0));
+        breaker.record(Call::Failed, at(0));
+        for _ in 0..4 {
+            breaker.record(Call::Failed, late(0));
         }
+        assert!(breaker.is_open());
         breaker.close();
         assert!(!breaker.is_open());
         assert_eq!(breaker.open_since(), None);

@@ -40,6 +40,9 @@ pub(super) fn decide(local: &dyn Store, charges: &[Charge<'_>], now: Timestamp) 
     let Ok(Ok(decision)) = local.decide(&counted).now_or_later() else {
         return refuse(charges, now);
     };
+    if decision.states().len() != counted.len() {
+        return refuse(charges, now);
+    }
     let mut states = decision.states().iter();
     let states = charges.iter().map(|charge| match choice(charge) {
         OnOutage::Local => *states.next().expect("one state per charge"),

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,8 +17,8 @@ use crate::{
     error::{Error, ErrorKind, Phase},
     key::Key,
     policy::{Charge, OwnedCharge, Policy},
+    state::CountedBy,
     store::{Answer, Health, Store},
-    sync::Mutex,
     telemetry,
 };
 
@@ -40,14 +40,14 @@ pub struct ResilientStore {
 pub(super) struct Shared {
     pub(super) prober: Prober,
     pub(super) clock: Clock,
+    pub(super) deadline: Duration,
     primary: Arc<dyn Store>,
-    deadline: Duration,
     local: Arc<dyn Store>,
     breaker: Breaker,
     /// Decisions made without the primary.
     decisions: AtomicU64,
-    /// Kinds of lasting errors that were reported.
-    reported: Mutex<SmallVec<[ErrorKind; 4]>>,
+    /// Whether a foreign value was reported.
+    warned: AtomicBool,
 }
 
 impl ResilientStore {
@@ -68,31 +68,27 @@ impl ResilientStore {
 impl Store for ResilientStore {
     fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
         let shared = &self.shared;
+        if charges.is_empty() {
+            return Answer::ready(Ok(Decision::new(CountedBy::Shared, shared.clock.now(), [])));
+        }
         if shared.breaker.is_open() {
             if !shared.prober.is_running() {
                 probe::start(shared);
             }
             return Answer::ready(Ok(shared.decide_without(charges)));
         }
-        let asked = shared.clock.now();
         let answer = shared.primary.decide(charges);
         let shared = Arc::clone(shared);
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         Answer::later(async move {
-            match bounded(shared.deadline, answer).await {
-                Ok(decision) => {
-                    let now = shared.clock.now();
-                    let after = now.since(asked);
-                    shared.record(Call::Answered { after }, now, None);
-                    Ok(decision)
-                }
-                Err(error) => {
-                    shared.note(&error);
-                    let charges: SmallVec<[Charge<'_>; 2]> =
-                        charges.iter().map(OwnedCharge::borrow).collect();
-                    Ok(shared.decide_without(&charges))
-                }
-            }
+            let asked = Asked::new(shared);
+            let result = bounded(asked.shared.deadline, answer).await;
+            let shared = asked.answered(&result);
+            result.or_else(|_| {
+                let charges: SmallVec<[Charge<'_>; 2]> =
+                    charges.iter().map(OwnedCharge::borrow).collect();
+                Ok(shared.decide_without(&charges))
+            })
         })
     }
 
@@ -153,18 +149,13 @@ impl Shared {
         outage::decide(&*self.local, charges, self.clock.now())
     }
 
-    /// Counts a failure, or reports an error that waiting does not cure.
+    /// Counts a failure, or reports an error that says nothing about the store.
     fn note(self: &Arc<Self>, error: &Error) {
-        if error.is_transient() {
+        if error.kind() != ErrorKind::ForeignValue {
             self.record(Call::Failed, self.clock.now(), Some(error));
-            return;
-        }
-        let mut reported = self.reported.lock();
-        if !reported.contains(&error.kind()) {
-            reported.push(error.kind());
+        } else if !self.warned.swap(true, Ordering::Relaxed) {
             telemetry::warn(format_args!(
-                "the shared store cannot decide ({:?}): {}; its policies do what their outage choice says",
-                error.kind(),
+                "one key cannot be decided on: {}; its policies do what their outage choice says",
                 Chain(error)
             ));
         }
@@ -175,6 +166,9 @@ impl Shared {
             return;
         }
         match error {
+            None if matches!(call, Call::Abandoned { .. }) => telemetry::warn(format_args!(
+                "steady => degraded: no answer to anybody, and callers do not wait for the deadline"
+            )),
             Some(error) => telemetry::warn(format_args!("steady => degraded: {}", Chain(error))),
             None => telemetry::warn(format_args!(
                 "steady => degraded: half of the decisions take longer than {:?}",
@@ -182,6 +176,50 @@ impl Shared {
             )),
         }
         probe::start(self);
+    }
+}
+
+// === Asked ===
+
+/// A call that is under way: dropped before its answer, it is counted as abandoned.
+struct Asked {
+    shared: Arc<Shared>,
+    at: Timestamp,
+    is_answered: bool,
+}
+
+impl Asked {
+    fn new(shared: Arc<Shared>) -> Self {
+        let at = shared.clock.now();
+        Self {
+            shared,
+            at,
+            is_answered: false,
+        }
+    }
+
+    /// Counts how the call ended.
+    fn answered(mut self, result: &Result<Decision, Error>) -> Arc<Shared> {
+        self.is_answered = true;
+        match result {
+            Ok(_) => {
+                let now = self.shared.clock.now();
+                let after = now.since(self.at);
+                self.shared.record(Call::Answered { after }, now, None);
+            }
+            Err(error) => self.shared.note(error),
+        }
+        Arc::clone(&self.shared)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let now = self.shared.clock.now();
+            let after = now.since(self.at);
+            self.shared.record(Call::Abandoned { after }, now, None);
+        }
     }
 }
 
@@ -235,7 +273,7 @@ impl ResilientStoreBuilder {
                 prober: Prober::default(),
                 clock: self.clock,
                 decisions: AtomicU64::new(0),
-                reported: Mutex::new(SmallVec::new()),
+                warned: AtomicBool::new(false),
             }),
         })
     }
