@@ -10,12 +10,15 @@
 --   'w' 6000000 54000000 -> admitted, TAT 1700000006000000
 
 algorithms['w'] = function(key, now, at)
-  local tat = stored_time(key, now) or 0
-  local from = tat > now and tat or now
+  local tat = stored_time(key, now)
+  if not tat then
+    return nil, 0, 0, 0, 2
+  end
   local increment, tolerance = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   if increment == 0 then
     return tolerance >= 0, tat, tat, 0, 2
   end
+  local from = tat > now and tat or now
   if from - now > tolerance then
     return false, tat, tat, 0, 2
   end
@@ -24,12 +27,14 @@ algorithms['w'] = function(key, now, at)
 end
 
 algorithms['l'] = function(key, now, at)
+  local tat = stored_time(key, now)
+  if not tat then
+    return nil, 0, 0, 0, 4
+  end
   local cost, units = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   local micros, span = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   -- Products of units and micros stay below 2^52, and so does cost: the quota was refused otherwise.
   assert(units * micros < 4503599627370496, 'token bucket: rate too fine for doubles')
-  local tat = stored_time(key, now) or 0
-  local from = tat > now and tat or now
   if cost == 0 then
     return true, tat, tat, 0, 4
   end
@@ -37,6 +42,7 @@ algorithms['l'] = function(key, now, at)
     return false, tat, tat, 0, 4
   end
   -- The lattice point at or before the TAT, and how far the one `cost` further on lies from it.
+  local from = tat > now and tat or now
   local point = floor((from % micros) * units / micros)
   local target = point + cost
   local periods = floor(target / units)

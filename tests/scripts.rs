@@ -1,10 +1,11 @@
 //! The scripts as files, as commands, and as Redis sees them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use redis::Value;
+use tokio::task::JoinSet;
 use tollgate::{
-    Error, ErrorKind, Key, Policy, Quota, RateLimiter,
+    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     clock::{Clock, Timestamp},
     remote::{RedisStore, Script},
 };
@@ -231,6 +232,64 @@ async fn foreign_value_is_refused_and_left_alone() {
     assert_eq!(error.kind(), ErrorKind::ForeignValue, "{error:?}");
 }
 
+// Regression: an error in one group failed the whole call, after earlier groups had been charged.
+#[test]
+fn foreign_value_in_one_group_leaves_the_others_decided() {
+    let server = Server::start();
+    server.command(&["SET", "k:{bad}:p", "hello"]);
+    server.command(&["HSET", "k:{hash}:p", "field", "1"]);
+    let group = ["1", "w", "6000000", "0"];
+    let mut arguments = vec![
+        "5",
+        "k:{a}:p",
+        "k:{bad}:p",
+        "k:{hash}:p",
+        "k:{b}:p",
+        "k:{bad}:p",
+        "1700000000000000",
+    ];
+    arguments.extend([group, group, group].concat());
+    arguments.extend(["2", "w", "6000000", "0", "w", "6000000", "0"]);
+    let reply = run(&server, &arguments).expect("a reply");
+    let (start, spent) = (1_700_000_000_000_000, 1_700_000_006_000_000);
+    assert_eq!(reply, [start, 1, 1, spent, 2, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0]);
+    assert_eq!(
+        server.keys(),
+        ["k:{a}:p", "k:{bad}:p", "k:{hash}:p"],
+        "the last group wrote nothing"
+    );
+}
+
+#[tokio::test]
+async fn decisions_that_arrive_together_travel_together() {
+    let server = Server::start();
+    let policy = Arc::new(Policy::new("batched", Quota::per_hour(1_000)));
+    let limiter = limiter(&server, &policy);
+    limiter
+        .check(&[policy.charge(Key::new("warm"))])
+        .await
+        .expect("a decision");
+    server.flush_stats();
+    let callers: JoinSet<_> = (0..500_u64)
+        .map(|number| {
+            let (limiter, policy) = (limiter.clone(), Arc::clone(&policy));
+            async move {
+                limiter
+                    .check(&[policy.charge(Key::from(number))])
+                    .await
+                    .expect("a decision")
+            }
+        })
+        .collect();
+    assert!(callers.join_all().await.iter().all(Decision::is_allowed));
+    let calls = server.command_calls();
+    assert_eq!(
+        (calls.get("get"), calls.get("set")),
+        (Some(&500), Some(&500))
+    );
+    assert!(calls["evalsha"] <= 12, "{calls:?}");
+}
+
 #[tokio::test]
 async fn foreign_value_under_one_key_charges_none_of_the_others() {
     let server = Server::start();
@@ -316,4 +375,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "77291b6fbdb48739b07efb03acfd2489c21ccf4b";
+const DECIDE_HASH: &str = "f593f22c397f7fc8c011d70638228ba411131300";

@@ -102,9 +102,9 @@ impl Lane {
         }
     }
 
-    /// The lane's connection if it has one; if not, a dial is under way from now on.
-    pub(super) fn held(self: &Arc<Self>) -> Option<Held> {
-        self.held_or_dial().ok()
+    /// Whether the lane has a connection.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(&*self.state.lock(), State::Up { .. })
     }
 
     /// Gives up the connection of this generation, if the lane still has it.

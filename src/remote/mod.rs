@@ -1,4 +1,4 @@
-//! Counts in Redis, for the whole fleet: one atomic script call per decision.
+//! Counts in Redis, for the whole fleet: each decision is one atomic step of a script.
 //!
 //! # Examples
 //!
@@ -23,8 +23,14 @@
 //! # Waiting
 //!
 //! A decision waits at most its deadline (default 50 ms), whatever breaks: dialling, the pool, the server, the network.
-//! Connections are made in the background, one dial per lane, and are shared by all decisions; a decision never checks
-//! one out of the pool, so it costs one round trip and no PING.
+//! A few connections are held for good; a decision never checks one out of the pool, so it costs no PING. What arrives
+//! while a call is under way goes in the next one, up to 64 charges in one script call: no timer, and no delay when the
+//! connection is idle. At most 16,384 decisions wait; beyond that they fail at once.
+//!
+//! # Runtime
+//!
+//! Dials and calls run as Tokio tasks on the runtime of the decision that found them missing, so that runtime must be
+//! driven. If it is not, others take over after a few seconds.
 //!
 //! # Accuracy
 //!
@@ -52,9 +58,12 @@ mod builder;
 mod failure;
 mod keyspace;
 mod lane;
+mod queue;
 mod script;
+mod shared;
 mod store;
 mod wire;
+mod worker;
 
 pub use self::builder::RedisStoreBuilder;
 pub use self::script::Script;

@@ -14,11 +14,11 @@ use crate::{
 
 use super::keyspace::{Keyspace, WireKey};
 
-/// One request to the decision script; it can be sent by hash and, if need be, by text.
+/// The charges of one request, as the script takes them.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct Group {
     keys: SmallVec<[WireKey; 1]>,
-    arguments: SmallVec<[Argument; 8]>,
+    arguments: SmallVec<[Argument; 4]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,15 +28,10 @@ enum Argument {
     Tag(&'static str),
 }
 
-impl Request {
-    /// A request to decide these charges as one group, by the caller's time or the server's.
-    pub(super) fn decide(
-        keyspace: &Keyspace,
-        charges: &[Charge<'_>],
-        now: Option<Timestamp>,
-    ) -> Self {
+impl Group {
+    /// Charges to decide together.
+    pub(super) fn decide(keyspace: &Keyspace, charges: &[Charge<'_>]) -> Self {
         let mut arguments = SmallVec::new();
-        arguments.push(Argument::Number(now.map_or(0, Timestamp::as_micros)));
         arguments.push(Argument::Number(charges.len() as u64));
         for charge in charges {
             push_form(
@@ -44,23 +39,20 @@ impl Request {
                 charge.policy().bucket().form(charge.units()),
             );
         }
+        let key = |charge: &Charge<'_>| keyspace.of(charge.policy().name(), charge.key());
         Self {
-            keys: charges
-                .iter()
-                .map(|charge| keyspace.of(charge.policy().name(), charge.key()))
-                .collect(),
+            keys: charges.iter().map(key).collect(),
             arguments,
         }
     }
 
-    /// A request that is always admitted and writes a key of our own: it succeeds only where decisions would.
-    pub(super) fn probe(keyspace: &Keyspace, now: Option<Timestamp>) -> Self {
+    /// A charge that is always admitted and writes a key of our own: it succeeds only where decisions would.
+    pub(super) fn probe(keyspace: &Keyspace) -> Self {
         let mut arguments = SmallVec::new();
-        arguments.push(Argument::Number(now.map_or(0, Timestamp::as_micros)));
         arguments.push(Argument::Number(1));
         let always = Form::Whole {
             increment: 1,
-            tolerance: Some(1 << 50),
+            tolerance: Some(1 << 49),
         };
         push_form(&mut arguments, always);
         Self {
@@ -69,12 +61,20 @@ impl Request {
         }
     }
 
-    /// Writes the request behind the start of a command.
-    pub(super) fn complete(&self, mut command: Cmd) -> Cmd {
-        command.arg(self.keys.len());
+    /// How many charges it has.
+    pub(super) fn charges(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Writes the keys, which come before all arguments.
+    pub(super) fn write_keys(&self, command: &mut Cmd) {
         for key in &self.keys {
             command.arg(key.as_slice());
         }
+    }
+
+    /// Writes the arguments.
+    pub(super) fn write_arguments(&self, command: &mut Cmd) {
         for argument in &self.arguments {
             match argument {
                 Argument::Number(number) => command.arg(number),
@@ -82,11 +82,10 @@ impl Request {
                 Argument::Tag(tag) => command.arg(*tag),
             };
         }
-        command
     }
 }
 
-fn push_form(arguments: &mut SmallVec<[Argument; 8]>, form: Form) {
+fn push_form(arguments: &mut SmallVec<[Argument; 4]>, form: Form) {
     let limit = |micros: Option<u64>| micros.map_or(Argument::Never, Argument::Number);
     match form {
         Form::Whole {
@@ -112,34 +111,82 @@ fn push_form(arguments: &mut SmallVec<[Argument; 8]>, form: Form) {
     }
 }
 
-/// Reads the reply to a request with these charges.
-pub(super) fn decision(charges: &[OwnedCharge], reply: &Value) -> Result<Decision, Error> {
+// === Verdict ===
+
+/// What the script says about one group.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    decided_at: Timestamp,
+    outcome: u64,
+    /// Per charge whether it had room by itself, and its state.
+    charges: SmallVec<[(bool, u64); 1]>,
+}
+
+impl Verdict {
+    /// Whether all charges were made.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.outcome == ADMITTED
+    }
+
+    /// The decision on the charges that were asked about.
+    pub(super) fn into_decision(self, charges: &[OwnedCharge]) -> Result<Decision, Error> {
+        if self.outcome == FOREIGN {
+            return Err(Error::new(
+                ErrorKind::ForeignValue,
+                "a redis key of tollgate's holds a value that tollgate did not write: choose another prefix",
+            ));
+        }
+        let states = charges
+            .iter()
+            .zip(self.charges)
+            .map(|(charge, (has_room, state))| {
+                charge.borrow().state(has_room, state, self.decided_at)
+            });
+        Ok(Decision::new(CountedBy::Shared, self.decided_at, states))
+    }
+}
+
+/// Reads the reply to a call with groups of so many charges, in the order of the groups.
+pub(super) fn verdicts(
+    reply: &Value,
+    groups: impl Iterator<Item = usize>,
+) -> Result<Vec<Verdict>, Error> {
     let Value::Array(items) = reply else {
         return Err(malformed());
     };
-    let numbers: SmallVec<[u64; 8]> = items.iter().map_while(number).collect();
-    if items.len() != numbers.len() || numbers.len() != 2 + 2 * charges.len() {
+    let mut numbers = items.iter().map(number);
+    let mut next = || numbers.next().flatten().ok_or_else(malformed);
+    let decided_at = Timestamp::from_micros(next()?);
+    let verdicts = groups
+        .map(|charges| verdict(decided_at, charges, &mut next))
+        .collect::<Result<Vec<_>, _>>()?;
+    if next().is_ok() || numbers.next().is_some() {
         return Err(malformed());
     }
-    let now = Timestamp::from_micros(numbers[0]);
-    let all_admitted = numbers[1] == 1;
-    let verdicts = numbers[2..].chunks_exact(2);
-    if all_admitted != verdicts.clone().all(|verdict| verdict[0] == 1) {
-        return Err(malformed());
-    }
-    let states = charges
-        .iter()
-        .zip(verdicts)
-        .map(|(charge, verdict)| charge.borrow().state(verdict[0] == 1, verdict[1], now));
-    Ok(Decision::new(CountedBy::Shared, now, states))
+    Ok(verdicts)
 }
 
-/// Reads the reply to a probe, which is always admitted.
-pub(super) fn probed(reply: &Value) -> Result<(), Error> {
-    match reply {
-        Value::Array(items) if items.get(1) == Some(&Value::Int(1)) => Ok(()),
-        _ => Err(malformed()),
-    }
+fn verdict(
+    decided_at: Timestamp,
+    charges: usize,
+    next: &mut impl FnMut() -> Result<u64, Error>,
+) -> Result<Verdict, Error> {
+    let outcome = next()?;
+    let charges = (0..charges)
+        .map(|_| Ok((next()? == 1, next()?)))
+        .collect::<Result<SmallVec<[(bool, u64); 1]>, Error>>()?;
+    let all_have_room = charges.iter().all(|(has_room, _)| *has_room);
+    let fits = match outcome {
+        ADMITTED => all_have_room,
+        DENIED | FOREIGN => !all_have_room,
+        _ => false,
+    };
+    let verdict = Verdict {
+        decided_at,
+        outcome,
+        charges,
+    };
+    if fits { Ok(verdict) } else { Err(malformed()) }
 }
 
 fn malformed() -> Error {
@@ -158,3 +205,7 @@ fn number(item: &Value) -> Option<u64> {
         _ => None,
     }
 }
+
+const DENIED: u64 = 0;
+const ADMITTED: u64 = 1;
+const FOREIGN: u64 = 2;

@@ -1,0 +1,155 @@
+//! Decisions that wait for a lane.
+
+use std::{collections::VecDeque, time::Duration};
+
+use tokio::sync::oneshot;
+
+use crate::{
+    clock::{Clock, Timestamp},
+    error::{Error, ErrorKind},
+    sync::Mutex,
+};
+
+use super::wire::{Group, Verdict};
+
+/// One decision that waits, and where its answer goes.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) group: Group,
+    pub(super) answer: oneshot::Sender<Result<Verdict, Error>>,
+}
+
+/// What waits, and which lanes are at work.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    jobs: VecDeque<Job>,
+    lanes: Box<[Option<Lease>]>,
+    leases: u64,
+}
+
+/// A worker's leave to use a lane. Not renewed in time (its runtime is gone, or nobody drives it), another may have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) lane: usize,
+    number: u64,
+    until: Timestamp,
+}
+
+impl Queue {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self {
+            state: Mutex::new(State {
+                jobs: VecDeque::new(),
+                lanes: vec![None; lanes].into(),
+                leases: 0,
+            }),
+        }
+    }
+
+    /// Adds a decision. `Some` when a lane is idle: the caller is to start a worker on it.
+    ///
+    /// Of several idle lanes it is the first that `is_up`.
+    pub(super) fn push(
+        &self,
+        job: Job,
+        span: Duration,
+        is_up: impl Fn(usize) -> bool,
+    ) -> Result<Option<Lease>, Error> {
+        let mut state = self.state.lock();
+        if state.jobs.len() >= MOST_WAITING {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "over 16,384 decisions wait for redis: the server or this process is overloaded",
+            ));
+        }
+        state.jobs.push_back(job);
+        let is_idle = |lease: &Option<Lease>| lease.is_none_or(|lease| lease.until < now());
+        let mut idle = (0..state.lanes.len()).filter(|lane| is_idle(&state.lanes[*lane]));
+        let Some(first) = idle.next() else {
+            return Ok(None);
+        };
+        let lane = if is_up(first) {
+            first
+        } else {
+            idle.find(|lane| is_up(*lane)).unwrap_or(first)
+        };
+        state.leases += 1;
+        let lease = Lease {
+            lane,
+            number: state.leases,
+            until: now() + span,
+        };
+        state.lanes[lane] = Some(lease);
+        Ok(Some(lease))
+    }
+
+    /// What waits, up to one batch; those whose callers left are passed over. When nothing waits the lease ends, in the
+    /// same step, so that nothing that is added afterwards is overlooked.
+    pub(super) fn take(&self, lease: &mut Lease, span: Duration) -> Vec<Job> {
+        let mut state = self.state.lock();
+        if !state.has(lease) {
+            return Vec::new();
+        }
+        let (mut batch, mut charges) = (Vec::new(), 0);
+        while charges < MOST_CHARGES {
+            let Some(job) = state.jobs.pop_front() else {
+                break;
+            };
+            if !job.answer.is_closed() {
+                charges += job.group.charges();
+                batch.push(job);
+            }
+        }
+        if batch.is_empty() {
+            state.lanes[lease.lane] = None;
+        } else {
+            lease.until = now() + span;
+            state.lanes[lease.lane] = Some(*lease);
+        }
+        batch
+    }
+
+    /// Ends a lease whose lane could not be used. What waits is returned when no other lane is at work on it.
+    pub(super) fn give_up(&self, lease: &Lease) -> VecDeque<Job> {
+        let mut state = self.state.lock();
+        if !state.has(lease) {
+            return VecDeque::new();
+        }
+        state.lanes[lease.lane] = None;
+        let now = now();
+        let others_work = state.lanes.iter().flatten().any(|other| now < other.until);
+        if others_work {
+            VecDeque::new()
+        } else {
+            std::mem::take(&mut state.jobs)
+        }
+    }
+
+    /// Ends a lease, leaving to others what waits.
+    pub(super) fn release(&self, lease: &Lease) {
+        let mut state = self.state.lock();
+        if state.has(lease) {
+            state.lanes[lease.lane] = None;
+        }
+    }
+}
+
+impl State {
+    fn has(&self, lease: &Lease) -> bool {
+        self.lanes[lease.lane].is_some_and(|current| current.number == lease.number)
+    }
+}
+
+fn now() -> Timestamp {
+    Clock::system().now()
+}
+
+/// Beyond it a decision fails at once: each takes a few hundred bytes.
+const MOST_WAITING: usize = 16_384;
+/// Charges in one call. More would make each call longer than it saves: 64 take Redis about 0.2 ms.
+const MOST_CHARGES: usize = 64;
