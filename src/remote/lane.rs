@@ -107,6 +107,11 @@ impl Lane {
         matches!(&*self.state.lock(), State::Up { .. })
     }
 
+    /// The lane's connection, if it has one.
+    pub(super) fn held(&self) -> Option<Held> {
+        self.state.lock().held()
+    }
+
     /// Gives up the connection of this generation, if the lane still has it.
     pub(super) fn break_off(&self, generation: u64) {
         let mut state = self.state.lock();
@@ -120,39 +125,48 @@ impl Lane {
 
     fn held_or_dial(self: &Arc<Self>) -> Result<Held, watch::Receiver<Dialled>> {
         let mut state = self.state.lock();
-        match &*state {
-            State::Up {
+        if let Some(held) = state.held() {
+            return Ok(held);
+        }
+        if let State::Dialling { dialled, until, .. } = &*state
+            && Clock::system().now() < *until
+        {
+            return Err(dialled.clone());
+        }
+        // ## (Down | Dialling, overdue: its task is on a runtime that nobody drives) => Dialling
+        let (sender, dialled) = watch::channel(None);
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        *state = State::Dialling {
+            dialled: dialled.clone(),
+            until: Clock::system().now() + self.connect_timeout * 2,
+            generation,
+        };
+        drop(state);
+        // Made here and not in the task: a task that is dropped before its first poll must end the dial too.
+        let dial = Dial {
+            lane: Arc::clone(self),
+            generation,
+            sender,
+        };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(dial.run())),
+            Err(error) => dial.end(Err(no_runtime(error))),
+        }
+        Err(dialled)
+    }
+}
+
+impl State {
+    fn held(&self) -> Option<Held> {
+        match self {
+            Self::Up {
                 connection,
                 generation,
-            } => Ok(Held {
+            } => Some(Held {
                 connection: MultiplexedConnection::clone(connection),
                 generation: *generation,
             }),
-            State::Dialling { dialled, until, .. } if Clock::system().now() < *until => {
-                Err(dialled.clone())
-            }
-            // ## (Down | Dialling, overdue: its task is on a runtime that nobody drives) => Dialling
-            State::Down | State::Dialling { .. } => {
-                let (sender, dialled) = watch::channel(None);
-                let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-                *state = State::Dialling {
-                    dialled: dialled.clone(),
-                    until: Clock::system().now() + self.connect_timeout * 2,
-                    generation,
-                };
-                drop(state);
-                // Made here and not in the task: a task that is dropped before its first poll must end the dial too.
-                let dial = Dial {
-                    lane: Arc::clone(self),
-                    generation,
-                    sender,
-                };
-                match Handle::try_current() {
-                    Ok(runtime) => drop(runtime.spawn(dial.run())),
-                    Err(error) => dial.end(Err(no_runtime(error))),
-                }
-                Err(dialled)
-            }
+            Self::Dialling { .. } | Self::Down => None,
         }
     }
 }

@@ -51,6 +51,29 @@ impl Queue {
         }
     }
 
+    /// A lane for a decision that need not be added, because nothing waits and a lane that `is_up` is idle.
+    pub(super) fn lead(&self, span: Duration, is_up: impl Fn(usize) -> bool) -> Option<Lease> {
+        let mut state = self.state.lock();
+        if !state.jobs.is_empty() {
+            return None;
+        }
+        let lane = (0..state.lanes.len()).find(|lane| state.is_idle(*lane) && is_up(*lane))?;
+        Some(state.lend(lane, span))
+    }
+
+    /// Renews a lease for a successor when something waits. When nothing does it ends, in the same step, so that nothing
+    /// that is added afterwards is overlooked.
+    pub(super) fn pass_on(&self, lease: &mut Lease, span: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.has(lease) {
+            return false;
+        }
+        let is_needed = !state.jobs.is_empty();
+        lease.until = now() + span;
+        state.lanes[lease.lane] = is_needed.then_some(*lease);
+        is_needed
+    }
+
     /// Adds a decision. `Some` when a lane is idle: the caller is to start a worker on it.
     ///
     /// Of several idle lanes it is the first that `is_up`.
@@ -68,24 +91,12 @@ impl Queue {
             ));
         }
         state.jobs.push_back(job);
-        let is_idle = |lease: &Option<Lease>| lease.is_none_or(|lease| lease.until < now());
-        let mut idle = (0..state.lanes.len()).filter(|lane| is_idle(&state.lanes[*lane]));
+        let mut idle = (0..state.lanes.len()).filter(|lane| state.is_idle(*lane));
         let Some(first) = idle.next() else {
             return Ok(None);
         };
-        let lane = if is_up(first) {
-            first
-        } else {
-            idle.find(|lane| is_up(*lane)).unwrap_or(first)
-        };
-        state.leases += 1;
-        let lease = Lease {
-            lane,
-            number: state.leases,
-            until: now() + span,
-        };
-        state.lanes[lane] = Some(lease);
-        Ok(Some(lease))
+        let up = std::iter::once(first).chain(idle).find(|lane| is_up(*lane));
+        Ok(Some(state.lend(up.unwrap_or(first), span)))
     }
 
     /// What waits, up to one batch; those whose callers left are passed over. When nothing waits the lease ends, in the
@@ -140,6 +151,21 @@ impl Queue {
 }
 
 impl State {
+    fn is_idle(&self, lane: usize) -> bool {
+        self.lanes[lane].is_none_or(|lease| lease.until < now())
+    }
+
+    fn lend(&mut self, lane: usize, span: Duration) -> Lease {
+        self.leases += 1;
+        let lease = Lease {
+            lane,
+            number: self.leases,
+            until: now() + span,
+        };
+        self.lanes[lane] = Some(lease);
+        lease
+    }
+
     fn has(&self, lease: &Lease) -> bool {
         self.lanes[lease.lane].is_some_and(|current| current.number == lease.number)
     }

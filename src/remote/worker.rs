@@ -26,6 +26,14 @@ use super::{
 ///
 /// Dropped before the group is sent, nothing is charged; afterwards the charge may have been made.
 pub(super) async fn ask(shared: &Arc<Shared>, group: Group) -> Result<Verdict, Error> {
+    let is_up = |lane: usize| shared.lanes[lane].is_up();
+    if let Some(lease) = shared.queue.lead(shared.patience(), is_up) {
+        let leader = Worker::new(shared, lease, true);
+        // Gone down since the question: the usual way dials.
+        if let Some(mut held) = leader.lane().held() {
+            return leader.lead(&mut held, &group).await;
+        }
+    }
     let answered = submit(shared, group)?;
     match timeout(shared.deadline, answered).await {
         Ok(Ok(result)) => result,
@@ -48,11 +56,7 @@ fn submit(
     let job = Job { group, answer };
     let is_up = |lane: usize| shared.lanes[lane].is_up();
     if let Some(lease) = shared.queue.push(job, shared.patience(), is_up)? {
-        let worker = Worker {
-            shared: Arc::clone(shared),
-            lease,
-        };
-        runtime.spawn(worker.run());
+        runtime.spawn(Worker::new(shared, lease, false).run());
     }
     Ok(answered)
 }
@@ -62,74 +66,95 @@ fn submit(
 struct Worker {
     shared: Arc<Shared>,
     lease: Lease,
+    /// It runs in the future of a decision that found the lane idle: one round trip, and no task for it.
+    leads: bool,
 }
 
 impl Worker {
+    fn new(shared: &Arc<Shared>, lease: Lease, leads: bool) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            lease,
+            leads,
+        }
+    }
+
+    fn lane(&self) -> &Arc<Lane> {
+        &self.shared.lanes[self.lease.lane]
+    }
+
+    /// Carries one group; dropped, also in mid-call, it leaves the lane to a task for what has gathered meanwhile.
+    async fn lead(self, held: &mut Held, group: &Group) -> Result<Verdict, Error> {
+        let verdicts = self.exchange(held, std::slice::from_ref(group)).await?;
+        let verdict = verdicts.into_iter().next();
+        Ok(verdict.expect("one verdict per group"))
+    }
+
     async fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
-        let lane = &shared.lanes[self.lease.lane];
         loop {
-            let mut held = match lane.hold().await {
+            let mut held = match self.lane().hold().await {
                 Ok(held) => held,
                 Err(error) => {
-                    answer_all(shared.queue.give_up(&self.lease), &error);
+                    answer_all(self.shared.queue.give_up(&self.lease), &error);
                     return;
                 }
             };
-            let batch = shared.queue.take(&mut self.lease, shared.patience());
+            let batch = self
+                .shared
+                .queue
+                .take(&mut self.lease, self.shared.patience());
             if batch.is_empty() {
                 return;
             }
-            self.carry(lane, &mut held, batch).await;
+            let (groups, answers): (Vec<_>, Vec<_>) =
+                batch.into_iter().map(|job| (job.group, job.answer)).unzip();
+            // A caller who left meanwhile needs no answer; the charge stays.
+            match self.exchange(&mut held, &groups).await {
+                Ok(verdicts) => answers
+                    .into_iter()
+                    .zip(verdicts)
+                    .for_each(|(answer, verdict)| {
+                        let _ = answer.send(Ok(verdict));
+                    }),
+                Err(error) => answers.into_iter().for_each(|answer| {
+                    let _ = answer.send(Err(error.clone()));
+                }),
+            }
         }
     }
 
-    /// One call for the whole batch. Gives the connection up when it is to blame for a failure.
-    async fn carry(&self, lane: &Lane, held: &mut Held, batch: Vec<Job>) {
-        let deadline = self.shared.deadline;
-        let result = match timeout(deadline, self.call(held, &batch)).await {
-            Ok(Ok(reply)) => {
-                let charges = batch.iter().map(|job| job.group.charges());
-                let verdicts = wire::verdicts(&reply, charges);
+    /// One call for all groups. Gives the connection up when it is to blame for a failure.
+    async fn exchange(&self, held: &mut Held, groups: &[Group]) -> Result<Vec<Verdict>, Error> {
+        let (error, is_broken) = match timeout(self.shared.deadline, self.call(held, groups)).await
+        {
+            Ok(Ok(reply)) => match wire::verdicts(&reply, groups.iter().map(Group::charges)) {
+                Ok(verdicts) => return Ok(verdicts),
                 // Another reply than the one asked for: requests and replies may have got out of step.
-                verdicts.map_err(|error| (error, true))
-            }
+                Err(error) => (error, true),
+            },
             Ok(Err(error)) => {
                 let is_broken = failure::breaks_connection(&error);
-                Err((failure::classify(error), is_broken))
+                (failure::classify(error), is_broken)
             }
             // On a half-open connection the reply never comes: the next decision needs another.
-            Err(_) => Err((self.shared.late(Phase::Reply), true)),
+            Err(_) => (self.shared.late(Phase::Reply), true),
         };
-        match result {
-            Ok(verdicts) => {
-                for (job, verdict) in batch.into_iter().zip(verdicts) {
-                    // A caller who left meanwhile needs no answer; the charge stays.
-                    let _ = job.answer.send(Ok(verdict));
-                }
-            }
-            Err((error, is_broken)) => {
-                if is_broken {
-                    lane.break_off(held.generation);
-                }
-                answer_all(batch, &error);
-            }
+        if is_broken {
+            self.lane().break_off(held.generation);
         }
+        Err(error)
     }
 
-    async fn call(&self, held: &mut Held, batch: &[Job]) -> Result<Value, RedisError> {
-        let now = self
-            .shared
-            .clock
-            .as_ref()
-            .map_or(0, |clock| clock.now().as_micros());
+    async fn call(&self, held: &mut Held, groups: &[Group]) -> Result<Value, RedisError> {
+        let clock = self.shared.clock.as_ref();
+        let now = clock.map_or(0, |clock| clock.now().as_micros());
         match held
-            .send(&command(Script::DECIDE.by_hash(), now, batch))
+            .send(&command(Script::DECIDE.by_hash(), now, groups))
             .await
         {
             // A new, restarted or flushed server: nothing was done, so asking again is safe.
             Err(error) if failure::is_unknown_script(&error) => {
-                held.send(&command(Script::DECIDE.by_text(), now, batch))
+                held.send(&command(Script::DECIDE.by_text(), now, groups))
                     .await
             }
             result => result,
@@ -139,18 +164,27 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.queue.release(&self.lease);
+        let queue = &self.shared.queue;
+        // Only a leader has a successor: a task that is dropped goes with its runtime, and the next would too.
+        if self.leads
+            && queue.pass_on(&mut self.lease, self.shared.patience())
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(Self::new(&self.shared, self.lease, false).run());
+            return;
+        }
+        queue.release(&self.lease);
     }
 }
 
-fn command(mut command: Cmd, now: u64, batch: &[Job]) -> Cmd {
-    command.arg(batch.iter().map(|job| job.group.charges()).sum::<usize>());
-    for job in batch {
-        job.group.write_keys(&mut command);
+fn command(mut command: Cmd, now: u64, groups: &[Group]) -> Cmd {
+    command.arg(groups.iter().map(Group::charges).sum::<usize>());
+    for group in groups {
+        group.write_keys(&mut command);
     }
     command.arg(now);
-    for job in batch {
-        job.group.write_arguments(&mut command);
+    for group in groups {
+        group.write_arguments(&mut command);
     }
     command
 }
