@@ -375,4 +375,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "f593f22c397f7fc8c011d70638228ba411131300";
+const DECIDE_HASH: &str = "e5ac967645bfcd0fbbf570044b636e94251be28c";

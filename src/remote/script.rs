@@ -53,7 +53,7 @@ static DECIDE: Script = Script {
 };
 
 const DECIDE_SOURCE: &str = concat!(
-    include_str!("../../lua/prelude.lua"),
+    include_str!("../../lua/decide_begin.lua"),
     include_str!("../../lua/token_bucket.lua"),
-    include_str!("../../lua/decide.lua"),
+    include_str!("../../lua/decide_end.lua"),
 );

@@ -1,0 +1,69 @@
+-- Decides groups of charges. A group is one request: all of its charges are made, or none. Groups are decided one after
+-- the other, as if each had come in a call of its own.
+--
+-- KEYS  one per charge, in order; all in one slot of a cluster
+-- ARGV  [1] the caller's time in us, or 0 for the server's
+--       then per group: the number of its charges, and per charge the tag of its algorithm with that one's arguments
+-- Reply integers: the time it was decided at in us, then per group: 1 (all admitted), 0 (not all) or 2 (a value under
+--       one of its keys is none of tollgate's, so nothing was decided), and per charge 1 or 0 (it had room by itself)
+--       and its state: the new one when the group was admitted, else the old one
+--
+-- Example: KEYS 'tollgate:{ada}:user', ARGV 0 1 'w' 6000000 54000000
+--   -> 1700000000000000, 1, 1, 1700000006000000
+--
+-- The script is decide_begin.lua, one branch per algorithm from a file of its own, and decide_end.lua, joined at compile
+-- time. Branches and not functions: making and calling those took a quarter of what a decision costs the server. It has
+-- no shebang and uses no library but string and math, so that Redis 6.2 and compatible servers run it.
+--
+-- Numbers are doubles. Times are whole microseconds since the Unix epoch: exact below 2^53, the year 2255. A number
+-- becomes text only through '%.0f'; '..' and tostring() would write 1.7e+15.
+
+assert(#KEYS > 0 and #ARGV > 2, 'decide: no charge')
+
+local call, pcall = redis.call, redis.pcall
+local floor, ceil = math.floor, math.ceil
+local find, format = string.find, string.format
+
+-- Milliseconds that a key outlives its state. Before Redis 7.2 the clock moves while a script runs, so the expiry
+-- may be counted from a moment before TIME was read.
+local MARGIN = 1000
+
+-- A bucket is full again within 2^50 us (35 years), so no script ever stores a time further ahead.
+local FURTHEST = 1125899906842624
+
+local now = tonumber(ARGV[1])
+if now == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local reply, said = { now }, 1
+local at, key, last = 2, 0, #ARGV
+while at <= last do
+  local charges = tonumber(ARGV[at])
+  local verdict, first = 1, key
+  local befores, afters, lives
+  if charges > 1 then
+    befores, afters, lives = {}, {}, {}
+  end
+  at = at + 1
+
+  -- Phase 1 reads and computes.
+  for i = 1, charges do
+    key = key + 1
+    local tag = ARGV[at]
+
+    -- A time that was stored by this script: 16 digits from 2001 to 2286. 0 when the key does not exist, false when its
+    -- value is anything else: one such key must not fail the whole call.
+    local text = pcall('GET', KEYS[key])
+    local state = 0
+    if text then
+      state = type(text) == 'string' and #text == 16 and not find(text, '%D') and tonumber(text)
+      if state and state > now + FURTHEST then
+        state = false
+      end
+    end
+
+    -- What a branch is to set: how many arguments stand behind its tag, always; and for a charge that fits, that it
+    -- does, the state after it, and the milliseconds to keep that, 0 to leave all as it is.
+    local width, admitted, after, life = 0, false, state, 0
