@@ -324,6 +324,7 @@ fn resilient(
     let primary = server.deadline(deadline).build()?;
     ResilientStore::builder(primary, local)
         .deadline(deadline)
+        .primary_keeps_deadline()
         .clock(clock)
         .build()
 }

@@ -41,6 +41,8 @@ pub(super) struct Shared {
     pub(super) prober: Prober,
     pub(super) clock: Clock,
     pub(super) deadline: Duration,
+    /// Whether a second timer would only cost time.
+    primary_keeps_deadline: bool,
     primary: Arc<dyn Store>,
     local: Arc<dyn Store>,
     breaker: Breaker,
@@ -60,6 +62,7 @@ impl ResilientStore {
             primary: Arc::new(primary),
             local: Arc::new(local),
             deadline: Duration::from_millis(50),
+            primary_keeps_deadline: false,
             clock: Clock::system(),
         }
     }
@@ -82,7 +85,7 @@ impl Store for ResilientStore {
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         Answer::later(async move {
             let asked = Asked::new(shared);
-            let result = bounded(asked.shared.deadline, answer).await;
+            let result = asked.shared.bounded(answer).await;
             let shared = asked.answered(&result);
             result.or_else(|_| {
                 let charges: SmallVec<[Charge<'_>; 2]> =
@@ -101,10 +104,10 @@ impl Store for ResilientStore {
             )));
         }
         let primary = self.shared.primary.reset(policy, key);
-        let deadline = self.shared.deadline;
+        let shared = Arc::clone(&self.shared);
         Answer::later(async move {
             local.await?;
-            bounded(deadline, primary).await
+            shared.bounded(primary).await
         })
     }
 
@@ -127,8 +130,25 @@ impl Shared {
     /// Whether a probe succeeds, and as quickly as decisions must.
     pub(super) async fn probes_well(&self) -> bool {
         let asked = self.clock.now();
-        let answer = bounded(self.deadline, self.primary.probe()).await;
+        let answer = self.bounded(self.primary.probe()).await;
         answer.is_ok() && !self.breaker.is_slow(self.clock.now().since(asked))
+    }
+
+    /// Ends an answer that does not keep the deadline.
+    async fn bounded<T>(&self, answer: Answer<T>) -> Result<T, Error> {
+        if self.primary_keeps_deadline {
+            return answer.await;
+        }
+        match timeout(self.deadline.saturating_add(GRACE), answer).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::new(
+                ErrorKind::Timeout(Phase::Reply),
+                format!(
+                    "no answer from the shared store within the deadline of {:?}",
+                    self.deadline
+                ),
+            )),
+        }
     }
 
     /// Closes the breaker: the primary decides again.
@@ -232,6 +252,7 @@ pub struct ResilientStoreBuilder {
     primary: Arc<dyn Store>,
     local: Arc<dyn Store>,
     deadline: Duration,
+    primary_keeps_deadline: bool,
     clock: Clock,
 }
 
@@ -241,6 +262,12 @@ impl ResilientStoreBuilder {
     /// Default: 50 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Trusts the primary to answer within the deadline by itself.
+    pub(crate) fn primary_keeps_deadline(mut self) -> Self {
+        self.primary_keeps_deadline = true;
         self
     }
 
@@ -270,6 +297,7 @@ impl ResilientStoreBuilder {
                 local: self.local,
                 breaker: Breaker::new(self.deadline / 2),
                 deadline: self.deadline,
+                primary_keeps_deadline: self.primary_keeps_deadline,
                 prober: Prober::default(),
                 clock: self.clock,
                 decisions: AtomicU64::new(0),
@@ -299,18 +327,6 @@ impl std::fmt::Display for Chain<'_> {
             source = cause.source();
         }
         Ok(())
-    }
-}
-
-/// Ends an answer that does not keep the deadline. A store with a deadline of its own is never cut off here: its
-/// timer, set earlier, fires first.
-async fn bounded<T>(deadline: Duration, answer: Answer<T>) -> Result<T, Error> {
-    match timeout(deadline.saturating_add(GRACE), answer).await {
-        Ok(result) => result,
-        Err(_) => Err(Error::new(
-            ErrorKind::Timeout(Phase::Reply),
-            format!("no answer from the shared store within the deadline of {deadline:?}"),
-        )),
     }
 }
 
