@@ -22,13 +22,14 @@ assert(#KEYS > 0 and #ARGV > 2, 'decide: no charge')
 
 local call, pcall = redis.call, redis.pcall
 local floor, ceil = math.floor, math.ceil
-local find, format = string.find, string.format
+local format = string.format
 
 -- Milliseconds that a key outlives its state. Before Redis 7.2 the clock moves while a script runs, so the expiry
 -- may be counted from a moment before TIME was read.
 local MARGIN = 1000
 
--- A bucket is full again within 2^50 us (35 years), so no script ever stores a time further ahead.
+-- A time of 16 digits begins in 2001. A bucket is full again within 2^50 us (35 years), so none is stored further ahead.
+local EARLIEST = 1000000000000000
 local FURTHEST = 1125899906842624
 
 local now = tonumber(ARGV[1])
@@ -53,13 +54,13 @@ while at <= last do
     key = key + 1
     local tag = ARGV[at]
 
-    -- A time that was stored by this script: 16 digits from 2001 to 2286. 0 when the key does not exist, false when its
+    -- A time that was stored by this script: 16 characters, within bounds. 0 when the key does not exist, false when its
     -- value is anything else: one such key must not fail the whole call.
     local text = pcall('GET', KEYS[key])
     local state = 0
     if text then
-      state = type(text) == 'string' and #text == 16 and not find(text, '%D') and tonumber(text)
-      if state and state > now + FURTHEST then
+      state = type(text) == 'string' and #text == 16 and tonumber(text)
+      if state and (state < EARLIEST or state > now + FURTHEST) then
         state = false
       end
     end

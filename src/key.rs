@@ -67,7 +67,8 @@ impl Key {
         Self::digest(b'$', hash_key, secret.as_ref())
     }
 
-    /// The key of both together: equal only when both parts are.
+    /// The key of both together, in this order; joining is associative. Two keys joined of the same number of parts are
+    /// equal only when all parts are.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         // `|` is in neither part unless it too was joined, and joining is associative: a|b|c is one triple.

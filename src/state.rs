@@ -76,8 +76,8 @@ pub struct Usage {
     pub limit: u64,
     /// What can be taken at once now.
     pub remaining: u64,
-    /// When everything is back if nothing more is taken; it depends on what was charged only, so two answers
-    /// without a charge between them agree on it.
+    /// When everything is back if nothing more is taken: the time of the decision when it is all there already. While
+    /// something is out it depends on what was charged only, so two answers without a charge between them agree on it.
     pub reset_at: Timestamp,
 }
 

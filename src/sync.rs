@@ -4,8 +4,8 @@ use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
 /// A mutex that outlives a panic in another thread.
 ///
-/// Every critical section here is plain arithmetic on integers that leaves them valid at each step, so a poisoned
-/// lock tells nothing that its next user must know.
+/// Every critical section here leaves what it guards valid at each step, so a poisoned lock tells nothing that its next
+/// user must know.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(StdMutex<T>);
 

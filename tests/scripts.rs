@@ -375,4 +375,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "e5ac967645bfcd0fbbf570044b636e94251be28c";
+const DECIDE_HASH: &str = "ab93f9f2c54d40f201cf64f3e33dc788b90f3a2a";
