@@ -2,13 +2,13 @@
 -- the other, as if each had come in a call of its own.
 --
 -- KEYS  one per charge, in order; all in one slot of a cluster
--- ARGV  [1] the caller's time in us, or 0 for the server's
---       then per group: the number of its charges, and per charge the tag of its algorithm with that one's arguments
+-- ARGV  '@' and the caller's time in us, or neither for the server's time; then the groups. Per charge the tag of its
+--       algorithm with that one's arguments; before a group of several charges '*' and their number
 -- Reply integers: the time it was decided at in us, then per group: 1 (all admitted), 0 (not all) or 2 (a value under
 --       one of its keys is none of tollgate's, so nothing was decided), and per charge 1 or 0 (it had room by itself)
 --       and its state: the new one when the group was admitted, else the old one
 --
--- Example: KEYS 'tollgate:{ada}:user', ARGV 0 1 'w' 6000000 54000000
+-- Example: KEYS 'tollgate:{ada}:user', ARGV 'w' 6000000 54000000
 --   -> 1700000000000000, 1, 1, 1700000006000000
 --
 -- The script is decide_begin.lua, one branch per algorithm from a file of its own, and decide_end.lua, joined at compile
@@ -18,7 +18,7 @@
 -- Numbers are doubles. Times are whole microseconds since the Unix epoch: exact below 2^53, the year 2255. A number
 -- becomes text only through '%.0f'; '..' and tostring() would write 1.7e+15.
 
-assert(#KEYS > 0 and #ARGV > 2, 'decide: no charge')
+assert(#KEYS > 0 and #ARGV > 0, 'decide: no charge')
 
 local call, pcall = redis.call, redis.pcall
 local floor, ceil = math.floor, math.ceil
@@ -32,22 +32,24 @@ local MARGIN = 1000
 local EARLIEST = 1000000000000000
 local FURTHEST = 1125899906842624
 
-local now = tonumber(ARGV[1])
-if now == 0 then
+local now, at = 0, 1
+if ARGV[1] == '@' then
+  now, at = tonumber(ARGV[2]), 3
+else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 
 local reply, said = { now }, 1
-local at, key, last = 2, 0, #ARGV
+local key, last = 0, #ARGV
 while at <= last do
-  local charges = tonumber(ARGV[at])
-  local verdict, first = 1, key
+  local charges, verdict, first = 1, 1, key
   local befores, afters, lives
-  if charges > 1 then
+  if ARGV[at] == '*' then
+    charges = tonumber(ARGV[at + 1])
     befores, afters, lives = {}, {}, {}
+    at = at + 2
   end
-  at = at + 1
 
   -- Phase 1 reads and computes.
   for i = 1, charges do

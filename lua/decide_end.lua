@@ -9,7 +9,7 @@
     elseif not admitted and verdict == 1 then
       verdict = 0
     end
-    if charges == 1 then
+    if not befores then
       -- One charge is most groups, and needs no tables: its own word is the group's.
       reply[said + 3] = after or 0
       if life > 0 then
@@ -22,7 +22,7 @@
 
   -- Phase 2 writes, when all admit.
   reply[said + 1] = verdict
-  if charges > 1 then
+  if befores then
     for i = 1, charges do
       reply[said + 2 * i + 1] = verdict == 1 and afters[i] or befores[i]
       if verdict == 1 and lives[i] > 0 then

@@ -156,7 +156,10 @@ fn command(
     for (bucket, key, _) in charges {
         command.arg(format!("run:{{{run}}}:{bucket}:{key}"));
     }
-    command.arg(now).arg(charges.len());
+    command.arg("@").arg(now);
+    if charges.len() > 1 {
+        command.arg("*").arg(charges.len());
+    }
     for (bucket, _, cost) in charges {
         form_arguments(&mut command, buckets[*bucket].form(*cost));
     }

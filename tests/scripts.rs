@@ -77,8 +77,8 @@ fn reply_is_what_the_header_says() {
         &[
             "1",
             key,
+            "@",
             "1700000000000000",
-            "1",
             "w",
             "6000000",
             "54000000",
@@ -95,8 +95,15 @@ fn reply_is_what_the_header_says() {
 #[test]
 fn groups_in_one_call_are_decided_one_after_the_other() {
     let server = Server::start();
-    let group = ["1", "w", "6000000", "0"];
-    let mut arguments = vec!["3", "k:{a}:p", "k:{a}:p", "k:{b}:p", "1700000000000000"];
+    let group = ["w", "6000000", "0"];
+    let mut arguments = vec![
+        "3",
+        "k:{a}:p",
+        "k:{a}:p",
+        "k:{b}:p",
+        "@",
+        "1700000000000000",
+    ];
     arguments.extend([group, group, group].concat());
     let reply = run(&server, &arguments).expect("a reply");
     let (start, spent) = (1_700_000_000_000_000, 1_700_000_006_000_000);
@@ -106,7 +113,7 @@ fn groups_in_one_call_are_decided_one_after_the_other() {
 #[test]
 fn call_without_a_charge_is_refused() {
     let server = Server::start();
-    run(&server, &["0", "0"]).expect_err("no charge");
+    run(&server, &["0", "w", "1", "1"]).expect_err("no charge");
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -120,11 +127,7 @@ fn every_key_expires_after_its_bucket_is_full_again_and_not_before() {
         ("86400000000", 86_400_000),
     ] {
         let key = format!("k:{{{increment}}}:p");
-        run(
-            &server,
-            &["1", &key, "0", "1", "w", increment, "86400000000"],
-        )
-        .expect("a reply");
+        run(&server, &["1", &key, "w", increment, "86400000000"]).expect("a reply");
         let left = milliseconds_to_live(&server, &key);
         assert!(
             (least..=least + 1_001).contains(&left),
@@ -238,7 +241,7 @@ fn foreign_value_in_one_group_leaves_the_others_decided() {
     let server = Server::start();
     server.command(&["SET", "k:{bad}:p", "hello"]);
     server.command(&["HSET", "k:{hash}:p", "field", "1"]);
-    let group = ["1", "w", "6000000", "0"];
+    let group = ["w", "6000000", "0"];
     let mut arguments = vec![
         "5",
         "k:{a}:p",
@@ -246,10 +249,11 @@ fn foreign_value_in_one_group_leaves_the_others_decided() {
         "k:{hash}:p",
         "k:{b}:p",
         "k:{bad}:p",
+        "@",
         "1700000000000000",
     ];
     arguments.extend([group, group, group].concat());
-    arguments.extend(["2", "w", "6000000", "0", "w", "6000000", "0"]);
+    arguments.extend(["*", "2", "w", "6000000", "0", "w", "6000000", "0"]);
     let reply = run(&server, &arguments).expect("a reply");
     let (start, spent) = (1_700_000_000_000_000, 1_700_000_006_000_000);
     assert_eq!(reply, [start, 1, 1, spent, 2, 0, 0, 2, 0, 0, 2, 1, 0, 0, 0]);
@@ -375,4 +379,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "ab93f9f2c54d40f201cf64f3e33dc788b90f3a2a";
+const DECIDE_HASH: &str = "0cf840e3786ba4565352a86fd8a40909031722a8";

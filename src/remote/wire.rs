@@ -32,7 +32,9 @@ impl Group {
     /// Charges to decide together.
     pub(super) fn decide(keyspace: &Keyspace, charges: &[Charge<'_>]) -> Self {
         let mut arguments = SmallVec::new();
-        arguments.push(Argument::Number(charges.len() as u64));
+        if charges.len() > 1 {
+            arguments.extend([Argument::Tag("*"), Argument::Number(charges.len() as u64)]);
+        }
         for charge in charges {
             push_form(
                 &mut arguments,
@@ -49,7 +51,6 @@ impl Group {
     /// A charge that is always admitted and writes a key of our own: it succeeds only where decisions would.
     pub(super) fn probe(keyspace: &Keyspace) -> Self {
         let mut arguments = SmallVec::new();
-        arguments.push(Argument::Number(1));
         let always = Form::Whole {
             increment: 1,
             tolerance: Some(1 << 49),

@@ -9,7 +9,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::error::{Error, ErrorKind, Phase};
+use crate::{
+    clock::{Clock, Timestamp},
+    error::{Error, ErrorKind, Phase},
+};
 
 use super::{
     failure,
@@ -147,7 +150,7 @@ impl Worker {
 
     async fn call(&self, held: &mut Held, groups: &[Group]) -> Result<Value, RedisError> {
         let clock = self.shared.clock.as_ref();
-        let now = clock.map_or(0, |clock| clock.now().as_micros());
+        let now = clock.map(Clock::now);
         match held
             .send(&command(Script::DECIDE.by_hash(), now, groups))
             .await
@@ -177,12 +180,14 @@ impl Drop for Worker {
     }
 }
 
-fn command(mut command: Cmd, now: u64, groups: &[Group]) -> Cmd {
+fn command(mut command: Cmd, now: Option<Timestamp>, groups: &[Group]) -> Cmd {
     command.arg(groups.iter().map(Group::charges).sum::<usize>());
     for group in groups {
         group.write_keys(&mut command);
     }
-    command.arg(now);
+    if let Some(now) = now {
+        command.arg(b"@").arg(now.as_micros());
+    }
     for group in groups {
         group.write_arguments(&mut command);
     }
