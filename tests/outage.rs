@@ -534,6 +534,78 @@ async fn callers_who_leave_early_do_not_hide_a_hung_server() {
     until_steady(&limiter).await;
 }
 
+// Who finds a lane idle carries its own decision; who comes meanwhile waits for that call to end.
+#[tokio::test]
+async fn callers_behind_one_who_leaves_are_still_carried() {
+    let server = Server::start();
+    let policy = Policy::new("left-behind", Quota::per_hour(10));
+    let store = RedisStore::builder(server.url())
+        .connections(1)
+        .deadline(HUNG);
+    let limiter = RateLimiter::new(store.build().expect("a usable store"), [policy.clone()])
+        .expect("a usable policy");
+    let decide = |key: &str| limiter.check(&[policy.charge(Key::new(key))]);
+    decide("warm").await.expect("a decision");
+    // On a runtime of one thread no reply arrives between two polls.
+    let mut first = decide("first");
+    let mut second = decide("second");
+    let both = std::future::poll_fn(|context| {
+        assert!(std::pin::Pin::new(&mut first).poll(context).is_pending());
+        assert!(std::pin::Pin::new(&mut second).poll(context).is_pending());
+        std::task::Poll::Ready(())
+    });
+    both.await;
+    drop(first);
+    let started = Instant::now();
+    let decision = second.await.expect("a decision");
+    assert!(decision.is_allowed());
+    assert!(
+        started.elapsed() < HUNG / 2,
+        "it waited for a call that nobody was making"
+    );
+}
+
+#[tokio::test]
+async fn more_decisions_than_may_wait_fail_at_once() {
+    let server = Server::start();
+    let policy = Arc::new(Policy::new("overload", Quota::per_hour(1_000_000)));
+    let store = RedisStore::builder(server.url())
+        .connections(1)
+        .deadline(Duration::from_secs(60));
+    let store = store.build().expect("a usable store");
+    let limiter = RateLimiter::new(store, [(*policy).clone()]).expect("a usable policy");
+    limiter
+        .check(&[policy.charge(Key::new("warm"))])
+        .await
+        .expect("a decision");
+    server.pause();
+    let mut callers = JoinSet::new();
+    for _ in 0..17_000 {
+        let (limiter, policy) = (limiter.clone(), Arc::clone(&policy));
+        callers.spawn(async move { limiter.check(&[policy.charge(Key::new("ada"))]).await });
+    }
+    // One is under way, 16,384 wait, and the others have their answer while the server has not said a word.
+    let mut refused = 0;
+    while refused < 17_000 - 16_385 {
+        let error = callers
+            .join_next()
+            .await
+            .expect("a caller")
+            .expect("no panic")
+            .expect_err("no room");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        refused += 1;
+    }
+    server.resume();
+    let rest = callers.join_all().await;
+    assert_eq!(rest.len(), 16_385);
+    assert!(
+        rest.iter().all(Result::is_ok),
+        "{:?}",
+        rest.iter().find(|result| result.is_err())
+    );
+}
+
 /// A runtime that runs only while somebody blocks on it.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()

@@ -1,6 +1,7 @@
 //! What a failure of the server or the connection means.
 
 use redis::RedisError;
+use tokio::runtime::TryCurrentError;
 
 use crate::error::{Error, ErrorKind};
 
@@ -8,6 +9,21 @@ use crate::error::{Error, ErrorKind};
 pub(super) fn classify(error: RedisError) -> Error {
     let (kind, message) = meaning(&error);
     Error::new(kind, message).with_source(error)
+}
+
+/// The error in our words, and whether the connection must not be used again.
+pub(super) fn judge(error: RedisError) -> (Error, bool) {
+    let is_broken = breaks_connection(&error);
+    (classify(error), is_broken)
+}
+
+/// What a caller outside of any Tokio runtime is told.
+pub(super) fn no_runtime(error: TryCurrentError) -> Error {
+    Error::new(
+        ErrorKind::Connect,
+        "no tokio runtime: ask for decisions inside of one",
+    )
+    .with_source(error)
 }
 
 /// Whether the server does not know the script (yet).
@@ -18,7 +34,7 @@ pub(super) fn is_unknown_script(error: &RedisError) -> bool {
 /// Whether the connection must not be used again.
 ///
 /// READONLY among them: a demoted primary answers PING and keeps its connections, so nothing else would end them.
-pub(super) fn breaks_connection(error: &RedisError) -> bool {
+fn breaks_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.code().is_none()

@@ -10,11 +10,7 @@ use std::{
 
 use deadpool_redis::{Connection, Pool, PoolError, Timeouts, redis::aio::MultiplexedConnection};
 use redis::{Cmd, RedisResult, Value};
-use tokio::{
-    runtime::{Handle, TryCurrentError},
-    sync::watch,
-    time::timeout,
-};
+use tokio::{runtime::Handle, sync::watch, time::timeout};
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -86,20 +82,25 @@ impl Lane {
     ///
     /// A dial goes on when its callers leave, and serves the next one.
     pub(super) async fn hold(self: &Arc<Self>) -> Result<Held, Error> {
-        loop {
+        // Twice at most: on a runtime that is ending each new dial is dropped at once, and its task could not end either.
+        for _ in 0..2 {
             let mut dialled = match self.held_or_dial() {
                 Ok(held) => return Ok(held),
                 Err(dialled) => dialled,
             };
-            // An error here: the dial's task was dropped with its runtime. The lane is down again; dial anew.
-            let result = match dialled.wait_for(Option::is_some).await {
-                Ok(result) => result.clone(),
-                Err(_) => continue,
-            };
-            if let Some(Err(error)) = result {
-                return Err(error);
+            // No result: the dial's task was dropped with its runtime, and the lane is down again.
+            if let Ok(result) = dialled.wait_for(Option::is_some).await
+                && let Some(Err(error)) = &*result
+            {
+                return Err(error.clone());
             }
         }
+        self.held().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Connect,
+                "the connection to redis was lost as soon as it was made",
+            )
+        })
     }
 
     /// Whether the lane has a connection.
@@ -150,7 +151,7 @@ impl Lane {
         };
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(dial.run())),
-            Err(error) => dial.end(Err(no_runtime(error))),
+            Err(error) => dial.end(Err(failure::no_runtime(error))),
         }
         Err(dialled)
     }
@@ -249,12 +250,4 @@ fn failure_to_dial(error: PoolError) -> Error {
         error => Error::new(ErrorKind::Connect, "the pool gave no connection to redis")
             .with_source(error),
     }
-}
-
-fn no_runtime(error: TryCurrentError) -> Error {
-    Error::new(
-        ErrorKind::Connect,
-        "no tokio runtime: ask for decisions inside of one",
-    )
-    .with_source(error)
 }

@@ -36,19 +36,16 @@ impl Shared {
             Ok(held.send(command).await)
         })
         .await;
-        let (result, is_broken) = match replied {
-            Ok(Ok(Ok(_))) => (Ok(()), false),
-            Ok(Ok(Err(error))) => {
-                let is_broken = failure::breaks_connection(&error);
-                (Err(failure::classify(error)), is_broken)
-            }
-            Ok(Err(error)) => (Err(error), false),
-            Err(_) => (Err(self.late(self.phase())), used.is_some()),
+        let (error, is_broken) = match replied {
+            Ok(Ok(Ok(_))) => return Ok(()),
+            Ok(Ok(Err(error))) => failure::judge(error),
+            Ok(Err(error)) => (error, false),
+            Err(_) => (self.late(self.phase()), true),
         };
         if let Some(generation) = used.filter(|_| is_broken) {
             lane.break_off(generation);
         }
-        result
+        Err(error)
     }
 
     /// What a decision that is late now is waiting for.

@@ -3,11 +3,7 @@
 use std::sync::Arc;
 
 use redis::{Cmd, RedisError, Value};
-use tokio::{
-    runtime::{Handle, TryCurrentError},
-    sync::oneshot,
-    time::timeout,
-};
+use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -54,7 +50,7 @@ fn submit(
     shared: &Arc<Shared>,
     group: Group,
 ) -> Result<oneshot::Receiver<Result<Verdict, Error>>, Error> {
-    let runtime = Handle::try_current().map_err(no_runtime)?;
+    let runtime = Handle::try_current().map_err(failure::no_runtime)?;
     let (answer, answered) = oneshot::channel();
     let job = Job { group, answer };
     let is_up = |lane: usize| shared.lanes[lane].is_up();
@@ -135,10 +131,7 @@ impl Worker {
                 // Another reply than the one asked for: requests and replies may have got out of step.
                 Err(error) => (error, true),
             },
-            Ok(Err(error)) => {
-                let is_broken = failure::breaks_connection(&error);
-                (failure::classify(error), is_broken)
-            }
+            Ok(Err(error)) => failure::judge(error),
             // On a half-open connection the reply never comes: the next decision needs another.
             Err(_) => (self.shared.late(Phase::Reply), true),
         };
@@ -198,12 +191,4 @@ fn answer_all(jobs: impl IntoIterator<Item = Job>, error: &Error) {
     for job in jobs {
         let _ = job.answer.send(Err(error.clone()));
     }
-}
-
-fn no_runtime(error: TryCurrentError) -> Error {
-    Error::new(
-        ErrorKind::Connect,
-        "no tokio runtime: ask for decisions inside of one",
-    )
-    .with_source(error)
 }
