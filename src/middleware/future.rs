@@ -14,7 +14,7 @@ use tower::Service;
 
 use crate::{decision::Decision, error::Error, store::Answer};
 
-use super::{body::ResponseBody, headers::Fields, layer::Shared, rejection::Rejection};
+use super::{body::ResponseBody, headers::Fields, layer::Shared};
 
 /// Decides, then calls the inner service or answers itself.
 ///
@@ -139,20 +139,14 @@ fn decided_to<S, A, B>(
 where
     S: Service<Request<A>, Response = Response<B>>,
 {
-    let rejection = match decided {
-        Ok(decision) if decision.is_allowed() => {
-            let fields = shared.fields(&decision);
-            request.extensions_mut().insert(decision);
-            return State::Calling {
-                future: ready.call(request),
-                fields: Some(fields),
-            };
-        }
-        Ok(decision) => Rejection::denied(decision),
-        Err(error) => shared.undecided(error),
-    };
-    State::Rejected {
-        response: Some(shared.reject(rejection)),
+    match shared.admit(decided, &mut request) {
+        Ok(fields) => State::Calling {
+            future: ready.call(request),
+            fields: Some(fields),
+        },
+        Err(rejection) => State::Rejected {
+            response: Some(shared.reject(rejection)),
+        },
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use http::{Response, request::Parts};
+use http::{Request, Response, request::Parts};
 use smallvec::SmallVec;
 use tower::Layer;
 
@@ -101,9 +101,26 @@ impl Shared {
         Ok((!charges.is_empty()).then(|| self.limiter.check(&charges)))
     }
 
-    /// The fields that the answer to an allowed request carries.
+    /// What the answer to a request that may go on will carry; the request is given the decision.
     #[inline]
-    pub(super) fn fields(&self, decision: &Decision) -> Fields {
+    pub(super) fn admit<A>(
+        &self,
+        decided: Result<Decision, Error>,
+        request: &mut Request<A>,
+    ) -> Result<Fields, Rejection> {
+        match decided {
+            Ok(decision) if decision.is_allowed() => {
+                let fields = self.fields(&decision);
+                request.extensions_mut().insert(decision);
+                Ok(fields)
+            }
+            Ok(decision) => Err(Rejection::denied(decision)),
+            Err(error) => Err(self.undecided(error)),
+        }
+    }
+
+    #[inline]
+    fn fields(&self, decision: &Decision) -> Fields {
         if self.writes_headers {
             Fields::of(decision)
         } else {
@@ -113,7 +130,7 @@ impl Shared {
 
     /// The rejection for a store that could not decide, reported the first time.
     #[cold]
-    pub(super) fn undecided(&self, error: Error) -> Rejection {
+    fn undecided(&self, error: Error) -> Rejection {
         if !self.warned.swap(true, Ordering::Relaxed) {
             telemetry::warn(format_args!(
                 "the store could not decide, so requests get 503: {error:?}"

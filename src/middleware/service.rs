@@ -69,14 +69,9 @@ impl<S: Clone> RateLimit<S> {
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
-        match decided {
-            Ok(decision) if decision.is_allowed() => {
-                let fields = self.shared.fields(&decision);
-                request.extensions_mut().insert(decision);
-                ResponseFuture::calling(self.inner.call(request), Some(fields))
-            }
-            Ok(decision) => self.reject(Rejection::denied(decision)),
-            Err(error) => self.reject(self.shared.undecided(error)),
+        match self.shared.admit(decided, &mut request) {
+            Ok(fields) => ResponseFuture::calling(self.inner.call(request), Some(fields)),
+            Err(rejection) => self.reject(rejection),
         }
     }
 
