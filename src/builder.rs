@@ -60,16 +60,17 @@ impl RateLimiterBuilder {
     /// Default: in process. Takes a URL, or a [`RedisStoreBuilder`] with settings.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, server: impl Into<RedisStoreBuilder>) -> Self {
-        self.backend.choice = Choice::Redis(server.into());
+        self.backend.choose(Choice::Redis(server.into()));
         self
     }
 
     /// Counts in a store of your own, as it is: nothing is put before or behind it.
     ///
     /// Default: in process. To give a remote store a breaker and a fallback, wrap it in a
-    /// `resilience::ResilientStore` first.
+    /// `resilience::ResilientStore` first. Such a store has its own deadline, clock and bound on keys: setting one
+    /// here too fails at [`build`](Self::build).
     pub fn store(mut self, store: impl Store) -> Self {
-        self.backend.choice = Choice::Custom(Arc::new(store));
+        self.backend.choose(Choice::Custom(Arc::new(store)));
         self
     }
 
@@ -86,7 +87,7 @@ impl RateLimiterBuilder {
     ///
     /// Default: 1,000,000, which is 32 MB when full.
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.backend.memory = self.backend.memory.max_keys(keys);
+        self.backend.max_keys = Some(keys);
         self
     }
 
@@ -94,8 +95,7 @@ impl RateLimiterBuilder {
     ///
     /// Default: [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.backend.memory = self.backend.memory.clock(clock.clone());
-        self.backend.clock = clock;
+        self.backend.clock = Some(clock);
         self
     }
 
@@ -274,8 +274,10 @@ impl fmt::Debug for RateLimitLayerBuilder {
 #[derive(Clone, Debug, Default)]
 struct Backend {
     choice: Choice,
-    memory: MemoryStoreBuilder,
-    clock: Clock,
+    /// Whether a second choice overruled a first one: nobody means both.
+    is_torn: bool,
+    max_keys: Option<usize>,
+    clock: Option<Clock>,
     #[cfg(feature = "redis")]
     deadline: Option<Duration>,
 }
@@ -290,26 +292,51 @@ enum Choice {
 }
 
 impl Backend {
+    fn choose(&mut self, choice: Choice) {
+        self.is_torn |= !matches!(self.choice, Choice::Memory);
+        self.choice = choice;
+    }
+
     fn build(self) -> Result<Arc<dyn Store>, Error> {
-        let memory = self.memory.build()?;
+        self.validate()?;
+        if let Choice::Custom(store) = self.choice {
+            return Ok(store);
+        }
+        let clock = self.clock.unwrap_or_default();
+        let mut memory = MemoryStoreBuilder::default().clock(clock.clone());
+        if let Some(keys) = self.max_keys {
+            memory = memory.max_keys(keys);
+        }
+        let memory = memory.build()?;
+        #[cfg(feature = "redis")]
+        if let Choice::Redis(server) = self.choice {
+            return Ok(Arc::new(resilient(server, memory, self.deadline, clock)?));
+        }
+        Ok(Arc::new(memory))
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let refuse = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
+        if self.is_torn {
+            return refuse("two stores: a limiter counts in one, so set store() or redis(), once");
+        }
         #[cfg(feature = "redis")]
         if self.deadline.is_some_and(|deadline| deadline.is_zero()) {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
+            return refuse(
                 "deadline of zero: no decision could be made in time; the default is 50 ms",
-            ));
+            );
         }
-        match self.choice {
-            Choice::Custom(store) => Ok(store),
-            Choice::Memory => Ok(Arc::new(memory)),
-            #[cfg(feature = "redis")]
-            Choice::Redis(server) => Ok(Arc::new(resilient(
-                server,
-                memory,
-                self.deadline,
-                self.clock,
-            )?)),
+        #[cfg(feature = "redis")]
+        let has_deadline = self.deadline.is_some();
+        #[cfg(not(feature = "redis"))]
+        let has_deadline = false;
+        let is_set = has_deadline || self.max_keys.is_some() || self.clock.is_some();
+        if is_set && matches!(self.choice, Choice::Custom(_)) {
+            return refuse(
+                "a store of your own has its own deadline, clock and max_keys: set them on the store",
+            );
         }
+        Ok(())
     }
 }
 

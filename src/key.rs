@@ -77,10 +77,11 @@ impl Key {
 
     /// The same identity in a name space of its own, so that no other kind of key can pass for it.
     ///
-    /// `or_else` does this: a client whose header reads `192.0.2.1` must not spend that address' quota.
+    /// `or_else` does this: a client whose header reads `192.0.2.1` must not spend that address' quota. Who labels
+    /// many keys makes the label a key once.
     #[must_use]
-    pub fn labelled(&self, label: &str) -> Self {
-        Self::new(label).joined(b'!', self)
+    pub fn labelled(&self, label: impl Into<Self>) -> Self {
+        label.into().joined(b'!', self)
     }
 
     /// The identity as it is counted, and as it stands in Redis: not for logs.

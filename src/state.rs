@@ -71,6 +71,7 @@ impl PolicyState {
 
 /// What a policy has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// The most that can be taken at once.
     pub limit: u64,
@@ -79,6 +80,19 @@ pub struct Usage {
     /// When everything is back if nothing more is taken: the time of the decision when it is all there already. While
     /// something is out it depends on what was charged only, so two answers without a charge between them agree on it.
     pub reset_at: Timestamp,
+}
+
+impl Usage {
+    /// The usage of a policy with this limit, as a store of your own tells it.
+    #[must_use]
+    #[inline]
+    pub const fn new(limit: u64, remaining: u64, reset_at: Timestamp) -> Self {
+        Self {
+            limit,
+            remaining,
+            reset_at,
+        }
+    }
 }
 
 // === Retry ===

@@ -119,6 +119,7 @@ impl<T> Debug for Answer<T> {
 #[non_exhaustive]
 pub enum Health {
     /// The shared store is away since then: each policy does what its outage choice says.
+    #[non_exhaustive]
     Degraded {
         /// When the store was given up.
         since: Timestamp,

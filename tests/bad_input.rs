@@ -317,6 +317,36 @@ async fn max_keys_without_end_takes_no_memory_ahead_of_time() {
     assert_eq!(response.expect("infallible").status().as_u16(), 200);
 }
 
+// === Stores ===
+
+#[test]
+fn two_stores_are_refused() {
+    for layer in [
+        sound().redis(LOCAL).redis(LOCAL),
+        sound().redis(LOCAL).store(MemoryStore::new()),
+        sound().store(MemoryStore::new()).redis(LOCAL),
+        sound().store(MemoryStore::new()).store(MemoryStore::new()),
+    ] {
+        let error = refused(layer, ErrorKind::InvalidConfig);
+        says(&error, &["two stores", "once"]);
+    }
+}
+
+#[test]
+fn settings_that_a_store_of_ones_own_would_not_heed_are_refused() {
+    let own = || sound().store(MemoryStore::new());
+    for layer in [
+        own().max_keys(1),
+        own().clock(Clock::system()),
+        own().deadline(Duration::from_secs(1)),
+        sound().max_keys(1).store(MemoryStore::new()),
+    ] {
+        let error = refused(layer, ErrorKind::InvalidConfig);
+        says(&error, &["a store of your own", "on the store"]);
+    }
+    assert!(own().build().is_ok());
+}
+
 // === Shared limiters ===
 
 #[test]

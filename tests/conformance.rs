@@ -151,11 +151,7 @@ async fn burst_passes_at_once_and_the_next_is_told_when_to_come(place: Place) {
     assert_eq!(decision.retry_after(), Some(Duration::from_secs(6)));
     assert_eq!(
         usage(&decision),
-        Usage {
-            limit: 10,
-            remaining: 0,
-            reset_at: START + Duration::from_secs(60)
-        }
+        Usage::new(10, 0, START + Duration::from_secs(60))
     );
 }
 

@@ -784,7 +784,7 @@ proptest! {
         assert_canonical(&key);
         assert_canonical(&Key::secret(&identity));
         assert_canonical(&key.and(&Key::new(&other)));
-        assert_canonical(&key.labelled(&label));
+        assert_canonical(&key.labelled(label.as_str()));
     }
 
     #[test]
@@ -806,9 +806,9 @@ proptest! {
     #[test]
     fn different_labels_never_give_one_key(first in text(), second in text(), key in text()) {
         let key = Key::new(key);
-        prop_assert_eq!(first == second, key.labelled(&first) == key.labelled(&second));
-        prop_assert_ne!(key.labelled(&first), key);
-        prop_assert_ne!(key.labelled(&first), Key::new(&first).and(&key));
+        prop_assert_eq!(first == second, key.labelled(first.as_str()) == key.labelled(second.as_str()));
+        prop_assert_ne!(key.labelled(first.as_str()), key);
+        prop_assert_ne!(key.labelled(first.as_str()), Key::new(&first).and(&key));
     }
 
     #[test]

@@ -1352,16 +1352,9 @@ impl Verdict {
     fn state(self, charge: &Charge<'_>) -> PolicyState {
         let name = *charge.policy().name();
         let span = Duration::from_micros(charge.policy().bucket().span());
-        let spent = Usage {
-            limit: charge.policy().quota().capacity(),
-            remaining: 0,
-            reset_at: START + span,
-        };
-        let full = Usage {
-            remaining: spent.limit,
-            reset_at: START,
-            ..spent
-        };
+        let limit = charge.policy().quota().capacity();
+        let spent = Usage::new(limit, 0, START + span);
+        let full = Usage::new(limit, limit, START);
         match self {
             Self::Allow => PolicyState::counted(name, full, Retry::Now),
             Self::AllowUncounted => PolicyState::uncounted(name, Outcome::Allow),

@@ -50,12 +50,15 @@ pub struct OrElse<A, B> {
     first: A,
     second: B,
     label: String,
+    /// The label as a key: made once and not per request.
+    space: Key,
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> OrElse<A, B> {
     pub(super) fn new(first: A, second: B) -> Self {
         let label = format!("{}-or-{}", first.label(), second.label());
         Self {
+            space: Key::new(&label),
             first,
             second,
             label,
@@ -68,7 +71,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
         self.first.extract(parts).or_else(|| {
             // The label of the whole chain: two alternatives of it may bear one label by themselves, but a longer chain
             // is never called like the one inside it.
-            Some(self.second.extract(parts)?.labelled(&self.label))
+            Some(self.second.extract(parts)?.labelled(self.space))
         })
     }
 

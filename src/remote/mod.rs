@@ -27,6 +27,10 @@
 //! while a call is under way goes in the next one, up to 64 charges in one script call: no timer, and no delay when the
 //! connection is idle. At most 16,384 decisions wait; beyond that they fail at once.
 //!
+//! While every connection is busy, a decision waits for a reply before it is sent: up to two round trips in all. The
+//! breaker takes an answer later than half the deadline for a bad one, so keep the deadline above four round trips: the
+//! default suits networks up to about 10 ms.
+//!
 //! # Runtime
 //!
 //! Dials and calls run as Tokio tasks on the runtime of the decision that found them missing, so that runtime must be
