@@ -3,34 +3,39 @@
 --
 -- KEYS  one per charge, in order; all in one slot of a cluster
 -- ARGV  '@' and the caller's time in us, or neither for the server's time; then the groups. Per charge the tag of its
---       algorithm with that one's arguments; before a group of several charges '*' and their number
+--       algorithm with that one's arguments, after a '!' when an attempt that is denied shall count too; before a group
+--       of several charges '*' and their number
 -- Reply integers: the time it was decided at in us, then per group: 1 (all admitted), 0 (not all) or 2 (a value under
 --       one of its keys is none of tollgate's, so nothing was decided), and per charge 1 or 0 (it had room by itself)
---       and its state: the new one when the group was admitted, else the old one
+--       and what its algorithm tells of the state: the new one when something was counted, else the old one
 --
--- Example: KEYS 'tollgate:{ada}:user', ARGV 'w' 6000000 54000000
+-- Example: KEYS 'tollgate:{ada}:user', ARGV 'wAAAA' 6000000 60000000
 --   -> 1700000000000000, 1, 1, 1700000006000000
 --
 -- The script is decide_begin.lua, one branch per algorithm from a file of its own, and decide_end.lua, joined at compile
 -- time. Branches and not functions: making and calling those took a quarter of what a decision costs the server. It has
--- no shebang and uses no library but string and math, so that Redis 6.2 and compatible servers run it.
+-- no shebang and uses no library but string, math and struct, so that Redis 6.2 and compatible servers run it.
 --
--- Numbers are doubles. Times are whole microseconds since the Unix epoch: exact below 2^53, the year 2255. A number
--- becomes text only through '%.0f'; '..' and tostring() would write 1.7e+15.
+-- Numbers are doubles. Times are whole microseconds since the Unix epoch: exact below 2^53, the year 2255. States are
+-- packed bytes, the highest first. A number becomes text only through '%.0f'; '..' and tostring() would write 1.7e+15.
 
 assert(#KEYS > 0 and #ARGV > 0, 'decide: no charge')
 
 local call, pcall = redis.call, redis.pcall
 local floor, ceil = math.floor, math.ceil
-local format = string.format
+local format, byte, sub = string.format, string.byte, string.sub
+local pack, unpack = struct.pack, struct.unpack
 
 -- Milliseconds that a key outlives its state. Before Redis 7.2 the clock moves while a script runs, so the expiry
 -- may be counted from a moment before TIME was read.
 local MARGIN = 1000
 
--- A time of 16 digits begins in 2001. A bucket is full again within 2^50 us (35 years), so none is stored further ahead.
+-- Stored times begin in 2001, and none lies more than 2^50 us (35 years) ahead.
 local EARLIEST = 1000000000000000
 local FURTHEST = 1125899906842624
+
+-- Products below this are exact in a double, with room for an addition.
+local EXACT = 4503599627370496
 
 local now, at = 0, 1
 if ARGV[1] == '@' then
@@ -39,34 +44,40 @@ else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
+local clock = floor(now / 1000)
 
 local reply, said = { now }, 1
 local key, last = 0, #ARGV
 while at <= last do
   local charges, verdict, first = 1, 1, key
-  local befores, afters, lives
+  local told, values, lives, stern
+  local place = said + 2
   if ARGV[at] == '*' then
     charges = tonumber(ARGV[at + 1])
-    befores, afters, lives = {}, {}, {}
+    told, values, lives, stern = {}, {}, {}, {}
     at = at + 2
   end
 
   -- Phase 1 reads and computes.
   for i = 1, charges do
     key = key + 1
-    local tag = ARGV[at]
-
-    -- A time that was stored by this script: 16 characters, within bounds. 0 when the key does not exist, false when its
-    -- value is anything else: one such key must not fail the whole call.
-    local text = pcall('GET', KEYS[key])
-    local state = 0
-    if text then
-      state = type(text) == 'string' and #text == 16 and tonumber(text)
-      if state and (state < EARLIEST or state > now + FURTHEST) then
-        state = false
-      end
+    local is_stern = ARGV[at] == '!'
+    if is_stern then
+      at = at + 1
     end
+    local tag = ARGV[at]
+    local kind = byte(tag)
 
-    -- What a branch is to set: how many arguments stand behind its tag, always; and for a charge that fits, that it
-    -- does, the state after it, and the milliseconds to keep that, 0 to leave all as it is.
-    local width, admitted, after, life = 0, false, state, 0
+    -- nil when the key does not exist. One key with a value of another type must not fail the whole call.
+    local text = pcall('GET', KEYS[key]) or nil
+    local is_ours = not text or type(text) == 'string'
+
+    -- What a branch is to set: how many arguments stand behind its tag, always; whether the value is one of its own;
+    -- whether the charge has room; what it tells of the state as it is (b1 and so on) and as it becomes when the charge
+    -- or the penalty is counted (n1 and so on), how many such numbers there are; the value to store then, nil to leave
+    -- all as it is, and the milliseconds to keep it.
+    local width, has_room, numbers = 0, false, 1
+    local b1, b2, b3, n1, n2, n3 = 0, 0, 0, 0, 0, 0
+    local value, life
+    if not kind then
+      error('decide: a tag is missing')

@@ -3,33 +3,47 @@
     end
 
     at = at + 1 + width
-    reply[said + 2 * i] = admitted and 1 or 0
-    if not state then
+    if not is_ours then
       verdict = 2
-    elseif not admitted and verdict == 1 then
+    elseif not has_room and verdict == 1 then
       verdict = 0
     end
-    if not befores then
+    if not told then
       -- One charge is most groups, and needs no tables: its own word is the group's.
-      reply[said + 3] = after or 0
-      if life > 0 then
-        call('SET', KEYS[key], format('%.0f', after), 'PX', format('%.0f', life))
+      if value then
+        call('SET', KEYS[key], value, 'PX', format('%.0f', life))
+        b1, b2, b3 = n1, n2, n3
       end
+      reply[place], reply[place + 1] = has_room and 1 or 0, b1
+      if numbers > 1 then
+        reply[place + 2] = b2
+        if numbers > 2 then
+          reply[place + 3] = b3
+        end
+      end
+      place = place + 1 + numbers
     else
-      befores[i], afters[i], lives[i] = state or 0, after or 0, life
+      told[i] = { has_room and 1 or 0, numbers, b1, b2, b3, n1, n2, n3 }
+      values[i], lives[i], stern[i] = value, life, is_stern
     end
   end
 
-  -- Phase 2 writes, when all admit.
+  -- Phase 2 writes, when all admit; else only what counts denied attempts too.
   reply[said + 1] = verdict
-  if befores then
+  if told then
     for i = 1, charges do
-      reply[said + 2 * i + 1] = verdict == 1 and afters[i] or befores[i]
-      if verdict == 1 and lives[i] > 0 then
-        call('SET', KEYS[first + i], format('%.0f', afters[i]), 'PX', format('%.0f', lives[i]))
+      local tells = told[i]
+      local is_kept = values[i] and (verdict == 1 or verdict == 0 and stern[i])
+      if is_kept then
+        call('SET', KEYS[first + i], values[i], 'PX', format('%.0f', lives[i]))
       end
+      reply[place] = tells[1]
+      for number = 1, tells[2] do
+        reply[place + number] = tells[(is_kept and 5 or 2) + number]
+      end
+      place = place + 1 + tells[2]
     end
   end
-  said = said + 1 + 2 * charges
+  said = place - 1
 end
 return reply

@@ -114,7 +114,7 @@ impl RateLimiter {
         let mut known = self.known.lock();
         let named = |policy: &Policy| known.iter().find(|other| other.name() == policy.name());
         let is_new = |policy: &Policy| match named(policy) {
-            Some(other) if other.quota() != policy.quota() => Err(two_quotas(policy)),
+            Some(other) if !other.counts_like(policy) => Err(two_quotas(policy)),
             other => Ok(other.is_none()),
         };
         // All are judged before any is noted: a layer that is refused leaves no name behind.
@@ -186,7 +186,7 @@ fn two_quotas(policy: &Policy) -> Error {
     Error::new(
         ErrorKind::DuplicatePolicy,
         format!(
-            "policy {:?} has another quota in another layer on this limiter: give it a name of its own",
+            "policy {:?} has another quota or algorithm in another layer on this limiter: give it a name of its own",
             policy.name()
         ),
     )

@@ -1,19 +1,18 @@
 //! A named quota with all that a store must know to count it.
 
 use crate::{
-    algorithm::TokenBucket,
-    clock::Timestamp,
+    algorithm::{Algorithm, Counter},
     error::{Error, ErrorKind},
     key::Key,
     name::PolicyName,
     quota::Quota,
-    state::{PolicyState, Retry},
 };
 
 /// A named quota, with what a request costs and what to do when nobody can count.
 ///
 /// The name is part of where the count is kept: two limiters that use one name, one key and one store share the
-/// count. A policy is counted as a token bucket: the burst at once, then the sustained rate.
+/// count. It is counted as a token bucket (the burst at once, then the sustained rate) unless it names another
+/// [`Algorithm`].
 ///
 /// # Examples
 ///
@@ -29,10 +28,15 @@ use crate::{
 pub struct Policy {
     name: PolicyName,
     quota: Quota,
-    bucket: TokenBucket,
+    algorithm: Algorithm,
+    counter: Counter,
     cost: u64,
+    counts_denied: bool,
     on_outage: OnOutage,
-    fault: Option<Error>,
+    /// What is wrong with the name.
+    misnamed: Option<Error>,
+    /// What is wrong with the quota.
+    uncountable: Option<Error>,
 }
 
 impl Policy {
@@ -41,23 +45,45 @@ impl Policy {
     /// A name or quota that cannot work is reported when the limiter or layer is built.
     #[must_use]
     pub fn new(name: impl AsRef<str>, quota: Quota) -> Self {
-        let mut fault = None;
-        let name = PolicyName::new(name.as_ref()).unwrap_or_else(|error| {
-            fault = Some(error);
-            PolicyName::placeholder()
-        });
-        let bucket = TokenBucket::new(quota).unwrap_or_else(|error| {
-            fault.get_or_insert(error);
-            TokenBucket::closed()
-        });
-        Self {
+        let (name, misnamed) = match PolicyName::new(name.as_ref()) {
+            Ok(name) => (name, None),
+            Err(error) => (PolicyName::placeholder(), Some(error)),
+        };
+        let policy = Self {
             name,
             quota,
-            bucket,
+            algorithm: Algorithm::default(),
+            counter: Counter::closed(),
             cost: 1,
+            counts_denied: false,
             on_outage: OnOutage::default(),
-            fault,
-        }
+            misnamed,
+            uncountable: None,
+        };
+        policy.algorithm(Algorithm::default())
+    }
+
+    /// Sets how the quota is counted.
+    ///
+    /// Default: [`Algorithm::TokenBucket`].
+    #[must_use]
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        (self.counter, self.uncountable) = match Counter::new(self.quota, algorithm) {
+            Ok(counter) => (counter, None),
+            Err(error) => (Counter::closed(), Some(error)),
+        };
+        self
+    }
+
+    /// Sets whether a denied request is counted too, so that who keeps knocking stays out.
+    ///
+    /// Default: no. It is counted when the request is denied by any policy of its decision, and at most until nothing
+    /// is left: a denied request never makes a debt that an admitted one could not.
+    #[must_use]
+    pub fn count_denied(mut self, count: bool) -> Self {
+        self.counts_denied = count;
+        self
     }
 
     /// Sets how many units a request takes.
@@ -99,8 +125,21 @@ impl Policy {
     /// The quota made ready for counting.
     #[must_use]
     #[inline]
-    pub fn bucket(&self) -> &TokenBucket {
-        &self.bucket
+    pub fn counter(&self) -> &Counter {
+        &self.counter
+    }
+
+    /// How the quota is counted, as configuration files and metrics write it.
+    #[must_use]
+    pub fn algorithm_name(&self) -> &'static str {
+        self.algorithm.name()
+    }
+
+    /// Whether a denied request is counted too.
+    #[must_use]
+    #[inline]
+    pub fn counts_denied(&self) -> bool {
+        self.counts_denied
     }
 
     /// A charge of this policy's cost to `key`.
@@ -117,7 +156,12 @@ impl Policy {
     /// Whether name and quota can be counted at all.
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {
-        self.fault.is_none()
+        self.misnamed.is_none() && self.uncountable.is_none()
+    }
+
+    /// Whether another policy counts the same in the same way.
+    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+        self.quota == other.quota && self.algorithm == other.algorithm
     }
 
     /// Says what keeps the policy from working.
@@ -126,21 +170,23 @@ impl Policy {
     ///
     /// [`ErrorKind::InvalidPolicy`] or [`ErrorKind::InvalidQuota`], with what to do.
     pub fn validate(&self) -> Result<(), Error> {
-        if let Some(fault) = &self.fault {
-            // An unusable name says so itself.
-            return Err(match fault.kind() {
-                ErrorKind::InvalidPolicy => fault.clone(),
-                kind => Error::new(kind, format!("policy {:?}: {fault}", self.name)),
-            });
+        // An unusable name says so itself.
+        if let Some(fault) = &self.misnamed {
+            return Err(fault.clone());
         }
-        if self.cost > self.quota.capacity() {
+        if let Some(fault) = &self.uncountable {
+            return Err(Error::new(
+                fault.kind(),
+                format!("policy {:?}: {fault}", self.name),
+            ));
+        }
+        let limit = self.counter.limit();
+        if self.cost > limit {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
-                    "policy {:?}: a request costs {} and the burst is {}, so none could ever pass: raise the burst",
-                    self.name,
-                    self.cost,
-                    self.quota.capacity()
+                    "policy {:?}: a request costs {} and the burst is {limit}, so none could ever pass: raise the burst",
+                    self.name, self.cost
                 ),
             ));
         }
@@ -212,21 +258,6 @@ impl<'a> Charge<'a> {
             key: self.key,
             cost: self.cost,
         }
-    }
-
-    /// The policy's state for a decision, from the TAT that is stored after it.
-    ///
-    /// `admitted` says whether the policy itself had room; when another policy denied, the TAT is the old one.
-    #[must_use]
-    #[inline]
-    pub fn state(&self, admitted: bool, tat: u64, now: Timestamp) -> PolicyState {
-        let bucket = self.policy.bucket();
-        let retry = if admitted {
-            Retry::Now
-        } else {
-            bucket.retry(tat, now, self.cost)
-        };
-        PolicyState::counted(self.policy.name, bucket.usage(tat, now), retry)
     }
 }
 

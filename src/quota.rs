@@ -63,9 +63,18 @@ impl Quota {
         Self::new(count, Duration::from_secs(86_400))
     }
 
+    /// `count` units a month: 31 days, or the calendar's own with [`Opening::Month`].
+    ///
+    /// [`Opening::Month`]: crate::algorithm::Opening::Month
+    #[must_use]
+    pub const fn per_month(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(31 * 86_400))
+    }
+
     /// Sets how many units may be taken at once after idling.
     ///
-    /// Default: the count, so a caller may use a whole period's worth at once.
+    /// Default: the count, so a caller may use a whole period's worth at once; for a leaky bucket 1. Windows and logs
+    /// have none.
     #[must_use]
     pub const fn burst(mut self, units: u64) -> Self {
         self.burst = Some(units);
@@ -82,6 +91,12 @@ impl Quota {
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.period
+    }
+
+    /// The burst, when one was set.
+    #[must_use]
+    pub const fn own_burst(&self) -> Option<u64> {
+        self.burst
     }
 
     /// Units that may be taken at once: the burst, or the count when no burst was set.

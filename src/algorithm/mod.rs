@@ -2,7 +2,32 @@
 //!
 //! Nothing here reads a clock, locks or waits: the state and the time come in, the new state goes out. The in-process
 //! store runs this code, and each algorithm has a Lua twin in `lua/` that gives equal answers.
+//!
+//! [`Algorithm`] is what a policy names; a [`Counter`] is the quota made ready for counting in that way.
+//!
+//! # When a limit changes
+//!
+//! The state of a key tells under which shape of the policy it was made, so that a policy may change its limit while
+//! keys are in debt. For the buckets the spent *share* stays: who had spent half of the old burst has spent half of the
+//! new one. For windows and logs the used *number* stays, in a window of the new length. Either way nobody waits longer
+//! than the new quota alone could make anybody wait, and nobody who had nothing left gets it all back. A key that
+//! changes its algorithm starts afresh.
 
+mod choice;
+mod calendar;
+mod counter;
+mod counting;
+mod fixed_window;
+mod share;
+mod sliding_log;
+mod sliding_window;
 mod token_bucket;
+mod window;
 
-pub use self::token_bucket::{Form, Judgement, TokenBucket};
+pub use self::choice::{Algorithm, Opening};
+pub use self::counter::Counter;
+pub use self::counting::Counting;
+pub use self::fixed_window::{FixedWindow, WindowState};
+pub use self::sliding_log::{LogState, SlidingLog};
+pub use self::sliding_window::{SlidingState, SlidingWindow};
+pub use self::token_bucket::{BucketState, Form, TokenBucket};

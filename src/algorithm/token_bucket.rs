@@ -32,6 +32,8 @@ use crate::{
     state::{Retry, Usage},
 };
 
+use super::{counting::Counting, share::share};
+
 /// A quota made ready for counting as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
@@ -41,6 +43,8 @@ pub struct TokenBucket {
     capacity: u64,
     /// How far ahead of now the TAT may lie: the time in which the whole capacity comes back.
     span: u64,
+    /// What tells this span from others, in the state of a key.
+    shape: u32,
 }
 
 impl TokenBucket {
@@ -75,6 +79,7 @@ impl TokenBucket {
             micros,
             capacity: quota.capacity(),
             span: 0,
+            shape: 0,
         };
         // A TAT between lattice points can lose up to a microsecond against them while the burst is taken unit by unit.
         let slack = u64::from(units > 1);
@@ -82,9 +87,25 @@ impl TokenBucket {
             .at_checked(quota.capacity())
             .and_then(|span| span.checked_add(slack))
         {
-            Some(span) if span <= LONGEST_SPAN => Ok(Self { span, ..bucket }),
+            Some(span) if span <= LONGEST_SPAN => Ok(Self {
+                span,
+                shape: shape_of(span),
+                ..bucket
+            }),
             _ => refuse("burst takes over 35 years to refill: lower it"),
         }
+    }
+
+    /// A leaky bucket: the same arithmetic, with room for one unit unless the quota sets a burst.
+    ///
+    /// A leaky bucket as a meter of this depth and a token bucket of this capacity admit the same requests (I.371 calls
+    /// GCRA the continuous-state leaky bucket).
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn leaky(quota: Quota) -> Result<Self, Error> {
+        Self::new(quota.burst(quota.own_burst().unwrap_or(1)))
     }
 
     /// A bucket that admits nothing: what an unusable quota counts as until `build()` reports it.
@@ -94,6 +115,7 @@ impl TokenBucket {
             micros: 1,
             capacity: 0,
             span: 0,
+            shape: 0,
         }
     }
 
@@ -110,80 +132,36 @@ impl TokenBucket {
         self.span
     }
 
-    /// Judges a charge of `cost` at `now` against the TAT that is stored (0 when there is none).
-    ///
-    /// A cost of 0 is a peek: always admitted, and the TAT stays.
+    /// What tells this bucket's span from others, in the state of a key: the span cut to 26 significant bits.
     #[must_use]
-    #[inline]
-    pub fn judge(&self, tat: u64, now: Timestamp, cost: u64) -> Judgement {
-        let now = now.as_micros();
-        let from = tat.max(now);
-        if cost == 0 {
-            return Judgement {
-                admitted: true,
-                tat,
-            };
-        }
-        if cost > self.capacity {
-            return Judgement {
-                admitted: false,
-                tat,
-            };
-        }
-        let moved = self.moved(from, cost);
-        if moved - now > self.span {
-            return Judgement {
-                admitted: false,
-                tat,
-            };
-        }
-        Judgement {
-            admitted: true,
-            tat: moved,
-        }
+    pub fn shape(&self) -> u32 {
+        self.shape
     }
 
-    /// What is left at `now` with this TAT.
-    #[must_use]
+    /// The TAT under this bucket's span: a debt made under another span keeps its share of it.
     #[inline]
-    pub fn usage(&self, tat: u64, now: Timestamp) -> Usage {
+    fn tat(&self, state: BucketState, now: Timestamp) -> u64 {
         let now = now.as_micros();
-        let from = tat.max(now);
-        Usage {
-            limit: self.capacity,
-            remaining: (now + self.span)
-                .checked_sub(from)
-                .map_or(0, |room| self.fitting(from, room).min(self.capacity)),
-            reset_at: Timestamp::from_micros(from),
+        if state.shape == self.shape || state.tat <= now {
+            return state.tat;
         }
-    }
-
-    /// When a charge of `cost` that was denied at `now` can succeed, if nothing else is charged.
-    #[must_use]
-    pub fn retry(&self, tat: u64, now: Timestamp, cost: u64) -> Retry {
-        if cost > self.capacity {
-            return Retry::Never;
-        }
-        let moved = self.moved(tat.max(now.as_micros()), cost);
-        Retry::At(Timestamp::from_micros(moved.saturating_sub(self.span)).max(now))
+        now + share(state.tat - now, self.span, span_of(state.shape))
     }
 
     /// How the Lua twin is to be told to judge a charge of `cost`.
     #[must_use]
     #[inline]
     pub fn form(&self, cost: u64) -> Form {
+        let affordable = cost <= self.capacity;
         if self.units == 1 {
-            let affordable = cost <= self.capacity;
             return Form::Whole {
-                increment: if affordable { cost * self.micros } else { 0 },
-                tolerance: affordable.then(|| self.span - cost * self.micros),
+                increment: affordable.then(|| cost * self.micros),
             };
         }
         Form::Lattice {
-            cost,
+            cost: affordable.then_some(cost),
             units: self.units,
             micros: self.micros,
-            span: (cost <= self.capacity).then_some(self.span),
         }
     }
 
@@ -228,15 +206,135 @@ impl TokenBucket {
     }
 }
 
-// === Judgement ===
+impl Counting for TokenBucket {
+    type State = BucketState;
 
-/// What a bucket says to one charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judgement {
-    /// Whether the charge fits.
-    pub admitted: bool,
-    /// The TAT after it, or as it was when it does not fit.
-    pub tat: u64,
+    fn adopt(&self, state: &mut BucketState, now: Timestamp) {
+        if state.shape != self.shape && state.tat > now.as_micros() {
+            *state = self.state(self.tat(*state, now));
+        }
+    }
+
+    #[inline]
+    fn admits(&self, state: &BucketState, now: Timestamp, cost: u64) -> bool {
+        self.taken(state, now, cost).is_some()
+    }
+
+    #[inline]
+    fn charge(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
+        if let Some(tat) = self.taken(state, now, cost) {
+            *state = self.state(tat);
+        }
+    }
+
+    #[inline]
+    fn take(&self, state: &mut BucketState, now: Timestamp, cost: u64) -> bool {
+        match self.taken(state, now, cost) {
+            Some(_) if cost == 0 => true,
+            Some(tat) => {
+                *state = self.state(tat);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn penalise(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
+        let from = self.tat(*state, now).max(now.as_micros());
+        let full = from.max(now.as_micros() + self.span);
+        *state = self.state(match cost <= self.capacity {
+            true => self.moved(from, cost).min(full),
+            false => full,
+        });
+    }
+
+    #[inline]
+    fn usage(&self, state: &BucketState, now: Timestamp) -> Usage {
+        let from = self.tat(*state, now).max(now.as_micros());
+        let room = (now.as_micros() + self.span).checked_sub(from);
+        let remaining = room.map_or(0, |room| self.fitting(from, room).min(self.capacity));
+        Usage::new(self.capacity, remaining, Timestamp::from_micros(from))
+    }
+
+    fn retry(&self, state: &BucketState, now: Timestamp, cost: u64) -> Retry {
+        if cost > self.capacity {
+            return Retry::Never;
+        }
+        let moved = self.moved(self.tat(*state, now).max(now.as_micros()), cost);
+        Retry::At(Timestamp::from_micros(moved.saturating_sub(self.span)).max(now))
+    }
+
+    #[inline]
+    fn owes_until(state: &BucketState) -> u64 {
+        state.tat
+    }
+
+    fn spent(&self, until: Timestamp) -> BucketState {
+        self.state(until.as_micros())
+    }
+}
+
+impl TokenBucket {
+    /// The state of a key with this TAT.
+    #[must_use]
+    #[inline]
+    pub fn state(&self, tat: u64) -> BucketState {
+        BucketState {
+            tat,
+            shape: self.shape,
+        }
+    }
+
+    /// The TAT after a charge that fits.
+    #[inline]
+    fn taken(&self, state: &BucketState, now: Timestamp, cost: u64) -> Option<u64> {
+        let tat = self.tat(*state, now);
+        if cost == 0 {
+            return Some(tat);
+        }
+        if cost > self.capacity {
+            return None;
+        }
+        let moved = self.moved(tat.max(now.as_micros()), cost);
+        (moved - now.as_micros() <= self.span).then_some(moved)
+    }
+}
+
+// === BucketState ===
+
+/// When a bucket will be full again, and under which span the debt was made.
+///
+/// Packed, so that a key takes 24 bytes of the in-process store and not 32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, packed(4))]
+pub struct BucketState {
+    tat: u64,
+    shape: u32,
+}
+
+impl BucketState {
+    /// The theoretical arrival time in microseconds, 0 when nothing was ever charged.
+    #[must_use]
+    pub fn tat(self) -> u64 {
+        self.tat
+    }
+}
+
+/// A span cut to its 26 most significant bits, and how many bits were cut off.
+fn shape_of(span: u64) -> u32 {
+    let mut exponent = 0_u32;
+    while span >> exponent >= 1 << MANTISSA {
+        exponent += 1;
+    }
+    // Invariant: a span is at most 2^50, so the exponent is at most 25 and fits in the six bits left.
+    let mantissa = u32::try_from(span >> exponent).expect("below 2^26");
+    (exponent << MANTISSA) | mantissa
+}
+
+/// The span that a shape stands for.
+fn span_of(shape: u32) -> u64 {
+    let (exponent, mantissa) = (shape >> MANTISSA, shape & ((1 << MANTISSA) - 1));
+    (u64::from(mantissa) << exponent).max(1)
 }
 
 // === Form ===
@@ -247,21 +345,17 @@ pub struct Judgement {
 pub enum Form {
     /// The interval is no whole number of microseconds: walk the lattice.
     Lattice {
-        /// Units to take.
-        cost: u64,
+        /// Units to take; `None` when they can never fit.
+        cost: Option<u64>,
         /// Units that come back in each `micros`.
         units: u64,
         /// Length of the lattice's period.
         micros: u64,
-        /// How far ahead the TAT may lie after the charge; `None` when the cost can never fit.
-        span: Option<u64>,
     },
     /// The interval is whole microseconds: one addition and one comparison.
     Whole {
-        /// How far the charge moves the TAT.
-        increment: u64,
-        /// How far ahead the TAT may lie before the charge; `None` when the cost can never fit.
-        tolerance: Option<u64>,
+        /// How far the charge moves the TAT; `None` when it can never fit.
+        increment: Option<u64>,
     },
 }
 
@@ -302,3 +396,4 @@ fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
 const EXACT: u128 = 1 << 52;
 const LONGEST_INTERVAL: u64 = 366 * 86_400 * 1_000_000;
 const LONGEST_SPAN: u64 = 1 << 50;
+const MANTISSA: u32 = 26;

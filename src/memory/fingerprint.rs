@@ -7,20 +7,23 @@ use std::hash::Hasher;
 
 use crate::{key::Key, name::PolicyName};
 
-/// 128 bits that stand for one policy and key; never zero, which marks an empty slot.
+/// 96 bits that stand for one policy and key; never zero, which marks an empty slot.
+///
+/// In words of 32 bits, so that it takes no padding beside a state of the same alignment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    low: u64,
-    high: u64,
+    words: [u32; 3],
 }
 
 impl Fingerprint {
-    pub(super) const EMPTY: Self = Self { low: 0, high: 0 };
+    pub(super) const EMPTY: Self = Self { words: [0; 3] };
 
     /// Where to begin looking among `slots` slots, by multiplication instead of division (Lemire, "fast range").
     #[inline]
     pub(super) fn place(self, slots: usize) -> usize {
-        let product = u128::from(self.low) * slots as u128;
+        let [first, second, _] = self.words;
+        let bits = (u64::from(first) << 32) | u64::from(second);
+        let product = u128::from(bits) * slots as u128;
         // Invariant: the high half of a product with `slots` is below `slots`.
         #[expect(clippy::cast_possible_truncation, reason = "below `slots`, a usize")]
         let place = (product >> 64) as usize;
@@ -30,12 +33,7 @@ impl Fingerprint {
     /// Which of `shards` (a power of two) the key belongs to; independent of its place there.
     #[inline]
     pub(super) fn shard(self, shards: usize) -> usize {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the low bits are what is wanted"
-        )]
-        let bits = self.high as usize;
-        bits & (shards - 1)
+        self.words[2] as usize & (shards - 1)
     }
 }
 
@@ -64,9 +62,10 @@ impl Fingerprinter {
         hasher.write_u8(0xFF);
         hasher.write(key.as_bytes());
         let hash = hasher.finish128();
+        #[expect(clippy::cast_possible_truncation, reason = "cut in words")]
+        let words = [(hash.h1 >> 32) as u32, hash.h1 as u32, hash.h2 as u32];
         Fingerprint {
-            low: hash.h1.max(1),
-            high: hash.h2,
+            words: [words[0], words[1].max(1), words[2]],
         }
     }
 

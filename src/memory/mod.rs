@@ -31,13 +31,15 @@
 //!
 //! # Accuracy
 //!
-//! Keys are told apart by a 128-bit fingerprint under a random key per process: nobody can aim at a collision, and
-//! with a million keys one happens with a chance of 1.5e-27.
+//! Keys are told apart by a 96-bit fingerprint under a random key per process: nobody can aim at a collision, and
+//! with a million keys one happens with a chance of 6e-18.
 
 mod builder;
 mod fingerprint;
 mod pools;
 mod shard;
+mod shelf;
+mod steps;
 mod store;
 mod table;
 

@@ -1,70 +1,47 @@
-//! The buckets that newcomers share while all slots hold keys in debt.
+//! The states that newcomers share while all slots hold keys in debt.
 
-/// One shared bucket per policy, for as many policies as are crowded at once.
-#[derive(Debug, Default)]
-pub(super) struct Pools {
-    pools: Vec<Pool>,
+use super::table::Held;
+
+/// One shared state per policy that is crowded.
+///
+/// As many as there are policies: their names come from the configuration, not from clients.
+#[derive(Debug)]
+pub(super) struct Pools<S> {
+    pools: Vec<Pool<S>>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Pool {
+#[derive(Debug)]
+struct Pool<S> {
     policy: u64,
-    tat: u64,
+    state: S,
 }
 
-impl Pools {
-    /// What a newcomer of a policy may owe at most, `span` being how far ahead its TAT may lie.
-    pub(super) fn debt(&self, policy: u64, now: u64, span: u64) -> u64 {
-        match self.of(policy) {
-            Some(pool) if pool.policy == policy => pool.tat,
-            // Shared with another policy, whose keys may owe for longer than this one's ever do.
-            Some(pool) => pool.tat.min(now + span),
-            None => 0,
-        }
+impl<S: Held> Pools<S> {
+    /// What the newcomers of a policy share, if they do.
+    pub(super) fn get(&self, policy: u64) -> Option<&S> {
+        let pool = self.pools.iter().find(|pool| pool.policy == policy)?;
+        Some(&pool.state)
     }
 
-    /// Adds to what a policy's newcomers owe.
-    ///
-    /// Added and not overwritten: several charges of one decision may fall on one pool.
-    pub(super) fn add(&mut self, policy: u64, now: u64, micros: u64) {
-        let index = self.index_for(policy, now);
-        let pool = &mut self.pools[index];
-        pool.tat = pool.tat.max(now) + micros;
-    }
-
-    fn of(&self, policy: u64) -> Option<&Pool> {
-        let own = self.pools.iter().find(|pool| pool.policy == policy);
-        own.or_else(|| {
-            self.pools
-                .get(shared_index(policy))
-                .filter(|_| self.pools.len() == MOST)
-        })
-    }
-
-    /// The policy's own pool; a new one, or one that owes nothing any more; when all are in use, another policy's.
-    fn index_for(&mut self, policy: u64, now: u64) -> usize {
-        if let Some(own) = self.pools.iter().position(|pool| pool.policy == policy) {
-            return own;
+    /// Sets what the newcomers of a policy share.
+    pub(super) fn set(&mut self, policy: u64, state: S, now: u64) {
+        let own = |pool: &Pool<S>| pool.policy == policy;
+        // One that owes nothing any more is as good as none.
+        let paid = |pool: &Pool<S>| pool.state.owes_until() <= now;
+        let index = self
+            .pools
+            .iter()
+            .position(own)
+            .or_else(|| self.pools.iter().position(paid));
+        match index {
+            Some(index) => self.pools[index] = Pool { policy, state },
+            None => self.pools.push(Pool { policy, state }),
         }
-        if let Some(paid) = self.pools.iter().position(|pool| pool.tat <= now) {
-            self.pools[paid] = Pool { policy, tat: 0 };
-            return paid;
-        }
-        if self.pools.len() < MOST {
-            self.pools.push(Pool { policy, tat: 0 });
-            return self.pools.len() - 1;
-        }
-        shared_index(policy)
     }
 }
 
-fn shared_index(policy: u64) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "only the low bits are used"
-    )]
-    let index = policy as usize % MOST;
-    index
+impl<S> Default for Pools<S> {
+    fn default() -> Self {
+        Self { pools: Vec::new() }
+    }
 }
-
-const MOST: usize = 64;

@@ -1,108 +1,73 @@
-//! One lock's worth of keys: the table, and the buckets that newcomers share when it is full.
+//! One lock's worth of keys.
 
-use crate::{clock::Timestamp, policy::Charge};
+use crate::algorithm::{BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow, TokenBucket, WindowState};
 
-use super::{
-    fingerprint::{Fingerprint, Fingerprinter},
-    pools::Pools,
-    table::{Place, Table},
-};
+use super::{fingerprint::Fingerprint, shelf::Shelf, table::Held};
 
-/// A table and its shared buckets.
+/// The keys of one shard, by what is remembered of them: a plain bucket shall not pay for the length of a log.
 #[derive(Debug)]
 pub(super) struct Shard {
-    table: Table,
-    /// The debt of all keys that got no slot.
-    pools: Pools,
-    /// Whether a key ever got no slot.
-    is_crowded: bool,
-}
-
-/// A charge as the store looks it up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) charge: &'a Charge<'a>,
-    pub(super) fingerprint: Fingerprint,
-    pub(super) fingerprinter: &'a Fingerprinter,
+    buckets: Shelf<BucketState>,
+    logs: Shelf<LogState>,
+    slides: Shelf<SlidingState>,
+    windows: Shelf<WindowState>,
 }
 
 impl Shard {
+    /// A shard of at most so many slots for each way of counting.
     pub(super) fn new(max_slots: usize) -> Self {
         Self {
-            table: Table::new(max_slots),
-            pools: Pools::default(),
-            is_crowded: false,
+            buckets: Shelf::new(max_slots),
+            logs: Shelf::new(max_slots),
+            slides: Shelf::new(max_slots),
+            windows: Shelf::new(max_slots),
         }
     }
 
-    /// Where the key is or may go, and its TAT.
-    #[inline]
-    pub(super) fn find(&self, asked: &Asked<'_>, now: Timestamp) -> (Place, u64) {
-        let place = self.table.find(asked.fingerprint, now.as_micros());
-        let tat = match place {
-            Place::Found(index) => self.table.tat(index),
-            Place::Crowded | Place::Free(_) => {
-                self.pooled_debt(asked, now).max(self.table.forgotten())
-            }
-        };
-        (place, tat)
-    }
-
-    /// Whether a key that was looked up will be counted in its policy's shared bucket.
-    pub(super) fn pools(&self, place: Place) -> bool {
-        self.is_crowded && place == Place::Crowded
-    }
-
-    /// Stores a charge that moves the TAT from `before` to `after`. `false` when it went to a shared bucket.
-    #[inline]
-    pub(super) fn write(
-        &mut self,
-        asked: &Asked<'_>,
-        (place, before): (Place, u64),
-        after: u64,
-        now: Timestamp,
-    ) -> bool {
-        if let Place::Found(index) = place {
-            self.table.set(index, after);
-            return true;
-        }
-        let now = now.as_micros();
-        if self.table.insert(asked.fingerprint, after, now) {
-            return true;
-        }
-        self.is_crowded = true;
-        self.pools.add(asked.policy(), now, after - before.max(now));
-        false
-    }
-
-    /// Forgets a key's debt. What was counted in a shared bucket stays: nobody knows whose it is.
+    /// Forgets what a key owes under a policy, however that is or was counted.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
-        if let Place::Found(index) = self.table.find(fingerprint, 0) {
-            self.table.set(index, 0);
-        }
+        self.buckets.reset(fingerprint);
+        self.logs.reset(fingerprint);
+        self.slides.reset(fingerprint);
+        self.windows.reset(fingerprint);
     }
 
     pub(super) fn keys(&self) -> usize {
-        self.table.taken()
+        self.buckets.keys() + self.logs.keys() + self.slides.keys() + self.windows.keys()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes()
-    }
-
-    /// What a key without a slot may owe at most: it may have been counted in its policy's shared bucket.
-    #[inline]
-    fn pooled_debt(&self, asked: &Asked<'_>, now: Timestamp) -> u64 {
-        if !self.is_crowded {
-            return 0;
-        }
-        let span = asked.charge.policy().bucket().span();
-        self.pools.debt(asked.policy(), now.as_micros(), span)
+        self.buckets.bytes() + self.logs.bytes() + self.slides.bytes() + self.windows.bytes()
     }
 }
 
-impl Asked<'_> {
-    fn policy(&self) -> u64 {
-        self.fingerprinter.of_policy(self.charge.policy().name())
-    }
+/// A way of counting that a shard has a shelf for.
+pub(super) trait Shelved: Counting<State: Held> {
+    /// Its shelf.
+    fn shelf(shard: &mut Shard) -> &mut Shelf<Self::State>;
+}
+
+macro_rules! shelved {
+    ($($counter:ident, $state:ident in $shelf:ident;)*) => {
+        $(impl Held for $state {
+            #[inline]
+            fn owes_until(&self) -> u64 {
+                $counter::owes_until(self)
+            }
+        }
+
+        impl Shelved for $counter {
+            #[inline]
+            fn shelf(shard: &mut Shard) -> &mut Shelf<$state> {
+                &mut shard.$shelf
+            }
+        })*
+    };
+}
+
+shelved! {
+    FixedWindow, WindowState in windows;
+    SlidingLog, LogState in logs;
+    SlidingWindow, SlidingState in slides;
+    TokenBucket, BucketState in buckets;
 }

@@ -11,13 +11,12 @@ use std::{
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::Judgement,
     clock::Clock,
     decision::Decision,
     error::Error,
     key::Key,
     policy::{Charge, Policy},
-    state::{CountedBy, PolicyName},
+    state::CountedBy,
     store::{Answer, Store},
     sync::Mutex,
     telemetry,
@@ -26,7 +25,9 @@ use crate::{
 use super::{
     builder::MemoryStoreBuilder,
     fingerprint::{Fingerprint, Fingerprinter},
-    shard::{Asked, Shard},
+    shard::Shard,
+    shelf::{Asked, Kept},
+    steps::{self, Look},
     table::slots_for,
 };
 
@@ -108,12 +109,12 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn asked<'a>(&'a self, charge: &'a Charge<'a>) -> Asked<'a> {
+    fn asked<'a>(&'a self, charge: &'a Charge<'_>) -> Asked<impl Fn() -> u64 + 'a> {
         let fingerprinter = &self.shared.fingerprinter;
+        let name = charge.policy().name();
         Asked {
-            charge,
-            fingerprint: fingerprinter.of(charge.policy().name(), charge.key()),
-            fingerprinter,
+            fingerprint: fingerprinter.of(name, charge.key()),
+            policy: move || fingerprinter.of_policy(name),
         }
     }
 
@@ -133,85 +134,38 @@ impl MemoryStore {
         // Before the lock, which is held shorter so; a late comer's older time can only deny more.
         let now = self.shared.clock.now();
         let mut shard = self.lock(self.shard_of(asked.fingerprint));
-        let (place, tat) = shard.find(&asked, now);
-        let judgement = charge.policy().bucket().judge(tat, now, charge.units());
-        let told_apart =
-            judgement.tat == tat || shard.write(&asked, (place, tat), judgement.tat, now);
+        let (state, kept) = steps::take(charge, &mut shard, &asked, now);
         drop(shard);
-        self.note_crowding(told_apart);
-        let state = charge.state(judgement.admitted, judgement.tat, now);
+        self.note_crowding(kept);
         Decision::of_one(CountedBy::Memory, now, state)
     }
 
     fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
-        let asked: SmallVec<[Asked<'_>; 4]> =
-            charges.iter().map(|charge| self.asked(charge)).collect();
+        let asked: SmallVec<[_; 4]> = charges.iter().map(|charge| self.asked(charge)).collect();
         let now = self.shared.clock.now();
-        let mut shards = self.lock_all(&asked);
-        let mut judged: SmallVec<[Judged; 4]> = SmallVec::new();
-        for one in &asked {
-            let shard = self.shard_of(one.fingerprint);
-            let (place, mut before) = shards.of(shard).find(one, now);
-            let pool = shards
-                .of(shard)
-                .pools(place)
-                .then(|| (shard, *one.charge.policy().name()));
-            // Newcomers of one policy that share a bucket also share what this decision takes of it.
-            if let Some(sharer) = judged
-                .iter()
-                .rev()
-                .find(|other| pool.is_some() && other.pool == pool)
-            {
-                before = sharer.judgement.tat;
-            }
-            let judgement = one
-                .charge
-                .policy()
-                .bucket()
-                .judge(before, now, one.charge.units());
-            judged.push(Judged {
-                pool,
-                before,
-                judgement,
-            });
+        let mut shards = self.lock_all(asked.iter().map(|asked| asked.fingerprint));
+        let mut looks: SmallVec<[Look; 4]> = SmallVec::new();
+        for (charge, asked) in charges.iter().zip(&asked) {
+            let index = self.shard_of(asked.fingerprint);
+            let shard = (index, shards.of(index));
+            let look = steps::look(charge, shard, asked, &looks, now);
+            looks.push(look);
         }
-        let admitted = judged.iter().all(|judged| judged.judgement.admitted);
-        if admitted {
-            for (
-                asked,
-                Judged {
-                    before, judgement, ..
-                },
-            ) in asked.iter().zip(&judged)
-            {
-                let shard = shards.of(self.shard_of(asked.fingerprint));
-                // An earlier write of this decision may have moved the slots of its shard: look again.
-                let (place, _) = shard.find(asked, now);
-                let told_apart = judgement.tat == *before
-                    || shard.write(asked, (place, *before), judgement.tat, now);
-                self.note_crowding(told_apart);
-            }
-        }
-        drop(shards);
-        let states = charges.iter().zip(&judged).map(
-            |(
-                charge,
-                Judged {
-                    before, judgement, ..
-                },
-            )| {
-                let tat = if admitted { judgement.tat } else { *before };
-                charge.state(judgement.admitted, tat, now)
-            },
-        );
+        let all = looks.iter().all(|look| look.has_room);
+        let concluded = charges.iter().zip(&asked).zip(&looks);
+        let states = concluded.map(|((charge, asked), look)| {
+            let shard = shards.of(self.shard_of(asked.fingerprint));
+            let (state, kept) = steps::conclude(charge, shard, asked, (all, look.has_room), now);
+            self.note_crowding(kept);
+            state
+        });
         Decision::new(CountedBy::Memory, now, states)
     }
 
     /// Locks the shards of all that is asked, each once, in one order for everybody.
-    fn lock_all(&self, asked: &[Asked<'_>]) -> Locked<'_> {
+    fn lock_all(&self, asked: impl Iterator<Item = Fingerprint>) -> Locked<'_> {
         let mut shards: SmallVec<[usize; 4]> = asked
-            .iter()
-            .map(|asked| self.shard_of(asked.fingerprint))
+            .map(|fingerprint| self.shard_of(fingerprint))
             .collect();
         shards.sort_unstable();
         shards.dedup();
@@ -224,8 +178,8 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn note_crowding(&self, told_apart: bool) {
-        if !told_apart && self.shared.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
+    fn note_crowding(&self, kept: Kept) {
+        if kept == Kept::Pooled && self.shared.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
             telemetry::warn(format_args!(
                 "the in-process store is full of keys in debt, newcomers are counted together; raise max_keys"
             ));
@@ -254,16 +208,6 @@ impl Store for MemoryStore {
         shard.reset(fingerprint);
         Answer::ready(Ok::<(), Error>(()))
     }
-}
-
-// === Judged ===
-
-/// One charge of a decision about several, before it is known whether all are admitted.
-struct Judged {
-    /// The shared bucket that it falls on, if it does: shard and policy.
-    pool: Option<(usize, PolicyName)>,
-    before: u64,
-    judgement: Judgement,
 }
 
 // === Locked ===

@@ -1,27 +1,35 @@
 //! One shard's keys: open addressing with linear probing, bounded, never forgetting a debt.
 
+use std::{fmt::Debug, mem};
+
 use super::fingerprint::Fingerprint;
 
-/// Fingerprints and their TATs.
+/// What a table remembers of a key.
+pub(super) trait Held: Clone + Debug + Default + Send {
+    /// From when on it is as good as forgotten, in microseconds.
+    fn owes_until(&self) -> u64;
+}
+
+/// Fingerprints and what their keys owe.
 ///
-/// A slot once taken is never emptied, only handed on when its key's bucket is full again (TAT not after now), so a
-/// probe may stop at the first empty slot and no tombstones are needed.
+/// A slot once taken is never emptied, only handed on when its key owes nothing any more, so a probe may stop at the
+/// first empty slot and no tombstones are needed.
 #[derive(Debug)]
-pub(super) struct Table {
-    slots: Box<[Slot]>,
+pub(super) struct Table<S> {
+    slots: Box<[Slot<S>]>,
     taken: usize,
     max_slots: usize,
-    /// The latest TAT of any key that was dropped: what a key that is not here may owe at most. It lies in the past,
+    /// Until when any key that was dropped owed: what a key that is not here may owe at most. It lies in the past,
     /// except for a caller whose time is older than the one that dropped the key.
     forgotten: u64,
     /// How many more newcomers are to be turned away before the walk over all slots is worth it again.
     patience: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Slot {
+#[derive(Clone, Debug, Default)]
+struct Slot<S> {
     fingerprint: Fingerprint,
-    tat: u64,
+    state: S,
 }
 
 /// Where a key is, or could be.
@@ -35,7 +43,7 @@ pub(super) enum Place {
     Free(usize),
 }
 
-impl Table {
+impl<S: Held> Table<S> {
     /// An empty table that will grow to `max_slots` at most.
     pub(super) fn new(max_slots: usize) -> Self {
         Self {
@@ -64,7 +72,7 @@ impl Table {
             if slot.fingerprint == Fingerprint::EMPTY {
                 return Place::Free(free.unwrap_or(index));
             }
-            if free.is_none() && slot.tat <= now {
+            if free.is_none() && slot.state.owes_until() <= now {
                 free = Some(index);
             }
             index += 1;
@@ -75,20 +83,14 @@ impl Table {
         free.map_or(Place::Crowded, Place::Free)
     }
 
-    /// The TAT in a slot that [`find`](Self::find) found.
+    /// What is in a slot that [`find`](Self::find) found.
     #[inline]
-    pub(super) fn tat(&self, index: usize) -> u64 {
-        self.slots[index].tat
-    }
-
-    /// Overwrites the TAT in a slot that [`find`](Self::find) found.
-    #[inline]
-    pub(super) fn set(&mut self, index: usize, tat: u64) {
-        self.slots[index].tat = tat;
+    pub(super) fn state(&mut self, index: usize) -> &mut S {
+        &mut self.slots[index].state
     }
 
     /// Gives a newcomer a slot, growing when there is need and leave. `false` when none can be had.
-    pub(super) fn insert(&mut self, fingerprint: Fingerprint, tat: u64, now: u64) -> bool {
+    pub(super) fn insert(&mut self, fingerprint: Fingerprint, state: &S, now: u64) -> bool {
         loop {
             let index = match self.find(fingerprint, now) {
                 Place::Found(index) => index,
@@ -100,8 +102,11 @@ impl Table {
             };
             let former = &mut self.slots[index];
             self.taken += usize::from(former.fingerprint == Fingerprint::EMPTY);
-            self.forgotten = self.forgotten.max(former.tat);
-            *former = Slot { fingerprint, tat };
+            self.forgotten = self.forgotten.max(former.state.owes_until());
+            *former = Slot {
+                fingerprint,
+                state: state.clone(),
+            };
             return true;
         }
     }
@@ -137,7 +142,7 @@ impl Table {
             self.patience -= 1;
             return false;
         }
-        let owing = self.slots.iter().filter(|slot| slot.tat > now).count();
+        let owing = self.slots.iter().filter(|slot| slot.state.owes_until() > now).count();
         // Dropping pays when it frees half the room, so that as many newcomers share the cost of the next walk.
         if slots > 0 && !self.is_roomy() && owing <= full(slots) / 2 && self.rebuild(slots, now) {
             return true;
@@ -153,25 +158,40 @@ impl Table {
         false
     }
 
+    /// An empty slot for a key that is known not to be here.
+    fn vacancy(&self, fingerprint: Fingerprint) -> Option<usize> {
+        let slots = self.slots.len();
+        let place = fingerprint.place(slots);
+        (place..place + REACH.min(slots))
+            .map(|index| index % slots)
+            .find(|index| self.is_empty(*index))
+    }
+
     /// Moves the keys in debt to a table of this size, unless one of them finds no place there.
     fn rebuild(&mut self, slots: usize, now: u64) -> bool {
         let mut table = Self {
-            slots: vec![EMPTY; slots].into_boxed_slice(),
+            slots: vec![Slot::default(); slots].into_boxed_slice(),
             taken: 0,
             max_slots: self.max_slots,
             forgotten: self.forgotten,
             patience: 0,
         };
-        for slot in &self.slots {
-            if slot.tat <= now {
-                table.forgotten = table.forgotten.max(slot.tat);
+        let mut moves = Vec::with_capacity(self.taken);
+        for (from, slot) in self.slots.iter().enumerate() {
+            if slot.state.owes_until() <= now {
+                table.forgotten = table.forgotten.max(slot.state.owes_until());
                 continue;
             }
-            let Place::Free(index) = table.find(slot.fingerprint, 0) else {
+            let Some(to) = table.vacancy(slot.fingerprint) else {
                 return false;
             };
-            table.slots[index] = *slot;
+            table.slots[to].fingerprint = slot.fingerprint;
             table.taken += 1;
+            moves.push((from, to));
+        }
+        // Only now is it sure that the old table is given up.
+        for (from, to) in moves {
+            table.slots[to].state = mem::take(&mut self.slots[from].state);
         }
         *self = table;
         true
@@ -188,10 +208,6 @@ pub(super) const fn slots_for(keys: usize) -> usize {
     keys.div_ceil(3).saturating_mul(4)
 }
 
-const EMPTY: Slot = Slot {
-    fingerprint: Fingerprint::EMPTY,
-    tat: 0,
-};
 /// How many slots a key may be away from its place.
 const REACH: usize = 96;
 const SMALLEST: usize = 16;

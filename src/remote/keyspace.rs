@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::{
+    algorithm::Counter,
     error::{Error, ErrorKind},
     key::Key,
-    name::PolicyName,
+    policy::{Charge, Policy},
 };
 
 /// A key as it goes over the wire.
@@ -13,7 +14,8 @@ pub(super) type WireKey = SmallVec<[u8; 128]>;
 
 /// The prefix that all of a store's keys share.
 ///
-/// A key is `prefix:{identity}:policy`. The identity is the hash tag, so all policies about one identity lie in one
+/// A key is `prefix:{identity}:policy`, and what is no bucket has a mark behind the policy's name, so that a policy that
+/// changes its algorithm does not find a state that it cannot read. The identity is the hash tag, so all policies about one identity lie in one
 /// slot of a cluster; neither prefix, identity nor policy holds a brace, so there is exactly one tag and it is whole.
 #[derive(Clone, Debug)]
 pub(super) struct Keyspace {
@@ -36,9 +38,22 @@ impl Keyspace {
         })
     }
 
+    /// The key that a charge is counted under.
+    pub(super) fn of(&self, charge: &Charge<'_>) -> WireKey {
+        self.of_policy(charge.policy(), charge.key())
+    }
+
     /// The key of a policy's count for an identity.
-    pub(super) fn of(&self, policy: &PolicyName, key: &Key) -> WireKey {
-        self.join(key.as_bytes(), policy.as_bytes())
+    pub(super) fn of_policy(&self, policy: &Policy, key: &Key) -> WireKey {
+        let mut wire = self.join(key.as_bytes(), policy.name().as_bytes());
+        // No policy name holds a `#`.
+        wire.extend_from_slice(match policy.counter() {
+            Counter::Bucket(_) => b"",
+            Counter::FixedWindow(_) => b"#f",
+            Counter::SlidingLog(_) => b"#g",
+            Counter::SlidingWindow(_) => b"#s",
+        });
+        wire
     }
 
     /// A key of the store's own that no identity can have: `!` alone is none.

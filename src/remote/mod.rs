@@ -60,6 +60,7 @@
 
 mod builder;
 mod failure;
+mod form;
 mod keyspace;
 mod lane;
 mod queue;

@@ -55,5 +55,8 @@ static DECIDE: Script = Script {
 const DECIDE_SOURCE: &str = concat!(
     include_str!("../../lua/decide_begin.lua"),
     include_str!("../../lua/token_bucket.lua"),
+    include_str!("../../lua/fixed_window.lua"),
+    include_str!("../../lua/sliding_window.lua"),
+    include_str!("../../lua/sliding_log.lua"),
     include_str!("../../lua/decide_end.lua"),
 );

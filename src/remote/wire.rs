@@ -4,7 +4,6 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::Form,
     clock::Timestamp,
     decision::Decision,
     error::{Error, ErrorKind},
@@ -12,59 +11,54 @@ use crate::{
     state::CountedBy,
 };
 
-use super::keyspace::{Keyspace, WireKey};
+use super::{
+    form::{self, Argument, Arguments, Told},
+    keyspace::{Keyspace, WireKey},
+};
 
 /// The charges of one request, as the script takes them.
 #[derive(Debug)]
 pub(super) struct Group {
     keys: SmallVec<[WireKey; 1]>,
-    arguments: SmallVec<[Argument; 4]>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Argument {
-    Number(u64),
-    Never,
-    Tag(&'static str),
+    arguments: Arguments,
+    /// How many numbers the script tells of each charge.
+    tells: SmallVec<[usize; 1]>,
 }
 
 impl Group {
     /// Charges to decide together.
     pub(super) fn decide(keyspace: &Keyspace, charges: &[Charge<'_>]) -> Self {
-        let mut arguments = SmallVec::new();
+        let mut arguments = Arguments::new();
         if charges.len() > 1 {
-            arguments.extend([Argument::Tag("*"), Argument::Number(charges.len() as u64)]);
+            arguments.extend([Argument::mark(b'*'), Argument::Number(charges.len() as u64)]);
         }
         for charge in charges {
-            push_form(
-                &mut arguments,
-                charge.policy().bucket().form(charge.units()),
-            );
+            form::push(&mut arguments, charge);
         }
-        let key = |charge: &Charge<'_>| keyspace.of(charge.policy().name(), charge.key());
         Self {
-            keys: charges.iter().map(key).collect(),
+            keys: charges.iter().map(|charge| keyspace.of(charge)).collect(),
             arguments,
+            tells: charges.iter().map(form::tells).collect(),
         }
     }
 
     /// A charge that is always admitted and writes a key of our own: it succeeds only where decisions would.
     pub(super) fn probe(keyspace: &Keyspace) -> Self {
-        let mut arguments = SmallVec::new();
-        let always = Form::Whole {
-            increment: 1,
-            tolerance: Some(1 << 49),
-        };
-        push_form(&mut arguments, always);
         Self {
             keys: SmallVec::from_iter([keyspace.probe()]),
-            arguments,
+            arguments: form::always(),
+            tells: SmallVec::from_iter([1]),
         }
     }
 
     /// How many charges it has.
     pub(super) fn charges(&self) -> usize {
         self.keys.len()
+    }
+
+    /// How many numbers the script tells of each charge.
+    pub(super) fn tells(&self) -> &[usize] {
+        &self.tells
     }
 
     /// Writes the keys, which come before all arguments.
@@ -77,38 +71,8 @@ impl Group {
     /// Writes the arguments.
     pub(super) fn write_arguments(&self, command: &mut Cmd) {
         for argument in &self.arguments {
-            match argument {
-                Argument::Number(number) => command.arg(number),
-                Argument::Never => command.arg(b"-1"),
-                Argument::Tag(tag) => command.arg(*tag),
-            };
+            argument.write(command);
         }
-    }
-}
-
-fn push_form(arguments: &mut SmallVec<[Argument; 4]>, form: Form) {
-    let limit = |micros: Option<u64>| micros.map_or(Argument::Never, Argument::Number);
-    match form {
-        Form::Whole {
-            increment,
-            tolerance,
-        } => arguments.extend([
-            Argument::Tag("w"),
-            Argument::Number(increment),
-            limit(tolerance),
-        ]),
-        Form::Lattice {
-            cost,
-            units,
-            micros,
-            span,
-        } => arguments.extend([
-            Argument::Tag("l"),
-            Argument::Number(cost),
-            Argument::Number(units),
-            Argument::Number(micros),
-            limit(span),
-        ]),
     }
 }
 
@@ -119,8 +83,8 @@ fn push_form(arguments: &mut SmallVec<[Argument; 4]>, form: Form) {
 pub(super) struct Verdict {
     decided_at: Timestamp,
     outcome: u64,
-    /// Per charge whether it had room by itself, and its state.
-    charges: SmallVec<[(bool, u64); 1]>,
+    /// Per charge whether it had room by itself, and what was told of its state.
+    charges: SmallVec<[Told; 1]>,
 }
 
 impl Verdict {
@@ -140,17 +104,15 @@ impl Verdict {
         let states = charges
             .iter()
             .zip(self.charges)
-            .map(|(charge, (has_room, state))| {
-                charge.borrow().state(has_room, state, self.decided_at)
-            });
+            .map(|(charge, told)| form::read(&charge.borrow(), &told, self.decided_at));
         Ok(Decision::new(CountedBy::Shared, self.decided_at, states))
     }
 }
 
-/// Reads the reply to a call with groups of so many charges, in the order of the groups.
-pub(super) fn verdicts(
+/// Reads the reply to a call with groups that are told of in so many numbers per charge, in the order of the groups.
+pub(super) fn verdicts<'a>(
     reply: &Value,
-    groups: impl Iterator<Item = usize>,
+    groups: impl Iterator<Item = &'a [usize]>,
 ) -> Result<Vec<Verdict>, Error> {
     let Value::Array(items) = reply else {
         return Err(malformed());
@@ -159,24 +121,25 @@ pub(super) fn verdicts(
     let mut next = || numbers.next().flatten().ok_or_else(malformed);
     let decided_at = Timestamp::from_micros(next()?);
     let verdicts = groups
-        .map(|charges| verdict(decided_at, charges, &mut next))
+        .map(|tells| verdict(decided_at, tells, &mut next))
         .collect::<Result<Vec<_>, _>>()?;
-    if next().is_ok() || numbers.next().is_some() {
-        return Err(malformed());
+    match numbers.next() {
+        None => Ok(verdicts),
+        Some(_) => Err(malformed()),
     }
-    Ok(verdicts)
 }
 
 fn verdict(
     decided_at: Timestamp,
-    charges: usize,
+    tells: &[usize],
     next: &mut impl FnMut() -> Result<u64, Error>,
 ) -> Result<Verdict, Error> {
     let outcome = next()?;
-    let charges = (0..charges)
-        .map(|_| Ok((next()? == 1, next()?)))
-        .collect::<Result<SmallVec<[(bool, u64); 1]>, Error>>()?;
-    let all_have_room = charges.iter().all(|(has_room, _)| *has_room);
+    let charges = tells
+        .iter()
+        .map(|tells| told(*tells, next))
+        .collect::<Result<SmallVec<[Told; 1]>, Error>>()?;
+    let all_have_room = charges.iter().all(|told| told.has_room);
     let fits = match outcome {
         ADMITTED => all_have_room,
         DENIED | FOREIGN => !all_have_room,
@@ -188,6 +151,18 @@ fn verdict(
         charges,
     };
     if fits { Ok(verdict) } else { Err(malformed()) }
+}
+
+fn told(tells: usize, next: &mut impl FnMut() -> Result<u64, Error>) -> Result<Told, Error> {
+    let has_room = match next()? {
+        word @ 0..=1 => word == 1,
+        _ => return Err(malformed()),
+    };
+    let mut numbers = [0; 3];
+    for number in &mut numbers[..tells] {
+        *number = next()?;
+    }
+    Ok(Told { has_room, numbers })
 }
 
 fn malformed() -> Error {

@@ -1,0 +1,62 @@
+    -- Fixed window: a count, and when the window closes. Twin of src/algorithm/fixed_window.rs.
+    --
+    -- ARGV 'f' (opened by the clock), 'o' (by the first hit) or 'm' (by the calendar month) and the shape (2 bytes), cost
+    --   (units), limit (units), length of the window (ms; of no use to a month)
+    -- Tells when the window closes in us, and the units used in it
+    -- State, 12 bytes: when it closes in ms in 6, units in 4, the shape it was opened under in 2
+    --
+    -- Example: 10 in each minute, cost 1, at time 1700000000000000, no key yet:
+    --   'fAA' 1 10 60000 -> has room, closes at 1700000040000000, 1 used
+    elseif kind == 102 or kind == 111 or kind == 109 then
+      width, numbers = 3, 2
+      local cost, limit, length = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+      local shape = sub(tag, 2)
+      local closes, used, opened
+      if text and is_ours then
+        is_ours = #text == 12
+        if is_ours then
+          closes, used, opened = unpack('>I6I4c2', text)
+          is_ours = closes * 1000 >= EARLIEST and closes * 1000 <= now + FURTHEST
+        end
+      end
+      local is_open = closes and is_ours and closes > clock
+      if is_ours and not (is_open and opened == shape) then
+        if kind == 102 then
+          closes = clock - clock % length + length
+        elseif kind == 111 then
+          closes = ceil(now / 1000) + length
+        else
+          -- Days in eras of 400 years that begin on the first of March, as in src/algorithm/calendar.rs.
+          local day = floor(clock / 86400000) + 719468
+          local era = floor(day / 146097)
+          local rest = day - era * 146097
+          local year = floor((rest - floor(rest / 1460) + floor(rest / 36524) - floor(rest / 146096)) / 365)
+          local start = 365 * year + floor(year / 4) - floor(year / 100)
+          local month = floor((5 * (rest - start) + 2) / 153)
+          local following = 146097
+          if month < 11 then
+            following = start + floor((153 * (month + 1) + 2) / 5)
+          elseif year < 399 then
+            following = 365 * (year + 1) + floor((year + 1) / 4) - floor((year + 1) / 100)
+          end
+          closes = (era * 146097 + following - 719468) * 86400000
+        end
+        if is_open and cost > 0 then
+          -- The window was changed: what was used stays used. Stored whatever is decided, or the old one would close.
+          call('SET', KEYS[key], pack('>I6I4c2', closes, used, shape), 'PX', format('%.0f', closes - clock + MARGIN))
+        elseif not is_open then
+          used = 0
+        end
+      end
+      if is_ours then
+        b1, b2, n1 = closes * 1000, used, closes * 1000
+        has_room = cost == 0 or used + cost <= limit
+        if cost > 0 and (has_room or is_stern) then
+          n2 = used + cost
+          local most = used > limit and used or limit
+          if n2 > most then
+            n2 = most
+          end
+          value, life = pack('>I6I4c2', closes, n2, shape), closes - clock + MARGIN
+        end
+      end

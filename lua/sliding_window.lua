@@ -1,0 +1,58 @@
+    -- Sliding window counter: the count of this window, and the last one's weighted by how much of it is still near.
+    -- Twin of src/algorithm/sliding_window.rs.
+    --
+    -- ARGV 's', cost (units), limit (units), length of the window (ms), tick (us in which the weight stays the same)
+    -- Tells when the younger window closes in us, the units used in the elder, and those used in the younger
+    -- State, 19 bytes: when the younger closes in ms in 6, units of the elder in 4, of the younger in 4, length in ms in 5
+    --
+    -- Example: 10 in each minute, cost 1, at time 1700000000000000, no key yet:
+    --   's' 1 10 60000 1 -> has room, closes at 1700000040000000, 0 before, 1 within
+    elseif kind == 115 then
+      width, numbers = 4, 3
+      local cost, limit, length = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+      local tick = tonumber(ARGV[at + 4])
+      local ticks = length * 1000 / tick
+      assert(limit * ticks < EXACT, 'sliding window: limit and length too large for doubles')
+      local closes, before, within = clock - clock % length + length, 0, 0
+      if text and is_ours then
+        is_ours = #text == 19
+        if is_ours then
+          local closed, elder, younger, size = unpack('>I6I4I4I5', text)
+          is_ours = closed * 1000 >= EARLIEST and closed * 1000 <= now + FURTHEST and size > 0
+          if is_ours and clock < closed + size then
+            if clock >= closed then
+              closed, elder, younger = closed + size, younger, 0
+            end
+            if size == length then
+              closes, before, within = closed, elder, younger
+            else
+              -- The window was changed: what was used stays used. Stored whatever is decided.
+              local left = closed - clock
+              within = younger + ceil(elder * ((left < size and left or size) / size))
+              if within > 4294967295 then
+                within = 4294967295
+              end
+              if cost > 0 then
+                call('SET', KEYS[key], pack('>I6I4I4I5', closes, 0, within, length), 'PX',
+                  format('%.0f', closes + length - clock + MARGIN))
+              end
+            end
+          end
+        end
+      end
+      if is_ours then
+        b1, b2, b3 = closes * 1000, before, within
+        local passed = now - (closes - length) * 1000
+        local left = passed > 0 and ticks - floor(passed / tick) or ticks
+        local elder = floor(EXACT / ticks)
+        elder = ceil((before < elder and before or elder) * left / ticks)
+        has_room = cost == 0 or within + elder + cost <= limit
+        if cost > 0 and (has_room or is_stern) then
+          local most = within > limit and within or limit
+          n1, n2, n3 = b1, before, within + cost
+          if n3 > most then
+            n3 = most
+          end
+          value, life = pack('>I6I4I4I5', closes, before, n3, length), closes + length - clock + MARGIN
+        end
+      end

@@ -1,0 +1,57 @@
+//! A quota made ready for counting.
+
+use crate::{error::Error, quota::Quota};
+
+use super::{
+    choice::Algorithm, fixed_window::FixedWindow, sliding_log::SlidingLog,
+    sliding_window::SlidingWindow, token_bucket::TokenBucket,
+};
+
+/// A quota made ready for counting by its algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Counter {
+    /// Token bucket and leaky bucket: they differ in how much may come at once when the quota does not say.
+    Bucket(TokenBucket),
+    /// Fixed window.
+    FixedWindow(FixedWindow),
+    /// Sliding window log.
+    SlidingLog(SlidingLog),
+    /// Sliding window counter.
+    SlidingWindow(SlidingWindow),
+}
+
+impl Counter {
+    /// Makes a quota ready.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidQuota`](crate::ErrorKind::InvalidQuota) when the algorithm cannot count it, with what to do.
+    pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, Error> {
+        Ok(match algorithm {
+            Algorithm::FixedWindow(opening) => {
+                Self::FixedWindow(FixedWindow::new(quota, opening)?)
+            }
+            Algorithm::LeakyBucket => Self::Bucket(TokenBucket::leaky(quota)?),
+            Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(quota)?),
+            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(quota)?),
+            Algorithm::TokenBucket => Self::Bucket(TokenBucket::new(quota)?),
+        })
+    }
+
+    /// The most that can be taken at once.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        match self {
+            Self::Bucket(bucket) => bucket.capacity(),
+            Self::FixedWindow(window) => window.limit(),
+            Self::SlidingLog(log) => log.limit(),
+            Self::SlidingWindow(window) => window.limit(),
+        }
+    }
+
+    /// One that admits nothing: what an unusable quota counts as until `build()` reports it.
+    pub(crate) const fn closed() -> Self {
+        Self::Bucket(TokenBucket::closed())
+    }
+}

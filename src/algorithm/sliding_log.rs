@@ -1,0 +1,242 @@
+//! The sliding window log: the time of every admitted request.
+//!
+//! # Bounds
+//!
+//! In any span as long as the period at most the limit passes: exactly, not by an estimate. Times are rounded up to
+//! whole *ticks* of `period / 2^31`, at least a microsecond: 1 us for periods up to 35 minutes, 41 us for a day. So a
+//! unit may come back up to a tick late, and never early.
+//!
+//! An entry costs 6 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests of one tick share an
+//! entry. The sum lets a binary search find what is used and when enough comes back, so a decision reads
+//! `log2(entries)` of them.
+
+use std::collections::VecDeque;
+
+use crate::{
+    clock::Timestamp,
+    error::{Error, ErrorKind},
+    quota::Quota,
+    state::{Retry, Usage},
+};
+
+use super::{counting::Counting, window::Window};
+
+/// A quota made ready for counting in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingLog {
+    window: Window,
+    /// Microseconds in a tick.
+    tick: u64,
+}
+
+/// The requests that were admitted within a period.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogState {
+    /// The sum of all units before the first entry.
+    base: u64,
+    entries: VecDeque<Entry>,
+    /// The length of the period that the entries were made under.
+    period: u64,
+}
+
+/// The units that were taken at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    at: u64,
+    /// All units up to and with this entry's.
+    sum: u64,
+}
+
+impl SlidingLog {
+    /// The most that a log counts to in a period.
+    pub const MAX_LIMIT: u64 = 10_000;
+
+    /// A log as long as the quota's period, with the quota's count in it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidQuota`] when the quota is nothing, has a burst, is no whole number of milliseconds from 1 to
+    /// 366 days long, or counts above [`MAX_LIMIT`](Self::MAX_LIMIT).
+    pub fn new(quota: Quota) -> Result<Self, Error> {
+        let window = Window::new(quota)?;
+        if window.limit > Self::MAX_LIMIT {
+            return Err(Error::new(
+                ErrorKind::InvalidQuota,
+                "a log counts to 10,000 in a period: use a sliding window, or divide the count and the cost",
+            ));
+        }
+        let tick = (window.millis * 1_000).div_ceil(TICKS);
+        Ok(Self { window, tick })
+    }
+
+    /// The most that can be taken in a period.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.window.limit
+    }
+
+    /// The length of the period in milliseconds.
+    #[must_use]
+    pub fn millis(&self) -> u64 {
+        self.window.millis
+    }
+
+    fn period(&self) -> u64 {
+        self.window.millis * 1_000
+    }
+
+    /// When a unit taken at `at` comes back.
+    fn back(&self, at: u64) -> u64 {
+        at + self.period()
+    }
+
+    /// The first entry that still counts, the sum before it, and what is used.
+    #[inline]
+    fn counted(&self, state: &LogState, now: Timestamp) -> Counted {
+        let now = state.not_before(now);
+        let first = state
+            .entries
+            .partition_point(|entry| self.back(entry.at) <= now);
+        let before = state.sum_before(first);
+        Counted {
+            first,
+            before,
+            used: state.sum() - before,
+        }
+    }
+
+    fn push(&self, state: &mut LogState, now: Timestamp, units: u64) {
+        let at = state.not_before(now).div_ceil(self.tick) * self.tick;
+        let sum = state.sum() + units;
+        match state.entries.back_mut() {
+            Some(last) if last.at == at => last.sum = sum,
+            _ => state.entries.push_back(Entry { at, sum }),
+        }
+        state.period = self.period();
+    }
+}
+
+/// What of a log still counts.
+struct Counted {
+    first: usize,
+    before: u64,
+    used: u64,
+}
+
+impl Counting for SlidingLog {
+    type State = LogState;
+
+    fn adopt(&self, state: &mut LogState, now: Timestamp) {
+        if state.period == self.period() || state.entries.is_empty() {
+            return;
+        }
+        state.drop_until(self.counted(state, now).first);
+        for entry in &mut state.entries {
+            entry.at = entry.at.div_ceil(self.tick) * self.tick;
+        }
+        state.period = self.period();
+    }
+
+    #[inline]
+    fn admits(&self, state: &LogState, now: Timestamp, cost: u64) -> bool {
+        cost == 0 || self.counted(state, now).used.saturating_add(cost) <= self.window.limit
+    }
+
+    fn charge(&self, state: &mut LogState, now: Timestamp, cost: u64) {
+        state.drop_until(self.counted(state, now).first);
+        self.push(state, now, cost);
+    }
+
+    fn penalise(&self, state: &mut LogState, now: Timestamp, cost: u64) {
+        let counted = self.counted(state, now);
+        let most = counted.used.max(self.window.limit);
+        let cost = cost.min(self.window.limit);
+        let excess = (counted.used + cost).saturating_sub(most);
+        let base = counted.before + excess;
+        self.push(state, now, cost);
+        let first = state.entries.partition_point(|entry| entry.sum <= base);
+        state.drop_until(first);
+        state.base = base;
+    }
+
+    #[inline]
+    fn usage(&self, state: &LogState, now: Timestamp) -> Usage {
+        let used = self.counted(state, now).used;
+        let limit = self.window.limit;
+        let reset_at = match state.entries.back() {
+            Some(last) if used > 0 => Timestamp::from_micros(self.back(last.at)),
+            _ => now,
+        };
+        Usage::new(limit, limit.saturating_sub(used), reset_at)
+    }
+
+    fn retry(&self, state: &LogState, now: Timestamp, cost: u64) -> Retry {
+        if cost > self.window.limit {
+            return Retry::Never;
+        }
+        let counted = self.counted(state, now);
+        let wanted = (counted.used + cost).saturating_sub(self.window.limit);
+        let enough = state
+            .entries
+            .partition_point(|entry| entry.sum < counted.before + wanted);
+        match state.entries.get(enough.max(counted.first)) {
+            Some(entry) if wanted > 0 => {
+                Retry::At(Timestamp::from_micros(self.back(entry.at)).max(now))
+            }
+            _ => Retry::At(now),
+        }
+    }
+
+    fn owes_until(state: &LogState) -> u64 {
+        state
+            .entries
+            .back()
+            .map_or(0, |last| last.at + state.period)
+    }
+
+    fn spent(&self, until: Timestamp) -> LogState {
+        let mut state = LogState::default();
+        let at = until.as_micros().saturating_sub(self.period());
+        self.push(&mut state, Timestamp::from_micros(at), self.window.limit);
+        state
+    }
+}
+
+impl LogState {
+    /// How many entries there are.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Bytes that the entries take beyond the state itself.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+
+    /// A clock that was set back counts from the last entry on.
+    fn not_before(&self, now: Timestamp) -> u64 {
+        let last = self.entries.back().map_or(0, |last| last.at);
+        now.as_micros().max(last)
+    }
+
+    fn sum(&self) -> u64 {
+        self.entries.back().map_or(self.base, |last| last.sum)
+    }
+
+    fn sum_before(&self, index: usize) -> u64 {
+        match index.checked_sub(1) {
+            Some(previous) => self.entries[previous].sum,
+            None => self.base,
+        }
+    }
+
+    fn drop_until(&mut self, first: usize) {
+        self.base = self.sum_before(first);
+        self.entries.drain(..first);
+    }
+}
+
+/// Ticks in a period, at most: a time is then known from its last 32 bits.
+const TICKS: u64 = 1 << 31;

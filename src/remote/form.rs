@@ -1,0 +1,175 @@
+//! How a charge is put to the script, and what the script tells of it, by the way it is counted.
+
+use redis::Cmd;
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Counter, Counting, Form, Opening},
+    clock::Timestamp,
+    policy::Charge,
+    state::{PolicyState, Retry, Usage},
+};
+
+/// The arguments of a few charges.
+pub(super) type Arguments = SmallVec<[Argument; 4]>;
+
+/// One argument of the script.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Argument {
+    /// More than the counter ever holds.
+    Never,
+    Number(u64),
+    /// A letter, and what tells the shape of the policy from others.
+    Tag { bytes: [u8; 5], length: usize },
+}
+
+impl Argument {
+    /// A letter alone.
+    pub(super) fn mark(letter: u8) -> Self {
+        Self::tag(letter, [])
+    }
+
+    fn tag<const N: usize>(letter: u8, shape: [u8; N]) -> Self {
+        let mut bytes = [letter; 5];
+        bytes[1..=N].copy_from_slice(&shape);
+        Self::Tag {
+            bytes,
+            length: N + 1,
+        }
+    }
+
+    /// Writes it.
+    pub(super) fn write(&self, command: &mut Cmd) {
+        match self {
+            Self::Never => command.arg(b"-1"),
+            Self::Number(number) => command.arg(number),
+            Self::Tag { bytes, length } => command.arg(&bytes[..*length]),
+        };
+    }
+}
+
+/// Adds a charge as its branch of the script takes it.
+pub(super) fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
+    use Argument::Number;
+
+    if charge.policy().counts_denied() {
+        arguments.push(Argument::mark(b'!'));
+    }
+    // More than any limit, and still a whole number to the script.
+    let cost = charge.units().min(1 << 52);
+    match charge.policy().counter() {
+        Counter::Bucket(bucket) => {
+            let shape = bucket.shape().to_be_bytes();
+            let limit = |value: Option<u64>| value.map_or(Argument::Never, Number);
+            match bucket.form(cost) {
+                Form::Whole { increment } => arguments.extend([
+                    Argument::tag(b'w', shape),
+                    limit(increment),
+                    Number(bucket.span()),
+                ]),
+                Form::Lattice {
+                    cost,
+                    units,
+                    micros,
+                } => arguments.extend([
+                    Argument::tag(b'l', shape),
+                    limit(cost),
+                    Number(bucket.span()),
+                    Number(units),
+                    Number(micros),
+                ]),
+            }
+        }
+        Counter::FixedWindow(window) => {
+            let letter = match window.opening() {
+                Opening::Clock => b'f',
+                Opening::FirstHit => b'o',
+                Opening::Month => b'm',
+            };
+            arguments.extend([
+                Argument::tag(letter, window.shape().to_be_bytes()),
+                Number(cost),
+                Number(window.limit()),
+                Number(window.millis()),
+            ]);
+        }
+        Counter::SlidingLog(log) => arguments.extend([
+            Argument::mark(b'g'),
+            Number(cost),
+            Number(log.limit()),
+            Number(log.millis()),
+        ]),
+        Counter::SlidingWindow(window) => arguments.extend([
+            Argument::mark(b's'),
+            Number(cost),
+            Number(window.limit()),
+            Number(window.millis()),
+            Number(window.tick()),
+        ]),
+    }
+}
+
+/// How many numbers the script tells of a charge's state.
+pub(super) fn tells(charge: &Charge<'_>) -> usize {
+    match charge.policy().counter() {
+        Counter::Bucket(_) => 1,
+        Counter::FixedWindow(_) => 2,
+        Counter::SlidingLog(_) | Counter::SlidingWindow(_) => 3,
+    }
+}
+
+/// A charge of a bucket that always has room.
+pub(super) fn always() -> Arguments {
+    Arguments::from_iter([
+        Argument::tag(b'w', [0; 4]),
+        Argument::Number(1),
+        Argument::Number(1 << 49),
+    ])
+}
+
+// === Told ===
+
+/// What the script tells of a charge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) has_room: bool,
+    pub(super) numbers: [u64; 3],
+}
+
+/// Reads what was told of a charge.
+pub(super) fn read(charge: &Charge<'_>, told: &Told, now: Timestamp) -> PolicyState {
+    let [first, second, third] = told.numbers;
+    let (usage, retry) = match charge.policy().counter() {
+        Counter::Bucket(bucket) => standing(bucket, &bucket.state(first), charge, now),
+        Counter::FixedWindow(window) => {
+            standing(window, &window.state(first / 1_000, second), charge, now)
+        }
+        Counter::SlidingLog(log) => {
+            let retry = match charge.units() > log.limit() {
+                true => Retry::Never,
+                false => Retry::At(Timestamp::from_micros(second)),
+            };
+            let reset_at = Timestamp::from_micros(third).max(now);
+            let remaining = log.limit().saturating_sub(first);
+            (Usage::new(log.limit(), remaining, reset_at), retry)
+        }
+        Counter::SlidingWindow(window) => {
+            let state = window.state(first / 1_000, second, third);
+            standing(window, &state, charge, now)
+        }
+    };
+    let retry = if told.has_room { Retry::Now } else { retry };
+    PolicyState::counted(*charge.policy().name(), usage, retry)
+}
+
+fn standing<C: Counting>(
+    counter: &C,
+    state: &C::State,
+    charge: &Charge<'_>,
+    now: Timestamp,
+) -> (Usage, Retry) {
+    (
+        counter.usage(state, now),
+        counter.retry(state, now, charge.units()),
+    )
+}
