@@ -768,7 +768,7 @@ async fn parrot(reply: &'static [u8]) -> String {
 
 #[tokio::test]
 async fn malformed_replies_are_errors_and_never_panics() {
-    let replies: [&[u8]; 10] = [
+    let replies: [&[u8]; 12] = [
         b"+OK\r\n",
         b"$-1\r\n",
         b":7\r\n",
@@ -776,6 +776,8 @@ async fn malformed_replies_are_errors_and_never_panics() {
         b"*4\r\n:1\r\n:1\r\n:1\r\n:-1\r\n",
         b"*4\r\n:1\r\n:0\r\n:1\r\n:5\r\n",
         b"*5\r\n:1\r\n:1\r\n:1\r\n:5\r\n:5\r\n",
+        b"*5\r\n:1\r\n:1\r\n:1\r\n:5\r\n+5\r\n",
+        b"*4\r\n:1\r\n:0\r\n:7\r\n:5\r\n",
         b"*4\r\n:9223372036854775807\r\n:1\r\n:1\r\n:5\r\n",
         b"*4\r\n$1\r\n1\r\n:1\r\n:1\r\n:5\r\n",
         b"\x00\xff garbage\r\n",
