@@ -13,7 +13,7 @@ use crate::{
 use super::{
     failure,
     lane::{Held, Lane},
-    queue::{Job, Lease},
+    queue::{Fate, Job, Lease},
     script::Script,
     shared::Shared,
     wire::{self, Group, Verdict},
@@ -25,39 +25,47 @@ use super::{
 ///
 /// Dropped before the group is sent, nothing is charged; afterwards the charge may have been made.
 pub(super) async fn ask(shared: &Arc<Shared>, group: Group) -> Result<Verdict, Error> {
+    // Timers would panic without one.
+    let runtime = Handle::try_current().map_err(failure::no_runtime)?;
     let is_up = |lane: usize| shared.lanes[lane].is_up();
-    if let Some(lease) = shared.queue.lead(shared.patience(), is_up) {
+    // A leader does not dial: when its time is up and it is not, nobody polls it.
+    if let Some(lease) = shared.queue.lead(shared.deadline, is_up) {
         let leader = Worker::new(shared, lease, true);
         // Gone down since the question: the usual way dials.
         if let Some(mut held) = leader.lane().held() {
             return leader.lead(&mut held, &group).await;
         }
     }
-    let answered = submit(shared, group)?;
-    match timeout(shared.deadline, answered).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(abandoned)) => Err(Error::new(
-            ErrorKind::Connect,
-            "the runtime that carried the decision to redis ended",
-        )
-        .with_source(abandoned)),
+    match timeout(shared.deadline, follow(shared, group, &runtime)).await {
+        Ok(result) => result,
         Err(_) => Err(shared.late(shared.phase())),
     }
 }
 
-/// Hands a group to a lane; the answer comes by the channel.
-fn submit(
+/// Waits until a lane has carried a group.
+async fn follow(
     shared: &Arc<Shared>,
-    group: Group,
-) -> Result<oneshot::Receiver<Result<Verdict, Error>>, Error> {
-    let runtime = Handle::try_current().map_err(failure::no_runtime)?;
-    let (answer, answered) = oneshot::channel();
-    let job = Job { group, answer };
-    let is_up = |lane: usize| shared.lanes[lane].is_up();
-    if let Some(lease) = shared.queue.push(job, shared.patience(), is_up)? {
-        runtime.spawn(Worker::new(shared, lease, false).run());
+    mut group: Group,
+    runtime: &Handle,
+) -> Result<Verdict, Error> {
+    // Twice at most: on a runtime that is ending each new worker is dropped at once.
+    for _ in 0..2 {
+        let (answer, answered) = oneshot::channel();
+        let job = Job { group, answer };
+        let is_up = |lane: usize| shared.lanes[lane].is_up();
+        if let Some(lease) = shared.queue.push(job, shared.patience(), is_up)? {
+            runtime.spawn(Worker::new(shared, lease, false).run());
+        }
+        match answered.await {
+            Ok(Fate::Told(result)) => return result,
+            Ok(Fate::Unsent(left)) => group = *left,
+            Err(_) => break,
+        }
     }
-    Ok(answered)
+    Err(Error::new(
+        ErrorKind::Connect,
+        "the runtime that carried the decision to redis ended",
+    ))
 }
 
 /// Works on one lane until nothing waits. What arrives during a call goes in the next one: no timer, and no delay when
@@ -113,10 +121,10 @@ impl Worker {
                     .into_iter()
                     .zip(verdicts)
                     .for_each(|(answer, verdict)| {
-                        let _ = answer.send(Ok(verdict));
+                        let _ = answer.send(Fate::Told(Ok(verdict)));
                     }),
                 Err(error) => answers.into_iter().for_each(|answer| {
-                    let _ = answer.send(Err(error.clone()));
+                    let _ = answer.send(Fate::Told(Err(error.clone())));
                 }),
             }
         }
@@ -169,7 +177,10 @@ impl Drop for Worker {
             runtime.spawn(Self::new(&self.shared, self.lease, false).run());
             return;
         }
-        queue.release(&self.lease);
+        // Their callers may be on runtimes that go on.
+        for Job { group, answer } in queue.give_up(&self.lease) {
+            let _ = answer.send(Fate::Unsent(Box::new(group)));
+        }
     }
 }
 
@@ -189,6 +200,6 @@ fn command(mut command: Cmd, now: Option<Timestamp>, groups: &[Group]) -> Cmd {
 
 fn answer_all(jobs: impl IntoIterator<Item = Job>, error: &Error) {
     for job in jobs {
-        let _ = job.answer.send(Err(error.clone()));
+        let _ = job.answer.send(Fate::Told(Err(error.clone())));
     }
 }
