@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::task::JoinSet;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     remote::{RedisStore, RedisStoreBuilder},
     store::Answer,
 };
 
-use crate::support::Server;
+use crate::support::{Mode, Proxy, Server};
 
 /// Longer than the default, so that a loaded machine does not look like an outage.
 const DEADLINE: Duration = Duration::from_millis(250);
@@ -140,6 +141,66 @@ async fn caller_who_is_not_polled_holds_the_lane_for_a_deadline_at_most() {
     drop(stalled);
 }
 
+// Regression: the first decision on each connection of an ended runtime failed.
+#[test]
+fn connection_whose_runtime_ended_is_not_used_again() {
+    let server = Server::start();
+    let limiter = bare(RedisStore::builder(server.url()).deadline(HUNG));
+    for _ in 0..5 {
+        let decision = runtime().block_on(ask(&limiter, "ada"));
+        assert!(decision.expect("a decision").is_allowed());
+    }
+}
+
+// Regression: only the deadline of a call broke a mute connection off, and no call reached it.
+#[tokio::test]
+async fn mute_connection_is_left_though_every_caller_leaves_early() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = bare(one_lane(proxy.url()).deadline(DEADLINE));
+    ask(&limiter, "ada").await.expect("a decision");
+    proxy.set(Mode::BlackHole);
+    let started = Instant::now();
+    while proxy.connections() == 1 {
+        let _ = tokio::time::timeout(DEADLINE / 10, ask(&limiter, "ada")).await;
+        assert!(started.elapsed() < HUNG, "it is still in use");
+    }
+}
+
+#[tokio::test]
+async fn connection_that_answers_is_kept_though_most_callers_leave_early() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = bare(one_lane(proxy.url()).deadline(DEADLINE));
+    ask(&limiter, "ada").await.expect("a decision");
+    let started = Instant::now();
+    while started.elapsed() < DEADLINE * 4 {
+        let _ = tokio::time::timeout(Duration::ZERO, ask(&limiter, "ada")).await;
+        ask(&limiter, "ada").await.expect("a decision");
+    }
+    assert_eq!(proxy.connections(), 1);
+}
+
+// Regression: a dial on a runtime that nobody drives kept its place in the pool, and no other dial had room.
+#[test]
+fn dial_that_nobody_drives_is_replaced() {
+    let server = Server::start();
+    let store = one_lane(server.url()).deadline(DEADLINE);
+    let limiter = bare(store.connect_timeout(DEADLINE));
+    let idle = runtime();
+    let mut stalled = ask(&limiter, "stalled");
+    idle.block_on(async {
+        begin(&mut stalled).await;
+        // The worker and the dial are polled, and wait for the socket.
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+    });
+    let decision = runtime().block_on(until_answered(&limiter));
+    decision.expect("another dial");
+    drop(stalled);
+}
+
 #[tokio::test]
 async fn call_carries_64_charges_at_most() {
     let server = Server::start();
@@ -191,4 +252,140 @@ fn refusal<T: std::fmt::Debug>(answer: &mut Answer<T>) -> Error {
         Poll::Ready(result) => result.expect_err("nobody to carry it"),
         Poll::Pending => panic!("nobody would wake it"),
     }
+}
+
+// === Everything at once ===
+
+/// A caller with a key and a cost of its own, by which it knows the replies to its own calls.
+struct Caller {
+    limiter: RateLimiter,
+    policy: Policy,
+    cost: u64,
+    key: String,
+    /// The least and the most that its calls may have used.
+    used: (u64, u64),
+    is_patient: bool,
+    seed: u64,
+}
+
+impl Caller {
+    fn new(limiter: &RateLimiter, round: u64, number: u64) -> Self {
+        Self {
+            limiter: limiter.clone(),
+            policy: ages(),
+            cost: number + 1,
+            key: format!("caller-{round}-{number}"),
+            used: (0, 0),
+            is_patient: number % 4 == 0,
+            seed: (round << 8) + number + 1,
+        }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed % below
+    }
+
+    /// Asks so many times. Unless it is patient it leaves three calls of four after a few polls.
+    async fn run(mut self, calls: usize) {
+        for _ in 0..calls {
+            let charge = self.policy.charge(Key::new(&self.key)).cost(self.cost);
+            let answer = self.limiter.check(&[charge]);
+            let polls = match self.random(4) {
+                _ if self.is_patient => u64::MAX,
+                0 => u64::MAX,
+                _ => self.random(6),
+            };
+            self.used.1 += self.cost;
+            match left_after(answer, polls).await {
+                // Left, or its runtime gone: the charge may have been made.
+                None => {}
+                Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::Connect, "{error:?}"),
+                Some(Ok(decision)) => self.judge(&decision),
+            }
+        }
+    }
+
+    fn judge(&mut self, decision: &Decision) {
+        let usage = decision.states()[0].usage().expect("it is counted");
+        let used = usage.limit - usage.remaining;
+        assert!(decision.is_allowed());
+        assert_eq!(used % self.cost, 0, "another's reply");
+        assert!(
+            (self.used.0 + self.cost..=self.used.1).contains(&used),
+            "{used} of {:?}",
+            self.used
+        );
+        // A call that was left may yet be made: the most is what was asked in all.
+        self.used.0 = used;
+    }
+}
+
+/// Of which nothing comes back while the test runs.
+fn ages() -> Policy {
+    Policy::new(
+        "ages",
+        Quota::new(1, Duration::from_secs(3_600)).burst(100_000),
+    )
+}
+
+async fn left_after(mut answer: Answer<Decision>, polls: u64) -> Option<Result<Decision, Error>> {
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        let polled = Pin::new(&mut answer).poll(context).map(Some);
+        if polls != u64::MAX {
+            context.waker().wake_by_ref();
+        }
+        polled
+    })
+    .await
+}
+
+#[test]
+fn callers_who_leave_and_runtimes_that_end_swap_no_replies_and_stop_nobody() {
+    let server = Server::start();
+    let store = RedisStore::builder(server.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), [ages()]);
+    let limiter = limiter.expect("a usable policy");
+    std::thread::scope(|scope| {
+        let lasting = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let mut callers = JoinSet::new();
+                for number in 0..24 {
+                    callers.spawn(Caller::new(&limiter, 0, number).run(300));
+                }
+                callers.join_all().await;
+            });
+        });
+        for round in 1.. {
+            if lasting.is_finished() {
+                break;
+            }
+            runtime().block_on(async {
+                for number in 0..8 {
+                    // Keys of this round; they go with the runtime in mid-call.
+                    tokio::spawn(Caller::new(&limiter, round, number).run(300));
+                }
+                let _ = ask_ages(&limiter, round).await;
+            });
+        }
+        lasting.join().expect("every caller is served");
+    });
+    let decision = runtime().block_on(ask_ages(&limiter, 0));
+    assert!(decision.expect("a decision").is_allowed());
+}
+
+fn ask_ages(limiter: &RateLimiter, number: u64) -> Answer<Decision> {
+    limiter.check(&[ages().charge(Key::new(format!("round-{number}")))])
 }

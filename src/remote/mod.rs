@@ -54,6 +54,7 @@
 //! Redis replicates asynchronously: what the new primary has not seen is forgotten. A server that evicts keys under
 //! memory pressure forgets them too: give the limiter `maxmemory-policy noeviction`.
 
+mod attempt;
 mod builder;
 mod failure;
 mod keyspace;

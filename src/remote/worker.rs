@@ -75,6 +75,8 @@ struct Worker {
     lease: Lease,
     /// It runs in the future of a decision that found the lane idle: one round trip, and no task for it.
     leads: bool,
+    /// The call under way: when it was made, and on which connection.
+    call: Option<(Timestamp, u64)>,
 }
 
 impl Worker {
@@ -83,6 +85,7 @@ impl Worker {
             shared: Arc::clone(shared),
             lease,
             leads,
+            call: None,
         }
     }
 
@@ -91,7 +94,7 @@ impl Worker {
     }
 
     /// Carries one group; dropped, also in mid-call, it leaves the lane to a task for what has gathered meanwhile.
-    async fn lead(self, held: &mut Held, group: &Group) -> Result<Verdict, Error> {
+    async fn lead(mut self, held: &mut Held, group: &Group) -> Result<Verdict, Error> {
         let verdicts = self.exchange(held, std::slice::from_ref(group)).await?;
         let verdict = verdicts.into_iter().next();
         Ok(verdict.expect("one verdict per group"))
@@ -131,9 +134,14 @@ impl Worker {
     }
 
     /// One call for all groups. Gives the connection up when it is to blame for a failure.
-    async fn exchange(&self, held: &mut Held, groups: &[Group]) -> Result<Vec<Verdict>, Error> {
-        let (error, is_broken) = match timeout(self.shared.deadline, self.call(held, groups)).await
-        {
+    async fn exchange(&mut self, held: &mut Held, groups: &[Group]) -> Result<Vec<Verdict>, Error> {
+        self.call = Some((Clock::system().now(), held.generation));
+        let replied = timeout(self.shared.deadline, self.call(held, groups)).await;
+        self.call = None;
+        if held.is_doubtful && replied.is_ok() {
+            self.lane().answered(held.generation);
+        }
+        let (error, is_broken) = match replied {
             Ok(Ok(reply)) => match wire::verdicts(&reply, groups.iter().map(Group::charges)) {
                 Ok(verdicts) => return Ok(verdicts),
                 // Another reply than the one asked for: requests and replies may have got out of step.
@@ -168,6 +176,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        if let Some((called, generation)) = self.call {
+            self.lane().left(generation, called, self.shared.deadline);
+        }
         let queue = &self.shared.queue;
         // Only a leader has a successor: a task that is dropped goes with its runtime, and the next would too.
         if self.leads
