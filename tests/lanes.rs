@@ -276,7 +276,7 @@ impl Caller {
             cost: number + 1,
             key: format!("caller-{round}-{number}"),
             used: (0, 0),
-            is_patient: number % 4 == 0,
+            is_patient: number.is_multiple_of(4),
             seed: (round << 8) + number + 1,
         }
     }
