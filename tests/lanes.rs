@@ -254,6 +254,29 @@ fn refusal<T: std::fmt::Debug>(answer: &mut Answer<T>) -> Error {
     }
 }
 
+// Regression: whatever had closed the connections meanwhile, each failed one decision before another was made.
+#[tokio::test]
+async fn connections_that_the_server_closed_cost_no_decision() {
+    let mut server = Server::start();
+    let store = RedisStore::builder(server.url()).connections(3);
+    let limiter = bare(store.deadline(HUNG));
+    for _ in 0..3 {
+        let mut callers: Vec<_> = (0..3).map(|_| ask(&limiter, "ada")).collect();
+        for caller in &mut callers {
+            begin(caller).await;
+        }
+        for caller in callers {
+            caller.await.expect("a decision");
+        }
+    }
+    server.restart();
+    // Idle connections notice when the runtime looks at its sockets.
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    ask(&limiter, "ada").await.expect("a decision");
+}
+
 // === Everything at once ===
 
 /// A caller with a key and a cost of its own, by which it knows the replies to its own calls.

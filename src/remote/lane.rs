@@ -2,6 +2,8 @@
 
 use std::{
     convert::Infallible,
+    future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,7 +12,7 @@ use std::{
 };
 
 use deadpool_redis::{Connection, Pool, redis::aio::MultiplexedConnection};
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::{
     runtime::Handle,
     sync::{oneshot, watch},
@@ -66,15 +68,24 @@ pub(super) struct Held {
     pub(super) generation: u64,
     /// Whether the last call before it was not awaited to its end.
     pub(super) is_doubtful: bool,
+    /// Whether it had ended before it took the last command: nothing was sent, so it may be sent on another one.
+    pub(super) is_gone: bool,
 }
 
 impl Held {
     /// Sends a command and waits for its reply; an error reply is an error.
     pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
-        self.connection
-            .send_packed_command(command)
-            .await?
-            .extract_error()
+        let mut sending = pin!(self.connection.send_packed_command(command));
+        let mut is_first = true;
+        let reply = poll_fn(|context| {
+            let polled = sending.as_mut().poll(context);
+            is_first &= polled.is_ready();
+            polled
+        })
+        .await;
+        // The client library does not say it: a command that was taken is still on its way when it is first looked for.
+        self.is_gone = is_first && reply.as_ref().is_err_and(RedisError::is_io_error);
+        reply?.extract_error()
     }
 }
 
@@ -216,6 +227,7 @@ impl State {
                 connection: MultiplexedConnection::clone(connection),
                 generation: *generation,
                 is_doubtful: unanswered.is_some(),
+                is_gone: false,
             }),
             Self::Dialling { .. } | Self::Down | Self::Up { .. } => None,
         }

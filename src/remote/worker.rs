@@ -31,9 +31,12 @@ pub(super) async fn ask(shared: &Arc<Shared>, group: Group) -> Result<Verdict, E
     // A leader does not dial: when its time is up and it is not, nobody polls it.
     if let Some(lease) = shared.queue.lead(shared.deadline, is_up) {
         let leader = Worker::new(shared, lease, true);
-        // Gone down since the question: the usual way dials.
+        // Gone down since the question, or while it was idle: the usual way dials.
         if let Some(mut held) = leader.lane().held() {
-            return leader.lead(&mut held, &group).await;
+            let result = leader.lead(&mut held, &group).await;
+            if !held.is_gone {
+                return result;
+            }
         }
     }
     match timeout(shared.deadline, follow(shared, group, &runtime)).await {
@@ -48,8 +51,8 @@ async fn follow(
     mut group: Group,
     runtime: &Handle,
 ) -> Result<Verdict, Error> {
-    // Twice at most: on a runtime that is ending each new worker is dropped at once.
-    for _ in 0..2 {
+    // Each lane may find its connection gone. Not without end: on a runtime that is ending each new worker is dropped.
+    for _ in 0..=shared.lanes.len() {
         let (answer, answered) = oneshot::channel();
         let job = Job { group, answer };
         let is_up = |lane: usize| shared.lanes[lane].is_up();
@@ -64,7 +67,7 @@ async fn follow(
     }
     Err(Error::new(
         ErrorKind::Connect,
-        "the runtime that carried the decision to redis ended",
+        "the runtime or the connection that carried the decision to redis ended",
     ))
 }
 
@@ -126,6 +129,7 @@ impl Worker {
                     .for_each(|(answer, verdict)| {
                         let _ = answer.send(Fate::Told(Ok(verdict)));
                     }),
+                Err(_) if held.is_gone => groups.into_iter().zip(answers).for_each(hand_back),
                 Err(error) => answers.into_iter().for_each(|answer| {
                     let _ = answer.send(Fate::Told(Err(error.clone())));
                 }),
@@ -189,9 +193,8 @@ impl Drop for Worker {
             return;
         }
         // Their callers may be on runtimes that go on.
-        for Job { group, answer } in queue.give_up(&self.lease) {
-            let _ = answer.send(Fate::Unsent(Box::new(group)));
-        }
+        let left = queue.give_up(&self.lease).into_iter();
+        left.map(|job| (job.group, job.answer)).for_each(hand_back);
     }
 }
 
@@ -207,6 +210,11 @@ fn command(mut command: Cmd, now: Option<Timestamp>, groups: &[Group]) -> Cmd {
         group.write_arguments(&mut command);
     }
     command
+}
+
+/// Lets a caller submit its group again.
+fn hand_back((group, answer): (Group, oneshot::Sender<Fate>)) {
+    let _ = answer.send(Fate::Unsent(Box::new(group)));
 }
 
 fn answer_all(jobs: impl IntoIterator<Item = Job>, error: &Error) {
