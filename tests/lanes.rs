@@ -128,6 +128,25 @@ fn caller_who_leaves_outside_of_a_runtime_leaves_the_lane_to_others() {
     assert!(started.elapsed() < HUNG / 2, "nobody carried it");
 }
 
+#[tokio::test]
+async fn caller_who_leaves_while_it_waits_is_not_charged() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    ask(&limiter, "warm").await.expect("a decision");
+    let mut answers = ["first", "second", "third"].map(|key| ask(&limiter, key));
+    for answer in &mut answers {
+        begin(answer).await;
+    }
+    let [first, second, third] = answers;
+    drop(second);
+    first.await.expect("a decision");
+    third.await.expect("a decision");
+    assert_eq!(
+        server.keys(),
+        ["first", "third", "warm"].map(|key| format!("tollgate:{{{key}}}:lanes"))
+    );
+}
+
 // Regression: a caller who carries its own decision held the lane for as long as a dial may take, polled or not.
 #[tokio::test]
 async fn caller_who_is_not_polled_holds_the_lane_for_a_deadline_at_most() {
@@ -274,6 +293,8 @@ async fn connections_that_the_server_closed_cost_no_decision() {
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
     }
+    let (policy, key) = (policy(), Key::new("ada"));
+    limiter.reset(&policy, &key).await.expect("it is forgotten");
     ask(&limiter, "ada").await.expect("a decision");
 }
 

@@ -1,7 +1,6 @@
 //! A connection that is held for good and shared by all decisions.
 
 use std::{
-    convert::Infallible,
     future::poll_fn,
     pin::pin,
     sync::{
@@ -13,11 +12,7 @@ use std::{
 
 use deadpool_redis::{Connection, Pool, redis::aio::MultiplexedConnection};
 use redis::{Cmd, RedisError, RedisResult, Value};
-use tokio::{
-    runtime::Handle,
-    sync::{oneshot, watch},
-    time::timeout,
-};
+use tokio::{runtime::Handle, sync::watch, time::timeout};
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -53,8 +48,6 @@ enum State {
         connection: Connection,
         /// Which of the lane's connections it is: a late failure of an old one must not end its successor.
         generation: u64,
-        /// Closed when the runtime that drives the connection ends.
-        runtime: oneshot::Sender<Infallible>,
         /// When the first call was made that was not awaited to its end, since the last reply.
         unanswered: Option<Timestamp>,
     },
@@ -129,7 +122,7 @@ impl Lane {
 
     /// Whether the lane has a connection.
     pub(super) fn is_up(&self) -> bool {
-        matches!(&*self.state.lock(), State::Up { runtime, .. } if !runtime.is_closed())
+        matches!(&*self.state.lock(), State::Up { .. })
     }
 
     /// The lane's connection, if it has one.
@@ -185,7 +178,7 @@ impl Lane {
         {
             return Err(dialled.clone());
         }
-        // ## (Down | Dialling, on a runtime that nobody drives | Up, on one that ended) => Dialling
+        // ## (Down | Dialling, on a runtime that nobody drives) => Dialling
         let (sender, dialled) = watch::channel(None);
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
         let attempt = Attempt::new(self.pool.clone(), self.connect_timeout);
@@ -209,7 +202,7 @@ impl Lane {
         };
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(dial.run())),
-            Err(error) => drop(dial.end(Err(failure::no_runtime(error)))),
+            Err(error) => dial.end(Err(failure::no_runtime(error))),
         }
         Err(dialled)
     }
@@ -221,15 +214,14 @@ impl State {
             Self::Up {
                 connection,
                 generation,
-                runtime,
                 unanswered,
-            } if !runtime.is_closed() => Some(Held {
+            } => Some(Held {
                 connection: MultiplexedConnection::clone(connection),
                 generation: *generation,
                 is_doubtful: unanswered.is_some(),
                 is_gone: false,
             }),
-            Self::Dialling { .. } | Self::Down | Self::Up { .. } => None,
+            Self::Dialling { .. } | Self::Down => None,
         }
     }
 
@@ -278,32 +270,26 @@ struct Dial {
 impl Dial {
     async fn run(self) {
         let result = self.attempt.finish().await;
-        if let Some(given_up) = self.end(result) {
-            // Dropped with the runtime, which drives the connection too unless it comes from the application's pool.
-            let _ = given_up.await;
-        }
+        self.end(result);
     }
 
     /// ## Dialling => (Up | Down), and tells everybody who waits.
-    fn end(self, result: Result<Connection, Error>) -> Option<oneshot::Receiver<Infallible>> {
-        let (told, given_up) = match result {
+    fn end(self, result: Result<Connection, Error>) {
+        let told = match result {
             Ok(connection) => {
-                let (runtime, given_up) = oneshot::channel();
                 self.leave(State::Up {
                     connection,
                     generation: self.generation,
-                    runtime,
                     unanswered: None,
                 });
-                (Ok(()), Some(given_up))
+                Ok(())
             }
             Err(error) => {
                 self.leave(State::Down);
-                (Err(error), None)
+                Err(error)
             }
         };
         self.sender.send_replace(Some(told));
-        given_up
     }
 
     /// Sets the lane's state, unless the dial was overdue and another has taken its place.

@@ -34,6 +34,13 @@ impl Shared {
         let replied = timeout(self.deadline, async {
             let mut held = lane.hold().await?;
             used = Some(held.generation);
+            let reply = held.send(command).await;
+            if !held.is_gone {
+                return Ok(reply);
+            }
+            lane.break_off(held.generation);
+            let mut held = lane.hold().await?;
+            used = Some(held.generation);
             Ok(held.send(command).await)
         })
         .await;
