@@ -190,10 +190,10 @@ async fn mute_connection_is_left_though_every_caller_leaves_early() {
 async fn connection_that_answers_is_kept_though_most_callers_leave_early() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
-    let limiter = bare(one_lane(proxy.url()).deadline(DEADLINE));
+    let limiter = bare(one_lane(proxy.url()).deadline(DEADLINE * 2));
     ask(&limiter, "ada").await.expect("a decision");
     let started = Instant::now();
-    while started.elapsed() < DEADLINE * 4 {
+    while started.elapsed() < DEADLINE * 6 {
         let _ = tokio::time::timeout(Duration::ZERO, ask(&limiter, "ada")).await;
         ask(&limiter, "ada").await.expect("a decision");
     }
@@ -296,6 +296,30 @@ async fn connections_that_the_server_closed_cost_no_decision() {
     let (policy, key) = (policy(), Key::new("ada"));
     limiter.reset(&policy, &key).await.expect("it is forgotten");
     ask(&limiter, "ada").await.expect("a decision");
+}
+
+#[tokio::test]
+async fn decision_that_was_sent_on_a_connection_that_ended_is_not_sent_again() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = bare(one_lane(proxy.url()).deadline(HUNG));
+    ask(&limiter, "warm").await.expect("a decision");
+    server.flush_stats();
+    proxy.set(Mode::Delay(HUNG));
+    let answer = tokio::spawn(ask(&limiter, "ada"));
+    while !server.command_calls().contains_key("evalsha") {
+        tokio::task::yield_now().await;
+    }
+    proxy.set(Mode::Reset);
+    let error = answer
+        .await
+        .expect("no panic")
+        .expect_err("its reply is lost");
+    assert_eq!(error.kind(), ErrorKind::Connect, "{error:?}");
+    proxy.set(Mode::Pass);
+    let decision = ask(&limiter, "ada").await.expect("a decision");
+    let usage = decision.states()[0].usage().expect("it is counted");
+    assert_eq!(usage.limit - usage.remaining, 2);
 }
 
 // === Everything at once ===

@@ -65,7 +65,8 @@ impl Queue {
         if !state.jobs.is_empty() {
             return None;
         }
-        let lane = (0..state.lanes.len()).find(|lane| state.is_idle(*lane) && is_up(*lane))?;
+        let now = now();
+        let lane = (0..state.lanes.len()).find(|lane| state.is_idle(*lane, now) && is_up(*lane))?;
         Some(state.lend(lane, span))
     }
 
@@ -92,7 +93,8 @@ impl Queue {
         is_up: impl Fn(usize) -> bool,
     ) -> Result<Option<Lease>, Error> {
         let mut state = self.state.lock();
-        let idle = || (0..state.lanes.len()).filter(|lane| state.is_idle(*lane));
+        let now = now();
+        let idle = || (0..state.lanes.len()).filter(|lane| state.is_idle(*lane, now));
         let lane = idle().find(|lane| is_up(*lane)).or_else(|| idle().next());
         // With a lane idle there is always room: whoever starts on it is the one to make some.
         if lane.is_none() && !state.has_room() {
@@ -165,8 +167,8 @@ impl State {
         }
     }
 
-    fn is_idle(&self, lane: usize) -> bool {
-        self.lanes[lane].is_none_or(|lease| lease.until < now())
+    fn is_idle(&self, lane: usize, now: Timestamp) -> bool {
+        self.lanes[lane].is_none_or(|lease| lease.until < now)
     }
 
     fn lend(&mut self, lane: usize, span: Duration) -> Lease {

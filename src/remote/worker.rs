@@ -170,8 +170,11 @@ impl Worker {
         {
             // A new, restarted or flushed server: nothing was done, so asking again is safe.
             Err(error) if failure::is_unknown_script(&error) => {
-                held.send(&command(Script::DECIDE.by_text(), now, groups))
-                    .await
+                let command = command(Script::DECIDE.by_text(), now, groups);
+                let reply = held.send(&command).await;
+                // Time has passed, and another connection would be given a deadline of its own.
+                held.is_gone = false;
+                reply
             }
             result => result,
         }
