@@ -302,11 +302,13 @@ async fn connections_that_the_server_closed_cost_no_decision() {
 async fn decision_that_was_sent_on_a_connection_that_ended_is_not_sent_again() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
-    let limiter = bare(one_lane(proxy.url()).deadline(HUNG));
-    ask(&limiter, "warm").await.expect("a decision");
+    let store = one_lane(proxy.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), [ages()]);
+    let limiter = limiter.expect("a usable policy");
+    ask_ages(&limiter, 0).await.expect("a decision");
     server.flush_stats();
     proxy.set(Mode::Delay(HUNG));
-    let answer = tokio::spawn(ask(&limiter, "ada"));
+    let answer = tokio::spawn(ask_ages(&limiter, 1));
     while !server.command_calls().contains_key("evalsha") {
         tokio::task::yield_now().await;
     }
@@ -317,7 +319,7 @@ async fn decision_that_was_sent_on_a_connection_that_ended_is_not_sent_again() {
         .expect_err("its reply is lost");
     assert_eq!(error.kind(), ErrorKind::Connect, "{error:?}");
     proxy.set(Mode::Pass);
-    let decision = ask(&limiter, "ada").await.expect("a decision");
+    let decision = ask_ages(&limiter, 1).await.expect("a decision");
     let usage = decision.states()[0].usage().expect("it is counted");
     assert_eq!(usage.limit - usage.remaining, 2);
 }
