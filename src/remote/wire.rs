@@ -161,10 +161,10 @@ pub(super) fn verdicts(
     let verdicts = groups
         .map(|charges| verdict(decided_at, charges, &mut next))
         .collect::<Result<Vec<_>, _>>()?;
-    if next().is_ok() || numbers.next().is_some() {
-        return Err(malformed());
+    match numbers.next() {
+        None => Ok(verdicts),
+        Some(_) => Err(malformed()),
     }
-    Ok(verdicts)
 }
 
 fn verdict(
@@ -174,7 +174,10 @@ fn verdict(
 ) -> Result<Verdict, Error> {
     let outcome = next()?;
     let charges = (0..charges)
-        .map(|_| Ok((next()? == 1, next()?)))
+        .map(|_| match next()? {
+            word @ 0..=1 => Ok((word == 1, next()?)),
+            _ => Err(malformed()),
+        })
         .collect::<Result<SmallVec<[(bool, u64); 1]>, Error>>()?;
     let all_have_room = charges.iter().all(|(has_room, _)| *has_room);
     let fits = match outcome {
