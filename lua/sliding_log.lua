@@ -68,13 +68,14 @@
         count()
         if size and size ~= length and cost > 0 then
           -- The period was changed, and the tick perhaps: write the times anew, rounded up. Stored whatever is decided.
-          local rows = { '' }
+          local rows, newest = {}, latest
           for i = start, entries do
             local made, sum = entry(i)
             made = ceil(made / tick)
-            latest = made * tick
+            newest = made * tick
             rows[#rows + 1] = pack('>I4I2', made % 4294967296, sum)
           end
+          latest = newest
           text = pack('>I7I5I2', latest, length, before) .. table.concat(rows)
           entries, base, unit = entries - start + 1, before, tick
           turn = latest / unit

@@ -24,7 +24,8 @@
           -- go on shrinking by the old span.
           local bits = unpack('>I4', text, 8)
           local old = bits % 67108864 * 2 ^ floor(bits / 67108864)
-          tat = now + ceil((tat - now) * (span / (old > 0 and old or 1)))
+          old = old > 0 and old or 1
+          tat = now + ceil((tat - now < old and tat - now or old) * (span / old))
           if cost ~= 0 then
             call('SET', KEYS[key], pack('>I7c4', tat, shape), 'PX', format('%.0f', ceil((tat - now) / 1000) + MARGIN))
           end

@@ -1,4 +1,4 @@
-//! The Lua script against its Rust twin: equal answers, step by step.
+//! The Lua script against its Rust twins: equal answers, step by step.
 
 use std::{cell::Cell, collections::HashMap, time::Duration};
 
@@ -9,19 +9,47 @@ use proptest::{
 use redis::Value;
 use tollgate::{
     Quota,
-    algorithm::{Form, TokenBucket},
+    algorithm::{
+        Algorithm, BucketState, Counter, Counting, Form, LogState, Opening, SlidingState,
+        WindowState,
+    },
     clock::Timestamp,
     remote::Script,
+    state::Retry,
 };
 
 use crate::support::Server;
 
 const START: u64 = 1_700_000_000_000_000;
 
-/// Steps of one run: how far the time jumps, and which charges are decided together (bucket, key, cost).
-type Steps = Vec<(i64, Vec<(usize, usize, u64)>)>;
+/// One policy: its counter, and whether it counts denied attempts.
+type Plan = (Counter, bool);
 
-fn any_quota() -> impl Strategy<Value = Quota> {
+/// What happens in one step.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A policy changes its limit.
+    Change(usize, Counter),
+    /// Time jumps so far, and these charges are decided together (policy, key, cost).
+    Decide(i64, Vec<(usize, usize, u64)>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bucket,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+}
+
+const KINDS: [Kind; 4] = [
+    Kind::Bucket,
+    Kind::FixedWindow,
+    Kind::SlidingLog,
+    Kind::SlidingWindow,
+];
+
+fn any_bucket() -> impl Strategy<Value = Counter> {
     let odd = [
         Quota::per_day(1),
         Quota::per_day(999_983),
@@ -32,7 +60,7 @@ fn any_quota() -> impl Strategy<Value = Quota> {
         Quota::per_second(1_000_000),
         Quota::new(5, Duration::from_nanos(7_777_777)),
     ];
-    let any = (
+    let plain = (
         prop::sample::select(vec![
             1_000_u64,
             1_000_000,
@@ -47,10 +75,54 @@ fn any_quota() -> impl Strategy<Value = Quota> {
             Quota::new(count.clamp(1, period), Duration::from_micros(period))
         });
     (
-        prop_oneof![prop::sample::select(odd.to_vec()), any],
+        prop_oneof![prop::sample::select(odd.to_vec()), plain],
         1_u64..500,
+        any::<bool>(),
     )
-        .prop_map(|(quota, burst)| quota.burst(burst))
+        .prop_map(|(quota, burst, leaks)| {
+            let algorithm = match leaks {
+                true => Algorithm::LeakyBucket,
+                false => Algorithm::TokenBucket,
+            };
+            Counter::new(quota.burst(burst), algorithm).expect("a usable quota")
+        })
+}
+
+fn any_window(kind: Kind) -> impl Strategy<Value = Counter> {
+    let millis = prop_oneof![
+        Just(1_u64),
+        1_u64..5_000,
+        Just(1_000),
+        Just(60_000),
+        Just(3_600_000),
+        Just(86_400_000),
+        Just(31 * 86_400_000),
+        Just(366 * 86_400_000),
+        1_u64..90_000_000,
+    ];
+    let limit = prop_oneof![4 => 1_u64..20, 2 => 1_u64..1_000, 1 => 1_u64..10_000];
+    let opening = prop::sample::select(vec![Opening::Clock, Opening::FirstHit]);
+    (millis, limit, opening, any::<u8>()).prop_map(move |(millis, limit, opening, dice)| {
+        let quota = Quota::new(limit, Duration::from_millis(millis));
+        let counter = match kind {
+            Kind::FixedWindow if dice < 50 => Counter::new(
+                Quota::per_month(limit),
+                Algorithm::FixedWindow(Opening::Month),
+            ),
+            Kind::FixedWindow => Counter::new(quota, Algorithm::FixedWindow(opening)),
+            Kind::SlidingLog => Counter::new(quota, Algorithm::SlidingLog),
+            Kind::SlidingWindow => Counter::new(quota, Algorithm::SlidingWindow),
+            Kind::Bucket => unreachable!("buckets have a strategy of their own"),
+        };
+        counter.expect("a usable quota")
+    })
+}
+
+fn any_counter(kind: Kind) -> BoxedStrategy<Counter> {
+    match kind {
+        Kind::Bucket => any_bucket().boxed(),
+        kind => any_window(kind).boxed(),
+    }
 }
 
 /// Mostly small steps forward, sometimes back, sometimes far; in units that matter to the quota as well.
@@ -63,112 +135,259 @@ fn any_jump() -> impl Strategy<Value = i64> {
         2 => -2_000_000_i64..0,
         1 => -90_000_000_000_i64..0,
         1 => 0_i64..200_000_000_000,
+        1 => 0_i64..5_000_000_000_000,
     ]
 }
 
 fn any_cost() -> impl Strategy<Value = u64> {
-    prop_oneof![6 => Just(1_u64), 3 => 0_u64..20, 1 => 0_u64..1_000, 1 => Just(u64::MAX)]
+    prop_oneof![6 => Just(1_u64), 3 => 0_u64..20, 1 => 0_u64..1_000, 1 => Just(1_u64 << 52)]
 }
 
-fn any_run(groups: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = (Vec<Quota>, Steps)> {
-    let charge = (0_usize..4, 0_usize..2, any_cost());
-    let step = (any_jump(), prop::collection::vec(charge, groups));
-    (
-        prop::collection::vec(any_quota(), 4),
-        prop::collection::vec(step, 300),
-    )
+/// Four policies, each of one of these kinds, and what happens to them.
+fn any_run(
+    kinds: &'static [Kind],
+    groups: std::ops::RangeInclusive<usize>,
+) -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
+    prop::collection::vec(prop::sample::select(kinds), 4).prop_flat_map(move |kinds| {
+        let plans: Vec<_> = kinds
+            .iter()
+            .map(|kind| (any_counter(*kind), any::<bool>()))
+            .collect();
+        let changes: Vec<_> = kinds
+            .iter()
+            .enumerate()
+            .map(|(index, kind)| {
+                any_counter(*kind)
+                    .prop_map(move |counter| Step::Change(index, counter))
+                    .boxed()
+            })
+            .collect();
+        let charge = (0_usize..4, 0_usize..2, any_cost());
+        let decide = (any_jump(), prop::collection::vec(charge, groups.clone()))
+            .prop_map(|(jump, charges)| Step::Decide(jump, charges));
+        let step = prop_oneof![29 => decide, 1 => prop::strategy::Union::new(changes)];
+        (plans, prop::collection::vec(step, 300))
+    })
 }
 
-/// The twin's world: a TAT per bucket and key.
+/// The state of one key.
+#[derive(Clone, Debug)]
+enum State {
+    Bucket(BucketState),
+    FixedWindow(WindowState),
+    SlidingLog(LogState),
+    SlidingWindow(SlidingState),
+}
+
+macro_rules! counted {
+    ($counter:expr, $state:expr, ($name:ident, $held:ident) => $body:expr) => {
+        match ($counter, $state) {
+            (Counter::Bucket($name), State::Bucket($held)) => $body,
+            (Counter::FixedWindow($name), State::FixedWindow($held)) => $body,
+            (Counter::SlidingLog($name), State::SlidingLog($held)) => $body,
+            (Counter::SlidingWindow($name), State::SlidingWindow($held)) => $body,
+            (counter, state) => panic!("{counter:?} cannot count {state:?}"),
+        }
+    };
+}
+
+impl State {
+    fn fresh(counter: &Counter) -> Self {
+        match counter {
+            Counter::Bucket(_) => Self::Bucket(BucketState::default()),
+            Counter::FixedWindow(_) => Self::FixedWindow(WindowState::default()),
+            Counter::SlidingLog(_) => Self::SlidingLog(LogState::default()),
+            Counter::SlidingWindow(_) => Self::SlidingWindow(SlidingState::default()),
+            other => panic!("a counter that this test does not know: {other:?}"),
+        }
+    }
+}
+
+/// The twins' world: a state per policy and key.
 #[derive(Default)]
 struct Twin {
-    tats: HashMap<(usize, usize), u64>,
+    states: HashMap<(usize, usize), State>,
 }
 
 impl Twin {
-    /// What the script is to reply.
+    /// What is to be answered: per charge whether it has room, what is left, when all is back, when to come again.
     fn decide(
         &mut self,
-        buckets: &[TokenBucket],
+        plans: &[Plan],
         now: u64,
         charges: &[(usize, usize, u64)],
-    ) -> Vec<i64> {
-        let judged: Vec<_> = charges
-            .iter()
-            .map(|(bucket, key, cost)| {
-                let before = self.tats.get(&(*bucket, *key)).copied().unwrap_or(0);
-                (
-                    before,
-                    buckets[*bucket].judge(before, Timestamp::from_micros(now), *cost),
-                )
-            })
-            .collect();
-        let all = judged.iter().all(|(_, judgement)| judgement.admitted);
-        let mut reply = vec![now, u64::from(all)];
-        for ((bucket, key, _), (before, judgement)) in charges.iter().zip(&judged) {
-            let tat = if all { judgement.tat } else { *before };
-            reply.extend([u64::from(judgement.admitted), tat]);
-            if tat != *before {
-                self.tats.insert((*bucket, *key), tat);
-            }
+    ) -> Vec<(bool, u64, u64, Retry)> {
+        let now = Timestamp::from_micros(now);
+        let mut rooms = Vec::new();
+        for (policy, key, cost) in charges {
+            let counter = &plans[*policy].0;
+            let state = self
+                .states
+                .entry((*policy, *key))
+                .or_insert_with(|| State::fresh(counter));
+            rooms.push(counted!(counter, state, (counter, state) => {
+                if *cost > 0 {
+                    counter.adopt(state, now);
+                }
+                counter.admits(state, now, *cost)
+            }));
         }
-        reply
-            .into_iter()
-            .map(|number| i64::try_from(number).expect("below 2^53"))
+        let all = rooms.iter().all(|room| *room);
+        let concluded = charges.iter().zip(rooms);
+        concluded
+            .map(|((policy, key, cost), has_room)| {
+                let (counter, counts_denied) = &plans[*policy];
+                let state = self.states.get_mut(&(*policy, *key)).expect("made above");
+                counted!(counter, state, (counter, state) => {
+                    if all && *cost > 0 {
+                        counter.charge(state, now, *cost);
+                    } else if !all && *counts_denied && *cost > 0 {
+                        counter.penalise(state, now, *cost);
+                    }
+                    let usage = counter.usage(state, now);
+                    let retry = match has_room {
+                        true => Retry::Now,
+                        false => counter.retry(state, now, *cost),
+                    };
+                    (has_room, usage.remaining, usage.reset_at.as_micros(), retry)
+                })
+            })
             .collect()
     }
 }
 
-fn form_arguments(command: &mut redis::Cmd, form: Form) {
-    let limit = |micros: Option<u64>| micros.map_or("-1".to_owned(), |micros| micros.to_string());
-    match form {
-        Form::Whole {
-            increment,
-            tolerance,
-        } => {
-            command.arg("w").arg(increment).arg(limit(tolerance));
-        }
-        Form::Lattice {
-            cost,
-            units,
-            micros,
-            span,
-        } => {
-            command
-                .arg("l")
-                .arg(cost)
-                .arg(units)
-                .arg(micros)
-                .arg(limit(span));
-        }
-        other => panic!("a form that this test does not know: {other:?}"),
+fn arguments(command: &mut redis::Cmd, (counter, counts_denied): &Plan, cost: u64) {
+    let limit = |value: Option<u64>| value.map_or("-1".to_owned(), |value| value.to_string());
+    let tag = |letter: u8, shape: &[u8]| [&[letter], shape].concat();
+    if *counts_denied {
+        command.arg("!");
     }
+    match counter {
+        Counter::Bucket(bucket) => {
+            let shape = bucket.shape().to_be_bytes();
+            match bucket.form(cost) {
+                Form::Whole { increment } => command
+                    .arg(tag(b'w', &shape))
+                    .arg(limit(increment))
+                    .arg(bucket.span()),
+                Form::Lattice {
+                    cost,
+                    units,
+                    micros,
+                } => command
+                    .arg(tag(b'l', &shape))
+                    .arg(limit(cost))
+                    .arg(bucket.span())
+                    .arg(units)
+                    .arg(micros),
+                other => panic!("a form that this test does not know: {other:?}"),
+            }
+        }
+        Counter::FixedWindow(window) => {
+            let letter = match window.opening() {
+                Opening::Clock => b'f',
+                Opening::FirstHit => b'o',
+                Opening::Month => b'm',
+                other => panic!("an opening that this test does not know: {other:?}"),
+            };
+            command
+                .arg(tag(letter, &window.shape().to_be_bytes()))
+                .arg(cost)
+                .arg(window.limit())
+                .arg(window.millis())
+        }
+        Counter::SlidingLog(log) => command
+            .arg("g")
+            .arg(cost)
+            .arg(log.limit())
+            .arg(log.millis()),
+        Counter::SlidingWindow(window) => command
+            .arg("s")
+            .arg(cost)
+            .arg(window.limit())
+            .arg(window.millis())
+            .arg(window.tick()),
+        other => panic!("a counter that this test does not know: {other:?}"),
+    };
 }
 
-fn command(
-    run: usize,
-    buckets: &[TokenBucket],
-    now: u64,
-    charges: &[(usize, usize, u64)],
-) -> redis::Cmd {
+fn command(run: usize, plans: &[Plan], now: u64, charges: &[(usize, usize, u64)]) -> redis::Cmd {
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::DECIDE.hash()).arg(charges.len());
-    for (bucket, key, _) in charges {
-        command.arg(format!("run:{{{run}}}:{bucket}:{key}"));
+    for (policy, key, _) in charges {
+        command.arg(format!("run:{{{run}}}:{policy}:{key}"));
     }
     command.arg("@").arg(now);
     if charges.len() > 1 {
         command.arg("*").arg(charges.len());
     }
-    for (bucket, _, cost) in charges {
-        form_arguments(&mut command, buckets[*bucket].form(*cost));
+    for (policy, _, cost) in charges {
+        arguments(&mut command, &plans[*policy], *cost);
     }
     command
 }
 
+/// What the script answers, read as the twin's answer is written.
+fn answer(
+    reply: &[u64],
+    plans: &[Plan],
+    now: u64,
+    charges: &[(usize, usize, u64)],
+) -> Vec<(bool, u64, u64, Retry)> {
+    assert_eq!(reply[0], now);
+    let at = Timestamp::from_micros(now);
+    let mut numbers = reply[2..].iter().copied();
+    let mut next = || numbers.next().expect("a number");
+    let answer: Vec<_> = charges
+        .iter()
+        .map(|(policy, _, cost)| {
+            let has_room = next() == 1;
+            let (usage, retry) = match &plans[*policy].0 {
+                Counter::Bucket(bucket) => {
+                    let state = bucket.state(next());
+                    (bucket.usage(&state, at), bucket.retry(&state, at, *cost))
+                }
+                Counter::FixedWindow(window) => {
+                    let state = window.state(next() / 1_000, next());
+                    (window.usage(&state, at), window.retry(&state, at, *cost))
+                }
+                Counter::SlidingWindow(window) => {
+                    let state = window.state(next() / 1_000, next(), next());
+                    (window.usage(&state, at), window.retry(&state, at, *cost))
+                }
+                Counter::SlidingLog(log) => {
+                    let (used, back, reset) = (next(), next(), next());
+                    let usage = tollgate::state::Usage::new(
+                        log.limit(),
+                        log.limit().saturating_sub(used),
+                        Timestamp::from_micros(reset).max(at),
+                    );
+                    let retry = match *cost > log.limit() {
+                        true => Retry::Never,
+                        false => Retry::At(Timestamp::from_micros(back)),
+                    };
+                    (usage, retry)
+                }
+                other => panic!("a counter that this test does not know: {other:?}"),
+            };
+            let retry = if has_room { Retry::Now } else { retry };
+            (has_room, usage.remaining, usage.reset_at.as_micros(), retry)
+        })
+        .collect();
+    assert_eq!(numbers.next(), None, "nothing is left over");
+    let all = answer.iter().all(|(has_room, ..)| *has_room);
+    assert_eq!(reply[1], u64::from(all));
+    answer
+}
+
 /// Runs as many cases as make `steps` steps, each case on keys of its own and in one pipeline: shorter than the second
-/// that a key outlives its bucket, so that no key expires by the real clock while the run's clock stands.
-fn compare(name: &'static str, steps: u32, groups: std::ops::RangeInclusive<usize>) {
+/// that a key outlives its state, so that no key expires by the real clock while the run's clock stands.
+fn compare(
+    name: &'static str,
+    kinds: &'static [Kind],
+    steps: u32,
+    groups: std::ops::RangeInclusive<usize>,
+) {
     let server = Server::start();
     let mut connection = server.connection();
     let loaded: String = redis::cmd("SCRIPT")
@@ -178,58 +397,85 @@ fn compare(name: &'static str, steps: u32, groups: std::ops::RangeInclusive<usiz
         .expect("the script compiles");
     assert_eq!(loaded, Script::DECIDE.hash());
     let config = Config {
-        cases: steps.div_ceil(300),
+        cases: steps.div_ceil(285),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(name))),
         ..Config::default()
     };
     let (run, total) = (Cell::new(0), Cell::new(0));
-    let result = TestRunner::new(config).run(&any_run(groups), |(quotas, steps)| {
+    let result = TestRunner::new(config).run(&any_run(kinds, groups), |(plans, steps)| {
         run.set(run.get() + 1);
-        total.set(total.get() + steps.len());
-        compare_run(run.get(), &mut server.connection(), &quotas, &steps)
+        let decided = compare_run(run.get(), &mut server.connection(), plans, &steps)?;
+        total.set(total.get() + decided);
+        Ok(())
     });
     println!("{name}: {} steps in {} runs", total.get(), run.get());
     if let Err(error) = result {
         panic!("{error}");
     }
-    assert!(total.get() >= steps as usize);
+    assert!(total.get() >= steps as usize, "{} steps", total.get());
 }
 
 fn compare_run(
     run: usize,
     connection: &mut redis::Connection,
-    quotas: &[Quota],
-    steps: &Steps,
-) -> Result<(), TestCaseError> {
-    let buckets: Vec<TokenBucket> = quotas
-        .iter()
-        .map(|quota| TokenBucket::new(*quota).expect("a usable quota"))
-        .collect();
+    mut plans: Vec<Plan>,
+    steps: &[Step],
+) -> Result<usize, TestCaseError> {
     let (mut twin, mut now) = (Twin::default(), START);
     let mut pipeline = redis::pipe();
     let mut expected = Vec::new();
-    for (jump, charges) in steps {
-        now = now.saturating_add_signed(*jump).max(START / 2);
-        let mut distinct = charges.clone();
-        distinct.sort_unstable();
-        distinct.dedup_by_key(|(bucket, key, _)| (*bucket, *key));
-        pipeline.add_command(command(run, &buckets, now, &distinct));
-        expected.push(twin.decide(&buckets, now, &distinct));
+    for step in steps {
+        match step {
+            Step::Change(policy, counter) => plans[*policy].0 = *counter,
+            Step::Decide(jump, charges) => {
+                now = now.saturating_add_signed(*jump).max(START / 10 * 9);
+                let mut distinct = charges.clone();
+                distinct.sort_unstable();
+                distinct.dedup_by_key(|(policy, key, _)| (*policy, *key));
+                pipeline.add_command(command(run, &plans, now, &distinct));
+                let answer = twin.decide(&plans, now, &distinct);
+                expected.push((plans.clone(), now, distinct, answer));
+            }
+        }
     }
     let replies: Vec<Value> = pipeline.query(connection).expect("the script runs");
-    for (step, (reply, expected)) in replies.into_iter().zip(expected).enumerate() {
-        let reply: Vec<i64> = redis::from_redis_value(reply).expect("an array of integers");
-        prop_assert_eq!(reply, expected, "at step {} of {:?}", step, quotas);
+    let decided = replies.len();
+    for (index, (reply, (plans, now, charges, expected))) in
+        replies.into_iter().zip(expected).enumerate()
+    {
+        let reply: Vec<u64> = redis::from_redis_value(reply).expect("an array of integers");
+        let answer = answer(&reply, &plans, now, &charges);
+        prop_assert_eq!(
+            answer,
+            expected,
+            "at step {}, {} us, {:?} of {:?}",
+            index,
+            now,
+            charges,
+            plans
+        );
     }
-    Ok(())
+    Ok(decided)
 }
 
-#[test]
-fn script_and_twin_agree_on_single_charges() {
-    compare("tests/seeds/single.txt", 100_000, 1..=1);
+macro_rules! differential {
+    ($($name:ident: $kinds:expr, $steps:expr, $groups:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            compare(
+                concat!("tests/seeds/", stringify!($name), ".txt"),
+                &$kinds,
+                $steps,
+                $groups,
+            );
+        })*
+    };
 }
 
-#[test]
-fn script_and_twin_agree_on_charges_decided_together() {
-    compare("tests/seeds/together.txt", 60_000, 1..=6);
+differential! {
+    script_and_twin_agree_on_buckets: [Kind::Bucket], 100_000, 1..=1;
+    script_and_twin_agree_on_fixed_windows: [Kind::FixedWindow], 100_000, 1..=1;
+    script_and_twin_agree_on_sliding_windows: [Kind::SlidingWindow], 100_000, 1..=1;
+    script_and_twin_agree_on_sliding_logs: [Kind::SlidingLog], 100_000, 1..=1;
+    script_and_twin_agree_on_charges_decided_together: KINDS, 100_000, 1..=6;
 }

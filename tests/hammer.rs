@@ -9,7 +9,10 @@ use std::{
 };
 
 use tollgate::{
-    Key, Policy, Quota, RateLimiter, algorithm::TokenBucket, clock::Timestamp, remote::RedisStore,
+    Key, Policy, Quota, RateLimiter,
+    algorithm::{BucketState, Counting, TokenBucket},
+    clock::Timestamp,
+    remote::RedisStore,
 };
 
 use crate::support::Server;
@@ -97,12 +100,10 @@ struct Record {
 fn judge<'a>(key: u64, records: impl Iterator<Item = &'a Record>) -> u64 {
     let policy = if key == 0 { hot() } else { wide() };
     let bucket = TokenBucket::new(policy.quota()).expect("a usable quota");
-    let (mut tat, mut admitted, mut modelled) = (0, 0, 0);
+    let (mut state, mut admitted, mut modelled) = (BucketState::default(), 0, 0);
     let (mut first, mut last) = (None, 0);
     for record in records {
-        let judgement = bucket.judge(tat, Timestamp::from_micros(record.at), 1);
-        tat = judgement.tat;
-        modelled += u64::from(judgement.admitted);
+        modelled += u64::from(bucket.take(&mut state, Timestamp::from_micros(record.at), 1));
         admitted += u64::from(record.admitted);
         first.get_or_insert(record.at);
         last = record.at;

@@ -14,6 +14,7 @@ mod conformance;
 mod differential;
 mod extractors;
 mod hammer;
+mod lanes;
 mod memory;
 mod middleware;
 mod outage;

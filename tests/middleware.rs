@@ -1351,7 +1351,9 @@ impl Verdict {
 
     fn state(self, charge: &Charge<'_>) -> PolicyState {
         let name = *charge.policy().name();
-        let span = Duration::from_micros(charge.policy().bucket().span());
+        let quota = charge.policy().quota();
+        let span = quota.period() * u32::try_from(quota.capacity()).expect("a small quota")
+            / u32::try_from(quota.count()).expect("a small quota");
         let limit = charge.policy().quota().capacity();
         let spent = Usage::new(limit, 0, START + span);
         let full = Usage::new(limit, limit, START);

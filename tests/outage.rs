@@ -768,7 +768,7 @@ async fn parrot(reply: &'static [u8]) -> String {
 
 #[tokio::test]
 async fn malformed_replies_are_errors_and_never_panics() {
-    let replies: [&[u8]; 10] = [
+    let replies: [&[u8]; 12] = [
         b"+OK\r\n",
         b"$-1\r\n",
         b":7\r\n",
@@ -776,6 +776,8 @@ async fn malformed_replies_are_errors_and_never_panics() {
         b"*4\r\n:1\r\n:1\r\n:1\r\n:-1\r\n",
         b"*4\r\n:1\r\n:0\r\n:1\r\n:5\r\n",
         b"*5\r\n:1\r\n:1\r\n:1\r\n:5\r\n:5\r\n",
+        b"*5\r\n:1\r\n:1\r\n:1\r\n:5\r\n+5\r\n",
+        b"*4\r\n:1\r\n:0\r\n:7\r\n:5\r\n",
         b"*4\r\n:9223372036854775807\r\n:1\r\n:1\r\n:5\r\n",
         b"*4\r\n$1\r\n1\r\n:1\r\n:1\r\n:5\r\n",
         b"\x00\xff garbage\r\n",
@@ -797,6 +799,51 @@ async fn malformed_replies_are_errors_and_never_panics() {
             "{:?}: {error:?}",
             String::from_utf8_lossy(reply)
         );
+    }
+}
+
+// Numbers that the script can make, and no clock: whatever is computed from them must not overflow.
+#[tokio::test]
+async fn replies_with_extreme_numbers_never_panic() {
+    let replies: [&[u8]; 4] = [
+        b"*4\r\n:0\r\n:1\r\n:1\r\n:9007199254740991\r\n",
+        b"*4\r\n:0\r\n:0\r\n:0\r\n:9007199254740991\r\n",
+        b"*4\r\n:9007199254740991\r\n:0\r\n:0\r\n:0\r\n",
+        b"*4\r\n:9007199254740991\r\n:0\r\n:0\r\n:9007199254740991\r\n",
+    ];
+    let quotas = [
+        Quota::per_hour(2),
+        Quota::per_second(3),
+        Quota::new(1, Duration::from_secs(366 * 86_400)),
+        Quota::new(1_000_000, Duration::from_secs(1)),
+        Quota::new(999_983, Duration::from_secs(1)).burst(1_000_003),
+    ];
+    for reply in replies {
+        let store = RedisStore::builder(parrot(reply).await).deadline(HUNG);
+        let store = store.build().expect("a usable store");
+        for (number, quota) in quotas.into_iter().enumerate() {
+            let policy = Policy::new(format!("extreme-{number}"), quota);
+            let limiter = RateLimiter::new(store.clone(), [policy.clone()]);
+            let limiter = limiter.expect("a usable policy");
+            let decision = check(&limiter, &[policy.charge(Key::new("ada"))]).await;
+            let _ = decision.retry_after();
+        }
+    }
+}
+
+// Together, decisions about several identities are one call with keys of several slots: alone each would pass.
+#[tokio::test]
+async fn cluster_is_said_to_be_the_reason() {
+    let replies: [&[u8]; 2] = [
+        b"-CROSSSLOT Keys in request don't hash to the same slot\r\n",
+        b"-MOVED 3999 127.0.0.1:1\r\n",
+    ];
+    for reply in replies {
+        let store = RedisStore::builder(parrot(reply).await).deadline(HUNG);
+        let store = store.build().expect("a usable store");
+        let error = store.probe().await.expect_err("no cluster is spoken to");
+        assert_eq!(error.kind(), ErrorKind::Script, "{error:?}");
+        assert!(error.to_string().contains("cluster"), "{error}");
     }
 }
 

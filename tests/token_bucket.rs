@@ -1,12 +1,31 @@
 //! The token bucket's arithmetic against exact fractions.
 
 use proptest::prelude::*;
-use tollgate::{Quota, algorithm::TokenBucket, clock::Timestamp, state::Retry};
+use tollgate::{
+    Quota,
+    algorithm::{Counting, TokenBucket},
+    clock::Timestamp,
+    state::Retry,
+};
 
 const START: u64 = 1_700_000_000_000_000;
 
 fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros)
+}
+
+/// What a bucket says to one charge.
+struct Judgement {
+    admitted: bool,
+    tat: u64,
+}
+
+fn judge(bucket: &TokenBucket, tat: u64, now: Timestamp, cost: u64) -> Judgement {
+    let mut state = bucket.state(tat);
+    Judgement {
+        admitted: bucket.take(&mut state, now, cost),
+        tat: state.tat(),
+    }
 }
 
 fn bucket(quota: Quota) -> TokenBucket {
@@ -17,16 +36,16 @@ fn bucket(quota: Quota) -> TokenBucket {
 fn drain(bucket: &TokenBucket, units: u64) -> u64 {
     let (mut tat, mut now) = (0, START);
     for _ in 0..units {
-        let judgement = bucket.judge(tat, at(now), 1);
+        let judgement = judge(bucket, tat, at(now), 1);
         if judgement.admitted {
             tat = judgement.tat;
             continue;
         }
-        let Retry::At(retry) = bucket.retry(tat, at(now), 1) else {
+        let Retry::At(retry) = bucket.retry(&bucket.state(tat), at(now), 1) else {
             panic!("one unit always fits in time");
         };
         now = retry.as_micros();
-        let judgement = bucket.judge(tat, at(now), 1);
+        let judgement = judge(&bucket, tat, at(now), 1);
         assert!(judgement.admitted, "the time to retry is exact");
         tat = judgement.tat;
     }
@@ -81,19 +100,19 @@ fn whole_burst_passes_at_once_and_not_one_more() {
             let now = at(START + phase);
             let mut tat = 0;
             for unit in 0..quota.capacity() {
-                let judgement = bucket.judge(tat, now, 1);
+                let judgement = judge(&bucket, tat, now, 1);
                 assert!(
                     judgement.admitted,
                     "{quota:?}: unit {unit} at phase {phase}"
                 );
                 assert_eq!(
-                    bucket.usage(judgement.tat, now).remaining,
+                    bucket.usage(&bucket.state(judgement.tat), now).remaining,
                     quota.capacity() - unit - 1
                 );
                 tat = judgement.tat;
             }
             assert!(
-                !bucket.judge(tat, now, 1).admitted,
+                !judge(&bucket, tat, now, 1).admitted,
                 "{quota:?} at phase {phase}"
             );
         }
@@ -136,18 +155,21 @@ fn long_run_rate_is_kept_for_twelve_rates() {
 #[test]
 fn cost_above_the_burst_is_denied_for_ever() {
     let bucket = bucket(Quota::per_second(3).burst(5));
-    let judgement = bucket.judge(0, at(START), 6);
+    let judgement = judge(&bucket, 0, at(START), 6);
     assert!(!judgement.admitted);
     assert_eq!(judgement.tat, 0);
-    assert_eq!(bucket.retry(0, at(START), 6), Retry::Never);
-    assert_eq!(bucket.retry(0, at(START), u64::MAX), Retry::Never);
+    assert_eq!(bucket.retry(&bucket.state(0), at(START), 6), Retry::Never);
+    assert_eq!(
+        bucket.retry(&bucket.state(0), at(START), u64::MAX),
+        Retry::Never
+    );
 }
 
 #[test]
 fn peek_moves_nothing_and_is_always_admitted() {
     let bucket = bucket(Quota::per_second(3));
     for tat in [0, START, START + 5_000_000_000] {
-        let judgement = bucket.judge(tat, at(START), 0);
+        let judgement = judge(&bucket, tat, at(START), 0);
         assert!(judgement.admitted);
         assert_eq!(judgement.tat, tat);
     }
@@ -156,13 +178,13 @@ fn peek_moves_nothing_and_is_always_admitted() {
 #[test]
 fn clock_that_is_set_back_forgives_nobody() {
     let bucket = bucket(Quota::per_minute(10));
-    let spent = bucket.judge(0, at(START), 10);
+    let spent = judge(&bucket, 0, at(START), 10);
     let earlier = at(START - 3_600_000_000);
-    let judgement = bucket.judge(spent.tat, earlier, 1);
+    let judgement = judge(&bucket, spent.tat, earlier, 1);
     assert!(!judgement.admitted);
-    assert_eq!(bucket.usage(spent.tat, earlier).remaining, 0);
+    assert_eq!(bucket.usage(&bucket.state(spent.tat), earlier).remaining, 0);
     assert_eq!(
-        bucket.retry(spent.tat, earlier, 1),
+        bucket.retry(&bucket.state(spent.tat), earlier, 1),
         Retry::At(at(START + 6_000_000))
     );
 }
@@ -170,9 +192,9 @@ fn clock_that_is_set_back_forgives_nobody() {
 #[test]
 fn reset_is_the_same_for_two_answers_about_one_state() {
     let bucket = bucket(Quota::per_second(3));
-    let tat = bucket.judge(0, at(START), 2).tat;
-    let resets =
-        [0, 1, 333_333, 500_000].map(|later| bucket.usage(tat, at(START + later)).reset_at);
+    let tat = judge(&bucket, 0, at(START), 2).tat;
+    let resets = [0, 1, 333_333, 500_000]
+        .map(|later| bucket.usage(&bucket.state(tat), at(START + later)).reset_at);
     assert!(resets.iter().all(|reset| *reset == resets[0]), "{resets:?}");
 }
 
@@ -208,7 +230,7 @@ proptest! {
         let (mut tat, mut now) = (0, START);
         for (wait, cost) in steps {
             now += wait;
-            let judgement = bucket.judge(tat, at(now), cost);
+            let judgement = judge(&bucket, tat, at(now), cost);
             let slack = 3_000 * exact.count;
             let excess = exact.excess(now, cost);
             if cost > quota.capacity() {
@@ -236,18 +258,18 @@ proptest! {
         let bucket = bucket(quota);
         let now = START + phase;
         let tat = now + owed % (bucket.span() + 1);
-        let remaining = bucket.usage(tat, at(now)).remaining;
+        let remaining = bucket.usage(&bucket.state(tat), at(now)).remaining;
         if remaining > 0 {
-            prop_assert!(bucket.judge(tat, at(now), remaining).admitted);
+            prop_assert!(judge(&bucket, tat, at(now), remaining).admitted);
         }
-        prop_assert!(!bucket.judge(tat, at(now), remaining + 1).admitted);
+        prop_assert!(!judge(&bucket, tat, at(now), remaining + 1).admitted);
         if cost > remaining && cost <= quota.capacity() {
-            let Retry::At(retry) = bucket.retry(tat, at(now), cost) else {
+            let Retry::At(retry) = bucket.retry(&bucket.state(tat), at(now), cost) else {
                 return Err(TestCaseError::fail("a cost within the burst fits in time"));
             };
-            prop_assert!(bucket.judge(tat, retry, cost).admitted);
+            prop_assert!(judge(&bucket, tat, retry, cost).admitted);
             let early = at(retry.as_micros() - 1);
-            prop_assert!(!bucket.judge(tat, early, cost).admitted);
+            prop_assert!(!judge(&bucket, tat, early, cost).admitted);
         }
     }
 }

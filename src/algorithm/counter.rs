@@ -29,9 +29,7 @@ impl Counter {
     /// [`InvalidQuota`](crate::ErrorKind::InvalidQuota) when the algorithm cannot count it, with what to do.
     pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, Error> {
         Ok(match algorithm {
-            Algorithm::FixedWindow(opening) => {
-                Self::FixedWindow(FixedWindow::new(quota, opening)?)
-            }
+            Algorithm::FixedWindow(opening) => Self::FixedWindow(FixedWindow::new(quota, opening)?),
             Algorithm::LeakyBucket => Self::Bucket(TokenBucket::leaky(quota)?),
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(quota)?),
             Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(quota)?),

@@ -13,8 +13,8 @@ use crate::{
 };
 
 use super::{
-    choice::Opening,
     calendar::month_end,
+    choice::Opening,
     counting::Counting,
     window::{Window, capped},
 };

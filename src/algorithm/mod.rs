@@ -13,8 +13,8 @@
 //! than the new quota alone could make anybody wait, and nobody who had nothing left gets it all back. A key that
 //! changes its algorithm starts afresh.
 
-mod choice;
 mod calendar;
+mod choice;
 mod counter;
 mod counting;
 mod fixed_window;

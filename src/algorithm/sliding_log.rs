@@ -127,10 +127,14 @@ impl Counting for SlidingLog {
     type State = LogState;
 
     fn adopt(&self, state: &mut LogState, now: Timestamp) {
-        if state.period == self.period() || state.entries.is_empty() {
+        if state.period == self.period() {
             return;
         }
-        state.drop_until(self.counted(state, now).first);
+        let counted = self.counted(state, now);
+        if counted.used == 0 {
+            return;
+        }
+        state.drop_until(counted.first);
         for entry in &mut state.entries {
             entry.at = entry.at.div_ceil(self.tick) * self.tick;
         }

@@ -148,7 +148,8 @@ impl Counting for SlidingWindow {
     type State = SlidingState;
 
     fn adopt(&self, state: &mut SlidingState, now: Timestamp) {
-        if state.millis != self.window.millis {
+        // What owes nothing stays as it is: a window without units must not be taken for an open one.
+        if state.millis != self.window.millis && state.estimate(now) > 0 {
             *state = self.rolled(state, now);
         }
     }
@@ -181,7 +182,11 @@ impl Counting for SlidingWindow {
         let rolled = self.rolled(state, now);
         let limit = self.window.limit;
         let reset_at = Timestamp::from_micros(rolled.owes_until()).max(now);
-        Usage::new(limit, limit.saturating_sub(self.used(&rolled, now)), reset_at)
+        Usage::new(
+            limit,
+            limit.saturating_sub(self.used(&rolled, now)),
+            reset_at,
+        )
     }
 
     fn retry(&self, state: &SlidingState, now: Timestamp, cost: u64) -> Retry {

@@ -145,7 +145,9 @@ impl TokenBucket {
         if state.shape == self.shape || state.tat <= now {
             return state.tat;
         }
-        now + share(state.tat - now, self.span, span_of(state.shape))
+        // A debt beyond the span, as a clock that was set back leaves it, is no more than all spent.
+        let old = span_of(state.shape);
+        now + share(old.min(state.tat - now), self.span, old)
     }
 
     /// How the Lua twin is to be told to judge a charge of `cost`.

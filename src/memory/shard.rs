@@ -1,6 +1,9 @@
 //! One lock's worth of keys.
 
-use crate::algorithm::{BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow, TokenBucket, WindowState};
+use crate::algorithm::{
+    BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow,
+    TokenBucket, WindowState,
+};
 
 use super::{fingerprint::Fingerprint, shelf::Shelf, table::Held};
 

@@ -142,7 +142,11 @@ impl<S: Held> Table<S> {
             self.patience -= 1;
             return false;
         }
-        let owing = self.slots.iter().filter(|slot| slot.state.owes_until() > now).count();
+        let owing = self
+            .slots
+            .iter()
+            .filter(|slot| slot.state.owes_until() > now)
+            .count();
         // Dropping pays when it frees half the room, so that as many newcomers share the cost of the next walk.
         if slots > 0 && !self.is_roomy() && owing <= full(slots) / 2 && self.rebuild(slots, now) {
             return true;

@@ -169,8 +169,7 @@ impl RedisStoreBuilder {
         // Deadlines are the store's own: the client library's default of 500 ms would cut in before longer ones.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(COMMANDS_QUEUED);
+            .set_response_timeout(None);
         let manager = Manager::new_with_config(server, config).map_err(invalid)?;
         Pool::builder(manager)
             .max_size(self.connections)
@@ -217,5 +216,3 @@ fn tcp_settings() -> TcpSettings {
 
 const LONGEST: Duration = Duration::from_secs(3_600);
 const MOST_CONNECTIONS: usize = 1_024;
-/// Commands that may wait for the connection's task; with the default of 50, callers queue behind one another.
-const COMMANDS_QUEUED: usize = 1024;

@@ -70,6 +70,15 @@ fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
             "a redis key of tollgate's holds a value that tollgate did not write: choose another prefix",
         );
     }
+    if ["ASK", "CROSSSLOT", "MOVED"]
+        .iter()
+        .any(|code| says(error, code))
+    {
+        return (
+            ErrorKind::Script,
+            "redis is part of a cluster, which tollgate does not speak to: name a server that stands alone",
+        );
+    }
     match UNAVAILABLE.iter().find(|(code, _)| says(error, code)) {
         Some((_, message)) => (ErrorKind::Unavailable, message),
         None => (ErrorKind::Script, "redis refused the decision script"),

@@ -20,7 +20,10 @@ pub(super) enum Argument {
     Never,
     Number(u64),
     /// A letter, and what tells the shape of the policy from others.
-    Tag { bytes: [u8; 5], length: usize },
+    Tag {
+        bytes: [u8; 5],
+        length: usize,
+    },
 }
 
 impl Argument {

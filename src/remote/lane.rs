@@ -1,6 +1,8 @@
 //! A connection that is held for good and shared by all decisions.
 
 use std::{
+    future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -8,17 +10,17 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::{Connection, Pool, PoolError, Timeouts, redis::aio::MultiplexedConnection};
-use redis::{Cmd, RedisResult, Value};
+use deadpool_redis::{Connection, Pool, redis::aio::MultiplexedConnection};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::{runtime::Handle, sync::watch, time::timeout};
 
 use crate::{
     clock::{Clock, Timestamp},
-    error::{Error, ErrorKind, Phase},
+    error::{Error, ErrorKind},
     sync::Mutex,
 };
 
-use super::failure;
+use super::{attempt::Attempt, failure};
 
 /// A place for one connection out of the pool.
 ///
@@ -40,11 +42,14 @@ enum State {
         /// When its task must have ended, if anybody drives it.
         until: Timestamp,
         generation: u64,
+        attempt: Attempt,
     },
     Up {
         connection: Connection,
         /// Which of the lane's connections it is: a late failure of an old one must not end its successor.
         generation: u64,
+        /// When the first call was made that was not awaited to its end, since the last reply.
+        unanswered: Option<Timestamp>,
     },
 }
 
@@ -54,15 +59,26 @@ type Dialled = Option<Result<(), Error>>;
 pub(super) struct Held {
     connection: MultiplexedConnection,
     pub(super) generation: u64,
+    /// Whether the last call before it was not awaited to its end.
+    pub(super) is_doubtful: bool,
+    /// Whether it had ended before it took the last command: nothing was sent, so it may be sent on another one.
+    pub(super) is_gone: bool,
 }
 
 impl Held {
     /// Sends a command and waits for its reply; an error reply is an error.
     pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
-        self.connection
-            .send_packed_command(command)
-            .await?
-            .extract_error()
+        let mut sending = pin!(self.connection.send_packed_command(command));
+        let mut is_first = true;
+        let reply = poll_fn(|context| {
+            let polled = sending.as_mut().poll(context);
+            is_first &= polled.is_ready();
+            polled
+        })
+        .await;
+        // The client library does not say it: a command that was taken is still on its way when it is first looked for.
+        self.is_gone = is_first && reply.as_ref().is_err_and(RedisError::is_io_error);
+        reply?.extract_error()
     }
 }
 
@@ -88,8 +104,9 @@ impl Lane {
                 Ok(held) => return Ok(held),
                 Err(dialled) => dialled,
             };
-            // No result: the dial's task was dropped with its runtime, and the lane is down again.
-            if let Ok(result) = dialled.wait_for(Option::is_some).await
+            // No result: the dial's task was dropped with its runtime, or nobody drives it. The lane is free again.
+            let result = timeout(self.overdue(), dialled.wait_for(Option::is_some)).await;
+            if let Ok(Ok(result)) = result
                 && let Some(Err(error)) = &*result
             {
                 return Err(error.clone());
@@ -118,10 +135,37 @@ impl Lane {
         let mut state = self.state.lock();
         if matches!(&*state, State::Up { generation: current, .. } if *current == generation) {
             // ## Up => Down
-            if let State::Up { connection, .. } = std::mem::replace(&mut *state, State::Down) {
-                drop(Connection::take(connection));
-            }
+            let broken = std::mem::replace(&mut *state, State::Down);
+            drop(state);
+            broken.end();
         }
+    }
+
+    /// Notes that the connection answered a call.
+    pub(super) fn answered(&self, generation: u64) {
+        if let Some(unanswered) = self.state.lock().unanswered(generation) {
+            *unanswered = None;
+        }
+    }
+
+    /// Notes a call that its caller left before the reply, and before the deadline that would tell whether one comes.
+    ///
+    /// When that is all that happened for a deadline, nobody would ever find out that the connection is mute.
+    pub(super) fn left(&self, generation: u64, called: Timestamp, deadline: Duration) {
+        let mut state = self.state.lock();
+        let Some(unanswered) = state.unanswered(generation) else {
+            return;
+        };
+        let first = *unanswered.get_or_insert(called);
+        drop(state);
+        if Clock::system().now().since(first) > deadline {
+            self.break_off(generation);
+        }
+    }
+
+    /// How long a dial takes at most, if anybody drives it.
+    fn overdue(&self) -> Duration {
+        self.connect_timeout * 2
     }
 
     fn held_or_dial(self: &Arc<Self>) -> Result<Held, watch::Receiver<Dialled>> {
@@ -134,19 +178,26 @@ impl Lane {
         {
             return Err(dialled.clone());
         }
-        // ## (Down | Dialling, overdue: its task is on a runtime that nobody drives) => Dialling
+        // ## (Down | Dialling, on a runtime that nobody drives) => Dialling
         let (sender, dialled) = watch::channel(None);
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-        *state = State::Dialling {
-            dialled: dialled.clone(),
-            until: Clock::system().now() + self.connect_timeout * 2,
-            generation,
-        };
+        let attempt = Attempt::new(self.pool.clone(), self.connect_timeout);
+        let before = std::mem::replace(
+            &mut *state,
+            State::Dialling {
+                dialled: dialled.clone(),
+                until: Clock::system().now() + self.overdue(),
+                generation,
+                attempt: attempt.clone(),
+            },
+        );
         drop(state);
+        before.end();
         // Made here and not in the task: a task that is dropped before its first poll must end the dial too.
         let dial = Dial {
             lane: Arc::clone(self),
             generation,
+            attempt,
             sender,
         };
         match Handle::try_current() {
@@ -163,11 +214,35 @@ impl State {
             Self::Up {
                 connection,
                 generation,
+                unanswered,
             } => Some(Held {
                 connection: MultiplexedConnection::clone(connection),
                 generation: *generation,
+                is_doubtful: unanswered.is_some(),
+                is_gone: false,
             }),
             Self::Dialling { .. } | Self::Down => None,
+        }
+    }
+
+    /// What is known of calls without a reply, while the connection is the one of this generation.
+    fn unanswered(&mut self, of: u64) -> Option<&mut Option<Timestamp>> {
+        match self {
+            Self::Up {
+                generation,
+                unanswered,
+                ..
+            } if *generation == of => Some(unanswered),
+            _ => None,
+        }
+    }
+
+    /// Gives back what it has of the pool. Not under the lane's lock: it wakes whoever waits for a connection.
+    fn end(self) {
+        match self {
+            Self::Dialling { attempt, .. } => attempt.call_off(),
+            Self::Down => {}
+            Self::Up { connection, .. } => drop(Connection::take(connection)),
         }
     }
 }
@@ -188,25 +263,13 @@ impl std::fmt::Debug for State {
 struct Dial {
     lane: Arc<Lane>,
     generation: u64,
+    attempt: Attempt,
     sender: watch::Sender<Dialled>,
 }
 
 impl Dial {
     async fn run(self) {
-        // One timeout over all phases: a pool that the application made may have no timer of its own.
-        let phases = Timeouts::new();
-        let dialled = timeout(
-            self.lane.connect_timeout,
-            self.lane.pool.timeout_get(&phases),
-        );
-        let result = match dialled.await {
-            Ok(result) => result.map_err(failure_to_dial),
-            Err(late) => Err(Error::new(
-                ErrorKind::Timeout(Phase::Connect),
-                "no connection to redis within the connect timeout",
-            )
-            .with_source(late)),
-        };
+        let result = self.attempt.finish().await;
         self.end(result);
     }
 
@@ -214,10 +277,10 @@ impl Dial {
     fn end(self, result: Result<Connection, Error>) {
         let told = match result {
             Ok(connection) => {
-                let generation = self.generation;
                 self.leave(State::Up {
                     connection,
-                    generation,
+                    generation: self.generation,
+                    unanswered: None,
                 });
                 Ok(())
             }
@@ -241,13 +304,5 @@ impl Dial {
 impl Drop for Dial {
     fn drop(&mut self) {
         self.leave(State::Down);
-    }
-}
-
-fn failure_to_dial(error: PoolError) -> Error {
-    match error {
-        PoolError::Backend(error) => failure::classify(error),
-        error => Error::new(ErrorKind::Connect, "the pool gave no connection to redis")
-            .with_source(error),
     }
 }

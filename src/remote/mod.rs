@@ -33,14 +33,16 @@
 //!
 //! # Runtime
 //!
-//! Dials and calls run as Tokio tasks on the runtime of the decision that found them missing, so that runtime must be
-//! driven. If it is not, others take over after a few seconds.
+//! A decision that finds a connection idle makes its call itself; the others, and dials, are carried by Tokio tasks on the
+//! runtime of a decision that found them missing. So runtimes must be driven, and answers polled: a caller who stops
+//! polling keeps a connection from the others for a deadline, a runtime that nobody drives for a few seconds. Runtimes
+//! may end while others go on with the same store.
 //!
 //! # Accuracy
 //!
 //! Exact, whatever the number of instances: the script reads, decides and writes as one step by the server's clock.
 //! A decision whose reply did not come is not asked again, since it may have been made: that can count a request too
-//! many, and never admits one too many.
+//! many, and never admits one too many. One that found its connection closed was not sent, and goes over another.
 //!
 //! # Memory
 //!
@@ -58,6 +60,7 @@
 //! Redis replicates asynchronously: what the new primary has not seen is forgotten. A server that evicts keys under
 //! memory pressure forgets them too: give the limiter `maxmemory-policy noeviction`.
 
+mod attempt;
 mod builder;
 mod failure;
 mod form;

@@ -16,7 +16,15 @@ use super::wire::{Group, Verdict};
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) group: Group,
-    pub(super) answer: oneshot::Sender<Result<Verdict, Error>>,
+    pub(super) answer: oneshot::Sender<Fate>,
+}
+
+/// What became of a job.
+#[derive(Debug)]
+pub(super) enum Fate {
+    Told(Result<Verdict, Error>),
+    /// Nobody is left to carry it. It was not sent, so its caller may submit it again.
+    Unsent(Box<Group>),
 }
 
 /// What waits, and which lanes are at work.
@@ -57,7 +65,8 @@ impl Queue {
         if !state.jobs.is_empty() {
             return None;
         }
-        let lane = (0..state.lanes.len()).find(|lane| state.is_idle(*lane) && is_up(*lane))?;
+        let now = now();
+        let lane = (0..state.lanes.len()).find(|lane| state.is_idle(*lane, now) && is_up(*lane))?;
         Some(state.lend(lane, span))
     }
 
@@ -84,19 +93,18 @@ impl Queue {
         is_up: impl Fn(usize) -> bool,
     ) -> Result<Option<Lease>, Error> {
         let mut state = self.state.lock();
-        if state.jobs.len() >= MOST_WAITING {
+        let now = now();
+        let idle = || (0..state.lanes.len()).filter(|lane| state.is_idle(*lane, now));
+        let lane = idle().find(|lane| is_up(*lane)).or_else(|| idle().next());
+        // With a lane idle there is always room: whoever starts on it is the one to make some.
+        if lane.is_none() && !state.has_room() {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 "over 16,384 decisions wait for redis: the server or this process is overloaded",
             ));
         }
         state.jobs.push_back(job);
-        let mut idle = (0..state.lanes.len()).filter(|lane| state.is_idle(*lane));
-        let Some(first) = idle.next() else {
-            return Ok(None);
-        };
-        let up = std::iter::once(first).chain(idle).find(|lane| is_up(*lane));
-        Ok(Some(state.lend(up.unwrap_or(first), span)))
+        Ok(lane.map(|lane| state.lend(lane, span)))
     }
 
     /// What waits, up to one batch; those whose callers left are passed over. When nothing waits the lease ends, in the
@@ -107,14 +115,16 @@ impl Queue {
             return Vec::new();
         }
         let (mut batch, mut charges) = (Vec::new(), 0);
-        while charges < MOST_CHARGES {
-            let Some(job) = state.jobs.pop_front() else {
+        loop {
+            state.pass_over_left();
+            let Some(job) = state.jobs.front() else {
                 break;
             };
-            if !job.answer.is_closed() {
-                charges += job.group.charges();
-                batch.push(job);
+            charges += job.group.charges();
+            if charges > MOST_CHARGES && !batch.is_empty() {
+                break;
             }
+            batch.extend(state.jobs.pop_front());
         }
         if batch.is_empty() {
             state.lanes[lease.lane] = None;
@@ -125,7 +135,7 @@ impl Queue {
         batch
     }
 
-    /// Ends a lease whose lane could not be used. What waits is returned when no other lane is at work on it.
+    /// Ends a lease, if it has not ended. What waits is returned when no other lane is at work on it.
     pub(super) fn give_up(&self, lease: &Lease) -> VecDeque<Job> {
         let mut state = self.state.lock();
         if !state.has(lease) {
@@ -140,19 +150,25 @@ impl Queue {
             std::mem::take(&mut state.jobs)
         }
     }
-
-    /// Ends a lease, leaving to others what waits.
-    pub(super) fn release(&self, lease: &Lease) {
-        let mut state = self.state.lock();
-        if state.has(lease) {
-            state.lanes[lease.lane] = None;
-        }
-    }
 }
 
 impl State {
-    fn is_idle(&self, lane: usize) -> bool {
-        self.lanes[lane].is_none_or(|lease| lease.until < now())
+    /// Whether one more may wait. Those whose callers left take no room, once they are the first.
+    fn has_room(&mut self) -> bool {
+        if self.jobs.len() >= MOST_WAITING {
+            self.pass_over_left();
+        }
+        self.jobs.len() < MOST_WAITING
+    }
+
+    fn pass_over_left(&mut self) {
+        while self.jobs.front().is_some_and(|job| job.answer.is_closed()) {
+            self.jobs.pop_front();
+        }
+    }
+
+    fn is_idle(&self, lane: usize, now: Timestamp) -> bool {
+        self.lanes[lane].is_none_or(|lease| lease.until < now)
     }
 
     fn lend(&mut self, lane: usize, span: Duration) -> Lease {
@@ -177,5 +193,6 @@ fn now() -> Timestamp {
 
 /// Beyond it a decision fails at once: each takes a few hundred bytes.
 const MOST_WAITING: usize = 16_384;
-/// Charges in one call. More would make each call longer than it saves: 64 take Redis about 0.2 ms.
+/// Charges in one call, unless one decision has more. More would make each call longer than it saves: 64 take Redis
+/// about 0.2 ms.
 const MOST_CHARGES: usize = 64;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 
 use crate::{
     clock::Clock,
@@ -27,10 +27,18 @@ pub(super) struct Shared {
 impl Shared {
     /// Runs a command that is no decision on the first lane that has a connection.
     pub(super) async fn command(&self, command: &Cmd) -> Result<(), Error> {
+        Handle::try_current().map_err(failure::no_runtime)?;
         let up = self.lanes.iter().find(|lane| lane.is_up());
         let lane = up.unwrap_or(&self.lanes[0]);
         let mut used = None;
         let replied = timeout(self.deadline, async {
+            let mut held = lane.hold().await?;
+            used = Some(held.generation);
+            let reply = held.send(command).await;
+            if !held.is_gone {
+                return Ok(reply);
+            }
+            lane.break_off(held.generation);
             let mut held = lane.hold().await?;
             used = Some(held.generation);
             Ok(held.send(command).await)
@@ -67,8 +75,8 @@ impl Shared {
         )
     }
 
-    /// How long a worker may need for a dial and a call, if anybody drives it.
+    /// How long a worker may need for another's dial, its own and a call, if anybody drives it.
     pub(super) fn patience(&self) -> Duration {
-        self.connect_timeout * 2 + self.deadline * 2 + Duration::from_secs(1)
+        self.connect_timeout * 3 + self.deadline * 2 + Duration::from_secs(1)
     }
 }

@@ -70,7 +70,7 @@ impl Store for RedisStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         let shared = Arc::clone(&self.shared);
-        let key = self.shared.keyspace.of(policy.name(), key);
+        let key = self.shared.keyspace.of_policy(policy, key);
         Answer::later(async move {
             let command = redis::cmd("DEL").arg(key.as_slice()).to_owned();
             shared.command(&command).await

@@ -13,7 +13,7 @@ use crate::{
 use super::{
     failure,
     lane::{Held, Lane},
-    queue::{Job, Lease},
+    queue::{Fate, Job, Lease},
     script::Script,
     shared::Shared,
     wire::{self, Group, Verdict},
@@ -25,39 +25,50 @@ use super::{
 ///
 /// Dropped before the group is sent, nothing is charged; afterwards the charge may have been made.
 pub(super) async fn ask(shared: &Arc<Shared>, group: Group) -> Result<Verdict, Error> {
+    // Timers would panic without one.
+    let runtime = Handle::try_current().map_err(failure::no_runtime)?;
     let is_up = |lane: usize| shared.lanes[lane].is_up();
-    if let Some(lease) = shared.queue.lead(shared.patience(), is_up) {
+    // A leader does not dial: when its time is up and it is not, nobody polls it.
+    if let Some(lease) = shared.queue.lead(shared.deadline, is_up) {
         let leader = Worker::new(shared, lease, true);
-        // Gone down since the question: the usual way dials.
+        // Gone down since the question, or while it was idle: the usual way dials.
         if let Some(mut held) = leader.lane().held() {
-            return leader.lead(&mut held, &group).await;
+            let result = leader.lead(&mut held, &group).await;
+            if !held.is_gone {
+                return result;
+            }
         }
     }
-    let answered = submit(shared, group)?;
-    match timeout(shared.deadline, answered).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(abandoned)) => Err(Error::new(
-            ErrorKind::Connect,
-            "the runtime that carried the decision to redis ended",
-        )
-        .with_source(abandoned)),
+    match timeout(shared.deadline, follow(shared, group, &runtime)).await {
+        Ok(result) => result,
         Err(_) => Err(shared.late(shared.phase())),
     }
 }
 
-/// Hands a group to a lane; the answer comes by the channel.
-fn submit(
+/// Waits until a lane has carried a group.
+async fn follow(
     shared: &Arc<Shared>,
-    group: Group,
-) -> Result<oneshot::Receiver<Result<Verdict, Error>>, Error> {
-    let runtime = Handle::try_current().map_err(failure::no_runtime)?;
-    let (answer, answered) = oneshot::channel();
-    let job = Job { group, answer };
-    let is_up = |lane: usize| shared.lanes[lane].is_up();
-    if let Some(lease) = shared.queue.push(job, shared.patience(), is_up)? {
-        runtime.spawn(Worker::new(shared, lease, false).run());
+    mut group: Group,
+    runtime: &Handle,
+) -> Result<Verdict, Error> {
+    // Each lane may find its connection gone. Not without end: on a runtime that is ending each new worker is dropped.
+    for _ in 0..=shared.lanes.len() {
+        let (answer, answered) = oneshot::channel();
+        let job = Job { group, answer };
+        let is_up = |lane: usize| shared.lanes[lane].is_up();
+        if let Some(lease) = shared.queue.push(job, shared.patience(), is_up)? {
+            runtime.spawn(Worker::new(shared, lease, false).run());
+        }
+        match answered.await {
+            Ok(Fate::Told(result)) => return result,
+            Ok(Fate::Unsent(left)) => group = *left,
+            Err(_) => break,
+        }
     }
-    Ok(answered)
+    Err(Error::new(
+        ErrorKind::Connect,
+        "the runtime or the connection that carried the decision to redis ended",
+    ))
 }
 
 /// Works on one lane until nothing waits. What arrives during a call goes in the next one: no timer, and no delay when
@@ -67,6 +78,8 @@ struct Worker {
     lease: Lease,
     /// It runs in the future of a decision that found the lane idle: one round trip, and no task for it.
     leads: bool,
+    /// The call under way: when it was made, and on which connection.
+    call: Option<(Timestamp, u64)>,
 }
 
 impl Worker {
@@ -75,6 +88,7 @@ impl Worker {
             shared: Arc::clone(shared),
             lease,
             leads,
+            call: None,
         }
     }
 
@@ -83,7 +97,7 @@ impl Worker {
     }
 
     /// Carries one group; dropped, also in mid-call, it leaves the lane to a task for what has gathered meanwhile.
-    async fn lead(self, held: &mut Held, group: &Group) -> Result<Verdict, Error> {
+    async fn lead(mut self, held: &mut Held, group: &Group) -> Result<Verdict, Error> {
         let verdicts = self.exchange(held, std::slice::from_ref(group)).await?;
         let verdict = verdicts.into_iter().next();
         Ok(verdict.expect("one verdict per group"))
@@ -113,20 +127,26 @@ impl Worker {
                     .into_iter()
                     .zip(verdicts)
                     .for_each(|(answer, verdict)| {
-                        let _ = answer.send(Ok(verdict));
+                        let _ = answer.send(Fate::Told(Ok(verdict)));
                     }),
+                Err(_) if held.is_gone => groups.into_iter().zip(answers).for_each(hand_back),
                 Err(error) => answers.into_iter().for_each(|answer| {
-                    let _ = answer.send(Err(error.clone()));
+                    let _ = answer.send(Fate::Told(Err(error.clone())));
                 }),
             }
         }
     }
 
     /// One call for all groups. Gives the connection up when it is to blame for a failure.
-    async fn exchange(&self, held: &mut Held, groups: &[Group]) -> Result<Vec<Verdict>, Error> {
-        let (error, is_broken) = match timeout(self.shared.deadline, self.call(held, groups)).await
-        {
-            Ok(Ok(reply)) => match wire::verdicts(&reply, groups.iter().map(Group::charges)) {
+    async fn exchange(&mut self, held: &mut Held, groups: &[Group]) -> Result<Vec<Verdict>, Error> {
+        self.call = Some((Clock::system().now(), held.generation));
+        let replied = timeout(self.shared.deadline, self.call(held, groups)).await;
+        self.call = None;
+        if held.is_doubtful && replied.is_ok() {
+            self.lane().answered(held.generation);
+        }
+        let (error, is_broken) = match replied {
+            Ok(Ok(reply)) => match wire::verdicts(&reply, groups.iter().map(Group::tells)) {
                 Ok(verdicts) => return Ok(verdicts),
                 // Another reply than the one asked for: requests and replies may have got out of step.
                 Err(error) => (error, true),
@@ -150,8 +170,11 @@ impl Worker {
         {
             // A new, restarted or flushed server: nothing was done, so asking again is safe.
             Err(error) if failure::is_unknown_script(&error) => {
-                held.send(&command(Script::DECIDE.by_text(), now, groups))
-                    .await
+                let command = command(Script::DECIDE.by_text(), now, groups);
+                let reply = held.send(&command).await;
+                // Time has passed, and another connection would be given a deadline of its own.
+                held.is_gone = false;
+                reply
             }
             result => result,
         }
@@ -160,6 +183,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        if let Some((called, generation)) = self.call {
+            self.lane().left(generation, called, self.shared.deadline);
+        }
         let queue = &self.shared.queue;
         // Only a leader has a successor: a task that is dropped goes with its runtime, and the next would too.
         if self.leads
@@ -169,7 +195,9 @@ impl Drop for Worker {
             runtime.spawn(Self::new(&self.shared, self.lease, false).run());
             return;
         }
-        queue.release(&self.lease);
+        // Their callers may be on runtimes that go on.
+        let left = queue.give_up(&self.lease).into_iter();
+        left.map(|job| (job.group, job.answer)).for_each(hand_back);
     }
 }
 
@@ -187,8 +215,13 @@ fn command(mut command: Cmd, now: Option<Timestamp>, groups: &[Group]) -> Cmd {
     command
 }
 
+/// Lets a caller submit its group again.
+fn hand_back((group, answer): (Group, oneshot::Sender<Fate>)) {
+    let _ = answer.send(Fate::Unsent(Box::new(group)));
+}
+
 fn answer_all(jobs: impl IntoIterator<Item = Job>, error: &Error) {
     for job in jobs {
-        let _ = job.answer.send(Err(error.clone()));
+        let _ = job.answer.send(Fate::Told(Err(error.clone())));
     }
 }

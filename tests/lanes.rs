@@ -1,0 +1,461 @@
+//! Decisions that share connections: callers who leave, callers who stall, and runtimes that end under them.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use tokio::task::JoinSet;
+use tollgate::{
+    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
+    remote::{RedisStore, RedisStoreBuilder},
+    store::Answer,
+};
+
+use crate::support::{Mode, Proxy, Server};
+
+/// Longer than the default, so that a loaded machine does not look like an outage.
+const DEADLINE: Duration = Duration::from_millis(250);
+/// A wait that no bounded decision reaches, however loaded the machine is.
+const HUNG: Duration = Duration::from_secs(10);
+
+fn policy() -> Policy {
+    Policy::new("lanes", Quota::per_hour(1_000_000))
+}
+
+/// A limiter without a breaker: what the store itself answers.
+fn bare(store: RedisStoreBuilder) -> RateLimiter {
+    let store = store.build().expect("a usable store");
+    RateLimiter::new(store, [policy()]).expect("a usable policy")
+}
+
+fn one_lane(url: impl AsRef<str>) -> RedisStoreBuilder {
+    RedisStore::builder(url).connections(1)
+}
+
+fn ask(limiter: &RateLimiter, key: &str) -> Answer<Decision> {
+    limiter.check(&[policy().charge(Key::new(key))])
+}
+
+/// Polls an answer one time: it is sent, or queued, and no reply can arrive meanwhile.
+async fn begin(answer: &mut Answer<Decision>) {
+    poll_fn(|context| {
+        assert!(Pin::new(&mut *answer).poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// A runtime that runs only while somebody blocks on it.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// Asks until it is answered; fails the test when that takes too long.
+async fn until_answered(limiter: &RateLimiter) -> Result<Decision, Error> {
+    let started = Instant::now();
+    loop {
+        let result = ask(limiter, "ada").await;
+        if result.is_ok() || started.elapsed() > HUNG {
+            return result;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+// Regression: a full queue turned callers away before it looked whether anybody worked on it.
+#[test]
+fn full_queue_that_nobody_works_on_is_taken_up_again() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    let runtime = runtime();
+    let answers: Vec<_> = runtime.block_on(async {
+        ask(&limiter, "warm").await.expect("a decision");
+        let mut answers: Vec<_> = (0..=16_384).map(|_| ask(&limiter, "ada")).collect();
+        for answer in &mut answers {
+            begin(answer).await;
+        }
+        answers
+    });
+    // Outside of a runtime, so that nothing can be started for those who wait behind the first.
+    drop(answers);
+    let decision = runtime.block_on(ask(&limiter, "ada"));
+    assert!(decision.expect("room for one more").is_allowed());
+}
+
+// Regression: what waited for a lane of an ended runtime was left in the queue until its deadline.
+#[test]
+fn runtime_that_ends_leaves_the_decisions_of_others_to_them() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    let (ours, other) = (runtime(), runtime());
+    ours.block_on(ask(&limiter, "warm")).expect("a decision");
+    server.pause();
+    other.block_on(async {
+        let mut first = ask(&limiter, "first");
+        begin(&mut first).await;
+        tokio::spawn(first);
+    });
+    let mut second = ask(&limiter, "second");
+    ours.block_on(begin(&mut second));
+    drop(other);
+    server.resume();
+    let started = Instant::now();
+    ours.block_on(second).expect("a decision");
+    assert!(started.elapsed() < HUNG / 2, "nobody carried it");
+}
+
+#[test]
+fn caller_who_leaves_outside_of_a_runtime_leaves_the_lane_to_others() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    let runtime = runtime();
+    let (first, second) = runtime.block_on(async {
+        ask(&limiter, "warm").await.expect("a decision");
+        let (mut first, mut second) = (ask(&limiter, "first"), ask(&limiter, "second"));
+        begin(&mut first).await;
+        begin(&mut second).await;
+        (first, second)
+    });
+    drop(first);
+    let started = Instant::now();
+    runtime.block_on(second).expect("a decision");
+    assert!(started.elapsed() < HUNG / 2, "nobody carried it");
+}
+
+#[tokio::test]
+async fn caller_who_leaves_while_it_waits_is_not_charged() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    ask(&limiter, "warm").await.expect("a decision");
+    let mut answers = ["first", "second", "third"].map(|key| ask(&limiter, key));
+    for answer in &mut answers {
+        begin(answer).await;
+    }
+    let [first, second, third] = answers;
+    drop(second);
+    first.await.expect("a decision");
+    third.await.expect("a decision");
+    assert_eq!(
+        server.keys(),
+        ["first", "third", "warm"].map(|key| format!("tollgate:{{{key}}}:lanes"))
+    );
+}
+
+// Regression: a caller who carries its own decision held the lane for as long as a dial may take, polled or not.
+#[tokio::test]
+async fn caller_who_is_not_polled_holds_the_lane_for_a_deadline_at_most() {
+    let server = Server::start();
+    let store = one_lane(server.url()).deadline(DEADLINE);
+    let limiter = bare(store.connect_timeout(Duration::from_secs(3_600)));
+    ask(&limiter, "warm").await.expect("a decision");
+    let mut stalled = ask(&limiter, "stalled");
+    begin(&mut stalled).await;
+    until_answered(&limiter).await.expect("the lane is free");
+    drop(stalled);
+}
+
+// Regression: the first decision on each connection of an ended runtime failed.
+#[test]
+fn connection_whose_runtime_ended_is_not_used_again() {
+    let server = Server::start();
+    let limiter = bare(RedisStore::builder(server.url()).deadline(HUNG));
+    for _ in 0..5 {
+        let decision = runtime().block_on(ask(&limiter, "ada"));
+        assert!(decision.expect("a decision").is_allowed());
+    }
+}
+
+// Regression: only the deadline of a call broke a mute connection off, and no call reached it.
+#[tokio::test]
+async fn mute_connection_is_left_though_every_caller_leaves_early() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = bare(one_lane(proxy.url()).deadline(DEADLINE));
+    ask(&limiter, "ada").await.expect("a decision");
+    proxy.set(Mode::BlackHole);
+    let started = Instant::now();
+    while proxy.connections() == 1 {
+        let _ = tokio::time::timeout(DEADLINE / 10, ask(&limiter, "ada")).await;
+        assert!(started.elapsed() < HUNG, "it is still in use");
+    }
+}
+
+#[tokio::test]
+async fn connection_that_answers_is_kept_though_most_callers_leave_early() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = bare(one_lane(proxy.url()).deadline(DEADLINE * 2));
+    ask(&limiter, "ada").await.expect("a decision");
+    let started = Instant::now();
+    while started.elapsed() < DEADLINE * 6 {
+        let _ = tokio::time::timeout(Duration::ZERO, ask(&limiter, "ada")).await;
+        ask(&limiter, "ada").await.expect("a decision");
+    }
+    assert_eq!(proxy.connections(), 1);
+}
+
+// Regression: a dial on a runtime that nobody drives kept its place in the pool, and no other dial had room.
+#[test]
+fn dial_that_nobody_drives_is_replaced() {
+    let server = Server::start();
+    let store = one_lane(server.url()).deadline(DEADLINE);
+    let limiter = bare(store.connect_timeout(DEADLINE));
+    let idle = runtime();
+    let mut stalled = ask(&limiter, "stalled");
+    idle.block_on(async {
+        begin(&mut stalled).await;
+        // The worker and the dial are polled, and wait for the socket.
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+    });
+    let decision = runtime().block_on(until_answered(&limiter));
+    decision.expect("another dial");
+    drop(stalled);
+}
+
+#[tokio::test]
+async fn call_carries_64_charges_at_most() {
+    let server = Server::start();
+    let policies: Vec<_> = (0..15)
+        .map(|number| Policy::new(format!("lanes-{number}"), Quota::per_hour(1_000)))
+        .collect();
+    let store = one_lane(server.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), policies.clone());
+    let limiter = limiter.expect("usable policies");
+    let all = |key: &str| {
+        let charges: Vec<_> = policies
+            .iter()
+            .map(|one| one.charge(Key::new(key)))
+            .collect();
+        limiter.check(&charges)
+    };
+    all("warm").await.expect("a decision");
+    server.flush_stats();
+    let mut answers: Vec<_> = (0..6).map(|number| all(&number.to_string())).collect();
+    for answer in &mut answers {
+        begin(answer).await;
+    }
+    for answer in answers {
+        answer.await.expect("a decision");
+    }
+    // One by itself, then four of 15 charges and the fifth.
+    assert_eq!(server.command_calls()["evalsha"], 3);
+}
+
+// Regression: with a connection at hand the timer was made before anybody asked for a runtime, and panicked.
+#[test]
+fn caller_outside_of_a_runtime_is_told_so() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    let mut cold = ask(&limiter, "ada");
+    assert_eq!(refusal(&mut cold).kind(), ErrorKind::Connect);
+    let runtime = runtime();
+    runtime.block_on(ask(&limiter, "ada")).expect("a decision");
+    let mut warm = ask(&limiter, "ada");
+    assert!(refusal(&mut warm).to_string().contains("runtime"));
+    let mut reset = limiter.reset(&policy(), &Key::new("ada"));
+    assert!(refusal(&mut reset).to_string().contains("runtime"));
+}
+
+/// The error that an answer is at its first poll.
+fn refusal<T: std::fmt::Debug>(answer: &mut Answer<T>) -> Error {
+    let mut context = Context::from_waker(Waker::noop());
+    match Pin::new(answer).poll(&mut context) {
+        Poll::Ready(result) => result.expect_err("nobody to carry it"),
+        Poll::Pending => panic!("nobody would wake it"),
+    }
+}
+
+// Regression: whatever had closed the connections meanwhile, each failed one decision before another was made.
+#[tokio::test]
+async fn connections_that_the_server_closed_cost_no_decision() {
+    let mut server = Server::start();
+    let store = RedisStore::builder(server.url()).connections(3);
+    let limiter = bare(store.deadline(HUNG));
+    for _ in 0..3 {
+        let mut callers: Vec<_> = (0..3).map(|_| ask(&limiter, "ada")).collect();
+        for caller in &mut callers {
+            begin(caller).await;
+        }
+        for caller in callers {
+            caller.await.expect("a decision");
+        }
+    }
+    server.restart();
+    // Idle connections notice when the runtime looks at its sockets.
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    let (policy, key) = (policy(), Key::new("ada"));
+    limiter.reset(&policy, &key).await.expect("it is forgotten");
+    ask(&limiter, "ada").await.expect("a decision");
+}
+
+#[tokio::test]
+async fn decision_that_was_sent_on_a_connection_that_ended_is_not_sent_again() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let store = one_lane(proxy.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), [ages()]);
+    let limiter = limiter.expect("a usable policy");
+    ask_ages(&limiter, 0).await.expect("a decision");
+    server.flush_stats();
+    proxy.set(Mode::Delay(HUNG));
+    let answer = tokio::spawn(ask_ages(&limiter, 1));
+    while !server.command_calls().contains_key("evalsha") {
+        tokio::task::yield_now().await;
+    }
+    proxy.set(Mode::Reset);
+    let error = answer
+        .await
+        .expect("no panic")
+        .expect_err("its reply is lost");
+    assert_eq!(error.kind(), ErrorKind::Connect, "{error:?}");
+    proxy.set(Mode::Pass);
+    let decision = ask_ages(&limiter, 1).await.expect("a decision");
+    let usage = decision.states()[0].usage().expect("it is counted");
+    assert_eq!(usage.limit - usage.remaining, 2);
+}
+
+// === Everything at once ===
+
+/// A caller with a key and a cost of its own, by which it knows the replies to its own calls.
+struct Caller {
+    limiter: RateLimiter,
+    policy: Policy,
+    cost: u64,
+    key: String,
+    /// The least and the most that its calls may have used.
+    used: (u64, u64),
+    is_patient: bool,
+    seed: u64,
+}
+
+impl Caller {
+    fn new(limiter: &RateLimiter, round: u64, number: u64) -> Self {
+        Self {
+            limiter: limiter.clone(),
+            policy: ages(),
+            cost: number + 1,
+            key: format!("caller-{round}-{number}"),
+            used: (0, 0),
+            is_patient: number.is_multiple_of(4),
+            seed: (round << 8) + number + 1,
+        }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed % below
+    }
+
+    /// Asks so many times. Unless it is patient it leaves three calls of four after a few polls.
+    async fn run(mut self, calls: usize) {
+        for _ in 0..calls {
+            let charge = self.policy.charge(Key::new(&self.key)).cost(self.cost);
+            let answer = self.limiter.check(&[charge]);
+            let polls = match self.random(4) {
+                _ if self.is_patient => u64::MAX,
+                0 => u64::MAX,
+                _ => self.random(6),
+            };
+            self.used.1 += self.cost;
+            match left_after(answer, polls).await {
+                // Left, or its runtime gone: the charge may have been made.
+                None => {}
+                Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::Connect, "{error:?}"),
+                Some(Ok(decision)) => self.judge(&decision),
+            }
+        }
+    }
+
+    fn judge(&mut self, decision: &Decision) {
+        let usage = decision.states()[0].usage().expect("it is counted");
+        let used = usage.limit - usage.remaining;
+        assert!(decision.is_allowed());
+        assert_eq!(used % self.cost, 0, "another's reply");
+        assert!(
+            (self.used.0 + self.cost..=self.used.1).contains(&used),
+            "{used} of {:?}",
+            self.used
+        );
+        // A call that was left may yet be made: the most is what was asked in all.
+        self.used.0 = used;
+    }
+}
+
+/// Of which nothing comes back while the test runs.
+fn ages() -> Policy {
+    Policy::new(
+        "ages",
+        Quota::new(1, Duration::from_secs(3_600)).burst(100_000),
+    )
+}
+
+async fn left_after(mut answer: Answer<Decision>, polls: u64) -> Option<Result<Decision, Error>> {
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        let polled = Pin::new(&mut answer).poll(context).map(Some);
+        if polls != u64::MAX {
+            context.waker().wake_by_ref();
+        }
+        polled
+    })
+    .await
+}
+
+#[test]
+fn callers_who_leave_and_runtimes_that_end_swap_no_replies_and_stop_nobody() {
+    let server = Server::start();
+    let store = RedisStore::builder(server.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), [ages()]);
+    let limiter = limiter.expect("a usable policy");
+    std::thread::scope(|scope| {
+        let lasting = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let mut callers = JoinSet::new();
+                for number in 0..24 {
+                    callers.spawn(Caller::new(&limiter, 0, number).run(300));
+                }
+                callers.join_all().await;
+            });
+        });
+        for round in 1.. {
+            if lasting.is_finished() {
+                break;
+            }
+            runtime().block_on(async {
+                for number in 0..8 {
+                    // Keys of this round; they go with the runtime in mid-call.
+                    tokio::spawn(Caller::new(&limiter, round, number).run(300));
+                }
+                let _ = ask_ages(&limiter, round).await;
+            });
+        }
+        lasting.join().expect("every caller is served");
+    });
+    let decision = runtime().block_on(ask_ages(&limiter, 0));
+    assert!(decision.expect("a decision").is_allowed());
+}
+
+fn ask_ages(limiter: &RateLimiter, number: u64) -> Answer<Decision> {
+    limiter.check(&[ages().charge(Key::new(format!("round-{number}")))])
+}
