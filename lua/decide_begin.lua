@@ -3,8 +3,11 @@
 --
 -- KEYS  one per charge, in order; all in one slot of a cluster
 -- ARGV  '@' and the caller's time in us, or neither for the server's time; then the groups. Per charge the tag of its
---       algorithm with that one's arguments, after a '!' when an attempt that is denied shall count too; before a group
---       of several charges '*' and their number
+--       algorithm with that one's arguments; before a group of several charges '*' and their number; before a tag
+--         '!'  an attempt that is denied counts too, at most until nothing is left
+--         '+'  the charge is made whether it fits or not
+--         '-'  and when all was to be back in us: the charge is taken back from what it still weighs
+--         ','  and the same: the charge is taken back from a queue if nobody stands behind it
 -- Reply integers: the time it was decided at in us, then per group: 1 (all admitted), 0 (not all) or 2 (a value under
 --       one of its keys is none of tollgate's, so nothing was decided), and per charge 1 or 0 (it had room by itself)
 --       and what its algorithm tells of the state: the new one when something was counted, else the old one
@@ -61,12 +64,20 @@ while at <= last do
   -- Phase 1 reads and computes.
   for i = 1, charges do
     key = key + 1
-    local is_stern = ARGV[at] == '!'
-    if is_stern then
-      at = at + 1
-    end
     local tag = ARGV[at]
     local kind = byte(tag)
+    local is_stern, is_forced, is_last, made
+    if kind < 48 then
+      is_stern, is_forced = kind == 33, kind == 43
+      if kind == 45 or kind == 44 then
+        is_last = kind == 44
+        made = tonumber(ARGV[at + 1])
+        at = at + 1
+      end
+      at = at + 1
+      tag = ARGV[at]
+      kind = byte(tag)
+    end
 
     -- nil when the key does not exist. One key with a value of another type must not fail the whole call.
     local text = pcall('GET', KEYS[key]) or nil

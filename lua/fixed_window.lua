@@ -41,19 +41,26 @@
           end
           closes = (era * 146097 + following - 719468) * 86400000
         end
-        if is_open and cost > 0 then
+        if is_open and cost > 0 and not made then
           -- The window was changed: what was used stays used. Stored whatever is decided, or the old one would close.
           call('SET', KEYS[key], pack('>I6I4c2', closes, used, shape), 'PX', format('%.0f', closes - clock + MARGIN))
         elseif not is_open then
           used = 0
         end
       end
-      if is_ours then
+      if is_ours and made then
+        has_room, b1, b2, n1 = true, closes * 1000, used, closes * 1000
+        if is_open and opened == shape and n1 == made then
+          n2 = used > cost and used - cost or 0
+          value, life = pack('>I6I4c2', closes, n2, shape), closes - clock + MARGIN
+        end
+      elseif is_ours then
         b1, b2, n1 = closes * 1000, used, closes * 1000
-        has_room = cost == 0 or used + cost <= limit
+        has_room = is_forced or cost == 0 or used + cost <= limit
         if cost > 0 and (has_room or is_stern) then
           n2 = used + cost
           local most = used > limit and used or limit
+          most = is_forced and 4294967295 or most
           if n2 > most then
             n2 = most
           end

@@ -66,7 +66,7 @@
         end
 
         count()
-        if size and size ~= length and cost > 0 then
+        if used > 0 and size ~= length and cost > 0 and not made then
           -- The period was changed, and the tick perhaps: write the times anew, rounded up. Stored whatever is decided.
           local rows, newest = {}, latest
           for i = start, entries do
@@ -79,37 +79,73 @@
           text = pack('>I7I5I2', latest, length, before) .. table.concat(rows)
           entries, base, unit = entries - start + 1, before, tick
           turn = latest / unit
-          if entries > 0 then
-            call('SET', KEYS[key], text, 'PX', format('%.0f', ceil((latest + period - now) / 1000) + MARGIN))
-          end
+          call('SET', KEYS[key], text, 'PX', format('%.0f', ceil((latest + period - now) / 1000) + MARGIN))
           count()
         end
 
         b1, b3 = used, used > 0 and latest + period or 0
-        has_room = cost == 0 or used + cost <= limit
-        local excess, made = 0, latest
-        if cost > 0 and (has_room or is_stern) then
+        has_room = is_forced or made or cost == 0 or used + cost <= limit
+        local excess, when = 0, latest
+        if made then
+          -- The entry of that charge, if it still counts and was made under this period.
+          local i = start
+          if size == length then
+            local high = entries + 1
+            while i < high do
+              local middle = floor((i + high) / 2)
+              if entry(middle) + period < made then
+                i = middle + 1
+              else
+                high = middle
+              end
+            end
+          end
+          if size == length and i <= entries and entry(i) + period == made then
+            local weight = (sum(i) - (i > start and sum(i - 1) or before)) % 65536
+            local taken = cost < weight and cost or weight
+            local rows, newest = { sub(text, 9 + 6 * start, 8 + 6 * i) }, i > start and entry(i - 1) or 0
+            for later = i, entries do
+              local ticks, sum = unpack('>I4I2', text, 9 + 6 * later)
+              if later > i or taken < weight then
+                rows[#rows + 1] = pack('>I4I2', ticks, (sum - taken) % 65536)
+                newest = entry(later)
+              end
+            end
+            n1, n3 = used - taken, newest > 0 and newest + period or 0
+            if newest > 0 then
+              value = pack('>I7I5I2', newest, length, before) .. table.concat(rows)
+              life = ceil((newest + period - now) / 1000) + MARGIN
+            else
+              call('DEL', KEYS[key])
+              b1, b3 = n1, n3
+            end
+          end
+        elseif cost > 0 and (has_room or is_stern) and not (is_forced and used >= 65535) then
           -- What goes over the limit by a penalty pushes out the oldest.
           local taken, most = cost < limit and cost or limit, used > limit and used or limit
+          if is_forced then
+            most = 65535
+            taken = cost < most - used and cost or most - used
+          end
           if used + taken > most then
             excess = used + taken - most
           end
           local kept = ''
-          made = ceil(present / tick) * tick
+          when = ceil(present / tick) * tick
           if start <= entries then
             local from = excess > 0 and reaching(excess + 1) or start
-            kept = sub(text, 9 + 6 * from, 8 + 6 * (made == latest and entries or entries + 1))
+            kept = sub(text, 9 + 6 * from, 8 + 6 * (when == latest and entries or entries + 1))
           end
-          value = pack('>I7I5I2', made, length, (before + excess) % 65536) .. kept
-            .. pack('>I4I2', made / tick % 4294967296, (before + used + taken) % 65536)
-          life = ceil((made + period - now) / 1000) + MARGIN
-          n1, n3 = used + taken - excess, made + period
+          value = pack('>I7I5I2', when, length, (before + excess) % 65536) .. kept
+            .. pack('>I4I2', when / tick % 4294967296, (before + used + taken) % 65536)
+          life = ceil((when + period - now) / 1000) + MARGIN
+          n1, n3 = used + taken - excess, when + period
         end
         if not has_room and cost <= limit then
           -- Enough is back when so many units have left, counted from `before`.
           local wanted = (value and n1 or used) + excess + cost - limit
           local i = reaching(wanted)
-          local back = (i <= entries and entry(i) or made) + period
+          local back = (i <= entries and entry(i) or when) + period
           b2 = back > now and back or now
           n2 = b2
         end

@@ -13,6 +13,7 @@
       local tick = tonumber(ARGV[at + 4])
       local ticks = length * 1000 / tick
       assert(limit * ticks < EXACT, 'sliding window: limit and length too large for doubles')
+      local is_same = false
       local closes, before, within = clock - clock % length + length, 0, 0
       if text and is_ours then
         is_ours = #text == 19
@@ -24,7 +25,7 @@
               closed, elder, younger = closed + size, younger, 0
             end
             if size == length then
-              closes, before, within = closed, elder, younger
+              closes, before, within, is_same = closed, elder, younger, true
             else
               -- The window was changed: what was used stays used. Stored whatever is decided.
               local left = closed - clock
@@ -32,7 +33,7 @@
               if within > 4294967295 then
                 within = 4294967295
               end
-              if cost > 0 then
+              if cost > 0 and within > 0 and not made then
                 call('SET', KEYS[key], pack('>I6I4I4I5', closes, 0, within, length), 'PX',
                   format('%.0f', closes + length - clock + MARGIN))
               end
@@ -40,15 +41,27 @@
           end
         end
       end
-      if is_ours then
+      if is_ours and made then
+        has_room, b1, b2, b3 = true, closes * 1000, before, within
+        n1, n2, n3 = b1, b2, b3
+        if is_same and (closes + length) * 1000 == made then
+          n3 = within > cost and within - cost or 0
+        elseif is_same and b1 == made then
+          n2 = before > cost and before - cost or 0
+        end
+        if n2 < b2 or n3 < b3 then
+          value, life = pack('>I6I4I4I5', closes, n2, n3, length), closes + length - clock + MARGIN
+        end
+      elseif is_ours then
         b1, b2, b3 = closes * 1000, before, within
         local passed = now - (closes - length) * 1000
         local left = passed > 0 and ticks - floor(passed / tick) or ticks
         local elder = floor(EXACT / ticks)
         elder = ceil((before < elder and before or elder) * left / ticks)
-        has_room = cost == 0 or within + elder + cost <= limit
+        has_room = is_forced or cost == 0 or within + elder + cost <= limit
         if cost > 0 and (has_room or is_stern) then
           local most = within > limit and within or limit
+          most = is_forced and 4294967295 or most
           n1, n2, n3 = b1, before, within + cost
           if n3 > most then
             n3 = most

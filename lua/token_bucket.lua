@@ -15,7 +15,7 @@
       width = kind == 119 and 2 or 4
       local cost, span = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
       local shape = sub(tag, 2)
-      local tat = 0
+      local tat, is_changed = 0, false
       if text and is_ours then
         tat = #text == 11 and unpack('>I7', text) or 0
         is_ours = tat >= EARLIEST and tat <= now + FURTHEST
@@ -26,13 +26,24 @@
           local old = bits % 67108864 * 2 ^ floor(bits / 67108864)
           old = old > 0 and old or 1
           tat = now + ceil((tat - now < old and tat - now or old) * (span / old))
-          if cost ~= 0 then
+          is_changed = true
+          if cost ~= 0 and not made then
             call('SET', KEYS[key], pack('>I7c4', tat, shape), 'PX', format('%.0f', ceil((tat - now) / 1000) + MARGIN))
           end
         end
       end
       b1 = tat
-      if is_ours then
+      if is_ours and made then
+        has_room = true
+        if tat > now and not is_changed then
+          local weight = made > now and made - now or 0
+          if is_last then
+            weight = tat == made and cost or 0
+          end
+          n1 = tat - (cost < weight and cost or weight)
+          value, life = pack('>I7c4', n1, shape), ceil((tat - now) / 1000) + MARGIN
+        end
+      elseif is_ours then
         local from = tat > now and tat or now
         local after
         if cost == 0 then
@@ -51,7 +62,12 @@
             after = from + periods * micros
               + ceil((target - periods * units) * micros / units) - ceil(point * micros / units)
           end
-          has_room = after - now <= span
+          has_room = is_forced or after - now <= span
+          if is_forced then
+            local most = now + FURTHEST / 2
+            most = from > most and from or most
+            after = after < most and after or most
+          end
         end
         if is_stern and cost ~= 0 then
           local full = from > now + span and from or now + span

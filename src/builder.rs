@@ -231,11 +231,13 @@ impl RateLimitLayerBuilder {
                 .build()?,
         };
         Ok(RateLimitLayer::with(Shared {
+            keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             rules: self.rules.into(),
             limiter,
             rejection: self.rejection,
             writes_headers: self.writes_headers,
             warned: AtomicBool::new(false),
+            unsettled: AtomicBool::new(false),
         }))
     }
 

@@ -106,6 +106,14 @@ impl Decision {
         denying.max_by_key(|state| state.retry())
     }
 
+    /// How long an admitted request is to wait for its turn before it starts, when a policy puts it in a queue.
+    #[must_use]
+    pub fn delay(&self) -> Option<Duration> {
+        let turn = self.states.iter().map(PolicyState::starts_at).max()?;
+        let delay = turn.since(self.decided_at);
+        (self.is_allowed() && !delay.is_zero()).then_some(delay)
+    }
+
     /// How long to wait before the same request can succeed.
     ///
     /// `None` when it was allowed, when it never can succeed, or when nobody can tell.

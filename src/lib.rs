@@ -53,9 +53,11 @@ mod quota;
 pub mod remote;
 #[cfg(feature = "redis")]
 pub mod resilience;
+mod settlement;
 pub mod state;
 pub mod store;
 mod sync;
+mod task;
 mod telemetry;
 
 pub use self::decision::Decision;

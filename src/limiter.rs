@@ -7,7 +7,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::{Charge, Policy},
-    store::{Answer, Health, Store},
+    store::{Answer, Health, Receipt, Store},
     sync::Mutex,
 };
 
@@ -87,6 +87,35 @@ impl RateLimiter {
     pub fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
         let peeks: Vec<Charge<'_>> = charges.iter().map(|charge| charge.cost(0)).collect();
         self.check(&peeks)
+    }
+
+    /// Puts right what a request was charged, once it is known what it really cost.
+    ///
+    /// Units that were not needed are given back; what it cost beyond the charge is charged, whether it fits or not. A
+    /// refund is at most what the charge still weighs: what time has given back since is not given back again. Each
+    /// policy is settled by itself, by whoever counted the charge.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, Policy, Quota, RateLimiter, store::Receipt};
+    ///
+    /// # async fn example(limiter: RateLimiter, tokens: Policy) -> Result<(), tollgate::Error> {
+    /// let charges = [tokens.charge(Key::new("ada")).cost(4_000)];
+    /// let decision = limiter.check(&charges).await?;
+    /// if let Some(receipt) = Receipt::of(&charges, &decision) {
+    ///     let used = 1_234; // told by the answer
+    ///     limiter.settle(receipt.price(|_, _| used)).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What the store could not do. It is not tried again, since it may have been done: at worst the charge stands.
+    pub fn settle(&self, receipt: Receipt) -> Answer<()> {
+        self.store.settle(receipt)
     }
 
     /// Forgets what `key` has used of `policy`.

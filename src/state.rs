@@ -11,6 +11,7 @@ pub struct PolicyState {
     outcome: Outcome,
     usage: Option<Usage>,
     retry: Retry,
+    turn: Timestamp,
 }
 
 impl PolicyState {
@@ -27,7 +28,16 @@ impl PolicyState {
             outcome,
             usage: Some(usage),
             retry,
+            turn: Timestamp::from_micros(0),
         }
+    }
+
+    /// Sets when the charge may be used.
+    #[must_use]
+    #[inline]
+    pub fn turn(mut self, at: Timestamp) -> Self {
+        self.turn = at;
+        self
     }
 
     /// The state of a policy that nobody could count: its usage is unknown, and none is invented.
@@ -38,6 +48,7 @@ impl PolicyState {
             outcome,
             usage: None,
             retry: Retry::Now,
+            turn: Timestamp::from_micros(0),
         }
     }
 
@@ -58,6 +69,13 @@ impl PolicyState {
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.usage
+    }
+
+    /// From when on a request that was admitted may start under this policy: later than the decision when it waits in a
+    /// queue.
+    #[must_use]
+    pub fn starts_at(&self) -> Timestamp {
+        self.turn
     }
 
     /// When a request of the same cost can succeed under this policy.

@@ -7,11 +7,18 @@ use std::{
     task::{Context, Poll},
 };
 
-use crate::{clock::Timestamp, decision::Decision, error::Error, key::Key, policy::Policy};
+use crate::{
+    clock::Timestamp,
+    decision::Decision,
+    error::{Error, ErrorKind},
+    key::Key,
+    policy::Policy,
+};
 
 pub use crate::{
     error::Phase,
     policy::{Charge, OwnedCharge},
+    settlement::{Correction, Receipt, Settlement},
 };
 
 /// A place that keeps counts and decides on them.
@@ -28,6 +35,20 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Forgets what `key` has used of `policy`: it starts afresh.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
+
+    /// Puts charges right that were made by this store, each by itself.
+    ///
+    /// # Errors
+    ///
+    /// What the store could not do; by default it cannot settle at all. What failed is not tried again: it may have
+    /// been done.
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        drop(receipt);
+        Answer::ready(Err(Error::new(
+            ErrorKind::InvalidConfig,
+            "this store cannot settle: charges stand as they were made",
+        )))
+    }
 
     /// Makes sure that the store could decide now. A store that is always there need not say more.
     fn probe(&self) -> Answer<()> {

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 20] = [
+const FLOORS: [(&str, u8); 22] = [
     ("clock", 0),
     ("decision", 0),
     ("error", 0),
@@ -17,9 +17,11 @@ const FLOORS: [(&str, u8); 20] = [
     ("quota", 0),
     ("state", 0),
     ("sync", 0),
+    ("task", 0),
     ("telemetry", 0),
     ("algorithm", 1),
     ("policy", 1),
+    ("settlement", 1),
     ("store", 2),
     ("extract", 3),
     ("memory", 3),

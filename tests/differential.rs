@@ -10,7 +10,7 @@ use redis::Value;
 use tollgate::{
     Quota,
     algorithm::{
-        Algorithm, BucketState, Counter, Counting, Form, LogState, Opening, SlidingState,
+        Algorithm, BucketState, Counter, Counting, Form, LogState, Opening, Queue, SlidingState,
         WindowState,
     },
     clock::Timestamp,
@@ -32,7 +32,13 @@ enum Step {
     Change(usize, Counter),
     /// Time jumps so far, and these charges are decided together (policy, key, cost).
     Decide(i64, Vec<(usize, usize, u64)>),
+    /// Time jumps so far, and one of the charges made before is put right: this one from the end, so many units more or
+    /// less.
+    Settle(i64, usize, u64, bool),
 }
+
+/// A charge that was made: policy, key, units, and when all was to be back after it.
+type Made = (usize, usize, u64, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -77,12 +83,13 @@ fn any_bucket() -> impl Strategy<Value = Counter> {
     (
         prop_oneof![prop::sample::select(odd.to_vec()), plain],
         1_u64..500,
-        any::<bool>(),
+        0_u64..30,
     )
-        .prop_map(|(quota, burst, leaks)| {
-            let algorithm = match leaks {
-                true => Algorithm::LeakyBucket,
-                false => Algorithm::TokenBucket,
+        .prop_map(|(quota, burst, dice)| {
+            let algorithm = match dice {
+                0..10 => Algorithm::TokenBucket,
+                10..20 => Algorithm::LeakyBucket,
+                length => Algorithm::LeakyQueue(Queue::new(length)),
             };
             Counter::new(quota.burst(burst), algorithm).expect("a usable quota")
         })
@@ -165,7 +172,10 @@ fn any_run(
         let charge = (0_usize..4, 0_usize..2, any_cost());
         let decide = (any_jump(), prop::collection::vec(charge, groups.clone()))
             .prop_map(|(jump, charges)| Step::Decide(jump, charges));
-        let step = prop_oneof![29 => decide, 1 => prop::strategy::Union::new(changes)];
+        let settle = (any_jump(), 0_usize..6, any_cost(), any::<bool>())
+            .prop_map(|(jump, charge, units, more)| Step::Settle(jump, charge, units, more));
+        let change = prop::strategy::Union::new(changes);
+        let step = prop_oneof![24 => decide, 5 => settle, 1 => change];
         (plans, prop::collection::vec(step, 300))
     })
 }
@@ -256,12 +266,40 @@ impl Twin {
     }
 }
 
+impl Twin {
+    /// What is to be answered when a charge is put right.
+    fn settle(
+        &mut self,
+        counter: &Counter,
+        now: u64,
+        (policy, key, units, back): Made,
+        more: bool,
+    ) -> (bool, u64, u64, Retry) {
+        let now = Timestamp::from_micros(now);
+        let state = self.states.get_mut(&(policy, key)).expect("it was charged");
+        counted!(counter, state, (counter, state) => {
+            if more {
+                counter.adopt(state, now);
+                counter.overcharge(state, now, units);
+            } else {
+                counter.refund(state, now, Timestamp::from_micros(back), units);
+            }
+            let usage = counter.usage(state, now);
+            (true, usage.remaining, usage.reset_at.as_micros(), Retry::Now)
+        })
+    }
+}
+
 fn arguments(command: &mut redis::Cmd, (counter, counts_denied): &Plan, cost: u64) {
-    let limit = |value: Option<u64>| value.map_or("-1".to_owned(), |value| value.to_string());
-    let tag = |letter: u8, shape: &[u8]| [&[letter], shape].concat();
     if *counts_denied {
         command.arg("!");
     }
+    charge(command, counter, cost);
+}
+
+fn charge(command: &mut redis::Cmd, counter: &Counter, cost: u64) {
+    let limit = |value: Option<u64>| value.map_or("-1".to_owned(), |value| value.to_string());
+    let tag = |letter: u8, shape: &[u8]| [&[letter], shape].concat();
     match counter {
         Counter::Bucket(bucket) => {
             let shape = bucket.shape().to_be_bytes();
@@ -323,6 +361,36 @@ fn command(run: usize, plans: &[Plan], now: u64, charges: &[(usize, usize, u64)]
     }
     for (policy, _, cost) in charges {
         arguments(&mut command, &plans[*policy], *cost);
+    }
+    command
+}
+
+/// What puts a charge right.
+fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> redis::Cmd {
+    let (policy, key, units, back) = made;
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(Script::DECIDE.hash()).arg(1);
+    command.arg(format!("run:{{{run}}}:{policy}:{key}"));
+    command.arg("@").arg(now);
+    match more {
+        true => command.arg("+"),
+        false if matches!(counter, Counter::Bucket(bucket) if bucket.is_queue()) => {
+            command.arg(",").arg(back)
+        }
+        false => command.arg("-").arg(back),
+    };
+    match counter {
+        Counter::Bucket(bucket) => {
+            let micros = match more {
+                true => bucket.micros_up(units),
+                false => bucket.micros_down(units),
+            };
+            command
+                .arg([b"w".as_slice(), &bucket.shape().to_be_bytes()].concat())
+                .arg(micros)
+                .arg(bucket.span());
+        }
+        counter => charge(&mut command, counter, units),
     }
     command
 }
@@ -415,6 +483,14 @@ fn compare(
     assert!(total.get() >= steps as usize, "{} steps", total.get());
 }
 
+/// What one of the latest charges is when it is put right: not by more than it was, when units are given back.
+fn chosen(charged: &[Made], from_end: usize, units: u64, more: bool) -> Option<Made> {
+    let index = charged.len().checked_sub(from_end + 1)?;
+    let (policy, key, cost, back) = charged[index];
+    let units = if more { units } else { units.min(cost) };
+    (units > 0).then_some((policy, key, units, back))
+}
+
 fn compare_run(
     run: usize,
     connection: &mut redis::Connection,
@@ -424,9 +500,20 @@ fn compare_run(
     let (mut twin, mut now) = (Twin::default(), START);
     let mut pipeline = redis::pipe();
     let mut expected = Vec::new();
+    let mut charged: Vec<Made> = Vec::new();
     for step in steps {
         match step {
             Step::Change(policy, counter) => plans[*policy].0 = *counter,
+            Step::Settle(jump, from_end, units, more) => {
+                now = now.saturating_add_signed(*jump).max(START / 10 * 9);
+                let Some(made) = chosen(&charged, *from_end, *units, *more) else {
+                    continue;
+                };
+                let counter = &plans[made.0].0;
+                pipeline.add_command(settling(run, counter, now, made, *more));
+                let answer = twin.settle(counter, now, made, *more);
+                expected.push((plans.clone(), now, vec![(made.0, made.1, 0)], vec![answer]));
+            }
             Step::Decide(jump, charges) => {
                 now = now.saturating_add_signed(*jump).max(START / 10 * 9);
                 let mut distinct = charges.clone();
@@ -434,6 +521,13 @@ fn compare_run(
                 distinct.dedup_by_key(|(policy, key, _)| (*policy, *key));
                 pipeline.add_command(command(run, &plans, now, &distinct));
                 let answer = twin.decide(&plans, now, &distinct);
+                if answer.iter().all(|(has_room, ..)| *has_room) {
+                    let made = distinct.iter().zip(&answer);
+                    let made = made.filter(|((_, _, cost), _)| *cost > 0);
+                    charged.extend(
+                        made.map(|(charge, (_, _, back, _))| (charge.0, charge.1, charge.2, *back)),
+                    );
+                }
                 expected.push((plans.clone(), now, distinct, answer));
             }
         }

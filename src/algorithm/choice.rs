@@ -1,5 +1,7 @@
 //! The names of the ways of counting.
 
+use std::time::Duration;
+
 /// How a quota is counted.
 ///
 /// The default is the token bucket. The [module docs](super) say what happens when a policy's limit changes.
@@ -24,6 +26,8 @@ pub enum Algorithm {
     /// The token bucket with a burst of 1 unless the quota sets one: requests pass evenly spaced, and what comes too
     /// early is denied.
     LeakyBucket,
+    /// A leaky bucket whose excess waits its turn instead of being denied: each request is told when it may start.
+    LeakyQueue(Queue),
     /// The time of each admitted request: exactly the quota in any span as long as the period. At most 10,000 a period.
     SlidingLog,
     /// Two counters, the elder weighted by how much of its window still lies within one period of now.
@@ -40,10 +44,62 @@ impl Algorithm {
         match self {
             Self::FixedWindow(_) => "fixed_window",
             Self::LeakyBucket => "leaky_bucket",
+            Self::LeakyQueue(_) => "leaky_queue",
             Self::SlidingLog => "sliding_log",
             Self::SlidingWindow => "sliding_window",
             Self::TokenBucket => "token_bucket",
         }
+    }
+}
+
+// === Queue ===
+
+/// How much of the excess of a leaky bucket may wait, and for how long.
+///
+/// The request takes an exact slot when it is admitted, and the layer lets it start when that comes. Who goes away while
+/// waiting gives the slot back when nobody has taken a later one; else it stays empty, since the others were told theirs
+/// already.
+///
+/// # As nginx says it
+///
+/// | nginx | here |
+/// |---|---|
+/// | `rate=10r/s burst=20` | `Quota::per_second(10)`, `LeakyQueue(Queue::new(20))` |
+/// | `rate=10r/s burst=20 delay=8` | `Quota::per_second(10).burst(9)`, `LeakyQueue(Queue::new(12))` |
+/// | `rate=10r/s burst=20 nodelay` | `Quota::per_second(10).burst(21)`, `LeakyBucket` |
+///
+/// nginx does not count the request in service in its burst, so what may come at once is one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Queue {
+    length: u64,
+    longest_wait: Option<Duration>,
+}
+
+impl Queue {
+    /// A queue for so many units beyond those that may come at once.
+    #[must_use]
+    pub const fn new(length: u64) -> Self {
+        Self {
+            length,
+            longest_wait: None,
+        }
+    }
+
+    /// Sets the longest time that a request may wait; who would wait longer is denied at once.
+    ///
+    /// Default: what the length and the rate come to.
+    #[must_use]
+    pub const fn longest_wait(mut self, wait: Duration) -> Self {
+        self.longest_wait = Some(wait);
+        self
+    }
+
+    pub(super) const fn length(self) -> u64 {
+        self.length
+    }
+
+    pub(super) const fn limit(self) -> Option<Duration> {
+        self.longest_wait
     }
 }
 

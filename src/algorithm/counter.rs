@@ -31,6 +31,7 @@ impl Counter {
         Ok(match algorithm {
             Algorithm::FixedWindow(opening) => Self::FixedWindow(FixedWindow::new(quota, opening)?),
             Algorithm::LeakyBucket => Self::Bucket(TokenBucket::leaky(quota)?),
+            Algorithm::LeakyQueue(queue) => Self::Bucket(TokenBucket::queue(quota, queue)?),
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(quota)?),
             Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(quota)?),
             Algorithm::TokenBucket => Self::Bucket(TokenBucket::new(quota)?),

@@ -160,6 +160,17 @@ impl Counting for FixedWindow {
         *state = self.state(open.closes, open.used().saturating_add(cost).min(most));
     }
 
+    fn overcharge(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
+        self.charge(state, now, cost);
+    }
+
+    fn refund(&self, state: &mut WindowState, now: Timestamp, made: Timestamp, units: u64) {
+        let is_open = state.closes > now.as_micros() / 1_000;
+        if is_open && state.shape == self.shape && state.closes * 1_000 == made.as_micros() {
+            *state = self.state(state.closes, state.used().saturating_sub(units));
+        }
+    }
+
     #[inline]
     fn usage(&self, state: &WindowState, now: Timestamp) -> Usage {
         let open = self.open(state, now);

@@ -24,7 +24,7 @@ mod sliding_window;
 mod token_bucket;
 mod window;
 
-pub use self::choice::{Algorithm, Opening};
+pub use self::choice::{Algorithm, Opening, Queue};
 pub use self::counter::Counter;
 pub use self::counting::Counting;
 pub use self::fixed_window::{FixedWindow, WindowState};

@@ -163,6 +163,38 @@ impl Counting for SlidingLog {
         state.base = base;
     }
 
+    fn overcharge(&self, state: &mut LogState, now: Timestamp, cost: u64) {
+        let counted = self.counted(state, now);
+        // The running sum is told apart from itself by 16 bits only.
+        let most = MOST.saturating_sub(counted.used);
+        if most > 0 {
+            state.drop_until(counted.first);
+            self.push(state, now, cost.min(most));
+        }
+    }
+
+    fn refund(&self, state: &mut LogState, now: Timestamp, made: Timestamp, units: u64) {
+        let at = made.as_micros().saturating_sub(self.period());
+        let counted = self.counted(state, now);
+        if state.period != self.period() {
+            return;
+        }
+        let found = state.entries.binary_search_by_key(&at, |entry| entry.at);
+        let Some(index) = found.ok().filter(|index| *index >= counted.first) else {
+            return;
+        };
+        state.drop_until(counted.first);
+        let index = index - counted.first;
+        let weight = state.entries[index].sum - state.sum_before(index);
+        let units = units.min(weight);
+        for entry in state.entries.range_mut(index..) {
+            entry.sum -= units;
+        }
+        if units == weight {
+            state.entries.remove(index);
+        }
+    }
+
     #[inline]
     fn usage(&self, state: &LogState, now: Timestamp) -> Usage {
         let used = self.counted(state, now).used;
@@ -242,5 +274,7 @@ impl LogState {
     }
 }
 
+/// Units that a log tells apart: more than any limit, for what is charged over it afterwards.
+const MOST: u64 = 0xFFFF;
 /// Ticks in a period, at most: a time is then known from its last 32 bits.
 const TICKS: u64 = 1 << 31;

@@ -177,6 +177,26 @@ impl Counting for SlidingWindow {
         state.within = capped(within.saturating_add(cost).min(most));
     }
 
+    fn overcharge(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
+        self.charge(state, now, cost);
+    }
+
+    fn refund(&self, state: &mut SlidingState, now: Timestamp, made: Timestamp, units: u64) {
+        if state.millis != self.window.millis {
+            return;
+        }
+        let Some(rolled) = state.rolled(now) else {
+            return;
+        };
+        let (before, within) = (u64::from(rolled.before), u64::from(rolled.within));
+        let made = made.as_micros();
+        if within > 0 && (rolled.closes + rolled.millis) * 1_000 == made {
+            *state = self.state(rolled.closes, before, within.saturating_sub(units));
+        } else if before > 0 && rolled.closes * 1_000 == made {
+            *state = self.state(rolled.closes, before.saturating_sub(units), within);
+        }
+    }
+
     #[inline]
     fn usage(&self, state: &SlidingState, now: Timestamp) -> Usage {
         let rolled = self.rolled(state, now);

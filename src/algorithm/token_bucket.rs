@@ -26,13 +26,13 @@
 use std::time::Duration;
 
 use crate::{
-    clock::Timestamp,
+    clock::{Timestamp, micros},
     error::{Error, ErrorKind},
     quota::Quota,
     state::{Retry, Usage},
 };
 
-use super::{counting::Counting, share::share};
+use super::{choice::Queue, counting::Counting, share::share};
 
 /// A quota made ready for counting as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct TokenBucket {
     capacity: u64,
     /// How far ahead of now the TAT may lie: the time in which the whole capacity comes back.
     span: u64,
+    /// How far ahead the TAT may lie for a charge that need not wait: the span, unless there is a queue.
+    depth: u64,
     /// What tells this span from others, in the state of a key.
     shape: u32,
 }
@@ -79,6 +81,7 @@ impl TokenBucket {
             micros,
             capacity: quota.capacity(),
             span: 0,
+            depth: 0,
             shape: 0,
         };
         // A TAT between lattice points can lose up to a microsecond against them while the burst is taken unit by unit.
@@ -89,6 +92,7 @@ impl TokenBucket {
         {
             Some(span) if span <= LONGEST_SPAN => Ok(Self {
                 span,
+                depth: span,
                 shape: shape_of(span),
                 ..bucket
             }),
@@ -108,6 +112,37 @@ impl TokenBucket {
         Self::new(quota.burst(quota.own_burst().unwrap_or(1)))
     }
 
+    /// A leaky bucket whose excess waits: what it admits beyond its depth starts when its turn comes.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and [`ErrorKind::InvalidQuota`] for a queue of no length or no time.
+    pub fn queue(quota: Quota, queue: Queue) -> Result<Self, Error> {
+        let leaky = Self::leaky(quota)?;
+        let capacity = leaky.capacity.saturating_add(queue.length());
+        let longest = queue.limit().map_or(u64::MAX, micros);
+        if queue.length() == 0 || longest == 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidQuota,
+                "a queue of no length or no time: count by the leaky bucket without one",
+            ));
+        }
+        let whole = Self::new(quota.burst(capacity))?;
+        let span = whole.span.min(leaky.span.saturating_add(longest));
+        Ok(Self {
+            span,
+            depth: leaky.span,
+            shape: shape_of(span),
+            ..whole
+        })
+    }
+
+    /// Whether its excess waits.
+    #[must_use]
+    pub fn is_queue(&self) -> bool {
+        self.depth < self.span
+    }
+
     /// A bucket that admits nothing: what an unusable quota counts as until `build()` reports it.
     pub(crate) const fn closed() -> Self {
         Self {
@@ -115,6 +150,7 @@ impl TokenBucket {
             micros: 1,
             capacity: 0,
             span: 0,
+            depth: 0,
             shape: 0,
         }
     }
@@ -165,6 +201,28 @@ impl TokenBucket {
             units: self.units,
             micros: self.micros,
         }
+    }
+
+    /// The time in which so many units come back, rounded up, at most 17 years.
+    #[must_use]
+    pub fn micros_up(&self, units: u64) -> u64 {
+        let rest = (units % self.units * self.micros).div_ceil(self.units);
+        self.micros_whole(units)
+            .saturating_add(rest)
+            .min(LONGEST_SPAN / 2)
+    }
+
+    /// The time in which so many units come back, rounded down, at most 17 years.
+    #[must_use]
+    pub fn micros_down(&self, units: u64) -> u64 {
+        let rest = units % self.units * self.micros / self.units;
+        self.micros_whole(units)
+            .saturating_add(rest)
+            .min(LONGEST_SPAN / 2)
+    }
+
+    fn micros_whole(&self, units: u64) -> u64 {
+        (units / self.units).saturating_mul(self.micros)
     }
 
     /// The TAT `cost` units on.
@@ -250,6 +308,25 @@ impl Counting for TokenBucket {
         });
     }
 
+    fn overcharge(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
+        let from = self.tat(*state, now).max(now.as_micros());
+        let most = from.max(now.as_micros() + LONGEST_SPAN / 2);
+        *state = self.state((from + self.micros_up(cost)).min(most));
+    }
+
+    fn refund(&self, state: &mut BucketState, now: Timestamp, made: Timestamp, units: u64) {
+        if state.shape != self.shape || state.tat <= now.as_micros() {
+            return;
+        }
+        let weight = match self.is_queue() {
+            false => made.as_micros().saturating_sub(now.as_micros()),
+            // Those behind were told their slots already: only the last can be taken back.
+            true if made.as_micros() == state.tat => u64::MAX,
+            true => 0,
+        };
+        state.tat -= self.micros_down(units).min(weight);
+    }
+
     #[inline]
     fn usage(&self, state: &BucketState, now: Timestamp) -> Usage {
         let from = self.tat(*state, now).max(now.as_micros());
@@ -264,6 +341,11 @@ impl Counting for TokenBucket {
         }
         let moved = self.moved(self.tat(*state, now).max(now.as_micros()), cost);
         Retry::At(Timestamp::from_micros(moved.saturating_sub(self.span)).max(now))
+    }
+
+    #[inline]
+    fn turn(&self, state: &BucketState, now: Timestamp) -> Timestamp {
+        Timestamp::from_micros(state.tat.saturating_sub(self.depth)).max(now)
     }
 
     #[inline]

@@ -4,6 +4,7 @@ use crate::{
     algorithm::{Counter, Counting},
     clock::Timestamp,
     policy::Charge,
+    settlement::{Correction, Settlement},
     state::{PolicyName, PolicyState, Retry},
 };
 
@@ -110,6 +111,32 @@ pub(super) fn conclude(
     })
 }
 
+/// Puts a charge right that was made earlier.
+pub(super) fn settle(
+    settlement: &Settlement,
+    shard: &mut Shard,
+    asked: &Asked<impl Fn() -> u64>,
+    now: Timestamp,
+) {
+    let charge = settlement.charge();
+    counted!(charge, counter => {
+        let shelf = shelf_of(counter, shard);
+        let ((), _) = shelf.update(counter, asked, now, |state| match settlement.correction() {
+            Correction::Charge(units) => {
+                counter.adopt(state, now);
+                counter.overcharge(state, now, units);
+                ((), true)
+            }
+            // In a state that newcomers share nobody knows whose charge it was; a refund leaves that one alone.
+            Correction::Refund(units) => {
+                counter.refund(state, now, settlement.made(), units);
+                ((), false)
+            }
+            Correction::Keep => ((), false),
+        });
+    });
+}
+
 #[inline]
 fn shelf_of<'a, C: Shelved>(
     _counter: &C,
@@ -130,7 +157,12 @@ fn tell<C: Counting>(
         true => Retry::Now,
         false => counter.retry(state, now, charge.units()),
     };
-    PolicyState::counted(*charge.policy().name(), counter.usage(state, now), retry)
+    let name = *charge.policy().name();
+    let told = PolicyState::counted(name, counter.usage(state, now), retry);
+    match has_room && charge.units() > 0 {
+        true => told.turn(counter.turn(state, now)),
+        false => told,
+    }
 }
 
 // === Look ===

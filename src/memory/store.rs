@@ -17,7 +17,7 @@ use crate::{
     key::Key,
     policy::{Charge, Policy},
     state::CountedBy,
-    store::{Answer, Store},
+    store::{Answer, Receipt, Store},
     sync::Mutex,
     telemetry,
 };
@@ -200,6 +200,17 @@ impl Store for MemoryStore {
             charges => self.decide_all(charges),
         };
         Answer::ready(Ok(decision))
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        let now = self.shared.clock.now();
+        for settlement in receipt.settlements() {
+            let charge = settlement.charge();
+            let asked = self.asked(&charge);
+            let mut shard = self.lock(self.shard_of(asked.fingerprint));
+            steps::settle(settlement, &mut shard, &asked, now);
+        }
+        Answer::ready(Ok(()))
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {

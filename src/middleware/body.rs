@@ -2,12 +2,14 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
+
+use super::settling::Tab;
 
 /// The inner service's body, or the text of a rejection.
 ///
@@ -23,22 +25,23 @@ pub struct ResponseBody<B> {
 #[pin_project(project = SourceProjection)]
 #[derive(Debug)]
 enum Source<B> {
-    Inner(#[pin] B),
+    /// The tab is settled when the body has ended or is dropped.
+    Inner(#[pin] B, Option<Box<Tab>>),
     Rejection(Option<Bytes>),
 }
 
 impl<B> ResponseBody<B> {
-    /// The inner service's body, or `None` when this is a rejection.
+    /// The inner service's body, or `None` when this is a rejection. What the request cost is settled now.
     pub fn into_inner(self) -> Option<B> {
         match self.source {
-            Source::Inner(body) => Some(body),
+            Source::Inner(body, _) => Some(body),
             Source::Rejection(_) => None,
         }
     }
 
-    pub(super) const fn inner(body: B) -> Self {
+    pub(super) const fn inner(body: B, tab: Option<Box<Tab>>) -> Self {
         Self {
-            source: Source::Inner(body),
+            source: Source::Inner(body, tab),
         }
     }
 
@@ -62,7 +65,13 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match self.project().source.project() {
-            SourceProjection::Inner(body) => body.poll_frame(context),
+            SourceProjection::Inner(body, tab) => {
+                let frame = ready!(body.poll_frame(context));
+                if !matches!(frame, Some(Ok(_))) {
+                    drop(tab.take());
+                }
+                Poll::Ready(frame)
+            }
             SourceProjection::Rejection(text) => {
                 let frame = text.take().map(|text| Frame::data(B::Data::from(text)));
                 Poll::Ready(frame.map(Ok))
@@ -72,14 +81,14 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Inner(body) => body.is_end_stream(),
+            Source::Inner(body, _) => body.is_end_stream(),
             Source::Rejection(text) => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Inner(body) => body.size_hint(),
+            Source::Inner(body, _) => body.size_hint(),
             Source::Rejection(text) => {
                 SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
             }

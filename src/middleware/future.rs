@@ -10,18 +10,25 @@ use std::{
 
 use http::{Request, Response};
 use pin_project::pin_project;
+use tokio::time::{Sleep, sleep};
 use tower::Service;
 
 use crate::{decision::Decision, error::Error, store::Answer};
 
-use super::{body::ResponseBody, headers::Fields, layer::Shared};
+use super::{
+    body::ResponseBody,
+    headers::Fields,
+    layer::{Admitted, Asking, Charged, Shared},
+    settling::{Tab, start},
+};
 
 /// Decides, then calls the inner service or answers itself.
 ///
 /// # Cancel safety
 ///
 /// Dropped while it decides, the charge may have been made or not; the inner service was not called, and what it had
-/// reserved is given back.
+/// reserved is given back. Dropped while it waits for its turn in a queue, what was charged is given back, the turn itself
+/// if nobody stands behind it.
 #[pin_project]
 pub struct ResponseFuture<S, A, B>
 where
@@ -36,15 +43,22 @@ enum State<S, A, B, F> {
     /// Waits for the store, with the inner service that is ready for the request.
     Deciding {
         answer: Answer<Decision>,
+        charged: Charged,
         /// Boxed: only a store that is awaited comes here, and the in-process path stays small.
         waiting: Option<Box<(S, Request<A>)>>,
         shared: Arc<Shared>,
+    },
+    /// Waits for its turn in a queue.
+    Waiting {
+        turn: Pin<Box<Sleep>>,
+        waiting: Option<Box<(S, Request<A>, Admitted)>>,
     },
     /// Waits for the inner service.
     Calling {
         #[pin]
         future: F,
         fields: Option<Fields>,
+        tab: Option<Box<Tab>>,
     },
     /// Has the answer.
     Rejected {
@@ -57,23 +71,38 @@ where
     S: Service<Request<A>, Response = Response<B>>,
 {
     pub(super) fn deciding(
-        answer: Answer<Decision>,
+        asking: Asking,
         ready: S,
         request: Request<A>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             state: State::Deciding {
-                answer,
+                answer: asking.answer,
+                charged: asking.charged,
                 waiting: Some(Box::new((ready, request))),
                 shared,
             },
         }
     }
 
-    pub(super) fn calling(future: S::Future, fields: Option<Fields>) -> Self {
+    pub(super) fn waiting(ready: S, request: Request<A>, admitted: Admitted) -> Self {
         Self {
-            state: State::Calling { future, fields },
+            state: State::waiting(ready, request, admitted),
+        }
+    }
+
+    pub(super) fn calling(
+        future: S::Future,
+        fields: Option<Fields>,
+        tab: Option<Box<Tab>>,
+    ) -> Self {
+        Self {
+            state: State::Calling {
+                future,
+                fields,
+                tab,
+            },
         }
     }
 
@@ -96,9 +125,10 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                // ## Deciding => (Calling | Rejected)
+                // ## Deciding => (Waiting | Calling | Rejected)
                 StateProjection::Deciding {
                     answer,
+                    charged,
                     waiting,
                     shared,
                 } => {
@@ -106,15 +136,32 @@ where
                     let (ready, request) = *waiting
                         .take()
                         .expect("a future is not polled after it ended");
-                    decided_to(decided, ready, request, shared)
+                    decided_to((decided, charged.take()), ready, request, shared)
+                }
+                // ## Waiting => Calling
+                StateProjection::Waiting { turn, waiting } => {
+                    ready!(turn.as_mut().poll(context));
+                    let (ready, request, admitted) = *waiting
+                        .take()
+                        .expect("a future is not polled after it ended");
+                    called(ready, request, admitted)
                 }
                 // ## Calling => end
-                StateProjection::Calling { future, fields } => {
+                StateProjection::Calling {
+                    future,
+                    fields,
+                    tab,
+                } => {
                     let mut response = ready!(future.poll(context))?;
+                    let mut tab = tab.take();
+                    if let Some(tab) = &mut tab {
+                        tab.answered(&response);
+                    }
                     if let Some(fields) = fields {
                         fields.write(response.headers_mut());
                     }
-                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                    let body = |body| ResponseBody::inner(body, tab);
+                    return Poll::Ready(Ok(response.map(body)));
                 }
                 // ## Rejected => end
                 StateProjection::Rejected { response } => {
@@ -129,24 +176,47 @@ where
     }
 }
 
-/// Calls the ready service, or drops it and answers.
+impl<S, A, B, F> State<S, A, B, F> {
+    fn waiting(ready: S, request: Request<A>, admitted: Admitted) -> Self {
+        Self::Waiting {
+            turn: Box::pin(sleep(admitted.delay.unwrap_or_default())),
+            waiting: Some(Box::new((ready, request, admitted))),
+        }
+    }
+}
+
+/// Calls the ready service, now or when its turn comes, or drops it and answers.
 fn decided_to<S, A, B>(
-    decided: Result<Decision, Error>,
-    mut ready: S,
+    (decided, charged): (Result<Decision, Error>, Charged),
+    ready: S,
     mut request: Request<A>,
-    shared: &Shared,
+    shared: &Arc<Shared>,
 ) -> State<S, A, B, S::Future>
 where
     S: Service<Request<A>, Response = Response<B>>,
 {
-    match shared.admit(decided, &mut request) {
-        Ok(fields) => State::Calling {
-            future: ready.call(request),
-            fields: Some(fields),
-        },
+    match shared.admit(decided, charged, &mut request) {
+        Ok(admitted) if admitted.delay.is_some() => State::waiting(ready, request, admitted),
+        Ok(admitted) => called(ready, request, admitted),
         Err(rejection) => State::Rejected {
             response: Some(shared.reject(rejection)),
         },
+    }
+}
+
+fn called<S, A, B>(
+    mut ready: S,
+    mut request: Request<A>,
+    admitted: Admitted,
+) -> State<S, A, B, S::Future>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+{
+    let tab = start(admitted.tab, &mut request);
+    State::Calling {
+        future: ready.call(request),
+        fields: admitted.fields,
+        tab,
     }
 }
 
@@ -157,6 +227,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Deciding { .. } => "deciding",
+            State::Waiting { .. } => "waiting",
             State::Calling { .. } => "calling",
             State::Rejected { .. } => "rejected",
         };

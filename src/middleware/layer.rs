@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use http::{Request, Response, request::Parts};
@@ -16,8 +17,9 @@ use crate::{
     decision::Decision,
     error::Error,
     limiter::RateLimiter,
-    policy::Charge,
-    store::{Answer, Health},
+    policy::{Charge, OwnedCharge},
+    state::PolicyName,
+    store::{Answer, Health, Receipt},
     telemetry,
 };
 
@@ -27,6 +29,7 @@ use super::{
     rejection::{MakeRejection, Rejection},
     rule::Rule,
     service::RateLimit,
+    settling::{Finished, Tab},
 };
 
 /// Limits the requests to any Tower service.
@@ -87,32 +90,69 @@ pub(crate) struct Shared {
     pub(crate) limiter: RateLimiter,
     pub(crate) rejection: Arc<dyn MakeRejection>,
     pub(crate) writes_headers: bool,
+    /// Whether charges must be remembered until the request has ended.
+    pub(crate) keeps_charges: bool,
+    /// Whether a decision that failed was reported.
     pub(crate) warned: AtomicBool,
+    /// Whether a settlement that failed was reported.
+    pub(crate) unsettled: AtomicBool,
+}
+
+/// A decision that was asked for, with its charges when they must be remembered.
+pub(super) struct Asking {
+    pub(super) answer: Answer<Decision>,
+    pub(super) charged: Charged,
+}
+
+/// What was charged, when it must be remembered.
+pub(super) type Charged = Option<Box<[OwnedCharge]>>;
+
+/// What follows for a request that may go on.
+#[derive(Debug, Default)]
+pub(super) struct Admitted {
+    /// `None` when no rule counted it.
+    pub(super) fields: Option<Fields>,
+    pub(super) tab: Option<Box<Tab>>,
+    /// How long it waits for its turn.
+    pub(super) delay: Option<Duration>,
 }
 
 impl Shared {
     /// Decides on a request by its head. `None` when no rule counts it.
     #[inline]
-    pub(super) fn decide(&self, parts: &Parts) -> Result<Option<Answer<Decision>>, Rejection> {
+    pub(super) fn decide(&self, parts: &Parts) -> Result<Option<Asking>, Rejection> {
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for rule in &self.rules {
             charges.extend(rule.charge(parts)?);
         }
-        Ok((!charges.is_empty()).then(|| self.limiter.check(&charges)))
+        if charges.is_empty() {
+            return Ok(None);
+        }
+        let charged = self
+            .keeps_charges
+            .then(|| charges.iter().map(Charge::to_owned).collect());
+        let answer = self.limiter.check(&charges);
+        Ok(Some(Asking { answer, charged }))
     }
 
-    /// What the answer to a request that may go on will carry; the request is given the decision.
+    /// What follows for a request that may go on; the request is given the decision.
     #[inline]
     pub(super) fn admit<A>(
-        &self,
+        self: &Arc<Self>,
         decided: Result<Decision, Error>,
+        charged: Charged,
         request: &mut Request<A>,
-    ) -> Result<Fields, Rejection> {
+    ) -> Result<Admitted, Rejection> {
         match decided {
             Ok(decision) if decision.is_allowed() => {
-                let fields = self.fields(&decision);
+                let fields = Some(self.fields(&decision));
+                let (mut tab, mut delay) = (None, None);
+                if let Some(charged) = charged {
+                    tab = self.tab(&charged, &decision);
+                    delay = decision.delay();
+                }
                 request.extensions_mut().insert(decision);
-                Ok(fields)
+                Ok(Admitted { fields, tab, delay })
             }
             Ok(decision) => Err(Rejection::denied(decision)),
             Err(error) => Err(self.undecided(error)),
@@ -125,6 +165,30 @@ impl Shared {
             Fields::of(decision)
         } else {
             Fields::default()
+        }
+    }
+
+    fn tab(self: &Arc<Self>, charged: &[OwnedCharge], decision: &Decision) -> Option<Box<Tab>> {
+        let charges: SmallVec<[Charge<'_>; 2]> = charged.iter().map(OwnedCharge::borrow).collect();
+        let receipt = Receipt::of(&charges, decision)?;
+        Some(Tab::open(receipt, self))
+    }
+
+    /// What a request really cost under a policy.
+    pub(super) fn price(&self, policy: &PolicyName, finished: &Finished<'_>) -> u64 {
+        let mut rules = self.rules.iter();
+        let rule = rules.find(|rule| rule.policy().name() == policy);
+        rule.map_or(finished.charged, |rule| rule.price(finished))
+    }
+
+    /// Reports the first settlement that failed.
+    pub(super) fn note_settled(&self, settled: &Result<(), Error>) {
+        if let Err(error) = settled
+            && !self.unsettled.swap(true, Ordering::Relaxed)
+        {
+            telemetry::warn(format_args!(
+                "a request could not be settled, so its charges stand: {error:?}"
+            ));
         }
     }
 

@@ -58,6 +58,7 @@ pub(crate) mod layer;
 mod rejection;
 mod rule;
 mod service;
+mod settling;
 
 pub(crate) use self::rejection::json;
 
@@ -66,3 +67,4 @@ pub use self::future::ResponseFuture;
 pub use self::rejection::{MakeRejection, Reason, Rejection};
 pub use self::rule::{MissingKey, Rule};
 pub use self::service::RateLimit;
+pub use self::settling::{ActualCost, Finished};

@@ -11,13 +11,17 @@ use std::{
 use http::request::Parts;
 
 use crate::{
+    algorithm::Counter,
     extract::KeyExtractor,
     key::Key,
     policy::{Charge, Policy},
     telemetry,
 };
 
-use super::rejection::Rejection;
+use super::{
+    rejection::Rejection,
+    settling::{Finished, Pricing},
+};
 
 /// A policy with the extractor of its key.
 #[derive(Clone)]
@@ -25,8 +29,13 @@ pub struct Rule {
     policy: Policy,
     extractor: Option<Arc<dyn KeyExtractor>>,
     missing: MissingKey,
+    cost: Option<Costing>,
+    pricing: Option<Pricing>,
     warned: Arc<AtomicBool>,
 }
+
+/// Says what a request costs, by its head.
+type Costing = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 
 /// What happens to a request that does not tell whom to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,6 +72,58 @@ impl Rule {
         self
     }
 
+    /// Sets what a request costs, by its head: by method, route, or a header that tells its size.
+    ///
+    /// Default: the policy's [`cost`](Policy::cost). 0 is a peek; a cost above the policy's limit is denied for good.
+    #[must_use]
+    pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Sets what a request really cost, once it is answered; the difference is given back or charged.
+    ///
+    /// Default: what was charged. The closure is asked when the head of the answer is there; or, without a status, when
+    /// there will be none, since the handler panicked or failed or the client went away. It must not panic. The handler's
+    /// own word by [`ActualCost`](super::ActualCost) goes before it. The settlement is sent when the body of the answer
+    /// has ended or was dropped, and delays nobody. Over Redis it needs the Tokio runtime that drops the body.
+    ///
+    /// # Examples
+    ///
+    /// Failures of ours cost nothing:
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, extract::PeerIp, middleware::Finished};
+    ///
+    /// let rule = Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp).settle(
+    ///     |finished: &Finished<'_>| match finished.status {
+    ///         Some(status) if status.is_server_error() => 0,
+    ///         Some(_) => finished.charged,
+    ///         None => 0,
+    ///     },
+    /// );
+    /// ```
+    #[must_use]
+    pub fn settle(mut self, price: impl Fn(&Finished<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.pricing = Some(Arc::new(price));
+        self
+    }
+
+    /// Whether the charges of this rule must be remembered until the request has ended.
+    pub(crate) fn keeps_charges(&self) -> bool {
+        let is_queue =
+            matches!(self.policy.counter(), Counter::Bucket(bucket) if bucket.is_queue());
+        is_queue || self.pricing.is_some()
+    }
+
+    /// What a request really cost.
+    pub(super) fn price(&self, finished: &Finished<'_>) -> u64 {
+        match &self.pricing {
+            Some(price) => price(finished),
+            None => finished.charged,
+        }
+    }
+
     /// The rule's policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
@@ -80,10 +141,14 @@ impl Rule {
             .extractor
             .as_deref()
             .expect("a rule without a key does not pass build()");
-        match extractor.extract(parts) {
-            Some(key) => Ok(Some(self.policy.charge(key))),
-            None => self.charge_unidentified(extractor),
-        }
+        let charge = match extractor.extract(parts) {
+            Some(key) => Some(self.policy.charge(key)),
+            None => self.charge_unidentified(extractor)?,
+        };
+        Ok(match &self.cost {
+            Some(cost) => charge.map(|charge| charge.cost(cost(parts))),
+            None => charge,
+        })
     }
 
     #[cold]
@@ -118,6 +183,8 @@ impl From<Policy> for Rule {
             policy,
             extractor: None,
             missing: MissingKey::default(),
+            cost: None,
+            pricing: None,
             warned: Arc::default(),
         }
     }
@@ -129,6 +196,6 @@ impl fmt::Debug for Rule {
             .field("policy", &self.policy)
             .field("key", &self.extractor.as_deref().map(KeyExtractor::label))
             .field("missing", &self.missing)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -9,9 +9,15 @@ use std::{
 use http::{Request, Response};
 use tower::Service;
 
-use crate::{decision::Decision, error::Error, store::Answer};
+use crate::{decision::Decision, error::Error};
 
-use super::{body::ResponseBody, future::ResponseFuture, layer::Shared, rejection::Rejection};
+use super::{
+    body::ResponseBody,
+    future::ResponseFuture,
+    layer::{Asking, Charged, Shared},
+    rejection::Rejection,
+    settling::start,
+};
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone, Debug)]
@@ -42,17 +48,20 @@ where
     #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let answer = match self.shared.decide(&parts) {
-            Ok(answer) => answer.map(Answer::now_or_later),
+        let asking = match self.shared.decide(&parts) {
+            Ok(asking) => asking,
             Err(rejection) => return self.reject(rejection),
         };
         let request = Request::from_parts(parts, body);
-        match answer {
-            None => ResponseFuture::calling(self.inner.call(request), None),
-            Some(Ok(decided)) => self.go_on(request, decided),
-            Some(Err(answer)) => {
+        let Some(Asking { answer, charged }) = asking else {
+            return ResponseFuture::calling(self.inner.call(request), None, None);
+        };
+        match answer.now_or_later() {
+            Ok(decided) => self.go_on(request, decided, charged),
+            Err(answer) => {
+                let asking = Asking { answer, charged };
                 let shared = Arc::clone(&self.shared);
-                ResponseFuture::deciding(answer, self.take_ready(), request, shared)
+                ResponseFuture::deciding(asking, self.take_ready(), request, shared)
             }
         }
     }
@@ -65,12 +74,19 @@ impl<S: Clone> RateLimit<S> {
         &mut self,
         mut request: Request<A>,
         decided: Result<Decision, Error>,
+        charged: Charged,
     ) -> ResponseFuture<S, A, B>
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
-        match self.shared.admit(decided, &mut request) {
-            Ok(fields) => ResponseFuture::calling(self.inner.call(request), Some(fields)),
+        match self.shared.admit(decided, charged, &mut request) {
+            Ok(admitted) if admitted.delay.is_some() => {
+                ResponseFuture::waiting(self.take_ready(), request, admitted)
+            }
+            Ok(admitted) => {
+                let tab = start(admitted.tab, &mut request);
+                ResponseFuture::calling(self.inner.call(request), admitted.fields, tab)
+            }
             Err(rejection) => self.reject(rejection),
         }
     }

@@ -7,6 +7,7 @@ use crate::{
     algorithm::{Counter, Counting, Form, Opening},
     clock::Timestamp,
     policy::Charge,
+    settlement::{Correction, Settlement},
     state::{PolicyState, Retry, Usage},
 };
 
@@ -51,13 +52,50 @@ impl Argument {
     }
 }
 
-/// Adds a charge as its branch of the script takes it.
-pub(super) fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
-    use Argument::Number;
+/// What puts a charge right, as the script takes it. `None` when it is right.
+pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
+    let charge = settlement.charge();
+    let mut arguments = Arguments::new();
+    let (units, is_refund) = match settlement.correction() {
+        Correction::Charge(units) => (units, false),
+        Correction::Keep => return None,
+        Correction::Refund(units) => (units, true),
+    };
+    if is_refund {
+        let made = Argument::Number(settlement.made().as_micros());
+        let is_queue =
+            matches!(charge.policy().counter(), Counter::Bucket(bucket) if bucket.is_queue());
+        arguments.extend([Argument::mark(if is_queue { b',' } else { b'-' }), made]);
+    } else {
+        arguments.push(Argument::mark(b'+'));
+    }
+    match charge.policy().counter() {
+        // By the time alone: a charge that need not fit need not lie on the lattice either.
+        Counter::Bucket(bucket) => arguments.extend([
+            Argument::tag(b'w', bucket.shape().to_be_bytes()),
+            Argument::Number(match is_refund {
+                true => bucket.micros_down(units),
+                false => bucket.micros_up(units),
+            }),
+            Argument::Number(bucket.span()),
+        ]),
+        _ => push(&mut arguments, &charge.cost(units)),
+    }
+    Some(arguments)
+}
 
+/// Adds a charge that is to be decided on.
+pub(super) fn ask(arguments: &mut Arguments, charge: &Charge<'_>) {
     if charge.policy().counts_denied() {
         arguments.push(Argument::mark(b'!'));
     }
+    push(arguments, charge);
+}
+
+/// Adds a charge as its branch of the script takes it.
+fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
+    use Argument::Number;
+
     // More than any limit, and still a whole number to the script.
     let cost = charge.units().min(1 << 52);
     match charge.policy().counter() {
@@ -142,8 +180,15 @@ pub(super) struct Told {
 /// Reads what was told of a charge.
 pub(super) fn read(charge: &Charge<'_>, told: &Told, now: Timestamp) -> PolicyState {
     let [first, second, third] = told.numbers;
+    let mut turn = now;
     let (usage, retry) = match charge.policy().counter() {
-        Counter::Bucket(bucket) => standing(bucket, &bucket.state(first), charge, now),
+        Counter::Bucket(bucket) => {
+            let state = bucket.state(first);
+            if told.has_room && charge.units() > 0 {
+                turn = bucket.turn(&state, now);
+            }
+            standing(bucket, &state, charge, now)
+        }
         Counter::FixedWindow(window) => {
             standing(window, &window.state(first / 1_000, second), charge, now)
         }
@@ -162,7 +207,7 @@ pub(super) fn read(charge: &Charge<'_>, told: &Told, now: Timestamp) -> PolicySt
         }
     };
     let retry = if told.has_room { Retry::Now } else { retry };
-    PolicyState::counted(*charge.policy().name(), usage, retry)
+    PolicyState::counted(*charge.policy().name(), usage, retry).turn(turn)
 }
 
 fn standing<C: Counting>(

@@ -11,7 +11,7 @@ use crate::{
     key::Key,
     policy::{Charge, OwnedCharge, Policy},
     state::CountedBy,
-    store::{Answer, Store},
+    store::{Answer, Receipt, Store},
 };
 
 use super::{builder::RedisStoreBuilder, shared::Shared, wire::Group, worker};
@@ -65,6 +65,24 @@ impl Store for RedisStore {
         Answer::later(async move {
             let verdict = worker::ask(&shared, group).await?;
             verdict.into_decision(&charges)
+        })
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        if let Err(error) = self.check() {
+            return Answer::ready(Err(error));
+        }
+        let shared = Arc::clone(&self.shared);
+        Answer::later(async move {
+            let settlements = receipt.settlements().iter();
+            let groups = settlements.filter_map(|one| Group::settle(&shared.keyspace, one));
+            let mut settled = Ok(());
+            // Each goes with whatever else waits, and one that fails does not keep the others from being put right.
+            for group in groups {
+                let asked = worker::ask(&shared, group).await;
+                settled = settled.and(asked.map(drop));
+            }
+            settled
         })
     }
 

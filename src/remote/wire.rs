@@ -8,6 +8,7 @@ use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
     policy::{Charge, OwnedCharge},
+    settlement::Settlement,
     state::CountedBy,
 };
 
@@ -33,13 +34,23 @@ impl Group {
             arguments.extend([Argument::mark(b'*'), Argument::Number(charges.len() as u64)]);
         }
         for charge in charges {
-            form::push(&mut arguments, charge);
+            form::ask(&mut arguments, charge);
         }
         Self {
             keys: charges.iter().map(|charge| keyspace.of(charge)).collect(),
             arguments,
             tells: charges.iter().map(form::tells).collect(),
         }
+    }
+
+    /// What puts a charge right; `None` when it is right.
+    pub(super) fn settle(keyspace: &Keyspace, settlement: &Settlement) -> Option<Self> {
+        let charge = settlement.charge();
+        Some(Self {
+            keys: SmallVec::from_iter([keyspace.of(&charge)]),
+            arguments: form::correct(settlement)?,
+            tells: SmallVec::from_iter([form::tells(&charge)]),
+        })
     }
 
     /// A charge that is always admitted and writes a key of our own: it succeeds only where decisions would.

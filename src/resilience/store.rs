@@ -18,7 +18,7 @@ use crate::{
     key::Key,
     policy::{Charge, OwnedCharge, Policy},
     state::CountedBy,
-    store::{Answer, Health, Store},
+    store::{Answer, Health, Receipt, Store},
     telemetry,
 };
 
@@ -93,6 +93,21 @@ impl Store for ResilientStore {
                 Ok(shared.decide_without(&charges))
             })
         })
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        let shared = Arc::clone(&self.shared);
+        if receipt.counted_by() == CountedBy::Local {
+            return shared.local.settle(receipt);
+        }
+        if shared.breaker.is_open() {
+            return Answer::ready(Err(Error::new(
+                ErrorKind::Unavailable,
+                "the shared store is away: what it charged stands",
+            )));
+        }
+        let answer = shared.primary.settle(receipt);
+        Answer::later(async move { shared.bounded(answer).await })
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {

@@ -1,0 +1,118 @@
+//! What a request really cost, told after it was admitted.
+
+use crate::{
+    clock::Timestamp,
+    decision::Decision,
+    policy::{Charge, OwnedCharge, Policy},
+    state::{CountedBy, Outcome, PolicyState},
+};
+
+/// A charge that was made, with what it really cost.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    charge: OwnedCharge,
+    made: Timestamp,
+    actual: u64,
+}
+
+/// How a charge is put right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Correction {
+    /// It cost more: charge so many units, whether they fit or not.
+    Charge(u64),
+    /// It cost what was charged.
+    Keep,
+    /// It cost less: give so many units back.
+    Refund(u64),
+}
+
+impl Settlement {
+    /// The charge that led to this state, at its full cost until the receipt is priced.
+    ///
+    /// `None` when nothing was charged: it was a peek, it was denied, or nobody could count.
+    #[must_use]
+    pub fn of(charge: &Charge<'_>, state: &PolicyState) -> Option<Self> {
+        let usage = state.usage()?;
+        (state.outcome() == Outcome::Allow && charge.units() > 0).then(|| Self {
+            charge: charge.to_owned(),
+            made: usage.reset_at,
+            actual: charge.units(),
+        })
+    }
+
+    /// The charge that was made.
+    #[must_use]
+    pub fn charge(&self) -> Charge<'_> {
+        self.charge.borrow()
+    }
+
+    /// When everything was to be back after the charge: by it the state tells what the charge still weighs.
+    #[must_use]
+    pub fn made(&self) -> Timestamp {
+        self.made
+    }
+
+    /// What is to be put right.
+    #[must_use]
+    pub fn correction(&self) -> Correction {
+        let charged = self.charge().units();
+        match self.actual.checked_sub(charged) {
+            Some(0) => Correction::Keep,
+            Some(more) => Correction::Charge(more),
+            None => Correction::Refund(charged - self.actual),
+        }
+    }
+}
+
+// === Receipt ===
+
+/// What a decision charged, to be settled once.
+///
+/// Not `Clone`: settling consumes it, so that nothing is given back twice. Dropped unsettled, the charges stand.
+#[derive(Debug)]
+#[must_use = "a receipt that is not settled leaves the charges as they are"]
+pub struct Receipt {
+    settlements: Vec<Settlement>,
+    counted_by: CountedBy,
+}
+
+impl Receipt {
+    /// The receipt of a decision on these charges. `None` when it charged nothing.
+    #[must_use]
+    pub fn of(charges: &[Charge<'_>], decision: &Decision) -> Option<Self> {
+        if !decision.is_allowed() {
+            return None;
+        }
+        let made = charges.iter().zip(decision.states());
+        let settlements: Vec<_> = made
+            .filter_map(|(charge, state)| Settlement::of(charge, state))
+            .collect();
+        (!settlements.is_empty()).then_some(Self {
+            settlements,
+            counted_by: decision.counted_by(),
+        })
+    }
+
+    /// Sets what the request really cost under each policy: a function of the policy and of what was charged.
+    pub fn price(mut self, mut actual: impl FnMut(&Policy, u64) -> u64) -> Self {
+        for settlement in &mut self.settlements {
+            let charge = settlement.charge();
+            let units = actual(charge.policy(), charge.units());
+            settlement.actual = units;
+        }
+        self
+    }
+
+    /// Who counted the charges, and so is to put them right.
+    #[must_use]
+    pub fn counted_by(&self) -> CountedBy {
+        self.counted_by
+    }
+
+    /// The charges.
+    #[must_use]
+    pub fn settlements(&self) -> &[Settlement] {
+        &self.settlements
+    }
+}
