@@ -18,6 +18,7 @@ mod choice;
 mod counter;
 mod counting;
 mod fixed_window;
+mod rate;
 mod share;
 mod sliding_log;
 mod sliding_window;

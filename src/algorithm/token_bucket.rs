@@ -32,14 +32,12 @@ use crate::{
     state::{Retry, Usage},
 };
 
-use super::{choice::Queue, counting::Counting, share::share};
+use super::{choice::Queue, counting::Counting, rate::Rate, share::share};
 
 /// A quota made ready for counting as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// Units that come back in each `micros`, in lowest terms.
-    units: u64,
-    micros: u64,
+    rate: Rate,
     capacity: u64,
     /// How far ahead of now the TAT may lie: the time in which the whole capacity comes back.
     span: u64,
@@ -75,18 +73,17 @@ impl TokenBucket {
         if quota.period().as_micros() / u128::from(quota.count()) > u128::from(LONGEST_INTERVAL) {
             return refuse("quota below one in 366 days: shorten the period");
         }
-        let (units, micros) = rate(quota);
+        let rate = Rate::of(quota);
         let bucket = Self {
-            units,
-            micros,
+            rate,
             capacity: quota.capacity(),
             span: 0,
             depth: 0,
             shape: 0,
         };
         // A TAT between lattice points can lose up to a microsecond against them while the burst is taken unit by unit.
-        let slack = u64::from(units > 1);
-        match bucket
+        let slack = u64::from(!rate.is_whole());
+        match rate
             .at_checked(quota.capacity())
             .and_then(|span| span.checked_add(slack))
         {
@@ -146,8 +143,10 @@ impl TokenBucket {
     /// A bucket that admits nothing: what an unusable quota counts as until `build()` reports it.
     pub(crate) const fn closed() -> Self {
         Self {
-            units: 1,
-            micros: 1,
+            rate: Rate {
+                units: 1,
+                micros: 1,
+            },
             capacity: 0,
             span: 0,
             depth: 0,
@@ -186,83 +185,33 @@ impl TokenBucket {
         now + share(old.min(state.tat - now), self.span, old)
     }
 
-    /// How the Lua twin is to be told to judge a charge of `cost`.
-    #[must_use]
-    #[inline]
-    pub fn form(&self, cost: u64) -> Form {
-        let affordable = cost <= self.capacity;
-        if self.units == 1 {
-            return Form::Whole {
-                increment: affordable.then(|| cost * self.micros),
-            };
-        }
-        Form::Lattice {
-            cost: affordable.then_some(cost),
-            units: self.units,
-            micros: self.micros,
-        }
-    }
-
     /// The time in which so many units come back, rounded up, at most 17 years.
     #[must_use]
     pub fn micros_up(&self, units: u64) -> u64 {
-        let rest = (units % self.units * self.micros).div_ceil(self.units);
-        self.micros_whole(units)
-            .saturating_add(rest)
-            .min(LONGEST_SPAN / 2)
+        self.rate.up(units).min(LONGEST_SPAN / 2)
     }
 
     /// The time in which so many units come back, rounded down, at most 17 years.
     #[must_use]
     pub fn micros_down(&self, units: u64) -> u64 {
-        let rest = units % self.units * self.micros / self.units;
-        self.micros_whole(units)
-            .saturating_add(rest)
-            .min(LONGEST_SPAN / 2)
+        self.rate.down(units).min(LONGEST_SPAN / 2)
     }
 
-    fn micros_whole(&self, units: u64) -> u64 {
-        (units / self.units).saturating_mul(self.micros)
-    }
-
-    /// The TAT `cost` units on.
+    /// How the Lua twin is to be told to judge a charge of `cost`.
+    #[must_use]
     #[inline]
-    fn moved(&self, tat: u64, cost: u64) -> u64 {
-        if self.units == 1 {
-            return tat + cost * self.micros;
+    pub fn form(&self, cost: u64) -> Form {
+        let affordable = cost <= self.capacity;
+        if self.rate.is_whole() {
+            return Form::Whole {
+                increment: affordable.then(|| cost * self.rate.micros),
+            };
         }
-        let point = self.point(tat % self.micros);
-        tat + self.at(point + cost) - self.at(point)
-    }
-
-    /// The most units that move the TAT by at most `room`.
-    #[inline]
-    fn fitting(&self, tat: u64, room: u64) -> u64 {
-        if self.units == 1 {
-            return room / self.micros;
+        Form::Lattice {
+            cost: affordable.then_some(cost),
+            units: self.rate.units,
+            micros: self.rate.micros,
         }
-        let point = self.point(tat % self.micros);
-        self.point(self.at(point) + room) - point
-    }
-
-    /// The last lattice point at or before `micros` after point 0: `floor(micros * rate)`.
-    #[inline]
-    fn point(&self, micros: u64) -> u64 {
-        let (periods, rest) = (micros / self.micros, micros % self.micros);
-        periods * self.units + rest * self.units / self.micros
-    }
-
-    /// Where lattice point `point` lies: `ceil(point / rate)` after point 0.
-    #[inline]
-    fn at(&self, point: u64) -> u64 {
-        let (periods, rest) = (point / self.units, point % self.units);
-        periods * self.micros + (rest * self.micros).div_ceil(self.units)
-    }
-
-    fn at_checked(&self, point: u64) -> Option<u64> {
-        let (periods, rest) = (point / self.units, point % self.units);
-        let whole = periods.checked_mul(self.micros)?;
-        whole.checked_add((rest * self.micros).div_ceil(self.units))
     }
 }
 
@@ -303,7 +252,7 @@ impl Counting for TokenBucket {
         let from = self.tat(*state, now).max(now.as_micros());
         let full = from.max(now.as_micros() + self.span);
         *state = self.state(match cost <= self.capacity {
-            true => self.moved(from, cost).min(full),
+            true => self.rate.moved(from, cost).min(full),
             false => full,
         });
     }
@@ -331,7 +280,7 @@ impl Counting for TokenBucket {
     fn usage(&self, state: &BucketState, now: Timestamp) -> Usage {
         let from = self.tat(*state, now).max(now.as_micros());
         let room = (now.as_micros() + self.span).checked_sub(from);
-        let remaining = room.map_or(0, |room| self.fitting(from, room).min(self.capacity));
+        let remaining = room.map_or(0, |room| self.rate.fitting(from, room).min(self.capacity));
         Usage::new(self.capacity, remaining, Timestamp::from_micros(from))
     }
 
@@ -339,7 +288,9 @@ impl Counting for TokenBucket {
         if cost > self.capacity {
             return Retry::Never;
         }
-        let moved = self.moved(self.tat(*state, now).max(now.as_micros()), cost);
+        let moved = self
+            .rate
+            .moved(self.tat(*state, now).max(now.as_micros()), cost);
         Retry::At(Timestamp::from_micros(moved.saturating_sub(self.span)).max(now))
     }
 
@@ -379,7 +330,7 @@ impl TokenBucket {
         if cost > self.capacity {
             return None;
         }
-        let moved = self.moved(tat.max(now.as_micros()), cost);
+        let moved = self.rate.moved(tat.max(now.as_micros()), cost);
         (moved - now.as_micros() <= self.span).then_some(moved)
     }
 }
@@ -443,41 +394,6 @@ pub enum Form {
     },
 }
 
-/// The quota's rate as units per microseconds in lowest terms, for a quota between the slowest and the fastest.
-fn rate(quota: Quota) -> (u64, u64) {
-    // Nanoseconds make periods such as 1.5 us exact; both factors fit in 128 bits.
-    let units = u128::from(quota.count()) * 1_000;
-    let micros = quota.period().as_nanos();
-    let divisor = greatest_common_divisor(units, micros);
-    let (units, micros) = (units / divisor, micros / divisor);
-    let is_exact = units
-        .checked_mul(micros)
-        .is_some_and(|product| product < EXACT);
-    if is_exact {
-        return (narrow(units), narrow(micros));
-    }
-    // Too long for exact doubles: as many units as keep the product below 2^52, their time rounded up, so that the
-    // rate is never above the one asked for.
-    let fewer = (EXACT * units / micros).isqrt().saturating_sub(1).max(1);
-    let longer = (fewer * (micros / units)) + (fewer * (micros % units)).div_ceil(units);
-    let divisor = greatest_common_divisor(fewer, longer);
-    (narrow(fewer / divisor), narrow(longer / divisor))
-}
-
-/// Both terms of a rate are below 2^52: their product is, and neither is 0.
-fn narrow(term: u128) -> u64 {
-    u64::try_from(term).expect("a term below 2^52")
-}
-
-fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
-/// Products below this leave room for one more addition in a double's 53 bits.
-const EXACT: u128 = 1 << 52;
 const LONGEST_INTERVAL: u64 = 366 * 86_400 * 1_000_000;
 const LONGEST_SPAN: u64 = 1 << 50;
 const MANTISSA: u32 = 26;
