@@ -7,6 +7,7 @@
 --         '!'  an attempt that is denied counts too, at most until nothing is left
 --         '+'  the charge is made whether it fits or not
 --         '-'  and when all was to be back in us: the charge is taken back from what it still weighs
+--         '/'  the lease of the charge's slots begins anew
 --         ','  and the same: the charge is taken back from a queue if nobody stands behind it
 -- Reply integers: the time it was decided at in us, then per group: 1 (all admitted), 0 (not all) or 2 (a value under
 --       one of its keys is none of tollgate's, so nothing was decided), and per charge 1 or 0 (it had room by itself)
@@ -66,9 +67,9 @@ while at <= last do
     key = key + 1
     local tag = ARGV[at]
     local kind = byte(tag)
-    local is_stern, is_forced, is_last, made
+    local is_stern, is_forced, is_last, is_renewal, made
     if kind < 48 then
-      is_stern, is_forced = kind == 33, kind == 43
+      is_stern, is_forced, is_renewal = kind == 33, kind == 43, kind == 47
       if kind == 45 or kind == 44 then
         is_last = kind == 44
         made = tonumber(ARGV[at + 1])

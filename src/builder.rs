@@ -237,7 +237,6 @@ impl RateLimitLayerBuilder {
             rejection: self.rejection,
             writes_headers: self.writes_headers,
             warned: AtomicBool::new(false),
-            unsettled: AtomicBool::new(false),
         }))
     }
 

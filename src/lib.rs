@@ -42,6 +42,7 @@ pub mod clock;
 mod decision;
 mod error;
 pub mod extract;
+mod holding;
 mod key;
 mod limiter;
 pub mod memory;

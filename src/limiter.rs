@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
+    holding::{Hold, Keeper},
     key::Key,
     policy::{Charge, Policy},
     store::{Answer, Health, Receipt, Store},
@@ -44,6 +45,7 @@ pub struct RateLimiter {
     store: Arc<dyn Store>,
     /// The policies of all layers on this limiter: one name must mean one quota.
     known: Arc<Mutex<Vec<Policy>>>,
+    keeper: Arc<Keeper>,
 }
 
 impl RateLimiter {
@@ -118,6 +120,33 @@ impl RateLimiter {
         self.store.settle(receipt)
     }
 
+    /// Holds what a decision charged until the request has ended, which is when the answer is dropped or settled.
+    ///
+    /// For policies on [concurrency](Policy::concurrency): slots that are not held come back by their lease in Redis, and
+    /// never in process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, Policy, RateLimiter, store::Receipt};
+    ///
+    /// # async fn example() -> Result<(), tollgate::Error> {
+    /// let uploads = Policy::concurrency("uploads", 4);
+    /// let limiter = RateLimiter::builder().policy(uploads.clone()).build()?;
+    /// let charges = [uploads.charge(Key::new("ada"))];
+    /// let decision = limiter.check(&charges).await?;
+    /// if let Some(receipt) = Receipt::of(&charges, &decision) {
+    ///     let slot = limiter.hold(receipt);
+    ///     // ... the upload
+    ///     drop(slot);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hold(&self, receipt: Receipt) -> Hold {
+        Hold::new(receipt, &self.keeper)
+    }
+
     /// Forgets what `key` has used of `policy`.
     ///
     /// # Errors
@@ -159,7 +188,13 @@ impl RateLimiter {
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
         let known = Arc::default();
-        Self { store, known }.for_policies(policies)
+        let keeper = Arc::new(Keeper::new(Arc::clone(&store)));
+        let limiter = Self {
+            store,
+            known,
+            keeper,
+        };
+        limiter.for_policies(policies)
     }
 }
 

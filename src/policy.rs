@@ -1,5 +1,14 @@
 //! A named quota with all that a store must know to count it.
 
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
 use crate::{
     algorithm::{Algorithm, Counter},
     error::{Error, ErrorKind},
@@ -61,6 +70,16 @@ impl Policy {
             uncountable: None,
         };
         policy.algorithm(Algorithm::default())
+    }
+
+    /// A policy on how many requests are in flight: a slot is taken until the body of the answer has ended.
+    ///
+    /// In Redis a slot has a lease of 30 seconds, which its holder renews; [`algorithm`](Self::algorithm) with
+    /// [`Algorithm::Concurrency`] sets another.
+    #[must_use]
+    pub fn concurrency(name: impl AsRef<str>, limit: u64) -> Self {
+        let lease = Duration::from_secs(30);
+        Self::new(name, Quota::in_flight(limit)).algorithm(Algorithm::Concurrency { lease })
     }
 
     /// Sets how the quota is counted.
@@ -146,10 +165,15 @@ impl Policy {
     #[must_use]
     #[inline]
     pub fn charge(&self, key: Key) -> Charge<'_> {
+        let ticket = match self.counter {
+            Counter::Slots(_) => ticket(),
+            _ => 0,
+        };
         Charge {
             policy: self,
             key,
             cost: self.cost,
+            ticket,
         }
     }
 
@@ -178,6 +202,15 @@ impl Policy {
             return Err(Error::new(
                 fault.kind(),
                 format!("policy {:?}: {fault}", self.name),
+            ));
+        }
+        if self.counts_denied && matches!(self.counter, Counter::Slots(_)) {
+            return Err(Error::new(
+                ErrorKind::InvalidPolicy,
+                format!(
+                    "policy {:?}: a denied request is not in flight, so it cannot be counted: take count_denied() away",
+                    self.name
+                ),
             ));
         }
         let limit = self.counter.limit();
@@ -217,6 +250,7 @@ pub struct Charge<'a> {
     policy: &'a Policy,
     key: Key,
     cost: u64,
+    ticket: u64,
 }
 
 impl<'a> Charge<'a> {
@@ -250,6 +284,13 @@ impl<'a> Charge<'a> {
         self.cost
     }
 
+    /// What tells the slots that this charge takes from those of others; 0 when it takes none.
+    #[must_use]
+    #[inline]
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
     /// A copy that can outlive the call, for answers that come later.
     #[must_use]
     pub fn to_owned(&self) -> OwnedCharge {
@@ -257,6 +298,7 @@ impl<'a> Charge<'a> {
             policy: self.policy.clone(),
             key: self.key,
             cost: self.cost,
+            ticket: self.ticket,
         }
     }
 }
@@ -269,6 +311,7 @@ pub struct OwnedCharge {
     policy: Policy,
     key: Key,
     cost: u64,
+    ticket: u64,
 }
 
 impl OwnedCharge {
@@ -279,6 +322,14 @@ impl OwnedCharge {
             policy: &self.policy,
             key: self.key,
             cost: self.cost,
+            ticket: self.ticket,
         }
     }
+}
+
+/// A number that no other charge of the fleet has, but for one chance in 2^64 per pair.
+fn ticket() -> u64 {
+    static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    SEED.hash_one(NEXT.fetch_add(1, Ordering::Relaxed)).max(1)
 }

@@ -29,6 +29,12 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// `count` requests at once, for [`Algorithm::Concurrency`](crate::algorithm::Algorithm::Concurrency).
+    #[must_use]
+    pub const fn in_flight(count: u64) -> Self {
+        Self::new(count, Duration::ZERO)
+    }
+
     /// `count` units in every `period`.
     #[must_use]
     pub const fn new(count: u64, period: Duration) -> Self {

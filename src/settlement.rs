@@ -1,6 +1,7 @@
 //! What a request really cost, told after it was admitted.
 
 use crate::{
+    algorithm::Counter,
     clock::Timestamp,
     decision::Decision,
     policy::{Charge, OwnedCharge, Policy},
@@ -25,6 +26,8 @@ pub enum Correction {
     Keep,
     /// It cost less: give so many units back.
     Refund(u64),
+    /// It is no longer in flight: free its slots, whatever it cost.
+    Release,
 }
 
 impl Settlement {
@@ -56,6 +59,9 @@ impl Settlement {
     /// What is to be put right.
     #[must_use]
     pub fn correction(&self) -> Correction {
+        if let Counter::Slots(_) = self.charge().policy().counter() {
+            return Correction::Release;
+        }
         let charged = self.charge().units();
         match self.actual.checked_sub(charged) {
             Some(0) => Correction::Keep,

@@ -50,6 +50,16 @@ pub trait Store: Debug + Send + Sync + 'static {
         )))
     }
 
+    /// Lets the leases of slots that charges took begin anew. A store without leases need not do anything.
+    ///
+    /// # Errors
+    ///
+    /// What the store could not do; the caller tries again before the leases end.
+    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+        let _ = charges;
+        Answer::ready(Ok(()))
+    }
+
     /// Makes sure that the store could decide now. A store that is always there need not say more.
     fn probe(&self) -> Answer<()> {
         Answer::ready(Ok(()))

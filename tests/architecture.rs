@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 22] = [
+const FLOORS: [(&str, u8); 23] = [
     ("clock", 0),
     ("decision", 0),
     ("error", 0),
@@ -24,6 +24,7 @@ const FLOORS: [(&str, u8); 22] = [
     ("settlement", 1),
     ("store", 2),
     ("extract", 3),
+    ("holding", 3),
     ("memory", 3),
     ("remote", 3),
     ("resilience", 3),

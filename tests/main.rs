@@ -10,6 +10,7 @@
 
 mod architecture;
 mod bad_input;
+mod concurrency;
 mod conformance;
 mod differential;
 mod extractors;

@@ -20,6 +20,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
+    /// How many requests are in flight: a slot is taken until the body of the answer has ended. The quota is a number
+    /// [in flight](crate::Quota::in_flight).
+    Concurrency {
+        /// How long the slots of a process that died stay taken in Redis: 100 ms to a day. Who holds one renews it three
+        /// times as often.
+        lease: Duration,
+    },
     /// One counter that starts from 0 with each window. Cheap to explain, but up to twice the quota passes in a short
     /// time around the moment when one window ends and the next begins.
     FixedWindow(Opening),
@@ -42,6 +49,7 @@ impl Algorithm {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Concurrency { .. } => "concurrency",
             Self::FixedWindow(_) => "fixed_window",
             Self::LeakyBucket => "leaky_bucket",
             Self::LeakyQueue(_) => "leaky_queue",

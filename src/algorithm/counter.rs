@@ -4,7 +4,7 @@ use crate::{error::Error, quota::Quota};
 
 use super::{
     choice::Algorithm, fixed_window::FixedWindow, sliding_log::SlidingLog,
-    sliding_window::SlidingWindow, token_bucket::TokenBucket,
+    sliding_window::SlidingWindow, slots::Slots, token_bucket::TokenBucket,
 };
 
 /// A quota made ready for counting by its algorithm.
@@ -19,6 +19,8 @@ pub enum Counter {
     SlidingLog(SlidingLog),
     /// Sliding window counter.
     SlidingWindow(SlidingWindow),
+    /// Concurrency.
+    Slots(Slots),
 }
 
 impl Counter {
@@ -29,6 +31,7 @@ impl Counter {
     /// [`InvalidQuota`](crate::ErrorKind::InvalidQuota) when the algorithm cannot count it, with what to do.
     pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, Error> {
         Ok(match algorithm {
+            Algorithm::Concurrency { lease } => Self::Slots(Slots::new(quota, lease)?),
             Algorithm::FixedWindow(opening) => Self::FixedWindow(FixedWindow::new(quota, opening)?),
             Algorithm::LeakyBucket => Self::Bucket(TokenBucket::leaky(quota)?),
             Algorithm::LeakyQueue(queue) => Self::Bucket(TokenBucket::queue(quota, queue)?),
@@ -46,6 +49,7 @@ impl Counter {
             Self::FixedWindow(window) => window.limit(),
             Self::SlidingLog(log) => log.limit(),
             Self::SlidingWindow(window) => window.limit(),
+            Self::Slots(slots) => slots.limit(),
         }
     }
 

@@ -22,6 +22,7 @@ mod rate;
 mod share;
 mod sliding_log;
 mod sliding_window;
+mod slots;
 mod token_bucket;
 mod window;
 
@@ -31,4 +32,5 @@ pub use self::counting::Counting;
 pub use self::fixed_window::{FixedWindow, WindowState};
 pub use self::sliding_log::{LogState, SlidingLog};
 pub use self::sliding_window::{SlidingState, SlidingWindow};
+pub use self::slots::{SlotState, Slots};
 pub use self::token_bucket::{BucketState, Form, TokenBucket};

@@ -10,7 +10,7 @@ use crate::{key::Key, name::PolicyName};
 /// 96 bits that stand for one policy and key; never zero, which marks an empty slot.
 ///
 /// In words of 32 bits, so that it takes no padding beside a state of the same alignment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint {
     words: [u32; 3],
 }

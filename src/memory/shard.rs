@@ -1,11 +1,20 @@
 //! One lock's worth of keys.
 
-use crate::algorithm::{
-    BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow,
-    TokenBucket, WindowState,
+use std::collections::HashMap;
+
+use crate::{
+    algorithm::{
+        BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow,
+        SlotState, Slots, TokenBucket, WindowState,
+    },
+    clock::Timestamp,
 };
 
-use super::{fingerprint::Fingerprint, shelf::Shelf, table::Held};
+use super::{
+    fingerprint::Fingerprint,
+    shelf::{Asked, Kept, Shelf},
+    table::Held,
+};
 
 /// The keys of one shard, by what is remembered of them: a plain bucket shall not pay for the length of a log.
 #[derive(Debug)]
@@ -14,6 +23,9 @@ pub(super) struct Shard {
     logs: Shelf<LogState>,
     slides: Shelf<SlidingState>,
     windows: Shelf<WindowState>,
+    /// What is in flight: a key is here only as long as something of it is.
+    slots: HashMap<Fingerprint, SlotState>,
+    max_slots: usize,
 }
 
 impl Shard {
@@ -24,6 +36,8 @@ impl Shard {
             logs: Shelf::new(max_slots),
             slides: Shelf::new(max_slots),
             windows: Shelf::new(max_slots),
+            slots: HashMap::new(),
+            max_slots,
         }
     }
 
@@ -33,21 +47,39 @@ impl Shard {
         self.logs.reset(fingerprint);
         self.slides.reset(fingerprint);
         self.windows.reset(fingerprint);
+        self.slots.remove(&fingerprint);
     }
 
     pub(super) fn keys(&self) -> usize {
-        self.buckets.keys() + self.logs.keys() + self.slides.keys() + self.windows.keys()
+        self.buckets.keys()
+            + self.logs.keys()
+            + self.slides.keys()
+            + self.windows.keys()
+            + self.slots.len()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.buckets.bytes() + self.logs.bytes() + self.slides.bytes() + self.windows.bytes()
+        self.buckets.bytes()
+            + self.logs.bytes()
+            + self.slides.bytes()
+            + self.windows.bytes()
+            + self.slots.capacity() * size_of::<(Fingerprint, SlotState)>()
     }
 }
 
-/// A way of counting that a shard has a shelf for.
-pub(super) trait Shelved: Counting<State: Held> {
-    /// Its shelf.
-    fn shelf(shard: &mut Shard) -> &mut Shelf<Self::State>;
+/// A way of counting that a shard has a place for.
+pub(super) trait Shelved: Counting {
+    /// Lets `change` at the state of a key; it answers, and says whether it changed anything.
+    fn update<R>(
+        &self,
+        shard: &mut Shard,
+        asked: &Asked<impl Fn() -> u64>,
+        now: Timestamp,
+        change: impl FnOnce(&mut Self::State) -> (R, bool),
+    ) -> (R, Kept);
+
+    /// Whether a key has no slot and would be counted in a shared state.
+    fn is_pooled(&self, shard: &Shard, asked: &Asked<impl Fn() -> u64>, now: Timestamp) -> bool;
 }
 
 macro_rules! shelved {
@@ -61,11 +93,54 @@ macro_rules! shelved {
 
         impl Shelved for $counter {
             #[inline]
-            fn shelf(shard: &mut Shard) -> &mut Shelf<$state> {
-                &mut shard.$shelf
+            fn update<R>(
+                &self,
+                shard: &mut Shard,
+                asked: &Asked<impl Fn() -> u64>,
+                now: Timestamp,
+                change: impl FnOnce(&mut $state) -> (R, bool),
+            ) -> (R, Kept) {
+                shard.$shelf.update(self, asked, now, change)
+            }
+
+            fn is_pooled(
+                &self,
+                shard: &Shard,
+                asked: &Asked<impl Fn() -> u64>,
+                now: Timestamp,
+            ) -> bool {
+                shard.$shelf.is_pooled(asked, now)
             }
         })*
     };
+}
+
+impl Shelved for Slots {
+    fn update<R>(
+        &self,
+        shard: &mut Shard,
+        asked: &Asked<impl Fn() -> u64>,
+        now: Timestamp,
+        change: impl FnOnce(&mut SlotState) -> (R, bool),
+    ) -> (R, Kept) {
+        let held = shard.slots.get(&asked.fingerprint).copied();
+        // Newcomers cannot share a state as elsewhere: nobody could tell whose slot is given back. They are turned away.
+        let mut state = match held {
+            None if shard.slots.len() >= shard.max_slots => self.spent(now),
+            held => held.unwrap_or_default(),
+        };
+        let (answer, changed) = change(&mut state);
+        if state == SlotState::default() {
+            shard.slots.remove(&asked.fingerprint);
+        } else if changed || held.is_some() {
+            shard.slots.insert(asked.fingerprint, state);
+        }
+        (answer, Kept::ToldApart)
+    }
+
+    fn is_pooled(&self, _: &Shard, _: &Asked<impl Fn() -> u64>, _: Timestamp) -> bool {
+        false
+    }
 }
 
 shelved! {

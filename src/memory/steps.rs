@@ -21,6 +21,7 @@ macro_rules! counted {
             Counter::FixedWindow($counter) => $body,
             Counter::SlidingLog($counter) => $body,
             Counter::SlidingWindow($counter) => $body,
+            Counter::Slots($counter) => $body,
         }
     };
 }
@@ -45,7 +46,7 @@ fn take_by<C: Shelved>(
     now: Timestamp,
 ) -> (PolicyState, Kept) {
     let cost = charge.units();
-    C::shelf(shard).update(counter, asked, now, |state| {
+    counter.update(shard, asked, now, |state| {
         if cost > 0 {
             counter.adopt(state, now);
         }
@@ -68,8 +69,7 @@ pub(super) fn look(
     now: Timestamp,
 ) -> Look {
     counted!(charge, counter => {
-        let shelf = shelf_of(counter, shard);
-        let pool = shelf.is_pooled(asked, now).then(|| (index, *charge.policy().name()));
+        let pool = counter.is_pooled(shard, asked, now).then(|| (index, *charge.policy().name()));
         let cost = match charge.units() {
             0 => 0,
             // Newcomers of one policy that share a state also share what this decision takes of it.
@@ -78,7 +78,7 @@ pub(super) fn look(
                 .filter(|other| pool.is_some() && other.pool == pool)
                 .fold(units, |sum, other| sum.saturating_add(other.units)),
         };
-        let (has_room, _) = shelf.update(counter, asked, now, |state| {
+        let (has_room, _) = counter.update(shard, asked, now, |state| {
             if cost > 0 {
                 counter.adopt(state, now);
             }
@@ -99,7 +99,7 @@ pub(super) fn conclude(
     let cost = charge.units();
     let is_penalised = !all && cost > 0 && charge.policy().counts_denied();
     counted!(charge, counter => {
-        shelf_of(counter, shard).update(counter, asked, now, |state| {
+        counter.update(shard, asked, now, |state| {
             if all && cost > 0 {
                 counter.charge(state, now, cost);
             } else if is_penalised {
@@ -120,8 +120,7 @@ pub(super) fn settle(
 ) {
     let charge = settlement.charge();
     counted!(charge, counter => {
-        let shelf = shelf_of(counter, shard);
-        let ((), _) = shelf.update(counter, asked, now, |state| match settlement.correction() {
+        let ((), _) = counter.update(shard, asked, now, |state| match settlement.correction() {
             Correction::Charge(units) => {
                 counter.adopt(state, now);
                 counter.overcharge(state, now, units);
@@ -132,17 +131,13 @@ pub(super) fn settle(
                 counter.refund(state, now, settlement.made(), units);
                 ((), false)
             }
+            Correction::Release => {
+                counter.refund(state, now, settlement.made(), charge.units());
+                ((), false)
+            }
             Correction::Keep => ((), false),
         });
     });
-}
-
-#[inline]
-fn shelf_of<'a, C: Shelved>(
-    _counter: &C,
-    shard: &'a mut Shard,
-) -> &'a mut super::shelf::Shelf<C::State> {
-    C::shelf(shard)
 }
 
 #[inline]

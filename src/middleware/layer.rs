@@ -94,8 +94,6 @@ pub(crate) struct Shared {
     pub(crate) keeps_charges: bool,
     /// Whether a decision that failed was reported.
     pub(crate) warned: AtomicBool,
-    /// Whether a settlement that failed was reported.
-    pub(crate) unsettled: AtomicBool,
 }
 
 /// A decision that was asked for, with its charges when they must be remembered.
@@ -179,17 +177,6 @@ impl Shared {
         let mut rules = self.rules.iter();
         let rule = rules.find(|rule| rule.policy().name() == policy);
         rule.map_or(finished.charged, |rule| rule.price(finished))
-    }
-
-    /// Reports the first settlement that failed.
-    pub(super) fn note_settled(&self, settled: &Result<(), Error>) {
-        if let Err(error) = settled
-            && !self.unsettled.swap(true, Ordering::Relaxed)
-        {
-            telemetry::warn(format_args!(
-                "a request could not be settled, so its charges stand: {error:?}"
-            ));
-        }
     }
 
     /// The rejection for a store that could not decide, reported the first time.

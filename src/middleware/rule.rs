@@ -111,9 +111,12 @@ impl Rule {
 
     /// Whether the charges of this rule must be remembered until the request has ended.
     pub(crate) fn keeps_charges(&self) -> bool {
-        let is_queue =
-            matches!(self.policy.counter(), Counter::Bucket(bucket) if bucket.is_queue());
-        is_queue || self.pricing.is_some()
+        let must_end = match self.policy.counter() {
+            Counter::Bucket(bucket) => bucket.is_queue(),
+            Counter::Slots(_) => true,
+            _ => false,
+        };
+        must_end || self.pricing.is_some()
     }
 
     /// What a request really cost.

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 
 use crate::{
     clock::{Clock, Timestamp},
+    holding::Hold,
     state::PolicyName,
     store::Receipt,
     sync::Mutex,
-    task,
 };
 
 use super::layer::Shared;
@@ -88,7 +88,7 @@ impl fmt::Debug for ActualCost {
 
 /// What a request was charged, from its admission until its answer has ended. Dropped, it is settled.
 pub(super) struct Tab {
-    receipt: Option<Receipt>,
+    hold: Option<Hold>,
     shared: Arc<Shared>,
     said: ActualCost,
     opened: Timestamp,
@@ -101,7 +101,7 @@ pub(super) struct Tab {
 impl Tab {
     pub(super) fn open(receipt: Receipt, shared: &Arc<Shared>) -> Box<Self> {
         Box::new(Self {
-            receipt: Some(receipt),
+            hold: Some(shared.limiter.hold(receipt)),
             shared: Arc::clone(shared),
             said: ActualCost::default(),
             opened: Clock::system().now(),
@@ -117,7 +117,8 @@ impl Tab {
 
     fn ask(&self, status: Option<StatusCode>, headers: Option<&HeaderMap>) -> SmallVec<[u64; 2]> {
         let elapsed = Clock::system().now().since(self.opened);
-        let settlements = self.receipt.iter().flat_map(Receipt::settlements);
+        let receipt = self.hold.as_ref().and_then(Hold::receipt);
+        let settlements = receipt.into_iter().flat_map(Receipt::settlements);
         let price = settlements.map(|settlement| {
             let charge = settlement.charge();
             let finished = Finished {
@@ -136,18 +137,17 @@ impl Tab {
             Some(prices) => prices,
             None => self.ask(None, None),
         };
-        let Some(receipt) = self.receipt.take() else {
+        let Some(hold) = self.hold.take() else {
             return;
         };
         let mut prices = prices.into_iter();
-        let receipt = receipt.price(|policy, charged| {
+        hold.settle(|policy, charged| {
             let price = prices.next().unwrap_or(charged);
             if self.is_waiting {
                 return 0;
             }
             self.said.of(policy.name()).unwrap_or(price)
         });
-        settle(&self.shared, receipt);
     }
 }
 
@@ -171,15 +171,4 @@ pub(super) fn start<A>(tab: Option<Box<Tab>>, request: &mut Request<A>) -> Optio
     tab.opened = Clock::system().now();
     request.extensions_mut().insert(tab.said.clone());
     Some(tab)
-}
-
-/// Settles without keeping anybody waiting.
-fn settle(shared: &Arc<Shared>, receipt: Receipt) {
-    match shared.limiter.settle(receipt).now_or_later() {
-        Ok(settled) => shared.note_settled(&settled),
-        Err(answer) => {
-            let shared = Arc::clone(shared);
-            task::spawn(async move { shared.note_settled(&answer.await) });
-        }
-    }
 }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Counter, Counting, Form, Opening},
-    clock::Timestamp,
+    clock::{self, Timestamp},
     policy::Charge,
     settlement::{Correction, Settlement},
     state::{PolicyState, Retry, Usage},
@@ -20,6 +20,7 @@ pub(super) enum Argument {
     /// More than the counter ever holds.
     Never,
     Number(u64),
+    Ticket(u64),
     /// A letter, and what tells the shape of the policy from others.
     Tag {
         bytes: [u8; 5],
@@ -47,6 +48,7 @@ impl Argument {
         match self {
             Self::Never => command.arg(b"-1"),
             Self::Number(number) => command.arg(number),
+            Self::Ticket(ticket) => command.arg(&ticket.to_be_bytes()),
             Self::Tag { bytes, length } => command.arg(&bytes[..*length]),
         };
     }
@@ -60,6 +62,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         Correction::Charge(units) => (units, false),
         Correction::Keep => return None,
         Correction::Refund(units) => (units, true),
+        Correction::Release => (charge.units(), true),
     };
     if is_refund {
         let made = Argument::Number(settlement.made().as_micros());
@@ -81,6 +84,16 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         ]),
         _ => push(&mut arguments, &charge.cost(units)),
     }
+    Some(arguments)
+}
+
+/// What makes the lease of a charge's slots begin anew. `None` when it has none.
+pub(super) fn renew(charge: &Charge<'_>) -> Option<Arguments> {
+    let Counter::Slots(_) = charge.policy().counter() else {
+        return None;
+    };
+    let mut arguments = Arguments::from_iter([Argument::mark(b'/')]);
+    push(&mut arguments, charge);
     Some(arguments)
 }
 
@@ -140,6 +153,13 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
             Number(log.limit()),
             Number(log.millis()),
         ]),
+        Counter::Slots(slots) => arguments.extend([
+            Argument::mark(b'c'),
+            Number(cost),
+            Number(slots.limit()),
+            Number(clock::micros(slots.lease()) / 1_000),
+            Argument::Ticket(charge.ticket()),
+        ]),
         Counter::SlidingWindow(window) => arguments.extend([
             Argument::mark(b's'),
             Number(cost),
@@ -153,7 +173,7 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
 /// How many numbers the script tells of a charge's state.
 pub(super) fn tells(charge: &Charge<'_>) -> usize {
     match charge.policy().counter() {
-        Counter::Bucket(_) => 1,
+        Counter::Bucket(_) | Counter::Slots(_) => 1,
         Counter::FixedWindow(_) => 2,
         Counter::SlidingLog(_) | Counter::SlidingWindow(_) => 3,
     }
@@ -205,6 +225,7 @@ pub(super) fn read(charge: &Charge<'_>, told: &Told, now: Timestamp) -> PolicySt
             let state = window.state(first / 1_000, second, third);
             standing(window, &state, charge, now)
         }
+        Counter::Slots(slots) => standing(slots, &slots.state(first), charge, now),
     };
     let retry = if told.has_room { Retry::Now } else { retry };
     PolicyState::counted(*charge.policy().name(), usage, retry).turn(turn)

@@ -52,6 +52,7 @@ impl Keyspace {
             Counter::FixedWindow(_) => b"#f",
             Counter::SlidingLog(_) => b"#g",
             Counter::SlidingWindow(_) => b"#s",
+            Counter::Slots(_) => b"#c",
         });
         wire
     }

@@ -58,5 +58,6 @@ const DECIDE_SOURCE: &str = concat!(
     include_str!("../../lua/fixed_window.lua"),
     include_str!("../../lua/sliding_window.lua"),
     include_str!("../../lua/sliding_log.lua"),
+    include_str!("../../lua/concurrency.lua"),
     include_str!("../../lua/decide_end.lua"),
 );

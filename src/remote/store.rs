@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::{
@@ -35,6 +36,21 @@ impl RedisStore {
         Self {
             shared: Arc::new(shared),
         }
+    }
+
+    /// Has groups carried of which each stands for itself: one that fails does not keep the others from being done.
+    fn carry(&self, groups: Vec<Group>) -> Answer<()> {
+        if groups.is_empty() {
+            return Answer::ready(Ok(()));
+        }
+        let shared = Arc::clone(&self.shared);
+        Answer::later(async move {
+            let asked = groups.into_iter().map(|group| worker::ask(&shared, group));
+            let verdicts = join_all(asked).await;
+            verdicts
+                .into_iter()
+                .try_for_each(|verdict| verdict.map(drop))
+        })
     }
 
     /// What keeps the store from deciding, before anything is asked.
@@ -72,18 +88,18 @@ impl Store for RedisStore {
         if let Err(error) = self.check() {
             return Answer::ready(Err(error));
         }
-        let shared = Arc::clone(&self.shared);
-        Answer::later(async move {
-            let settlements = receipt.settlements().iter();
-            let groups = settlements.filter_map(|one| Group::settle(&shared.keyspace, one));
-            let mut settled = Ok(());
-            // Each goes with whatever else waits, and one that fails does not keep the others from being put right.
-            for group in groups {
-                let asked = worker::ask(&shared, group).await;
-                settled = settled.and(asked.map(drop));
-            }
-            settled
-        })
+        let settlements = receipt.settlements().iter();
+        let groups = settlements.filter_map(|one| Group::settle(&self.shared.keyspace, one));
+        self.carry(groups.collect())
+    }
+
+    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+        if let Err(error) = self.check() {
+            return Answer::ready(Err(error));
+        }
+        let groups = charges.iter();
+        let groups = groups.filter_map(|charge| Group::renew(&self.shared.keyspace, charge));
+        self.carry(groups.collect())
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {

@@ -53,6 +53,15 @@ impl Group {
         })
     }
 
+    /// What makes the lease of a charge's slots begin anew; `None` when it has none.
+    pub(super) fn renew(keyspace: &Keyspace, charge: &Charge<'_>) -> Option<Self> {
+        Some(Self {
+            keys: SmallVec::from_iter([keyspace.of(charge)]),
+            arguments: form::renew(charge)?,
+            tells: SmallVec::from_iter([form::tells(charge)]),
+        })
+    }
+
     /// A charge that is always admitted and writes a key of our own: it succeeds only where decisions would.
     pub(super) fn probe(keyspace: &Keyspace) -> Self {
         Self {

@@ -110,6 +110,18 @@ impl Store for ResilientStore {
         Answer::later(async move { shared.bounded(answer).await })
     }
 
+    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+        if self.shared.breaker.is_open() {
+            return Answer::ready(Err(Error::new(
+                ErrorKind::Unavailable,
+                "the shared store is away: leases run on",
+            )));
+        }
+        let answer = self.shared.primary.renew(charges);
+        let shared = Arc::clone(&self.shared);
+        Answer::later(async move { shared.bounded(answer).await })
+    }
+
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         let local = self.shared.local.reset(policy, key);
         if self.shared.breaker.is_open() {

@@ -1,0 +1,239 @@
+//! How many are in flight: slots taken, held, given back, and lost with the process that held them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use redis::Value;
+use tollgate::{
+    Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    algorithm::Algorithm,
+    clock::{Clock, Timestamp},
+    extract::Global,
+    remote::RedisStore,
+    state::Outcome,
+    store::Receipt,
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::support::Server;
+
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+fn slots(limit: u64, lease: Duration) -> Policy {
+    Policy::new("uploads", Quota::in_flight(limit)).algorithm(Algorithm::Concurrency { lease })
+}
+
+fn in_process(policy: &Policy) -> RateLimiter {
+    let limiter = RateLimiter::builder().policy(policy.clone()).build();
+    limiter.expect("a usable policy")
+}
+
+fn on(server: &Server, policy: &Policy, clock: Option<&Clock>) -> RateLimiter {
+    let mut store = RedisStore::builder(server.url()).deadline(Duration::from_secs(10));
+    if let Some(clock) = clock {
+        store = store.client_time(clock.clone());
+    }
+    RateLimiter::new(store.build().expect("a usable store"), [policy.clone()])
+        .expect("a usable policy")
+}
+
+/// Takes a slot, if there is one.
+async fn take(limiter: &RateLimiter, policy: &Policy, key: &str, cost: u64) -> Option<Receipt> {
+    let charges = [policy.charge(Key::new(key)).cost(cost)];
+    let decision = limiter.check(&charges).await.expect("a decision");
+    let receipt = Receipt::of(&charges, &decision);
+    assert_eq!(receipt.is_some(), decision.outcome() == Outcome::Allow);
+    receipt
+}
+
+async fn remaining(limiter: &RateLimiter, policy: &Policy, key: &str) -> u64 {
+    let peek = limiter.peek(&[policy.charge(Key::new(key))]).await;
+    let decision = peek.expect("a decision");
+    decision.states()[0].usage().expect("counted").remaining
+}
+
+/// Waits, by looking again, until so many slots are free.
+async fn frees(limiter: &RateLimiter, policy: &Policy, key: &str, free: u64) {
+    let looked = tokio::time::timeout(Duration::from_secs(10), async {
+        while remaining(limiter, policy, key).await != free {
+            tokio::task::yield_now().await;
+        }
+    });
+    looked.await.expect("the slots come back");
+}
+
+async fn slots_are_taken_and_given_back(limiter: RateLimiter, policy: Policy) {
+    let first = take(&limiter, &policy, "ada", 1).await.expect("free");
+    let second = take(&limiter, &policy, "ada", 2).await.expect("free");
+    assert!(take(&limiter, &policy, "ada", 1).await.is_none());
+    assert!(
+        take(&limiter, &policy, "bob", 3).await.is_some(),
+        "another key"
+    );
+    assert_eq!(remaining(&limiter, &policy, "ada").await, 0);
+    limiter.settle(second).await.expect("given back");
+    assert_eq!(remaining(&limiter, &policy, "ada").await, 2);
+    assert!(take(&limiter, &policy, "ada", 3).await.is_none());
+    drop(limiter.hold(first));
+    frees(&limiter, &policy, "ada", 3).await;
+}
+
+#[tokio::test]
+async fn slots_are_taken_and_given_back_in_process() {
+    let policy = slots(3, Duration::from_secs(30));
+    slots_are_taken_and_given_back(in_process(&policy), policy).await;
+}
+
+#[tokio::test]
+async fn slots_are_taken_and_given_back_in_redis() {
+    let server = Server::start();
+    let policy = slots(3, Duration::from_secs(30));
+    slots_are_taken_and_given_back(on(&server, &policy, None), policy).await;
+    // Only what bob took is left.
+    assert_eq!(server.keys(), ["tollgate:{bob}:uploads#c"]);
+}
+
+#[tokio::test]
+async fn slots_that_nobody_renews_come_back_when_their_lease_ends() {
+    let (server, clock) = (Server::start(), Clock::manual(START));
+    let policy = slots(2, Duration::from_secs(5));
+    let limiter = on(&server, &policy, Some(&clock));
+    // Receipts that are dropped without a word, as a process that dies drops them.
+    drop(take(&limiter, &policy, "ada", 1).await);
+    clock.advance(Duration::from_secs(3));
+    drop(take(&limiter, &policy, "ada", 1).await);
+    assert!(take(&limiter, &policy, "ada", 1).await.is_none());
+    clock.advance(Duration::from_micros(1_999_999));
+    assert!(take(&limiter, &policy, "ada", 1).await.is_none());
+    clock.advance(Duration::from_micros(1));
+    assert_eq!(remaining(&limiter, &policy, "ada").await, 1);
+    clock.advance(Duration::from_secs(3));
+    assert_eq!(remaining(&limiter, &policy, "ada").await, 2);
+}
+
+#[tokio::test]
+async fn slots_that_are_held_outlive_their_lease() {
+    let server = Server::start();
+    let policy = slots(1, Duration::from_millis(150));
+    let limiter = on(&server, &policy, None);
+    let receipt = take(&limiter, &policy, "ada", 1).await.expect("free");
+    let hold = limiter.hold(receipt);
+    let renewed = || {
+        let Value::BulkString(state) = server.command(&["GET", "tollgate:{ada}:uploads#c"]) else {
+            panic!("the slot is gone");
+        };
+        // The end of the lease stands behind the head of 10 bytes and the ticket of 8.
+        u64::from_be_bytes(
+            [&[0, 0], &state[18..24]]
+                .concat()
+                .try_into()
+                .expect("6 bytes"),
+        )
+    };
+    let first = renewed();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while renewed() < first + 600 {
+        assert!(tokio::time::Instant::now() < deadline, "nobody renews");
+        assert!(take(&limiter, &policy, "ada", 1).await.is_none(), "held");
+    }
+    drop(hold);
+    frees(&limiter, &policy, "ada", 1).await;
+}
+
+#[tokio::test]
+async fn released_ticket_frees_its_own_slots_only() {
+    let server = Server::start();
+    let policy = slots(100, Duration::from_secs(30));
+    let limiter = on(&server, &policy, None);
+    let mut receipts = Vec::new();
+    for cost in 1..=10 {
+        receipts.push((
+            cost,
+            take(&limiter, &policy, "ada", cost).await.expect("free"),
+        ));
+    }
+    let mut free = 45;
+    for index in [4, 8, 0, 0, 5, 2, 3, 0, 1, 0] {
+        let (cost, receipt) = receipts.remove(index);
+        limiter.settle(receipt).await.expect("given back");
+        free += cost;
+        assert_eq!(remaining(&limiter, &policy, "ada").await, free);
+    }
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn concurrent_callers_never_hold_more_than_the_limit() {
+    let server = Server::start();
+    let policy = slots(5, Duration::from_secs(30));
+    for limiter in [in_process(&policy), on(&server, &policy, None)] {
+        let (held, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let (limiter, policy) = (limiter.clone(), policy.clone());
+            let (held, most) = (Arc::clone(&held), Arc::clone(&most));
+            tasks.spawn(async move {
+                for _ in 0..50 {
+                    let Some(receipt) = take(&limiter, &policy, "ada", 1).await else {
+                        continue;
+                    };
+                    most.fetch_max(held.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    held.fetch_sub(1, Ordering::SeqCst);
+                    limiter.settle(receipt).await.expect("given back");
+                }
+            });
+        }
+        tasks.join_all().await;
+        assert_eq!(most.load(Ordering::SeqCst), 5);
+        assert_eq!(remaining(&limiter, &policy, "ada").await, 5);
+    }
+}
+
+#[tokio::test]
+async fn slot_is_held_until_the_body_has_ended() {
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::concurrency("uploads", 1).key(Global))
+        .build()
+        .expect("a usable layer");
+    let inner = service_fn(async |_: Request<String>| {
+        Ok::<_, std::convert::Infallible>(Response::new("body".to_owned()))
+    });
+    let mut service = layer.layer(inner);
+    let mut call = async || {
+        let ready = service.ready().await.expect("ready");
+        ready
+            .call(Request::new(String::new()))
+            .await
+            .expect("infallible")
+    };
+    let first = call().await;
+    assert_eq!(first.status().as_u16(), 200);
+    assert_eq!(
+        call().await.status().as_u16(),
+        429,
+        "the first body is still there"
+    );
+    let body = first
+        .into_body()
+        .collect()
+        .await
+        .expect("a body")
+        .to_bytes();
+    assert_eq!(body, "body");
+    let dropped = call().await;
+    assert_eq!(dropped.status().as_u16(), 200, "the first has ended");
+    drop(dropped);
+    assert_eq!(
+        call().await.status().as_u16(),
+        200,
+        "the second was dropped"
+    );
+}
