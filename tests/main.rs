@@ -15,6 +15,7 @@ mod conformance;
 mod differential;
 mod extractors;
 mod hammer;
+mod hammer_mixed;
 mod lanes;
 mod memory;
 mod middleware;
