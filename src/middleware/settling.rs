@@ -135,6 +135,7 @@ impl Tab {
     fn close(&mut self) {
         let prices = match self.prices.take() {
             Some(prices) => prices,
+            None if self.is_waiting => SmallVec::new(),
             None => self.ask(None, None),
         };
         let Some(hold) = self.hold.take() else {
