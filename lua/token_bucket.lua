@@ -31,8 +31,8 @@
           end
         end
       end
-      b1 = tat
       if is_ours then
+        b1 = tat
         local from = tat > now and tat or now
         local after
         if cost == 0 then
