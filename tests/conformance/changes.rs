@@ -18,6 +18,7 @@ by_every_way! { changes, {
     changed_limit_lets_nobody_wait_longer_than_it_would_itself
     limit_that_is_changed_there_and_back_forgives_nothing
     peek_by_a_changed_limit_stores_nothing
+    denied_attempts_that_counted_make_no_debt_beyond_the_limit
 } }
 
 on_every_store! { changes, std::convert::identity, {
@@ -99,6 +100,23 @@ async fn peek_by_a_changed_limit_stores_nothing(trial: Trial) {
         assert_eq!(count.peek().await, usage, "{change:?}");
     }
     assert_eq!(trial.place.values(), values);
+}
+
+async fn denied_attempts_that_counted_make_no_debt_beyond_the_limit(trial: Trial) {
+    let way = trial.way;
+    let stern = trial
+        .place
+        .count(way.policy("tried").count_denied(true), "ada");
+    stern.spend(way.limit).await;
+    let spent = stern.peek().await;
+    for _ in 0..30 {
+        assert_eq!(usage(&stern.take(1).await), spent);
+        assert_eq!(usage(&stern.take(way.limit + 1).await), spent);
+    }
+    // A higher limit shows what was beyond the lower one.
+    let raised = &way.changes[0];
+    let left = changed(&trial, raised, "ada").left().await;
+    assert_eq!(left, raised.none_left);
 }
 
 async fn window_that_opens_otherwise_keeps_what_was_used(place: Place) {
