@@ -32,9 +32,8 @@
           end
         end
       end
-      b1 = tat
       if is_ours and made then
-        has_room = true
+        has_room, b1 = true, tat
         if tat > now and not is_changed then
           local weight = made > now and made - now or 0
           if is_last then
@@ -44,6 +43,7 @@
           value, life = pack('>I7c4', n1, shape), ceil((tat - now) / 1000) + MARGIN
         end
       elseif is_ours then
+        b1 = tat
         local from = tat > now and tat or now
         local after
         if cost == 0 then

@@ -155,9 +155,14 @@ impl Server {
         for word in words {
             command.arg(word);
         }
-        match command.query(&mut self.connection()) {
-            Ok(reply) => reply,
-            Err(error) => panic!("{words:?}: {error}"),
+        loop {
+            match command.query(&mut self.connection()) {
+                Ok(reply) => return reply,
+                // Linux interrupts a read with a timeout when the process is stopped and goes on: what is sent here may
+                // be sent twice
+                Err(error) if error.to_string().contains("(os error 4)") => {}
+                Err(error) => panic!("{words:?}: {error}"),
+            }
         }
     }
 

@@ -1,0 +1,198 @@
+//! Where a behaviour is tried: a store, with the clock that moves it.
+
+use std::{collections::BTreeMap, env, time::Duration};
+
+use redis::Value;
+use tollgate::{
+    Decision, Key, Policy, RateLimiter,
+    clock::{Clock, Timestamp},
+    memory::MemoryStore,
+    remote::RedisStore,
+    state::{CountedBy, Retry, Usage},
+    store::Charge,
+};
+
+use crate::support::Server;
+
+/// 20 seconds after a full minute, 80 after two, 800 after a full hour; 2023-11-14, 22:13:20 UTC.
+pub(super) const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+pub(super) const MICRO: Duration = Duration::from_micros(1);
+
+/// A store to try, with the clock that moves it.
+pub(super) struct Place {
+    pub(super) clock: Clock,
+    store: AnyStore,
+}
+
+enum AnyStore {
+    Memory(MemoryStore),
+    Redis(RedisStore, Server),
+}
+
+impl Place {
+    pub(super) fn memory() -> Self {
+        let clock = Clock::manual(START);
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let store = AnyStore::Memory(store.expect("a usable store"));
+        Self { clock, store }
+    }
+
+    pub(super) fn redis() -> Self {
+        Self::server(Server::start())
+    }
+
+    /// The server whose binary this variable names; `tests/run.sh` installs it and sets the variable.
+    pub(super) fn named(variable: &str) -> Self {
+        let binary = env::var(variable).unwrap_or_else(|_| {
+            panic!("{variable} is not set: run `bash tests/run.sh`, which installs this server")
+        });
+        Self::server(Server::start_binary(binary, &[]))
+    }
+
+    fn server(server: Server) -> Self {
+        let clock = Clock::manual(START);
+        // A deadline that a loaded machine keeps: how deadlines work is tested elsewhere.
+        let store = RedisStore::builder(server.url())
+            .deadline(Duration::from_secs(10))
+            .client_time(clock.clone())
+            .build();
+        let store = AnyStore::Redis(store.expect("a usable store"), server);
+        Self { clock, store }
+    }
+
+    /// The same with room for one key, when it is in process.
+    pub(super) fn crowded(self) -> Self {
+        match self.store {
+            AnyStore::Memory(_) => {
+                let store = MemoryStore::builder()
+                    .clock(self.clock.clone())
+                    .max_keys(1)
+                    .build();
+                let store = AnyStore::Memory(store.expect("a usable store"));
+                Self { store, ..self }
+            }
+            AnyStore::Redis(..) => self,
+        }
+    }
+
+    pub(super) fn limiter(&self, policies: &[&Policy]) -> RateLimiter {
+        let policies = policies.iter().copied().cloned();
+        match &self.store {
+            AnyStore::Memory(store) => RateLimiter::new(store.clone(), policies),
+            AnyStore::Redis(store, _) => RateLimiter::new(store.clone(), policies),
+        }
+        .expect("usable policies")
+    }
+
+    /// A policy as it counts one key.
+    pub(super) fn count(&self, policy: Policy, key: &str) -> Count<'_> {
+        Count {
+            place: self,
+            limiter: self.limiter(&[&policy]),
+            policy,
+            key: Key::new(key),
+        }
+    }
+
+    pub(super) fn counted_by(&self) -> CountedBy {
+        match self.store {
+            AnyStore::Memory(_) => CountedBy::Memory,
+            AnyStore::Redis(..) => CountedBy::Shared,
+        }
+    }
+
+    pub(super) fn server_behind(&self) -> Option<&Server> {
+        match &self.store {
+            AnyStore::Memory(_) => None,
+            AnyStore::Redis(_, server) => Some(server),
+        }
+    }
+
+    /// Every key that the server holds with its bytes; nothing when the store is in process.
+    pub(super) fn values(&self) -> BTreeMap<String, Value> {
+        let Some(server) = self.server_behind() else {
+            return BTreeMap::new();
+        };
+        let keys = server.keys().into_iter();
+        keys.map(|key| {
+            let value = server.command(&["GET", &key]);
+            (key, value)
+        })
+        .collect()
+    }
+}
+
+// === Count ===
+
+/// A policy as it counts one key.
+pub(super) struct Count<'a> {
+    place: &'a Place,
+    pub(super) limiter: RateLimiter,
+    pub(super) policy: Policy,
+    pub(super) key: Key,
+}
+
+impl Count<'_> {
+    pub(super) fn charge(&self) -> Charge<'_> {
+        self.policy.charge(self.key)
+    }
+
+    pub(super) async fn take(&self, cost: u64) -> Decision {
+        check(&self.limiter, &[self.charge().cost(cost)]).await
+    }
+
+    /// Takes one by one, all of them admitted.
+    pub(super) async fn spend(&self, units: u64) {
+        for taken in 0..units {
+            assert!(self.take(1).await.is_allowed(), "after {taken}");
+        }
+    }
+
+    /// Takes one by one until one is denied: how many were admitted.
+    pub(super) async fn drain(&self) -> u64 {
+        let mut taken = 0;
+        while self.take(1).await.is_allowed() {
+            taken += 1;
+        }
+        taken
+    }
+
+    pub(super) async fn peek(&self) -> Usage {
+        let decision = self.limiter.peek(&[self.charge()]).await;
+        let decision = decision.expect("a decision");
+        assert!(decision.is_allowed(), "a peek is never denied");
+        usage(&decision)
+    }
+
+    pub(super) async fn left(&self) -> u64 {
+        self.peek().await.remaining
+    }
+
+    /// Moves the clock to a time so long after the start at which so much can be had again, and not a microsecond
+    /// before, and takes it.
+    pub(super) async fn comes_back(&self, cost: u64, after: Duration) {
+        let at = START + after;
+        assert_eq!(self.retry(cost).await, Retry::At(at), "as told before");
+        self.place.clock.set(at - MICRO);
+        assert_eq!(self.retry(cost).await, Retry::At(at), "as told just before");
+        self.place.clock.set(at);
+        assert_eq!(
+            self.retry(cost).await,
+            Retry::Now,
+            "at the time that was told"
+        );
+    }
+
+    pub(super) async fn retry(&self, cost: u64) -> Retry {
+        self.take(cost).await.states()[0].retry()
+    }
+}
+
+pub(super) async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
+    limiter.check(charges).await.expect("a decision")
+}
+
+pub(super) fn usage(decision: &Decision) -> Usage {
+    decision.states()[0].usage().expect("counted")
+}
