@@ -17,6 +17,7 @@ mod extractors;
 mod fixed_window;
 mod hammer;
 mod lanes;
+mod limit_changes;
 mod memory;
 mod middleware;
 mod outage;
