@@ -19,6 +19,8 @@ mod hammer;
 mod lanes;
 mod limit_changes;
 mod memory;
+mod memory_algorithms;
+mod memory_logs;
 mod middleware;
 mod outage;
 mod scripts;

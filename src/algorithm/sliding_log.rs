@@ -220,6 +220,26 @@ impl LogState {
         self.entries.capacity() * size_of::<Entry>()
     }
 
+    /// Entries that there is memory for beyond those that every log may have.
+    pub(crate) fn more_than_few(&self) -> usize {
+        self.entries.capacity().saturating_sub(FEW)
+    }
+
+    /// Lets a log get by with memory for so many entries beyond those that every log may have.
+    ///
+    /// Every other entry goes until the rest fit, and its units come back with the next one's: later, never earlier.
+    pub(crate) fn make_do(&mut self, more: usize) {
+        let most = FEW + more;
+        while self.entries.len() > most {
+            let mut stays = self.entries.len().is_multiple_of(2);
+            self.entries.retain(|_| {
+                stays = !stays;
+                stays
+            });
+        }
+        self.entries.shrink_to(most);
+    }
+
     /// A clock that was set back counts from the last entry on. That one's time was rounded up: to take it for the
     /// present would let units come back early.
     #[inline]
