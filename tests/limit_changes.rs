@@ -448,7 +448,7 @@ fn change_back_is_no_gift<C: Counting>(
     match algorithm {
         // A shorter log forgets what is older than itself.
         Algorithm::SlidingLog if shortest(new) < shortest(old) => {
-            assert!(has.remaining >= had.remaining)
+            assert!(has.remaining >= had.remaining);
         }
         _ => {
             assert!(has.remaining <= had.remaining + 1, "{had:?} became {has:?}");
