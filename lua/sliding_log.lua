@@ -12,14 +12,22 @@
       width, numbers = 3, 3
       local cost, limit, length = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
       local period = length * 1000
-      local tick = ceil(period / 2147483648)
+      -- The least power of two of us that divides a period, in us, in at most 2^31.
+      local function tick_of(period)
+        local tick = 1
+        while tick * 2147483648 < period do
+          tick = tick * 2
+        end
+        return tick
+      end
+      local tick = tick_of(period)
       local entries, latest, base, unit, size = 0, 0, 0, tick, nil
       if text and is_ours then
         is_ours = #text >= 20 and (#text - 14) % 6 == 0
         if is_ours then
           latest, size, base = unpack('>I7I5I2', text)
           is_ours = latest >= EARLIEST and latest <= now + FURTHEST and size > 0
-          entries, unit = (#text - 14) / 6, ceil(size * 1000 / 2147483648)
+          entries, unit = (#text - 14) / 6, tick_of(size * 1000)
         end
       end
       if is_ours then
@@ -34,10 +42,10 @@
           return sum
         end
         -- What still counts: the first entry, the sum before it, and the units. A clock that was set back counts from
-        -- the last entry on.
-        local present, start, before, used
+        -- the last entry on, whose time may have been rounded up by a tick of the longest period.
+        local start, before, used
         local function count()
-          present = latest > now and latest or now
+          local present = latest - 16384 > now and latest - 16384 or now
           local high = entries + 1
           start = 1
           while start < high do
@@ -131,7 +139,7 @@
             excess = used + taken - most
           end
           local kept = ''
-          when = ceil(present / tick) * tick
+          when = ceil((latest > now and latest or now) / tick) * tick
           if start <= entries then
             local from = excess > 0 and reaching(excess + 1) or start
             kept = sub(text, 9 + 6 * from, 8 + 6 * (when == latest and entries or entries + 1))

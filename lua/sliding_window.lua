@@ -56,8 +56,8 @@
         b1, b2, b3 = closes * 1000, before, within
         local passed = now - (closes - length) * 1000
         local left = passed > 0 and ticks - floor(passed / tick) or ticks
-        local elder = floor(EXACT / ticks)
-        elder = ceil((before < elder and before or elder) * left / ticks)
+        -- Above a limit that was lowered, the elder is no more than all of it.
+        local elder = ceil((before < limit and before or limit) * left / ticks)
         has_room = is_forced or cost == 0 or within + elder + cost <= limit
         if cost > 0 and (has_room or is_stern) then
           local most = within > limit and within or limit

@@ -9,8 +9,9 @@
 //!
 //! The state of a key tells under which shape of the policy it was made, so that a policy may change its limit while
 //! keys are in debt. For the buckets the spent *share* stays: who had spent half of the old burst has spent half of the
-//! new one. For windows and logs the used *number* stays, in a window of the new length. Either way nobody waits longer
-//! than the new quota alone could make anybody wait, and nobody who had nothing left gets it all back. A key that
+//! new one. For windows the used *number* stays, in a window of the new length; a log keeps the *times*, and counts what
+//! was taken within the new period. Either way nobody waits longer than the new quota alone could make anybody wait, and
+//! nobody who had nothing left gets it all back, but for what a log knows to be older than its new period. A key that
 //! changes its algorithm starts afresh.
 
 mod calendar;

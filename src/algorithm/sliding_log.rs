@@ -3,8 +3,9 @@
 //! # Bounds
 //!
 //! In any span as long as the period at most the limit passes: exactly, not by an estimate. Times are rounded up to
-//! whole *ticks* of `period / 2^31`, at least a microsecond: 1 us for periods up to 35 minutes, 41 us for a day. So a
-//! unit may come back up to a tick late, and never early.
+//! whole *ticks*, the least power of two of microseconds that divides the period in at most `2^31`: 1 us for periods up
+//! to 35 minutes, 64 us for a day. So a unit may come back up to a tick late, and never early. A tick is a multiple of
+//! every shorter one, so times do not creep on however often the period of a log in debt is changed.
 //!
 //! An entry costs 6 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests of one tick share an
 //! entry. The sum lets a binary search find what is used and when enough comes back, so a decision reads
@@ -65,7 +66,7 @@ impl SlidingLog {
                 "a log counts to 10,000 in a period: use a sliding window, or divide the count and the cost",
             ));
         }
-        let tick = (window.millis * 1_000).div_ceil(TICKS);
+        let tick = (window.millis * 1_000).div_ceil(TICKS).next_power_of_two();
         Ok(Self { window, tick })
     }
 
@@ -93,10 +94,10 @@ impl SlidingLog {
     /// The first entry that still counts, the sum before it, and what is used.
     #[inline]
     fn counted(&self, state: &LogState, now: Timestamp) -> Counted {
-        let now = state.not_before(now);
+        let present = state.present(now);
         let first = state
             .entries
-            .partition_point(|entry| self.back(entry.at) <= now);
+            .partition_point(|entry| self.back(entry.at) <= present);
         let before = state.sum_before(first);
         Counted {
             first,
@@ -148,7 +149,7 @@ impl Counting for SlidingLog {
 
     fn charge(&self, state: &mut LogState, now: Timestamp, cost: u64) {
         state.drop_until(self.counted(state, now).first);
-        self.push(state, now, cost);
+        self.push(state, now, cost.min(self.window.limit));
     }
 
     fn penalise(&self, state: &mut LogState, now: Timestamp, cost: u64) {
@@ -251,7 +252,35 @@ impl LogState {
         self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// A clock that was set back counts from the last entry on.
+    /// Entries that there is memory for beyond those that every log may have.
+    pub(crate) fn more_than_few(&self) -> usize {
+        self.entries.capacity().saturating_sub(FEW)
+    }
+
+    /// Lets a log get by with memory for so many entries beyond those that every log may have.
+    ///
+    /// Every other entry goes until the rest fit, and its units come back with the next one's: later, never earlier.
+    pub(crate) fn make_do(&mut self, more: usize) {
+        let most = FEW + more;
+        while self.entries.len() > most {
+            let mut stays = self.entries.len().is_multiple_of(2);
+            self.entries.retain(|_| {
+                stays = !stays;
+                stays
+            });
+        }
+        self.entries.shrink_to(most);
+    }
+
+    /// A clock that was set back counts from the last entry on. That one's time was rounded up: to take it for the
+    /// present would let units come back early.
+    #[inline]
+    fn present(&self, now: Timestamp) -> u64 {
+        let last = self.entries.back().map_or(0, |last| last.at);
+        now.as_micros().max(last.saturating_sub(LONGEST_TICK))
+    }
+
+    /// When an entry is made, before it is rounded: not before the last one.
     fn not_before(&self, now: Timestamp) -> u64 {
         let last = self.entries.back().map_or(0, |last| last.at);
         now.as_micros().max(last)
@@ -271,6 +300,9 @@ impl LogState {
     fn drop_until(&mut self, first: usize) {
         self.base = self.sum_before(first);
         self.entries.drain(..first);
+        if self.entries.capacity() > FEW && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(FEW.max(2 * self.entries.len()));
+        }
     }
 }
 
@@ -278,3 +310,7 @@ impl LogState {
 const MOST: u64 = 0xFFFF;
 /// Ticks in a period, at most: a time is then known from its last 32 bits.
 const TICKS: u64 = 1 << 31;
+/// A tick of the longest period, in microseconds.
+const LONGEST_TICK: u64 = 1 << 14;
+/// Entries for which no log gives memory back, and no store has to ask.
+const FEW: usize = 4;

@@ -130,10 +130,11 @@ impl SlidingWindow {
         self.ticks().saturating_sub(passed)
     }
 
-    /// A count that, times the ticks of a window, stays exact in a double. At least the limit.
+    /// A count that is above the limit because that was lowered is no more than all of it: it then keeps nobody out for
+    /// longer, and stays exact in a double when multiplied by the ticks of a window.
     #[inline]
     fn bounded(&self, count: u64) -> u64 {
-        count.min(EXACT / self.ticks())
+        count.min(self.window.limit)
     }
 
     /// What is used at `now` by the estimate, rounded up.

@@ -18,7 +18,8 @@ pub struct MemoryStoreBuilder {
 impl MemoryStoreBuilder {
     /// Sets how many keys in debt are told apart.
     ///
-    /// Default: 1,000,000, which is 32 MB when full; an empty store takes next to nothing.
+    /// Default: 1,000,000, which is 32 MB when full of buckets, and more for
+    /// [other ways of counting](super); an empty store takes next to nothing.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self

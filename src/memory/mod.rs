@@ -18,9 +18,23 @@
 //!
 //! # Memory
 //!
-//! A key takes one slot of 24 bytes in a table that is at most three quarters full and grows by half: 32 to 48 bytes
-//! a key, and at most `32 * max_keys` bytes in all (32 MB with the default of 1,000,000), whatever clients send.
-//! While one of the shards grows, its old table lives beside the new one.
+//! A key takes one slot in a table that is at most three quarters full and grows by half. There is a table for each way
+//! of counting that is in use, and each takes at most `slot * 4 / 3 * max_keys` bytes, whatever clients send:
+//!
+//! | counted by | slot | with 1,000,000 keys |
+//! |---|---|---|
+//! | token bucket, leaky bucket | 24 bytes | 32 MB |
+//! | fixed window | 28 bytes | 38 MB |
+//! | sliding window | 36 bytes | 48 MB |
+//! | sliding log | 64 bytes | 85 MB, and the entries |
+//!
+//! An entry of a log takes 16 bytes. Each log may have 4, and all together another `4 * max_keys`: at most
+//! `(64 + 64) * 4 / 3 * max_keys + 64 * max_keys` bytes with the slots, which is 235 MB, and what the allocator adds. A
+//! log that would need more drops every other entry, whose units then come back with those of the next one: later than
+//! they should, and never earlier. So while there is memory a log is exact, and when there is none it is strict.
+//!
+//! While one of the shards grows, its old table lives beside the new one. What newcomers of a policy share takes up to a
+//! kilobyte for each policy and shard.
 //!
 //! # When it is full
 //!
@@ -34,6 +48,7 @@
 //! Keys are told apart by a 96-bit fingerprint under a random key per process: nobody can aim at a collision, and
 //! with a million keys one happens with a chance of 6e-18.
 
+mod budget;
 mod builder;
 mod fingerprint;
 mod pools;

@@ -24,7 +24,8 @@ impl<S: Held> Pools<S> {
     }
 
     /// Sets what the newcomers of a policy share.
-    pub(super) fn set(&mut self, policy: u64, state: S, now: u64) {
+    pub(super) fn set(&mut self, policy: u64, mut state: S, now: u64) {
+        state.make_do(MORE);
         let own = |pool: &Pool<S>| pool.policy == policy;
         // One that owes nothing any more is as good as none.
         let paid = |pool: &Pool<S>| pool.state.owes_until() <= now;
@@ -38,6 +39,11 @@ impl<S: Held> Pools<S> {
             None => self.pools.push(Pool { policy, state }),
         }
     }
+
+    /// Bytes that the shared states take beyond themselves.
+    pub(super) fn bytes(&self) -> usize {
+        self.pools.iter().map(|pool| pool.state.bytes()).sum()
+    }
 }
 
 impl<S> Default for Pools<S> {
@@ -45,3 +51,6 @@ impl<S> Default for Pools<S> {
         Self { pools: Vec::new() }
     }
 }
+
+/// Entries that a shared log may have beyond those that every log may have: a kilobyte in all.
+const MORE: usize = 60;

@@ -11,6 +11,7 @@ use crate::{
 };
 
 use super::{
+    budget::Budget,
     fingerprint::Fingerprint,
     shelf::{Asked, Kept, Shelf},
     table::Held,
@@ -30,12 +31,12 @@ pub(super) struct Shard {
 
 impl Shard {
     /// A shard of at most so many slots for each way of counting.
-    pub(super) fn new(max_slots: usize) -> Self {
+    pub(super) fn new(max_slots: usize, budget: &Budget) -> Self {
         Self {
-            buckets: Shelf::new(max_slots),
-            logs: Shelf::new(max_slots),
-            slides: Shelf::new(max_slots),
-            windows: Shelf::new(max_slots),
+            buckets: Shelf::new(max_slots, budget),
+            logs: Shelf::new(max_slots, budget),
+            slides: Shelf::new(max_slots, budget),
+            windows: Shelf::new(max_slots, budget),
             slots: HashMap::new(),
             max_slots,
         }
@@ -83,12 +84,14 @@ pub(super) trait Shelved: Counting {
 }
 
 macro_rules! shelved {
-    ($($counter:ident, $state:ident in $shelf:ident;)*) => {
+    ($($counter:ident, $state:ident in $shelf:ident { $($more:item)* })*) => {
         $(impl Held for $state {
             #[inline]
             fn owes_until(&self) -> u64 {
                 $counter::owes_until(self)
             }
+
+            $($more)*
         }
 
         impl Shelved for $counter {
@@ -144,8 +147,21 @@ impl Shelved for Slots {
 }
 
 shelved! {
-    FixedWindow, WindowState in windows;
-    SlidingLog, LogState in logs;
-    SlidingWindow, SlidingState in slides;
-    TokenBucket, BucketState in buckets;
+    FixedWindow, WindowState in windows {}
+    SlidingLog, LogState in logs {
+        fn bytes(&self) -> usize {
+            self.bytes()
+        }
+
+        #[inline]
+        fn more(&self) -> usize {
+            self.more_than_few()
+        }
+
+        fn make_do(&mut self, more: usize) {
+            self.make_do(more);
+        }
+    }
+    SlidingWindow, SlidingState in slides {}
+    TokenBucket, BucketState in buckets {}
 }

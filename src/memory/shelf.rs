@@ -1,8 +1,11 @@
 //! The keys of one shard that are counted in one way.
 
+use std::mem;
+
 use crate::{algorithm::Counting, clock::Timestamp};
 
 use super::{
+    budget::Budget,
     fingerprint::Fingerprint,
     pools::Pools,
     table::{Held, Place, Table},
@@ -16,6 +19,9 @@ pub(super) struct Shelf<S> {
     pools: Pools<S>,
     /// Whether a key ever got no slot.
     is_crowded: bool,
+    budget: Budget,
+    /// What the table has of the budget.
+    held: usize,
 }
 
 /// What is asked for: a key under a policy, and a number for the policy alone.
@@ -36,11 +42,13 @@ pub(super) enum Kept {
 }
 
 impl<S: Held> Shelf<S> {
-    pub(super) fn new(max_slots: usize) -> Self {
+    pub(super) fn new(max_slots: usize, budget: &Budget) -> Self {
         Self {
             table: Table::new(max_slots),
             pools: Pools::default(),
             is_crowded: false,
+            budget: budget.clone(),
+            held: 0,
         }
     }
 
@@ -59,17 +67,32 @@ impl<S: Held> Shelf<S> {
     {
         let micros = now.as_micros();
         if let Place::Found(index) = self.table.find(asked.fingerprint, micros) {
-            let (answer, _) = change(self.table.state(index));
+            let state = self.table.state(index);
+            let had = state.more();
+            let (answer, _) = change(state);
+            if state.more() != had {
+                self.table.weigh(index, had);
+                self.afford(index, micros);
+            }
             return (answer, Kept::ToldApart);
         }
-        let mut state = self.newcomer(counter, asked, micros);
+        let (mut state, is_shared) = self.newcomer(counter, asked, micros);
         let (answer, changed) = change(&mut state);
-        if !changed || self.table.insert(asked.fingerprint, &state, micros) {
+        if changed && let Some(index) = self.table.insert(asked.fingerprint, &state, micros) {
+            self.afford(index, micros);
             return (answer, Kept::ToldApart);
         }
-        self.is_crowded = true;
-        self.pools.set((asked.policy)(), state, micros);
-        (answer, Kept::Pooled)
+        self.is_crowded |= changed;
+        // Stored though nothing was taken: the quota may have changed, and what is shared with it.
+        if changed || is_shared {
+            self.pools.set((asked.policy)(), state, micros);
+        }
+        let kept = if changed {
+            Kept::Pooled
+        } else {
+            Kept::ToldApart
+        };
+        (answer, kept)
     }
 
     /// Whether a key has no slot and would be counted in a shared state.
@@ -80,7 +103,9 @@ impl<S: Held> Shelf<S> {
     /// Forgets what a key owes. What was counted in a shared state stays: nobody knows whose it is.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
         if let Place::Found(index) = self.table.find(fingerprint, 0) {
-            *self.table.state(index) = S::default();
+            let had = mem::take(self.table.state(index)).more();
+            self.table.weigh(index, had);
+            self.afford(index, 0);
         }
     }
 
@@ -89,26 +114,45 @@ impl<S: Held> Shelf<S> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes()
+        self.table.bytes() + self.pools.bytes()
+    }
+
+    /// Lets the table have what it needs of the budget, or else takes from the state that grew what is too much.
+    #[inline]
+    fn afford(&mut self, index: usize, now: u64) {
+        if self.table.more() != self.held && !self.budget.hold(&mut self.held, self.table.more()) {
+            self.economise(index, now);
+        }
+    }
+
+    #[cold]
+    fn economise(&mut self, index: usize, now: u64) {
+        self.table.lessen_idle(now);
+        if !self.budget.hold(&mut self.held, self.table.more()) {
+            self.table.lessen(index, self.table.more() - self.held);
+            let is_held = self.budget.hold(&mut self.held, self.table.more());
+            debug_assert!(is_held, "a state can give back by how much it grew");
+        }
     }
 
     /// What a key without a slot may owe at most: it may have been counted in a shared state, or been dropped by
-    /// somebody whose clock is ahead.
+    /// somebody whose clock is ahead. And whether it is just what is shared.
     #[inline]
-    fn newcomer<C, P>(&self, counter: &C, asked: &Asked<P>, now: u64) -> S
+    fn newcomer<C, P>(&self, counter: &C, asked: &Asked<P>, now: u64) -> (S, bool)
     where
         C: Counting<State = S>,
         P: Fn() -> u64,
     {
-        let mut state = S::default();
-        if self.is_crowded
-            && let Some(pool) = self.pools.get((asked.policy)())
-        {
-            state = pool.clone();
+        let pool = match self.is_crowded {
+            true => self.pools.get((asked.policy)()),
+            false => None,
+        };
+        if self.table.forgotten() > now {
+            // What is shared may be less than what was dropped, though it is owed for longer.
+            let shared = pool.map_or(0, S::owes_until);
+            let until = self.table.forgotten().max(shared);
+            return (counter.spent(Timestamp::from_micros(until)), false);
         }
-        if self.table.forgotten() > now.max(state.owes_until()) {
-            state = counter.spent(Timestamp::from_micros(self.table.forgotten()));
-        }
-        state
+        (pool.cloned().unwrap_or_default(), pool.is_some())
     }
 }

@@ -23,6 +23,7 @@ use crate::{
 };
 
 use super::{
+    budget::Budget,
     builder::MemoryStoreBuilder,
     fingerprint::{Fingerprint, Fingerprinter},
     shard::Shard,
@@ -74,7 +75,7 @@ impl MemoryStore {
             .sum()
     }
 
-    /// Bytes that the tables take now.
+    /// Bytes that the tables take now, and the entries of logs.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.shared
@@ -97,7 +98,8 @@ impl MemoryStore {
             .next_power_of_two()
             .min((settings.max_keys / 1_024).max(1).next_power_of_two());
         let slots = slots_for(settings.max_keys).div_ceil(shards);
-        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(slots))));
+        let budget = Budget::new(settings.max_keys.saturating_mul(ENTRIES));
+        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(slots, &budget))));
         Self {
             shared: Arc::new(Shared {
                 shards: shards.collect(),
@@ -234,3 +236,6 @@ impl Locked<'_> {
         &mut held.expect("every shard asked for was locked").1
     }
 }
+
+/// Entries that all logs share, for each key that may be told apart.
+const ENTRIES: usize = 4;

@@ -8,6 +8,22 @@ use super::fingerprint::Fingerprint;
 pub(super) trait Held: Clone + Debug + Default + Send {
     /// From when on it is as good as forgotten, in microseconds.
     fn owes_until(&self) -> u64;
+
+    /// Bytes that it takes beyond its slot.
+    #[inline]
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// Entries that it has memory for, beyond those that every state may have.
+    #[inline]
+    fn more(&self) -> usize {
+        0
+    }
+
+    /// Gets by with memory for so many entries more. It may owe for longer then, never for shorter.
+    #[inline]
+    fn make_do(&mut self, _more: usize) {}
 }
 
 /// Fingerprints and what their keys owe.
@@ -22,8 +38,12 @@ pub(super) struct Table<S> {
     /// Until when any key that was dropped owed: what a key that is not here may owe at most. It lies in the past,
     /// except for a caller whose time is older than the one that dropped the key.
     forgotten: u64,
+    /// What all states have [`more`](Held::more) of.
+    more: usize,
     /// How many more newcomers are to be turned away before the walk over all slots is worth it again.
     patience: usize,
+    /// The same for the walk that takes memory from states that owe nothing.
+    thrift: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -51,7 +71,9 @@ impl<S: Held> Table<S> {
             taken: 0,
             max_slots,
             forgotten: 0,
+            more: 0,
             patience: 0,
+            thrift: 0,
         }
     }
 
@@ -89,25 +111,66 @@ impl<S: Held> Table<S> {
         &mut self.slots[index].state
     }
 
-    /// Gives a newcomer a slot, growing when there is need and leave. `false` when none can be had.
-    pub(super) fn insert(&mut self, fingerprint: Fingerprint, state: &S, now: u64) -> bool {
+    /// Gives a newcomer a slot, growing when there is need and leave. `None` when none can be had.
+    pub(super) fn insert(
+        &mut self,
+        fingerprint: Fingerprint,
+        state: &S,
+        now: u64,
+    ) -> Option<usize> {
         loop {
             let index = match self.find(fingerprint, now) {
                 Place::Found(index) => index,
                 Place::Free(index) if self.is_roomy() || !self.is_empty(index) => index,
                 // At the largest size the last quarter is used up too, and misses walk further.
                 Place::Free(index) if !self.make_room(now) => index,
-                Place::Crowded if !self.make_room(now) => return false,
+                Place::Crowded if !self.make_room(now) => return None,
                 Place::Crowded | Place::Free(_) => continue,
             };
             let former = &mut self.slots[index];
             self.taken += usize::from(former.fingerprint == Fingerprint::EMPTY);
             self.forgotten = self.forgotten.max(former.state.owes_until());
+            let had = former.state.more();
             *former = Slot {
                 fingerprint,
                 state: state.clone(),
             };
-            return true;
+            self.weigh(index, had);
+            return Some(index);
+        }
+    }
+
+    /// Notes that the state in a slot had so much more than every state may have, and has changed.
+    #[inline]
+    pub(super) fn weigh(&mut self, index: usize, had: usize) {
+        self.more = self.more - had + self.slots[index].state.more();
+    }
+
+    /// What all states have beyond what every state may have.
+    #[inline]
+    pub(super) fn more(&self) -> usize {
+        self.more
+    }
+
+    /// Takes so much of that from a state.
+    pub(super) fn lessen(&mut self, index: usize, by: usize) {
+        let state = &mut self.slots[index].state;
+        let had = state.more();
+        state.make_do(had.saturating_sub(by));
+        self.weigh(index, had);
+    }
+
+    /// Takes it from all that owe nothing.
+    pub(super) fn lessen_idle(&mut self, now: u64) {
+        if self.thrift > 0 {
+            self.thrift -= 1;
+            return;
+        }
+        self.thrift = self.slots.len() / 8;
+        for index in 0..self.slots.len() {
+            if self.slots[index].state.owes_until() <= now {
+                self.lessen(index, usize::MAX);
+            }
         }
     }
 
@@ -122,9 +185,10 @@ impl<S: Held> Table<S> {
         self.taken
     }
 
-    /// Bytes that the slots take.
+    /// Bytes that the slots take, and what is beyond them.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.slots)
+        let beyond: usize = self.slots.iter().map(|slot| slot.state.bytes()).sum();
+        size_of_val(&*self.slots) + beyond
     }
 
     fn is_roomy(&self) -> bool {
@@ -178,7 +242,9 @@ impl<S: Held> Table<S> {
             taken: 0,
             max_slots: self.max_slots,
             forgotten: self.forgotten,
+            more: 0,
             patience: 0,
+            thrift: 0,
         };
         let mut moves = Vec::with_capacity(self.taken);
         for (from, slot) in self.slots.iter().enumerate() {
@@ -196,6 +262,7 @@ impl<S: Held> Table<S> {
         // Only now is it sure that the old table is given up.
         for (from, to) in moves {
             table.slots[to].state = mem::take(&mut self.slots[from].state);
+            table.weigh(to, 0);
         }
         *self = table;
         true
