@@ -97,9 +97,13 @@ impl Server {
     /// Opens a blocking connection that gives up on a silent server.
     pub(crate) fn connection(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("the url is well formed");
-        let connection = client
-            .get_connection_with_timeout(COMMAND_TIMEOUT)
-            .unwrap_or_else(|error| panic!("no connection to {}: {error}", self.url()));
+        let connection = loop {
+            match client.get_connection_with_timeout(COMMAND_TIMEOUT) {
+                Ok(connection) => break connection,
+                Err(error) if is_interrupted(&error) => {}
+                Err(error) => panic!("no connection to {}: {error}", self.url()),
+            }
+        };
         connection
             .set_read_timeout(Some(COMMAND_TIMEOUT))
             .expect("the timeout is not zero");
@@ -158,9 +162,8 @@ impl Server {
         loop {
             match command.query(&mut self.connection()) {
                 Ok(reply) => return reply,
-                // Linux interrupts a read with a timeout when the process is stopped and goes on: what is sent here may
-                // be sent twice
-                Err(error) if error.to_string().contains("(os error 4)") => {}
+                // what the tests send in this way may be sent twice
+                Err(error) if is_interrupted(&error) => {}
                 Err(error) => panic!("{words:?}: {error}"),
             }
         }
@@ -206,6 +209,11 @@ fn default_binary() -> PathBuf {
             "no redis-server on PATH: run `bash tests/run.sh`, which installs it, \
              or `apt-get install redis-server`, or set TOLLGATE_REDIS_SERVER to its path",
         )
+}
+
+/// Whether the system gave a read up that has a timeout, as Linux does when a process is stopped and goes on.
+fn is_interrupted(error: &redis::RedisError) -> bool {
+    error.is_io_error() && error.to_string().contains("(os error 4)")
 }
 
 /// Reads `3` from `calls=3,usec=...`.
