@@ -9,8 +9,8 @@
     --   's' 1 10 60000 1 -> has room, closes at 1700000040000000, 0 before, 1 within
     elseif kind == 115 then
       width, numbers = 4, 3
-      local cost, limit, length = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-      local tick = tonumber(ARGV[at + 4])
+      local cost, limit, length = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
+      local tick = ARGV[at + 4] + 0
       local ticks = length * 1000 / tick
       assert(limit * ticks < EXACT, 'sliding window: limit and length too large for doubles')
       local closes, before, within = clock - clock % length + length, 0, 0
@@ -34,7 +34,7 @@
               end
               if cost > 0 then
                 call('SET', KEYS[key], pack('>I6I4I4I5', closes, 0, within, length), 'PX',
-                  format('%.0f', closes + length - clock + MARGIN))
+                  closes + length - clock + MARGIN)
               end
             end
           end
