@@ -10,7 +10,7 @@
     --   'c' 1 10 30000 'ticket-1' -> has room, 1 taken
     elseif kind == 99 then
       width = 4
-      local cost, limit, lease = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+      local cost, limit, lease = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
       local ticket = ARGV[at + 4]
       assert(#ticket == 8, 'concurrency: a ticket of 8 bytes')
       local soonest, used, slots = 0, 0, ''

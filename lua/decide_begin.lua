@@ -21,13 +21,16 @@
 -- no shebang and uses no library but string, math and struct, so that Redis 6.2 and compatible servers run it.
 --
 -- Numbers are doubles. Times are whole microseconds since the Unix epoch: exact below 2^53, the year 2255. States are
--- packed bytes, the highest first. A number becomes text only through '%.0f'; '..' and tostring() would write 1.7e+15.
+-- packed bytes, the highest first. A number goes to a command as it is, since the server writes whole ones in full;
+-- '..' and tostring() would write 1.7e+15. An argument becomes a number by adding 0, which costs no call as tonumber()
+-- would.
 
 assert(#KEYS > 0 and #ARGV > 0, 'decide: no charge')
 
+local KEYS, ARGV = KEYS, ARGV
 local call, pcall = redis.call, redis.pcall
 local floor, ceil = math.floor, math.ceil
-local format, byte, sub = string.format, string.byte, string.sub
+local byte, sub = string.byte, string.sub
 local pack, unpack = struct.pack, struct.unpack
 
 -- Milliseconds that a key outlives its state. Before Redis 7.2 the clock moves while a script runs, so the expiry
@@ -43,7 +46,7 @@ local EXACT = 4503599627370496
 
 local now, at = 0, 1
 if ARGV[1] == '@' then
-  now, at = tonumber(ARGV[2]), 3
+  now, at = ARGV[2] + 0, 3
 else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -57,7 +60,7 @@ while at <= last do
   local told, values, lives, stern
   local place = said + 2
   if ARGV[at] == '*' then
-    charges = tonumber(ARGV[at + 1])
+    charges = ARGV[at + 1] + 0
     told, values, lives, stern = {}, {}, {}, {}
     at = at + 2
   end
@@ -72,7 +75,7 @@ while at <= last do
       is_stern, is_forced, is_renewal = kind == 33, kind == 43, kind == 47
       if kind == 45 or kind == 44 then
         is_last = kind == 44
-        made = tonumber(ARGV[at + 1])
+        made = ARGV[at + 1] + 0
         at = at + 1
       end
       at = at + 1
@@ -80,9 +83,10 @@ while at <= last do
       kind = byte(tag)
     end
 
-    -- nil when the key does not exist. One key with a value of another type must not fail the whole call.
-    local text = pcall('GET', KEYS[key]) or nil
-    local is_ours = not text or type(text) == 'string'
+    -- false when the key does not exist. One key with a value of another type must not fail the whole call: the error is
+    -- a table without items.
+    local text = pcall('GET', KEYS[key])
+    local is_ours = not text or #text > 0
 
     -- What a branch is to set: how many arguments stand behind its tag, always; whether the value is one of its own;
     -- whether the charge has room; what it tells of the state as it is (b1 and so on) and as it becomes when the charge

@@ -11,7 +11,7 @@
     if not told then
       -- One charge is most groups, and needs no tables: its own word is the group's.
       if value then
-        call('SET', KEYS[key], value, 'PX', format('%.0f', life))
+        call('SET', KEYS[key], value, 'PX', life)
         b1, b2, b3 = n1, n2, n3
       end
       reply[place], reply[place + 1] = has_room and 1 or 0, b1
@@ -35,7 +35,7 @@
       local tells = told[i]
       local is_kept = values[i] and (verdict == 1 or verdict == 0 and stern[i])
       if is_kept then
-        call('SET', KEYS[first + i], values[i], 'PX', format('%.0f', lives[i]))
+        call('SET', KEYS[first + i], values[i], 'PX', lives[i])
       end
       reply[place] = tells[1]
       for number = 1, tells[2] do

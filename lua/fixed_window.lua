@@ -9,7 +9,7 @@
     --   'fAA' 1 10 60000 -> has room, closes at 1700000040000000, 1 used
     elseif kind == 102 or kind == 111 or kind == 109 then
       width, numbers = 3, 2
-      local cost, limit, length = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+      local cost, limit, length = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
       local shape = sub(tag, 2)
       local closes, used, opened
       if text and is_ours then
@@ -43,7 +43,7 @@
         end
         if is_open and cost > 0 and not made then
           -- The window was changed: what was used stays used. Stored whatever is decided, or the old one would close.
-          call('SET', KEYS[key], pack('>I6I4c2', closes, used, shape), 'PX', format('%.0f', closes - clock + MARGIN))
+          call('SET', KEYS[key], pack('>I6I4c2', closes, used, shape), 'PX', closes - clock + MARGIN)
         elseif not is_open then
           used = 0
         end

@@ -10,7 +10,7 @@
     --   'g' 1 10 60000 -> has room, 1 used, 0, all back at 1700000060000000
     elseif kind == 103 then
       width, numbers = 3, 3
-      local cost, limit, length = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+      local cost, limit, length = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
       local period = length * 1000
       -- The least power of two of us that divides a period, in us, in at most 2^31.
       local function tick_of(period)
@@ -87,7 +87,7 @@
           text = pack('>I7I5I2', latest, length, before) .. table.concat(rows)
           entries, base, unit = entries - start + 1, before, tick
           turn = latest / unit
-          call('SET', KEYS[key], text, 'PX', format('%.0f', ceil((latest + period - now) / 1000) + MARGIN))
+          call('SET', KEYS[key], text, 'PX', ceil((latest + period - now) / 1000) + MARGIN)
           count()
         end
 

@@ -9,8 +9,8 @@
     --   's' 1 10 60000 1 -> has room, closes at 1700000040000000, 0 before, 1 within
     elseif kind == 115 then
       width, numbers = 4, 3
-      local cost, limit, length = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-      local tick = tonumber(ARGV[at + 4])
+      local cost, limit, length = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
+      local tick = ARGV[at + 4] + 0
       local ticks = length * 1000 / tick
       assert(limit * ticks < EXACT, 'sliding window: limit and length too large for doubles')
       local is_same = false
@@ -35,7 +35,7 @@
               end
               if cost > 0 and within > 0 and not made then
                 call('SET', KEYS[key], pack('>I6I4I4I5', closes, 0, within, length), 'PX',
-                  format('%.0f', closes + length - clock + MARGIN))
+                  closes + length - clock + MARGIN)
               end
             end
           end
@@ -60,7 +60,7 @@
         local elder = ceil((before < limit and before or limit) * left / ticks)
         has_room = is_forced or cost == 0 or within + elder + cost <= limit
         if cost > 0 and (has_room or is_stern) then
-          local most = within > limit and within or limit
+          local most = within + elder > limit and within or limit - elder
           most = is_forced and 4294967295 or most
           n1, n2, n3 = b1, before, within + cost
           if n3 > most then

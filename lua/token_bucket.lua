@@ -13,7 +13,7 @@
     --   'wAAAA' 6000000 60000000 -> has room, TAT 1700000006000000
     elseif kind == 119 or kind == 108 then
       width = kind == 119 and 2 or 4
-      local cost, span = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+      local cost, span = ARGV[at + 1] + 0, ARGV[at + 2] + 0
       local shape = sub(tag, 2)
       local tat, is_changed = 0, false
       if text and is_ours then
@@ -28,7 +28,7 @@
           tat = now + ceil((tat - now < old and tat - now or old) * (span / old))
           is_changed = true
           if cost ~= 0 and not made then
-            call('SET', KEYS[key], pack('>I7c4', tat, shape), 'PX', format('%.0f', ceil((tat - now) / 1000) + MARGIN))
+            call('SET', KEYS[key], pack('>I7c4', tat, shape), 'PX', ceil((tat - now) / 1000) + MARGIN)
           end
         end
       end
@@ -52,7 +52,7 @@
           if kind == 119 then
             after = from + cost
           else
-            local units, micros = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+            local units, micros = ARGV[at + 3] + 0, ARGV[at + 4] + 0
             -- Products of units and micros stay below 2^52, and so does cost: the quota was refused otherwise.
             assert(units * micros < EXACT, 'token bucket: rate too fine for doubles')
             -- The lattice point at or before the TAT, and how far the one `cost` further on lies from it.

@@ -30,6 +30,7 @@
 //! | whose request it is | [`extract`], [`Key`] |
 //! | the layer, its headers, its answers | [`RateLimitLayer`], [`middleware`] |
 //! | limiting without HTTP | [`RateLimiter`] |
+//! | which algorithm to take | [`algorithm::guide`] |
 //! | how counting works, and its bounds | [`algorithm`] |
 //! | memory in process | [`memory`] |
 //! | Redis: waiting, accuracy, failover | `remote` |

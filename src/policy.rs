@@ -256,7 +256,7 @@ pub struct Charge<'a> {
 impl<'a> Charge<'a> {
     /// The same charge with another cost; 0 is a peek.
     ///
-    /// A cost above the policy's burst is denied with [`Retry::Never`].
+    /// A cost above the policy's burst is denied with [`Retry::Never`](crate::state::Retry::Never).
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// How a quota is counted.
 ///
-/// The default is the token bucket. The [module docs](super) say what happens when a policy's limit changes.
+/// The default is the token bucket. The [guide](super::guide) helps to choose, and says what happens when a policy's
+/// limit changes.
 ///
 /// # Examples
 ///

@@ -3,7 +3,8 @@
 //! Nothing here reads a clock, locks or waits: the state and the time come in, the new state goes out. The in-process
 //! store runs this code, and each algorithm has a Lua twin in `lua/` that gives equal answers.
 //!
-//! [`Algorithm`] is what a policy names; a [`Counter`] is the quota made ready for counting in that way.
+//! [`Algorithm`] is what a policy names; a [`Counter`] is the quota made ready for counting in that way. Which one to take
+//! is said in the [`guide`].
 //!
 //! # When a limit changes
 //!
@@ -19,6 +20,7 @@ mod choice;
 mod counter;
 mod counting;
 mod fixed_window;
+pub mod guide;
 mod rate;
 mod share;
 mod sliding_log;

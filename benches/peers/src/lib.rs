@@ -1,7 +1,8 @@
-//! What the comparisons share: allocations, arguments, interleaved rounds, tables.
+//! What the comparisons share: allocations, arguments, interleaved rounds, a server, tables.
 
 pub mod allocations;
 pub mod arguments;
 pub mod keys;
 pub mod rounds;
+pub mod server;
 pub mod table;

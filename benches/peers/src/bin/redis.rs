@@ -7,10 +7,8 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     future::Future,
-    net::TcpListener,
-    process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,6 +21,7 @@ use tollgate_peers::{
     arguments::Arguments,
     keys::{Walk, names},
     rounds::{Contender, interleave},
+    server::Server,
     table::{self, Summary},
 };
 use tower_rate_limiter::Store as _;
@@ -409,55 +408,6 @@ fn print(flight: usize, contenders: &[Contender<'_, Sample>], samples: &[Vec<Sam
         "not counted by Redis",
     ];
     table::print(&format!("{flight} in flight"), &columns, &rows);
-}
-
-// === The server ===
-
-/// A Redis server of our own, killed when dropped.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    fn start() -> Self {
-        let binary = env::var("TOLLGATE_REDIS_SERVER").unwrap_or_default();
-        let binary = if binary.is_empty() {
-            "redis-server".to_owned()
-        } else {
-            binary
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
-        let port = listener.local_addr().expect("it is bound").port();
-        drop(listener);
-        let child = Command::new(&binary)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot run {binary}: {error}"));
-        let url = format!("redis://127.0.0.1:{port}/");
-        let server = Self { child, url };
-        server.wait_until_up();
-        server
-    }
-
-    fn wait_until_up(&self) {
-        let client = Client::open(self.url.as_str()).expect("the url is well formed");
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while client.get_connection().is_err() {
-            assert!(Instant::now() < deadline, "the server did not come up");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only when the server is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// With one a second, every key stays in debt and none runs out: 30 years of burst.

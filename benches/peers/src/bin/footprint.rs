@@ -1,0 +1,312 @@
+//! What does a key take in Redis?
+//!
+//! `cargo run --release --ignore-rust-version --bin footprint -- [--keys 100000] [--only log]`
+//!
+//! Every row fills a server of its own (the one that `TOLLGATE_REDIS_SERVER` names, else the `redis-server` on `PATH`):
+//! `used_memory` when the connections are closed again, less what it was at the start, per key.
+
+use std::{future::Future, ops::Range, sync::Arc, time::Duration};
+
+use redis::aio::MultiplexedConnection;
+use tokio::{runtime::Runtime, task::JoinSet};
+use tollgate::{
+    Key, Policy, Quota,
+    algorithm::{Algorithm, Opening},
+    remote::RedisStore,
+    store::Store,
+};
+use tollgate_peers::{arguments::Arguments, server::Server, table};
+use tower_rate_limiter::Store as _;
+use trypema::RateLimiterBuilder as _;
+
+fn main() {
+    let arguments = Arguments::of_process();
+    let runtime = Runtime::new().expect("a runtime can be made");
+    let keys = arguments.value("--keys", 100_000);
+    let mut rows = Vec::new();
+    let window = Quota::per_hour(10_000);
+    let bucket = Quota::per_hour(10_000).burst(10_000);
+    let ours = [
+        (
+            "token bucket, leaky bucket",
+            bucket,
+            Algorithm::TokenBucket,
+            1,
+            keys,
+        ),
+        (
+            "fixed window",
+            window,
+            Algorithm::FixedWindow(Opening::Clock),
+            1,
+            keys,
+        ),
+        ("sliding window", window, Algorithm::SlidingWindow, 1, keys),
+        ("sliding log of 1", window, Algorithm::SlidingLog, 1, keys),
+        ("sliding log of 10", window, Algorithm::SlidingLog, 10, keys),
+        (
+            "sliding log of 100",
+            window,
+            Algorithm::SlidingLog,
+            100,
+            keys / 10,
+        ),
+        (
+            "sliding log of 1,000",
+            window,
+            Algorithm::SlidingLog,
+            1_000,
+            keys / 100,
+        ),
+    ];
+    for (name, quota, algorithm, requests, keys) in ours {
+        if !arguments.picks(name) {
+            continue;
+        }
+        let short = Tollgate::new(quota, algorithm, true);
+        let long = Tollgate::new(quota, algorithm, false);
+        let short = runtime.block_on(bytes(keys, requests, |url| short.connect(url)));
+        let long = runtime.block_on(bytes(keys, requests, |url| long.connect(url)));
+        rows.push(row(&format!("tollgate, {name}"), keys, &[short, long]));
+    }
+    if arguments.picks("peers") {
+        for (name, measured) in runtime.block_on(peers(keys)) {
+            rows.push(row(name, keys, &[measured]));
+        }
+    }
+    let columns = [
+        "way",
+        "keys",
+        "bytes a key, the whole key 16 characters",
+        "bytes a key, the identity 16 characters",
+    ];
+    table::print("Redis memory", &columns, &rows);
+}
+
+fn row(name: &str, keys: usize, bytes: &[f64]) -> Vec<String> {
+    let mut row = vec![name.to_owned(), keys.to_string()];
+    row.extend(bytes.iter().map(|bytes| format!("{bytes:.1}")));
+    row.resize(4, "-".to_owned());
+    row
+}
+
+// === The ways ===
+
+/// One way to count a request.
+trait Count: Send + Sync + 'static {
+    fn count(&self, number: usize) -> impl Future<Output = ()> + Send;
+}
+
+#[derive(Clone)]
+struct Tollgate {
+    store: Option<RedisStore>,
+    policy: Policy,
+    /// Whether the whole key is 16 characters long, or the identity.
+    is_short: bool,
+    digits: usize,
+}
+
+impl Tollgate {
+    fn new(quota: Quota, algorithm: Algorithm, is_short: bool) -> Self {
+        // Around the identity of a bucket lie `r:{` and `}:p`, and behind it a mark of two when it is no bucket.
+        let digits = match (is_short, algorithm) {
+            (true, Algorithm::TokenBucket) => 10,
+            (true, _) => 8,
+            (false, _) => 16,
+        };
+        Self {
+            store: None,
+            policy: Policy::new(if is_short { "p" } else { "api" }, quota).algorithm(algorithm),
+            is_short,
+            digits,
+        }
+    }
+
+    async fn connect(&self, url: String) -> Self {
+        let prefix = if self.is_short { "r" } else { "tollgate" };
+        let store = RedisStore::builder(url)
+            .prefix(prefix)
+            .deadline(Duration::from_secs(5));
+        Self {
+            store: Some(store.build().expect("a usable store")),
+            ..self.clone()
+        }
+    }
+}
+
+impl Count for Tollgate {
+    async fn count(&self, number: usize) {
+        let digits = self.digits;
+        let key = Key::new(format!("{number:0digits$}"));
+        let store = self.store.as_ref().expect("it is connected");
+        let decision = store
+            .decide(&[self.policy.charge(key)])
+            .await
+            .expect("redis decides");
+        assert!(decision.is_allowed());
+    }
+}
+
+struct Plain(MultiplexedConnection);
+
+impl Count for Plain {
+    async fn count(&self, number: usize) {
+        // What a plain GCRA script writes.
+        let mut command = redis::cmd("SET");
+        command
+            .arg(format!("{number:016}"))
+            .arg(1_700_000_000_000_001_u64)
+            .arg("PX")
+            .arg(3_600_000);
+        let (): () = command
+            .query_async(&mut self.0.clone())
+            .await
+            .expect("redis answers");
+    }
+}
+
+struct TowerRateLimiter(tower_rate_limiter::RedisStore);
+
+impl Count for TowerRateLimiter {
+    async fn count(&self, number: usize) {
+        // It puts `rl:` before it.
+        let usage = self
+            .0
+            .increment(&format!("{number:013}"), Duration::from_secs(3_600))
+            .await;
+        assert_eq!(usage.expect("redis answers").used, 1);
+    }
+}
+
+struct Limitador(limitador_redis::AsyncRateLimiter);
+
+impl Count for Limitador {
+    async fn count(&self, number: usize) {
+        let values = [("k".to_owned(), format!("{number:016}"))].into();
+        let checked = self
+            .0
+            .check_rate_limited_and_update(&"n".into(), &values, 1, false)
+            .await;
+        assert!(!checked.expect("redis answers").limited);
+    }
+}
+
+struct Trypema(Arc<trypema::redis::RedisRateLimiterProvider>);
+
+impl Count for Trypema {
+    async fn count(&self, number: usize) {
+        let key =
+            trypema::redis::RedisKey::try_from(format!("{number:016}")).expect("a usable key");
+        let rate = trypema::RateLimit::per_hour_or_panic(10_000.0);
+        self.0
+            .absolute()
+            .inc(&key, &rate, 1)
+            .await
+            .expect("redis answers");
+    }
+}
+
+async fn peers(keys: usize) -> Vec<(&'static str, f64)> {
+    let mut measured = Vec::new();
+    let plain = |url| async { Plain(connect(url).await) };
+    measured.push(("plain GCRA, 16 digits", bytes(keys, 1, plain).await));
+    let tower =
+        |url| async { TowerRateLimiter(tower_rate_limiter::RedisStore::new(connect(url).await)) };
+    measured.push((
+        "tower-rate-limiter, fixed window",
+        bytes(keys, 1, tower).await,
+    ));
+    let limitador = |url: String| async move {
+        let storage = limitador_redis::storage::redis::AsyncRedisStorage::new(&url).await;
+        let storage = Box::new(storage.expect("the server is up"));
+        let limiter = limitador_redis::AsyncRateLimiter::new_with_storage(storage);
+        let none: [&str; 0] = [];
+        limiter.add_limit(limitador_redis::limit::Limit::new(
+            "n",
+            10_000,
+            3_600,
+            none,
+            ["k"],
+        ));
+        Limitador(limiter)
+    };
+    measured.push((
+        "limitador, fixed window, identity of 16",
+        bytes(keys, 1, limitador).await,
+    ));
+    let trypema = |url: String| async move {
+        let client = redis::Client::open(url).expect("the url is well formed");
+        let connection = client
+            .get_connection_manager()
+            .await
+            .expect("the server is up");
+        let provider = trypema::redis::RedisRateLimiterProvider::builder(connection)
+            .window_size(trypema::WindowSize::hours_or_panic(1));
+        Trypema(provider.build().expect("usable settings"))
+    };
+    measured.push((
+        "trypema absolute, identity of 16",
+        bytes(keys, 1, trypema).await,
+    ));
+    measured
+}
+
+async fn connect(url: String) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("the url is well formed");
+    let connection = client.get_multiplexed_async_connection();
+    connection.await.expect("the server is up")
+}
+
+// === Measuring ===
+
+/// Bytes per key when each of so many was counted so often.
+async fn bytes<C: Count, F: Future<Output = C>>(
+    keys: usize,
+    requests: usize,
+    make: impl FnOnce(String) -> F,
+) -> f64 {
+    let server = Server::start();
+    let before = used_memory(&server.url).await;
+    let count = Arc::new(make(server.url.clone()).await);
+    for _ in 0..requests {
+        fill(&count, 0..keys).await;
+    }
+    drop(count);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    (used_memory(&server.url).await - before) / keys as f64
+}
+
+/// Counts each key once, many at a time.
+async fn fill<C: Count>(count: &Arc<C>, keys: Range<usize>) {
+    let mut tasks = JoinSet::new();
+    for first in keys.start..keys.start + FLIGHT.min(keys.len()) {
+        let (count, end) = (Arc::clone(count), keys.end);
+        tasks.spawn(async move {
+            for number in (first..end).step_by(FLIGHT) {
+                count.count(number).await;
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.expect("a task does not panic");
+    }
+}
+
+/// On a connection of its own.
+async fn used_memory(url: &str) -> f64 {
+    let mut connection = connect(url.to_owned()).await;
+    let text: String = redis::cmd("INFO")
+        .arg("memory")
+        .query_async(&mut connection)
+        .await
+        .expect("redis answers");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    line.expect("INFO memory has it")
+        .trim()
+        .parse()
+        .expect("a number")
+}
+
+const FLIGHT: usize = 256;

@@ -1,0 +1,344 @@
+//! What does a decision cost the Redis server, by algorithm?
+//!
+//! Run with `cargo bench --bench script`; `-- log` leaves the rows whose names hold it. `TOLLGATE_REDIS_SERVER` names
+//! another server than the one on `PATH`.
+//!
+//! Method: the server's own count of the microseconds in `EVALSHA` (`INFO commandstats`), which leaves the socket out.
+//! Calls are pipelined over one connection, over keys of 11 characters: 1,000 of them, for logs of 1,000 entries and more
+//! 100. Every answer is checked to be what the row says. Each row runs once per round, each round beginning with another
+//! one: a row is the median of its rounds with the least and the largest. *Alone* is one decision per call; *of 32* is a
+//! 32nd of a call that carries as many, as calls do when many decisions wait.
+//!
+//! Allowed rows never run out, denied rows ask keys that have nothing left. A log of `n` entries is as long as its limit:
+//! the caller's clock moves on so far that each allowed decision drops the oldest entry and adds one. Other rows go by
+//! the server's clock. The plain script is GCRA as one writes it by hand, a string of 16 digits.
+
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
+
+#[path = "../tests/support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the tests use the rest of it")]
+mod support;
+
+use std::{env, time::Duration};
+
+use redis::{Cmd, Connection, Pipeline, Value};
+use support::Server;
+use tollgate::{
+    Quota,
+    algorithm::{Algorithm, Counter, Form, Opening},
+    remote::Script,
+};
+
+const PLAIN_GCRA: &str = r"
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local tat = tonumber(redis.call('GET', KEYS[1]) or 0)
+if tat < now then
+  tat = now
+end
+local moved = tat + tonumber(ARGV[1])
+if moved - now > tonumber(ARGV[2]) then
+  return { 0, 0, tat }
+end
+redis.call('SET', KEYS[1], string.format('%.0f', moved), 'PX', math.ceil((moved - now) / 1000))
+return { 0, 1, moved }
+";
+
+fn main() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let wanted: Vec<String> = env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    let mut rows = rows();
+    rows.retain(|row| wanted.iter().all(|word| row.name.contains(word.as_str())));
+    for row in &mut rows {
+        row.prepare(&server, &mut connection);
+    }
+    let mut samples = vec![(Vec::new(), Vec::new()); rows.len()];
+    for round in 0..ROUNDS {
+        for turn in 0..rows.len() {
+            let index = (round + turn) % rows.len();
+            samples[index]
+                .0
+                .push(rows[index].measure(&server, &mut connection, 1));
+            if !rows[index].is_plain() {
+                samples[index]
+                    .1
+                    .push(rows[index].measure(&server, &mut connection, 32));
+            }
+        }
+    }
+    println!("us of EVALSHA per decision, median (least..largest) of {ROUNDS} rounds\n");
+    println!("| decision | alone | of 32 |\n|---|---|---|");
+    for (row, (alone, many)) in rows.iter().zip(&mut samples) {
+        println!("| {} | {} | {} |", row.name, summary(alone), summary(many));
+    }
+}
+
+fn rows() -> Vec<Row> {
+    let ample = Quota::per_second(1).burst(1_000_000_000);
+    let uneven = Quota::per_second(3).burst(1_000_000_000);
+    let hourly = Quota::per_hour(1_000_000);
+    let daily = Quota::per_day(1);
+    let window = |opening| Algorithm::FixedWindow(opening);
+    let plain = |span, is_allowed| Row::of("plain GCRA", Way::Plain(span), is_allowed);
+    let mut rows = vec![plain(1_000_000_000_000_000, true), plain(1, false)];
+    let allowed = [
+        ("token bucket", ample, Algorithm::TokenBucket),
+        ("leaky bucket", ample, Algorithm::LeakyBucket),
+        ("token bucket, uneven rate", uneven, Algorithm::TokenBucket),
+        ("fixed window, by the clock", hourly, window(Opening::Clock)),
+        ("fixed window, first hit", hourly, window(Opening::FirstHit)),
+        (
+            "fixed window, month",
+            Quota::per_month(1_000_000_000),
+            window(Opening::Month),
+        ),
+        ("sliding window", hourly, Algorithm::SlidingWindow),
+    ];
+    rows.extend(allowed.map(|(name, quota, algorithm)| Row::new(name, quota, algorithm, true)));
+    let denied = [
+        ("token bucket", daily, Algorithm::TokenBucket),
+        ("fixed window, by the clock", daily, window(Opening::Clock)),
+        ("sliding window", daily, Algorithm::SlidingWindow),
+    ];
+    rows.extend(denied.map(|(name, quota, algorithm)| Row::new(name, quota, algorithm, false)));
+    let mut counted = Row::new(
+        "token bucket that counts denied requests",
+        daily,
+        Algorithm::TokenBucket,
+        false,
+    );
+    counted.counts_denied = true;
+    rows.push(counted);
+    for entries in [10, 100, 1_000, 10_000] {
+        rows.extend([true, false].map(|is_allowed| Row::log(entries, is_allowed)));
+    }
+    rows
+}
+
+// === Row ===
+
+struct Row {
+    name: String,
+    way: Way,
+    hash: String,
+    is_allowed: bool,
+    counts_denied: bool,
+    keys: Vec<String>,
+    /// Entries that a log is to have.
+    entries: u64,
+    /// The caller's clock, and the step that it takes when all keys were asked.
+    clock: Option<(u64, u64)>,
+    next: usize,
+}
+
+/// Our counter, or the plain script's span.
+enum Way {
+    Counter(Counter),
+    Plain(u64),
+}
+
+impl Way {
+    fn script(&self) -> &'static str {
+        match self {
+            Self::Counter(_) => Script::DECIDE.source(),
+            Self::Plain(_) => PLAIN_GCRA,
+        }
+    }
+}
+
+impl Row {
+    fn new(name: &str, quota: Quota, algorithm: Algorithm, is_allowed: bool) -> Self {
+        let counter = Counter::new(quota, algorithm).expect("a usable quota");
+        Self::of(name, Way::Counter(counter), is_allowed)
+    }
+
+    fn of(name: &str, way: Way, is_allowed: bool) -> Self {
+        let outcome = if is_allowed { "allowed" } else { "denied" };
+        Self {
+            name: format!("{name}, {outcome}"),
+            hash: redis::Script::new(way.script()).get_hash().to_owned(),
+            way,
+            is_allowed,
+            counts_denied: false,
+            keys: Vec::new(),
+            entries: 1,
+            clock: None,
+            next: 0,
+        }
+    }
+
+    /// An entry a minute. The period ends a second before the oldest entry would be one too many.
+    fn log(entries: u64, is_allowed: bool) -> Self {
+        let period = Duration::from_secs(60 * entries - 1);
+        let quota = Quota::new(entries, period);
+        let name = format!("sliding log of {entries}");
+        Self {
+            entries,
+            clock: Some((START, MINUTE)),
+            ..Self::new(&name, quota, Algorithm::SlidingLog, is_allowed)
+        }
+    }
+
+    fn is_plain(&self) -> bool {
+        matches!(self.way, Way::Plain(_))
+    }
+
+    /// Loads the script, and brings every key to where the row's decisions begin.
+    fn prepare(&mut self, server: &Server, connection: &mut Connection) {
+        server.command(&["SCRIPT", "LOAD", self.way.script()]);
+        let first = format!("{}:first", self.name);
+        for _ in 0..self.entries {
+            let command = self.command(std::slice::from_ref(&first));
+            let _: Value = command.query(connection).expect("the script answers");
+            self.advance();
+        }
+        if !self.is_allowed
+            && let Some((now, step)) = &mut self.clock
+        {
+            (*now, *step) = (*now - *step, 0);
+        }
+        let count = if self.entries < 1_000 { 1_000 } else { 100 };
+        self.keys = (0..count)
+            .map(|number| format!("{}:user:{number:06}", self.name))
+            .collect();
+        for key in &self.keys {
+            server.command(&["COPY", &first, key]);
+        }
+    }
+
+    /// Microseconds per decision, with so many decisions in a call.
+    fn measure(&mut self, server: &Server, connection: &mut Connection, of: usize) -> f64 {
+        server.flush_stats();
+        let mut decisions = 0;
+        while decisions < DECISIONS {
+            let mut pipeline = Pipeline::new();
+            for _ in 0..(100 / of).max(1) {
+                if self.next + of > self.keys.len() {
+                    self.next = 0;
+                    self.advance();
+                }
+                let keys = &self.keys[self.next..self.next + of];
+                pipeline.add_command(self.command(keys));
+                self.next += of;
+                decisions += of;
+            }
+            let replies: Vec<Value> = pipeline.query(connection).expect("the script answers");
+            replies.iter().for_each(|reply| self.check(reply));
+        }
+        // calls=1,usec=2,..
+        let statistics = &server.info("commandstats")["cmdstat_evalsha"];
+        let micros = statistics.split_once("usec=").expect("it has them").1;
+        let micros: f64 = micros
+            .split(',')
+            .next()
+            .and_then(|text| text.parse().ok())
+            .expect("a number");
+        #[expect(clippy::cast_precision_loss, reason = "thousands")]
+        let decisions = decisions as f64;
+        micros / decisions
+    }
+
+    fn advance(&mut self) {
+        if let Some((now, step)) = &mut self.clock {
+            *now += *step;
+        }
+    }
+
+    /// A decision about each key, in one call.
+    fn command(&self, keys: &[String]) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.hash).arg(keys.len()).arg(keys);
+        if let Some((now, _)) = self.clock {
+            command.arg("@").arg(now);
+        }
+        for _ in keys {
+            if self.counts_denied {
+                command.arg("!");
+            }
+            match &self.way {
+                Way::Counter(counter) => arguments(&mut command, counter),
+                Way::Plain(span) => drop(command.arg(1_000_000).arg(span)),
+            }
+        }
+        command
+    }
+
+    /// The second number of a reply is the verdict on the first decision.
+    fn check(&self, reply: &Value) {
+        let Value::Array(items) = reply else {
+            panic!("{}: {reply:?}", self.name);
+        };
+        let wanted = Value::Int(i64::from(self.is_allowed));
+        assert_eq!(items[1], wanted, "{}", self.name);
+    }
+}
+
+fn arguments(command: &mut Cmd, counter: &Counter) {
+    let tag = |letter: u8, shape: &[u8]| [&[letter], shape].concat();
+    match counter {
+        Counter::Bucket(bucket) => {
+            let shape = bucket.shape().to_be_bytes();
+            match bucket.form(1) {
+                Form::Whole { increment } => command
+                    .arg(tag(b'w', &shape))
+                    .arg(increment)
+                    .arg(bucket.span()),
+                Form::Lattice {
+                    cost,
+                    units,
+                    micros,
+                } => command
+                    .arg(tag(b'l', &shape))
+                    .arg(cost)
+                    .arg(bucket.span())
+                    .arg(units)
+                    .arg(micros),
+                other => panic!("no row of this form: {other:?}"),
+            }
+        }
+        Counter::FixedWindow(window) => {
+            let letter = match window.opening() {
+                Opening::FirstHit => b'o',
+                Opening::Month => b'm',
+                _ => b'f',
+            };
+            let shape = window.shape().to_be_bytes();
+            command
+                .arg(tag(letter, &shape))
+                .arg(1)
+                .arg(window.limit())
+                .arg(window.millis())
+        }
+        Counter::SlidingLog(log) => command.arg("g").arg(1).arg(log.limit()).arg(log.millis()),
+        Counter::SlidingWindow(window) => command
+            .arg("s")
+            .arg(1)
+            .arg(window.limit())
+            .arg(window.millis())
+            .arg(window.tick()),
+        other => panic!("no row counts by {other:?}"),
+    };
+}
+
+fn summary(samples: &mut [f64]) -> String {
+    samples.sort_by(f64::total_cmp);
+    match (samples.first(), samples.last()) {
+        (Some(least), Some(largest)) => {
+            format!(
+                "{:.2} ({least:.2}..{largest:.2})",
+                samples[samples.len() / 2]
+            )
+        }
+        _ => "-".to_owned(),
+    }
+}
+
+const ROUNDS: usize = 15;
+const DECISIONS: usize = 4_000;
+/// The caller's clock, in 2023.
+const START: u64 = 1_700_000_000_000_000;
+const MINUTE: u64 = 60_000_000;
