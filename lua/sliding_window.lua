@@ -60,7 +60,7 @@
         local elder = ceil((before < limit and before or limit) * left / ticks)
         has_room = is_forced or cost == 0 or within + elder + cost <= limit
         if cost > 0 and (has_room or is_stern) then
-          local most = within + elder > limit and within or limit - elder
+          local most = within > limit and within or limit
           most = is_forced and 4294967295 or most
           n1, n2, n3 = b1, before, within + cost
           if n3 > most then

@@ -98,7 +98,8 @@ impl Policy {
     /// Sets whether a denied request is counted too, so that who keeps knocking stays out.
     ///
     /// Default: no. It is counted when the request is denied by any policy of its decision, and at most until nothing
-    /// is left: a denied request never makes a debt that an admitted one could not.
+    /// is left; in a sliding window, until the younger of its two windows is full by itself. A denied request never makes
+    /// a debt that an admitted one could not.
     #[must_use]
     pub fn count_denied(mut self, count: bool) -> Self {
         self.counts_denied = count;

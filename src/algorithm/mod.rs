@@ -12,8 +12,8 @@
 //! keys are in debt. For the buckets the spent *share* stays: who had spent half of the old burst has spent half of the
 //! new one. For windows the used *number* stays, in a window of the new length; a log keeps the *times*, and counts what
 //! was taken within the new period. Either way nobody waits longer than the new quota alone could make anybody wait, and
-//! nobody who had nothing left gets it all back, but for what a log knows to be older than its new period. A key that
-//! changes its algorithm starts afresh.
+//! nobody who had nothing left gets it all back, but for what a log knows to be older than its new period. Between the
+//! two buckets a debt stays; a key that changes to another algorithm starts afresh.
 
 mod calendar;
 mod choice;

@@ -174,8 +174,7 @@ impl Counting for SlidingWindow {
     fn penalise(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
         *state = self.rolled(state, now);
         let within = u64::from(state.within);
-        let elder = self.used(state, now) - within;
-        let most = within.max(self.window.limit.saturating_sub(elder));
+        let most = within.max(self.window.limit);
         state.within = capped(within.saturating_add(cost).min(most));
     }
 

@@ -43,17 +43,19 @@ impl Keyspace {
         self.of_policy(charge.policy(), charge.key())
     }
 
-    /// The key of a policy's count for an identity.
-    pub(super) fn of_policy(&self, policy: &Policy, key: &Key) -> WireKey {
+    /// The key of a policy's count for an identity, as the policy counts now.
+    fn of_policy(&self, policy: &Policy, key: &Key) -> WireKey {
+        self.marked(policy, key, mark(policy.counter()))
+    }
+
+    /// All keys that the policy's count for an identity may have had, however it was counted.
+    pub(super) fn all_of(&self, policy: &Policy, key: &Key) -> impl Iterator<Item = WireKey> {
+        MARKS.iter().map(|mark| self.marked(policy, key, mark))
+    }
+
+    fn marked(&self, policy: &Policy, key: &Key, mark: &[u8]) -> WireKey {
         let mut wire = self.join(key.as_bytes(), policy.name().as_bytes());
-        // No policy name holds a `#`.
-        wire.extend_from_slice(match policy.counter() {
-            Counter::Bucket(_) => b"",
-            Counter::FixedWindow(_) => b"#f",
-            Counter::SlidingLog(_) => b"#g",
-            Counter::SlidingWindow(_) => b"#s",
-            Counter::Slots(_) => b"#c",
-        });
+        wire.extend_from_slice(mark);
         wire
     }
 
@@ -72,3 +74,16 @@ impl Keyspace {
         wire
     }
 }
+
+/// What stands behind the policy's name: no name holds a `#`.
+const fn mark(counter: &Counter) -> &'static [u8] {
+    match counter {
+        Counter::Bucket(_) => MARKS[0],
+        Counter::FixedWindow(_) => MARKS[1],
+        Counter::SlidingLog(_) => MARKS[2],
+        Counter::SlidingWindow(_) => MARKS[3],
+        Counter::Slots(_) => MARKS[4],
+    }
+}
+
+const MARKS: [&[u8]; 5] = [b"", b"#f", b"#g", b"#s", b"#c"];

@@ -104,11 +104,11 @@ impl Store for RedisStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         let shared = Arc::clone(&self.shared);
-        let key = self.shared.keyspace.of_policy(policy, key);
-        Answer::later(async move {
-            let command = redis::cmd("DEL").arg(key.as_slice()).to_owned();
-            shared.command(&command).await
-        })
+        let mut command = redis::cmd("DEL");
+        for key in shared.keyspace.all_of(policy, key) {
+            command.arg(key.as_slice());
+        }
+        Answer::later(async move { shared.command(&command).await })
     }
 
     fn probe(&self) -> Answer<()> {

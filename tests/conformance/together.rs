@@ -71,8 +71,8 @@ async fn long_windows_and_logs_count_in_ticks(place: Place) {
     let log = Policy::new("log", Quota::per_day(10)).algorithm(Algorithm::SlidingLog);
     let ada = place.count(log, "ada");
     ada.spend(10).await;
-    // The start lies 27 us before a tick of 41 us.
-    let back = Duration::from_secs(86_400) + 27 * MICRO;
+    // The start lies on a tick of 64 us.
+    let back = Duration::from_secs(86_400);
     ada.comes_back(10, back).await;
 
     place.clock.set(START);

@@ -185,8 +185,8 @@ pub(super) static WAYS: [Way; 7] = [
         knocked: [seconds(52), seconds(106)],
         changes: &[
             change(Quota::per_minute(20), 15, 10, ZERO),
-            // Ten must shrink to four.
-            change(Quota::per_minute(5), 0, 0, seconds(40 + 36)),
+            // Five, which is all of the new limit, must shrink to four.
+            change(Quota::per_minute(5), 0, 0, seconds(40 + 12)),
             change(SHORT, 5, 0, seconds(10 + 3)),
             change(SLOW, 5, 0, seconds(2_800 + 360)),
         ],
