@@ -19,6 +19,7 @@ mod memory;
 mod middleware;
 mod outage;
 mod scripts;
+mod settling;
 mod sockets;
 mod support;
 mod support_tests;

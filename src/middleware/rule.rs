@@ -113,7 +113,12 @@ impl Rule {
     pub(crate) fn keeps_charges(&self) -> bool {
         let is_queue =
             matches!(self.policy.counter(), Counter::Bucket(bucket) if bucket.is_queue());
-        is_queue || self.pricing.is_some()
+        is_queue || self.settles()
+    }
+
+    /// Whether what a request really cost is asked for.
+    pub(super) fn settles(&self) -> bool {
+        self.pricing.is_some()
     }
 
     /// What a request really cost.

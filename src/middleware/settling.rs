@@ -131,6 +131,13 @@ impl Tab {
         price.collect()
     }
 
+    /// Whether anything can be left to put right once the request has started.
+    fn can_change(&self) -> bool {
+        let settlements = self.receipt.iter().flat_map(Receipt::settlements);
+        let mut policies = settlements.map(|settlement| settlement.charge().policy());
+        policies.any(|policy| self.shared.settles(policy.name()))
+    }
+
     fn close(&mut self) {
         let prices = match self.prices.take() {
             Some(prices) => prices,
@@ -142,10 +149,12 @@ impl Tab {
         let mut prices = prices.into_iter();
         let receipt = receipt.price(|policy, charged| {
             let price = prices.next().unwrap_or(charged);
-            if self.is_waiting {
-                return 0;
+            let name = policy.name();
+            match self.is_waiting {
+                true => 0,
+                false if self.shared.settles(name) => self.said.of(name).unwrap_or(price),
+                false => price,
             }
-            self.said.of(policy.name()).unwrap_or(price)
         });
         settle(&self.shared, receipt);
     }
@@ -163,13 +172,21 @@ impl fmt::Debug for Tab {
     }
 }
 
-/// Notes that a request starts, and lets its handler speak about the cost.
+/// Notes that a request starts, and lets its handler speak about the cost if any policy settles.
 #[inline]
 pub(super) fn start<A>(tab: Option<Box<Tab>>, request: &mut Request<A>) -> Option<Box<Tab>> {
     let mut tab = tab?;
     tab.is_waiting = false;
+    if !tab.can_change() {
+        tab.receipt = None;
+        return None;
+    }
     tab.opened = Clock::system().now();
-    request.extensions_mut().insert(tab.said.clone());
+    // The handle of a layer around this one serves both, or that one would hear nothing.
+    let said = request
+        .extensions_mut()
+        .get_or_insert_with(ActualCost::default);
+    tab.said = said.clone();
     Some(tab)
 }
 
