@@ -40,7 +40,10 @@ use tollgate::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::support::{PATIENCE, Server, World, everywhere, logged};
+use crate::{
+    support::{Server, logged},
+    witness::{PATIENCE, World, everywhere},
+};
 
 everywhere! {
     failure_is_free_and_an_answer_costs_what_was_charged
@@ -142,7 +145,7 @@ async fn closure_is_told_status_headers_units_and_time(mut world: World) {
     });
     let app = world
         .layer([rule])
-        .layer(service_fn(async |_: Request<()>| {
+        .layer(service_fn(|_: Request<()>| async move {
             time::sleep(WORK).await;
             let response = Response::builder().status(201).header("x-tokens", "7");
             Ok::<_, Broken>(response.body(Frames::text("done")).expect("well formed"))
@@ -184,7 +187,7 @@ async fn word_of_the_handler_goes_before_the_closure(mut world: World) {
 
 async fn word_counts_until_the_body_has_ended(mut world: World) {
     let layer = world.layer([plan().cost(5).key(Global).settle(failures_are_free)]);
-    let app = layer.layer(service_fn(async |request: Request<()>| {
+    let app = layer.layer(service_fn(|request: Request<()>| async move {
         let word = word(&request);
         word.set("plan", 9);
         let body = [
@@ -257,7 +260,7 @@ async fn body_dropped_half_way_is_settled_by_its_status(mut world: World) {
 
 async fn body_that_fails_is_settled(mut world: World) {
     let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
-    let app = layer.layer(service_fn(async |_: Request<()>| {
+    let app = layer.layer(service_fn(|_: Request<()>| async move {
         Ok::<_, Broken>(head(200, Frames::of([Piece::Text("some"), Piece::Fail])))
     }));
     let mut body = ask(&app, request()).await.into_body();
@@ -311,10 +314,7 @@ async fn answer_without_a_body_is_settled(mut world: World) {
 async fn panic_in_the_handler_has_no_status(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
-    let late = layer.layer(service_fn(async |_: Request<()>| -> Answered {
-        tokio::task::yield_now().await;
-        panic::resume_unwind(Box::new(()));
-    }));
+    let late = layer.layer(service_fn(panicking));
     let early = layer.layer(service_fn(|_: Request<()>| -> future::Ready<Answered> {
         panic::resume_unwind(Box::new(()));
     }));
@@ -331,7 +331,7 @@ async fn panic_in_the_handler_has_no_status(mut world: World) {
 async fn panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
-    let app = layer.layer(service_fn(async |_: Request<()>| {
+    let app = layer.layer(service_fn(|_: Request<()>| async move {
         let answered = caught(async { panic::resume_unwind(Box::new(())) }).await;
         assert!(answered.is_err());
         Ok::<_, Broken>(head(500, Frames::text("sorry")))
@@ -345,9 +345,7 @@ async fn panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it(mut w
 async fn panic_that_is_caught_outside_has_no_status(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
-    let app = layer.layer(service_fn(async |_: Request<()>| -> Answered {
-        panic::resume_unwind(Box::new(()));
-    }));
+    let app = layer.layer(service_fn(panicking));
     assert!(caught(app.oneshot(request())).await.is_err());
     world.settled().await;
     assert_eq!(take(&heard), [None]);
@@ -357,7 +355,7 @@ async fn panic_that_is_caught_outside_has_no_status(mut world: World) {
 async fn panic_in_the_body_has_the_status_of_its_head(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
-    let app = layer.layer(service_fn(async |_: Request<()>| {
+    let app = layer.layer(service_fn(|_: Request<()>| async move {
         Ok::<_, Broken>(head(200, Frames::of([Piece::Text("some"), Piece::Panic])))
     }));
     let reading = async move { read(ask(&app, request()).await).await };
@@ -370,8 +368,8 @@ async fn panic_in_the_body_has_the_status_of_its_head(mut world: World) {
 async fn error_of_the_handler_has_no_status(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
-    let app = layer.layer(service_fn(async |_: Request<()>| -> Answered {
-        Err(Broken)
+    let app = layer.layer(service_fn(|_: Request<()>| {
+        future::ready(Answered::Err(Broken))
     }));
     assert!(app.oneshot(request()).await.is_err());
     world.settled().await;
@@ -541,7 +539,7 @@ async fn policy_that_does_not_settle_does_not_heed_the_handlers_word(mut world: 
         firm.clone().key(Global),
         plan().key(Global).settle(failures_are_free),
     ]);
-    let app = layer.layer(service_fn(async |request: Request<()>| {
+    let app = layer.layer(service_fn(|request: Request<()>| async move {
         let word = word(&request);
         word.set("firm", 0);
         word.set("plan", 3);
@@ -558,7 +556,7 @@ async fn handler_can_speak_to_the_layers_outside_too(mut world: World) {
     let inner = Policy::new("inner", Quota::per_hour(10)).cost(4);
     let outside = world.layer([plan().cost(5).key(Global).settle(failures_are_free)]);
     let inside = world.layer([inner.clone().key(Global).settle(failures_are_free)]);
-    let handler = service_fn(async |request: Request<()>| {
+    let handler = service_fn(|request: Request<()>| async move {
         let word = word(&request);
         word.set("plan", 1);
         word.set("inner", 2);
@@ -636,15 +634,14 @@ async fn layer_without_settling_gives_the_handler_a_decision_and_no_more() {
     let queue = Algorithm::LeakyQueue(Queue::new(5));
     for policy in [plan(), plan().algorithm(queue)] {
         let world = World::in_process();
-        let app =
-            world
-                .layer([policy.key(Global)])
-                .layer(service_fn(async |request: Request<()>| {
-                    assert!(request.extensions().get::<Decision>().is_some());
-                    assert!(request.extensions().get::<ActualCost>().is_none());
-                    assert_eq!(request.extensions().len(), 1);
-                    Ok::<_, Broken>(head(500, Frames::text("done")))
-                }));
+        let app = world.layer([policy.key(Global)]).layer(service_fn(
+            |request: Request<()>| async move {
+                assert!(request.extensions().get::<Decision>().is_some());
+                assert!(request.extensions().get::<ActualCost>().is_none());
+                assert_eq!(request.extensions().len(), 1);
+                Ok::<_, Broken>(head(500, Frames::text("done")))
+            },
+        ));
         read(ask(&app, request()).await).await;
         assert_eq!(world.asked(), 0);
     }
@@ -759,7 +756,7 @@ async fn charge_of_a_store_that_is_away_stands() {
     let layer = outage
         .world
         .layer([slow_plan().key(Global).settle(|_: &Finished<'_>| 0)]);
-    let app = layer.layer(service_fn(async |request: Request<()>| {
+    let app = layer.layer(service_fn(|request: Request<()>| async move {
         let decision = request.extensions().get::<Decision>();
         let counted_by = decision.expect("it was decided").counted_by();
         assert_eq!(counted_by, CountedBy::Shared);
@@ -787,7 +784,7 @@ async fn charge_counted_in_process_is_settled_there_even_after_the_outage() {
     let layer = outage
         .world
         .layer([slow_plan().key(Global).settle(|_: &Finished<'_>| 0)]);
-    let app = layer.layer(service_fn(async |request: Request<()>| {
+    let app = layer.layer(service_fn(|request: Request<()>| async move {
         let decision = request.extensions().get::<Decision>();
         let counted_by = decision.expect("it was decided").counted_by();
         assert_eq!(counted_by, CountedBy::Local);
@@ -859,7 +856,7 @@ impl Fate {
 /// A request that was admitted and has not ended.
 enum Open {
     Body(ResponseBody<Frames>),
-    Handler(Pin<Box<dyn Future<Output = Result<Response<ResponseBody<Frames>>, Broken>>>>),
+    Handler(Pin<Box<dyn Future<Output = Limited>>>),
     /// It ended by itself.
     Nothing,
 }
@@ -1197,30 +1194,33 @@ impl http_body::Body for Frames {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        _: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        match self.0.pop_front() {
-            None => Poll::Ready(None),
-            Some(Piece::Fail) => Poll::Ready(Some(Err(io::Error::other("it was told to fail")))),
-            Some(Piece::Hang) => {
-                self.0.push_front(Piece::Hang);
-                Poll::Pending
-            }
-            Some(Piece::Panic) => panic::resume_unwind(Box::new(())),
-            Some(Piece::Say(word, units)) => {
-                for policy in ["plan", "tokens"] {
-                    word.set(policy, units);
+        while let Some(piece) = self.0.pop_front() {
+            return match piece {
+                Piece::Fail => Poll::Ready(Some(Err(io::Error::other("it was told to fail")))),
+                Piece::Hang => {
+                    self.0.push_front(Piece::Hang);
+                    Poll::Pending
                 }
-                self.poll_frame(context)
-            }
-            Some(Piece::Text(text)) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(text))))),
+                Piece::Panic => panic::resume_unwind(Box::new(())),
+                Piece::Say(word, units) => {
+                    word.set("plan", units);
+                    word.set("tokens", units);
+                    continue;
+                }
+                Piece::Text(text) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(text))))),
+            };
         }
+        Poll::Ready(None)
     }
 }
 
 // === Services and requests ===
 
 type Answered = Result<Response<Frames>, Broken>;
+/// What the layer makes of it.
+type Limited = Result<Response<ResponseBody<Frames>>, Broken>;
 
 /// An error of the inner service.
 #[derive(Debug)]
@@ -1238,6 +1238,11 @@ fn answering(
     service_fn(move |_: Request<()>| {
         future::ready(Ok::<_, Broken>(head(status, Frames::text("done"))))
     })
+}
+
+async fn panicking(_: Request<()>) -> Answered {
+    tokio::task::yield_now().await;
+    panic::resume_unwind(Box::new(()));
 }
 
 fn request() -> Request<()> {

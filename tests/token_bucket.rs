@@ -45,7 +45,7 @@ fn drain(bucket: &TokenBucket, units: u64) -> u64 {
             panic!("one unit always fits in time");
         };
         now = retry.as_micros();
-        let judgement = judge(&bucket, tat, at(now), 1);
+        let judgement = judge(bucket, tat, at(now), 1);
         assert!(judgement.admitted, "the time to retry is exact");
         tat = judgement.tat;
     }

@@ -3,18 +3,15 @@
 //! [`Server`] is a Redis or Valkey child process that can be paused, killed and
 //! restarted. [`Proxy`] stands between a client and that server and loses,
 //! delays or cuts what passes through it. [`Client`] asks a web server over one
-//! connection. [`logged`] tells what a test logged. [`World`] is a store, in process or on
-//! a server, that tells what was settled in it.
+//! connection. [`logged`] tells what a test logged.
 
 mod http;
 mod launch;
 mod log;
 mod proxy;
 mod server;
-mod witness;
 
 pub(crate) use self::http::{Client, Reply};
 pub(crate) use self::log::logged;
 pub(crate) use self::proxy::{Mode, Proxy};
 pub(crate) use self::server::Server;
-pub(crate) use self::witness::{PATIENCE, World, everywhere};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time;
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, RateLimitLayer, RateLimiter,
+    Decision, Error, ErrorKind, Key, Policy, RateLimitLayer, RateLimiter,
+    builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     middleware::Rule,
@@ -15,7 +16,7 @@ use tollgate::{
     store::{Answer, Charge, Correction, Health, Receipt, Store},
 };
 
-use super::Server;
+use crate::support::Server;
 
 /// What one policy was settled with.
 pub(crate) type Settled = (String, Correction);
@@ -64,7 +65,7 @@ impl World {
         let builder = RateLimitLayer::builder().store(self.store.clone());
         let builder = rules
             .into_iter()
-            .fold(builder, |builder, rule| builder.policy(rule));
+            .fold(builder, RateLimitLayerBuilder::policy);
         builder.build().expect("it is well set up")
     }
 
@@ -147,11 +148,8 @@ impl Store for Witness {
             .collect();
         let told = self.told.clone();
         // nobody listens any more when the test has ended
-        let tell = move |result: &Result<(), tollgate::Error>| {
-            let said = result
-                .as_ref()
-                .map(|()| settled)
-                .map_err(|error| error.kind());
+        let tell = move |result: &Result<(), Error>| {
+            let said = result.as_ref().map(|()| settled).map_err(Error::kind);
             let _ = told.send(said);
         };
         match self.store.settle(receipt).now_or_later() {
