@@ -131,8 +131,8 @@ impl Tab {
         price.collect()
     }
 
-    /// Whether anything can be left to put right once the request has started.
-    fn can_change(&self) -> bool {
+    /// Whether the handler's word counts under any of the policies.
+    fn heeds_handler(&self) -> bool {
         let settlements = self.receipt.iter().flat_map(Receipt::settlements);
         let mut policies = settlements.map(|settlement| settlement.charge().policy());
         policies.any(|policy| self.shared.settles(policy.name()))
@@ -177,16 +177,14 @@ impl fmt::Debug for Tab {
 pub(super) fn start<A>(tab: Option<Box<Tab>>, request: &mut Request<A>) -> Option<Box<Tab>> {
     let mut tab = tab?;
     tab.is_waiting = false;
-    if !tab.can_change() {
-        tab.receipt = None;
-        return None;
-    }
     tab.opened = Clock::system().now();
-    // The handle of a layer around this one serves both, or that one would hear nothing.
-    let said = request
-        .extensions_mut()
-        .get_or_insert_with(ActualCost::default);
-    tab.said = said.clone();
+    if tab.heeds_handler() {
+        // The handle of a layer around this one serves both, or that one would hear nothing.
+        let said = request
+            .extensions_mut()
+            .get_or_insert_with(ActualCost::default);
+        tab.said = said.clone();
+    }
     Some(tab)
 }
 
