@@ -383,7 +383,7 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
         Counter::Bucket(bucket) => {
             let micros = match more {
                 true => bucket.micros_up(units),
-                false => bucket.micros_down(units),
+                false => bucket.micros_back(Timestamp::from_micros(back), units),
             };
             command
                 .arg([b"w".as_slice(), &bucket.shape().to_be_bytes()].concat())

@@ -96,7 +96,7 @@ impl Queue {
 
     /// Sets the longest time that a request may wait; who would wait longer is denied at once.
     ///
-    /// Default: what the length and the rate come to.
+    /// Default: what the length and the rate come to. What a shorter wait leaves no time for is not part of the limit.
     #[must_use]
     pub const fn longest_wait(mut self, wait: Duration) -> Self {
         self.longest_wait = Some(wait);

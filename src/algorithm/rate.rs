@@ -34,6 +34,14 @@ impl Rate {
         tat + self.at(point + cost) - self.at(point)
     }
 
+    /// How far back the TAT was before it was moved here by so many units.
+    pub(super) fn back(self, tat: u64, units: u64) -> u64 {
+        // Whole periods ahead, so that there are so many points to go back.
+        let ahead = units.div_ceil(self.units) * self.units;
+        let point = self.point(tat % self.micros) + ahead;
+        self.at(point) - self.at(point - units)
+    }
+
     /// The most units that move the TAT by at most `room`.
     #[inline]
     pub(super) fn fitting(self, tat: u64, room: u64) -> u64 {

@@ -127,6 +127,8 @@ impl TokenBucket {
         let whole = Self::new(quota.burst(capacity))?;
         let span = whole.span.min(leaky.span.saturating_add(longest));
         Ok(Self {
+            // What the longest wait has no time for can never pass, and is to be told so.
+            capacity: whole.capacity.min(whole.rate.fitting(0, span)),
             span,
             depth: leaky.span,
             shape: shape_of(span),
@@ -273,7 +275,7 @@ impl Counting for TokenBucket {
             true if made.as_micros() == state.tat => u64::MAX,
             true => 0,
         };
-        state.tat -= self.micros_down(units).min(weight);
+        state.tat -= self.micros_back(made, units).min(weight);
     }
 
     #[inline]
@@ -332,6 +334,18 @@ impl TokenBucket {
         }
         let moved = self.rate.moved(tat.max(now.as_micros()), cost);
         (moved - now.as_micros() <= self.span).then_some(moved)
+    }
+
+    /// How far back the TAT goes when units of a charge are taken back that is known by the TAT after it.
+    ///
+    /// In a queue to where the charge found it, since whoever is the last again is known by that; else by the time alone,
+    /// rounded down.
+    #[must_use]
+    pub fn micros_back(&self, made: Timestamp, units: u64) -> u64 {
+        if !self.is_queue() {
+            return self.micros_down(units);
+        }
+        self.rate.back(made.as_micros(), units.min(self.capacity))
     }
 }
 

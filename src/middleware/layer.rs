@@ -174,9 +174,18 @@ impl Shared {
 
     /// What a request really cost under a policy.
     pub(super) fn price(&self, policy: &PolicyName, finished: &Finished<'_>) -> u64 {
+        self.rule(policy)
+            .map_or(finished.charged, |rule| rule.price(finished))
+    }
+
+    /// Whether a policy is asked what a request really cost.
+    pub(super) fn settles(&self, policy: &PolicyName) -> bool {
+        self.rule(policy).is_some_and(Rule::settles)
+    }
+
+    fn rule(&self, policy: &PolicyName) -> Option<&Rule> {
         let mut rules = self.rules.iter();
-        let rule = rules.find(|rule| rule.policy().name() == policy);
-        rule.map_or(finished.charged, |rule| rule.price(finished))
+        rules.find(|rule| rule.policy().name() == policy)
     }
 
     /// The rejection for a store that could not decide, reported the first time.

@@ -116,7 +116,12 @@ impl Rule {
             Counter::Slots(_) => true,
             _ => false,
         };
-        must_end || self.pricing.is_some()
+        must_end || self.settles()
+    }
+
+    /// Whether what a request really cost is asked for.
+    pub(super) fn settles(&self) -> bool {
+        self.pricing.is_some()
     }
 
     /// What a request really cost.

@@ -9,7 +9,7 @@ use crate::{
     clock::{Clock, Timestamp},
     holding::Hold,
     state::PolicyName,
-    store::Receipt,
+    store::{Receipt, Settlement},
     sync::Mutex,
 };
 
@@ -117,9 +117,7 @@ impl Tab {
 
     fn ask(&self, status: Option<StatusCode>, headers: Option<&HeaderMap>) -> SmallVec<[u64; 2]> {
         let elapsed = Clock::system().now().since(self.opened);
-        let receipt = self.hold.as_ref().and_then(Hold::receipt);
-        let settlements = receipt.into_iter().flat_map(Receipt::settlements);
-        let price = settlements.map(|settlement| {
+        let price = self.settlements().map(|settlement| {
             let charge = settlement.charge();
             let finished = Finished {
                 charged: charge.units(),
@@ -130,6 +128,17 @@ impl Tab {
             self.shared.price(charge.policy().name(), &finished)
         });
         price.collect()
+    }
+
+    fn settlements(&self) -> impl Iterator<Item = &Settlement> {
+        let receipt = self.hold.as_ref().and_then(Hold::receipt);
+        receipt.into_iter().flat_map(Receipt::settlements)
+    }
+
+    /// Whether the handler's word counts under any of the policies.
+    fn heeds_handler(&self) -> bool {
+        self.settlements()
+            .any(|settlement| self.shared.settles(settlement.charge().policy().name()))
     }
 
     fn close(&mut self) {
@@ -144,10 +153,12 @@ impl Tab {
         let mut prices = prices.into_iter();
         hold.settle(|policy, charged| {
             let price = prices.next().unwrap_or(charged);
-            if self.is_waiting {
-                return 0;
+            let name = policy.name();
+            match self.is_waiting {
+                true => 0,
+                false if self.shared.settles(name) => self.said.of(name).unwrap_or(price),
+                false => price,
             }
-            self.said.of(policy.name()).unwrap_or(price)
         });
     }
 }
@@ -164,12 +175,18 @@ impl fmt::Debug for Tab {
     }
 }
 
-/// Notes that a request starts, and lets its handler speak about the cost.
+/// Notes that a request starts, and lets its handler speak about the cost if any policy settles.
 #[inline]
 pub(super) fn start<A>(tab: Option<Box<Tab>>, request: &mut Request<A>) -> Option<Box<Tab>> {
     let mut tab = tab?;
     tab.is_waiting = false;
     tab.opened = Clock::system().now();
-    request.extensions_mut().insert(tab.said.clone());
+    if tab.heeds_handler() {
+        // The handle of a layer around this one serves both, or that one would hear nothing.
+        let said = request
+            .extensions_mut()
+            .get_or_insert_with(ActualCost::default);
+        tab.said = said.clone();
+    }
     Some(tab)
 }

@@ -77,7 +77,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         Counter::Bucket(bucket) => arguments.extend([
             Argument::tag(b'w', bucket.shape().to_be_bytes()),
             Argument::Number(match is_refund {
-                true => bucket.micros_down(units),
+                true => bucket.micros_back(settlement.made(), units),
                 false => bucket.micros_up(units),
             }),
             Argument::Number(bucket.span()),

@@ -1,0 +1,1369 @@
+//! What requests really cost: who says it, when it is settled, and what is put right then.
+
+use std::{
+    any::Any,
+    collections::{HashMap, VecDeque},
+    future::{self, Future},
+    io,
+    panic::{self, AssertUnwindSafe},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use axum::{Extension, Router, body::Body, routing::get};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    time,
+};
+use tollgate::{
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    algorithm::{
+        Algorithm, BucketState, Counter, Counting, LogState, Opening, Queue, SlidingState,
+        WindowState,
+    },
+    clock::{Clock, Timestamp},
+    extract::{Global, Header},
+    memory::MemoryStore,
+    middleware::{ActualCost, Finished, ResponseBody, Rule},
+    remote::RedisStore,
+    resilience::ResilientStore,
+    state::CountedBy,
+    store::{Answer, Charge, Correction, Health, Store},
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::{
+    support::{Server, logged},
+    witness::{PATIENCE, World, everywhere},
+};
+
+everywhere! {
+    failure_is_free_and_an_answer_costs_what_was_charged
+    part_of_a_charge_comes_back
+    what_was_used_beyond_the_limit_is_denied_until_it_is_paid_back
+    closure_is_told_status_headers_units_and_time
+    word_of_the_handler_goes_before_the_closure
+    word_counts_until_the_body_has_ended
+    last_word_counts_and_once
+    body_that_ended_and_is_dropped_is_settled_once
+    body_dropped_half_way_is_settled_by_its_status
+    body_that_fails_is_settled
+    body_taken_out_is_settled_at_once
+    client_that_hangs_up_is_settled
+    answer_without_a_body_is_settled
+    panic_in_the_handler_has_no_status
+    panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it
+    panic_that_is_caught_outside_has_no_status
+    panic_in_the_body_has_the_status_of_its_head
+    error_of_the_handler_has_no_status
+    future_dropped_while_the_handler_runs_has_no_status
+    denied_request_is_not_settled
+    denial_by_another_policy_is_not_settled
+    peek_is_not_settled
+    only_some_policies_of_a_layer_settle
+    policy_that_does_not_settle_does_not_heed_the_handlers_word
+    handler_can_speak_to_the_layers_outside_too
+    refund_after_the_window_has_passed_gives_nothing
+    refund_later_gives_what_the_charge_still_weighs
+    refund_after_a_reset_gives_nothing
+    ten_thousand_requests_leave_what_the_model_says
+}
+
+// === What is put right ===
+
+async fn failure_is_free_and_an_answer_costs_what_was_charged(mut world: World) {
+    let layer = world.layer([plan().key(Global).settle(failures_are_free)]);
+    for (status, correction, left) in [
+        (500, Correction::Refund(1), 10),
+        (503, Correction::Refund(1), 10),
+        (404, Correction::Keep, 9),
+        (200, Correction::Keep, 8),
+    ] {
+        let response = ask(&layer.layer(answering(status)), request()).await;
+        assert_eq!(response.status().as_u16(), status);
+        let asked = world.asked();
+        read(response).await;
+        assert_eq!(
+            world.asked(),
+            asked + 1,
+            "and not before the body has ended"
+        );
+        assert_eq!(world.settled().await, plan_settled(correction), "{status}");
+        assert_eq!(world.remaining(&plan()).await, left, "{status}");
+    }
+}
+
+async fn part_of_a_charge_comes_back(mut world: World) {
+    let layer = world.layer([plan().cost(5).key(Global).settle(|_: &Finished<'_>| 2)]);
+    read(ask(&layer.layer(answering(200)), request()).await).await;
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(3)));
+    assert_eq!(world.remaining(&plan()).await, 8);
+}
+
+async fn what_was_used_beyond_the_limit_is_denied_until_it_is_paid_back(mut world: World) {
+    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 25)]);
+    let app = layer.layer(answering(200));
+    read(ask(&app, request()).await).await;
+    assert_eq!(world.settled().await, plan_settled(Correction::Charge(24)));
+    // 25 s are owed, and one more unit fits when it takes 10 s from then on
+    for (advance, status) in [
+        (Duration::ZERO, 429),
+        (Duration::from_micros(15_999_999), 429),
+        (Duration::from_micros(1), 200),
+    ] {
+        world.clock.advance(advance);
+        let response = ask(&app, request()).await;
+        assert_eq!(response.status().as_u16(), status, "{advance:?}");
+        if status == 429 && advance.is_zero() {
+            assert_eq!(response.headers()["retry-after"], "16");
+            assert_eq!(response.headers()["x-ratelimit-remaining"], "0");
+        }
+    }
+}
+
+// === What the closure is told ===
+
+async fn closure_is_told_status_headers_units_and_time(mut world: World) {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let rule = plan().cost(3).key(Global).settle({
+        let heard = Arc::clone(&heard);
+        move |finished: &Finished<'_>| {
+            let tokens = finished.headers.and_then(|headers| headers.get("x-tokens"));
+            let tokens = tokens.map(|value| value.to_str().expect("it is text").to_owned());
+            let mut heard = heard.lock().expect("nobody panics with it");
+            heard.push((finished.status, tokens, finished.charged, finished.elapsed));
+            7
+        }
+    });
+    let app = world
+        .layer([rule])
+        .layer(service_fn(|_: Request<()>| async move {
+            time::sleep(WORK).await;
+            let response = Response::builder().status(201).header("x-tokens", "7");
+            Ok::<_, Broken>(response.body(Frames::text("done")).expect("well formed"))
+        }));
+    let asked = Instant::now();
+    read(ask(&app, request()).await).await;
+    let most = asked.elapsed();
+    assert_eq!(world.settled().await, plan_settled(Correction::Charge(4)));
+    let heard = heard.lock().expect("nobody panics with it");
+    let [(status, tokens, charged, elapsed)] = heard.as_slice() else {
+        panic!("it is asked once: {heard:?}");
+    };
+    assert_eq!(*status, Some(StatusCode::CREATED));
+    assert_eq!(tokens.as_deref(), Some("7"));
+    assert_eq!(*charged, 3);
+    assert!((WORK..=most).contains(elapsed), "{elapsed:?} of {most:?}");
+}
+
+// === The handler's word ===
+
+async fn word_of_the_handler_goes_before_the_closure(mut world: World) {
+    let layer = world.layer([plan().cost(3).key(Global).settle(failures_are_free)]);
+    for (says, status, correction) in [
+        (2, 200, Correction::Refund(1)),
+        (0, 200, Correction::Refund(3)),
+        (3, 500, Correction::Keep),
+        (4, 500, Correction::Charge(1)),
+    ] {
+        let app = layer.layer(service_fn(move |request: Request<()>| async move {
+            word(&request).set("plan", says);
+            Ok::<_, Broken>(head(status, Frames::text("done")))
+        }));
+        let response = ask(&app, request()).await;
+        read(response).await;
+        assert_eq!(world.settled().await, plan_settled(correction));
+    }
+    assert_eq!(world.remaining(&plan()).await, 1, "2 + 0 + 3 + 4, of ten");
+}
+
+async fn word_counts_until_the_body_has_ended(mut world: World) {
+    let layer = world.layer([plan().cost(5).key(Global).settle(failures_are_free)]);
+    let app = layer.layer(service_fn(|request: Request<()>| async move {
+        let word = word(&request);
+        word.set("plan", 9);
+        let body = [
+            Piece::Text("some"),
+            Piece::Say(word, 3),
+            Piece::Text("more"),
+        ];
+        Ok::<_, Broken>(head(200, Frames::of(body)))
+    }));
+    read(ask(&app, request()).await).await;
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(2)));
+}
+
+async fn last_word_counts_and_once(mut world: World) {
+    let kept = Arc::new(Mutex::new(None));
+    let layer = world.layer([plan().cost(5).key(Global).settle(failures_are_free)]);
+    let app = layer.layer(service_fn({
+        let kept = Arc::clone(&kept);
+        move |request: Request<()>| {
+            let word = word(&request);
+            for units in [1, 8, 4] {
+                word.clone().set("plan", units);
+            }
+            word.set("nobody", 0);
+            word.set("not a name", 0);
+            *kept.lock().expect("nobody panics with it") = Some(word);
+            future::ready(Ok::<_, Broken>(head(200, Frames::text("done"))))
+        }
+    }));
+    read(ask(&app, request()).await).await;
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
+    let word = kept.lock().expect("nobody panics with it").take();
+    word.expect("it was kept").set("plan", 0);
+    assert_eq!(world.asked(), 1);
+    assert_eq!(world.remaining(&plan()).await, 6);
+}
+
+// === When it is settled ===
+
+async fn body_that_ended_and_is_dropped_is_settled_once(mut world: World) {
+    let layer = world.layer([plan().key(Global).settle(failures_are_free)]);
+    let response = ask(&layer.layer(answering(500)), request()).await;
+    let mut body = response.into_body();
+    while body.frame().await.is_some() {}
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
+    assert!(body.frame().await.is_none());
+    drop(body);
+    assert_eq!(world.asked(), 1);
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+async fn body_dropped_half_way_is_settled_by_its_status(mut world: World) {
+    let (heard, rule) = hearing();
+    let layer = world.layer([rule]);
+    for status in [200, 500] {
+        let app = layer.layer(service_fn(move |_: Request<()>| {
+            let body = Frames::of([Piece::Text("some"), Piece::Hang]);
+            future::ready(Ok::<_, Broken>(head(status, body)))
+        }));
+        let mut body = ask(&app, request()).await.into_body();
+        let first = body.frame().await.expect("there is some");
+        assert!(first.is_ok());
+        assert_eq!(world.asked(), usize::from(status == 500));
+        drop(body);
+        world.settled().await;
+        assert_eq!(take(&heard), [Some(status)]);
+    }
+    assert_eq!(world.remaining(&plan()).await, 9, "one was an answer");
+}
+
+async fn body_that_fails_is_settled(mut world: World) {
+    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let app = layer.layer(service_fn(|_: Request<()>| async move {
+        Ok::<_, Broken>(head(200, Frames::of([Piece::Text("some"), Piece::Fail])))
+    }));
+    let mut body = ask(&app, request()).await.into_body();
+    assert!(body.frame().await.expect("a frame").is_ok());
+    assert!(body.frame().await.expect("a failure").is_err());
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
+    drop(body);
+    assert_eq!(world.asked(), 1);
+}
+
+async fn body_taken_out_is_settled_at_once(mut world: World) {
+    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let response = ask(&layer.layer(answering(200)), request()).await;
+    let inner = response.into_body().into_inner();
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
+    assert!(inner.is_some());
+}
+
+async fn client_that_hangs_up_is_settled(mut world: World) {
+    let (heard, rule) = hearing();
+    let address = serve(world.layer([rule])).await;
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let sent = stream.write_all(b"GET /stream HTTP/1.1\r\nhost: test\r\n\r\n");
+    sent.await.expect("the server reads");
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"some\r\n") {
+        let read = stream.read_buf(&mut seen).await.expect("the server writes");
+        assert!(read > 0, "{}", String::from_utf8_lossy(&seen));
+    }
+    assert_eq!(world.asked(), 0);
+    drop(stream);
+    assert_eq!(world.settled().await, plan_settled(Correction::Keep));
+    assert_eq!(take(&heard), [Some(200)]);
+}
+
+async fn answer_without_a_body_is_settled(mut world: World) {
+    let (heard, rule) = hearing();
+    let address = serve(world.layer([rule])).await;
+    for request in ["GET /empty", "HEAD /stream", "GET /failing"] {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        let text = format!("{request} HTTP/1.1\r\nhost: test\r\n\r\n");
+        let sent = stream.write_all(text.as_bytes()).await;
+        sent.expect("the server reads");
+        world.settled().await;
+    }
+    assert_eq!(take(&heard), [Some(204), Some(200), Some(500)]);
+    assert_eq!(world.asked(), 3);
+    assert_eq!(world.remaining(&plan()).await, 8);
+}
+
+async fn panic_in_the_handler_has_no_status(mut world: World) {
+    let (heard, rule) = hearing();
+    let layer = world.layer([rule]);
+    let late = layer.layer(service_fn(panicking));
+    let early = layer.layer(service_fn(|_: Request<()>| -> future::Ready<Answered> {
+        panic::resume_unwind(Box::new(()));
+    }));
+    let late = tokio::spawn(late.oneshot(request())).await;
+    assert!(late.is_err_and(|error| error.is_panic()));
+    world.settled().await;
+    let early = tokio::spawn(early.oneshot(request())).await;
+    assert!(early.is_err_and(|error| error.is_panic()));
+    world.settled().await;
+    assert_eq!(take(&heard), [None, None]);
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+async fn panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it(mut world: World) {
+    let (heard, rule) = hearing();
+    let layer = world.layer([rule]);
+    let app = layer.layer(service_fn(|_: Request<()>| async move {
+        let answered = caught(async { panic::resume_unwind(Box::new(())) }).await;
+        assert!(answered.is_err());
+        Ok::<_, Broken>(head(500, Frames::text("sorry")))
+    }));
+    read(ask(&app, request()).await).await;
+    world.settled().await;
+    assert_eq!(take(&heard), [Some(500)]);
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+async fn panic_that_is_caught_outside_has_no_status(mut world: World) {
+    let (heard, rule) = hearing();
+    let layer = world.layer([rule]);
+    let app = layer.layer(service_fn(panicking));
+    assert!(caught(app.oneshot(request())).await.is_err());
+    world.settled().await;
+    assert_eq!(take(&heard), [None]);
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+async fn panic_in_the_body_has_the_status_of_its_head(mut world: World) {
+    let (heard, rule) = hearing();
+    let layer = world.layer([rule]);
+    let app = layer.layer(service_fn(|_: Request<()>| async move {
+        Ok::<_, Broken>(head(200, Frames::of([Piece::Text("some"), Piece::Panic])))
+    }));
+    let reading = async move { read(ask(&app, request()).await).await };
+    let reading = tokio::spawn(reading).await;
+    assert!(reading.is_err_and(|error| error.is_panic()));
+    assert_eq!(world.settled().await, plan_settled(Correction::Keep));
+    assert_eq!(take(&heard), [Some(200)]);
+}
+
+async fn error_of_the_handler_has_no_status(mut world: World) {
+    let (heard, rule) = hearing();
+    let layer = world.layer([rule]);
+    let app = layer.layer(service_fn(|_: Request<()>| {
+        future::ready(Answered::Err(Broken))
+    }));
+    assert!(app.oneshot(request()).await.is_err());
+    world.settled().await;
+    assert_eq!(take(&heard), [None]);
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+async fn future_dropped_while_the_handler_runs_has_no_status(mut world: World) {
+    let (heard, rule) = hearing();
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let app = world.layer([rule]).layer(service_fn(move |_: Request<()>| {
+        let started = started.clone();
+        async move {
+            started.send(()).expect("the test listens");
+            future::pending::<Answered>().await
+        }
+    }));
+    let mut future = Box::pin(app.oneshot(request()));
+    tokio::select! {
+        _ = &mut future => panic!("nobody answers"),
+        _ = starts.recv() => {}
+    }
+    assert_eq!(world.remaining(&plan()).await, 9);
+    assert_eq!(world.asked(), 0);
+    drop(future);
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
+    assert_eq!(take(&heard), [None]);
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+// In process the decision is made by the call, so the handler has its request already.
+#[tokio::test]
+async fn future_dropped_before_its_first_poll_is_settled() {
+    let mut world = World::in_process();
+    let (heard, rule) = hearing();
+    let mut app = world.layer([rule]).layer(answering(200));
+    drop(app.ready().await.expect("it is ready").call(request()));
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
+    assert_eq!(take(&heard), [None]);
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+// Whether the charge was made nobody knows then, so nothing is put right: it may stand, and nothing is invented.
+#[tokio::test]
+async fn future_dropped_while_it_decides_is_not_settled() {
+    let world = World::on_redis();
+    let (heard, rule) = hearing();
+    let app = world.layer([rule]).layer(answering(200));
+    let server = world.server.as_ref().expect("it is on redis");
+    // the connection stands, and the server knows the script
+    assert_eq!(world.remaining(&plan()).await, 10);
+    server.pause();
+    let mut future = Box::pin(app.oneshot(request()));
+    assert!(poll(future.as_mut()).is_pending());
+    drop(future);
+    server.resume();
+    assert!((9..=10).contains(&world.remaining(&plan()).await));
+    assert_eq!(take(&heard), []);
+    assert_eq!(world.asked(), 0);
+}
+
+#[test]
+fn in_process_it_needs_no_runtime() {
+    let world = World::in_process();
+    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let mut future = pin!(layer.layer(answering(200)).oneshot(request()));
+    let Poll::Ready(Ok(response)) = poll(future.as_mut()) else {
+        panic!("it answers at once");
+    };
+    drop(response);
+    assert_eq!(world.asked(), 1);
+    let Poll::Ready(remaining) = poll(pin!(world.remaining(&plan()))) else {
+        panic!("it answers at once");
+    };
+    assert_eq!(remaining, 10);
+}
+
+// Reproducer of a hang that must not be: the settlement waits for a server that stands still, the answer does not.
+#[tokio::test]
+async fn answer_does_not_wait_for_its_settlement() {
+    let mut world = World::on_redis();
+    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let server = Arc::new(world.server.take().expect("it is on redis"));
+    let app = layer.layer(service_fn({
+        let server = Arc::clone(&server);
+        move |_: Request<()>| {
+            server.pause();
+            future::ready(Ok::<_, Broken>(head(200, Frames::text("done"))))
+        }
+    }));
+    let answered = async { read(ask(&app, request()).await).await };
+    // the store's own deadline is much longer
+    let answered = time::timeout(PATIENCE / 4, answered).await;
+    assert_eq!(answered.expect("the answer is not held back"), "done");
+    assert_eq!(world.asked(), 1);
+    server.resume();
+    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+// === What is not settled ===
+
+async fn denied_request_is_not_settled(mut world: World) {
+    let (heard, rule) = hearing();
+    let layer = world.layer([rule]);
+    let app = layer.layer(answering(200));
+    for _ in 0..10 {
+        read(ask(&app, request()).await).await;
+        world.settled().await;
+    }
+    take(&heard);
+    let response = ask(&app, request()).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    read(response).await;
+    assert_eq!(world.asked(), 10);
+    assert_eq!(take(&heard), []);
+}
+
+async fn denial_by_another_policy_is_not_settled(world: World) {
+    let (heard, rule) = hearing();
+    let narrow = Policy::new("narrow", Quota::per_hour(1));
+    let layer = world.layer([rule, narrow.key(Global).cost_by(|_| 2)]);
+    let response = ask(&layer.layer(answering(500)), request()).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    read(response).await;
+    assert_eq!(world.asked(), 0);
+    assert_eq!(take(&heard), []);
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+async fn peek_is_not_settled(world: World) {
+    let (heard, rule) = hearing();
+    let layer = world.layer([rule.cost_by(|_| 0)]);
+    read(ask(&layer.layer(answering(500)), request()).await).await;
+    assert_eq!(world.asked(), 0);
+    assert_eq!(take(&heard), []);
+}
+
+async fn only_some_policies_of_a_layer_settle(mut world: World) {
+    let firm = Policy::new("firm", Quota::per_hour(10)).cost(2);
+    let half = Policy::new("half", Quota::per_hour(10)).cost(4);
+    let layer = world.layer([
+        firm.clone().key(Global),
+        plan().cost(3).key(Global).settle(failures_are_free),
+        half.clone()
+            .key(Global)
+            .settle(|finished: &Finished<'_>| finished.charged / 2),
+    ]);
+    read(ask(&layer.layer(answering(500)), request()).await).await;
+    assert_eq!(
+        world.settled().await,
+        [
+            ("firm".to_owned(), Correction::Keep),
+            ("plan".to_owned(), Correction::Refund(3)),
+            ("half".to_owned(), Correction::Refund(2)),
+        ]
+    );
+    assert_eq!(world.remaining(&firm).await, 8);
+    assert_eq!(world.remaining(&plan()).await, 10);
+    assert_eq!(world.remaining(&half).await, 8);
+}
+
+// Reproducer: the handler's word was heeded by every policy of a layer of which one settles.
+async fn policy_that_does_not_settle_does_not_heed_the_handlers_word(mut world: World) {
+    let firm = Policy::new("firm", Quota::per_hour(10)).cost(2);
+    let layer = world.layer([
+        firm.clone().key(Global),
+        plan().key(Global).settle(failures_are_free),
+    ]);
+    let app = layer.layer(service_fn(|request: Request<()>| async move {
+        let word = word(&request);
+        word.set("firm", 0);
+        word.set("plan", 3);
+        Ok::<_, Broken>(head(200, Frames::text("done")))
+    }));
+    read(ask(&app, request()).await).await;
+    world.settled().await;
+    assert_eq!(world.remaining(&plan()).await, 7);
+    assert_eq!(world.remaining(&firm).await, 8);
+}
+
+// Reproducer: the inner layer's handle took the place of the outer one's, which then heard nothing.
+async fn handler_can_speak_to_the_layers_outside_too(mut world: World) {
+    let inner = Policy::new("inner", Quota::per_hour(10)).cost(4);
+    let outside = world.layer([plan().cost(5).key(Global).settle(failures_are_free)]);
+    let inside = world.layer([inner.clone().key(Global).settle(failures_are_free)]);
+    let handler = service_fn(|request: Request<()>| async move {
+        let word = word(&request);
+        word.set("plan", 1);
+        word.set("inner", 2);
+        Ok::<_, Broken>(head(200, Frames::text("done")))
+    });
+    let app = outside.layer(inside.layer(handler));
+    let mut body = ask(&app, request()).await.into_body();
+    while let Some(Ok(_)) = body.frame().await {}
+    drop(body);
+    world.settled().await;
+    world.settled().await;
+    assert_eq!(world.remaining(&inner).await, 8);
+    assert_eq!(world.remaining(&plan()).await, 9);
+}
+
+async fn refund_after_the_window_has_passed_gives_nothing(mut world: World) {
+    for algorithm in ALGORITHMS {
+        let name = algorithm.name();
+        let policy = Policy::new(name, Quota::per_minute(10)).algorithm(algorithm);
+        let layer = world.layer([policy
+            .clone()
+            .key(Global)
+            .cost_by(header)
+            .settle(|_: &Finished<'_>| 0)]);
+        let app = layer.layer(answering(200));
+        let early = ask(&app, costing(6)).await;
+        world.clock.advance(Duration::from_secs(240));
+        let late = ask(&app, costing(7)).await;
+        let left = world.usage(&policy, Key::GLOBAL).await;
+        read(early).await;
+        world.settled().await;
+        assert_eq!(world.usage(&policy, Key::GLOBAL).await, left, "{name}");
+        read(late).await;
+        world.settled().await;
+        assert_eq!(world.remaining(&policy).await, 10, "{name}");
+    }
+}
+
+async fn refund_later_gives_what_the_charge_still_weighs(mut world: World) {
+    let layer = world.layer([plan().cost(6).key(Global).settle(|_: &Finished<'_>| 0)]);
+    let app = layer.layer(answering(200));
+    let early = ask(&app, request()).await;
+    world.clock.advance(Duration::from_secs(4));
+    let late = ask(&app, request()).await;
+    assert_eq!(world.remaining(&plan()).await, 2, "10 - 6 + 4 - 6");
+    read(early).await;
+    world.settled().await;
+    assert_eq!(
+        world.remaining(&plan()).await,
+        4,
+        "two of six were left of it"
+    );
+    read(late).await;
+    world.settled().await;
+    assert_eq!(world.remaining(&plan()).await, 10);
+}
+
+async fn refund_after_a_reset_gives_nothing(mut world: World) {
+    for algorithm in ALGORITHMS {
+        let name = algorithm.name();
+        let policy = Policy::new(name, Quota::per_hour(10)).algorithm(algorithm);
+        let layer = world.layer([policy.clone().key(Global).settle(|_: &Finished<'_>| 0)]);
+        let response = ask(&layer.layer(answering(200)), request()).await;
+        let reset = layer.limiter().reset(&policy, &Key::GLOBAL).await;
+        reset.expect("it is reset");
+        read(response).await;
+        world.settled().await;
+        let usage = world.usage(&policy, Key::GLOBAL).await;
+        assert_eq!(usage.remaining, 10, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn layer_without_settling_gives_the_handler_a_decision_and_no_more() {
+    let queue = Algorithm::LeakyQueue(Queue::new(5));
+    for (policy, left) in [(plan(), 9), (plan().algorithm(queue), 14)] {
+        let world = World::in_process();
+        let app = world.layer([policy.clone().key(Global)]).layer(service_fn(
+            |request: Request<()>| async move {
+                assert!(request.extensions().get::<Decision>().is_some());
+                assert!(request.extensions().get::<ActualCost>().is_none());
+                assert_eq!(request.extensions().len(), 1);
+                Ok::<_, Broken>(head(500, Frames::text("done")))
+            },
+        ));
+        read(ask(&app, request()).await).await;
+        assert_eq!(world.remaining(&policy).await, left);
+    }
+}
+
+// === Stores that cannot ===
+
+/// Counts in process, and leaves settling at its default.
+#[derive(Debug)]
+struct Plain(MemoryStore);
+
+impl Store for Plain {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.0.decide(charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.0.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn store_that_cannot_settle_is_reported_once_and_no_clients_business() {
+    logged();
+    let mut world = World::over(Plain(MemoryStore::new()), Clock::system(), None);
+    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    for _ in 0..5 {
+        let response = ask(&layer.layer(answering(200)), request()).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(read(response).await, "done");
+        let settled = world.settled_or_not().await;
+        assert_eq!(settled, Err(ErrorKind::InvalidConfig));
+    }
+    let lines = logged();
+    let [line] = lines.as_slice() else {
+        panic!("it is said once: {lines:?}");
+    };
+    assert!(
+        line.contains("WARN") && line.contains("could not be settled"),
+        "{line}"
+    );
+    assert_eq!(world.remaining(&plan()).await, 5);
+}
+
+// === Outages ===
+
+/// Redis with a breaker before it and a store in process behind.
+struct Outage {
+    server: Server,
+    shared: RedisStore,
+    local: MemoryStore,
+    world: World,
+}
+
+impl Outage {
+    fn new() -> Self {
+        let server = Server::start();
+        let deadline = Duration::from_millis(250);
+        let shared = RedisStore::builder(server.url()).deadline(deadline).build();
+        let shared = shared.expect("a usable store");
+        let local = MemoryStore::new();
+        let store = ResilientStore::builder(shared.clone(), local.clone())
+            .deadline(deadline)
+            .build();
+        let world = World::over(store.expect("a usable store"), Clock::system(), None);
+        Self {
+            server,
+            shared,
+            local,
+            world,
+        }
+    }
+
+    async fn begin(&self) {
+        self.server.pause();
+        let other = Policy::new("other", Quota::per_second(1_000));
+        let began = Instant::now();
+        while self.world.store.health() == Health::Steady {
+            let decided = self.world.store.decide(&[other.charge(Key::GLOBAL)]).await;
+            assert!(decided.is_ok());
+            assert!(began.elapsed() < PATIENCE, "it is never given up");
+        }
+    }
+
+    async fn end(&self) {
+        self.server.resume();
+        let ended = Instant::now();
+        while self.world.store.health() != Health::Steady {
+            time::sleep(Duration::from_millis(1)).await;
+            assert!(ended.elapsed() < PATIENCE, "it never comes back");
+        }
+    }
+}
+
+/// As [`plan`], and so slow that nothing comes back while a test runs.
+fn slow_plan() -> Policy {
+    Policy::new("plan", Quota::per_day(10))
+}
+
+async fn left_in(store: impl Store) -> u64 {
+    let decided = store
+        .decide(&[slow_plan().charge(Key::GLOBAL).cost(0)])
+        .await;
+    let usage = decided.expect("it answers").states()[0].usage();
+    usage.expect("it is counted").remaining
+}
+
+#[tokio::test]
+async fn charge_of_a_store_that_is_away_stands() {
+    logged();
+    let mut outage = Outage::new();
+    let layer = outage
+        .world
+        .layer([slow_plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let app = layer.layer(service_fn(|request: Request<()>| async move {
+        let decision = request.extensions().get::<Decision>();
+        let counted_by = decision.expect("it was decided").counted_by();
+        assert_eq!(counted_by, CountedBy::Shared);
+        Ok::<_, Broken>(head(200, Frames::text("done")))
+    }));
+    let responses = [ask(&app, request()).await, ask(&app, request()).await];
+    outage.begin().await;
+    logged();
+    for response in responses {
+        assert_eq!(read(response).await, "done");
+        let settled = outage.world.settled_or_not().await;
+        assert_eq!(settled, Err(ErrorKind::Unavailable));
+    }
+    let lines = logged();
+    let said = |line: &&String| line.contains("could not be settled");
+    assert_eq!(lines.iter().filter(said).count(), 1, "{lines:?}");
+    outage.end().await;
+    assert_eq!(left_in(outage.shared).await, 8);
+    assert_eq!(left_in(outage.local).await, 10);
+}
+
+#[tokio::test]
+async fn charge_counted_in_process_is_settled_there_even_after_the_outage() {
+    let mut outage = Outage::new();
+    let layer = outage
+        .world
+        .layer([slow_plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let app = layer.layer(service_fn(|request: Request<()>| async move {
+        let decision = request.extensions().get::<Decision>();
+        let counted_by = decision.expect("it was decided").counted_by();
+        assert_eq!(counted_by, CountedBy::Local);
+        Ok::<_, Broken>(head(200, Frames::text("done")))
+    }));
+    outage.begin().await;
+    let during = ask(&app, request()).await;
+    let after = ask(&app, request()).await;
+    assert_eq!(left_in(outage.local.clone()).await, 8);
+    read(during).await;
+    outage.world.settled().await;
+    assert_eq!(left_in(outage.local.clone()).await, 9);
+    outage.end().await;
+    read(after).await;
+    outage.world.settled().await;
+    assert_eq!(left_in(outage.local).await, 10);
+    assert_eq!(left_in(outage.shared).await, 10);
+}
+
+// === Ten thousand requests ===
+
+/// What becomes of a request that is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Answer(u16),
+    Break,
+    LeaveBody(u16),
+    LeaveHandler,
+    Panic,
+    PanicInBody,
+    Say(u64),
+}
+
+impl Fate {
+    fn any(random: &mut Random) -> Self {
+        match random.below(100) {
+            0..35 => Self::Answer(200),
+            35..50 => Self::Answer(500),
+            50..56 => Self::Break,
+            56..63 => Self::LeaveBody(200),
+            63..68 => Self::LeaveBody(503),
+            68..76 => Self::LeaveHandler,
+            76..82 => Self::Panic,
+            82..88 => Self::PanicInBody,
+            _ => Self::Say(random.below(8)),
+        }
+    }
+
+    fn status(self) -> Option<u16> {
+        match self {
+            Self::Answer(status) | Self::LeaveBody(status) => Some(status),
+            Self::PanicInBody | Self::Say(_) => Some(200),
+            Self::Break | Self::LeaveHandler | Self::Panic => None,
+        }
+    }
+
+    /// What is to be settled by the policy of this name.
+    fn price(self, policy: &str, charged: u64) -> u64 {
+        let failed = self.status().is_none_or(|status| status >= 500);
+        match (policy, self) {
+            ("tokens", Self::Say(units)) => units,
+            ("tokens" | "log", _) if failed => 0,
+            ("window" | "slide", _) if failed => charged / 2,
+            _ => charged,
+        }
+    }
+}
+
+/// A request that was admitted and has not ended.
+enum Open {
+    Body(ResponseBody<Frames>),
+    Handler(Pin<Box<dyn Future<Output = Limited>>>),
+    /// It ended by itself.
+    Nothing,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    requests: u64,
+    denied: u64,
+    failed: u64,
+    disconnected: u64,
+    panicked: u64,
+    refunds: u64,
+    refunded: u64,
+    extras: u64,
+    extra: u64,
+}
+
+async fn ten_thousand_requests_leave_what_the_model_says(mut world: World) {
+    let policies = [
+        Policy::new("tokens", Quota::per_minute(70).burst(30)),
+        Policy::new("window", Quota::new(300, Duration::from_secs(240)))
+            .algorithm(Algorithm::FixedWindow(Opening::FirstHit)),
+        Policy::new("slide", Quota::new(300, Duration::from_secs(240)))
+            .algorithm(Algorithm::SlidingWindow),
+        Policy::new("log", Quota::new(300, Duration::from_secs(240)))
+            .algorithm(Algorithm::SlidingLog),
+        Policy::new("firm", Quota::per_second(2).burst(60)),
+    ];
+    let rule = |policy: &Policy| {
+        let rule = policy.clone().key(Header::new("x-key")).cost_by(header);
+        match policy.name().as_str() {
+            "tokens" | "log" => rule.settle(failures_are_free),
+            "firm" => rule,
+            _ => rule.settle(|finished: &Finished<'_>| {
+                let is_failure = failures_are_free(finished) == 0;
+                finished.charged / if is_failure { 2 } else { 1 }
+            }),
+        }
+    };
+    let layer = world.layer(policies.iter().map(rule));
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let app = layer.layer(service_fn(move |request: Request<()>| {
+        meet(request, started.clone())
+    }));
+    let keys: Vec<String> = (0..6).map(|key| format!("key-{key}")).collect();
+    let mut model = Model::new(&policies);
+    let mut random = Random(SEED);
+    let mut totals = Totals::default();
+    let mut open: Vec<(Open, Fate, Vec<Made>)> = Vec::new();
+    for _ in 0..10_000 {
+        world
+            .clock
+            .advance(Duration::from_micros(random.below(300_000)));
+        let key = &keys[random.below(6) as usize];
+        let (cost, fate) = (1 + random.below(5), Fate::any(&mut random));
+        let mut request = Request::get("/")
+            .header("x-key", key)
+            .header("x-cost", cost)
+            .body(())
+            .expect("it is well formed");
+        request.extensions_mut().insert(fate);
+        let expected = model.decide(world.clock.now(), key, cost);
+        let mut future = Box::pin(app.clone().oneshot(request));
+        let answered = tokio::select! {
+            biased;
+            answered = caught(&mut future) => Some(answered),
+            _ = starts.recv() => None,
+        };
+        let state = match answered {
+            Some(Ok(Ok(response))) => {
+                let is_denied = response.status() == StatusCode::TOO_MANY_REQUESTS;
+                assert_eq!(is_denied, expected.is_none(), "request {}", totals.requests);
+                Open::Body(response.into_body())
+            }
+            Some(_) => {
+                drop(future);
+                Open::Nothing
+            }
+            None => Open::Handler(future),
+        };
+        totals.requests += 1;
+        let Some(made) = expected else {
+            totals.denied += 1;
+            continue;
+        };
+        totals.failed += u64::from(fate.status().is_some_and(|status| status >= 500));
+        totals.panicked += u64::from(matches!(fate, Fate::Panic | Fate::PanicInBody));
+        totals.disconnected += u64::from(matches!(fate, Fate::LeaveHandler | Fate::LeaveBody(_)));
+        if matches!(state, Open::Nothing) {
+            settle(&mut world, &mut model, fate, &made, &mut totals).await;
+        } else {
+            open.push((state, fate, made));
+        }
+        if open.len() > 20 || random.below(3) > 0 && !open.is_empty() {
+            let chosen = random.below(open.len() as u64) as usize;
+            let (state, fate, made) = open.swap_remove(chosen);
+            end(state, fate).await;
+            settle(&mut world, &mut model, fate, &made, &mut totals).await;
+        }
+    }
+    for (state, fate, made) in open {
+        end(state, fate).await;
+        settle(&mut world, &mut model, fate, &made, &mut totals).await;
+    }
+    println!("seed {SEED}: {totals:?}");
+    assert_eq!(world.asked() as u64, totals.requests - totals.denied);
+    for policy in &policies {
+        for key in &keys {
+            let usage = world.usage(policy, Key::new(key)).await;
+            let expected = model.usage(world.clock.now(), policy, key);
+            assert_eq!(usage, expected, "{} of {key}", policy.name());
+        }
+    }
+}
+
+/// What the handler does with a request, by its fate.
+async fn meet(request: Request<()>, started: mpsc::UnboundedSender<()>) -> Answered {
+    let fate = *request.extensions().get::<Fate>().expect("it has one");
+    let status = fate.status().unwrap_or_default();
+    let text = Piece::Text("some");
+    Ok(match fate {
+        Fate::Answer(_) => head(status, Frames::of([text])),
+        Fate::Break => return Err(Broken),
+        Fate::LeaveBody(_) => head(status, Frames::of([text, Piece::Hang])),
+        Fate::LeaveHandler => {
+            started.send(()).expect("the test listens");
+            future::pending().await
+        }
+        Fate::Panic => panic::resume_unwind(Box::new(())),
+        Fate::PanicInBody => head(status, Frames::of([text, Piece::Panic])),
+        Fate::Say(units) => {
+            let says = Piece::Say(word(&request), units);
+            head(status, Frames::of([text, says]))
+        }
+    })
+}
+
+/// Ends a request by its fate.
+async fn end(state: Open, fate: Fate) {
+    match state {
+        Open::Body(mut body) if matches!(fate, Fate::LeaveBody(_)) => {
+            assert!(body.frame().await.is_some());
+        }
+        Open::Body(body) => {
+            let read = caught(body.collect()).await;
+            assert_eq!(read.is_err(), fate == Fate::PanicInBody);
+        }
+        Open::Handler(future) => drop(future),
+        Open::Nothing => {}
+    }
+}
+
+/// Waits for what is settled in the world, and settles the same in the model.
+async fn settle(
+    world: &mut World,
+    model: &mut Model,
+    fate: Fate,
+    made: &[Made],
+    totals: &mut Totals,
+) {
+    let settled = world.settled().await;
+    let now = world.clock.now();
+    assert_eq!(settled.len(), made.len());
+    for ((policy, correction), made) in settled.iter().zip(made) {
+        assert_eq!(*policy, made.policy);
+        let expected = model.settle(now, made, fate.price(policy, made.units));
+        assert_eq!(*correction, expected, "{policy} {fate:?}");
+        match *correction {
+            Correction::Charge(units) => {
+                totals.extras += 1;
+                totals.extra += units;
+            }
+            Correction::Refund(units) => {
+                totals.refunds += 1;
+                totals.refunded += units;
+            }
+            _ => {}
+        }
+    }
+}
+
+// === Model ===
+
+/// A charge that was made: to be settled by what it was and when all was to be back.
+struct Made {
+    policy: String,
+    key: String,
+    units: u64,
+    back: Timestamp,
+}
+
+/// The state of one key.
+#[derive(Debug)]
+enum State {
+    Bucket(BucketState),
+    FixedWindow(WindowState),
+    SlidingLog(LogState),
+    SlidingWindow(SlidingState),
+}
+
+macro_rules! counted {
+    ($counter:expr, $state:expr, ($name:ident, $held:ident) => $body:expr) => {
+        match ($counter, $state) {
+            (Counter::Bucket($name), State::Bucket($held)) => $body,
+            (Counter::FixedWindow($name), State::FixedWindow($held)) => $body,
+            (Counter::SlidingLog($name), State::SlidingLog($held)) => $body,
+            (Counter::SlidingWindow($name), State::SlidingWindow($held)) => $body,
+            (counter, state) => panic!("{counter:?} cannot count {state:?}"),
+        }
+    };
+}
+
+impl State {
+    fn fresh(counter: &Counter) -> Self {
+        match counter {
+            Counter::Bucket(_) => Self::Bucket(BucketState::default()),
+            Counter::FixedWindow(_) => Self::FixedWindow(WindowState::default()),
+            Counter::SlidingLog(_) => Self::SlidingLog(LogState::default()),
+            Counter::SlidingWindow(_) => Self::SlidingWindow(SlidingState::default()),
+            other => panic!("a counter that this test does not know: {other:?}"),
+        }
+    }
+}
+
+/// The pure arithmetic, on a state per policy and key.
+struct Model {
+    counters: Vec<(String, Counter)>,
+    states: HashMap<(String, String), State>,
+}
+
+impl Model {
+    fn new(policies: &[Policy]) -> Self {
+        let named = |policy: &Policy| (policy.name().to_string(), *policy.counter());
+        Self {
+            counters: policies.iter().map(named).collect(),
+            states: HashMap::new(),
+        }
+    }
+
+    fn at(&mut self, policy: &str, key: &str) -> (Counter, &mut State) {
+        let mut counters = self.counters.iter();
+        let counter = counters
+            .find(|(name, _)| name == policy)
+            .expect("it is known")
+            .1;
+        let place = (policy.to_owned(), key.to_owned());
+        let state = self.states.entry(place);
+        (counter, state.or_insert_with(|| State::fresh(&counter)))
+    }
+
+    /// The charges that are made; `None` when one does not fit.
+    fn decide(&mut self, now: Timestamp, key: &str, cost: u64) -> Option<Vec<Made>> {
+        let policies: Vec<String> = self.counters.iter().map(|(name, _)| name.clone()).collect();
+        let fits = policies.iter().all(|policy| {
+            let (counter, state) = self.at(policy, key);
+            counted!(&counter, state, (counter, state) => counter.admits(state, now, cost))
+        });
+        let make = |policy: String| {
+            let (counter, state) = self.at(&policy, key);
+            let usage = counted!(&counter, state, (counter, state) => {
+                counter.charge(state, now, cost);
+                counter.usage(state, now)
+            });
+            Made {
+                policy,
+                key: key.to_owned(),
+                units: cost,
+                back: usage.reset_at,
+            }
+        };
+        fits.then(|| policies.into_iter().map(make).collect())
+    }
+
+    fn settle(&mut self, now: Timestamp, made: &Made, price: u64) -> Correction {
+        let (counter, state) = self.at(&made.policy, &made.key);
+        counted!(&counter, state, (counter, state) => {
+            if price > made.units {
+                counter.overcharge(state, now, price - made.units);
+                Correction::Charge(price - made.units)
+            } else if price < made.units {
+                counter.refund(state, now, made.back, made.units - price);
+                Correction::Refund(made.units - price)
+            } else {
+                Correction::Keep
+            }
+        })
+    }
+
+    fn usage(&mut self, now: Timestamp, policy: &Policy, key: &str) -> tollgate::state::Usage {
+        let (counter, state) = self.at(policy.name().as_str(), key);
+        counted!(&counter, state, (counter, state) => counter.usage(state, now))
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+// === Frames ===
+
+/// What a body does when it is asked for its next frame.
+enum Piece {
+    Fail,
+    Hang,
+    Panic,
+    Say(ActualCost, u64),
+    Text(&'static str),
+}
+
+/// A body of such pieces.
+struct Frames(VecDeque<Piece>);
+
+impl Frames {
+    fn of<const N: usize>(pieces: [Piece; N]) -> Self {
+        Self(pieces.into())
+    }
+
+    fn text(text: &'static str) -> Self {
+        Self::of([Piece::Text(text)])
+    }
+}
+
+impl http_body::Body for Frames {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        while let Some(piece) = self.0.pop_front() {
+            return match piece {
+                Piece::Fail => Poll::Ready(Some(Err(io::Error::other("it was told to fail")))),
+                Piece::Hang => {
+                    self.0.push_front(Piece::Hang);
+                    Poll::Pending
+                }
+                Piece::Panic => panic::resume_unwind(Box::new(())),
+                Piece::Say(word, units) => {
+                    word.set("plan", units);
+                    word.set("tokens", units);
+                    continue;
+                }
+                Piece::Text(text) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(text))))),
+            };
+        }
+        Poll::Ready(None)
+    }
+}
+
+// === Services and requests ===
+
+type Answered = Result<Response<Frames>, Broken>;
+/// What the layer makes of it.
+type Limited = Result<Response<ResponseBody<Frames>>, Broken>;
+
+/// An error of the inner service.
+#[derive(Debug)]
+struct Broken;
+
+fn head(status: u16, body: Frames) -> Response<Frames> {
+    let response = Response::builder().status(status).body(body);
+    response.expect("it is well formed")
+}
+
+fn answering(
+    status: u16,
+) -> impl Service<Request<()>, Response = Response<Frames>, Error = Broken, Future: Send> + Clone + Send
+{
+    service_fn(move |_: Request<()>| {
+        future::ready(Ok::<_, Broken>(head(status, Frames::text("done"))))
+    })
+}
+
+async fn panicking(_: Request<()>) -> Answered {
+    tokio::task::yield_now().await;
+    panic::resume_unwind(Box::new(()));
+}
+
+fn request() -> Request<()> {
+    Request::new(())
+}
+
+fn costing(units: u64) -> Request<()> {
+    let request = Request::get("/").header("x-cost", units).body(());
+    request.expect("it is well formed")
+}
+
+/// What the head says that a request costs.
+fn header(parts: &http::request::Parts) -> u64 {
+    let text = parts.headers["x-cost"].to_str().expect("it is text");
+    text.parse().expect("it is a number")
+}
+
+/// The handler's handle.
+#[track_caller]
+fn word(request: &Request<()>) -> ActualCost {
+    let word = request.extensions().get::<ActualCost>();
+    word.expect("it is settled").clone()
+}
+
+async fn ask<S, B>(service: &S, request: Request<()>) -> Response<B>
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Broken> + Clone,
+{
+    service.clone().oneshot(request).await.expect("it answers")
+}
+
+async fn read<B>(response: Response<B>) -> String
+where
+    B: http_body::Body<Error: std::fmt::Debug>,
+{
+    let collected = response.into_body().collect().await;
+    let bytes = collected.expect("the body is whole").to_bytes();
+    String::from_utf8(bytes.to_vec()).expect("the body is text")
+}
+
+/// A server with a stream that never ends, an empty answer and a failure.
+async fn serve(layer: RateLimitLayer) -> std::net::SocketAddr {
+    let app = Router::new()
+        .route(
+            "/stream",
+            get(async || Body::new(Frames::of([Piece::Text("some"), Piece::Hang]))),
+        )
+        .route("/empty", get(async || StatusCode::NO_CONTENT))
+        .route(
+            "/failing",
+            get(async |Extension(_): Extension<ActualCost>| StatusCode::INTERNAL_SERVER_ERROR),
+        )
+        .layer(layer);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+/// Polls a future, and tells whether it panicked.
+async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    future::poll_fn(|context| {
+        let poll = AssertUnwindSafe(|| future.as_mut().poll(context));
+        match panic::catch_unwind(poll) {
+            Ok(poll) => poll.map(Ok),
+            Err(panicked) => Poll::Ready(Err(panicked)),
+        }
+    })
+    .await
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+// === Policies ===
+
+/// One unit a second, ten at once.
+fn plan() -> Policy {
+    Policy::new("plan", Quota::per_hour(3_600).burst(10))
+}
+
+fn plan_settled(correction: Correction) -> Vec<(String, Correction)> {
+    vec![("plan".to_owned(), correction)]
+}
+
+fn failures_are_free(finished: &Finished<'_>) -> u64 {
+    match finished.status {
+        Some(status) if !status.is_server_error() => finished.charged,
+        _ => 0,
+    }
+}
+
+type Heard = Arc<Mutex<Vec<Option<u16>>>>;
+
+/// A plan under which failures are free, and with what status its closure was asked.
+fn hearing() -> (Heard, Rule) {
+    let heard = Heard::default();
+    let rule = plan().key(Global).settle({
+        let heard = Arc::clone(&heard);
+        move |finished: &Finished<'_>| {
+            let status = finished.status.map(|status| status.as_u16());
+            assert_eq!(finished.headers.is_some(), status.is_some());
+            heard.lock().expect("nobody panics with it").push(status);
+            failures_are_free(finished)
+        }
+    });
+    (heard, rule)
+}
+
+fn take(heard: &Heard) -> Vec<Option<u16>> {
+    std::mem::take(&mut heard.lock().expect("nobody panics with it"))
+}
+
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::FixedWindow(Opening::Clock),
+    Algorithm::FixedWindow(Opening::FirstHit),
+    Algorithm::SlidingLog,
+    Algorithm::SlidingWindow,
+    Algorithm::TokenBucket,
+];
+const SEED: u64 = 20_261_120;
+const WORK: Duration = Duration::from_millis(20);

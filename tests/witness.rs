@@ -1,0 +1,176 @@
+//! A store that tells what was settled.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time;
+use tollgate::{
+    Decision, Error, ErrorKind, Key, Policy, RateLimitLayer, RateLimiter,
+    builder::RateLimitLayerBuilder,
+    clock::{Clock, Timestamp},
+    memory::MemoryStore,
+    middleware::Rule,
+    remote::RedisStore,
+    state::Usage,
+    store::{Answer, Charge, Correction, Health, Receipt, Store},
+};
+
+use crate::support::Server;
+
+/// What one policy was settled with.
+pub(crate) type Settled = (String, Correction);
+
+/// A store to try, with the clock that moves it and what was settled in it.
+pub(crate) struct World {
+    pub(crate) clock: Clock,
+    pub(crate) server: Option<Server>,
+    pub(crate) store: Witness,
+    done: mpsc::UnboundedReceiver<Result<Vec<Settled>, ErrorKind>>,
+}
+
+impl World {
+    pub(crate) fn in_process() -> Self {
+        let clock = Clock::manual(START);
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        Self::over(store.expect("a usable store"), clock, None)
+    }
+
+    pub(crate) fn on_redis() -> Self {
+        let clock = Clock::manual(START);
+        let server = Server::start();
+        let store = RedisStore::builder(server.url())
+            .deadline(PATIENCE)
+            .client_time(clock.clone())
+            .build();
+        Self::over(store.expect("a usable store"), clock, Some(server))
+    }
+
+    pub(crate) fn over(store: impl Store, clock: Clock, server: Option<Server>) -> Self {
+        let (told, done) = mpsc::unbounded_channel();
+        let store = Witness {
+            store: Arc::new(store),
+            asked: Arc::default(),
+            told,
+        };
+        Self {
+            clock,
+            server,
+            store,
+            done,
+        }
+    }
+
+    pub(crate) fn layer(&self, rules: impl IntoIterator<Item = Rule>) -> RateLimitLayer {
+        let builder = RateLimitLayer::builder().store(self.store.clone());
+        let builder = rules
+            .into_iter()
+            .fold(builder, RateLimitLayerBuilder::policy);
+        builder.build().expect("it is well set up")
+    }
+
+    /// What was settled next, once that is done.
+    pub(crate) async fn settled(&mut self) -> Vec<Settled> {
+        let settled = self.settled_or_not().await;
+        settled.expect("the store can settle")
+    }
+
+    pub(crate) async fn settled_or_not(&mut self) -> Result<Vec<Settled>, ErrorKind> {
+        let done = time::timeout(PATIENCE, self.done.recv()).await;
+        let done = done.expect("something is settled in time");
+        done.expect("the witness lives")
+    }
+
+    /// How often settling was asked for so far, done or not.
+    pub(crate) fn asked(&self) -> usize {
+        *self.store.asked.lock().expect("nobody panics with it")
+    }
+
+    pub(crate) async fn usage(&self, policy: &Policy, key: Key) -> Usage {
+        let limiter = RateLimiter::new(self.store.clone(), [policy.clone()]);
+        let limiter = limiter.expect("a usable policy");
+        let decision = limiter.peek(&[policy.charge(key)]).await;
+        let decision = decision.expect("it answers");
+        decision.states()[0].usage().expect("it is counted")
+    }
+
+    /// What is left of a policy that counts everybody together.
+    pub(crate) async fn remaining(&self, policy: &Policy) -> u64 {
+        self.usage(policy, Key::GLOBAL).await.remaining
+    }
+}
+
+/// Runs each behaviour in process and on Redis.
+macro_rules! everywhere {
+    ($($behaviour:ident)*) => {
+        mod in_process {
+            $(#[tokio::test]
+            async fn $behaviour() {
+                super::$behaviour(super::World::in_process()).await;
+            })*
+        }
+
+        mod on_redis {
+            $(#[tokio::test]
+            async fn $behaviour() {
+                super::$behaviour(super::World::on_redis()).await;
+            })*
+        }
+    };
+}
+
+pub(crate) use everywhere;
+
+// === Witness ===
+
+/// Passes everything on to a store, and tells when a settlement is done.
+#[derive(Clone, Debug)]
+pub(crate) struct Witness {
+    store: Arc<dyn Store>,
+    asked: Arc<Mutex<usize>>,
+    told: mpsc::UnboundedSender<Result<Vec<Settled>, ErrorKind>>,
+}
+
+impl Store for Witness {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.store.decide(charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        *self.asked.lock().expect("nobody panics with it") += 1;
+        let settlements = receipt.settlements().iter();
+        let settled: Vec<Settled> = settlements
+            .map(|one| (one.charge().policy().name().to_string(), one.correction()))
+            .collect();
+        let told = self.told.clone();
+        // nobody listens any more when the test has ended
+        let tell = move |result: &Result<(), Error>| {
+            let said = result.as_ref().map(|()| settled).map_err(Error::kind);
+            let _ = told.send(said);
+        };
+        match self.store.settle(receipt).now_or_later() {
+            Ok(result) => {
+                tell(&result);
+                Answer::ready(result)
+            }
+            Err(answer) => Answer::later(async move {
+                let result = answer.await;
+                tell(&result);
+                result
+            }),
+        }
+    }
+
+    fn health(&self) -> Health {
+        self.store.health()
+    }
+}
+
+/// A quarter of a second past a second, so that rounding shows.
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_250_000);
+/// Longer than anything takes on a loaded machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
