@@ -220,6 +220,7 @@ impl TokenBucket {
 impl Counting for TokenBucket {
     type State = BucketState;
 
+    #[inline]
     fn adopt(&self, state: &mut BucketState, now: Timestamp) {
         if state.shape != self.shape && state.tat > now.as_micros() {
             *state = self.state(self.tat(*state, now));

@@ -9,21 +9,21 @@ use crate::{key::Key, name::PolicyName};
 
 /// 96 bits that stand for one policy and key; never zero, which marks an empty slot.
 ///
-/// In words of 32 bits, so that it takes no padding beside a state of the same alignment.
+/// Packed, so that it takes no padding beside a state of the same alignment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C, packed(4))]
 pub(super) struct Fingerprint {
-    words: [u32; 3],
+    low: u64,
+    high: u32,
 }
 
 impl Fingerprint {
-    pub(super) const EMPTY: Self = Self { words: [0; 3] };
+    pub(super) const EMPTY: Self = Self { low: 0, high: 0 };
 
     /// Where to begin looking among `slots` slots, by multiplication instead of division (Lemire, "fast range").
     #[inline]
     pub(super) fn place(self, slots: usize) -> usize {
-        let [first, second, _] = self.words;
-        let bits = (u64::from(first) << 32) | u64::from(second);
-        let product = u128::from(bits) * slots as u128;
+        let product = u128::from(self.low) * slots as u128;
         // Invariant: the high half of a product with `slots` is below `slots`.
         #[expect(clippy::cast_possible_truncation, reason = "below `slots`, a usize")]
         let place = (product >> 64) as usize;
@@ -33,7 +33,7 @@ impl Fingerprint {
     /// Which of `shards` (a power of two) the key belongs to; independent of its place there.
     #[inline]
     pub(super) fn shard(self, shards: usize) -> usize {
-        self.words[2] as usize & (shards - 1)
+        self.high as usize & (shards - 1)
     }
 }
 
@@ -62,10 +62,11 @@ impl Fingerprinter {
         hasher.write_u8(0xFF);
         hasher.write(key.as_bytes());
         let hash = hasher.finish128();
-        #[expect(clippy::cast_possible_truncation, reason = "cut in words")]
-        let words = [(hash.h1 >> 32) as u32, hash.h1 as u32, hash.h2 as u32];
+        #[expect(clippy::cast_possible_truncation, reason = "so many bits are kept")]
+        let high = hash.h2 as u32;
         Fingerprint {
-            words: [words[0], words[1].max(1), words[2]],
+            low: hash.h1.max(1),
+            high,
         }
     }
 

@@ -76,6 +76,22 @@ impl<S: Held> Shelf<S> {
             }
             return (answer, Kept::ToldApart);
         }
+        self.update_newcomer(counter, asked, micros, change)
+    }
+
+    /// As [`update`](Self::update), for a key that has no slot. Apart, so that the usual way stays small.
+    #[inline(never)]
+    fn update_newcomer<C, P, R>(
+        &mut self,
+        counter: &C,
+        asked: &Asked<P>,
+        micros: u64,
+        change: impl FnOnce(&mut S) -> (R, bool),
+    ) -> (R, Kept)
+    where
+        C: Counting<State = S>,
+        P: Fn() -> u64,
+    {
         let (mut state, is_shared) = self.newcomer(counter, asked, micros);
         let (answer, changed) = change(&mut state);
         if changed && let Some(index) = self.table.insert(asked.fingerprint, &state, micros) {

@@ -5,7 +5,7 @@ use crate::{
     clock::Timestamp,
     policy::Charge,
     settlement::{Correction, Settlement},
-    state::{PolicyName, PolicyState, Retry},
+    state::{PolicyName, PolicyState, Retry, Usage},
 };
 
 use super::{
@@ -33,7 +33,21 @@ pub(super) fn take(
     shard: &mut Shard,
     asked: &Asked<impl Fn() -> u64>,
     now: Timestamp,
-) -> (PolicyState, Kept) {
+) -> (Told, Kept) {
+    match charge.policy().counter() {
+        // The usual one is not to pay for the size of the others.
+        Counter::Bucket(counter) => take_by(counter, charge, shard, asked, now),
+        _ => take_otherwise(charge, shard, asked, now),
+    }
+}
+
+#[inline(never)]
+fn take_otherwise(
+    charge: &Charge<'_>,
+    shard: &mut Shard,
+    asked: &Asked<impl Fn() -> u64>,
+    now: Timestamp,
+) -> (Told, Kept) {
     counted!(charge, counter => take_by(counter, charge, shard, asked, now))
 }
 
@@ -44,7 +58,7 @@ fn take_by<C: Shelved>(
     shard: &mut Shard,
     asked: &Asked<impl Fn() -> u64>,
     now: Timestamp,
-) -> (PolicyState, Kept) {
+) -> (Told, Kept) {
     let cost = charge.units();
     counter.update(shard, asked, now, |state| {
         if cost > 0 {
@@ -95,7 +109,7 @@ pub(super) fn conclude(
     asked: &Asked<impl Fn() -> u64>,
     (all, has_room): (bool, bool),
     now: Timestamp,
-) -> (PolicyState, Kept) {
+) -> (Told, Kept) {
     let cost = charge.units();
     let is_penalised = !all && cost > 0 && charge.policy().counts_denied();
     counted!(charge, counter => {
@@ -147,16 +161,33 @@ fn tell<C: Counting>(
     state: &C::State,
     has_room: bool,
     now: Timestamp,
-) -> PolicyState {
-    let retry = match has_room {
-        true => Retry::Now,
-        false => counter.retry(state, now, charge.units()),
+) -> Told {
+    let (retry, turn) = match has_room {
+        true if charge.units() > 0 => (Retry::Now, counter.turn(state, now)),
+        true => (Retry::Now, now),
+        false => (counter.retry(state, now, charge.units()), now),
     };
-    let name = *charge.policy().name();
-    let told = PolicyState::counted(name, counter.usage(state, now), retry);
-    match has_room && charge.units() > 0 {
-        true => told.turn(counter.turn(state, now)),
-        false => told,
+    Told {
+        usage: counter.usage(state, now),
+        retry,
+        turn,
+    }
+}
+
+// === Told ===
+
+/// What is told of a charge: the state without the name, which would only be moved about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    usage: Usage,
+    retry: Retry,
+    turn: Timestamp,
+}
+
+impl Told {
+    #[inline]
+    pub(super) fn of(self, charge: &Charge<'_>) -> PolicyState {
+        PolicyState::counted(*charge.policy().name(), self.usage, self.retry).turn(self.turn)
     }
 }
 

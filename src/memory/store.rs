@@ -136,10 +136,10 @@ impl MemoryStore {
         // Before the lock, which is held shorter so; a late comer's older time can only deny more.
         let now = self.shared.clock.now();
         let mut shard = self.lock(self.shard_of(asked.fingerprint));
-        let (state, kept) = steps::take(charge, &mut shard, &asked, now);
+        let (told, kept) = steps::take(charge, &mut shard, &asked, now);
         drop(shard);
         self.note_crowding(kept);
-        Decision::of_one(CountedBy::Memory, now, state)
+        Decision::of_one(CountedBy::Memory, now, told.of(charge))
     }
 
     fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
@@ -157,9 +157,9 @@ impl MemoryStore {
         let concluded = charges.iter().zip(&asked).zip(&looks);
         let states = concluded.map(|((charge, asked), look)| {
             let shard = shards.of(self.shard_of(asked.fingerprint));
-            let (state, kept) = steps::conclude(charge, shard, asked, (all, look.has_room), now);
+            let (told, kept) = steps::conclude(charge, shard, asked, (all, look.has_room), now);
             self.note_crowding(kept);
-            state
+            told.of(charge)
         });
         Decision::new(CountedBy::Memory, now, states)
     }
