@@ -97,6 +97,10 @@ impl RateLimiter {
     /// refund is at most what the charge still weighs: what time has given back since is not given back again. Each
     /// policy is settled by itself, by whoever counted the charge.
     ///
+    /// A bucket knows what a charge weighs by the time when all was to be back after it. When charges before it are given
+    /// back meanwhile, it weighs less than that says: then up to as many units as were given back before can pass over
+    /// the limit.
+    ///
     /// # Examples
     ///
     /// ```
