@@ -104,9 +104,10 @@ impl Server {
                 Err(error) => panic!("no connection to {}: {error}", self.url()),
             }
         };
+        // A read without a timeout is taken up again by the system, and what tests send here must not be sent twice.
         connection
-            .set_read_timeout(Some(COMMAND_TIMEOUT))
-            .expect("the timeout is not zero");
+            .set_read_timeout(None)
+            .expect("no timeout can be set");
         connection
     }
 
@@ -160,7 +161,11 @@ impl Server {
             command.arg(word);
         }
         loop {
-            match command.query(&mut self.connection()) {
+            let mut connection = self.connection();
+            connection
+                .set_read_timeout(Some(COMMAND_TIMEOUT))
+                .expect("the timeout is not zero");
+            match command.query(&mut connection) {
                 Ok(reply) => return reply,
                 // what the tests send in this way may be sent twice
                 Err(error) if is_interrupted(&error) => {}
