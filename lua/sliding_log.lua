@@ -76,16 +76,19 @@
         count()
         if used > 0 and size ~= length and cost > 0 and not made then
           -- The period was changed, and the tick perhaps: write the times anew, rounded up. Stored whatever is decided.
-          local rows, newest = {}, latest
+          local rows, newest, merged, last_made = {}, latest, 0, nil
           for i = start, entries do
             local made, sum = entry(i)
             made = ceil(made / tick)
             newest = made * tick
-            rows[#rows + 1] = pack('>I4I2', made % 4294967296, sum)
+            -- Those that fall on one tick become one.
+            merged = made == last_made and merged or merged + 1
+            last_made = made
+            rows[merged] = pack('>I4I2', made % 4294967296, sum)
           end
           latest = newest
           text = pack('>I7I5I2', latest, length, before) .. table.concat(rows)
-          entries, base, unit = entries - start + 1, before, tick
+          entries, base, unit = merged, before, tick
           turn = latest / unit
           call('SET', KEYS[key], text, 'PX', ceil((latest + period - now) / 1000) + MARGIN)
           count()

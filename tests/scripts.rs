@@ -833,4 +833,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "5bd5408a0039920e99e2dee841101e8d80715a3d";
+const DECIDE_HASH: &str = "a2d632aad5630957dd3145d71abd0ac234a50542";

@@ -11,7 +11,7 @@
 //! entry. The sum lets a binary search find what is used and when enough comes back, so a decision reads
 //! `log2(entries)` of them.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem};
 
 use crate::{
     clock::Timestamp,
@@ -136,8 +136,13 @@ impl Counting for SlidingLog {
             return;
         }
         state.drop_until(counted.first);
-        for entry in &mut state.entries {
-            entry.at = entry.at.div_ceil(self.tick) * self.tick;
+        // Those that fall on one tick become one, so that a time stands for one entry.
+        for Entry { at, sum } in mem::take(&mut state.entries) {
+            let at = at.div_ceil(self.tick) * self.tick;
+            match state.entries.back_mut() {
+                Some(last) if last.at == at => last.sum = sum,
+                _ => state.entries.push_back(Entry { at, sum }),
+            }
         }
         state.period = self.period();
     }
