@@ -93,8 +93,10 @@ pub(crate) struct Keeper {
 struct Held {
     /// By ticket.
     charges: HashMap<u64, OwnedCharge>,
-    /// Until when the task that renews is sure to come back; later, its runtime has ended and another takes over.
-    renewed_until: Timestamp,
+    /// When the task that renews comes back.
+    next: Timestamp,
+    /// Which task that is: an earlier one ends when it comes back.
+    task: u64,
 }
 
 impl Keeper {
@@ -115,6 +117,7 @@ impl Keeper {
         if slots.is_empty() {
             return;
         }
+        let period = third(slots.iter());
         let mut held = self.held.lock();
         held.charges.extend(
             slots
@@ -122,18 +125,29 @@ impl Keeper {
                 .map(|charge| (charge.borrow().ticket(), charge)),
         );
         let now = Clock::system().now();
-        if held.renewed_until > now {
+        // A task that comes in time for these leases too is enough. One that is late has lost its runtime.
+        if held.next <= now + period && now <= held.next + period {
             return;
         }
-        held.renewed_until = now + held.period() * 2;
+        held.task += 1;
+        held.next = now + period;
+        let task = held.task;
         drop(held);
-        task::spawn(Arc::clone(self).renew());
+        task::spawn(Arc::clone(self).renew(task, period));
     }
 
     fn forget(&self, receipt: &Receipt) {
+        let tickets = receipt.settlements().iter();
+        let mut tickets = tickets
+            .map(|settlement| settlement.charge().ticket())
+            .filter(|ticket| *ticket != 0)
+            .peekable();
+        if tickets.peek().is_none() {
+            return;
+        }
         let mut held = self.held.lock();
-        for settlement in receipt.settlements() {
-            held.charges.remove(&settlement.charge().ticket());
+        for ticket in tickets {
+            held.charges.remove(&ticket);
         }
     }
 
@@ -150,17 +164,20 @@ impl Keeper {
     }
 
     /// Renews until nothing is held: a third of a lease passes between two renewals, so two may fail.
-    async fn renew(self: Arc<Self>) {
+    async fn renew(self: Arc<Self>, task: u64, mut period: Duration) {
         loop {
-            let period = self.held.lock().period();
             sleep(period).await;
             let charges: Vec<OwnedCharge> = {
                 let mut held = self.held.lock();
-                if held.charges.is_empty() {
-                    held.renewed_until = Timestamp::default();
+                if held.task != task {
                     return;
                 }
-                held.renewed_until = Clock::system().now() + period * 3;
+                if held.charges.is_empty() {
+                    held.next = Timestamp::default();
+                    return;
+                }
+                period = third(held.charges.values());
+                held.next = Clock::system().now() + period;
                 held.charges.values().cloned().collect()
             };
             for some in charges.chunks(BATCH) {
@@ -182,16 +199,14 @@ impl Keeper {
     }
 }
 
-impl Held {
-    /// A third of the shortest lease.
-    fn period(&self) -> Duration {
-        let lease = |charge: &OwnedCharge| match charge.borrow().policy().counter() {
-            Counter::Slots(slots) => Some(slots.lease()),
-            _ => None,
-        };
-        let shortest = self.charges.values().filter_map(lease).min();
-        shortest.unwrap_or(Duration::from_secs(1)) / 3
-    }
+/// A third of the shortest lease.
+fn third<'a>(charges: impl Iterator<Item = &'a OwnedCharge>) -> Duration {
+    let lease = |charge: &OwnedCharge| match charge.borrow().policy().counter() {
+        Counter::Slots(slots) => Some(slots.lease()),
+        _ => None,
+    };
+    let shortest = charges.filter_map(lease).min();
+    shortest.unwrap_or(Duration::from_secs(1)) / 3
 }
 
 /// How many are renewed at once.

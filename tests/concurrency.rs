@@ -1,6 +1,8 @@
 //! How many are in flight: slots taken, held, given back, and lost with the process that held them.
 
 use std::{
+    convert::Infallible,
+    future::ready,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,7 +22,7 @@ use tollgate::{
     state::Outcome,
     store::Receipt,
 };
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::Server;
 
@@ -147,6 +149,45 @@ async fn slots_that_are_held_outlive_their_lease() {
     frees(&limiter, &policy, "ada", 1).await;
 }
 
+// Regression: the task that renews slept by the leases that were held when it began.
+#[tokio::test]
+async fn short_lease_is_renewed_beside_a_long_one() {
+    let server = Server::start();
+    let long = Policy::new("long", Quota::in_flight(1)).algorithm(Algorithm::Concurrency {
+        lease: Duration::from_secs(3_600),
+    });
+    let short = slots(1, Duration::from_millis(150));
+    let store = RedisStore::builder(server.url()).deadline(Duration::from_secs(10));
+    let store = store.build().expect("a usable store");
+    let limiter = RateLimiter::new(store, [long.clone(), short.clone()]).expect("usable policies");
+    let mut holds = Vec::new();
+    for policy in [&long, &short] {
+        let receipt = take(&limiter, policy, "ada", 1).await.expect("free");
+        holds.push(limiter.hold(receipt));
+    }
+    let state = || server.command(&["GET", "tollgate:{ada}:uploads#c"]);
+    let first = state();
+    let looked = tokio::time::timeout(Duration::from_secs(10), async {
+        while state() == first {
+            tokio::task::yield_now().await;
+        }
+    });
+    looked.await.expect("it is renewed");
+    assert_ne!(state(), Value::Nil, "renewed and not ended");
+}
+
+// Regression: what the script said of a settlement was not looked at.
+#[tokio::test]
+async fn settling_at_a_foreign_value_is_an_error() {
+    let server = Server::start();
+    let policy = slots(1, Duration::from_secs(30));
+    let limiter = on(&server, &policy, None);
+    let receipt = take(&limiter, &policy, "ada", 1).await.expect("free");
+    server.command(&["SET", "tollgate:{ada}:uploads#c", "somebody else's"]);
+    let error = limiter.settle(receipt).await.expect_err("a foreign value");
+    assert_eq!(error.kind(), tollgate::ErrorKind::ForeignValue);
+}
+
 #[tokio::test]
 async fn released_ticket_frees_its_own_slots_only() {
     let server = Server::start();
@@ -203,16 +244,13 @@ async fn slot_is_held_until_the_body_has_ended() {
         .policy(Policy::concurrency("uploads", 1).key(Global))
         .build()
         .expect("a usable layer");
-    let inner = service_fn(async |_: Request<String>| {
-        Ok::<_, std::convert::Infallible>(Response::new("body".to_owned()))
+    let inner = service_fn(|_: Request<String>| {
+        ready(Ok::<_, Infallible>(Response::new("body".to_owned())))
     });
-    let mut service = layer.layer(inner);
-    let mut call = async || {
-        let ready = service.ready().await.expect("ready");
-        ready
-            .call(Request::new(String::new()))
-            .await
-            .expect("infallible")
+    let service = layer.layer(inner);
+    let call = || {
+        let answer = service.clone().oneshot(Request::new(String::new()));
+        async { answer.await.expect("infallible") }
     };
     let first = call().await;
     assert_eq!(first.status().as_u16(), 200);

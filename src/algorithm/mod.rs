@@ -15,6 +15,7 @@
 //! nobody who had nothing left gets it all back, but for what a log knows to be older than its new period. Between the
 //! two buckets a debt stays; a key that changes to another algorithm starts afresh.
 
+mod bucket_state;
 mod calendar;
 mod choice;
 mod counter;
@@ -29,6 +30,7 @@ mod slots;
 mod token_bucket;
 mod window;
 
+pub use self::bucket_state::BucketState;
 pub use self::choice::{Algorithm, Opening, Queue};
 pub use self::counter::Counter;
 pub use self::counting::Counting;
@@ -36,4 +38,4 @@ pub use self::fixed_window::{FixedWindow, WindowState};
 pub use self::sliding_log::{LogState, SlidingLog};
 pub use self::sliding_window::{SlidingState, SlidingWindow};
 pub use self::slots::{SlotState, Slots};
-pub use self::token_bucket::{BucketState, Form, TokenBucket};
+pub use self::token_bucket::{Form, TokenBucket};

@@ -32,7 +32,13 @@ use crate::{
     state::{Retry, Usage},
 };
 
-use super::{choice::Queue, counting::Counting, rate::Rate, share::share};
+use super::{
+    bucket_state::{BucketState, shape_of, span_of},
+    choice::Queue,
+    counting::Counting,
+    rate::Rate,
+    share::share,
+};
 
 /// A quota made ready for counting as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,43 +356,6 @@ impl TokenBucket {
     }
 }
 
-// === BucketState ===
-
-/// When a bucket will be full again, and under which span the debt was made.
-///
-/// Packed, so that a key takes 24 bytes of the in-process store and not 32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C, packed(4))]
-pub struct BucketState {
-    tat: u64,
-    shape: u32,
-}
-
-impl BucketState {
-    /// The theoretical arrival time in microseconds, 0 when nothing was ever charged.
-    #[must_use]
-    pub fn tat(self) -> u64 {
-        self.tat
-    }
-}
-
-/// A span cut to its 26 most significant bits, and how many bits were cut off.
-fn shape_of(span: u64) -> u32 {
-    let mut exponent = 0_u32;
-    while span >> exponent >= 1 << MANTISSA {
-        exponent += 1;
-    }
-    // Invariant: a span is at most 2^50, so the exponent is at most 25 and fits in the six bits left.
-    let mantissa = u32::try_from(span >> exponent).expect("below 2^26");
-    (exponent << MANTISSA) | mantissa
-}
-
-/// The span that a shape stands for.
-fn span_of(shape: u32) -> u64 {
-    let (exponent, mantissa) = (shape >> MANTISSA, shape & ((1 << MANTISSA) - 1));
-    (u64::from(mantissa) << exponent).max(1)
-}
-
 // === Form ===
 
 /// The numbers that the Lua twin needs for one charge.
@@ -411,4 +380,3 @@ pub enum Form {
 
 const LONGEST_INTERVAL: u64 = 366 * 86_400 * 1_000_000;
 const LONGEST_SPAN: u64 = 1 << 50;
-const MANTISSA: u32 = 26;

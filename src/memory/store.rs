@@ -17,7 +17,7 @@ use crate::{
     key::Key,
     policy::{Charge, Policy},
     state::CountedBy,
-    store::{Answer, Receipt, Store},
+    store::{Answer, Correction, Receipt, Settlement, Store},
     sync::Mutex,
     telemetry,
 };
@@ -206,7 +206,8 @@ impl Store for MemoryStore {
 
     fn settle(&self, receipt: Receipt) -> Answer<()> {
         let now = self.shared.clock.now();
-        for settlement in receipt.settlements() {
+        let is_wrong = |one: &&Settlement| one.correction() != Correction::Keep;
+        for settlement in receipt.settlements().iter().filter(is_wrong) {
             let charge = settlement.charge();
             let asked = self.asked(&charge);
             let mut shard = self.lock(self.shard_of(asked.fingerprint));

@@ -49,7 +49,7 @@ impl RedisStore {
             let verdicts = join_all(asked).await;
             verdicts
                 .into_iter()
-                .try_for_each(|verdict| verdict.map(drop))
+                .try_for_each(|verdict| verdict?.check())
         })
     }
 

@@ -113,14 +113,20 @@ impl Verdict {
         self.outcome == ADMITTED
     }
 
-    /// The decision on the charges that were asked about.
-    pub(super) fn into_decision(self, charges: &[OwnedCharge]) -> Result<Decision, Error> {
+    /// Whether it was decided at all.
+    pub(super) fn check(&self) -> Result<(), Error> {
         if self.outcome == FOREIGN {
             return Err(Error::new(
                 ErrorKind::ForeignValue,
                 "a redis key of tollgate's holds a value that tollgate did not write: choose another prefix",
             ));
         }
+        Ok(())
+    }
+
+    /// The decision on the charges that were asked about.
+    pub(super) fn into_decision(self, charges: &[OwnedCharge]) -> Result<Decision, Error> {
+        self.check()?;
         let states = charges
             .iter()
             .zip(self.charges)
