@@ -6,12 +6,14 @@
 --       algorithm with that one's arguments; before a group of several charges '*' and their number; before a tag
 --         '!'  an attempt that is denied counts too, at most until nothing is left
 --         '+'  the charge is made whether it fits or not
---         '-'  and when all was to be back in us: the charge is taken back from what it still weighs
+--         '-'  and by what the charge is known, when all was to be back in us and what had been taken back by then: the
+--              charge is taken back from what it still weighs
 --         '/'  the lease of the charge's slots begins anew
---         ','  and the same: the charge is taken back from a queue if nobody stands behind it
+--         ','  and the same two: the charge is taken back from a queue if nobody stands behind it
 -- Reply integers: the time it was decided at in us, then per group: 1 (all admitted), 0 (not all) or 2 (a value under
---       one of its keys is none of tollgate's, so nothing was decided), and per charge 1 or 0 (it had room by itself)
---       and what its algorithm tells of the state: the new one when something was counted, else the old one
+--       one of its keys is none of tollgate's, so nothing was decided), and per charge 1 or 0 (it had room by itself),
+--       and 2 more when one number more than usual is told; and what its algorithm tells of the state: the new one when
+--       something was counted, else the old one
 --
 -- Example: KEYS 'tollgate:{ada}:user', ARGV 'wAAAA' 6000000 60000000
 --   -> 1700000000000000, 1, 1, 1700000006000000
@@ -70,13 +72,13 @@ while at <= last do
     key = key + 1
     local tag = ARGV[at]
     local kind = byte(tag)
-    local is_stern, is_forced, is_last, is_renewal, made
+    local is_stern, is_forced, is_last, is_renewal, made, past
     if kind < 48 then
       is_stern, is_forced, is_renewal = kind == 33, kind == 43, kind == 47
       if kind == 45 or kind == 44 then
         is_last = kind == 44
-        made = ARGV[at + 1] + 0
-        at = at + 1
+        made, past = ARGV[at + 1] + 0, ARGV[at + 2] + 0
+        at = at + 2
       end
       at = at + 1
       tag = ARGV[at]
@@ -90,9 +92,9 @@ while at <= last do
 
     -- What a branch is to set: how many arguments stand behind its tag, always; whether the value is one of its own;
     -- whether the charge has room; what it tells of the state as it is (b1 and so on) and as it becomes when the charge
-    -- or the penalty is counted (n1 and so on), how many such numbers there are; the value to store then, nil to leave
+    -- or the penalty is counted (n1 and so on), how many such numbers there are, and 2 when that is one more than usual; the value to store then, nil to leave
     -- all as it is, and the milliseconds to keep it.
-    local width, has_room, numbers = 0, false, 1
+    local width, has_room, numbers, more = 0, false, 1, 0
     local b1, b2, b3, n1, n2, n3 = 0, 0, 0, 0, 0, 0
     local value, life
     if not kind then

@@ -14,7 +14,7 @@
         call('SET', KEYS[key], value, 'PX', life)
         b1, b2, b3 = n1, n2, n3
       end
-      reply[place], reply[place + 1] = has_room and 1 or 0, b1
+      reply[place], reply[place + 1] = (has_room and 1 or 0) + more, b1
       if numbers > 1 then
         reply[place + 2] = b2
         if numbers > 2 then
@@ -23,7 +23,7 @@
       end
       place = place + 1 + numbers
     else
-      told[i] = { has_room and 1 or 0, numbers, b1, b2, b3, n1, n2, n3 }
+      told[i] = { (has_room and 1 or 0) + more, numbers, b1, b2, b3, n1, n2, n3 }
       values[i], lives[i], stern[i] = value, life, is_stern
     end
   end

@@ -6,8 +6,9 @@
     --   the TAT may lie ahead after it)
     -- ARGV for any other rate:
     --   'l' and the shape, cost (units; 0: peek, -1: never fits), span, units, micros (units come back in each micros)
-    -- Tells the TAT
-    -- State, 11 bytes: the TAT in 7, then the shape: the span it was made under, as 26 bits and a shift in 6
+    -- Tells the TAT; and what was taken back of charges, when something was
+    -- State, 11 bytes: the TAT in 7, then the shape: the span it was made under, as 26 bits and a shift in 6; and 7 more
+    --   once something was taken back: the sum, modulo 2^52
     --
     -- Example: 10 a minute, cost 1, at time 1700000000000000, no key yet:
     --   'wAAAA' 6000000 60000000 -> has room, TAT 1700000006000000
@@ -15,10 +16,14 @@
       width = kind == 119 and 2 or 4
       local cost, span = ARGV[at + 1] + 0, ARGV[at + 2] + 0
       local shape = sub(tag, 2)
-      local tat, is_changed = 0, false
+      local tat, returned, is_changed = 0, 0, false
       if text and is_ours then
+        if #text == 18 then
+          returned = unpack('>I7', text, 12)
+          text = sub(text, 1, 11)
+        end
         tat = #text == 11 and unpack('>I7', text) or 0
-        is_ours = tat >= EARLIEST and tat <= now + FURTHEST
+        is_ours = tat >= EARLIEST and tat <= now + FURTHEST and returned < EXACT
         if is_ours and tat > now and sub(text, 8) ~= shape then
           -- The limit was changed: the debt keeps its share of the span. Stored whatever is decided, or the debt would
           -- go on shrinking by the old span.
@@ -28,18 +33,32 @@
           tat = now + ceil((tat - now < old and tat - now or old) * (span / old))
           is_changed = true
           if cost ~= 0 and not made then
-            call('SET', KEYS[key], pack('>I7c4', tat, shape), 'PX', ceil((tat - now) / 1000) + MARGIN)
+            local kept, length = pack('>I7c4', tat, shape), tat - now
+            if returned > 0 then
+              kept, length = kept .. pack('>I7', returned), span > length and span or length
+            end
+            call('SET', KEYS[key], kept, 'PX', ceil(length / 1000) + MARGIN)
           end
         end
       end
       if is_ours and made then
         has_room, b1 = true, tat
         if tat > now and not is_changed then
-          local weight = made > now and made - now or 0
+          local weight
           if is_last then
             weight = tat == made and cost or 0
+          else
+            -- Where the charge ends now, or earlier: those taken back since may all have stood before it. What stands
+            -- behind the whole debt is not of it: the key was forgotten in between.
+            local ends = made - (returned - past) % EXACT
+            weight = ends <= tat and ends > now and ends - now or 0
+            weight = cost < weight and cost or weight
+            -- Taking back the last moves no other.
+            if ends < tat then
+              returned = (returned + weight) % EXACT
+            end
           end
-          n1 = tat - (cost < weight and cost or weight)
+          n1 = tat - weight
           value, life = pack('>I7c4', n1, shape), ceil((tat - now) / 1000) + MARGIN
         end
       elseif is_ours then
@@ -78,5 +97,13 @@
         if after then
           n1 = after
           value, life = pack('>I7c4', after, shape), ceil((after - now) / 1000) + MARGIN
+        end
+      end
+      if returned > 0 and is_ours then
+        numbers, more, b2, n2 = 2, 2, returned, returned
+        if value then
+          -- Kept until nobody knows a charge by an earlier sum that still weighs.
+          local least = ceil(span / 1000) + MARGIN
+          value, life = value .. pack('>I7', returned), life > least and life or least
         end
       end

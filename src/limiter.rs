@@ -97,9 +97,8 @@ impl RateLimiter {
     /// refund is at most what the charge still weighs: what time has given back since is not given back again. Each
     /// policy is settled by itself, by whoever counted the charge.
     ///
-    /// A bucket knows what a charge weighs by the time when all was to be back after it. When charges before it are given
-    /// back meanwhile, it weighs less than that says: then up to as many units as were given back before can pass over
-    /// the limit.
+    /// A bucket reckons what was given back of a key since the charge as if it had stood before it, so of charges that
+    /// overlap, given back neither in their order nor in the reverse, a little less may be given back than could be.
     ///
     /// # Examples
     ///

@@ -1,8 +1,7 @@
 //! What a request really cost, told after it was admitted.
 
 use crate::{
-    algorithm::Counter,
-    clock::Timestamp,
+    algorithm::{Counter, Mark},
     decision::Decision,
     policy::{Charge, OwnedCharge, Policy},
     state::{CountedBy, Outcome, PolicyState},
@@ -12,7 +11,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Settlement {
     charge: OwnedCharge,
-    made: Timestamp,
+    mark: Mark,
     actual: u64,
 }
 
@@ -39,7 +38,10 @@ impl Settlement {
         let usage = state.usage()?;
         (state.outcome() == Outcome::Allow && charge.units() > 0).then(|| Self {
             charge: charge.to_owned(),
-            made: usage.reset_at,
+            mark: Mark {
+                made: usage.reset_at,
+                returned: state.returned_before(),
+            },
             actual: charge.units(),
         })
     }
@@ -50,10 +52,10 @@ impl Settlement {
         self.charge.borrow()
     }
 
-    /// When everything was to be back after the charge: by it the state tells what the charge still weighs.
+    /// By what the charge is known: with it the state tells what the charge still weighs.
     #[must_use]
-    pub fn made(&self) -> Timestamp {
-        self.made
+    pub fn mark(&self) -> Mark {
+        self.mark
     }
 
     /// What is to be put right.

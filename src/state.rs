@@ -9,9 +9,12 @@ pub use crate::name::PolicyName;
 pub struct PolicyState {
     policy: PolicyName,
     outcome: Outcome,
-    usage: Option<Usage>,
+    /// Apart, since `Option<Usage>` would be a word larger.
+    is_counted: bool,
+    usage: Usage,
     retry: Retry,
     turn: Timestamp,
+    returned: u64,
 }
 
 impl PolicyState {
@@ -26,9 +29,11 @@ impl PolicyState {
         Self {
             policy,
             outcome,
-            usage: Some(usage),
+            is_counted: true,
+            usage,
             retry,
             turn: Timestamp::from_micros(0),
+            returned: 0,
         }
     }
 
@@ -40,15 +45,25 @@ impl PolicyState {
         self
     }
 
+    /// Sets what had been taken back of the key's charges until now, which a charge is known by when it is put right.
+    #[must_use]
+    #[inline]
+    pub fn returned(mut self, sum: u64) -> Self {
+        self.returned = sum;
+        self
+    }
+
     /// The state of a policy that nobody could count: its usage is unknown, and none is invented.
     #[must_use]
     pub fn uncounted(policy: PolicyName, outcome: Outcome) -> Self {
         Self {
             policy,
             outcome,
-            usage: None,
+            is_counted: false,
+            usage: Usage::new(0, 0, Timestamp::from_micros(0)),
             retry: Retry::Now,
             turn: Timestamp::from_micros(0),
+            returned: 0,
         }
     }
 
@@ -68,7 +83,13 @@ impl PolicyState {
     /// What is used and left, or `None` when nobody could count.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        self.usage
+        self.is_counted.then_some(self.usage)
+    }
+
+    /// The sum of what had been taken back of the key's charges: 0 unless the store tells.
+    #[must_use]
+    pub fn returned_before(&self) -> u64 {
+        self.returned
     }
 
     /// From when on a request that was admitted may start under this policy: later than the decision when it waits in a

@@ -51,5 +51,6 @@ macro_rules! by_every_way {
 mod by_itself;
 mod changes;
 mod place;
+mod refunds;
 mod together;
 mod ways;

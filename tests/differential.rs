@@ -10,8 +10,8 @@ use redis::Value;
 use tollgate::{
     Quota,
     algorithm::{
-        Algorithm, BucketState, Counter, Counting, Form, LogState, Opening, Queue, SlidingState,
-        WindowState,
+        Algorithm, BucketState, Counter, Counting, Form, LogState, Mark, Opening, Queue,
+        SlidingState, WindowState,
     },
     clock::Timestamp,
     remote::Script,
@@ -37,8 +37,8 @@ enum Step {
     Settle(i64, usize, u64, bool),
 }
 
-/// A charge that was made: policy, key, units, and when all was to be back after it.
-type Made = (usize, usize, u64, u64);
+/// A charge that was made: policy, key, units, and by what it is known.
+type Made = (usize, usize, u64, Mark);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -213,20 +213,28 @@ impl State {
     }
 }
 
+/// What is answered about one charge.
+#[derive(Clone, Debug, PartialEq)]
+struct Answer {
+    has_room: bool,
+    remaining: u64,
+    reset_at: u64,
+    retry: Retry,
+    /// What had been taken back of the key's charges.
+    returned: u64,
+}
+
 /// The twins' world: a state per policy and key.
 #[derive(Default)]
 struct Twin {
     states: HashMap<(usize, usize), State>,
+    /// What was taken back at each key.
+    returned: HashMap<(usize, usize), u64>,
 }
 
 impl Twin {
     /// What is to be answered: per charge whether it has room, what is left, when all is back, when to come again.
-    fn decide(
-        &mut self,
-        plans: &[Plan],
-        now: u64,
-        charges: &[(usize, usize, u64)],
-    ) -> Vec<(bool, u64, u64, Retry)> {
+    fn decide(&mut self, plans: &[Plan], now: u64, charges: &[(usize, usize, u64)]) -> Vec<Answer> {
         let now = Timestamp::from_micros(now);
         let mut rooms = Vec::new();
         for (policy, key, cost) in charges {
@@ -248,6 +256,7 @@ impl Twin {
             .map(|((policy, key, cost), has_room)| {
                 let (counter, counts_denied) = &plans[*policy];
                 let state = self.states.get_mut(&(*policy, *key)).expect("made above");
+                let returned = self.returned.get(&(*policy, *key)).copied().unwrap_or(0);
                 counted!(counter, state, (counter, state) => {
                     if all && *cost > 0 {
                         counter.charge(state, now, *cost);
@@ -259,7 +268,13 @@ impl Twin {
                         true => Retry::Now,
                         false => counter.retry(state, now, *cost),
                     };
-                    (has_room, usage.remaining, usage.reset_at.as_micros(), retry)
+                    Answer {
+                        has_room,
+                        remaining: usage.remaining,
+                        reset_at: usage.reset_at.as_micros(),
+                        retry,
+                        returned,
+                    }
                 })
             })
             .collect()
@@ -272,20 +287,27 @@ impl Twin {
         &mut self,
         counter: &Counter,
         now: u64,
-        (policy, key, units, back): Made,
+        (policy, key, units, mark): Made,
         more: bool,
-    ) -> (bool, u64, u64, Retry) {
+    ) -> Answer {
         let now = Timestamp::from_micros(now);
         let state = self.states.get_mut(&(policy, key)).expect("it was charged");
+        let returned = self.returned.entry((policy, key)).or_default();
         counted!(counter, state, (counter, state) => {
             if more {
                 counter.adopt(state, now);
                 counter.overcharge(state, now, units);
             } else {
-                counter.refund(state, now, Timestamp::from_micros(back), units);
+                counter.refund(state, returned, now, mark, units);
             }
             let usage = counter.usage(state, now);
-            (true, usage.remaining, usage.reset_at.as_micros(), Retry::Now)
+            Answer {
+                has_room: true,
+                remaining: usage.remaining,
+                reset_at: usage.reset_at.as_micros(),
+                retry: Retry::Now,
+                returned: *returned,
+            }
         })
     }
 }
@@ -367,23 +389,27 @@ fn command(run: usize, plans: &[Plan], now: u64, charges: &[(usize, usize, u64)]
 
 /// What puts a charge right.
 fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> redis::Cmd {
-    let (policy, key, units, back) = made;
+    let (policy, key, units, mark) = made;
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::DECIDE.hash()).arg(1);
     command.arg(format!("run:{{{run}}}:{policy}:{key}"));
     command.arg("@").arg(now);
     match more {
         true => command.arg("+"),
-        false if matches!(counter, Counter::Bucket(bucket) if bucket.is_queue()) => {
-            command.arg(",").arg(back)
-        }
-        false => command.arg("-").arg(back),
+        false if matches!(counter, Counter::Bucket(bucket) if bucket.is_queue()) => command
+            .arg(",")
+            .arg(mark.made.as_micros())
+            .arg(mark.returned),
+        false => command
+            .arg("-")
+            .arg(mark.made.as_micros())
+            .arg(mark.returned),
     };
     match counter {
         Counter::Bucket(bucket) => {
             let micros = match more {
                 true => bucket.micros_up(units),
-                false => bucket.micros_back(Timestamp::from_micros(back), units),
+                false => bucket.micros_back(mark.made, units),
             };
             command
                 .arg([b"w".as_slice(), &bucket.shape().to_be_bytes()].concat())
@@ -396,12 +422,7 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
 }
 
 /// What the script answers, read as the twin's answer is written.
-fn answer(
-    reply: &[u64],
-    plans: &[Plan],
-    now: u64,
-    charges: &[(usize, usize, u64)],
-) -> Vec<(bool, u64, u64, Retry)> {
+fn answer(reply: &[u64], plans: &[Plan], now: u64, charges: &[(usize, usize, u64)]) -> Vec<Answer> {
     assert_eq!(reply[0], now);
     let at = Timestamp::from_micros(now);
     let mut numbers = reply[2..].iter().copied();
@@ -409,7 +430,8 @@ fn answer(
     let answer: Vec<_> = charges
         .iter()
         .map(|(policy, _, cost)| {
-            let has_room = next() == 1;
+            let word = next();
+            let has_room = word % 2 == 1;
             let (usage, retry) = match &plans[*policy].0 {
                 Counter::Bucket(bucket) => {
                     let state = bucket.state(next());
@@ -439,11 +461,17 @@ fn answer(
                 other => panic!("a counter that this test does not know: {other:?}"),
             };
             let retry = if has_room { Retry::Now } else { retry };
-            (has_room, usage.remaining, usage.reset_at.as_micros(), retry)
+            Answer {
+                has_room,
+                remaining: usage.remaining,
+                reset_at: usage.reset_at.as_micros(),
+                retry,
+                returned: if word < 2 { 0 } else { next() },
+            }
         })
         .collect();
     assert_eq!(numbers.next(), None, "nothing is left over");
-    let all = answer.iter().all(|(has_room, ..)| *has_room);
+    let all = answer.iter().all(|answer| answer.has_room);
     assert_eq!(reply[1], u64::from(all));
     answer
 }
@@ -486,9 +514,9 @@ fn compare(
 /// What one of the latest charges is when it is put right: not by more than it was, when units are given back.
 fn chosen(charged: &[Made], from_end: usize, units: u64, more: bool) -> Option<Made> {
     let index = charged.len().checked_sub(from_end + 1)?;
-    let (policy, key, cost, back) = charged[index];
+    let (policy, key, cost, mark) = charged[index];
     let units = if more { units } else { units.min(cost) };
-    (units > 0).then_some((policy, key, units, back))
+    (units > 0).then_some((policy, key, units, mark))
 }
 
 fn compare_run(
@@ -521,12 +549,16 @@ fn compare_run(
                 distinct.dedup_by_key(|(policy, key, _)| (*policy, *key));
                 pipeline.add_command(command(run, &plans, now, &distinct));
                 let answer = twin.decide(&plans, now, &distinct);
-                if answer.iter().all(|(has_room, ..)| *has_room) {
+                if answer.iter().all(|answer| answer.has_room) {
                     let made = distinct.iter().zip(&answer);
                     let made = made.filter(|((_, _, cost), _)| *cost > 0);
-                    charged.extend(
-                        made.map(|(charge, (_, _, back, _))| (charge.0, charge.1, charge.2, *back)),
-                    );
+                    charged.extend(made.map(|((policy, key, cost), answer)| {
+                        let mark = Mark {
+                            made: Timestamp::from_micros(answer.reset_at),
+                            returned: answer.returned,
+                        };
+                        (*policy, *key, *cost, mark)
+                    }));
                 }
                 expected.push((plans.clone(), now, distinct, answer));
             }

@@ -9,7 +9,7 @@ use tollgate::{
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     state::Retry,
-    store::{Charge, Store},
+    store::{Charge, Receipt, Store},
 };
 
 /// A month, a day and an hour open here: nothing comes back while a test does not move the clock.
@@ -298,5 +298,58 @@ proptest! {
             let bound = if algorithm == Algorithm::SlidingLog { limit } else { 2 * limit };
             prop_assert!(most <= bound, "key {} got {}: {:?}", number, most, times);
         }
+    }
+}
+
+// Regression: several newcomers of one decision each saw the last free slot, and those that did not get it were let through
+// beyond what they then shared.
+#[test]
+fn newcomers_that_vie_for_the_last_slot_take_no_more_than_one_key() {
+    for algorithm in ALGORITHMS {
+        let clock = Clock::manual(START);
+        let store = store(1, &clock);
+        let policy = policy(algorithm, 10, Duration::from_secs(60));
+        let own = |number: &usize| {
+            check(&store, &[policy.charge(key(*number)).cost(10)]);
+            store.crowded() == 0
+        };
+        let slots = (0..).take_while(own).count();
+        // All owe nothing any more; then all slots but one are taken again, and there is nothing that is shared.
+        clock.set(START + Duration::from_secs(240));
+        for number in 1..slots {
+            check(&store, &[policy.charge(key(number)).cost(10)]);
+        }
+        let [first, second, third] =
+            [100, 101, 102].map(|number| policy.charge(key(number)).cost(6));
+        assert!(
+            !check(&store, &[first.clone(), second, third]).is_allowed(),
+            "{algorithm:?}"
+        );
+        assert_eq!(store.crowded(), 1, "{algorithm:?}: the one before");
+        assert!(check(&store, &[first]).is_allowed(), "{algorithm:?}");
+    }
+}
+
+// Regression: what newcomers share was given back to when one of them was settled, though what was given back of the others
+// is not known there.
+#[test]
+fn what_newcomers_share_is_not_given_back() {
+    for algorithm in ALGORITHMS {
+        let clock = Clock::manual(START);
+        let store = store(1, &clock);
+        let policy = policy(algorithm, 10, Duration::from_secs(60));
+        let own = |number: &usize| {
+            check(&store, &[policy.charge(key(*number))]);
+            store.crowded() == 0
+        };
+        let slots = (0..).take_while(own).count();
+        let charge = policy.charge(key(slots + 1)).cost(5);
+        let decision = check(&store, std::slice::from_ref(&charge));
+        assert_eq!(remaining(&decision), 4, "{algorithm:?}");
+        let receipt = Receipt::of(&[charge], &decision).expect("it was charged");
+        let settled = store.settle(receipt.price(|_, _| 0)).now_or_later();
+        settled.expect("at once").expect("settled");
+        let later = check(&store, &[policy.charge(key(slots + 2)).cost(0)]);
+        assert_eq!(remaining(&later), 4, "{algorithm:?}");
     }
 }

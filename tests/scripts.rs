@@ -282,7 +282,7 @@ fn begins_with_bytes(code: &str) -> bool {
 }
 
 /// Names of byte strings in the scripts, and what makes them.
-const BYTES: [&str; 3] = ["kept", "slots", "ticket"];
+const BYTES: [&str; 4] = ["kept", "slots", "ticket", "value"];
 const MAKERS: [&str; 3] = ["pack", "sub", "table.concat"];
 
 #[test]
@@ -833,4 +833,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "a2d632aad5630957dd3145d71abd0ac234a50542";
+const DECIDE_HASH: &str = "afbfddd6f6446d2106cdcf8d19103a948538275a";

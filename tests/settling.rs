@@ -26,7 +26,7 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{
-        Algorithm, BucketState, Counter, Counting, LogState, Opening, Queue, SlidingState,
+        Algorithm, BucketState, Counter, Counting, LogState, Mark, Opening, Queue, SlidingState,
         WindowState,
     },
     clock::{Clock, Timestamp},
@@ -41,7 +41,7 @@ use tollgate::{
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::{
-    support::{Server, logged},
+    support::{Random, Server, logged},
     witness::{PATIENCE, World, everywhere},
 };
 
@@ -1040,12 +1040,12 @@ async fn settle(
 
 // === Model ===
 
-/// A charge that was made: to be settled by what it was and when all was to be back.
+/// A charge that was made: to be settled by what it was and by what it is known.
 struct Made {
     policy: String,
     key: String,
     units: u64,
-    back: Timestamp,
+    mark: Mark,
 }
 
 /// The state of one key.
@@ -1085,6 +1085,8 @@ impl State {
 struct Model {
     counters: Vec<(String, Counter)>,
     states: HashMap<(String, String), State>,
+    /// What was taken back at each key.
+    returned: HashMap<(String, String), u64>,
 }
 
 impl Model {
@@ -1093,6 +1095,7 @@ impl Model {
         Self {
             counters: policies.iter().map(named).collect(),
             states: HashMap::new(),
+            returned: HashMap::new(),
         }
     }
 
@@ -1120,47 +1123,44 @@ impl Model {
                 counter.charge(state, now, cost);
                 counter.usage(state, now)
             });
+            let place = (policy.clone(), key.to_owned());
+            let returned = self.returned.get(&place).copied().unwrap_or(0);
             Made {
                 policy,
                 key: key.to_owned(),
                 units: cost,
-                back: usage.reset_at,
+                mark: Mark {
+                    made: usage.reset_at,
+                    returned,
+                },
             }
         };
         fits.then(|| policies.into_iter().map(make).collect())
     }
 
     fn settle(&mut self, now: Timestamp, made: &Made, price: u64) -> Correction {
+        let place = (made.policy.clone(), made.key.clone());
+        let mut sum = self.returned.get(&place).copied().unwrap_or(0);
+        let returned = &mut sum;
         let (counter, state) = self.at(&made.policy, &made.key);
-        counted!(&counter, state, (counter, state) => {
+        let correction = counted!(&counter, state, (counter, state) => {
             if price > made.units {
                 counter.overcharge(state, now, price - made.units);
                 Correction::Charge(price - made.units)
             } else if price < made.units {
-                counter.refund(state, now, made.back, made.units - price);
+                counter.refund(state, returned, now, made.mark, made.units - price);
                 Correction::Refund(made.units - price)
             } else {
                 Correction::Keep
             }
-        })
+        });
+        self.returned.insert(place, sum);
+        correction
     }
 
     fn usage(&mut self, now: Timestamp, policy: &Policy, key: &str) -> tollgate::state::Usage {
         let (counter, state) = self.at(policy.name().as_str(), key);
         counted!(&counter, state, (counter, state) => counter.usage(state, now))
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
     }
 }
 

@@ -7,6 +7,27 @@ use crate::{
     state::{Retry, Usage},
 };
 
+/// By what a charge is known when it is put right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// When all was to be back after it.
+    pub made: Timestamp,
+    /// The sum of what had been taken back of the key's earlier charges: what is added to it since moved this charge
+    /// forward, so that less of it weighs than `made` alone would tell. 0 where nothing was.
+    pub returned: u64,
+}
+
+impl Mark {
+    /// The sum counts up to here and begins anew, so that the Lua twin can compute with it in doubles.
+    pub const MODULUS: u64 = 1 << 52;
+
+    /// What was taken back between the mark and a later sum.
+    #[must_use]
+    pub fn returned_since(self, returned: u64) -> u64 {
+        returned.wrapping_sub(self.returned) % Self::MODULUS
+    }
+}
+
 /// One way of counting, over the state of one key.
 ///
 /// The default state is that of a key that owes nothing.
@@ -41,10 +62,18 @@ pub trait Counting {
     /// Makes a charge whether it fits or not: for what was used already and is known only now.
     fn overcharge(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
-    /// Takes back units of an earlier charge, which is known by the time when all was to be back after it.
+    /// Takes back units of an earlier charge, which is known by its mark.
     ///
-    /// Never more than the charge still weighs: what time has given back since is not given back again.
-    fn refund(&self, state: &mut Self::State, now: Timestamp, made: Timestamp, units: u64);
+    /// Never more than the charge still weighs: what time has given back since is not given back again. `returned` is
+    /// the key's sum of what was taken back before, which [`Mark`] speaks of; some ways of counting need none.
+    fn refund(
+        &self,
+        state: &mut Self::State,
+        returned: &mut u64,
+        now: Timestamp,
+        mark: Mark,
+        units: u64,
+    );
 
     /// What is used and left.
     fn usage(&self, state: &Self::State, now: Timestamp) -> Usage;

@@ -15,7 +15,7 @@ use crate::{
 use super::{
     calendar::month_end,
     choice::Opening,
-    counting::Counting,
+    counting::{Counting, Mark},
     window::{Window, capped},
 };
 
@@ -164,9 +164,16 @@ impl Counting for FixedWindow {
         self.charge(state, now, cost);
     }
 
-    fn refund(&self, state: &mut WindowState, now: Timestamp, made: Timestamp, units: u64) {
+    fn refund(
+        &self,
+        state: &mut WindowState,
+        _returned: &mut u64,
+        now: Timestamp,
+        mark: Mark,
+        units: u64,
+    ) {
         let is_open = state.closes > now.as_micros() / 1_000;
-        if is_open && state.shape == self.shape && state.closes * 1_000 == made.as_micros() {
+        if is_open && state.shape == self.shape && state.closes * 1_000 == mark.made.as_micros() {
             *state = self.state(state.closes, state.used().saturating_sub(units));
         }
     }

@@ -33,7 +33,7 @@ mod window;
 pub use self::bucket_state::BucketState;
 pub use self::choice::{Algorithm, Opening, Queue};
 pub use self::counter::Counter;
-pub use self::counting::Counting;
+pub use self::counting::{Counting, Mark};
 pub use self::fixed_window::{FixedWindow, WindowState};
 pub use self::sliding_log::{LogState, SlidingLog};
 pub use self::sliding_window::{SlidingState, SlidingWindow};

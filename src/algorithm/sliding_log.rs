@@ -20,7 +20,10 @@ use crate::{
     state::{Retry, Usage},
 };
 
-use super::{counting::Counting, window::Window};
+use super::{
+    counting::{Counting, Mark},
+    window::Window,
+};
 
 /// A quota made ready for counting in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,8 +182,15 @@ impl Counting for SlidingLog {
         }
     }
 
-    fn refund(&self, state: &mut LogState, now: Timestamp, made: Timestamp, units: u64) {
-        let at = made.as_micros().saturating_sub(self.period());
+    fn refund(
+        &self,
+        state: &mut LogState,
+        _returned: &mut u64,
+        now: Timestamp,
+        mark: Mark,
+        units: u64,
+    ) {
+        let at = mark.made.as_micros().saturating_sub(self.period());
         let counted = self.counted(state, now);
         if state.period != self.period() {
             return;

@@ -21,7 +21,7 @@ use crate::{
 };
 
 use super::{
-    counting::Counting,
+    counting::{Counting, Mark},
     share::share,
     window::{Window, capped},
 };
@@ -182,7 +182,14 @@ impl Counting for SlidingWindow {
         self.charge(state, now, cost);
     }
 
-    fn refund(&self, state: &mut SlidingState, now: Timestamp, made: Timestamp, units: u64) {
+    fn refund(
+        &self,
+        state: &mut SlidingState,
+        _returned: &mut u64,
+        now: Timestamp,
+        mark: Mark,
+        units: u64,
+    ) {
         if state.millis != self.window.millis {
             return;
         }
@@ -190,7 +197,7 @@ impl Counting for SlidingWindow {
             return;
         };
         let (before, within) = (u64::from(rolled.before), u64::from(rolled.within));
-        let made = made.as_micros();
+        let made = mark.made.as_micros();
         if within > 0 && (rolled.closes + rolled.millis) * 1_000 == made {
             *state = self.state(rolled.closes, before, within.saturating_sub(units));
         } else if before > 0 && rolled.closes * 1_000 == made {

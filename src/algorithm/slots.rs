@@ -15,7 +15,7 @@ use crate::{
     state::{Retry, Usage},
 };
 
-use super::counting::Counting;
+use super::counting::{Counting, Mark};
 
 /// A quota made ready for counting what is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,14 @@ impl Counting for Slots {
         self.charge(state, now, cost);
     }
 
-    fn refund(&self, state: &mut SlotState, _now: Timestamp, _made: Timestamp, units: u64) {
+    fn refund(
+        &self,
+        state: &mut SlotState,
+        _returned: &mut u64,
+        _now: Timestamp,
+        _mark: Mark,
+        units: u64,
+    ) {
         state.used = state.used.saturating_sub(units);
     }
 

@@ -35,7 +35,7 @@ use crate::{
 use super::{
     bucket_state::{BucketState, shape_of, span_of},
     choice::Queue,
-    counting::Counting,
+    counting::{Counting, Mark},
     rate::Rate,
     share::share,
 };
@@ -272,17 +272,39 @@ impl Counting for TokenBucket {
         *state = self.state((from + self.micros_up(cost)).min(most));
     }
 
-    fn refund(&self, state: &mut BucketState, now: Timestamp, made: Timestamp, units: u64) {
-        if state.shape != self.shape || state.tat <= now.as_micros() {
+    fn refund(
+        &self,
+        state: &mut BucketState,
+        returned: &mut u64,
+        now: Timestamp,
+        mark: Mark,
+        units: u64,
+    ) {
+        let (tat, now) = (state.tat, now.as_micros());
+        if state.shape != self.shape || tat <= now {
             return;
         }
-        let weight = match self.is_queue() {
-            false => made.as_micros().saturating_sub(now.as_micros()),
+        let back = self.micros_back(mark.made, units);
+        let made = mark.made.as_micros();
+        if self.is_queue() {
             // Those behind were told their slots already: only the last can be taken back.
-            true if made.as_micros() == state.tat => u64::MAX,
-            true => 0,
+            state.tat -= if made == tat { back } else { 0 };
+            return;
+        }
+        // Where the charge ends now, or earlier: those taken back since may all have stood before it. What stands behind
+        // the whole debt is not of it: the key was forgotten in between.
+        let ends = made.saturating_sub(mark.returned_since(*returned));
+        let weight = if ends <= tat {
+            ends.saturating_sub(now)
+        } else {
+            0
         };
-        state.tat -= self.micros_back(made, units).min(weight);
+        let back = back.min(weight);
+        state.tat -= back;
+        // Taking back the last moves no other.
+        if ends < tat {
+            *returned = (*returned + back) % Mark::MODULUS;
+        }
     }
 
     #[inline]

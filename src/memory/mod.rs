@@ -52,6 +52,7 @@ mod budget;
 mod builder;
 mod fingerprint;
 mod pools;
+mod returned;
 mod shard;
 mod shelf;
 mod steps;

@@ -1,6 +1,6 @@
 //! One lock's worth of keys.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{
     algorithm::{
@@ -13,6 +13,7 @@ use crate::{
 use super::{
     budget::Budget,
     fingerprint::Fingerprint,
+    returned::Returned,
     shelf::{Asked, Kept, Shelf},
     table::Held,
 };
@@ -26,6 +27,8 @@ pub(super) struct Shard {
     windows: Shelf<WindowState>,
     /// What is in flight: a key is here only as long as something of it is.
     slots: HashMap<Fingerprint, SlotState>,
+    /// What was taken back of buckets.
+    returned: Returned,
     max_slots: usize,
 }
 
@@ -38,6 +41,7 @@ impl Shard {
             slides: Shelf::new(max_slots, budget),
             windows: Shelf::new(max_slots, budget),
             slots: HashMap::new(),
+            returned: Returned::new(max_slots),
             max_slots,
         }
     }
@@ -49,6 +53,12 @@ impl Shard {
         self.slides.reset(fingerprint);
         self.windows.reset(fingerprint);
         self.slots.remove(&fingerprint);
+    }
+
+    /// What was taken back of charges.
+    #[inline]
+    pub(super) fn returned(&mut self) -> &mut Returned {
+        &mut self.returned
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -64,6 +74,7 @@ impl Shard {
             + self.logs.bytes()
             + self.slides.bytes()
             + self.windows.bytes()
+            + self.returned.bytes()
             + self.slots.capacity() * size_of::<(Fingerprint, SlotState)>()
     }
 }
@@ -79,8 +90,17 @@ pub(super) trait Shelved: Counting {
         change: impl FnOnce(&mut Self::State) -> (R, bool),
     ) -> (R, Kept);
 
-    /// Whether a key has no slot and would be counted in a shared state.
-    fn is_pooled(&self, shard: &Shard, asked: &Asked<impl Fn() -> u64>, now: Timestamp) -> bool;
+    /// Lets `change` at the state of a key that has one of its own.
+    fn amend(
+        shard: &mut Shard,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        change: impl FnOnce(&mut Self::State),
+    );
+
+    /// Whether a key has no slot and may be counted in a shared state.
+    fn may_be_pooled(&self, shard: &Shard, asked: &Asked<impl Fn() -> u64>, now: Timestamp)
+    -> bool;
 }
 
 macro_rules! shelved {
@@ -106,13 +126,22 @@ macro_rules! shelved {
                 shard.$shelf.update(self, asked, now, change)
             }
 
-            fn is_pooled(
+            fn amend(
+                shard: &mut Shard,
+                fingerprint: Fingerprint,
+                now: Timestamp,
+                change: impl FnOnce(&mut $state),
+            ) {
+                shard.$shelf.amend(fingerprint, now, change);
+            }
+
+            fn may_be_pooled(
                 &self,
                 shard: &Shard,
                 asked: &Asked<impl Fn() -> u64>,
                 now: Timestamp,
             ) -> bool {
-                shard.$shelf.is_pooled(asked, now)
+                shard.$shelf.may_be_pooled(asked, now)
             }
         })*
     };
@@ -141,7 +170,21 @@ impl Shelved for Slots {
         (answer, Kept::ToldApart)
     }
 
-    fn is_pooled(&self, _: &Shard, _: &Asked<impl Fn() -> u64>, _: Timestamp) -> bool {
+    fn amend(
+        shard: &mut Shard,
+        fingerprint: Fingerprint,
+        _: Timestamp,
+        change: impl FnOnce(&mut SlotState),
+    ) {
+        if let Entry::Occupied(mut held) = shard.slots.entry(fingerprint) {
+            change(held.get_mut());
+            if *held.get() == SlotState::default() {
+                held.remove();
+            }
+        }
+    }
+
+    fn may_be_pooled(&self, _: &Shard, _: &Asked<impl Fn() -> u64>, _: Timestamp) -> bool {
         false
     }
 }

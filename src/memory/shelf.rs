@@ -111,9 +111,26 @@ impl<S: Held> Shelf<S> {
         (answer, kept)
     }
 
-    /// Whether a key has no slot and would be counted in a shared state.
-    pub(super) fn is_pooled<P>(&self, asked: &Asked<P>, now: Timestamp) -> bool {
-        self.is_crowded && self.table.find(asked.fingerprint, now.as_micros()) == Place::Crowded
+    /// Lets `change` at the state of a key that has a slot. What newcomers share is left alone: nobody knows whose it is.
+    pub(super) fn amend(
+        &mut self,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        change: impl FnOnce(&mut S),
+    ) {
+        let now = now.as_micros();
+        if let Place::Found(index) = self.table.find(fingerprint, now) {
+            let state = self.table.state(index);
+            let had = state.more();
+            change(state);
+            self.table.weigh(index, had);
+            self.afford(index, now);
+        }
+    }
+
+    /// Whether a key has no slot and may be counted in a shared state, when others of the same decision get theirs first.
+    pub(super) fn may_be_pooled<P>(&self, asked: &Asked<P>, now: Timestamp) -> bool {
+        self.table.is_tight(asked.fingerprint, now.as_micros())
     }
 
     /// Forgets what a key owes. What was counted in a shared state stays: nobody knows whose it is.

@@ -1,7 +1,7 @@
 //! What is done at one key, whichever way it is counted.
 
 use crate::{
-    algorithm::{Counter, Counting},
+    algorithm::{Counter, Counting, Mark},
     clock::Timestamp,
     policy::Charge,
     settlement::{Correction, Settlement},
@@ -9,6 +9,7 @@ use crate::{
 };
 
 use super::{
+    fingerprint::Fingerprint,
     shard::{Shard, Shelved},
     shelf::{Asked, Kept},
 };
@@ -36,7 +37,10 @@ pub(super) fn take(
 ) -> (Told, Kept) {
     match charge.policy().counter() {
         // The usual one is not to pay for the size of the others.
-        Counter::Bucket(counter) => take_by(counter, charge, shard, asked, now),
+        Counter::Bucket(counter) => {
+            let (told, kept) = take_by(counter, charge, shard, asked, now);
+            (told.marked(shard, asked.fingerprint), kept)
+        }
         _ => take_otherwise(charge, shard, asked, now),
     }
 }
@@ -83,10 +87,10 @@ pub(super) fn look(
     now: Timestamp,
 ) -> Look {
     counted!(charge, counter => {
-        let pool = counter.is_pooled(shard, asked, now).then(|| (index, *charge.policy().name()));
+        let pool = counter.may_be_pooled(shard, asked, now).then(|| (index, *charge.policy().name()));
         let cost = match charge.units() {
             0 => 0,
-            // Newcomers of one policy that share a state also share what this decision takes of it.
+            // Newcomers of one policy that may share a state also share what this decision takes of it.
             units => others
                 .iter()
                 .filter(|other| pool.is_some() && other.pool == pool)
@@ -112,7 +116,7 @@ pub(super) fn conclude(
 ) -> (Told, Kept) {
     let cost = charge.units();
     let is_penalised = !all && cost > 0 && charge.policy().counts_denied();
-    counted!(charge, counter => {
+    let (told, kept) = counted!(charge, counter => {
         counter.update(shard, asked, now, |state| {
             if all && cost > 0 {
                 counter.charge(state, now, cost);
@@ -122,7 +126,8 @@ pub(super) fn conclude(
             let changed = is_penalised || (all && cost > 0);
             (tell(counter, charge, state, has_room, now), changed)
         })
-    })
+    });
+    (told.marked(shard, asked.fingerprint), kept)
 }
 
 /// Puts a charge right that was made earlier.
@@ -133,25 +138,43 @@ pub(super) fn settle(
     now: Timestamp,
 ) {
     let charge = settlement.charge();
+    let units = match settlement.correction() {
+        Correction::Charge(units) => {
+            return counted!(charge, counter => {
+                let ((), _) = counter.update(shard, asked, now, |state| {
+                    counter.adopt(state, now);
+                    counter.overcharge(state, now, units);
+                    ((), true)
+                });
+            });
+        }
+        Correction::Refund(units) => units,
+        Correction::Release => charge.units(),
+        Correction::Keep => return,
+    };
     counted!(charge, counter => {
-        let ((), _) = counter.update(shard, asked, now, |state| match settlement.correction() {
-            Correction::Charge(units) => {
-                counter.adopt(state, now);
-                counter.overcharge(state, now, units);
-                ((), true)
-            }
-            // In a state that newcomers share nobody knows whose charge it was; a refund leaves that one alone.
-            Correction::Refund(units) => {
-                counter.refund(state, now, settlement.made(), units);
-                ((), false)
-            }
-            Correction::Release => {
-                counter.refund(state, now, settlement.made(), charge.units());
-                ((), false)
-            }
-            Correction::Keep => ((), false),
-        });
+        give_back(counter, shard, asked.fingerprint, (settlement.mark(), units), now);
     });
+}
+
+fn give_back<C: Shelved>(
+    counter: &C,
+    shard: &mut Shard,
+    fingerprint: Fingerprint,
+    (mark, units): (Mark, u64),
+    now: Timestamp,
+) {
+    let Some(before) = shard.returned().of(fingerprint, now.as_micros()) else {
+        return;
+    };
+    let (mut returned, mut owed) = (before, 0);
+    C::amend(shard, fingerprint, now, |state| {
+        owed = C::owes_until(state);
+        counter.refund(state, &mut returned, now, mark, units);
+    });
+    if returned != before {
+        shard.returned().set(fingerprint, returned, owed);
+    }
 }
 
 #[inline]
@@ -171,6 +194,7 @@ fn tell<C: Counting>(
         usage: counter.usage(state, now),
         retry,
         turn,
+        returned: 0,
     }
 }
 
@@ -182,12 +206,25 @@ pub(super) struct Told {
     usage: Usage,
     retry: Retry,
     turn: Timestamp,
+    returned: u64,
 }
 
 impl Told {
+    /// With what had been taken back of the key's charges.
+    #[inline]
+    fn marked(self, shard: &mut Shard, fingerprint: Fingerprint) -> Self {
+        let until = self.usage.reset_at.as_micros();
+        Self {
+            returned: shard.returned().mark(fingerprint, until),
+            ..self
+        }
+    }
+
     #[inline]
     pub(super) fn of(self, charge: &Charge<'_>) -> PolicyState {
-        PolicyState::counted(*charge.policy().name(), self.usage, self.retry).turn(self.turn)
+        PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
+            .turn(self.turn)
+            .returned(self.returned)
     }
 }
 
@@ -197,7 +234,7 @@ impl Told {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) has_room: bool,
-    /// The shared state that the charge falls on, if it does: shard and policy.
+    /// The shared state that the charge may fall on: shard and policy.
     pool: Option<(usize, PolicyName)>,
     units: u64,
 }

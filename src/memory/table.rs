@@ -105,6 +105,19 @@ impl<S: Held> Table<S> {
         free.map_or(Place::Crowded, Place::Free)
     }
 
+    /// Whether a key has no slot and those within its reach could all be taken by others of the same decision.
+    pub(super) fn is_tight(&self, fingerprint: Fingerprint, now: u64) -> bool {
+        let slots = self.slots.len();
+        if slots < self.max_slots || matches!(self.find(fingerprint, now), Place::Found(_)) {
+            return false;
+        }
+        let place = fingerprint.place(slots);
+        let free = (place..place + REACH.min(slots))
+            .map(|index| &self.slots[index % slots])
+            .filter(|slot| slot.state.owes_until() <= now);
+        free.take(TOGETHER).count() < TOGETHER
+    }
+
     /// What is in a slot that [`find`](Self::find) found.
     #[inline]
     pub(super) fn state(&mut self, index: usize) -> &mut S {
@@ -282,3 +295,5 @@ pub(super) const fn slots_for(keys: usize) -> usize {
 /// How many slots a key may be away from its place.
 const REACH: usize = 96;
 const SMALLEST: usize = 16;
+/// The most charges that are decided together.
+const TOGETHER: usize = 16;

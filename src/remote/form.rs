@@ -4,7 +4,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Counter, Counting, Form, Opening},
+    algorithm::{Counter, Counting, Form, Mark, Opening},
     clock::{self, Timestamp},
     policy::Charge,
     settlement::{Correction, Settlement},
@@ -65,10 +65,16 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         Correction::Release => (charge.units(), true),
     };
     if is_refund {
-        let made = Argument::Number(settlement.made().as_micros());
+        let mark = settlement.mark();
+        let made = Argument::Number(mark.made.as_micros());
+        let returned = Argument::Number(mark.returned % Mark::MODULUS);
         let is_queue =
             matches!(charge.policy().counter(), Counter::Bucket(bucket) if bucket.is_queue());
-        arguments.extend([Argument::mark(if is_queue { b',' } else { b'-' }), made]);
+        arguments.extend([
+            Argument::mark(if is_queue { b',' } else { b'-' }),
+            made,
+            returned,
+        ]);
     } else {
         arguments.push(Argument::mark(b'+'));
     }
@@ -77,7 +83,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         Counter::Bucket(bucket) => arguments.extend([
             Argument::tag(b'w', bucket.shape().to_be_bytes()),
             Argument::Number(match is_refund {
-                true => bucket.micros_back(settlement.made(), units),
+                true => bucket.micros_back(settlement.mark().made, units),
                 false => bucket.micros_up(units),
             }),
             Argument::Number(bucket.span()),
@@ -195,6 +201,8 @@ pub(super) fn always() -> Arguments {
 pub(super) struct Told {
     pub(super) has_room: bool,
     pub(super) numbers: [u64; 3],
+    /// What had been taken back of the key's charges.
+    pub(super) returned: u64,
 }
 
 /// Reads what was told of a charge.
@@ -228,7 +236,9 @@ pub(super) fn read(charge: &Charge<'_>, told: &Told, now: Timestamp) -> PolicySt
         Counter::Slots(slots) => standing(slots, &slots.state(first), charge, now),
     };
     let retry = if told.has_room { Retry::Now } else { retry };
-    PolicyState::counted(*charge.policy().name(), usage, retry).turn(turn)
+    PolicyState::counted(*charge.policy().name(), usage, retry)
+        .turn(turn)
+        .returned(told.returned)
 }
 
 fn standing<C: Counting>(

@@ -180,15 +180,20 @@ fn verdict(
 }
 
 fn told(tells: usize, next: &mut impl FnMut() -> Result<u64, Error>) -> Result<Told, Error> {
-    let has_room = match next()? {
-        word @ 0..=1 => word == 1,
-        _ => return Err(malformed()),
-    };
+    let word = next()?;
+    if word > ROOM + RETURNED {
+        return Err(malformed());
+    }
     let mut numbers = [0; 3];
     for number in &mut numbers[..tells] {
         *number = next()?;
     }
-    Ok(Told { has_room, numbers })
+    let returned = if word < RETURNED { 0 } else { next()? };
+    Ok(Told {
+        has_room: word & ROOM > 0,
+        numbers,
+        returned,
+    })
 }
 
 fn malformed() -> Error {
@@ -207,6 +212,10 @@ fn number(item: &Value) -> Option<u64> {
         _ => None,
     }
 }
+
+/// What the word about a charge is made of: it had room; a number more follows, what was taken back.
+const ROOM: u64 = 1;
+const RETURNED: u64 = 2;
 
 const DENIED: u64 = 0;
 const ADMITTED: u64 = 1;

@@ -9,9 +9,11 @@ mod http;
 mod launch;
 mod log;
 mod proxy;
+mod random;
 mod server;
 
 pub(crate) use self::http::{Client, Reply};
 pub(crate) use self::log::logged;
 pub(crate) use self::proxy::{Mode, Proxy};
+pub(crate) use self::random::Random;
 pub(crate) use self::server::Server;
