@@ -117,7 +117,8 @@ pub struct Usage {
     /// What can be taken at once now.
     pub remaining: u64,
     /// When everything is back if nothing more is taken: the time of the decision when it is all there already. While
-    /// something is out it depends on what was charged only, so two answers without a charge between them agree on it.
+    /// something is out it depends on what was charged only, so two answers without a charge between them agree on it;
+    /// but for peeks after the limit was changed, which agree once somebody asked with a cost.
     pub reset_at: Timestamp,
 }
 

@@ -322,7 +322,7 @@ fn newcomers_that_vie_for_the_last_slot_take_no_more_than_one_key() {
         let [first, second, third] =
             [100, 101, 102].map(|number| policy.charge(key(number)).cost(6));
         assert!(
-            !check(&store, &[first.clone(), second, third]).is_allowed(),
+            !check(&store, &[first, second, third]).is_allowed(),
             "{algorithm:?}"
         );
         assert_eq!(store.crowded(), 1, "{algorithm:?}: the one before");

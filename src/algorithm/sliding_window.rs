@@ -9,7 +9,9 @@
 //! # Bounds
 //!
 //! - What it estimates at any moment is at most the limit. The true number in the last period can be above the estimate
-//!   when the last window's requests came late in it; [`Algorithm::SlidingLog`](super::Algorithm) is exact.
+//!   when the last window's requests came late in it: at a limit of `n` up to `2n - 1` lie in one period, of which those
+//!   of the younger window are spread over it. At an edge, where a fixed window lets `2n` pass at once, it is `n`.
+//!   [`Algorithm::SlidingLog`](super::Algorithm) is exact.
 //! - The weight moves in steps of a *tick*: the least of 1 us, 10 us, 100 us and 1 ms with which limit times period
 //!   stays below 2^52, so that the Lua twin counts exactly in doubles. It is rounded against the caller.
 
