@@ -1,7 +1,5 @@
 //! One lock's worth of keys.
 
-use std::collections::HashMap;
-
 use crate::{
     algorithm::{
         BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow,
@@ -13,6 +11,7 @@ use crate::{
 use super::{
     budget::Budget,
     fingerprint::Fingerprint,
+    flights::Flights,
     shelf::{Asked, Kept, Shelf},
     table::Held,
 };
@@ -24,9 +23,7 @@ pub(super) struct Shard {
     logs: Shelf<LogState>,
     slides: Shelf<SlidingState>,
     windows: Shelf<WindowState>,
-    /// What is in flight: a key is here only as long as something of it is.
-    slots: HashMap<Fingerprint, SlotState>,
-    max_slots: usize,
+    pub(super) flights: Flights,
 }
 
 impl Shard {
@@ -37,8 +34,7 @@ impl Shard {
             logs: Shelf::new(max_slots, budget),
             slides: Shelf::new(max_slots, budget),
             windows: Shelf::new(max_slots, budget),
-            slots: HashMap::new(),
-            max_slots,
+            flights: Flights::new(max_slots),
         }
     }
 
@@ -48,7 +44,7 @@ impl Shard {
         self.logs.reset(fingerprint);
         self.slides.reset(fingerprint);
         self.windows.reset(fingerprint);
-        self.slots.remove(&fingerprint);
+        self.flights.reset(fingerprint);
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -56,7 +52,7 @@ impl Shard {
             + self.logs.keys()
             + self.slides.keys()
             + self.windows.keys()
-            + self.slots.len()
+            + self.flights.keys()
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -64,7 +60,7 @@ impl Shard {
             + self.logs.bytes()
             + self.slides.bytes()
             + self.windows.bytes()
-            + self.slots.capacity() * size_of::<(Fingerprint, SlotState)>()
+            + self.flights.bytes()
     }
 }
 
@@ -126,18 +122,9 @@ impl Shelved for Slots {
         now: Timestamp,
         change: impl FnOnce(&mut SlotState) -> (R, bool),
     ) -> (R, Kept) {
-        let held = shard.slots.get(&asked.fingerprint).copied();
-        // Newcomers cannot share a state as elsewhere: nobody could tell whose slot is given back. They are turned away.
-        let mut state = match held {
-            None if shard.slots.len() >= shard.max_slots => self.spent(now),
-            held => held.unwrap_or_default(),
-        };
-        let (answer, changed) = change(&mut state);
-        if state == SlotState::default() {
-            shard.slots.remove(&asked.fingerprint);
-        } else if changed || held.is_some() {
-            shard.slots.insert(asked.fingerprint, state);
-        }
+        let whose = (asked.fingerprint, asked.ticket);
+        let change = |state: &mut SlotState| change(state).0;
+        let answer = shard.flights.update(self, whose, now, change);
         (answer, Kept::ToldApart)
     }
 

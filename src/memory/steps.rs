@@ -133,6 +133,10 @@ pub(super) fn settle(
     now: Timestamp,
 ) {
     let charge = settlement.charge();
+    if settlement.correction() == Correction::Release {
+        shard.flights.release(asked.fingerprint, asked.ticket);
+        return;
+    }
     counted!(charge, counter => {
         let ((), _) = counter.update(shard, asked, now, |state| match settlement.correction() {
             Correction::Charge(units) => {
@@ -145,11 +149,7 @@ pub(super) fn settle(
                 counter.refund(state, now, settlement.made(), units);
                 ((), false)
             }
-            Correction::Release => {
-                counter.refund(state, now, settlement.made(), charge.units());
-                ((), false)
-            }
-            Correction::Keep => ((), false),
+            Correction::Keep | Correction::Release => ((), false),
         });
     });
 }
