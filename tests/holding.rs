@@ -1,21 +1,25 @@
 //! What is held: renewed while it is, given back once, and by nobody else.
 
 use std::{
+    future::{self, Future},
+    pin::Pin,
     sync::{Arc, Mutex, Weak},
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{runtime, sync::Semaphore, time};
 use tollgate::{
-    Decision, Error, Hold, Key, Policy, Quota, RateLimiter,
+    Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
+    remote::RedisStore,
     state::{CountedBy, PolicyState, Retry, Usage},
     store::{Answer, Charge, OwnedCharge, Receipt, Store},
 };
 
-use crate::support::logged;
+use crate::support::{Server, logged};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -353,5 +357,90 @@ fn policy_that_would_count_denied_requests_as_in_flight_is_refused_at_once() {
         .check(&[unseen.charge(Key::new("ada"))])
         .now_or_later();
     let error = refused.expect("at once").expect_err("refused");
-    assert_eq!(error.kind(), tollgate::ErrorKind::InvalidPolicy);
+    assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+}
+
+// === Decisions that nobody hears of ===
+
+fn on(server: &Server, policy: &Policy, deadline: Duration) -> RateLimiter {
+    let store = RedisStore::builder(server.url()).deadline(deadline);
+    over(
+        store.connections(1).build().expect("a usable store"),
+        policy,
+    )
+}
+
+async fn left(limiter: &RateLimiter, policy: &Policy) -> u64 {
+    let peek = limiter.peek(&[policy.charge(Key::new("ada"))]).await;
+    let decision = peek.expect("a decision");
+    decision.states()[0].usage().expect("counted").remaining
+}
+
+/// Waits, by looking again, until the server has been asked so often.
+async fn is_asked(server: &Server, times: u64) {
+    let looked = time::timeout(LEASE / 2, async {
+        while server.command_calls()["evalsha"] < times {
+            tokio::task::yield_now().await;
+        }
+    });
+    looked.await.expect("it is asked");
+}
+
+/// Waits, by looking again, until all slots are free, long before their lease ends.
+async fn all_come_back(limiter: &RateLimiter, policy: &Policy) {
+    let looked = time::timeout(LEASE / 2, async {
+        while left(limiter, policy).await != policy.quota().count() {}
+    });
+    looked.await.expect("the slots come back");
+}
+
+// Regression: who went away while the decision was on its way left its slots taken until their lease ended.
+#[tokio::test]
+async fn slots_of_a_decision_that_was_dropped_on_its_way_come_back() {
+    let server = Server::start();
+    let policy = slots(5);
+    let limiter = on(&server, &policy, LEASE);
+    assert_eq!(
+        left(&limiter, &policy).await,
+        5,
+        "and there is a connection"
+    );
+    let charges = [policy.charge(Key::new("ada"))];
+    // The first carries itself, the second waits for it. Both are on their way when they are dropped.
+    let mut first = limiter.check(&charges);
+    let mut second = limiter.check(&charges);
+    server.pause();
+    for _ in 0..100 {
+        future::poll_fn(|context| {
+            assert!(Pin::new(&mut first).poll(context).is_pending());
+            assert!(Pin::new(&mut second).poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        tokio::task::yield_now().await;
+    }
+    drop((first, second));
+    server.resume();
+    is_asked(&server, 2).await;
+    all_come_back(&limiter, &policy).await;
+}
+
+// Regression: slots that were taken after the deadline, when the decision had been made elsewhere, were nobody's.
+#[tokio::test]
+async fn slots_of_a_decision_that_came_too_late_come_back() {
+    let server = Server::start();
+    let policy = slots(5);
+    let limiter = on(&server, &policy, Duration::from_secs(1));
+    assert_eq!(
+        left(&limiter, &policy).await,
+        5,
+        "and there is a connection"
+    );
+    server.pause();
+    let late = limiter.check(&[policy.charge(Key::new("ada"))]).await;
+    let error = late.expect_err("it is too late");
+    assert!(matches!(error.kind(), ErrorKind::Timeout(_)), "{error:?}");
+    server.resume();
+    is_asked(&server, 2).await;
+    all_come_back(&limiter, &policy).await;
 }
