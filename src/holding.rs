@@ -27,7 +27,8 @@ use crate::{
 /// What a decision charged, held until the request has ended. Dropped, it is settled in the background.
 ///
 /// Slots of a [concurrency](crate::Policy::concurrency) policy are renewed as long as this exists, and given back by
-/// settling. In process they need no renewal and have no lease any more. Over Redis both need the Tokio runtime on which it is made and dropped.
+/// settling. In process they need no renewal, since they have no lease any more. Over Redis both need the Tokio runtime
+/// on which it is made and dropped.
 #[must_use = "dropped at once, the request has ended"]
 pub struct Hold {
     receipt: Option<Receipt>,

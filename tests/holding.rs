@@ -15,6 +15,7 @@ use tollgate::{
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     remote::RedisStore,
+    resilience::ResilientStore,
     state::{CountedBy, PolicyState, Retry, Usage},
     store::{Answer, Charge, OwnedCharge, Receipt, Store},
 };
@@ -358,6 +359,41 @@ fn policy_that_would_count_denied_requests_as_in_flight_is_refused_at_once() {
         .now_or_later();
     let error = refused.expect("at once").expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+}
+
+// === In an outage ===
+
+/// A shared store that is away.
+#[derive(Debug)]
+struct Away;
+
+impl Store for Away {
+    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+        Answer::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
+    }
+}
+
+#[tokio::test]
+async fn slot_held_in_an_outage_has_no_lease_and_is_given_back_where_it_was_taken() {
+    let policy = slots(1);
+    let clock = Clock::manual(START);
+    let local = MemoryStore::builder().clock(clock.clone()).build();
+    let store = ResilientStore::builder(Away, local.expect("a usable store")).build();
+    let limiter = over(store.expect("a usable store"), &policy);
+    let ada = [policy.charge(Key::new("ada"))];
+    let decision = limiter.check(&ada).await.expect("a decision");
+    assert_eq!(decision.counted_by(), CountedBy::Local);
+    let held = limiter.hold(Receipt::of(&ada, &decision).expect("it was charged"));
+    clock.advance(LEASE * 10);
+    let second = limiter.check(&ada).await.expect("a decision");
+    assert!(!second.is_allowed(), "the first is in flight");
+    drop(held);
+    let third = limiter.check(&ada).await.expect("a decision");
+    assert!(third.is_allowed());
 }
 
 // === Decisions that nobody hears of ===

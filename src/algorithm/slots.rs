@@ -4,8 +4,8 @@
 //!
 //! Never more units in flight than the limit, counted from the decision until the slot is given back. In process that is
 //! exact, and a slot that nobody holds comes back by its lease. In Redis every slot carries a lease, so that those of a
-//! process that died come back when it ends; who holds one
-//! renews it. A holder that is stopped for longer than its lease is counted out until it renews, and counted in again then.
+//! process that died come back when it ends; who holds one renews it. A holder that is stopped for longer than its lease
+//! is counted out until it renews, and counted in again then.
 
 use std::time::Duration;
 
