@@ -19,6 +19,8 @@ pub struct Decision {
     decided_at: Timestamp,
     /// One inline: room for two would double what each decision moves about.
     states: SmallVec<[PolicyState; 1]>,
+    /// What tells the slots that it took from those of others, when it is not what the charges say.
+    ticket: u64,
 }
 
 impl Decision {
@@ -38,6 +40,7 @@ impl Decision {
             counted_by,
             decided_at,
             states,
+            ticket: 0,
         }
     }
 
@@ -49,7 +52,18 @@ impl Decision {
             counted_by,
             decided_at,
             states: SmallVec::from_buf([state]),
+            ticket: 0,
         }
+    }
+
+    /// The same decision on charges that had this ticket.
+    pub(crate) fn ticketed(mut self, ticket: u64) -> Self {
+        self.ticket = ticket;
+        self
+    }
+
+    pub(crate) fn ticket(&self) -> u64 {
+        self.ticket
     }
 
     /// Whether the request may go on.

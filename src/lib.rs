@@ -64,6 +64,7 @@ mod telemetry;
 
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};
+pub use self::holding::Hold;
 pub use self::key::Key;
 pub use self::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;

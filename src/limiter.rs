@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
     holding::{Hold, Keeper},
     key::Key,
-    policy::{Charge, Policy},
+    policy::{self, Charge, Policy},
     store::{Answer, Health, Receipt, Store},
     sync::Mutex,
 };
@@ -76,8 +78,22 @@ impl RateLimiter {
     #[inline]
     pub fn check(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
         match judge(charges) {
-            Ok(()) => self.store.decide(charges),
+            Ok(()) if charges.iter().all(|charge| charge.ticket() == 0) => {
+                self.store.decide(charges)
+            }
+            Ok(()) => self.check_slots(charges),
             Err(error) => Answer::ready(Err(error)),
+        }
+    }
+
+    /// Decides under a ticket of the decision's own: charges can be used again, and what they took is told apart.
+    fn check_slots(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let ticket = policy::ticket();
+        let charges = charges.iter().map(|charge| charge.ticketed(ticket));
+        let charges: SmallVec<[Charge<'_>; 2]> = charges.collect();
+        match self.store.decide(&charges).now_or_later() {
+            Ok(decided) => Answer::ready(decided.map(|decision| decision.ticketed(ticket))),
+            Err(answer) => Answer::later(async move { Ok(answer.await?.ticketed(ticket)) }),
         }
     }
 
@@ -125,8 +141,7 @@ impl RateLimiter {
 
     /// Holds what a decision charged until the request has ended, which is when the answer is dropped or settled.
     ///
-    /// For policies on [concurrency](Policy::concurrency): slots that are not held come back by their lease in Redis, and
-    /// never in process.
+    /// For policies on [concurrency](Policy::concurrency): slots that are not held come back by their lease.
     ///
     /// # Examples
     ///

@@ -178,10 +178,15 @@ impl Policy {
         }
     }
 
-    /// Whether name and quota can be counted at all.
+    /// Whether it can be counted at all.
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {
-        self.misnamed.is_none() && self.uncountable.is_none()
+        self.misnamed.is_none() && self.uncountable.is_none() && !self.counts_denied_in_flight()
+    }
+
+    #[inline]
+    fn counts_denied_in_flight(&self) -> bool {
+        self.counts_denied && matches!(self.counter, Counter::Slots(_))
     }
 
     /// Whether another policy counts the same in the same way.
@@ -205,7 +210,7 @@ impl Policy {
                 format!("policy {:?}: {fault}", self.name),
             ));
         }
-        if self.counts_denied && matches!(self.counter, Counter::Slots(_)) {
+        if self.counts_denied_in_flight() {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
@@ -292,6 +297,14 @@ impl<'a> Charge<'a> {
         self.ticket
     }
 
+    /// The same charge under another ticket, if it takes slots.
+    pub(crate) fn ticketed(mut self, ticket: u64) -> Self {
+        if self.ticket != 0 {
+            self.ticket = ticket;
+        }
+        self
+    }
+
     /// A copy that can outlive the call, for answers that come later.
     #[must_use]
     pub fn to_owned(&self) -> OwnedCharge {
@@ -329,7 +342,7 @@ impl OwnedCharge {
 }
 
 /// A number that no other charge of the fleet has, but for one chance in 2^64 per pair.
-fn ticket() -> u64 {
+pub(crate) fn ticket() -> u64 {
     static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     SEED.hash_one(NEXT.fetch_add(1, Ordering::Relaxed)).max(1)

@@ -94,12 +94,23 @@ impl Receipt {
         }
         let made = charges.iter().zip(decision.states());
         let settlements: Vec<_> = made
-            .filter_map(|(charge, state)| Settlement::of(charge, state))
+            .filter_map(|(charge, state)| match decision.ticket() {
+                0 => Settlement::of(charge, state),
+                ticket => Settlement::of(&charge.ticketed(ticket), state),
+            })
             .collect();
         (!settlements.is_empty()).then_some(Self {
             settlements,
             counted_by: decision.counted_by(),
         })
+    }
+
+    /// A receipt of slots in the shared store, to give back what may have been taken again.
+    pub(crate) fn again(settlements: Vec<Settlement>) -> Self {
+        Self {
+            settlements,
+            counted_by: CountedBy::Shared,
+        }
     }
 
     /// Sets what the request really cost under each policy: a function of the policy and of what was charged.

@@ -50,6 +50,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         )))
     }
 
+    /// Notes that what was charged is held until it is settled: by this process, and for as long as that lives.
+    ///
+    /// A store in process need not take its slots back then when their lease ends. By default nothing is done; a store
+    /// around another passes it on.
+    fn hold(&self, receipt: &Receipt) {
+        let _ = receipt;
+    }
+
     /// Lets the leases of slots that charges took begin anew. A store without leases need not do anything.
     ///
     /// # Errors

@@ -2,11 +2,10 @@
 
 use std::future::Future;
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::AbortHandle};
 
-/// Runs a future in the background of the caller's runtime. Outside of one it is dropped.
-pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
-    if let Ok(runtime) = Handle::try_current() {
-        runtime.spawn(future);
-    }
+/// Runs a future in the background of the caller's runtime. Outside of one it is dropped: `None`.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+    let runtime = Handle::try_current().ok()?;
+    Some(runtime.spawn(future).abort_handle())
 }

@@ -18,6 +18,7 @@ mod extractors;
 mod fixed_window;
 mod hammer;
 mod hammer_mixed;
+mod holding;
 mod lanes;
 mod limit_changes;
 mod memory;

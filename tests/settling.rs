@@ -49,6 +49,7 @@ everywhere! {
     failure_is_free_and_an_answer_costs_what_was_charged
     part_of_a_charge_comes_back
     what_was_used_beyond_the_limit_is_denied_until_it_is_paid_back
+    largest_price_there_is_leaves_nothing_and_breaks_nothing
     closure_is_told_status_headers_units_and_time
     word_of_the_handler_goes_before_the_closure
     word_counts_until_the_body_has_ended
@@ -63,6 +64,7 @@ everywhere! {
     panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it
     panic_that_is_caught_outside_has_no_status
     panic_in_the_body_has_the_status_of_its_head
+    panic_in_the_closure_leaves_the_charge_as_it_is
     error_of_the_handler_has_no_status
     future_dropped_while_the_handler_runs_has_no_status
     denied_request_is_not_settled
@@ -126,6 +128,29 @@ async fn what_was_used_beyond_the_limit_is_denied_until_it_is_paid_back(mut worl
             assert_eq!(response.headers()["retry-after"], "16");
             assert_eq!(response.headers()["x-ratelimit-remaining"], "0");
         }
+    }
+}
+
+async fn largest_price_there_is_leaves_nothing_and_breaks_nothing(mut world: World) {
+    for algorithm in ALGORITHMS {
+        let name = algorithm.name();
+        let policy = Policy::new(name, Quota::per_hour(10)).algorithm(algorithm);
+        let layer = world.layer([policy
+            .clone()
+            .key(Global)
+            .settle(|_: &Finished<'_>| u64::MAX)]);
+        let app = layer.layer(answering(200));
+        let responses = [ask(&app, request()).await, ask(&app, request()).await];
+        for response in responses {
+            read(response).await;
+            world.settled().await;
+            assert_eq!(world.remaining(&policy).await, 0, "{name}");
+        }
+        let denied = ask(&app, request()).await;
+        assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
+        // Two of them bear one name.
+        let reset = layer.limiter().reset(&policy, &Key::GLOBAL).await;
+        reset.expect("it is reset");
     }
 }
 
@@ -363,6 +388,20 @@ async fn panic_in_the_body_has_the_status_of_its_head(mut world: World) {
     assert!(reading.is_err_and(|error| error.is_panic()));
     assert_eq!(world.settled().await, plan_settled(Correction::Keep));
     assert_eq!(take(&heard), [Some(200)]);
+}
+
+// Regression: it was asked again while its own panic, or the handler's, unwound, and that ended the process.
+async fn panic_in_the_closure_leaves_the_charge_as_it_is(mut world: World) {
+    let layer = world.layer([plan()
+        .key(Global)
+        .settle(|_: &Finished<'_>| -> u64 { panic::resume_unwind(Box::new(())) })]);
+    let answered = caught(ask(&layer.layer(answering(200)), request())).await;
+    read(answered.expect("the answer is nobody's fault")).await;
+    assert_eq!(world.settled().await, plan_settled(Correction::Keep));
+    let app = layer.layer(service_fn(panicking));
+    assert!(caught(app.oneshot(request())).await.is_err());
+    assert_eq!(world.settled().await, plan_settled(Correction::Keep));
+    assert_eq!(world.remaining(&plan()).await, 8);
 }
 
 async fn error_of_the_handler_has_no_status(mut world: World) {

@@ -165,6 +165,14 @@ impl Store for Witness {
         }
     }
 
+    fn hold(&self, receipt: &Receipt) {
+        self.store.hold(receipt);
+    }
+
+    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+        self.store.renew(charges)
+    }
+
     fn health(&self) -> Health {
         self.store.health()
     }

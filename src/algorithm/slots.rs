@@ -3,8 +3,9 @@
 //! # Bounds
 //!
 //! Never more units in flight than the limit, counted from the decision until the slot is given back. In process that is
-//! exact. In Redis a slot carries a lease, so that those of a process that died come back when it ends; who holds one
-//! renews it. A holder that is stopped for longer than its lease is counted out until it renews, and counted in again then.
+//! exact, and a slot that nobody holds comes back by its lease. In Redis every slot carries a lease, so that those of a
+//! process that died come back when it ends; who holds one renews it. A holder that is stopped for longer than its lease
+//! is counted out until it renews, and counted in again then.
 
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ impl Slots {
         self.limit
     }
 
-    /// How long a slot stays taken in Redis when its holder does not renew it.
+    /// How long a slot stays taken that nobody holds, and in Redis one whose holder does not renew it.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.lease

@@ -51,6 +51,7 @@
 mod budget;
 mod builder;
 mod fingerprint;
+mod flights;
 mod pools;
 mod returned;
 mod shard;

@@ -1,7 +1,5 @@
 //! One lock's worth of keys.
 
-use std::collections::{HashMap, hash_map::Entry};
-
 use crate::{
     algorithm::{
         BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow,
@@ -13,6 +11,7 @@ use crate::{
 use super::{
     budget::Budget,
     fingerprint::Fingerprint,
+    flights::Flights,
     returned::Returned,
     shelf::{Asked, Kept, Shelf},
     table::Held,
@@ -25,11 +24,9 @@ pub(super) struct Shard {
     logs: Shelf<LogState>,
     slides: Shelf<SlidingState>,
     windows: Shelf<WindowState>,
-    /// What is in flight: a key is here only as long as something of it is.
-    slots: HashMap<Fingerprint, SlotState>,
+    pub(super) flights: Flights,
     /// What was taken back of buckets.
     returned: Returned,
-    max_slots: usize,
 }
 
 impl Shard {
@@ -40,9 +37,8 @@ impl Shard {
             logs: Shelf::new(max_slots, budget),
             slides: Shelf::new(max_slots, budget),
             windows: Shelf::new(max_slots, budget),
-            slots: HashMap::new(),
+            flights: Flights::new(max_slots),
             returned: Returned::new(max_slots),
-            max_slots,
         }
     }
 
@@ -52,7 +48,7 @@ impl Shard {
         self.logs.reset(fingerprint);
         self.slides.reset(fingerprint);
         self.windows.reset(fingerprint);
-        self.slots.remove(&fingerprint);
+        self.flights.reset(fingerprint);
     }
 
     /// What was taken back of charges.
@@ -66,7 +62,7 @@ impl Shard {
             + self.logs.keys()
             + self.slides.keys()
             + self.windows.keys()
-            + self.slots.len()
+            + self.flights.keys()
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -75,7 +71,7 @@ impl Shard {
             + self.slides.bytes()
             + self.windows.bytes()
             + self.returned.bytes()
-            + self.slots.capacity() * size_of::<(Fingerprint, SlotState)>()
+            + self.flights.bytes()
     }
 }
 
@@ -155,34 +151,14 @@ impl Shelved for Slots {
         now: Timestamp,
         change: impl FnOnce(&mut SlotState) -> (R, bool),
     ) -> (R, Kept) {
-        let held = shard.slots.get(&asked.fingerprint).copied();
-        // Newcomers cannot share a state as elsewhere: nobody could tell whose slot is given back. They are turned away.
-        let mut state = match held {
-            None if shard.slots.len() >= shard.max_slots => self.spent(now),
-            held => held.unwrap_or_default(),
-        };
-        let (answer, changed) = change(&mut state);
-        if state == SlotState::default() {
-            shard.slots.remove(&asked.fingerprint);
-        } else if changed || held.is_some() {
-            shard.slots.insert(asked.fingerprint, state);
-        }
+        let whose = (asked.fingerprint, asked.ticket);
+        let change = |state: &mut SlotState| change(state).0;
+        let answer = shard.flights.update(self, whose, now, change);
         (answer, Kept::ToldApart)
     }
 
-    fn amend(
-        shard: &mut Shard,
-        fingerprint: Fingerprint,
-        _: Timestamp,
-        change: impl FnOnce(&mut SlotState),
-    ) {
-        if let Entry::Occupied(mut held) = shard.slots.entry(fingerprint) {
-            change(held.get_mut());
-            if *held.get() == SlotState::default() {
-                held.remove();
-            }
-        }
-    }
+    /// Nothing: slots are released by ticket, not given back in part.
+    fn amend(_: &mut Shard, _: Fingerprint, _: Timestamp, _: impl FnOnce(&mut SlotState)) {}
 
     fn may_be_pooled(&self, _: &Shard, _: &Asked<impl Fn() -> u64>, _: Timestamp) -> bool {
         false

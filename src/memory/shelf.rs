@@ -28,6 +28,8 @@ pub(super) struct Shelf<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<P> {
     pub(super) fingerprint: Fingerprint,
+    /// Of the slots that it takes.
+    pub(super) ticket: u64,
     /// Hashed only when keys of the policy share a state.
     pub(super) policy: P,
 }

@@ -149,7 +149,7 @@ pub(super) fn settle(
             });
         }
         Correction::Refund(units) => units,
-        Correction::Release => charge.units(),
+        Correction::Release => return shard.flights.release(asked.fingerprint, asked.ticket),
         Correction::Keep => return,
     };
     counted!(charge, counter => {

@@ -116,6 +116,7 @@ impl MemoryStore {
         let name = charge.policy().name();
         Asked {
             fingerprint: fingerprinter.of(name, charge.key()),
+            ticket: charge.ticket(),
             policy: move || fingerprinter.of_policy(name),
         }
     }
@@ -214,6 +215,18 @@ impl Store for MemoryStore {
             steps::settle(settlement, &mut shard, &asked, now);
         }
         Answer::ready(Ok(()))
+    }
+
+    fn hold(&self, receipt: &Receipt) {
+        for settlement in receipt.settlements() {
+            let charge = settlement.charge();
+            if charge.ticket() != 0 {
+                let asked = self.asked(&charge);
+                let mut shard = self.lock(self.shard_of(asked.fingerprint));
+                let flights = &mut shard.flights;
+                flights.hold(asked.fingerprint, asked.ticket, charge.units());
+            }
+        }
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {

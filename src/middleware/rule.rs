@@ -84,9 +84,10 @@ impl Rule {
     /// Sets what a request really cost, once it is answered; the difference is given back or charged.
     ///
     /// Default: what was charged. The closure is asked when the head of the answer is there; or, without a status, when
-    /// there will be none, since the handler panicked or failed or the client went away. It must not panic. The handler's
-    /// own word by [`ActualCost`](super::ActualCost) goes before it. The settlement is sent when the body of the answer
-    /// has ended or was dropped, and delays nobody. Over Redis it needs the Tokio runtime that drops the body.
+    /// there will be none, since the handler panicked or failed or the client went away. When it panics, the charge
+    /// stands. The handler's own word by [`ActualCost`](super::ActualCost) goes before it. The settlement is sent when
+    /// the body of the answer has ended or was dropped, and delays nobody. Over Redis it needs the Tokio runtime that
+    /// drops the body.
     ///
     /// # Examples
     ///

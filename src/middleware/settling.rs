@@ -1,6 +1,11 @@
 //! What a request really cost, found out after it was answered.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
 
 use http::{HeaderMap, Request, Response, StatusCode};
 use smallvec::SmallVec;
@@ -125,7 +130,10 @@ impl Tab {
                 headers,
                 elapsed,
             };
-            self.shared.price(charge.policy().name(), &finished)
+            let price = || self.shared.price(charge.policy().name(), &finished);
+            // It may be asked while another panic unwinds, where its own would end the process.
+            let said = panic::catch_unwind(AssertUnwindSafe(price));
+            said.unwrap_or(charge.units())
         });
         price.collect()
     }

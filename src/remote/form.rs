@@ -93,6 +93,16 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     Some(arguments)
 }
 
+/// What gives the slots of a charge back. `None` when it takes none.
+pub(super) fn release(charge: &Charge<'_>) -> Option<Arguments> {
+    let Counter::Slots(_) = charge.policy().counter() else {
+        return None;
+    };
+    let mut arguments = Arguments::from_iter([Argument::mark(b'-'), Argument::Number(0)]);
+    push(&mut arguments, charge);
+    (charge.units() > 0).then_some(arguments)
+}
+
 /// What makes the lease of a charge's slots begin anew. `None` when it has none.
 pub(super) fn renew(charge: &Charge<'_>) -> Option<Arguments> {
     let Counter::Slots(_) = charge.policy().counter() else {

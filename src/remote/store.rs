@@ -15,7 +15,7 @@ use crate::{
     store::{Answer, Receipt, Store},
 };
 
-use super::{builder::RedisStoreBuilder, shared::Shared, wire::Group, worker};
+use super::{builder::RedisStoreBuilder, claim, shared::Shared, wire::Group, worker};
 
 /// Keeps counts in Redis. Clones share the connections.
 ///
@@ -79,7 +79,7 @@ impl Store for RedisStore {
         let group = Group::decide(&shared.keyspace, charges);
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         Answer::later(async move {
-            let verdict = worker::ask(&shared, group).await?;
+            let verdict = claim::ask(&shared, group, &charges).await?;
             verdict.into_decision(&charges)
         })
     }

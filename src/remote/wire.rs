@@ -53,6 +53,15 @@ impl Group {
         })
     }
 
+    /// What gives the slots of a charge back; `None` when it takes none.
+    pub(super) fn release(keyspace: &Keyspace, charge: &Charge<'_>) -> Option<Self> {
+        Some(Self {
+            keys: SmallVec::from_iter([keyspace.of(charge)]),
+            arguments: form::release(charge)?,
+            tells: SmallVec::from_iter([form::tells(charge)]),
+        })
+    }
+
     /// What makes the lease of a charge's slots begin anew; `None` when it has none.
     pub(super) fn renew(keyspace: &Keyspace, charge: &Charge<'_>) -> Option<Self> {
         Some(Self {

@@ -110,6 +110,13 @@ impl Store for ResilientStore {
         Answer::later(async move { shared.bounded(answer).await })
     }
 
+    fn hold(&self, receipt: &Receipt) {
+        match receipt.counted_by() {
+            CountedBy::Local => self.shared.local.hold(receipt),
+            _ => self.shared.primary.hold(receipt),
+        }
+    }
+
     fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
         if self.shared.breaker.is_open() {
             return Answer::ready(Err(Error::new(

@@ -1,0 +1,482 @@
+//! What is held: renewed while it is, given back once, and by nobody else.
+
+use std::{
+    future::{self, Future},
+    pin::Pin,
+    sync::{Arc, Mutex, Weak},
+    task::Poll,
+    time::Duration,
+};
+
+use tokio::{runtime, sync::Semaphore, time};
+use tollgate::{
+    Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
+    algorithm::Algorithm,
+    clock::{Clock, Timestamp},
+    memory::MemoryStore,
+    remote::RedisStore,
+    resilience::ResilientStore,
+    state::{CountedBy, PolicyState, Retry, Usage},
+    store::{Answer, Charge, OwnedCharge, Receipt, Store},
+};
+
+use crate::support::{Server, logged};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A shared store as far as leases go: it admits everything, and a renewal takes slots again that are not there.
+#[derive(Clone, Debug)]
+struct Fleet {
+    slots: Arc<Mutex<Vec<u64>>>,
+    /// Renewals that were asked for.
+    renewals: Arc<Mutex<Vec<u64>>>,
+    /// Through which renewals go one at a time.
+    gate: Arc<Semaphore>,
+    life: Arc<()>,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        Self {
+            slots: Arc::default(),
+            renewals: Arc::default(),
+            gate: Arc::new(Semaphore::new(1)),
+            life: Arc::default(),
+        }
+    }
+
+    fn slots(&self) -> Vec<u64> {
+        self.slots.lock().expect("nobody panics with it").clone()
+    }
+
+    fn renewals(&self) -> Vec<u64> {
+        self.renewals.lock().expect("nobody panics with it").clone()
+    }
+}
+
+impl Store for Fleet {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let now = Clock::system().now();
+        let mut slots = self.slots.lock().expect("nobody panics with it");
+        slots.extend(charges.iter().map(Charge::ticket));
+        let state = |charge: &Charge<'_>| {
+            let usage = Usage::new(100, 50, now);
+            PolicyState::counted(*charge.policy().name(), usage, Retry::Now)
+        };
+        let states = charges.iter().map(state);
+        Answer::ready(Ok(Decision::new(CountedBy::Shared, now, states)))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        let mut slots = self.slots.lock().expect("nobody panics with it");
+        for settlement in receipt.settlements() {
+            let ticket = settlement.charge().ticket();
+            if let Some(index) = slots.iter().position(|slot| *slot == ticket) {
+                slots.remove(index);
+            }
+        }
+        Answer::ready(Ok::<(), Error>(()))
+    }
+
+    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+        let tickets = charges.iter().map(Charge::ticket);
+        let mut renewals = self.renewals.lock().expect("nobody panics with it");
+        renewals.extend(tickets);
+        drop(renewals);
+        let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
+        let fleet = self.clone();
+        Answer::later(async move {
+            let _through = fleet.gate.acquire().await;
+            let mut slots = fleet.slots.lock().expect("nobody panics with it");
+            for charge in &charges {
+                let ticket = charge.borrow().ticket();
+                if !slots.contains(&ticket) {
+                    slots.push(ticket);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn slots(limit: u64) -> Policy {
+    Policy::new("uploads", Quota::in_flight(limit))
+        .algorithm(Algorithm::Concurrency { lease: LEASE })
+}
+
+fn over(store: impl Store, policy: &Policy) -> RateLimiter {
+    RateLimiter::new(store, [policy.clone()]).expect("a usable policy")
+}
+
+fn take(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Option<Receipt> {
+    let decided = limiter.check(charges).now_or_later();
+    let decision = decided.expect("at once").expect("a decision");
+    Receipt::of(charges, &decision)
+}
+
+fn hold(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Hold {
+    limiter.hold(take(limiter, charges).expect("there is room"))
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let waited = time::timeout(LEASE * 10, async {
+        while !is_so() {
+            time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    waited.await.expect(what);
+}
+
+// === Over a shared store ===
+
+// Regression: a renewal that was under way when the slot was given back took it again, until the lease ended.
+#[tokio::test(start_paused = true)]
+async fn renewal_under_way_does_not_take_a_slot_again_that_was_given_back() {
+    let policy = slots(100);
+    let fleet = Fleet::new();
+    let shut = fleet.gate.acquire().await.expect("it is not closed");
+    let limiter = over(fleet.clone(), &policy);
+    let key = Key::new("ada");
+    let holds: Vec<Hold> = (0..100)
+        .map(|_| hold(&limiter, &[policy.charge(key)]))
+        .collect();
+    until("a renewal is under way", || !fleet.renewals().is_empty()).await;
+    drop(holds);
+    assert_eq!(fleet.slots(), Vec::<u64>::new());
+    drop(shut);
+    // The limiter's and the test's own: no renewal has one any more.
+    until("it is through", || Arc::strong_count(&fleet.gate) == 2).await;
+    until("all slots are given back", || fleet.slots().is_empty()).await;
+    assert_eq!(
+        fleet.renewals().len(),
+        64,
+        "what had ended before its turn is let be"
+    );
+}
+
+// Regression: two decisions on one charge took slots under one ticket, and the end of the first ended the renewals of both.
+#[tokio::test(start_paused = true)]
+async fn charge_that_is_made_twice_takes_two_slots() {
+    let policy = slots(100);
+    let fleet = Fleet::new();
+    let limiter = over(fleet.clone(), &policy);
+    let charges = [policy.charge(Key::new("ada"))];
+    let first = hold(&limiter, &charges);
+    let second = hold(&limiter, &charges);
+    let [one, other] = fleet.slots()[..] else {
+        panic!("two slots");
+    };
+    assert_ne!(one, other);
+    drop(first);
+    assert_eq!(fleet.slots(), [other]);
+    until("the second is renewed", || {
+        fleet.renewals().contains(&other)
+    })
+    .await;
+    drop(second);
+    assert_eq!(fleet.slots(), Vec::<u64>::new());
+}
+
+// Regression: what was to renew a slot held outside of a runtime never ran, and those held after it relied on it.
+#[test]
+fn slot_held_outside_of_a_runtime_does_not_keep_others_from_being_renewed() {
+    logged();
+    let policy = slots(100);
+    let fleet = Fleet::new();
+    let limiter = over(fleet.clone(), &policy);
+    let outside = hold(&limiter, &[policy.charge(Key::new("ada"))]);
+    let lines = logged();
+    assert!(
+        matches!(lines.as_slice(), [line] if line.contains("runtime")),
+        "{lines:?}"
+    );
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let inside = hold(&limiter, &[policy.charge(Key::new("ada"))]);
+        until("both are renewed", || fleet.renewals().len() >= 2).await;
+        drop(inside);
+    });
+    drop(outside);
+    assert_eq!(fleet.slots(), Vec::<u64>::new());
+}
+
+// Regression: after a runtime had ended, what was held on another was not renewed for a while, or never.
+#[test]
+fn runtime_that_ends_takes_no_renewals_with_it() {
+    let policy = slots(100);
+    let fleet = Fleet::new();
+    let limiter = over(fleet.clone(), &policy);
+    let runtime = || {
+        let mut builder = runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true);
+        builder.build().expect("a runtime")
+    };
+    let first = runtime();
+    let early = first.block_on(async { hold(&limiter, &[policy.charge(Key::new("ada"))]) });
+    drop(first);
+    runtime().block_on(async {
+        let late = hold(&limiter, &[policy.charge(Key::new("ada"))]);
+        until("both are renewed", || fleet.renewals().len() >= 2).await;
+        drop(late);
+    });
+    drop(early);
+}
+
+// Regression: the task that renews kept the store, with its connections, for a third of a lease.
+#[tokio::test]
+async fn nothing_keeps_the_store_when_nothing_is_held() {
+    let policy = slots(100);
+    let fleet = Fleet::new();
+    let life: Weak<()> = Arc::downgrade(&fleet.life);
+    let limiter = over(fleet, &policy);
+    let hold = hold(&limiter, &[policy.charge(Key::new("ada"))]);
+    drop(limiter);
+    tokio::task::yield_now().await;
+    assert!(life.upgrade().is_some(), "it is held");
+    drop(hold);
+    assert!(life.upgrade().is_none());
+}
+
+// === In process ===
+
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+fn in_process(policy: &Policy) -> (RateLimiter, Clock) {
+    let clock = Clock::manual(START);
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    (over(store.expect("a usable store"), policy), clock)
+}
+
+// Regression: slots that nobody held were taken for as long as the process lived.
+#[test]
+fn slot_that_nobody_holds_comes_back_by_its_lease_in_process_too() {
+    let policy = slots(2);
+    let (limiter, clock) = in_process(&policy);
+    let ada = [policy.charge(Key::new("ada")).cost(2)];
+    drop(take(&limiter, &ada).expect("there is room"));
+    clock.advance(LEASE - Duration::from_micros(1));
+    assert!(take(&limiter, &ada).is_none());
+    clock.advance(Duration::from_micros(1));
+    assert!(take(&limiter, &ada).is_some());
+}
+
+#[test]
+fn slot_that_is_held_has_no_lease_in_process() {
+    let policy = slots(1);
+    let (limiter, clock) = in_process(&policy);
+    let ada = [policy.charge(Key::new("ada"))];
+    let held = hold(&limiter, &ada);
+    clock.advance(LEASE * 1_000);
+    assert!(take(&limiter, &ada).is_none());
+    drop(held);
+    assert!(take(&limiter, &ada).is_some());
+}
+
+#[test]
+fn slot_settled_after_its_lease_is_nobody_elses_in_process() {
+    let policy = slots(1);
+    let (limiter, clock) = in_process(&policy);
+    let ada = [policy.charge(Key::new("ada"))];
+    let late = take(&limiter, &ada).expect("there is room");
+    clock.advance(LEASE);
+    let held = hold(&limiter, &ada);
+    let settled = limiter.settle(late).now_or_later();
+    settled.expect("at once").expect("settled");
+    assert!(take(&limiter, &ada).is_none(), "the other is still there");
+    drop(held);
+}
+
+// Regression: whoever was in flight when its key was reset gave back the slot of somebody who came later.
+#[test]
+fn slot_from_before_a_reset_gives_no_other_back_in_process() {
+    let policy = slots(1);
+    let (limiter, _) = in_process(&policy);
+    let ada = [policy.charge(Key::new("ada"))];
+    let before = hold(&limiter, &ada);
+    let reset = limiter.reset(&policy, ada[0].key()).now_or_later();
+    reset.expect("at once").expect("reset");
+    let after = hold(&limiter, &ada);
+    drop(before);
+    assert!(take(&limiter, &ada).is_none(), "the later one is in flight");
+    drop(after);
+    assert!(take(&limiter, &ada).is_some());
+}
+
+#[test]
+fn receipt_that_is_made_twice_gives_back_once_in_process() {
+    let policy = slots(2);
+    let (limiter, _) = in_process(&policy);
+    let ada = [policy.charge(Key::new("ada"))];
+    let decided = limiter.check(&ada).now_or_later();
+    let decision = decided.expect("at once").expect("a decision");
+    let other = hold(&limiter, &ada);
+    for _ in 0..2 {
+        drop(limiter.hold(Receipt::of(&ada, &decision).expect("it was charged")));
+    }
+    let two = [policy.charge(Key::new("ada")).cost(2)];
+    assert!(take(&limiter, &two).is_none(), "the other is in flight");
+    drop(other);
+    assert!(take(&limiter, &two).is_some());
+}
+
+// Slots that nobody holds must not turn newcomers away for good when there is room for no more keys.
+#[test]
+fn forgotten_slots_leave_room_for_new_keys_in_process() {
+    let policy = slots(1);
+    let clock = Clock::manual(START);
+    let store = MemoryStore::builder()
+        .max_keys(1)
+        .clock(clock.clone())
+        .build();
+    let limiter = over(store.expect("a usable store"), &policy);
+    let key = |number: u32| Key::new(number.to_string());
+    let mut number = 0;
+    while let Some(receipt) = take(&limiter, &[policy.charge(key(number))]) {
+        drop(receipt);
+        number += 1;
+        assert!(number < 10_000, "it never fills up");
+    }
+    clock.advance(LEASE);
+    assert!(take(&limiter, &[policy.charge(key(number))]).is_some());
+}
+
+// Regression: a policy that no builder had seen took a slot in Redis for a request that was denied.
+#[test]
+fn policy_that_would_count_denied_requests_as_in_flight_is_refused_at_once() {
+    let policy = slots(1);
+    let (limiter, _) = in_process(&policy);
+    let unseen = Policy::concurrency("unseen", 1).count_denied(true);
+    let refused = limiter
+        .check(&[unseen.charge(Key::new("ada"))])
+        .now_or_later();
+    let error = refused.expect("at once").expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+}
+
+// === In an outage ===
+
+/// A shared store that is away.
+#[derive(Debug)]
+struct Away;
+
+impl Store for Away {
+    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+        Answer::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
+    }
+}
+
+#[tokio::test]
+async fn slot_held_in_an_outage_has_no_lease_and_is_given_back_where_it_was_taken() {
+    let policy = slots(1);
+    let clock = Clock::manual(START);
+    let local = MemoryStore::builder().clock(clock.clone()).build();
+    let store = ResilientStore::builder(Away, local.expect("a usable store")).build();
+    let limiter = over(store.expect("a usable store"), &policy);
+    let ada = [policy.charge(Key::new("ada"))];
+    let decision = limiter.check(&ada).await.expect("a decision");
+    assert_eq!(decision.counted_by(), CountedBy::Local);
+    let held = limiter.hold(Receipt::of(&ada, &decision).expect("it was charged"));
+    clock.advance(LEASE * 10);
+    let second = limiter.check(&ada).await.expect("a decision");
+    assert!(!second.is_allowed(), "the first is in flight");
+    drop(held);
+    let third = limiter.check(&ada).await.expect("a decision");
+    assert!(third.is_allowed());
+}
+
+// === Decisions that nobody hears of ===
+
+fn on(server: &Server, policy: &Policy, deadline: Duration) -> RateLimiter {
+    let store = RedisStore::builder(server.url()).deadline(deadline);
+    over(
+        store.connections(1).build().expect("a usable store"),
+        policy,
+    )
+}
+
+async fn left(limiter: &RateLimiter, policy: &Policy) -> u64 {
+    let peek = limiter.peek(&[policy.charge(Key::new("ada"))]).await;
+    let decision = peek.expect("a decision");
+    decision.states()[0].usage().expect("counted").remaining
+}
+
+/// Waits, by looking again, until the server has been asked so often.
+async fn is_asked(server: &Server, times: u64) {
+    let looked = time::timeout(LEASE / 2, async {
+        while server.command_calls()["evalsha"] < times {
+            tokio::task::yield_now().await;
+        }
+    });
+    looked.await.expect("it is asked");
+}
+
+/// Waits, by looking again, until all slots are free, long before their lease ends.
+async fn all_come_back(limiter: &RateLimiter, policy: &Policy) {
+    let looked = time::timeout(LEASE / 2, async {
+        while left(limiter, policy).await != policy.quota().count() {}
+    });
+    looked.await.expect("the slots come back");
+}
+
+// Regression: who went away while the decision was on its way left its slots taken until their lease ended.
+#[tokio::test]
+async fn slots_of_a_decision_that_was_dropped_on_its_way_come_back() {
+    let server = Server::start();
+    let policy = slots(5);
+    let limiter = on(&server, &policy, LEASE);
+    assert_eq!(
+        left(&limiter, &policy).await,
+        5,
+        "and there is a connection"
+    );
+    let charges = [policy.charge(Key::new("ada"))];
+    // The first carries itself, the second waits for it. Both are on their way when they are dropped.
+    let mut first = limiter.check(&charges);
+    let mut second = limiter.check(&charges);
+    server.pause();
+    for _ in 0..100 {
+        future::poll_fn(|context| {
+            assert!(Pin::new(&mut first).poll(context).is_pending());
+            assert!(Pin::new(&mut second).poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        tokio::task::yield_now().await;
+    }
+    drop((first, second));
+    server.resume();
+    is_asked(&server, 2).await;
+    all_come_back(&limiter, &policy).await;
+}
+
+// Regression: slots that were taken after the deadline, when the decision had been made elsewhere, were nobody's.
+#[tokio::test]
+async fn slots_of_a_decision_that_came_too_late_come_back() {
+    let server = Server::start();
+    let policy = slots(5);
+    let limiter = on(&server, &policy, Duration::from_secs(1));
+    assert_eq!(
+        left(&limiter, &policy).await,
+        5,
+        "and there is a connection"
+    );
+    server.pause();
+    let late = limiter.check(&[policy.charge(Key::new("ada"))]).await;
+    let error = late.expect_err("it is too late");
+    assert!(matches!(error.kind(), ErrorKind::Timeout(_)), "{error:?}");
+    server.resume();
+    is_asked(&server, 2).await;
+    all_come_back(&limiter, &policy).await;
+}
