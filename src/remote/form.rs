@@ -98,7 +98,8 @@ pub(super) fn release(charge: &Charge<'_>) -> Option<Arguments> {
     let Counter::Slots(_) = charge.policy().counter() else {
         return None;
     };
-    let mut arguments = Arguments::from_iter([Argument::mark(b'-'), Argument::Number(0)]);
+    let zero = Argument::Number(0);
+    let mut arguments = Arguments::from_iter([Argument::mark(b'-'), zero, zero]);
     push(&mut arguments, charge);
     (charge.units() > 0).then_some(arguments)
 }
