@@ -178,10 +178,15 @@ impl Policy {
         }
     }
 
-    /// Whether name and quota can be counted at all.
+    /// Whether it can be counted at all.
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {
-        self.misnamed.is_none() && self.uncountable.is_none()
+        self.misnamed.is_none() && self.uncountable.is_none() && !self.counts_denied_in_flight()
+    }
+
+    #[inline]
+    fn counts_denied_in_flight(&self) -> bool {
+        self.counts_denied && matches!(self.counter, Counter::Slots(_))
     }
 
     /// Whether another policy counts the same in the same way.
@@ -205,7 +210,7 @@ impl Policy {
                 format!("policy {:?}: {fault}", self.name),
             ));
         }
-        if self.counts_denied && matches!(self.counter, Counter::Slots(_)) {
+        if self.counts_denied_in_flight() {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
