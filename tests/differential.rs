@@ -274,7 +274,7 @@ fn ticket(number: u64) -> u64 {
     match number % 2 {
         0 => first,
         // What follows the ticket of the one before: the end of a lease in these years.
-        _ => first << 16 | START / 1_000 >> 32,
+        _ => (first << 16) | ((START / 1_000) >> 32),
     }
 }
 
