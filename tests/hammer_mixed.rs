@@ -22,7 +22,8 @@ use crate::support::Server;
 const PROCESSES: usize = 8;
 const TASKS: u64 = 64;
 const KEYS: u64 = 4;
-const SLOTS: u64 = 5;
+/// Few, so that they are used up at times: the rates let only so many begin.
+const SLOTS: u64 = 3;
 const LEASE: Duration = Duration::from_secs(1);
 /// Of the process that is killed, which holds all of its slots and renews them until then.
 const VICTIM: &str = "victim";
