@@ -9,7 +9,8 @@
     -- Example: 10 at once, cost 1, lease 30 s, at time 1700000000000000, no key yet:
     --   'c' 1 10 30000 'ticket-1' -> has room, 1 taken
     elseif kind == 99 then
-      width = 4
+      -- A denied request is not in flight.
+      width, is_stern = 4, false
       local cost, limit, lease = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
       local ticket = ARGV[at + 4]
       assert(#ticket == 8, 'concurrency: a ticket of 8 bytes')

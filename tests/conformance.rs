@@ -3,15 +3,25 @@
 /// Tests of these behaviours on every store, each with what `$subject` makes of the place.
 macro_rules! on_every_store {
     ($module:ident, $subject:expr, { $($behaviour:ident)* }) => {
-        on_every_store! { memory, Place::memory(), $module, $subject, { $($behaviour)* } }
-        on_every_store! { redis, Place::redis(), $module, $subject, { $($behaviour)* } }
-        on_every_store! {
+        on_store! { memory, Place::memory(), $module, $subject, { $($behaviour)* } }
+        on_every_server! { $module, $subject, { $($behaviour)* } }
+    };
+}
+
+/// Tests of behaviours that a store in process has no part in.
+macro_rules! on_every_server {
+    ($module:ident, $subject:expr, { $($behaviour:ident)* }) => {
+        on_store! { redis, Place::redis(), $module, $subject, { $($behaviour)* } }
+        on_store! {
             redis_6_2, Place::named("TOLLGATE_REDIS62_SERVER"), $module, $subject, { $($behaviour)* }
         }
-        on_every_store! {
+        on_store! {
             valkey, Place::named("TOLLGATE_VALKEY_SERVER"), $module, $subject, { $($behaviour)* }
         }
     };
+}
+
+macro_rules! on_store {
     ($store:ident, $place:expr, $module:ident, $subject:expr, { $($behaviour:ident)* }) => {
         mod $store {
             use crate::conformance::place::Place;
@@ -25,8 +35,12 @@ macro_rules! on_every_store {
 }
 
 /// Tests of these behaviours by every way of counting, on every store.
+///
+/// What is in flight comes back with whoever took it and not with time, so `slots` says what each of them comes to there:
+/// a behaviour that it does not know does not compile.
 macro_rules! by_every_way {
     ($module:ident, $behaviours:tt) => {
+        by_every_way! { slots, $behaviours, { concurrency } }
         by_every_way! { $module, $behaviours, {
             token_bucket
             leaky_bucket
@@ -50,7 +64,9 @@ macro_rules! by_every_way {
 
 mod by_itself;
 mod changes;
+mod leases;
 mod place;
 mod refunds;
+mod slots;
 mod together;
 mod ways;

@@ -1,4 +1,7 @@
 //! The Lua script against its Rust twins: equal answers, step by step.
+//!
+//! Slots with leases are the script's alone, so they have a model here: a list of who holds what until when. What the
+//! script has stored is compared with it too.
 
 use std::{cell::Cell, collections::HashMap, time::Duration};
 
@@ -11,11 +14,11 @@ use tollgate::{
     Quota,
     algorithm::{
         Algorithm, BucketState, Counter, Counting, Form, LogState, Mark, Opening, Queue,
-        SlidingState, WindowState,
+        SlidingState, Slots, WindowState,
     },
     clock::Timestamp,
     remote::Script,
-    state::Retry,
+    state::{Retry, Usage},
 };
 
 use crate::support::Server;
@@ -33,12 +36,39 @@ enum Step {
     /// Time jumps so far, and these charges are decided together (policy, key, cost).
     Decide(i64, Vec<(usize, usize, u64)>),
     /// Time jumps so far, and one of the charges made before is put right: this one from the end, so many units more or
-    /// less.
+    /// less. Slots are renewed or given back.
     Settle(i64, usize, u64, bool),
 }
 
-/// A charge that was made: policy, key, units, and by what it is known.
-type Made = (usize, usize, u64, Mark);
+/// A charge to decide on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    policy: usize,
+    key: usize,
+    cost: u64,
+    /// Of the slots that it takes.
+    ticket: u64,
+}
+
+/// A charge that was made, and by what it is known.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    charge: Asked,
+    mark: Mark,
+}
+
+/// What is told of a charge.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Told {
+    has_room: bool,
+    /// What is left; of slots, what is used.
+    units: u64,
+    /// When all is back.
+    reset_at: u64,
+    retry: Retry,
+    /// What had been taken back of the key's charges.
+    returned: u64,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -46,13 +76,15 @@ enum Kind {
     FixedWindow,
     SlidingLog,
     SlidingWindow,
+    Slots,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind::Bucket,
     Kind::FixedWindow,
     Kind::SlidingLog,
     Kind::SlidingWindow,
+    Kind::Slots,
 ];
 
 fn any_bucket() -> impl Strategy<Value = Counter> {
@@ -119,8 +151,24 @@ fn any_window(kind: Kind) -> impl Strategy<Value = Counter> {
             Kind::FixedWindow => Counter::new(quota, Algorithm::FixedWindow(opening)),
             Kind::SlidingLog => Counter::new(quota, Algorithm::SlidingLog),
             Kind::SlidingWindow => Counter::new(quota, Algorithm::SlidingWindow),
-            Kind::Bucket => unreachable!("buckets have a strategy of their own"),
+            Kind::Bucket | Kind::Slots => unreachable!("they have a strategy of their own"),
         };
+        counter.expect("a usable quota")
+    })
+}
+
+fn any_slots() -> impl Strategy<Value = Counter> {
+    let millis = prop_oneof![
+        Just(100_u64),
+        100_u64..5_000,
+        Just(30_000),
+        Just(86_400_000),
+        100_u64..86_400_000,
+    ];
+    let limit = prop_oneof![6 => 1_u64..40, 2 => 1_u64..1_000, 1 => 1_u64..=Slots::MAX_LIMIT];
+    (millis, limit).prop_map(|(millis, limit)| {
+        let lease = Duration::from_millis(millis);
+        let counter = Counter::new(Quota::in_flight(limit), Algorithm::Concurrency { lease });
         counter.expect("a usable quota")
     })
 }
@@ -128,6 +176,7 @@ fn any_window(kind: Kind) -> impl Strategy<Value = Counter> {
 fn any_counter(kind: Kind) -> BoxedStrategy<Counter> {
     match kind {
         Kind::Bucket => any_bucket().boxed(),
+        Kind::Slots => any_slots().boxed(),
         kind => any_window(kind).boxed(),
     }
 }
@@ -187,6 +236,83 @@ enum State {
     FixedWindow(WindowState),
     SlidingLog(LogState),
     SlidingWindow(SlidingState),
+    Slots(Held),
+}
+
+/// What is in flight at a key: who has it, until when in milliseconds, and how much; in the order in which it was taken.
+#[derive(Clone, Debug, Default)]
+struct Held {
+    taken: Vec<(u64, u64, u64)>,
+}
+
+impl Held {
+    /// Units whose lease has not ended.
+    fn used(&self, now: u64) -> u64 {
+        let taken = self.taken.iter().filter(|(_, ends, _)| *ends > now / 1_000);
+        taken.map(|(.., units)| units).sum()
+    }
+
+    fn take(&mut self, slots: &Slots, now: u64, ticket: u64, units: u64) {
+        self.end_leases(now);
+        let ends = now / 1_000 + slots.lease().as_millis() as u64;
+        self.taken.push((ticket, ends, units));
+    }
+
+    fn release(&mut self, now: u64, ticket: u64) {
+        self.end_leases(now);
+        self.taken.retain(|(other, ..)| *other != ticket);
+    }
+
+    /// Forgets what has ended: whenever something is written, and for good, though the clock were set back.
+    fn end_leases(&mut self, now: u64) {
+        self.taken.retain(|(_, ends, _)| *ends > now / 1_000);
+    }
+
+    /// What the script stores of it behind the head of 10 bytes.
+    fn stored(&self) -> Vec<u8> {
+        let bytes = self.taken.iter().map(|(ticket, ends, units)| {
+            let (ends, units) = (ends.to_be_bytes(), units.to_be_bytes());
+            [ticket.to_be_bytes().as_slice(), &ends[2..], &units[6..]].concat()
+        });
+        bytes.collect::<Vec<_>>().concat()
+    }
+}
+
+/// The tickets are made so that the bytes of one stand inside another's, over the border between two things stored.
+fn ticket(number: u64) -> u64 {
+    let first = number / 2 + 1;
+    match number % 2 {
+        0 => first,
+        // What follows the ticket of the one before: the end of a lease in these years.
+        _ => (first << 16) | ((START / 1_000) >> 32),
+    }
+}
+
+/// Slots as the script tells of them: by what is used, since what is above the limit would not be seen in what is left.
+fn told_of_slots(slots: &Slots, used: u64, has_room: bool, cost: u64, now: u64) -> Told {
+    let retry = match has_room {
+        true => Retry::Now,
+        false if cost > slots.limit() => Retry::Never,
+        false => Retry::At(Timestamp::from_micros(now)),
+    };
+    Told {
+        has_room,
+        units: used,
+        reset_at: now,
+        retry,
+        returned: 0,
+    }
+}
+
+/// What is told of a charge that leaves this usage.
+fn told(has_room: bool, usage: Usage, retry: Retry, returned: u64) -> Told {
+    Told {
+        has_room,
+        units: usage.remaining,
+        reset_at: usage.reset_at.as_micros(),
+        retry,
+        returned,
+    }
 }
 
 macro_rules! counted {
@@ -208,20 +334,10 @@ impl State {
             Counter::FixedWindow(_) => Self::FixedWindow(WindowState::default()),
             Counter::SlidingLog(_) => Self::SlidingLog(LogState::default()),
             Counter::SlidingWindow(_) => Self::SlidingWindow(SlidingState::default()),
+            Counter::Slots(_) => Self::Slots(Held::default()),
             other => panic!("a counter that this test does not know: {other:?}"),
         }
     }
-}
-
-/// What is answered about one charge.
-#[derive(Clone, Debug, PartialEq)]
-struct Answer {
-    has_room: bool,
-    remaining: u64,
-    reset_at: u64,
-    retry: Retry,
-    /// What had been taken back of the key's charges.
-    returned: u64,
 }
 
 /// The twins' world: a state per policy and key.
@@ -233,93 +349,103 @@ struct Twin {
 }
 
 impl Twin {
-    /// What is to be answered: per charge whether it has room, what is left, when all is back, when to come again.
-    fn decide(&mut self, plans: &[Plan], now: u64, charges: &[(usize, usize, u64)]) -> Vec<Answer> {
-        let now = Timestamp::from_micros(now);
+    /// What is to be answered to each charge.
+    fn decide(&mut self, plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Told> {
+        let at = Timestamp::from_micros(now);
         let mut rooms = Vec::new();
-        for (policy, key, cost) in charges {
-            let counter = &plans[*policy].0;
+        for charge in charges {
+            let (counter, cost) = (&plans[charge.policy].0, charge.cost);
             let state = self
                 .states
-                .entry((*policy, *key))
+                .entry((charge.policy, charge.key))
                 .or_insert_with(|| State::fresh(counter));
+            if let (Counter::Slots(slots), State::Slots(held)) = (counter, &state) {
+                rooms.push(cost == 0 || held.used(now) + cost <= slots.limit());
+                continue;
+            }
             rooms.push(counted!(counter, state, (counter, state) => {
-                if *cost > 0 {
-                    counter.adopt(state, now);
+                if cost > 0 {
+                    counter.adopt(state, at);
                 }
-                counter.admits(state, now, *cost)
+                counter.admits(state, at, cost)
             }));
         }
         let all = rooms.iter().all(|room| *room);
         let concluded = charges.iter().zip(rooms);
         concluded
-            .map(|((policy, key, cost), has_room)| {
-                let (counter, counts_denied) = &plans[*policy];
-                let state = self.states.get_mut(&(*policy, *key)).expect("made above");
-                let returned = self.returned.get(&(*policy, *key)).copied().unwrap_or(0);
-                counted!(counter, state, (counter, state) => {
-                    if all && *cost > 0 {
-                        counter.charge(state, now, *cost);
-                    } else if !all && *counts_denied && *cost > 0 {
-                        counter.penalise(state, now, *cost);
+            .map(|(charge, has_room)| {
+                let ((counter, counts_denied), cost) = (&plans[charge.policy], charge.cost);
+                let place = (charge.policy, charge.key);
+                let returned = self.returned.get(&place).copied().unwrap_or(0);
+                let state = self.states.get_mut(&place).expect("made above");
+                // A denied request is not in flight, whatever it counts as elsewhere.
+                if let (Counter::Slots(slots), State::Slots(held)) = (counter, &mut *state) {
+                    if all && cost > 0 {
+                        held.take(slots, now, charge.ticket, cost);
                     }
-                    let usage = counter.usage(state, now);
+                    return told_of_slots(slots, held.used(now), has_room, cost, now);
+                }
+                counted!(counter, state, (counter, state) => {
+                    if all && cost > 0 {
+                        counter.charge(state, at, cost);
+                    } else if !all && *counts_denied && cost > 0 {
+                        counter.penalise(state, at, cost);
+                    }
+                    let usage = counter.usage(state, at);
                     let retry = match has_room {
                         true => Retry::Now,
-                        false => counter.retry(state, now, *cost),
+                        false => counter.retry(state, at, cost),
                     };
-                    Answer {
-                        has_room,
-                        remaining: usage.remaining,
-                        reset_at: usage.reset_at.as_micros(),
-                        retry,
-                        returned,
-                    }
+                    told(has_room, usage, retry, returned)
                 })
             })
             .collect()
     }
-}
 
-impl Twin {
+    /// The slots of each policy and key.
+    fn held(&self) -> Vec<(usize, usize, &Held)> {
+        let held = self.states.iter();
+        let held = held.filter_map(|((policy, key), state)| match state {
+            State::Slots(held) => Some((*policy, *key, held)),
+            _ => None,
+        });
+        held.collect()
+    }
+
     /// What is to be answered when a charge is put right.
-    fn settle(
-        &mut self,
-        counter: &Counter,
-        now: u64,
-        (policy, key, units, mark): Made,
-        more: bool,
-    ) -> Answer {
-        let now = Timestamp::from_micros(now);
-        let state = self.states.get_mut(&(policy, key)).expect("it was charged");
-        let returned = self.returned.entry((policy, key)).or_default();
+    fn settle(&mut self, counter: &Counter, now: u64, made: Made, more: bool) -> Told {
+        let (charge, at) = (made.charge, Timestamp::from_micros(now));
+        let place = (charge.policy, charge.key);
+        let returned = self.returned.entry(place).or_default();
+        let state = self.states.get_mut(&place).expect("it was charged");
+        if let (Counter::Slots(slots), State::Slots(held)) = (counter, &mut *state) {
+            held.release(now, charge.ticket);
+            if more {
+                held.take(slots, now, charge.ticket, charge.cost);
+            }
+            return told_of_slots(slots, held.used(now), true, 0, now);
+        }
         counted!(counter, state, (counter, state) => {
             if more {
-                counter.adopt(state, now);
-                counter.overcharge(state, now, units);
+                counter.adopt(state, at);
+                counter.overcharge(state, at, charge.cost);
             } else {
-                counter.refund(state, returned, now, mark, units);
+                counter.refund(state, returned, at, made.mark, charge.cost);
             }
-            let usage = counter.usage(state, now);
-            Answer {
-                has_room: true,
-                remaining: usage.remaining,
-                reset_at: usage.reset_at.as_micros(),
-                retry: Retry::Now,
-                returned: *returned,
-            }
+            let usage = counter.usage(state, at);
+            told(true, usage, Retry::Now, *returned)
         })
     }
 }
 
-fn arguments(command: &mut redis::Cmd, (counter, counts_denied): &Plan, cost: u64) {
+fn arguments(command: &mut redis::Cmd, (counter, counts_denied): &Plan, asked: Asked) {
     if *counts_denied {
         command.arg("!");
     }
-    charge(command, counter, cost);
+    charge(command, counter, asked);
 }
 
-fn charge(command: &mut redis::Cmd, counter: &Counter, cost: u64) {
+fn charge(command: &mut redis::Cmd, counter: &Counter, Asked { cost, ticket, .. }: Asked) {
     let limit = |value: Option<u64>| value.map_or("-1".to_owned(), |value| value.to_string());
     let tag = |letter: u8, shape: &[u8]| [&[letter], shape].concat();
     match counter {
@@ -367,34 +493,48 @@ fn charge(command: &mut redis::Cmd, counter: &Counter, cost: u64) {
             .arg(window.limit())
             .arg(window.millis())
             .arg(window.tick()),
+        Counter::Slots(slots) => command
+            .arg("c")
+            .arg(cost)
+            .arg(slots.limit())
+            .arg(slots.lease().as_millis() as u64)
+            .arg(&ticket.to_be_bytes()),
         other => panic!("a counter that this test does not know: {other:?}"),
     };
 }
 
-fn command(run: usize, plans: &[Plan], now: u64, charges: &[(usize, usize, u64)]) -> redis::Cmd {
+fn key_of(run: usize, policy: usize, key: usize) -> String {
+    format!("run:{{{run}}}:{policy}:{key}")
+}
+
+fn command(run: usize, plans: &[Plan], now: u64, charges: &[Asked]) -> redis::Cmd {
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::DECIDE.hash()).arg(charges.len());
-    for (policy, key, _) in charges {
-        command.arg(format!("run:{{{run}}}:{policy}:{key}"));
+    for charge in charges {
+        command.arg(key_of(run, charge.policy, charge.key));
     }
     command.arg("@").arg(now);
     if charges.len() > 1 {
         command.arg("*").arg(charges.len());
     }
-    for (policy, _, cost) in charges {
-        arguments(&mut command, &plans[*policy], *cost);
+    for charge in charges {
+        arguments(&mut command, &plans[charge.policy], *charge);
     }
     command
 }
 
 /// What puts a charge right.
 fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> redis::Cmd {
-    let (policy, key, units, mark) = made;
+    let Made {
+        charge: asked,
+        mark,
+    } = made;
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::DECIDE.hash()).arg(1);
-    command.arg(format!("run:{{{run}}}:{policy}:{key}"));
+    command.arg(key_of(run, asked.policy, asked.key));
     command.arg("@").arg(now);
     match more {
+        true if matches!(counter, Counter::Slots(_)) => command.arg("/"),
         true => command.arg("+"),
         false if matches!(counter, Counter::Bucket(bucket) if bucket.is_queue()) => command
             .arg(",")
@@ -408,31 +548,34 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
     match counter {
         Counter::Bucket(bucket) => {
             let micros = match more {
-                true => bucket.micros_up(units),
-                false => bucket.micros_back(mark.made, units),
+                true => bucket.micros_up(asked.cost),
+                false => bucket.micros_back(mark.made, asked.cost),
             };
             command
                 .arg([b"w".as_slice(), &bucket.shape().to_be_bytes()].concat())
                 .arg(micros)
                 .arg(bucket.span());
         }
-        counter => charge(&mut command, counter, units),
+        counter => charge(&mut command, counter, asked),
     }
     command
 }
 
 /// What the script answers, read as the twin's answer is written.
-fn answer(reply: &[u64], plans: &[Plan], now: u64, charges: &[(usize, usize, u64)]) -> Vec<Answer> {
+fn answer(reply: &[u64], plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Told> {
     assert_eq!(reply[0], now);
     let at = Timestamp::from_micros(now);
     let mut numbers = reply[2..].iter().copied();
     let mut next = || numbers.next().expect("a number");
     let answer: Vec<_> = charges
         .iter()
-        .map(|(policy, _, cost)| {
+        .map(|Asked { policy, cost, .. }| {
             let word = next();
             let has_room = word % 2 == 1;
             let (usage, retry) = match &plans[*policy].0 {
+                Counter::Slots(slots) => {
+                    return told_of_slots(slots, next(), has_room, *cost, now);
+                }
                 Counter::Bucket(bucket) => {
                     let state = bucket.state(next());
                     (bucket.usage(&state, at), bucket.retry(&state, at, *cost))
@@ -461,17 +604,11 @@ fn answer(reply: &[u64], plans: &[Plan], now: u64, charges: &[(usize, usize, u64
                 other => panic!("a counter that this test does not know: {other:?}"),
             };
             let retry = if has_room { Retry::Now } else { retry };
-            Answer {
-                has_room,
-                remaining: usage.remaining,
-                reset_at: usage.reset_at.as_micros(),
-                retry,
-                returned: if word < 2 { 0 } else { next() },
-            }
+            told(has_room, usage, retry, if word < 2 { 0 } else { next() })
         })
         .collect();
     assert_eq!(numbers.next(), None, "nothing is left over");
-    let all = answer.iter().all(|answer| answer.has_room);
+    let all = answer.iter().all(|told| told.has_room);
     assert_eq!(reply[1], u64::from(all));
     answer
 }
@@ -511,12 +648,39 @@ fn compare(
     assert!(total.get() >= steps as usize, "{} steps", total.get());
 }
 
-/// What one of the latest charges is when it is put right: not by more than it was, when units are given back.
-fn chosen(charged: &[Made], from_end: usize, units: u64, more: bool) -> Option<Made> {
-    let index = charged.len().checked_sub(from_end + 1)?;
-    let (policy, key, cost, mark) = charged[index];
-    let units = if more { units } else { units.min(cost) };
-    (units > 0).then_some((policy, key, units, mark))
+/// What one of the latest charges is when it is put right: not by more than it was, when units are given back. Slots are
+/// given back or renewed as they were taken.
+fn chosen(
+    charged: &[Made],
+    plans: &[Plan],
+    from_end: usize,
+    units: u64,
+    more: bool,
+) -> Option<Made> {
+    let mut made = charged[charged.len().checked_sub(from_end + 1)?];
+    made.charge.cost = match plans[made.charge.policy].0 {
+        Counter::Slots(_) => made.charge.cost,
+        _ if more => units,
+        _ => units.min(made.charge.cost),
+    };
+    (made.charge.cost > 0).then_some(made)
+}
+
+/// Each charge with a ticket of its own, and none twice.
+fn asked(charges: &[(usize, usize, u64)], tickets: &mut u64) -> Vec<Asked> {
+    let mut distinct = charges.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup_by_key(|(policy, key, _)| (*policy, *key));
+    let asked = distinct.into_iter().map(|(policy, key, cost)| {
+        *tickets += 1;
+        Asked {
+            policy,
+            key,
+            cost,
+            ticket: ticket(*tickets),
+        }
+    });
+    asked.collect()
 }
 
 fn compare_run(
@@ -525,7 +689,7 @@ fn compare_run(
     mut plans: Vec<Plan>,
     steps: &[Step],
 ) -> Result<usize, TestCaseError> {
-    let (mut twin, mut now) = (Twin::default(), START);
+    let (mut twin, mut now, mut tickets) = (Twin::default(), START, 0);
     let mut pipeline = redis::pipe();
     let mut expected = Vec::new();
     let mut charged: Vec<Made> = Vec::new();
@@ -534,38 +698,46 @@ fn compare_run(
             Step::Change(policy, counter) => plans[*policy].0 = *counter,
             Step::Settle(jump, from_end, units, more) => {
                 now = now.saturating_add_signed(*jump).max(START / 10 * 9);
-                let Some(made) = chosen(&charged, *from_end, *units, *more) else {
+                let Some(made) = chosen(&charged, &plans, *from_end, *units, *more) else {
                     continue;
                 };
-                let counter = &plans[made.0].0;
+                let counter = &plans[made.charge.policy].0;
                 pipeline.add_command(settling(run, counter, now, made, *more));
                 let answer = twin.settle(counter, now, made, *more);
-                expected.push((plans.clone(), now, vec![(made.0, made.1, 0)], vec![answer]));
+                let peek = Asked {
+                    cost: 0,
+                    ..made.charge
+                };
+                expected.push((plans.clone(), now, vec![peek], vec![answer]));
             }
             Step::Decide(jump, charges) => {
                 now = now.saturating_add_signed(*jump).max(START / 10 * 9);
-                let mut distinct = charges.clone();
-                distinct.sort_unstable();
-                distinct.dedup_by_key(|(policy, key, _)| (*policy, *key));
-                pipeline.add_command(command(run, &plans, now, &distinct));
-                let answer = twin.decide(&plans, now, &distinct);
-                if answer.iter().all(|answer| answer.has_room) {
-                    let made = distinct.iter().zip(&answer);
-                    let made = made.filter(|((_, _, cost), _)| *cost > 0);
-                    charged.extend(made.map(|((policy, key, cost), answer)| {
-                        let mark = Mark {
-                            made: Timestamp::from_micros(answer.reset_at),
-                            returned: answer.returned,
-                        };
-                        (*policy, *key, *cost, mark)
+                let charges = asked(charges, &mut tickets);
+                pipeline.add_command(command(run, &plans, now, &charges));
+                let answer = twin.decide(&plans, now, &charges);
+                if answer.iter().all(|told| told.has_room) {
+                    let made = charges.iter().zip(&answer);
+                    let made = made.filter(|(charge, _)| charge.cost > 0);
+                    charged.extend(made.map(|(charge, told)| Made {
+                        charge: *charge,
+                        mark: Mark {
+                            made: Timestamp::from_micros(told.reset_at),
+                            returned: told.returned,
+                        },
                     }));
                 }
-                expected.push((plans.clone(), now, distinct, answer));
+                expected.push((plans.clone(), now, charges, answer));
             }
         }
     }
-    let replies: Vec<Value> = pipeline.query(connection).expect("the script runs");
-    let decided = replies.len();
+    let decided = expected.len();
+    // In the same pipeline, so that nothing expires in between.
+    let held = twin.held();
+    for (policy, key, _) in &held {
+        pipeline.get(key_of(run, *policy, *key));
+    }
+    let mut replies: Vec<Value> = pipeline.query(connection).expect("the script runs");
+    let stored = replies.split_off(decided);
     for (index, (reply, (plans, now, charges, expected))) in
         replies.into_iter().zip(expected).enumerate()
     {
@@ -580,6 +752,11 @@ fn compare_run(
             charges,
             plans
         );
+    }
+    for (stored, (policy, key, held)) in stored.into_iter().zip(held) {
+        let stored: Vec<u8> = redis::from_redis_value(stored).expect("bytes");
+        let stored = stored.get(10..).unwrap_or_default();
+        prop_assert_eq!(stored, held.stored(), "policy {}, key {}", policy, key);
     }
     Ok(decided)
 }
@@ -603,5 +780,6 @@ differential! {
     script_and_twin_agree_on_fixed_windows: [Kind::FixedWindow], 100_000, 1..=1;
     script_and_twin_agree_on_sliding_windows: [Kind::SlidingWindow], 100_000, 1..=1;
     script_and_twin_agree_on_sliding_logs: [Kind::SlidingLog], 100_000, 1..=1;
+    script_and_twin_agree_on_slots: [Kind::Slots], 100_000, 1..=1;
     script_and_twin_agree_on_charges_decided_together: KINDS, 100_000, 1..=6;
 }

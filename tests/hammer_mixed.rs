@@ -7,11 +7,13 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use redis::Value;
 use tollgate::{
     Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, Counter, Counting, Opening},
     clock::Timestamp,
     remote::RedisStore,
+    state::{Outcome, PolicyState},
     store::{Charge, Receipt},
 };
 
@@ -20,8 +22,11 @@ use crate::support::Server;
 const PROCESSES: usize = 8;
 const TASKS: u64 = 64;
 const KEYS: u64 = 4;
-const SLOTS: u64 = 5;
+/// Few, so that they are used up at times: the rates let only so many begin.
+const SLOTS: u64 = 3;
 const LEASE: Duration = Duration::from_secs(1);
+/// Of the process that is killed, which holds all of its slots and renews them until then.
+const VICTIM: &str = "victim";
 const WORKER: &str = "TOLLGATE_MIXED_WORKER";
 const SECONDS: &str = "TOLLGATE_HAMMER_SECONDS";
 
@@ -48,19 +53,14 @@ fn mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots() {
     let server = Server::start();
     let seconds: u64 =
         env::var(SECONDS).map_or(2, |seconds| seconds.parse().expect("a number of seconds"));
-    let mut workers: Vec<(Child, PathBuf)> = (0..PROCESSES)
+    let mut workers: Vec<(Child, PathBuf)> = (1..PROCESSES)
         .map(|number| {
             let log = server.folder().join(format!("mixed-{number}"));
-            (start_worker(&server.url(), &log, seconds), log)
+            (start_worker(&server.url(), &log, seconds, false), log)
         })
         .collect();
-    let (mut victim, _) = workers.pop().expect("eight of them");
-    // In the middle of its work, when it holds slots as all do.
-    while server.command_calls().get("evalsha").copied().unwrap_or(0) < 1_000 {
-        std::thread::yield_now();
-    }
-    victim.kill().expect("it runs");
-    victim.wait().expect("it is dead");
+    let victim = start_worker(&server.url(), &server.folder().join(VICTIM), seconds, true);
+    slots_come_back_from_a_killed_process(&server, victim);
     for (worker, _) in &mut workers {
         assert!(worker.wait().expect("a worker").success());
     }
@@ -89,6 +89,142 @@ fn mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots() {
         assert!(most <= SLOTS, "{most} in flight");
     }
     all_slots_come_back(&server, ended);
+    denial_by_one_charges_none_of_the_others(&server);
+}
+
+/// Kills the process in the middle of its work, and measures by the server's time when its slots are there again.
+fn slots_come_back_from_a_killed_process(server: &Server, mut victim: Child) {
+    let renewed = || server.command(&["GET", &format!("tollgate:{{{VICTIM}}}:slots#c")]);
+    let patience = Instant::now() + Duration::from_secs(30);
+    let wait_while = |is_waiting: &dyn Fn() -> bool| {
+        while is_waiting() {
+            assert!(Instant::now() < patience, "the process does not get to it");
+            std::thread::yield_now();
+        }
+    };
+    wait_while(&|| renewed() == Value::Nil);
+    let taken = renewed();
+    wait_while(&|| renewed() == taken);
+    wait_while(&|| server.command_calls().get("evalsha").copied().unwrap_or(0) < 1_000);
+
+    let [.., slots] = policies();
+    let (killed, dead, held, back) = runtime().block_on(async {
+        let limiter = limiter(&server.url());
+        let free = async || {
+            let peek = limiter.peek(&[slots.charge(Key::new(VICTIM))]).await;
+            let decision = peek.expect("a decision");
+            let usage = decision.states()[0].usage().expect("counted");
+            (usage.remaining, decision.decided_at())
+        };
+        let (remaining, killed) = free().await;
+        assert_eq!(remaining, 0, "held and renewed");
+        victim.kill().expect("it runs");
+        victim.wait().expect("it is dead");
+        // What it had sent before is done when the server answers to a new connection.
+        let dead = server_time(server);
+        let mut held = killed;
+        loop {
+            match free().await {
+                (SLOTS, back) => break (killed, dead, held, back),
+                (_, at) => held = at,
+            }
+            assert!(held.since(dead) <= LEASE, "slots of the dead stay taken");
+        }
+    });
+    println!(
+        "a killed process' slots were taken {:?} after the kill and free after {:?}; lease {LEASE:?}, dead after {:?}",
+        held.since(killed),
+        back.since(killed),
+        dead.since(killed),
+    );
+    // The slack: until it was dead, and from one look to the next.
+    let slack = dead.since(killed) + back.since(held);
+    assert!(back.since(killed) <= LEASE + slack, "not within the lease");
+}
+
+fn server_time(server: &Server) -> Timestamp {
+    let time: (u64, u64) =
+        redis::from_redis_value(server.command(&["TIME"])).expect("seconds and microseconds");
+    Timestamp::from_micros(time.0 * 1_000_000 + time.1)
+}
+
+/// One policy after the other is used up, and what is stored is the same before and after it denies.
+fn denial_by_one_charges_none_of_the_others(server: &Server) {
+    runtime().block_on(async {
+        let (limiter, policies) = (limiter(&server.url()), policies());
+        for denier in &policies {
+            let mut tries = 0;
+            let dump = loop {
+                tries += 1;
+                let key = format!("{}-{tries}", denier.name());
+                if let Some(dump) = denied_by(server, &limiter, &policies, denier, &key).await {
+                    break dump;
+                }
+                assert!(tries < 100, "the machine is too slow");
+            };
+            println!("denied by {}, before and after:\n{dump}", denier.name());
+        }
+    });
+}
+
+/// What is stored when this one denies. `None` when it took so long that something was back already.
+async fn denied_by(
+    server: &Server,
+    limiter: &RateLimiter,
+    policies: &[Policy],
+    denier: &Policy,
+    key: &str,
+) -> Option<String> {
+    let began = Instant::now();
+    let charges: Vec<Charge<'_>> = policies
+        .iter()
+        .map(|policy| policy.charge(Key::new(key)))
+        .collect();
+    for charge in &charges {
+        let is_denier = charge.policy().name() == denier.name();
+        let cost = if is_denier {
+            charge.policy().counter().limit()
+        } else {
+            1
+        };
+        let decision = limiter.check(&[charge.cost(cost)]).await;
+        assert!(decision.expect("a decision").is_allowed());
+    }
+    let before = dump(server, key);
+    assert_eq!(before.lines().count(), policies.len());
+    // As much again, which takes half a second to come back by each of them.
+    let charges = charges
+        .iter()
+        .map(|charge| match charge.policy().name() == denier.name() {
+            true => charge.cost(charge.policy().counter().limit()),
+            false => *charge,
+        });
+    let decision = limiter.check(&charges.collect::<Vec<_>>()).await;
+    let decision = decision.expect("a decision");
+    let after = dump(server, key);
+    if began.elapsed() > Duration::from_millis(400) {
+        return None;
+    }
+    let denies = |state: &&PolicyState| state.outcome() == Outcome::Deny;
+    let denying: Vec<_> = decision.states().iter().filter(denies).collect();
+    assert_eq!(denying.len(), 1);
+    assert_eq!(denying[0].policy(), denier.name());
+    assert_eq!(before, after);
+    Some(before)
+}
+
+/// Every key of an identity with its bytes.
+fn dump(server: &Server, key: &str) -> String {
+    let keys = server.keys().into_iter();
+    let keys = keys.filter(|stored| stored.contains(&format!("{{{key}}}")));
+    let lines = keys.map(|stored| match server.command(&["GET", &stored]) {
+        Value::BulkString(bytes) => {
+            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("  {stored} = {digits}\n")
+        }
+        other => panic!("{stored} holds {other:?}"),
+    });
+    lines.collect()
 }
 
 /// Each admitted charge fits, replayed in the order of the server's time.
@@ -125,11 +261,8 @@ fn most_at_once(admitted: &[&Record]) -> u64 {
 }
 
 fn all_slots_come_back(server: &Server, ended: Instant) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
     let [.., slots] = policies();
-    runtime.expect("a runtime").block_on(async {
+    runtime().block_on(async {
         let limiter = limiter(&server.url());
         for key in 0..KEYS {
             loop {
@@ -143,6 +276,13 @@ fn all_slots_come_back(server: &Server, ended: Instant) {
         }
     });
     println!("all slots are back {:?} after the end", ended.elapsed());
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime")
 }
 
 fn limiter(url: &str) -> RateLimiter {
@@ -160,13 +300,17 @@ struct Record {
     released: u64,
 }
 
-fn start_worker(url: &str, log: &Path, seconds: u64) -> Child {
+/// A process that decides for so long, and the victim until it is killed.
+fn start_worker(url: &str, log: &Path, seconds: u64, is_victim: bool) -> Child {
     Command::new(env::current_exe().expect("this test"))
         .args([
             "hammer_mixed::mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots",
             "--exact",
         ])
-        .env(WORKER, format!("{url} {} {seconds}", log.display()))
+        .env(
+            WORKER,
+            format!("{url} {} {seconds} {is_victim}", log.display()),
+        )
         // its own test report is none of this run's
         .stdout(Stdio::null())
         .spawn()
@@ -175,21 +319,41 @@ fn start_worker(url: &str, log: &Path, seconds: u64) -> Child {
 
 fn work_for(work: &str) {
     let parts: Vec<&str> = work.split(' ').collect();
-    let [url, log, seconds] = parts[..] else {
-        panic!("a worker is told the url, its log and the seconds");
+    let [url, log, seconds, is_victim] = parts[..] else {
+        panic!("a worker is told the url, its log, the seconds, and whether it is the victim");
     };
-    let span = Duration::from_secs(seconds.parse().expect("a number of seconds"));
+    let span = match is_victim {
+        // Its parent kills it, or has failed by then.
+        "true" => Duration::from_secs(60),
+        _ => Duration::from_secs(seconds.parse().expect("a number of seconds")),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build();
-    let records = runtime.expect("a runtime").block_on(hammer(url, span));
+    let records = runtime.expect("a runtime").block_on(async {
+        let held = match is_victim {
+            "true" => Some(hold_all(url).await),
+            _ => None,
+        };
+        let records = hammer(url, span).await;
+        drop(held);
+        records
+    });
     let lines: Vec<u8> = records
         .iter()
         .flat_map(|record| [record.key, record.at, record.taken, record.released])
         .flat_map(u64::to_le_bytes)
         .collect();
     fs::write(log, lines).expect("a log");
+}
+
+/// All slots of a key that is the victim's alone.
+async fn hold_all(url: &str) -> impl Sized + use<> {
+    let (limiter, [.., slots]) = (limiter(url), policies());
+    let charges = [slots.charge(Key::new(VICTIM)).cost(SLOTS)];
+    let decision = limiter.check(&charges).await.expect("a decision");
+    limiter.hold(Receipt::of(&charges, &decision).expect("free"))
 }
 
 async fn hammer(url: &str, span: Duration) -> Vec<Record> {

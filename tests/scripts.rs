@@ -533,6 +533,18 @@ fn keys_that_are_charged_together_expire_each_in_its_time() {
     }
 }
 
+// Regression: it took a slot until its lease ended when it had room and another charge had none.
+#[test]
+fn denied_attempt_takes_no_slot_whatever_it_counts_as() {
+    let server = Server::start();
+    let keys = ["k:{a}:c".to_owned(), "k:{a}:f".to_owned()];
+    let slots = ["!", "c", "1", "10", "30000", "ticket-1"];
+    let full = ["!", "fAA", "11", "10", "60000"];
+    let reply = decide(&server, &keys, &[&["*", "2"], &slots, &full]);
+    assert_eq!(reply, [NOW, 0, 1, 0, 0, 1_700_000_040_000_000, 10]);
+    assert_eq!(server.keys(), [keys[1].as_str()]);
+}
+
 #[tokio::test]
 async fn decision_is_one_script_call_and_nothing_else() {
     let server = Server::start();
@@ -833,4 +845,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "afbfddd6f6446d2106cdcf8d19103a948538275a";
+const DECIDE_HASH: &str = "20c2c7f3c626fd5342046f4e758e63695f224b95";

@@ -10,7 +10,7 @@ use tollgate::{
 
 use super::{
     place::{Count, Place, START, usage},
-    ways::{Change, Trial},
+    ways::{Change, LEASE, Trial},
 };
 
 by_every_way! { changes, {
@@ -28,7 +28,7 @@ on_every_store! { changes, std::convert::identity, {
 } }
 
 /// The policy after a change, as it counts the same key.
-fn changed<'a>(trial: &'a Trial, change: &Change, key: &str) -> Count<'a> {
+pub(super) fn changed<'a>(trial: &'a Trial, change: &Change, key: &str) -> Count<'a> {
     let policy = Policy::new("tried", change.quota).algorithm(trial.way.algorithm);
     trial.place.count(policy, key)
 }
@@ -71,7 +71,7 @@ async fn changed_limit_lets_nobody_wait_longer_than_it_would_itself(trial: Trial
     }
 }
 
-async fn limit_that_is_changed_there_and_back_forgives_nothing(trial: Trial) {
+pub(super) async fn limit_that_is_changed_there_and_back_forgives_nothing(trial: Trial) {
     let way = trial.way;
     for (number, change) in way.changes.iter().enumerate() {
         let key = format!("key-{number}");
@@ -90,7 +90,7 @@ async fn limit_that_is_changed_there_and_back_forgives_nothing(trial: Trial) {
     }
 }
 
-async fn peek_by_a_changed_limit_stores_nothing(trial: Trial) {
+pub(super) async fn peek_by_a_changed_limit_stores_nothing(trial: Trial) {
     let way = trial.way;
     let count = trial.count("ada");
     count.spend(way.limit / 2).await;
@@ -141,9 +141,14 @@ async fn algorithm_that_is_new_to_a_key_starts_afresh(place: Place) {
         Algorithm::FixedWindow(Opening::FirstHit),
         Algorithm::SlidingWindow,
         Algorithm::SlidingLog,
+        Algorithm::Concurrency { lease: LEASE },
     ];
     let count = |algorithm| {
-        let policy = Policy::new("changed", Quota::per_hour(5)).algorithm(algorithm);
+        let quota = match algorithm {
+            Algorithm::Concurrency { .. } => Quota::in_flight(5),
+            _ => Quota::per_hour(5),
+        };
+        let policy = Policy::new("changed", quota).algorithm(algorithm);
         place.count(policy, "ada")
     };
     for algorithm in algorithms {

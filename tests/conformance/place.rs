@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, env, time::Duration};
 
 use redis::Value;
 use tollgate::{
-    Decision, Key, Policy, RateLimiter,
+    Decision, Error, Key, Policy, RateLimiter,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     remote::RedisStore,
     state::{CountedBy, Retry, Usage},
-    store::Charge,
+    store::{Answer, Charge, Receipt, Settlement, Store},
 };
 
 use crate::support::Server;
@@ -77,12 +77,29 @@ impl Place {
     }
 
     pub(super) fn limiter(&self, policies: &[&Policy]) -> RateLimiter {
+        self.build(policies).expect("usable policies")
+    }
+
+    pub(super) fn build(&self, policies: &[&Policy]) -> Result<RateLimiter, Error> {
         let policies = policies.iter().copied().cloned();
         match &self.store {
             AnyStore::Memory(store) => RateLimiter::new(store.clone(), policies),
             AnyStore::Redis(store, _) => RateLimiter::new(store.clone(), policies),
         }
-        .expect("usable policies")
+    }
+
+    /// Lets the lease of what was charged begin anew, as whoever holds it does.
+    pub(super) async fn renew(&self, receipt: &Receipt) {
+        self.try_renew(receipt).await.expect("renewed");
+    }
+
+    pub(super) fn try_renew(&self, receipt: &Receipt) -> Answer<()> {
+        let settlements = receipt.settlements().iter();
+        let charges: Vec<Charge<'_>> = settlements.map(Settlement::charge).collect();
+        match &self.store {
+            AnyStore::Memory(store) => store.renew(&charges),
+            AnyStore::Redis(store, _) => store.renew(&charges),
+        }
     }
 
     /// A policy as it counts one key.
@@ -140,6 +157,30 @@ impl Count<'_> {
 
     pub(super) async fn take(&self, cost: u64) -> Decision {
         check(&self.limiter, &[self.charge().cost(cost)]).await
+    }
+
+    /// Takes what is given back by settling the receipt, if it is admitted.
+    pub(super) async fn borrow(&self, cost: u64) -> Option<Receipt> {
+        let charges = [self.charge().cost(cost)];
+        let decision = check(&self.limiter, &charges).await;
+        Receipt::of(&charges, &decision)
+    }
+
+    /// Takes so many one by one, each to be given back by itself.
+    pub(super) async fn borrow_each(&self, units: u64) -> Vec<Receipt> {
+        let mut receipts = Vec::new();
+        for taken in 0..units {
+            let receipt = self.borrow(1).await;
+            receipts.push(receipt.unwrap_or_else(|| panic!("denied after {taken}")));
+        }
+        receipts
+    }
+
+    /// Gives back what was taken.
+    pub(super) async fn give_back(&self, receipts: impl IntoIterator<Item = Receipt>) {
+        for receipt in receipts {
+            self.limiter.settle(receipt).await.expect("given back");
+        }
     }
 
     /// Takes one by one, all of them admitted.

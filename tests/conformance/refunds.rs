@@ -59,7 +59,7 @@ async fn bucket_gives_back_all_in_the_order_of_the_charges_and_in_the_reverse(pl
     }
 }
 
-async fn charge_given_back_at_once_is_all_there_again(trial: Trial) {
+pub(super) async fn charge_given_back_at_once_is_all_there_again(trial: Trial) {
     let (way, count) = (trial.way, trial.count("ada"));
     for _ in 0..30 {
         let receipt = taken(&count, way.limit).await;

@@ -9,7 +9,7 @@ use tollgate::{
 
 use super::place::{Count, Place};
 
-/// A way of counting, by a policy of ten units a minute or month.
+/// A way of counting, by a policy of ten units a minute or month, or at once.
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) name: &'static str,
@@ -62,6 +62,11 @@ impl Trial {
         Self { way, place }
     }
 
+    /// What is in flight, to try in a place.
+    pub(super) fn of_slots(place: Place) -> Self {
+        Self::of("concurrency", place)
+    }
+
     /// The way's own policy as it counts a key.
     pub(super) fn count(&self, key: &str) -> Count<'_> {
         self.place.count(self.way.policy("tried"), key)
@@ -73,10 +78,12 @@ impl Trial {
 const TEN: Quota = Quota::per_minute(10);
 const SLOW: Quota = Quota::per_hour(10);
 const SHORT: Quota = Quota::new(10, seconds(30));
+/// Of the slots.
+pub(super) const LEASE: Duration = seconds(60);
 /// From the start to the first of December.
 const MONTH: Duration = seconds(1_388_800);
 
-pub(super) static WAYS: [Way; 7] = [
+pub(super) static WAYS: [Way; 8] = [
     Way {
         name: "token_bucket",
         algorithm: Algorithm::TokenBucket,
@@ -207,6 +214,24 @@ pub(super) static WAYS: [Way; 7] = [
             change(Quota::per_minute(5), 0, 0, seconds(60)),
             change(SHORT, 5, 0, seconds(30)),
             change(SLOW, 5, 0, seconds(3_600)),
+        ],
+    },
+    // Nobody knows when a slot is given back, so all that is told is the time of the answer.
+    Way {
+        name: "concurrency",
+        algorithm: Algorithm::Concurrency { lease: LEASE },
+        quota: Quota::in_flight(10),
+        limit: 10,
+        all_back: |_| ZERO,
+        next: (ZERO, 1),
+        next_three: ZERO,
+        // However long: what is given back is all that can be had.
+        greedy: 10,
+        knocked: [ZERO, ZERO],
+        changes: &[
+            change(Quota::in_flight(20), 15, 10, ZERO),
+            change(Quota::in_flight(5), 0, 0, ZERO),
+            change(Quota::in_flight(1), 0, 0, ZERO),
         ],
     },
 ];
