@@ -7,7 +7,7 @@
     --   first entry in 2; then 6 per entry: time in ticks (modulo 2^32), the sum with this entry (modulo 2^16)
     -- State of more, 22 bytes: those three, then in 2 each the sum with all entries, how many there are, the places before
     --   the first one and all places; then a ring of places, 6 bytes each. A decision reads some of it and writes one
-    --   place; a ring that is full, or a quarter empty, is written anew. That keeps it below 8 bytes an entry, where
+    --   place; a ring that is full, or over a quarter empty, is written anew. That keeps it below 8 bytes an entry, where
     --   APPEND would let the server set aside twice the value's size
     --
     -- Example: 10 in any minute, cost 1, at time 1700000000000000, no key yet:
@@ -79,7 +79,7 @@
           local high, step = entries + 1, 1
           start = 1
           while start < high do
-            -- Mostly few have left since the last charge: look at the first, the third, the seventh, and only then halve.
+            -- Mostly few have left since the last charge: look at the first, the third, the seventh, then halve.
             local middle = step > 0 and start + step - 1 or high
             middle = middle < high and middle or floor((start + high) / 2)
             if entry(middle) + period <= present then
@@ -96,7 +96,8 @@
           used = (total - before) % 65536
           local is_changed = used > 0 and size ~= length and cost > 0 and not made
           if is_changed then
-            -- The period was changed, and the tick perhaps: write the times anew, rounded up. Stored whatever is decided.
+            -- The period was changed, and the tick perhaps: write the times anew, rounded up. Stored whatever is
+            -- decided.
             if load then
               load(start, entries)
             end
@@ -124,7 +125,7 @@
         has_room = is_forced or made or cost == 0 or used + cost <= limit
         local reaching
         if not has_room then
-          -- The first entry from which on the sum, counted from `before`, is at least `wanted`. Mostly one of the first.
+          -- The first entry from which on the sum, counted from `before`, is at least `wanted`: mostly an early one.
           reaching = function(wanted)
             local low, high, step = start, entries + 1, 1
             while low < high do
@@ -226,8 +227,8 @@
             if count <= 128 then
               value = pack('>I7I5I2', when, length, least) .. added
             else
-              -- A ring with some room to grow: as much as jemalloc would give it anyway, which has four sizes between two
-              -- powers of two. At most 8 bytes an entry.
+              -- A ring with some room to grow, up to the next size that jemalloc has: four from one power of two to the
+              -- next. At most 8 bytes an entry.
               local bytes = 32 + 6.3 * count
               local _, power = math.frexp(bytes)
               local grain = 2 ^ (power - 3)

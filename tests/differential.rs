@@ -210,8 +210,9 @@ fn any_long_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
     });
     let odd = (any_jump(), 0_usize..2, any_cost())
         .prop_map(|(jump, policy, cost)| vec![Step::Decide(jump / 1_000, vec![(policy, 0, cost)])]);
-    let settle = (0_i64..2_000, 0_usize..300, 1_u64..4, any::<bool>())
-        .prop_map(|(jump, charge, units, more)| vec![Step::Settle(jump, charge, units, more); 3]);
+    let settle = (0_i64..2_000, 0_usize..300, 1_u64..4, 0_u8..4)
+        .prop_map(|(jump, charge, units, dice)| Step::Settle(jump, charge, units, dice == 0));
+    let settle = prop::collection::vec(settle, 1..40);
     let change = prop_oneof![
         any_log(100, 1_000..=90_000).prop_map(|counter| vec![Step::Change(0, counter)]),
         any_log(300, 60_000..=9_000_000).prop_map(|counter| vec![Step::Change(1, counter)]),

@@ -919,4 +919,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "e449dcbea18fdcae4c7cf92b168fa6425660ecc1";
+const DECIDE_HASH: &str = "a4b694793ee053a504d062417aefc5520b6adb28";
