@@ -113,7 +113,7 @@ fn rows() -> Vec<Row> {
     );
     counted.counts_denied = true;
     rows.push(counted);
-    for entries in [10, 100, 1_000, 10_000] {
+    for entries in [1, 10, 100, 1_000, 10_000] {
         rows.extend([true, false].map(|is_allowed| Row::log(entries, is_allowed)));
     }
     rows
@@ -171,14 +171,14 @@ impl Row {
         }
     }
 
-    /// An entry a minute. The period ends a second before the oldest entry would be one too many.
+    /// An entry every ten minutes. The period ends a second before the oldest entry would be one too many.
     fn log(entries: u64, is_allowed: bool) -> Self {
-        let period = Duration::from_secs(60 * entries - 1);
+        let period = Duration::from_secs(600 * entries - 1);
         let quota = Quota::new(entries, period);
         let name = format!("sliding log of {entries}");
         Self {
             entries,
-            clock: Some((START, MINUTE)),
+            clock: Some((START, TEN_MINUTES)),
             ..Self::new(&name, quota, Algorithm::SlidingLog, is_allowed)
         }
     }
@@ -341,4 +341,4 @@ const ROUNDS: usize = 15;
 const DECISIONS: usize = 4_000;
 /// The caller's clock, in 2023.
 const START: u64 = 1_700_000_000_000_000;
-const MINUTE: u64 = 60_000_000;
+const TEN_MINUTES: u64 = 600_000_000;

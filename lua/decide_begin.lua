@@ -87,15 +87,25 @@ while at <= last do
 
     -- false when the key does not exist. One key with a value of another type must not fail the whole call: the error is
     -- a table without items.
-    local text = pcall('GET', KEYS[key])
+    local text
+    if kind ~= 103 then
+      text = pcall('GET', KEYS[key])
+    else
+      -- All of a short log, and a byte more than that of a long one.
+      text = pcall('GETRANGE', KEYS[key], '0', '782')
+      if text == '' then
+        text = pcall('GET', KEYS[key])
+      end
+    end
     local is_ours = not text or #text > 0
 
     -- What a branch is to set: how many arguments stand behind its tag, always; whether the value is one of its own;
     -- whether the charge has room; what it tells of the state as it is (b1 and so on) and as it becomes when the charge
-    -- or the penalty is counted (n1 and so on), how many such numbers there are, and 2 when that is one more than usual; the value to store then, nil to leave
-    -- all as it is, and the milliseconds to keep it.
+    -- or the penalty is counted (n1 and so on), how many such numbers there are, and 2 when that is one more than usual;
+    -- the value to store then, nil to leave all as it is, or what changes in it, as offsets and bytes, and the
+    -- milliseconds to keep it.
     local width, has_room, numbers, more = 0, false, 1, 0
     local b1, b2, b3, n1, n2, n3 = 0, 0, 0, 0, 0, 0
-    local value, life
+    local value, parts, life
     if not kind then
       error('decide: a tag is missing')

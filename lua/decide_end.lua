@@ -13,6 +13,12 @@
       if value then
         call('SET', KEYS[key], value, 'PX', life)
         b1, b2, b3 = n1, n2, n3
+      elseif parts then
+        for part = 1, #parts, 2 do
+          call('SETRANGE', KEYS[key], parts[part], parts[part + 1])
+        end
+        call('PEXPIRE', KEYS[key], life)
+        b1, b2, b3 = n1, n2, n3
       end
       reply[place], reply[place + 1] = (has_room and 1 or 0) + more, b1
       if numbers > 1 then
@@ -24,7 +30,7 @@
       place = place + 1 + numbers
     else
       told[i] = { (has_room and 1 or 0) + more, numbers, b1, b2, b3, n1, n2, n3 }
-      values[i], lives[i], stern[i] = value, life, is_stern
+      values[i], lives[i], stern[i] = value or parts, life, is_stern
     end
   end
 
@@ -33,13 +39,18 @@
   if told then
     for i = 1, charges do
       local tells = told[i]
-      local is_kept = values[i] and (verdict == 1 or verdict == 0 and stern[i])
-      if is_kept then
-        call('SET', KEYS[first + i], values[i], 'PX', lives[i])
+      local kept = (verdict == 1 or verdict == 0 and stern[i]) and values[i]
+      if type(kept) == 'table' then
+        for part = 1, #kept, 2 do
+          call('SETRANGE', KEYS[first + i], kept[part], kept[part + 1])
+        end
+        call('PEXPIRE', KEYS[first + i], lives[i])
+      elseif kept then
+        call('SET', KEYS[first + i], kept, 'PX', lives[i])
       end
       reply[place] = tells[1]
       for number = 1, tells[2] do
-        reply[place + number] = tells[(is_kept and 5 or 2) + number]
+        reply[place + number] = tells[(kept and 5 or 2) + number]
       end
       place = place + 1 + tells[2]
     end

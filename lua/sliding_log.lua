@@ -3,8 +3,12 @@
     -- ARGV 'g', cost (units), limit (units), length of the period (ms)
     -- Tells the units used, when a denied charge can succeed in us (0 when it was not denied), and when all is back (0
     --   when nothing is used)
-    -- State, 14 bytes: the time of the last entry in us in 7, length in ms in 5, the sum before the first entry in 2;
-    --   then 6 per entry: time in ticks (modulo 2^32), the sum with this entry (modulo 2^16)
+    -- State of up to 128 entries, 14 bytes: the time of the last entry in us in 7, length in ms in 5, the sum before the
+    --   first entry in 2; then 6 per entry: time in ticks (modulo 2^32), the sum with this entry (modulo 2^16)
+    -- State of more, 22 bytes: those three, then in 2 each the sum with all entries, how many there are, the places before
+    --   the first one and all places; then a ring of places, 6 bytes each. A decision reads some of it and writes one
+    --   place; a ring that is full, or over a quarter empty, is written anew. That keeps it below 8 bytes an entry, where
+    --   APPEND would let the server set aside twice the value's size
     --
     -- Example: 10 in any minute, cost 1, at time 1700000000000000, no key yet:
     --   'g' 1 10 60000 -> has room, 1 used, 0, all back at 1700000060000000
@@ -13,119 +17,170 @@
       local cost, limit, length = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
       local period = length * 1000
       -- The least power of two of us that divides a period, in us, in at most 2^31.
-      local function tick_of(period)
-        local tick = 1
-        while tick * 2147483648 < period do
-          tick = tick * 2
-        end
-        return tick
+      local tick = 1
+      while tick * 2147483648 < period do
+        tick = tick * 2
       end
-      local tick = tick_of(period)
-      local entries, latest, base, unit, size = 0, 0, 0, tick, nil
+      local entries, latest, base, total, unit, size = 0, 0, 0, 0, tick, nil
+      -- Of a ring: its places, and how many of them lie before the first entry.
+      local room, head = 0, 0
+      -- Entries at hand: which, and where in `rows` the one before them would begin, less its number.
+      local rows, lowest, highest, skip = text, 1, 0, 9
       if text and is_ours then
-        is_ours = #text >= 20 and (#text - 14) % 6 == 0
-        if is_ours then
-          latest, size, base = unpack('>I7I5I2', text)
-          is_ours = latest >= EARLIEST and latest <= now + FURTHEST and size > 0
-          entries, unit = (#text - 14) / 6, tick_of(size * 1000)
+        if #text < 783 then
+          is_ours = #text >= 20 and (#text - 14) % 6 == 0
+          if is_ours then
+            latest, size, base = unpack('>I7I5I2', text)
+            entries, total = (#text - 14) / 6, unpack('>I2', text, #text - 1)
+            highest = entries
+          end
+        else
+          latest, size, base, total, entries, head, room = unpack('>I7I5I2I2I2I2I2', text)
+          is_ours = entries > 0 and entries <= room and head < room and call('STRLEN', KEYS[key]) == 22 + 6 * room
+        end
+        is_ours = is_ours and latest >= EARLIEST and latest <= now + FURTHEST and size > 0
+        if is_ours and size ~= length then
+          unit = 1
+          while unit * 2147483648 < size * 1000 do
+            unit = unit * 2
+          end
         end
       end
       if is_ours then
+        local load
+        if room > 0 then
+          -- Brings these entries at hand.
+          load = function(from, to)
+            local place = (head + from - 1) % room
+            local past = place + to - from + 1 - room
+            rows = call('GETRANGE', KEYS[key], 22 + 6 * place, 21 + 6 * (past > 0 and room or room + past))
+            if past > 0 then
+              local wrapped = call('GETRANGE', KEYS[key], 22, 21 + 6 * past)
+              rows = rows .. wrapped
+            end
+            lowest, highest, skip = from, to, 1 - 6 * from
+          end
+        end
         -- When entry `i` was made, and the sum with it.
         local turn = latest / unit
         local function entry(i)
-          local ticks, sum = unpack('>I4I2', text, 9 + 6 * i)
+          if i > highest or i < lowest then
+            local from = i - (i - 1) % 64
+            load(from, from + 63 < entries and from + 63 or entries)
+          end
+          local ticks, sum = unpack('>I4I2', rows, skip + 6 * i)
           return latest - (turn - ticks) % 4294967296 * unit, sum
-        end
-        local function sum(i)
-          local _, sum = entry(i)
-          return sum
         end
         -- What still counts: the first entry, the sum before it, and the units. A clock that was set back counts from
         -- the last entry on, whose time may have been rounded up by a tick of the longest period.
         local start, before, used
-        local function count()
+        repeat
           local present = latest - 16384 > now and latest - 16384 or now
-          local high = entries + 1
+          local high, step = entries + 1, 1
           start = 1
           while start < high do
-            local middle = floor((start + high) / 2)
+            -- Mostly few have left since the last charge: look at the first, the third, the seventh, then halve.
+            local middle = step > 0 and start + step - 1 or high
+            middle = middle < high and middle or floor((start + high) / 2)
             if entry(middle) + period <= present then
-              start = middle + 1
+              start, step = middle + 1, step * 2
             else
-              high = middle
+              high, step = middle, 0
             end
           end
-          before = start > 1 and sum(start - 1) or base
-          used = entries > 0 and (sum(entries) - before) % 65536 or 0
-        end
-        -- The first entry from which on the sum, counted from `before`, is at least `wanted`.
-        local function reaching(wanted)
-          local low, high = start, entries + 1
-          while low < high do
-            local middle = floor((low + high) / 2)
-            if (sum(middle) - before) % 65536 < wanted then
-              low = middle + 1
-            else
-              high = middle
+          before = base
+          if start > 1 then
+            local _, sum = entry(start - 1)
+            before = sum
+          end
+          used = (total - before) % 65536
+          local is_changed = used > 0 and size ~= length and cost > 0 and not made
+          if is_changed then
+            -- The period was changed, and the tick perhaps: write the times anew, rounded up. Stored whatever is
+            -- decided.
+            if load then
+              load(start, entries)
             end
+            local rounded, newest, merged, last_made = {}, latest, 0, nil
+            for i = start, entries do
+              local made, sum = entry(i)
+              made = ceil(made / tick)
+              newest = made * tick
+              -- Those that fall on one tick become one.
+              merged = made == last_made and merged or merged + 1
+              last_made = made
+              rounded[merged] = pack('>I4I2', made % 4294967296, sum)
+            end
+            rows, latest, base, size, unit, turn = table.concat(rounded), newest, before, length, tick, newest / tick
+            entries, lowest, highest, skip = merged, 1, merged, -5
+            head, room = 0, merged > 128 and merged or 0
+            local state = room == 0 and pack('>I7I5I2', latest, length, base)
+              or pack('>I7I5I2I2I2I2I2', latest, length, base, total, entries, head, room)
+            local kept = state .. rows
+            call('SET', KEYS[key], kept, 'PX', ceil((latest + period - now) / 1000) + MARGIN)
           end
-          return low
-        end
-
-        count()
-        if used > 0 and size ~= length and cost > 0 and not made then
-          -- The period was changed, and the tick perhaps: write the times anew, rounded up. Stored whatever is decided.
-          local rows, newest, merged, last_made = {}, latest, 0, nil
-          for i = start, entries do
-            local made, sum = entry(i)
-            made = ceil(made / tick)
-            newest = made * tick
-            -- Those that fall on one tick become one.
-            merged = made == last_made and merged or merged + 1
-            last_made = made
-            rows[merged] = pack('>I4I2', made % 4294967296, sum)
-          end
-          latest = newest
-          text = pack('>I7I5I2', latest, length, before) .. table.concat(rows)
-          entries, base, unit = merged, before, tick
-          turn = latest / unit
-          call('SET', KEYS[key], text, 'PX', ceil((latest + period - now) / 1000) + MARGIN)
-          count()
-        end
+        until not is_changed
 
         b1, b3 = used, used > 0 and latest + period or 0
         has_room = is_forced or made or cost == 0 or used + cost <= limit
+        local reaching
+        if not has_room then
+          -- The first entry from which on the sum, counted from `before`, is at least `wanted`: mostly an early one.
+          reaching = function(wanted)
+            local low, high, step = start, entries + 1, 1
+            while low < high do
+              local middle = step > 0 and low + step - 1 or high
+              middle = middle < high and middle or floor((low + high) / 2)
+              local _, sum = entry(middle)
+              if (sum - before) % 65536 < wanted then
+                low, step = middle + 1, step * 2
+              else
+                high, step = middle, 0
+              end
+            end
+            return low
+          end
+        end
         local excess, when = 0, latest
+        -- What the log becomes: so many entries from one on, and others behind them; the sum before and with all.
+        local from, kept, added, least, most = start, 0, nil, before, total
         if made then
           -- The entry of that charge, if it still counts and was made under this period.
           local i = start
           if size == length then
             local high = entries + 1
+            -- Mostly it is among the last.
+            local middle = entries - (entries - 1) % 64
+            middle = middle > i and middle or floor((i + high) / 2)
             while i < high do
-              local middle = floor((i + high) / 2)
               if entry(middle) + period < made then
                 i = middle + 1
               else
                 high = middle
               end
+              middle = floor((i + high) / 2)
             end
           end
           if size == length and i <= entries and entry(i) + period == made then
-            local weight = (sum(i) - (i > start and sum(i - 1) or before)) % 65536
+            local earlier, weight = 0, nil
+            local _, sum = entry(i)
+            weight = (sum - before) % 65536
+            if i > start then
+              earlier, sum = entry(i - 1)
+              weight = weight - (sum - before) % 65536
+            end
             local taken = cost < weight and cost or weight
-            local rows, newest = { sub(text, 9 + 6 * start, 8 + 6 * i) }, i > start and entry(i - 1) or 0
+            local changed, newest = {}, earlier
             for later = i, entries do
-              local ticks, sum = unpack('>I4I2', text, 9 + 6 * later)
+              local made, sum = entry(later)
               if later > i or taken < weight then
-                rows[#rows + 1] = pack('>I4I2', ticks, (sum - taken) % 65536)
-                newest = entry(later)
+                changed[#changed + 1] = pack('>I4I2', made / unit % 4294967296, (sum - taken) % 65536)
+                newest = made
               end
             end
             n1, n3 = used - taken, newest > 0 and newest + period or 0
             if newest > 0 then
-              value = pack('>I7I5I2', newest, length, before) .. table.concat(rows)
-              life = ceil((newest + period - now) / 1000) + MARGIN
+              when, kept, added, most = newest, i - start, table.concat(changed), (total - taken) % 65536
             else
               call('DEL', KEYS[key])
               b1, b3 = n1, n3
@@ -133,28 +188,60 @@
           end
         elseif cost > 0 and (has_room or is_stern) and not (is_forced and used >= 65535) then
           -- What goes over the limit by a penalty pushes out the oldest.
-          local taken, most = cost < limit and cost or limit, used > limit and used or limit
+          local taken, bound = cost < limit and cost or limit, used > limit and used or limit
           if is_forced then
-            most = 65535
-            taken = cost < most - used and cost or most - used
+            bound = 65535
+            taken = cost < bound - used and cost or bound - used
           end
-          if used + taken > most then
-            excess = used + taken - most
+          if used + taken > bound then
+            excess = used + taken - bound
           end
-          local kept = ''
           when = ceil((latest > now and latest or now) / tick) * tick
           if start <= entries then
-            local from = excess > 0 and reaching(excess + 1) or start
-            kept = sub(text, 9 + 6 * from, 8 + 6 * (when == latest and entries or entries + 1))
+            from = excess > 0 and reaching(excess + 1) or start
+            kept = (when == latest and entries or entries + 1) - from
+            kept = kept > 0 and kept or 0
           end
-          value = pack('>I7I5I2', when, length, (before + excess) % 65536) .. kept
-            .. pack('>I4I2', when / tick % 4294967296, (before + used + taken) % 65536)
-          life = ceil((when + period - now) / 1000) + MARGIN
+          least, most = (before + excess) % 65536, (before + used + taken) % 65536
+          added = pack('>I4I2', when / tick % 4294967296, most)
           n1, n3 = used + taken - excess, when + period
+        end
+        if added then
+          local count = kept + #added / 6
+          life = ceil((when + period - now) / 1000) + MARGIN
+          if count <= room and 4 * count >= 3 * room then
+            local first, place = (head + from - 1) % room, (head + from + kept - 1) % room
+            local state = pack('>I7I5I2I2I2I2I2', when, length, least, most, count, first, room)
+            parts = { '0', state, 22 + 6 * place, added }
+            local left = 6 * (room - place)
+            if #added > left then
+              parts[4], parts[5], parts[6] = sub(added, 1, left), 22, sub(added, left + 1)
+            end
+          else
+            if kept > 0 then
+              if from < lowest or from + kept - 1 > highest then
+                load(from, from + kept - 1)
+              end
+              added = sub(rows, skip + 6 * from, skip - 1 + 6 * (from + kept)) .. added
+            end
+            if count <= 128 then
+              value = pack('>I7I5I2', when, length, least) .. added
+            else
+              -- A ring with some room to grow, up to the next size that jemalloc has: four from one power of two to the
+              -- next. At most 8 bytes an entry.
+              local bytes = 32 + 6.3 * count
+              local _, power = math.frexp(bytes)
+              local grain = 2 ^ (power - 3)
+              local places = floor((ceil(bytes / grain) * grain - 32) / 6)
+              places = places < 65535 and places or 65535
+              value = pack('>I7I5I2I2I2I2I2', when, length, least, most, count, 0, places) .. added
+                .. string.rep('\0', 6 * (places - count))
+            end
+          end
         end
         if not has_room and cost <= limit then
           -- Enough is back when so many units have left, counted from `before`.
-          local wanted = (value and n1 or used) + excess + cost - limit
+          local wanted = (added and n1 or used) + excess + cost - limit
           local i = reaching(wanted)
           local back = (i <= entries and entry(i) or when) + period
           b2 = back > now and back or now

@@ -229,6 +229,91 @@ fn any_run(
     })
 }
 
+fn any_log(least: u64, millis: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Counter> {
+    let millis = prop_oneof![4 => millis, 1 => Just(366 * 86_400_000)];
+    (least..=10_000, millis).prop_map(|(limit, millis)| {
+        let quota = Quota::new(limit, Duration::from_millis(millis));
+        Counter::new(quota, Algorithm::SlidingLog).expect("a usable quota")
+    })
+}
+
+/// Two policies with logs that grow long and one with a bucket, all under one key, and what happens to them: runs of
+/// charges at even paces, with what else there is between them.
+fn any_long_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
+    let plans = vec![
+        (any_log(100, 1_000..=90_000), any::<bool>()).boxed(),
+        (any_log(300, 60_000..=9_000_000), any::<bool>()).boxed(),
+        (any_bucket(), Just(false)).boxed(),
+    ];
+    let pace = prop_oneof![2 => 1_i64..2_000, 6 => 2_000_i64..60_000, 2 => 60_000_i64..5_000_000];
+    let cost = prop_oneof![8 => Just(1_u64), 1 => 1_u64..4];
+    let which = prop_oneof![
+        5 => Just(vec![0_usize]),
+        5 => Just(vec![1]),
+        3 => Just(vec![0, 1]),
+        1 => Just(vec![0, 1, 2]),
+    ];
+    let charges = (1_usize..700, pace, cost, which).prop_map(|(count, pace, cost, which)| {
+        let charges: Vec<_> = which.iter().map(|policy| (*policy, 0, cost)).collect();
+        vec![Step::Decide(pace, charges); count]
+    });
+    let odd = (any_jump(), 0_usize..2, any_cost())
+        .prop_map(|(jump, policy, cost)| vec![Step::Decide(jump / 1_000, vec![(policy, 0, cost)])]);
+    let settle = (0_i64..2_000, 0_usize..300, 1_u64..4, 0_u8..4)
+        .prop_map(|(jump, charge, units, dice)| Step::Settle(jump, charge, units, dice == 0));
+    let settle = prop::collection::vec(settle, 1..40);
+    let change = prop_oneof![
+        any_log(100, 1_000..=90_000).prop_map(|counter| vec![Step::Change(0, counter)]),
+        any_log(300, 60_000..=9_000_000).prop_map(|counter| vec![Step::Change(1, counter)]),
+    ];
+    let few = prop_oneof![6 => charges, 4 => odd, 4 => settle, 1 => change];
+    let steps = prop::collection::vec(few, 20).prop_map(|few| few.concat());
+    (plans, steps)
+}
+
+/// How often Redis kept logs in which way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ways {
+    /// Decisions about a list, and about a ring.
+    list: usize,
+    ring: usize,
+    /// Of those about a ring: it went round its end, it was left as large, became larger or smaller.
+    wrapped: usize,
+    in_place: usize,
+    grown: usize,
+    shrunk: usize,
+    /// A list became a ring, and a ring a list.
+    curled: usize,
+    straightened: usize,
+}
+
+impl Ways {
+    /// Takes note of a log: how long its value was before and is now, and how that begins.
+    fn note(&mut self, before: usize, after: usize, value: &[u8]) {
+        let is_ring = |length: usize| length > 14 + 6 * 128;
+        if !is_ring(after) {
+            self.list += 1;
+            self.straightened += usize::from(is_ring(before));
+            return;
+        }
+        let number = |at: usize| usize::from(u16::from_be_bytes([value[at], value[at + 1]]));
+        let (entries, head, places) = (number(16), number(18), number(20));
+        assert_eq!(after, 22 + 6 * places);
+        assert!(
+            after <= 32 + 8 * entries,
+            "{entries} entries in {after} bytes"
+        );
+        self.ring += 1;
+        self.wrapped += usize::from(head + entries > places);
+        *match before {
+            _ if !is_ring(before) => &mut self.curled,
+            _ if before < after => &mut self.grown,
+            _ if before > after => &mut self.shrunk,
+            _ => &mut self.in_place,
+        } += 1;
+    }
+}
+
 /// The state of one key.
 #[derive(Clone, Debug)]
 enum State {
@@ -617,10 +702,10 @@ fn answer(reply: &[u64], plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Tol
 /// that a key outlives its state, so that no key expires by the real clock while the run's clock stands.
 fn compare(
     name: &'static str,
-    kinds: &'static [Kind],
-    steps: u32,
-    groups: std::ops::RangeInclusive<usize>,
-) {
+    runs: impl Strategy<Value = (Vec<Plan>, Vec<Step>)>,
+    per_run: u32,
+) -> Ways {
+    let steps: u32 = 100_000;
     let server = Server::start();
     let mut connection = server.connection();
     let loaded: String = redis::cmd("SCRIPT")
@@ -630,14 +715,22 @@ fn compare(
         .expect("the script compiles");
     assert_eq!(loaded, Script::DECIDE.hash());
     let config = Config {
-        cases: steps.div_ceil(285),
+        cases: steps.div_ceil(per_run),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(name))),
         ..Config::default()
     };
-    let (run, total) = (Cell::new(0), Cell::new(0));
-    let result = TestRunner::new(config).run(&any_run(kinds, groups), |(plans, steps)| {
+    let (run, total, ways) = (Cell::new(0), Cell::new(0), Cell::new(Ways::default()));
+    let result = TestRunner::new(config).run(&runs, |(plans, steps)| {
         run.set(run.get() + 1);
-        let decided = compare_run(run.get(), &mut server.connection(), plans, &steps)?;
+        let mut noted = ways.get();
+        let decided = compare_run(
+            run.get(),
+            &mut server.connection(),
+            plans,
+            &steps,
+            &mut noted,
+        )?;
+        ways.set(noted);
         total.set(total.get() + decided);
         Ok(())
     });
@@ -646,6 +739,7 @@ fn compare(
         panic!("{error}");
     }
     assert!(total.get() >= steps as usize, "{} steps", total.get());
+    ways.get()
 }
 
 /// What one of the latest charges is when it is put right: not by more than it was, when units are given back. Slots are
@@ -688,6 +782,7 @@ fn compare_run(
     connection: &mut redis::Connection,
     mut plans: Vec<Plan>,
     steps: &[Step],
+    ways: &mut Ways,
 ) -> Result<usize, TestCaseError> {
     let (mut twin, mut now, mut tickets) = (Twin::default(), START, 0);
     let mut pipeline = redis::pipe();
@@ -703,6 +798,7 @@ fn compare_run(
                 };
                 let counter = &plans[made.charge.policy].0;
                 pipeline.add_command(settling(run, counter, now, made, *more));
+                watch(&mut pipeline, run, &plans, &[made.charge]);
                 let answer = twin.settle(counter, now, made, *more);
                 let peek = Asked {
                     cost: 0,
@@ -714,6 +810,7 @@ fn compare_run(
                 now = now.saturating_add_signed(*jump).max(START / 10 * 9);
                 let charges = asked(charges, &mut tickets);
                 pipeline.add_command(command(run, &plans, now, &charges));
+                watch(&mut pipeline, run, &plans, &charges);
                 let answer = twin.decide(&plans, now, &charges);
                 if answer.iter().all(|told| told.has_room) {
                     let made = charges.iter().zip(&answer);
@@ -730,17 +827,24 @@ fn compare_run(
             }
         }
     }
-    let decided = expected.len();
     // In the same pipeline, so that nothing expires in between.
     let held = twin.held();
     for (policy, key, _) in &held {
         pipeline.get(key_of(run, *policy, *key));
     }
     let mut replies: Vec<Value> = pipeline.query(connection).expect("the script runs");
-    let stored = replies.split_off(decided);
-    for (index, (reply, (plans, now, charges, expected))) in
-        replies.into_iter().zip(expected).enumerate()
-    {
+    let stored = replies.split_off(replies.len() - held.len());
+    let decided = expected.len();
+    let (mut replies, mut lengths) = (replies.into_iter(), HashMap::new());
+    for (index, (plans, now, charges, expected)) in expected.into_iter().enumerate() {
+        let mut next = || replies.next().expect("a reply to each command");
+        let reply = next();
+        for (policy, key) in logs(&plans, &charges) {
+            let length = redis::from_redis_value(next()).expect("a length");
+            let value: Vec<u8> = redis::from_redis_value(next()).expect("bytes");
+            let before = lengths.insert((policy, key), length);
+            ways.note(before.unwrap_or_default(), length, &value);
+        }
         let reply: Vec<u64> = redis::from_redis_value(reply).expect("an array of integers");
         let answer = answer(&reply, &plans, now, &charges);
         prop_assert_eq!(
@@ -761,25 +865,55 @@ fn compare_run(
     Ok(decided)
 }
 
+/// Those of the charges that are counted in logs: policy and key.
+fn logs(plans: &[Plan], charges: &[Asked]) -> Vec<(usize, usize)> {
+    let is_log = |charge: &&Asked| matches!(plans[charge.policy].0, Counter::SlidingLog(_));
+    let logs = charges.iter().filter(is_log);
+    logs.map(|charge| (charge.policy, charge.key)).collect()
+}
+
+/// Asks what became of the logs.
+fn watch(pipeline: &mut redis::Pipeline, run: usize, plans: &[Plan], charges: &[Asked]) {
+    for (policy, key) in logs(plans, charges) {
+        let key = key_of(run, policy, key);
+        pipeline.cmd("STRLEN").arg(&key);
+        pipeline.cmd("GETRANGE").arg(&key).arg(0).arg(21);
+    }
+}
+
 macro_rules! differential {
-    ($($name:ident: $kinds:expr, $steps:expr, $groups:expr;)*) => {
+    ($($name:ident: $kinds:expr, $groups:expr;)*) => {
         $(#[test]
         fn $name() {
-            compare(
-                concat!("tests/seeds/", stringify!($name), ".txt"),
-                &$kinds,
-                $steps,
-                $groups,
-            );
+            let seeds = concat!("tests/seeds/", stringify!($name), ".txt");
+            compare(seeds, any_run(&$kinds, $groups), 285);
         })*
     };
 }
 
 differential! {
-    script_and_twin_agree_on_buckets: [Kind::Bucket], 100_000, 1..=1;
-    script_and_twin_agree_on_fixed_windows: [Kind::FixedWindow], 100_000, 1..=1;
-    script_and_twin_agree_on_sliding_windows: [Kind::SlidingWindow], 100_000, 1..=1;
-    script_and_twin_agree_on_sliding_logs: [Kind::SlidingLog], 100_000, 1..=1;
-    script_and_twin_agree_on_slots: [Kind::Slots], 100_000, 1..=1;
-    script_and_twin_agree_on_charges_decided_together: KINDS, 100_000, 1..=6;
+    script_and_twin_agree_on_buckets: [Kind::Bucket], 1..=1;
+    script_and_twin_agree_on_fixed_windows: [Kind::FixedWindow], 1..=1;
+    script_and_twin_agree_on_sliding_windows: [Kind::SlidingWindow], 1..=1;
+    script_and_twin_agree_on_sliding_logs: [Kind::SlidingLog], 1..=1;
+    script_and_twin_agree_on_slots: [Kind::Slots], 1..=1;
+    script_and_twin_agree_on_charges_decided_together: KINDS, 1..=6;
+}
+
+#[test]
+fn script_and_twin_agree_on_long_logs() {
+    let seeds = "tests/seeds/script_and_twin_agree_on_long_logs.txt";
+    let ways = compare(seeds, any_long_run(), 2_000);
+    println!("{ways:?}");
+    let all = [
+        ways.list,
+        ways.ring,
+        ways.wrapped,
+        ways.in_place,
+        ways.grown,
+        ways.shrunk,
+        ways.curled,
+        ways.straightened,
+    ];
+    assert!(all.iter().all(|times| *times > 0), "{ways:?}");
 }

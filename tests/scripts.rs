@@ -282,8 +282,10 @@ fn begins_with_bytes(code: &str) -> bool {
 }
 
 /// Names of byte strings in the scripts, and what makes them.
-const BYTES: [&str; 4] = ["kept", "slots", "ticket", "value"];
-const MAKERS: [&str; 3] = ["pack", "sub", "table.concat"];
+const BYTES: [&str; 8] = [
+    "added", "kept", "rows", "slots", "state", "ticket", "value", "wrapped",
+];
+const MAKERS: [&str; 4] = ["pack", "string.rep", "sub", "table.concat"];
 
 #[test]
 fn every_script_file_says_what_it_takes_and_answers() {
@@ -673,6 +675,90 @@ fn peek(branch: &Branch) -> Vec<&'static str> {
     peek
 }
 
+/// Fills a log by a limit of so many a minute, an entry a millisecond before [`NOW`], and answers the charge.
+fn fill_log(server: &Server, key: &str, entries: i64) -> [&'static str; 4] {
+    for entry in (1..=entries).rev() {
+        let now = (NOW - entry * 1_000).to_string();
+        let reply = run(server, &["1", key, "@", &now, "g", "1", "10000", "60000"]);
+        assert_eq!(reply.expect("a reply")[1], 1);
+    }
+    ["g", "1", "10000", "60000"]
+}
+
+#[test]
+fn long_log_is_read_and_written_in_parts() {
+    let server = Server::start();
+    let key = "k:{a}:log".to_owned();
+    let charge = fill_log(&server, &key, 1_000);
+    let both = [&["*", "2"], &charge[..], &["wAAAA", "6000000", "60000000"]].concat();
+    let groups: [(&[&str], &[String]); 2] = [
+        (&charge, std::slice::from_ref(&key)),
+        (&both, &[key.clone(), "k:{a}:bucket".to_owned()]),
+    ];
+    for (group, keys) in groups {
+        let (before, since) = (server.command(&["STRLEN", &key]), Instant::now());
+        server.command(&["PEXPIRE", &key, "1000000"]);
+        server.flush_stats();
+        assert_eq!(decide(&server, keys, &[group])[1], 1);
+        let calls = server.command_calls();
+        let bucket = (keys.len() == 2).then_some(&1);
+        assert_eq!(
+            (calls.get("get"), calls.get("set")),
+            (bucket, bucket),
+            "{calls:?}"
+        );
+        assert_eq!(
+            (calls.get("getrange"), calls.get("setrange")),
+            (Some(&2), Some(&2))
+        );
+        assert_eq!(server.command(&["STRLEN", &key]), before);
+        assert_expiry(&server, &key, 60_000_000, since);
+    }
+}
+
+#[test]
+fn value_like_a_long_log_is_foreign_when_it_does_not_hold_together() {
+    let server = Server::start();
+    let key = "k:{a}:log".to_owned();
+    let charge = fill_log(&server, &key, 200);
+    let Value::BulkString(good) = get(&server, &key) else {
+        panic!("a string");
+    };
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut value = good.clone();
+        value[at..at + bytes.len()].copy_from_slice(bytes);
+        value
+    };
+    let foreign = [
+        good[..good.len() - 1].to_vec(),
+        [&good[..], &[0]].concat(),
+        good[..good.len() - 6].to_vec(),
+        [&good[..], &[0; 6]].concat(),
+        // No time, no length, no entry, more entries than places, a first one behind the last place, other places.
+        changed(0, &[0; 7]),
+        changed(0, &[0xFF; 7]),
+        changed(7, &[0; 5]),
+        changed(16, &[0; 2]),
+        changed(16, &[0x7F; 2]),
+        changed(18, &good[20..22]),
+        changed(20, &[0x7F; 2]),
+        // As long as a list of entries would be.
+        [&good[..14], &[7; 6 * 500]].concat(),
+    ];
+    for value in foreign {
+        set(&server, &key, &value);
+        let nothing = vec![NOW, 2, 0, 0, 0, 0];
+        let keys = std::slice::from_ref(&key);
+        assert_eq!(decide(&server, keys, &[&charge]), nothing);
+        assert_eq!(get(&server, &key), Value::BulkString(value));
+    }
+    set(&server, &key, &good);
+    assert_eq!(
+        decide(&server, std::slice::from_ref(&key), &[&charge])[1..4],
+        [1, 1, 201]
+    );
+}
+
 #[tokio::test]
 async fn foreign_value_is_an_error_that_names_itself() {
     let server = Server::start();
@@ -845,4 +931,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "20c2c7f3c626fd5342046f4e758e63695f224b95";
+const DECIDE_HASH: &str = "c8e6b9852fe56b91a639e9e73258901c01691e90";

@@ -7,8 +7,8 @@
 //! to 35 minutes, 64 us for a day. So a unit may come back up to a tick late, and never early. A tick is a multiple of
 //! every shorter one, so times do not creep on however often the period of a log in debt is changed.
 //!
-//! An entry costs 6 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests of one tick share an
-//! entry. The sum lets a binary search find what is used and when enough comes back, so a decision reads
+//! An entry costs 6 to 8 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests of one tick share
+//! an entry. The sum lets a binary search find what is used and when enough comes back, so a decision reads
 //! `log2(entries)` of them.
 
 use std::{collections::VecDeque, mem};
