@@ -105,7 +105,7 @@ fn slots_come_back_from_a_killed_process(server: &Server, mut victim: Child) {
     wait_while(&|| renewed() == Value::Nil);
     let taken = renewed();
     wait_while(&|| renewed() == taken);
-    wait_while(&|| server.command_calls().get("evalsha").copied().unwrap_or(0) < 1_000);
+    wait_while(&|| server.command_calls().get("evalsha").copied().unwrap_or(0) < 100);
 
     let [.., slots] = policies();
     let (killed, dead, held, back) = runtime().block_on(async {
