@@ -12,9 +12,7 @@ use super::{
 
 on_every_server! { leases, crate::conformance::ways::Trial::of_slots, {
     lease_that_is_changed_counts_from_the_next_renewal
-    release_after_the_lease_has_ended_frees_nothing_of_others
     renewal_after_the_lease_has_ended_counts_the_holder_in_again
-    release_of_what_was_forgotten_frees_nothing_of_others
     foreign_value_is_an_error_and_stays
 } }
 
@@ -46,15 +44,6 @@ async fn lease_that_is_changed_counts_from_the_next_renewal(trial: Trial) {
     assert_eq!(short.left().await, limit);
 }
 
-async fn release_after_the_lease_has_ended_frees_nothing_of_others(trial: Trial) {
-    let ada = trial.count("ada");
-    let late = ada.borrow(4).await.expect("free");
-    trial.place.clock.set(START + LEASE);
-    ada.spend(trial.way.limit).await;
-    ada.give_back([late]).await;
-    assert_eq!(ada.left().await, 0);
-}
-
 /// Who was stopped for longer than its lease is in flight all the same, beside those who took its place.
 async fn renewal_after_the_lease_has_ended_counts_the_holder_in_again(trial: Trial) {
     let (limit, ada) = (trial.way.limit, trial.count("ada"));
@@ -70,18 +59,6 @@ async fn renewal_after_the_lease_has_ended_counts_the_holder_in_again(trial: Tri
     assert_eq!(ada.left().await, 1);
     ada.give_back([late]).await;
     assert_eq!(ada.left().await, 5);
-}
-
-async fn release_of_what_was_forgotten_frees_nothing_of_others(trial: Trial) {
-    let ada = trial.count("ada");
-    let forgotten = ada.borrow(4).await.expect("free");
-    let reset = ada.limiter.reset(&ada.policy, &ada.key);
-    reset.await.expect("reset");
-    let held = ada.borrow_each(trial.way.limit).await;
-    ada.give_back([forgotten]).await;
-    assert_eq!(ada.left().await, 0);
-    ada.give_back(held).await;
-    assert_eq!(ada.left().await, trial.way.limit);
 }
 
 async fn foreign_value_is_an_error_and_stays(trial: Trial) {

@@ -35,6 +35,8 @@ use super::{
 
 on_every_store! { slots, crate::conformance::ways::Trial::of_slots, {
     release_frees_its_own_slots_only
+    release_after_the_lease_has_ended_frees_nothing_of_others
+    release_of_what_was_forgotten_frees_nothing_of_others
     slots_are_given_back_whatever_the_request_cost
     held_slots_are_given_back_when_the_hold_is_dropped
     slots_whose_holder_is_gone_come_back_by_their_lease
@@ -336,6 +338,28 @@ async fn release_frees_its_own_slots_only(trial: Trial) {
         }
     }
     assert_eq!((bob.left().await, elsewhere.left().await), (0, 0));
+}
+
+async fn release_after_the_lease_has_ended_frees_nothing_of_others(trial: Trial) {
+    let ada = trial.count("ada");
+    let late = ada.borrow(4).await.expect("free");
+    trial.place.clock.set(START + LEASE);
+    ada.spend(trial.way.limit).await;
+    ada.give_back([late]).await;
+    assert_eq!(ada.left().await, 0);
+}
+
+// Regression: in process it gave back what others had taken since.
+async fn release_of_what_was_forgotten_frees_nothing_of_others(trial: Trial) {
+    let ada = trial.count("ada");
+    let forgotten = ada.borrow(4).await.expect("free");
+    let reset = ada.limiter.reset(&ada.policy, &ada.key);
+    reset.await.expect("reset");
+    let held = ada.borrow_each(trial.way.limit).await;
+    ada.give_back([forgotten]).await;
+    assert_eq!(ada.left().await, 0);
+    ada.give_back(held).await;
+    assert_eq!(ada.left().await, trial.way.limit);
 }
 
 /// A price says what a request cost; a slot is free in any case.
