@@ -26,6 +26,9 @@ fn main() {
     let mut rows = Vec::new();
     let window = Quota::per_hour(10_000);
     let bucket = Quota::per_hour(10_000).burst(10_000);
+    let slots = Quota::in_flight(10_000);
+    let lease = Duration::from_secs(3_600);
+    let concurrency = Algorithm::Concurrency { lease };
     let ours = [
         (
             "token bucket, leaky bucket",
@@ -58,6 +61,8 @@ fn main() {
             1_000,
             keys / 100,
         ),
+        ("concurrency, 1 in flight", slots, concurrency, 1, keys),
+        ("concurrency, 10 in flight", slots, concurrency, 10, keys),
     ];
     for (name, quota, algorithm, requests, keys) in ours {
         if !arguments.picks(name) {
