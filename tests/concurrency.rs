@@ -275,3 +275,14 @@ async fn slot_is_held_until_the_body_has_ended() {
         "the second was dropped"
     );
 }
+
+#[test]
+fn limit_in_flight_that_is_counted_as_a_rate_is_refused_with_the_way_out() {
+    let forgotten = Policy::new("uploads", Quota::in_flight(5));
+    let refused = forgotten.validate().expect_err("a rate takes time");
+    assert_eq!(refused.kind(), tollgate::ErrorKind::InvalidQuota);
+    assert!(
+        refused.to_string().contains("Policy::concurrency"),
+        "{refused}"
+    );
+}

@@ -70,7 +70,9 @@ impl TokenBucket {
             return refuse("burst of 0: nothing could ever pass; set a burst of at least 1");
         }
         if quota.period() < Duration::from_micros(1) {
-            return refuse("quota per no time: the period must be at least a microsecond");
+            return refuse(
+                "quota per no time: the period must be at least a microsecond; what is in flight is counted by Policy::concurrency",
+            );
         }
         let per_nanos = u128::from(quota.count()) * 1_000;
         if per_nanos > quota.period().as_nanos() {
