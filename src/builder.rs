@@ -199,8 +199,8 @@ impl RateLimitLayerBuilder {
     ///
     /// # Errors
     ///
-    /// One [`ErrorKind`] per mistake, with a sentence that says what to do: no policy, a policy without a key, unusable
-    /// or duplicate policies, an unparsable URL, a deadline of zero, and the like.
+    /// One [`ErrorKind`] per mistake, with a sentence that says what to do: no policy, a policy without a key or with an
+    /// extractor whose settings cannot work, unusable or duplicate policies, an unparsable URL, a deadline of zero, and the like.
     pub fn build(self) -> Result<RateLimitLayer, Error> {
         if self.rules.is_empty() {
             return Err(Error::new(
@@ -217,6 +217,7 @@ impl RateLimitLayerBuilder {
                 ),
             ));
         }
+        self.rules.iter().try_for_each(Rule::validate)?;
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let limiter = match self.limiter {
             Some(_) if self.has_settings => {

@@ -43,6 +43,9 @@ pub mod clock;
 mod decision;
 mod error;
 pub mod extract;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod holding;
 mod key;
 mod limiter;

@@ -78,11 +78,13 @@ fn mapped_ipv4_address_is_the_ipv4_address_and_no_other() {
 }
 
 #[test]
-fn ipv6_addresses_are_told_apart_in_full_and_read_as_usual() {
-    let first = PeerIp.extract(&with(ip("2001:db8:0:0:0:0:0:1")));
-    let second = PeerIp.extract(&with(ip("2001:db8::2")));
-    assert_eq!(first, Some(Key::new("2001:db8::1")));
-    assert_ne!(first, second);
+fn ipv6_addresses_of_one_customer_share_a_key_that_reads_as_usual() {
+    let first = PeerIp.extract(&with(ip("2001:db8:0:1:0:0:0:1")));
+    let neighbour = PeerIp.extract(&with(ip("2001:db8:0:1:f::2")));
+    let stranger = PeerIp.extract(&with(ip("2001:db8:0:2::1")));
+    assert_eq!(first, Some(Key::new("2001:db8:0:1::")));
+    assert_eq!(first, neighbour);
+    assert_ne!(first, stranger);
     let longest = Key::from(ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"));
     assert_eq!(longest.as_str(), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
 }

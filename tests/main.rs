@@ -10,6 +10,7 @@
 
 mod architecture;
 mod bad_input;
+mod client_ip;
 mod concurrency;
 mod conformance;
 mod counting;

@@ -2,7 +2,7 @@
 
 use http::{StatusCode, request::Parts};
 
-use crate::key::Key;
+use crate::{error::Error, key::Key};
 
 use super::extractor::KeyExtractor;
 
@@ -39,6 +39,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         self.first
             .missing_status()
             .max(self.second.missing_status())
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        self.first.validate().and_then(|()| self.second.validate())
     }
 }
 
@@ -81,5 +85,9 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
 
     fn missing_status(&self) -> StatusCode {
         self.second.missing_status()
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        self.first.validate().and_then(|()| self.second.validate())
     }
 }

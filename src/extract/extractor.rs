@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{StatusCode, request::Parts};
 
-use crate::key::Key;
+use crate::{error::Error, key::Key};
 
 use super::combine::{And, OrElse};
 
@@ -33,6 +33,18 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// set-up answer 500.
     fn missing_status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
+    }
+
+    /// Whether the extractor's settings can work; asked once, when the layer is built.
+    ///
+    /// Default: yes. Extractors with settings keep what is wrong with them until here, so that making one needs no
+    /// `?`. Those that hold another extractor pass it on.
+    ///
+    /// # Errors
+    ///
+    /// What `build()` reports.
+    fn validate(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     /// The key of both together; missing when either is.
@@ -81,6 +93,10 @@ macro_rules! delegate {
 
             fn missing_status(&self) -> StatusCode {
                 (**self).missing_status()
+            }
+
+            fn validate(&self) -> Result<(), Error> {
+                (**self).validate()
             }
         })*
     };

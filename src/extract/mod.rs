@@ -35,18 +35,32 @@
 //! # Behind a proxy
 //!
 //! [`PeerIp`] is the other end of the connection. Behind a proxy that is the proxy, and all clients share one count.
+//! [`ClientIp`] finds the client, by headers that only your proxies are believed about:
+//!
+//! | clients come | take |
+//! |---|---|
+//! | directly | [`PeerIp`], or [`ClientIp::peer`] for another IPv6 prefix |
+//! | through proxies whose addresses are known | [`ClientIp::behind`] |
+//! | through proxies in the same data centre | `ClientIp::behind(Networks::PRIVATE)`, see [`Networks::PRIVATE`] |
+//! | through proxies whose number is known, or by a Unix socket | [`ClientIp::behind_hops`] |
+//! | through a CDN that sets a header of its own | `ClientIp::behind([..]).header(..)`, see [`SingleHeader`] |
 
+mod client_ip;
 mod combine;
 mod extractor;
 mod fixed;
+mod grouping;
 mod header;
+mod network;
 mod peer;
 mod route;
 
+pub use self::client_ip::{ClientIp, SingleHeader};
 pub use self::combine::{And, OrElse};
 pub use self::extractor::KeyExtractor;
 pub use self::fixed::{Extension, Global};
 pub use self::header::{ApiKey, Header};
+pub use self::network::{Network, Networks};
 pub use self::peer::PeerIp;
 pub use self::route::Route;
 pub use crate::key::HashKey;

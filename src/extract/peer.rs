@@ -8,35 +8,25 @@ use http::{StatusCode, request::Parts};
 
 use crate::key::Key;
 
-use super::extractor::KeyExtractor;
+use super::{extractor::KeyExtractor, grouping::Grouping};
 
 /// The IP address of the connection's other end.
 ///
 /// With axum: serve with `into_make_service_with_connect_info::<SocketAddr>()`. Elsewhere: put a [`SocketAddr`] or an
 /// [`IpAddr`] into the request's extensions. In tests of a `Router`: add axum's `MockConnectInfo` layer.
 ///
+/// IPv6 addresses of one /64 share a key, since one customer has them all;
+/// [`ClientIp::peer().ipv6_prefix(128)`](super::ClientIp::ipv6_prefix) tells them apart.
+///
 /// # Behind a proxy
 ///
-/// The other end is the proxy then, so all clients share one count.
+/// The other end is the proxy then, so all clients share one count: take [`ClientIp`](super::ClientIp).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeerIp;
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Option<Key> {
-        #[cfg(feature = "axum")]
-        if let Some(ConnectInfo(address)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {
-            return Some(address.ip().into());
-        }
-        #[cfg(feature = "axum")]
-        if let Some(MockConnectInfo(address)) =
-            parts.extensions.get::<MockConnectInfo<SocketAddr>>()
-        {
-            return Some(address.ip().into());
-        }
-        if let Some(address) = parts.extensions.get::<SocketAddr>() {
-            return Some(address.ip().into());
-        }
-        parts.extensions.get::<IpAddr>().copied().map(Key::from)
+        Some(Grouping::default().key(address(parts)?))
     }
 
     fn label(&self) -> &str {
@@ -47,4 +37,20 @@ impl KeyExtractor for PeerIp {
     fn missing_status(&self) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
+}
+
+/// The address of the connection's other end, as the server tells it.
+pub(super) fn address(parts: &Parts) -> Option<IpAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(ConnectInfo(address)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {
+        return Some(address.ip());
+    }
+    #[cfg(feature = "axum")]
+    if let Some(MockConnectInfo(address)) = parts.extensions.get::<MockConnectInfo<SocketAddr>>() {
+        return Some(address.ip());
+    }
+    if let Some(address) = parts.extensions.get::<SocketAddr>() {
+        return Some(address.ip());
+    }
+    parts.extensions.get::<IpAddr>().copied()
 }

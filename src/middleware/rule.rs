@@ -12,6 +12,7 @@ use http::request::Parts;
 
 use crate::{
     algorithm::Counter,
+    error::Error,
     extract::KeyExtractor,
     key::Key,
     policy::{Charge, Policy},
@@ -141,6 +142,13 @@ impl Rule {
 
     pub(crate) fn has_key(&self) -> bool {
         self.extractor.is_some()
+    }
+
+    /// Whether the extractor's settings can work.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        self.extractor
+            .as_deref()
+            .map_or(Ok(()), KeyExtractor::validate)
     }
 
     /// The charge for a request, or `None` when the rule does not count it.

@@ -1,0 +1,152 @@
+//! Networks of addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net};
+
+use crate::error::{Error, ErrorKind};
+
+/// A set of networks, to look addresses up in.
+///
+/// A look-up compares with one network after the other: made for the lists of a proxy or a partner, up to some hundred.
+///
+/// # Examples
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tollgate::extract::Networks;
+///
+/// let offices = Networks::new(["192.0.2.0/24", "2001:db8::/32"])?;
+/// assert!(offices.contains(IpAddr::from([192, 0, 2, 7])));
+/// assert!(!offices.contains(IpAddr::from([198, 51, 100, 7])));
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Networks {
+    networks: Box<[IpNet]>,
+}
+
+impl Networks {
+    /// The networks that are not on the internet: loopback, private and link-local ones.
+    ///
+    /// For [`ClientIp::behind`](crate::extract::ClientIp::behind) when proxies stand in the same data centre or on
+    /// the same machine, and clients do not.
+    pub const PRIVATE: [&'static str; 8] = [
+        "127.0.0.0/8",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "169.254.0.0/16",
+        "::1/128",
+        "fc00::/7",
+        "fe80::/10",
+    ];
+
+    /// The set of these networks: text such as `"10.0.0.0/8"` or `"192.0.2.7"`, [`IpAddr`]s or [`IpNet`]s.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for text that is no network.
+    pub fn new<N: Into<Network>>(networks: impl IntoIterator<Item = N>) -> Result<Self, Error> {
+        let networks = networks.into_iter().map(|network| network.into().parsed);
+        Ok(Self {
+            networks: networks.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Whether the address lies in one of them. IPv4 in IPv6 form is IPv4.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.networks
+            .iter()
+            .any(|network| network.contains(&address))
+    }
+
+    /// Whether there is no network in the set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty()
+    }
+
+    /// The networks, in the order in which they were given.
+    pub fn iter(&self) -> impl Iterator<Item = IpNet> {
+        self.networks.iter().copied()
+    }
+}
+
+// === Network ===
+
+/// One network, made from text, an address or an [`IpNet`]; see [`Networks::new`].
+#[derive(Clone, Debug)]
+pub struct Network {
+    parsed: Result<IpNet, Error>,
+}
+
+impl From<&str> for Network {
+    fn from(text: &str) -> Self {
+        if let Ok(network) = text.parse::<IpNet>() {
+            return Self::from(network);
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Self::from(address);
+        }
+        Self {
+            parsed: Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "{text:?} is no network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\""
+                ),
+            )),
+        }
+    }
+}
+
+impl From<&String> for Network {
+    fn from(text: &String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl From<String> for Network {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl From<IpNet> for Network {
+    fn from(network: IpNet) -> Self {
+        Self {
+            parsed: Ok(canonical(network).trunc()),
+        }
+    }
+}
+
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Self {
+        Self::from(IpNet::from(address))
+    }
+}
+
+impl From<Ipv4Addr> for Network {
+    fn from(address: Ipv4Addr) -> Self {
+        Self::from(IpAddr::from(address))
+    }
+}
+
+impl From<Ipv6Addr> for Network {
+    fn from(address: Ipv6Addr) -> Self {
+        Self::from(IpAddr::from(address))
+    }
+}
+
+/// A network of IPv4 addresses in IPv6 form is the IPv4 network, as the addresses looked up are.
+fn canonical(network: IpNet) -> IpNet {
+    let IpNet::V6(mapped) = network else {
+        return network;
+    };
+    match (mapped.addr().to_ipv4_mapped(), mapped.prefix_len()) {
+        (Some(address), prefix @ 96..) => Ipv4Net::new_assert(address, prefix - 96).into(),
+        _ => network,
+    }
+}
