@@ -21,22 +21,30 @@ use super::extractor::KeyExtractor;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeerIp;
 
-impl KeyExtractor for PeerIp {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
+impl PeerIp {
+    /// The address, when the server tells it.
+    #[must_use]
+    pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
         #[cfg(feature = "axum")]
         if let Some(ConnectInfo(address)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {
-            return Some(address.ip().into());
+            return Some(address.ip());
         }
         #[cfg(feature = "axum")]
         if let Some(MockConnectInfo(address)) =
             parts.extensions.get::<MockConnectInfo<SocketAddr>>()
         {
-            return Some(address.ip().into());
+            return Some(address.ip());
         }
         if let Some(address) = parts.extensions.get::<SocketAddr>() {
-            return Some(address.ip().into());
+            return Some(address.ip());
         }
-        parts.extensions.get::<IpAddr>().copied().map(Key::from)
+        parts.extensions.get::<IpAddr>().copied()
+    }
+}
+
+impl KeyExtractor for PeerIp {
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        self.address(parts).map(Key::from)
     }
 
     fn label(&self) -> &str {
