@@ -3,18 +3,18 @@
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
-
-#[cfg(feature = "redis")]
-use std::time::Duration;
 
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
     limiter::RateLimiter,
+    matching::Matcher,
     memory::MemoryStoreBuilder,
     middleware::{
         self, MakeRejection, Rule,
+        gate::Gate,
         layer::{RateLimitLayer, Shared},
     },
     policy::Policy,
@@ -117,7 +117,9 @@ impl RateLimiterBuilder {
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RateLimitLayerBuilder {
+    gate: Gate,
     rules: Vec<Rule>,
+    lookup_timeout: Duration,
     limiter: Option<RateLimiter>,
     settings: Box<RateLimiterBuilder>,
     has_settings: bool,
@@ -129,6 +131,32 @@ impl RateLimitLayerBuilder {
     /// Adds a policy with its key: `Policy::new(..).key(PeerIp)`. All policies of a layer are decided together.
     pub fn policy(mut self, rule: impl Into<Rule>) -> Self {
         self.rules.push(rule.into());
+        self
+    }
+
+    /// Refuses requests that the matcher matches, or that resemble them, with 403. Nothing is charged.
+    ///
+    /// Default: none. Said more than once, each matcher refuses. See [`matching`](crate::matching) for lists of addresses
+    /// and keys.
+    pub fn deny(mut self, matcher: impl Matcher) -> Self {
+        self.gate.deny(matcher);
+        self
+    }
+
+    /// Lets requests that the matcher matches pass without limit, unless they are to be denied.
+    ///
+    /// Default: none. Said more than once, each matcher lets pass. Those that only resemble are limited.
+    pub fn skip(mut self, matcher: impl Matcher) -> Self {
+        self.gate.skip(matcher);
+        self
+    }
+
+    /// Sets how long a request may wait in all for keys and tiers that are looked up.
+    ///
+    /// Default: 100 ms. A key that is late is a [missing](crate::middleware::MissingKey) one; in place of a tier the last
+    /// known one holds, or the policy's own quota.
+    pub fn lookup_timeout(mut self, timeout: Duration) -> Self {
+        self.lookup_timeout = timeout;
         self
     }
 
@@ -217,7 +245,14 @@ impl RateLimitLayerBuilder {
                 ),
             ));
         }
+        self.gate.validate()?;
         self.rules.iter().try_for_each(Rule::validate)?;
+        if self.lookup_timeout.is_zero() {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "lookup_timeout of zero: no key or tier could be looked up in time; the default is 100 ms",
+            ));
+        }
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let limiter = match self.limiter {
             Some(_) if self.has_settings => {
@@ -232,6 +267,9 @@ impl RateLimitLayerBuilder {
                 .build()?,
         };
         Ok(RateLimitLayer::with(Shared {
+            gate: self.gate,
+            finds: self.rules.iter().any(Rule::finds),
+            lookup_timeout: self.lookup_timeout,
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             rules: self.rules.into(),
             limiter,
@@ -251,7 +289,9 @@ impl RateLimitLayerBuilder {
 impl Default for RateLimitLayerBuilder {
     fn default() -> Self {
         Self {
+            gate: Gate::default(),
             rules: Vec::new(),
+            lookup_timeout: Duration::from_millis(100),
             limiter: None,
             settings: Box::default(),
             has_settings: false,

@@ -28,6 +28,8 @@
 //! |---|---|
 //! | how much, and what a request costs | [`Quota`], [`Policy`] |
 //! | whose request it is | [`extract`], [`Key`] |
+//! | which requests a rule counts, who is let pass or refused | [`matching`] |
+//! | other quotas for some callers | [`tiers`] |
 //! | the layer, its headers, its answers | [`RateLimitLayer`], [`middleware`] |
 //! | limiting without HTTP | [`RateLimiter`] |
 //! | which algorithm to take | [`algorithm::guide`] |
@@ -49,6 +51,7 @@ pub mod fuzzing;
 mod holding;
 mod key;
 mod limiter;
+pub mod matching;
 pub mod memory;
 pub mod middleware;
 mod name;
@@ -64,6 +67,8 @@ pub mod store;
 mod sync;
 mod task;
 mod telemetry;
+mod tier;
+pub mod tiers;
 
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};

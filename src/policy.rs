@@ -189,6 +189,33 @@ impl Policy {
         self.counts_denied && matches!(self.counter, Counter::Slots(_))
     }
 
+    /// The same policy with another quota, and with another algorithm if one is given.
+    pub(crate) fn with_quota(&self, quota: Quota, algorithm: Option<Algorithm>) -> Self {
+        let policy = Self {
+            quota,
+            ..self.clone()
+        };
+        policy.algorithm(algorithm.unwrap_or(self.algorithm))
+    }
+
+    /// Whether another policy is the same but for its quota.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.algorithm == other.algorithm
+            && self.cost == other.cost
+            && self.counts_denied == other.counts_denied
+            && self.on_outage == other.on_outage
+    }
+
+    /// Whether its charges must be ended by whoever holds them: they are in flight, or wait in a queue.
+    pub(crate) fn must_end(&self) -> bool {
+        match &self.counter {
+            Counter::Bucket(bucket) => bucket.is_queue(),
+            Counter::Slots(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether another policy counts the same in the same way.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
         self.quota == other.quota && self.algorithm == other.algorithm

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 24] = [
+const FLOORS: [(&str, u8); 27] = [
     ("clock", 0),
     ("decision", 0),
     ("error", 0),
@@ -22,13 +22,16 @@ const FLOORS: [(&str, u8); 24] = [
     ("algorithm", 1),
     ("policy", 1),
     ("settlement", 1),
+    ("tier", 1),
     ("store", 2),
     ("extract", 3),
     ("holding", 3),
     ("memory", 3),
     ("remote", 3),
     ("resilience", 3),
+    ("tiers", 3),
     ("limiter", 4),
+    ("matching", 4),
     ("middleware", 5),
     ("builder", 6),
     ("fuzzing", 6),

@@ -27,6 +27,11 @@
 //! }
 //! ```
 //!
+//! # When it takes waiting
+//!
+//! An [`AsyncKeyExtractor`] looks the key up, in a session store or over the network; see
+//! [`Policy::key_async`](crate::Policy::key_async).
+//!
 //! # When there is no key
 //!
 //! An extractor that finds nothing answers `None`; what happens then is the rule's
@@ -51,6 +56,7 @@ mod extractor;
 mod fixed;
 mod grouping;
 mod header;
+mod lookup;
 mod network;
 mod peer;
 mod route;
@@ -60,6 +66,7 @@ pub use self::combine::{And, OrElse};
 pub use self::extractor::KeyExtractor;
 pub use self::fixed::{Extension, Global};
 pub use self::header::{ApiKey, Header};
+pub use self::lookup::{AsyncKeyExtractor, KeyLookup};
 pub use self::network::{Network, Networks};
 pub use self::peer::PeerIp;
 pub use self::route::Route;

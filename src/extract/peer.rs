@@ -24,9 +24,17 @@ use super::{extractor::KeyExtractor, grouping::Grouping};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeerIp;
 
+impl PeerIp {
+    /// The address, when the server tells it.
+    #[must_use]
+    pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
+        address(parts)
+    }
+}
+
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Option<Key> {
-        Some(Grouping::default().key(address(parts)?))
+        Some(Grouping::default().key(self.address(parts)?))
     }
 
     fn label(&self) -> &str {

@@ -17,8 +17,10 @@ use crate::{decision::Decision, error::Error, store::Answer};
 
 use super::{
     body::ResponseBody,
+    finding::Stage,
     headers::Fields,
-    layer::{Admitted, Asking, Charged, Shared},
+    layer::{Admitted, Asking, Charged, Shared, Step},
+    rejection::Rejection,
     settling::{Tab, start},
 };
 
@@ -26,6 +28,7 @@ use super::{
 ///
 /// # Cancel safety
 ///
+/// Dropped while keys and tiers are looked up, nothing was charged; what the inner service had reserved is given back.
 /// Dropped while it decides, the charge may have been made or not; the inner service was not called, and what it had
 /// reserved is given back. Dropped while it waits for its turn in a queue, what was charged is given back, the turn itself
 /// if nobody stands behind it.
@@ -40,6 +43,12 @@ where
 
 #[pin_project(project = StateProjection)]
 enum State<S, A, B, F> {
+    /// Waits for keys and tiers, before anything is charged.
+    Finding {
+        stage: Option<Box<Stage>>,
+        waiting: Option<Box<(S, Request<A>)>>,
+        shared: Arc<Shared>,
+    },
     /// Waits for the store, with the inner service that is ready for the request.
     Deciding {
         answer: Answer<Decision>,
@@ -70,6 +79,17 @@ impl<S, A, B> ResponseFuture<S, A, B>
 where
     S: Service<Request<A>, Response = Response<B>>,
 {
+    pub(super) fn finding(
+        stage: Box<Stage>,
+        ready: S,
+        request: Request<A>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            state: State::finding(stage, ready, request, &shared),
+        }
+    }
+
     pub(super) fn deciding(
         asking: Asking,
         ready: S,
@@ -125,6 +145,19 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
+                // ## Finding => (Finding | Deciding | Waiting | Calling | Rejected)
+                StateProjection::Finding {
+                    stage,
+                    waiting,
+                    shared,
+                } => {
+                    let finding = stage.as_mut().expect("a stage is there until it has ended");
+                    ready!(Pin::new(&mut **finding).poll(context));
+                    match (stage.take(), waiting.take()) {
+                        (Some(stage), Some(waiting)) => found(*stage, *waiting, shared),
+                        _ => unreachable!("a future is not polled after it ended"),
+                    }
+                }
                 // ## Deciding => (Waiting | Calling | Rejected)
                 StateProjection::Deciding {
                     answer,
@@ -177,11 +210,53 @@ where
 }
 
 impl<S, A, B, F> State<S, A, B, F> {
+    fn finding(stage: Box<Stage>, ready: S, request: Request<A>, shared: &Arc<Shared>) -> Self {
+        Self::Finding {
+            stage: Some(stage),
+            waiting: Some(Box::new((ready, request))),
+            shared: Arc::clone(shared),
+        }
+    }
+
+    fn rejected(rejection: Rejection, shared: &Shared) -> Self {
+        Self::Rejected {
+            response: Some(shared.reject(rejection)),
+        }
+    }
+
     fn waiting(ready: S, request: Request<A>, admitted: Admitted) -> Self {
         Self::Waiting {
             turn: Box::pin(sleep(admitted.delay.unwrap_or_default())),
             waiting: Some(Box::new((ready, request, admitted))),
         }
+    }
+}
+
+/// Goes on with what was found: waits for more, or asks for the decision.
+fn found<S, A, B>(
+    stage: Stage,
+    (ready, request): (S, Request<A>),
+    shared: &Arc<Shared>,
+) -> State<S, A, B, S::Future>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+{
+    let (parts, body) = request.into_parts();
+    let step = shared.resume(&parts, stage);
+    let request = Request::from_parts(parts, body);
+    match step {
+        Ok(Step::Decide(Asking { answer, charged })) => match answer.now_or_later() {
+            Ok(decided) => decided_to((decided, charged), ready, request, shared),
+            Err(answer) => State::Deciding {
+                answer,
+                charged,
+                waiting: Some(Box::new((ready, request))),
+                shared: Arc::clone(shared),
+            },
+        },
+        Ok(Step::Find(stage)) => State::finding(stage, ready, request, shared),
+        Ok(Step::Pass) => called(ready, request, Admitted::default()),
+        Err(rejection) => State::rejected(rejection, shared),
     }
 }
 
@@ -198,9 +273,7 @@ where
     match shared.admit(decided, charged, &mut request) {
         Ok(admitted) if admitted.delay.is_some() => State::waiting(ready, request, admitted),
         Ok(admitted) => called(ready, request, admitted),
-        Err(rejection) => State::Rejected {
-            response: Some(shared.reject(rejection)),
-        },
+        Err(rejection) => State::rejected(rejection, shared),
     }
 }
 
@@ -226,6 +299,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
+            State::Finding { .. } => "finding",
             State::Deciding { .. } => "deciding",
             State::Waiting { .. } => "waiting",
             State::Calling { .. } => "calling",

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,6 +12,7 @@ use std::{
 
 use http::{Request, Response, request::Parts};
 use smallvec::SmallVec;
+use tokio::time::{Sleep, sleep};
 use tower::Layer;
 
 use crate::{
@@ -25,6 +27,8 @@ use crate::{
 
 use super::{
     body::ResponseBody,
+    finding::{Finding, Findings, Stage},
+    gate::Gate,
     headers::Fields,
     rejection::{MakeRejection, Rejection},
     rule::Rule,
@@ -86,14 +90,28 @@ impl<S> Layer<S> for RateLimitLayer {
 
 /// What all clones of a layer share.
 pub(crate) struct Shared {
+    pub(crate) gate: Gate,
     pub(crate) rules: Box<[Rule]>,
     pub(crate) limiter: RateLimiter,
     pub(crate) rejection: Arc<dyn MakeRejection>,
     pub(crate) writes_headers: bool,
     /// Whether charges must be remembered until the request has ended.
     pub(crate) keeps_charges: bool,
+    /// Whether keys or tiers must be found before a request can be charged.
+    pub(crate) finds: bool,
+    /// How long a request waits for them.
+    pub(crate) lookup_timeout: Duration,
     /// Whether a decision that failed was reported.
     pub(crate) warned: AtomicBool,
+}
+
+/// What comes next for a request.
+pub(super) enum Step {
+    /// No rule counts it.
+    Pass,
+    Decide(Asking),
+    /// Its keys and tiers are looked up first.
+    Find(Box<Stage>),
 }
 
 /// A decision that was asked for, with its charges when they must be remembered.
@@ -116,21 +134,61 @@ pub(super) struct Admitted {
 }
 
 impl Shared {
-    /// Decides on a request by its head. `None` when no rule counts it.
+    /// Begins to decide on a request by its head.
     #[inline]
-    pub(super) fn decide(&self, parts: &Parts) -> Result<Option<Asking>, Rejection> {
+    pub(super) fn begin(&self, parts: &Parts) -> Result<Step, Rejection> {
+        if !self.gate.limits(parts)? {
+            return Ok(Step::Pass);
+        }
+        if self.finds {
+            let unasked = self.rules.iter().map(|_| Finding::Unasked);
+            return self.find(parts, unasked.collect(), None);
+        }
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for rule in &self.rules {
             charges.extend(rule.charge(parts)?);
         }
-        if charges.is_empty() {
-            return Ok(None);
+        Ok(self.ask(&charges, self.keeps_charges))
+    }
+
+    /// Goes on with a request whose keys and tiers were looked up, or are late.
+    pub(super) fn resume(&self, parts: &Parts, stage: Stage) -> Result<Step, Rejection> {
+        let (findings, time) = stage.into_parts();
+        self.find(parts, findings, Some(time))
+    }
+
+    /// Finds what is not known yet. At most twice there is something to wait for: keys, and then their tiers.
+    fn find(
+        &self,
+        parts: &Parts,
+        mut findings: Findings,
+        time: Option<Pin<Box<Sleep>>>,
+    ) -> Result<Step, Rejection> {
+        let mut pending = SmallVec::new();
+        for (rule, finding) in self.rules.iter().enumerate().zip(&mut findings) {
+            pending.extend(finding.go_on(rule, parts)?);
         }
-        let charged = self
-            .keeps_charges
-            .then(|| charges.iter().map(Charge::to_owned).collect());
-        let answer = self.limiter.check(&charges);
-        Ok(Some(Asking { answer, charged }))
+        if !pending.is_empty() {
+            let time = time.unwrap_or_else(|| Box::pin(sleep(self.lookup_timeout)));
+            return Ok(Step::Find(Stage::new(findings, pending, time)));
+        }
+        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
+        for (rule, finding) in self.rules.iter().zip(&findings) {
+            charges.extend(finding.charge(rule, parts)?);
+        }
+        // A tier may be counted in a way that its policy is not.
+        let must_end = |charge: &Charge<'_>| charge.policy().must_end();
+        Ok(self.ask(&charges, self.keeps_charges || charges.iter().any(must_end)))
+    }
+
+    #[inline]
+    fn ask(&self, charges: &[Charge<'_>], keeps_charges: bool) -> Step {
+        if charges.is_empty() {
+            return Step::Pass;
+        }
+        let charged = keeps_charges.then(|| charges.iter().map(Charge::to_owned).collect());
+        let answer = self.limiter.check(charges);
+        Step::Decide(Asking { answer, charged })
     }
 
     /// What follows for a request that may go on; the request is given the decision.

@@ -13,6 +13,15 @@
 //! - With the in-process store a decision about one policy neither awaits nor allocates; several take one allocation.
 //!   Handing it to the handler costs the box that every extension takes.
 //!
+//! # Which requests
+//!
+//! In this order: a request that [`deny`](crate::builder::RateLimitLayerBuilder::deny) matches gets 403 and is charged
+//! nothing; one that [`skip`](crate::builder::RateLimitLayerBuilder::skip) matches passes without being counted; the others
+//! are counted by each rule that [counts](Rule::when) them. See [`matching`](crate::matching).
+//!
+//! Keys that must be [looked up](crate::Policy::key_async) and [tiers](crate::tiers) come before the decision, all at the
+//! same time, and nothing is charged until they are there.
+//!
 //! # What handlers see
 //!
 //! The [`Decision`](crate::Decision) is in the request's extensions; a [`Rejection`] is in the extensions of the
@@ -52,7 +61,10 @@
 //! ```
 
 mod body;
+mod conditions;
+mod finding;
 mod future;
+pub(crate) mod gate;
 mod headers;
 pub(crate) mod layer;
 mod rejection;

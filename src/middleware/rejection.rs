@@ -32,6 +32,11 @@ struct Repr {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
+    /// Not let in at all, however seldom it comes.
+    Forbidden {
+        /// The policy under which the caller's tier is denied; `None` when the request is on a deny list of the layer.
+        policy: Option<PolicyName>,
+    },
     /// Over the limit of this policy.
     Limited {
         /// The policy that denies, or the one with the longest wait when several do.
@@ -71,6 +76,10 @@ impl Rejection {
         rejection
     }
 
+    pub(super) fn forbidden(policy: Option<PolicyName>) -> Self {
+        Self::with(Reason::Forbidden { policy }, StatusCode::FORBIDDEN, None)
+    }
+
     pub(super) fn missing_key(policy: PolicyName, label: &str, status: StatusCode) -> Self {
         let label = label.to_owned();
         Self::with(Reason::MissingKey { policy, label }, status, None)
@@ -94,7 +103,8 @@ impl Rejection {
         &self.repr.reason
     }
 
-    /// The status that fits: 429 over a limit, 503 when nobody could decide, the extractor's choice without a key.
+    /// The status that fits: 403 when it is not let in, 429 over a limit, 503 when nobody could decide, the extractor's
+    /// choice without a key.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.repr.status
@@ -126,6 +136,7 @@ impl Rejection {
     #[must_use]
     pub fn message(&self) -> String {
         match (&self.repr.reason, self.retry_after_secs()) {
+            (Reason::Forbidden { .. }, _) => "this request is not let in".to_owned(),
             (Reason::Limited { policy }, Some(1)) => {
                 format!("rate limit {policy} exceeded, retry in 1 second")
             }
@@ -142,10 +153,11 @@ impl Rejection {
         }
     }
 
-    /// A word for programs: `rate_limited`, `key_missing` or `unavailable`.
+    /// A word for programs: `forbidden`, `rate_limited`, `key_missing` or `unavailable`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self.repr.reason {
+            Reason::Forbidden { .. } => "forbidden",
             Reason::Limited { .. } => "rate_limited",
             Reason::MissingKey { .. } => "key_missing",
             Reason::Unavailable => "unavailable",

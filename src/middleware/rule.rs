@@ -1,4 +1,4 @@
-//! Which key a policy counts by, on the HTTP side.
+//! Which requests a policy counts, and by which key: the HTTP side.
 
 use std::{
     fmt,
@@ -8,35 +8,48 @@ use std::{
     },
 };
 
-use http::request::Parts;
+use http::{StatusCode, request::Parts};
 
 use crate::{
-    algorithm::Counter,
     error::Error,
-    extract::KeyExtractor,
+    extract::{AsyncKeyExtractor, KeyExtractor},
     key::Key,
+    matching::Matcher,
     policy::{Charge, Policy},
     telemetry,
+    tier::Tier,
+    tiers::{TierCache, TierChoice},
 };
 
 use super::{
+    conditions::{Conditions, Costs},
     rejection::Rejection,
     settling::{Finished, Pricing},
 };
 
-/// A policy with the extractor of its key.
+/// A policy with the extractor of its key, and with which requests it counts.
 #[derive(Clone)]
 pub struct Rule {
     policy: Policy,
-    extractor: Option<Arc<dyn KeyExtractor>>,
+    pub(super) source: Option<Source>,
     missing: MissingKey,
-    cost: Option<Costing>,
+    conditions: Conditions,
+    costs: Costs,
+    pub(super) choice: Option<Arc<dyn TierChoice>>,
+    pub(super) cache: Option<TierCache>,
     pricing: Option<Pricing>,
+    /// Whether a request whose key is missing was reported.
     warned: Arc<AtomicBool>,
+    /// Whether a tier that the policy cannot count was reported.
+    misfit: Arc<AtomicBool>,
 }
 
-/// Says what a request costs, by its head.
-type Costing = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
+/// Where the key comes from.
+#[derive(Clone)]
+pub(super) enum Source {
+    Later(Arc<dyn AsyncKeyExtractor>),
+    Now(Arc<dyn KeyExtractor>),
+}
 
 /// What happens to a request that does not tell whom to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,7 +69,20 @@ impl Policy {
     #[must_use]
     pub fn key(self, extractor: impl KeyExtractor) -> Rule {
         Rule {
-            extractor: Some(Arc::new(extractor)),
+            source: Some(Source::Now(Arc::new(extractor))),
+            ..Rule::from(self)
+        }
+    }
+
+    /// Counts this policy by what the extractor looks up.
+    ///
+    /// All keys and tiers of a layer are looked up at the same time, before anything is charged. A key that does not come
+    /// within the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), or whose look-up fails,
+    /// is a missing one: what happens then is the [`MissingKey`] choice, and [`MissingKey::Reject`] answers 503.
+    #[must_use]
+    pub fn key_async(self, extractor: impl AsyncKeyExtractor) -> Rule {
+        Rule {
+            source: Some(Source::Later(Arc::new(extractor))),
             ..Rule::from(self)
         }
     }
@@ -73,12 +99,71 @@ impl Rule {
         self
     }
 
+    /// Counts only requests that the matcher matches, and those that resemble them: see
+    /// [In doubt](crate::matching#in-doubt-a-request-is-counted).
+    ///
+    /// Default: all. Said more than once, all matchers must agree.
+    #[must_use]
+    pub fn when(mut self, matcher: impl Matcher) -> Self {
+        self.conditions.when(matcher);
+        self
+    }
+
+    /// Does not count requests that the matcher matches. Those that only resemble them are counted.
+    ///
+    /// Default: none. Said more than once, none of the matchers must match.
+    #[must_use]
+    pub fn unless(mut self, matcher: impl Matcher) -> Self {
+        self.conditions.unless(matcher);
+        self
+    }
+
     /// Sets what a request costs, by its head: by method, route, or a header that tells its size.
     ///
     /// Default: the policy's [`cost`](Policy::cost). 0 is a peek; a cost above the policy's limit is denied for good.
     #[must_use]
     pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
-        self.cost = Some(Arc::new(cost));
+        self.costs.by(cost);
+        self
+    }
+
+    /// Sets what the requests that a matcher matches cost: of several matchers the first that matches counts.
+    ///
+    /// Default: what [`cost_by`](Self::cost_by) says, or the policy's [`cost`](Policy::cost). A request that only resembles
+    /// costs the most of what it could.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tollgate::{Policy, Quota, extract::PeerIp, matching::{Methods, Path}};
+    ///
+    /// let rule = Policy::new("api", Quota::per_minute(600))
+    ///     .key(PeerIp)
+    ///     .cost_when(Path::new("/reports/{id}"), 50)
+    ///     .cost_when(Methods::new([Method::POST, Method::PUT, Method::DELETE]), 5);
+    /// ```
+    #[must_use]
+    pub fn cost_when(mut self, matcher: impl Matcher, units: u64) -> Self {
+        self.costs.when(matcher, units);
+        self
+    }
+
+    /// Sets which tier a caller has, as far as that is known without waiting.
+    ///
+    /// Default: none, and the policy's own quota holds. See [`tiers`](crate::tiers).
+    #[must_use]
+    pub fn tier_by(mut self, choice: impl TierChoice) -> Self {
+        self.choice = Some(Arc::new(choice));
+        self
+    }
+
+    /// Sets where a caller's tier is looked up when [`tier_by`](Self::tier_by) does not say.
+    ///
+    /// Default: nowhere. See [`tiers`](crate::tiers).
+    #[must_use]
+    pub fn tier_cache(mut self, cache: TierCache) -> Self {
+        self.cache = Some(cache);
         self
     }
 
@@ -113,12 +198,27 @@ impl Rule {
 
     /// Whether the charges of this rule must be remembered until the request has ended.
     pub(crate) fn keeps_charges(&self) -> bool {
-        let must_end = match self.policy.counter() {
-            Counter::Bucket(bucket) => bucket.is_queue(),
-            Counter::Slots(_) => true,
-            _ => false,
-        };
-        must_end || self.settles()
+        self.policy.must_end() || self.settles()
+    }
+
+    /// Whether more than the head of a request is needed to know the charge, or another policy may be charged.
+    pub(crate) fn finds(&self) -> bool {
+        matches!(self.source, Some(Source::Later(_)))
+            || self.choice.is_some()
+            || self.cache.is_some()
+    }
+
+    /// Says what keeps the rule from working, apart from its policy.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        if let Some(Source::Now(extractor)) = &self.source {
+            extractor.validate()?;
+        }
+        self.conditions.validate()?;
+        self.costs.validate()?;
+        match &self.choice {
+            Some(choice) => choice.validate(&self.policy),
+            None => Ok(()),
+        }
     }
 
     /// Whether what a request really cost is asked for.
@@ -141,55 +241,84 @@ impl Rule {
     }
 
     pub(crate) fn has_key(&self) -> bool {
-        self.extractor.is_some()
+        self.source.is_some()
     }
 
-    /// Whether the extractor's settings can work.
-    pub(crate) fn validate(&self) -> Result<(), Error> {
-        self.extractor
-            .as_deref()
-            .map_or(Ok(()), KeyExtractor::validate)
+    /// Whether the rule counts a request.
+    #[inline]
+    pub(super) fn counts(&self, parts: &Parts) -> bool {
+        self.conditions.hold(parts)
     }
 
-    /// The charge for a request, or `None` when the rule does not count it.
+    /// The charge for a request, or `None` when the rule does not count it. For rules that need not find anything.
     #[inline]
     pub(super) fn charge(&self, parts: &Parts) -> Result<Option<Charge<'_>>, Rejection> {
-        let extractor = self
-            .extractor
-            .as_deref()
-            .expect("a rule without a key does not pass build()");
-        let charge = match extractor.extract(parts) {
-            Some(key) => Some(self.policy.charge(key)),
-            None => self.charge_unidentified(extractor)?,
+        let Some(Source::Now(extractor)) = &self.source else {
+            unreachable!(
+                "a rule without a key does not pass build(), and one that finds its key is not asked"
+            )
         };
-        Ok(match &self.cost {
-            Some(cost) => charge.map(|charge| charge.cost(cost(parts))),
-            None => charge,
-        })
+        if !self.counts(parts) {
+            return Ok(None);
+        }
+        let key = match extractor.extract(parts) {
+            Some(key) => Some(key),
+            None => self.unidentified(extractor.label(), extractor.missing_status())?,
+        };
+        Ok(key.map(|key| self.price_of(self.policy.charge(key), parts)))
     }
 
-    #[cold]
-    fn charge_unidentified(
-        &self,
-        extractor: &dyn KeyExtractor,
-    ) -> Result<Option<Charge<'_>>, Rejection> {
-        let name = self.policy.name();
-        let label = extractor.label();
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!(
-                "policy {name}: {label} is missing from a request; such requests are handled as {:?}",
-                self.missing
-            ));
+    /// The charge at what the request costs.
+    #[inline]
+    pub(super) fn price_of<'a>(&self, charge: Charge<'a>, parts: &Parts) -> Charge<'a> {
+        match self.costs.of(parts, charge.units()) {
+            Some(cost) => charge.cost(cost),
+            None => charge,
         }
+    }
+
+    /// Whom to count instead when the key is missing.
+    #[cold]
+    pub(super) fn unidentified(
+        &self,
+        label: &str,
+        status: StatusCode,
+    ) -> Result<Option<Key>, Rejection> {
+        let name = self.policy.name();
+        self.warn(format_args!(
+            "policy {name}: {label} is missing from a request; such requests are handled as {:?}",
+            self.missing
+        ));
         match self.missing {
-            MissingKey::Reject => Err(Rejection::missing_key(
-                *name,
-                label,
-                extractor.missing_status(),
-            )),
-            MissingKey::Share => Ok(Some(self.policy.charge(Key::UNIDENTIFIED))),
+            MissingKey::Reject => Err(Rejection::missing_key(*name, label, status)),
+            MissingKey::Share => Ok(Some(Key::UNIDENTIFIED)),
             MissingKey::Skip => Ok(None),
         }
+    }
+
+    /// Reports the first request whose key is missing.
+    pub(super) fn warn(&self, message: fmt::Arguments<'_>) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            telemetry::warn(message);
+        }
+    }
+
+    /// The policy that a tier's callers are charged under.
+    #[inline]
+    pub(super) fn policy_under<'a>(&'a self, tier: &'a Tier) -> &'a Policy {
+        match tier.policy(&self.policy) {
+            Ok(policy) => policy,
+            Err(error) => self.note_misfit(error),
+        }
+    }
+
+    /// Reports the first tier that the policy cannot count.
+    #[cold]
+    fn note_misfit(&self, error: &Error) -> &Policy {
+        if !self.misfit.swap(true, Ordering::Relaxed) {
+            telemetry::warn(format_args!("the policy's own quota holds: {error}"));
+        }
+        &self.policy
     }
 }
 
@@ -198,20 +327,28 @@ impl From<Policy> for Rule {
     fn from(policy: Policy) -> Self {
         Self {
             policy,
-            extractor: None,
+            source: None,
             missing: MissingKey::default(),
-            cost: None,
+            conditions: Conditions::default(),
+            costs: Costs::default(),
+            choice: None,
+            cache: None,
             pricing: None,
             warned: Arc::default(),
+            misfit: Arc::default(),
         }
     }
 }
 
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.source.as_ref().map(|source| match source {
+            Source::Later(extractor) => extractor.label(),
+            Source::Now(extractor) => extractor.label(),
+        });
         f.debug_struct("Rule")
             .field("policy", &self.policy)
-            .field("key", &self.extractor.as_deref().map(KeyExtractor::label))
+            .field("key", &key)
             .field("missing", &self.missing)
             .finish_non_exhaustive()
     }

@@ -14,7 +14,7 @@ use crate::{decision::Decision, error::Error};
 use super::{
     body::ResponseBody,
     future::ResponseFuture,
-    layer::{Asking, Charged, Shared},
+    layer::{Asking, Charged, Shared, Step},
     rejection::Rejection,
     settling::start,
 };
@@ -48,13 +48,18 @@ where
     #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let asking = match self.shared.decide(&parts) {
-            Ok(asking) => asking,
+        let step = match self.shared.begin(&parts) {
+            Ok(step) => step,
             Err(rejection) => return self.reject(rejection),
         };
         let request = Request::from_parts(parts, body);
-        let Some(Asking { answer, charged }) = asking else {
-            return ResponseFuture::calling(self.inner.call(request), None, None);
+        let Asking { answer, charged } = match step {
+            Step::Decide(asking) => asking,
+            Step::Find(stage) => {
+                let shared = Arc::clone(&self.shared);
+                return ResponseFuture::finding(stage, self.take_ready(), request, shared);
+            }
+            Step::Pass => return ResponseFuture::calling(self.inner.call(request), None, None),
         };
         match answer.now_or_later() {
             Ok(decided) => self.go_on(request, decided, charged),

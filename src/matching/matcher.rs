@@ -1,0 +1,93 @@
+//! What a matcher is.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use crate::error::Error;
+
+use super::combine::{And, Not, Or};
+
+/// Tells from the head of a request whether it is one of those that are meant.
+///
+/// Implemented for closures `Fn(&Parts) -> bool`; write the argument's type, as in `|parts: &Parts| ..`. Object-safe. It
+/// is asked for each request, so it should neither allocate nor wait.
+pub trait Matcher: Send + Sync + 'static {
+    /// How much the request is like what is meant.
+    fn compare(&self, parts: &Parts) -> Likeness;
+
+    /// Says what keeps the matcher from working, when the layer is built.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), with what to do.
+    fn validate(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Requests that both match.
+    fn and<M: Matcher>(self, other: M) -> And<Self, M>
+    where
+        Self: Sized,
+    {
+        And::new(self, other)
+    }
+
+    /// Requests that either matches.
+    fn or<M: Matcher>(self, other: M) -> Or<Self, M>
+    where
+        Self: Sized,
+    {
+        Or::new(self, other)
+    }
+
+    /// Requests that this one does not match.
+    fn not(self) -> Not<Self>
+    where
+        Self: Sized,
+    {
+        Not::new(self)
+    }
+}
+
+/// How much a request is like those that are meant, from least to most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Likeness {
+    /// It is another one.
+    Differs,
+    /// It could be meant, but is written in another way: see [In doubt](crate::matching#in-doubt-a-request-is-counted).
+    Resembles,
+    /// It is one of them.
+    Matches,
+}
+
+impl From<bool> for Likeness {
+    fn from(is_meant: bool) -> Self {
+        if is_meant {
+            Self::Matches
+        } else {
+            Self::Differs
+        }
+    }
+}
+
+impl<F> Matcher for F
+where
+    F: Fn(&Parts) -> bool + Send + Sync + 'static,
+{
+    fn compare(&self, parts: &Parts) -> Likeness {
+        self(parts).into()
+    }
+}
+
+// For matchers that are chosen at run time.
+impl Matcher for Arc<dyn Matcher> {
+    fn compare(&self, parts: &Parts) -> Likeness {
+        (**self).compare(parts)
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        (**self).validate()
+    }
+}

@@ -1,0 +1,262 @@
+//! Patterns of paths.
+
+use http::request::Parts;
+
+use crate::error::{Error, ErrorKind};
+
+use super::{
+    matcher::{Likeness, Matcher},
+    reading::{self, Written},
+};
+
+/// Requests whose path fits a pattern.
+///
+/// | pattern | fits |
+/// |---|---|
+/// | `Path::new("/login")` | that path |
+/// | `Path::new("/users/{id}/files")`, `Path::new("/users/*/files")` | any one segment in place of `{id}` or `*` |
+/// | `Path::new("/static/{*rest}")` | one segment or more after `/static` |
+/// | `Path::prefix("/api")` | `/api` and all below it, but not `/apis` |
+///
+/// The path is the request URI's as the layer sees it: within axum's `nest` that is the path without the prefix of the
+/// nested router. The query is no part of it.
+///
+/// # How a path may be written
+///
+/// A path matches when it is written as the pattern is, with escapes (`%C3%A9`) only where a path needs them. It resembles
+/// when one of the readings that a server might take fits: needless escapes decoded, also twice; letters in the other case; a
+/// slash more or less at the end; empty segments (`//`) kept or dropped; `.` and `..` kept or resolved; `%2F`, `\` and `%5C`
+/// as part of a segment or as a slash; what follows a `;` or a zero byte in a segment cut off. What that means is said
+/// [here](crate::matching#in-doubt-a-request-is-counted).
+///
+/// Matching does not allocate. A path with escapes, empty segments or the like that has more than 2,048 bytes or 128
+/// segments resembles every pattern, so that the time is bounded too.
+#[derive(Clone, Debug)]
+pub struct Path {
+    pattern: Result<Pattern, Error>,
+}
+
+#[derive(Clone, Debug)]
+struct Pattern {
+    segments: Box<[Segment]>,
+    tail: Tail,
+    ends_in_slash: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Segment {
+    Any,
+    /// Decoded.
+    Literal(Box<[u8]>),
+}
+
+/// What may follow the segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    Anything,
+    Nothing,
+    Something,
+}
+
+impl Path {
+    /// The paths that fit this pattern. One that cannot be understood is reported when the layer is built.
+    #[must_use]
+    pub fn new(pattern: impl AsRef<str>) -> Self {
+        Self {
+            pattern: Pattern::parse(pattern.as_ref()),
+        }
+    }
+
+    /// This path, which may have `{id}` and `*` in it too, and all below it.
+    #[must_use]
+    pub fn prefix(pattern: impl AsRef<str>) -> Self {
+        let prefix = |pattern: Pattern| match pattern.tail {
+            Tail::Nothing => Ok(Pattern {
+                tail: Tail::Anything,
+                ..pattern
+            }),
+            _ => Err(refused("{*rest} in a prefix: take Path::new for it")),
+        };
+        Self {
+            pattern: Pattern::parse(pattern.as_ref()).and_then(prefix),
+        }
+    }
+
+    /// How much a path is like the pattern.
+    #[must_use]
+    pub fn compare_path(&self, path: &str) -> Likeness {
+        match &self.pattern {
+            Ok(pattern) => pattern.compare(path.as_bytes()),
+            Err(_) => Likeness::Resembles,
+        }
+    }
+}
+
+impl Matcher for Path {
+    fn compare(&self, parts: &Parts) -> Likeness {
+        self.compare_path(parts.uri.path())
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        self.pattern.as_ref().map(drop).map_err(Clone::clone)
+    }
+}
+
+// === Pattern ===
+
+impl Pattern {
+    fn parse(pattern: &str) -> Result<Self, Error> {
+        let refuse = |why: &str| Err(refused(&format!("{pattern:?}: {why}")));
+        let Some(path) = pattern.strip_prefix('/') else {
+            return refuse("a path begins with /");
+        };
+        if path.contains(['?', '#', '\\', ';']) {
+            return refuse("a pattern has no query, no fragment, no \\ and no ;");
+        }
+        if path == "/" {
+            return refuse("a pattern has no empty segment");
+        }
+        let ends_in_slash = path.ends_with('/');
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let mut segments = Vec::new();
+        let mut tail = Tail::Nothing;
+        for text in path.split('/').filter(|_| !path.is_empty()) {
+            if tail == Tail::Something {
+                return refuse("{*rest} stands at the end only");
+            }
+            match parse_segment(text) {
+                Ok(Some(segment)) => segments.push(segment),
+                Ok(None) => tail = Tail::Something,
+                Err(why) => return refuse(why),
+            }
+        }
+        Ok(Self {
+            segments: segments.into(),
+            tail,
+            ends_in_slash,
+        })
+    }
+
+    fn compare(&self, path: &[u8]) -> Likeness {
+        let written = reading::written(path);
+        if written == Written::Plainly {
+            return self.compare_plain(path);
+        }
+        if path.len() > LONGEST {
+            return Likeness::Resembles;
+        }
+        let is_clean = written == Written::WithEscapes;
+        let mut likeness = Likeness::Differs;
+        let fits = reading::each(path, |segments| match segments {
+            Some(segments) if !self.resembles(path, segments) => false,
+            Some(segments) if is_clean && self.equals(path, segments) => {
+                likeness = Likeness::Matches;
+                true
+            }
+            _ => true,
+        });
+        likeness.max(if fits {
+            Likeness::Resembles
+        } else {
+            Likeness::Differs
+        })
+    }
+
+    /// Compares a path that has one reading, and in place: this is the usual way.
+    fn compare_plain(&self, path: &[u8]) -> Likeness {
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        let (path, has_slash) = match path.strip_suffix(b"/") {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
+        let mut pieces = path
+            .split(|byte| *byte == b'/')
+            .filter(|_| !path.is_empty());
+        let mut is_exact = self.tail != Tail::Nothing || has_slash == self.ends_in_slash;
+        for segment in &self.segments {
+            match (segment, pieces.next()) {
+                (_, None) => return Likeness::Differs,
+                (Segment::Any, Some(_)) => {}
+                (Segment::Literal(text), Some(piece)) if **text == *piece => {}
+                (Segment::Literal(text), Some(piece)) if text.eq_ignore_ascii_case(piece) => {
+                    is_exact = false;
+                }
+                (Segment::Literal(_), Some(_)) => return Likeness::Differs,
+            }
+        }
+        match (self.tail, pieces.next().is_some()) {
+            (Tail::Nothing, true) | (Tail::Something, false) => Likeness::Differs,
+            _ if is_exact => Likeness::Matches,
+            _ => Likeness::Resembles,
+        }
+    }
+
+    fn resembles(&self, path: &[u8], found: &[reading::Span]) -> bool {
+        let fits = |(segment, span): (&Segment, &reading::Span)| match segment {
+            Segment::Any => true,
+            Segment::Literal(text) => reading::resembles(span.of(path), text),
+        };
+        self.has_room_for(found.len()) && self.segments.iter().zip(found).all(fits)
+    }
+
+    /// Whether a reading that fits is the pattern itself, escapes apart.
+    fn equals(&self, path: &[u8], found: &[reading::Span]) -> bool {
+        let fits = |(segment, span): (&Segment, &reading::Span)| match segment {
+            Segment::Any => true,
+            Segment::Literal(text) => reading::equals(span.of(path), text),
+        };
+        let ends_alike = path.ends_with(b"/") == self.ends_in_slash;
+        (self.tail != Tail::Nothing || ends_alike) && self.segments.iter().zip(found).all(fits)
+    }
+
+    fn has_room_for(&self, found: usize) -> bool {
+        match self.tail {
+            Tail::Anything => found >= self.segments.len(),
+            Tail::Nothing => found == self.segments.len(),
+            Tail::Something => found > self.segments.len(),
+        }
+    }
+}
+
+/// A segment of a pattern; `None` is the rest of a path.
+fn parse_segment(text: &str) -> Result<Option<Segment>, &'static str> {
+    let inside = text
+        .strip_prefix('{')
+        .and_then(|text| text.strip_suffix('}'));
+    let name = inside.map(|name| name.strip_prefix('*').unwrap_or(name));
+    if text == "*" {
+        return Ok(Some(Segment::Any));
+    }
+    if let (Some(inside), Some(name)) = (inside, name) {
+        if name.is_empty() || name.contains(['{', '}', '*']) {
+            return Err("a parameter is {name} or {*name}");
+        }
+        return Ok((!inside.starts_with('*')).then_some(Segment::Any));
+    }
+    if text.contains(['{', '}', '*']) {
+        return Err("a parameter is a whole segment");
+    }
+    let mut literal = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((byte, length)) = reading::decode_once(rest) {
+        literal.push(byte);
+        rest = &rest[length..];
+    }
+    if text.is_empty() || literal == b"." || literal == b".." {
+        return Err("a pattern has no empty segment, no . and no ..");
+    }
+    if literal
+        .iter()
+        .any(|byte| matches!(byte, b'/' | b'\\' | b';' | b'%') || byte.is_ascii_control())
+    {
+        return Err("a segment holds no escaped slash, \\, ;, % or control character");
+    }
+    Ok(Some(Segment::Literal(literal.into())))
+}
+
+fn refused(why: &str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, format!("path pattern {why}"))
+}
+
+/// The longest path with more than one reading that is looked into.
+const LONGEST: usize = 2_048;

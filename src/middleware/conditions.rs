@@ -1,0 +1,84 @@
+//! Which requests a rule counts, and at what cost.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use crate::{
+    error::Error,
+    matching::{Likeness, Matcher},
+};
+
+/// Which requests a rule counts. What is in doubt is counted.
+#[derive(Clone, Default)]
+pub(super) struct Conditions {
+    when: Vec<Arc<dyn Matcher>>,
+    unless: Vec<Arc<dyn Matcher>>,
+}
+
+impl Conditions {
+    pub(super) fn when(&mut self, matcher: impl Matcher) {
+        self.when.push(Arc::new(matcher));
+    }
+
+    pub(super) fn unless(&mut self, matcher: impl Matcher) {
+        self.unless.push(Arc::new(matcher));
+    }
+
+    #[inline]
+    pub(super) fn hold(&self, parts: &Parts) -> bool {
+        let is_meant = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) != Likeness::Differs;
+        let is_free = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) == Likeness::Matches;
+        self.when.iter().all(is_meant) && !self.unless.iter().any(is_free)
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        let mut matchers = self.when.iter().chain(&self.unless);
+        matchers.try_for_each(|matcher| matcher.validate())
+    }
+}
+
+// === Costs ===
+
+/// What requests cost.
+#[derive(Clone, Default)]
+pub(super) struct Costs {
+    by: Option<Costing>,
+    when: Vec<(Arc<dyn Matcher>, u64)>,
+}
+
+/// Says what a request costs, by its head.
+type Costing = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
+
+impl Costs {
+    pub(super) fn by(&mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) {
+        self.by = Some(Arc::new(cost));
+    }
+
+    pub(super) fn when(&mut self, matcher: impl Matcher, units: u64) {
+        self.when.push((Arc::new(matcher), units));
+    }
+
+    /// What a request costs, if it is not what the policy says. In doubt it is the most.
+    #[inline]
+    pub(super) fn of(&self, parts: &Parts, policy: u64) -> Option<u64> {
+        let mut doubtful = None;
+        for (matcher, units) in &self.when {
+            match matcher.compare(parts) {
+                Likeness::Differs => {}
+                Likeness::Resembles => doubtful = doubtful.max(Some(*units)),
+                Likeness::Matches => return doubtful.max(Some(*units)),
+            }
+        }
+        let usual = self.by.as_ref().map(|by| by(parts));
+        match doubtful {
+            Some(doubtful) => Some(doubtful.max(usual.unwrap_or(policy))),
+            None => usual,
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        let mut matchers = self.when.iter();
+        matchers.try_for_each(|(matcher, _)| matcher.validate())
+    }
+}

@@ -1,0 +1,45 @@
+//! What is decided before any rule is asked: who is refused, and who is not limited.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use crate::{
+    error::Error,
+    matching::{Likeness, Matcher},
+};
+
+use super::rejection::Rejection;
+
+/// The deny and skip lists of a layer, in this order. What is in doubt is denied, and not skipped.
+#[derive(Clone, Default)]
+pub(crate) struct Gate {
+    deny: Vec<Arc<dyn Matcher>>,
+    skip: Vec<Arc<dyn Matcher>>,
+}
+
+impl Gate {
+    pub(crate) fn deny(&mut self, matcher: impl Matcher) {
+        self.deny.push(Arc::new(matcher));
+    }
+
+    pub(crate) fn skip(&mut self, matcher: impl Matcher) {
+        self.skip.push(Arc::new(matcher));
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let mut matchers = self.deny.iter().chain(&self.skip);
+        matchers.try_for_each(|matcher| matcher.validate())
+    }
+
+    /// Whether a request is to be limited.
+    #[inline]
+    pub(super) fn limits(&self, parts: &Parts) -> Result<bool, Rejection> {
+        let is_refused = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) != Likeness::Differs;
+        let is_free = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) == Likeness::Matches;
+        if self.deny.iter().any(is_refused) {
+            return Err(Rejection::forbidden(None));
+        }
+        Ok(!self.skip.iter().any(is_free))
+    }
+}
