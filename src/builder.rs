@@ -14,7 +14,7 @@ use crate::{
     limiter::RateLimiter,
     memory::MemoryStoreBuilder,
     middleware::{
-        self, MakeRejection, Rule,
+        Denial, Headers, MakeRejection, Plan, Rule,
         layer::{RateLimitLayer, Shared},
     },
     policy::Policy,
@@ -122,7 +122,7 @@ pub struct RateLimitLayerBuilder {
     settings: Box<RateLimiterBuilder>,
     has_settings: bool,
     rejection: Arc<dyn MakeRejection>,
-    writes_headers: bool,
+    headers: Headers,
 }
 
 impl RateLimitLayerBuilder {
@@ -178,20 +178,20 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Sets what makes the answer to a request that may not go on: a closure `Fn(&Rejection) -> Response<T>`, with text
-    /// or bytes for `T`.
+    /// Sets what makes the answer to a request that may not go on: a ready-made [`Denial`], or a closure
+    /// `Fn(&Rejection) -> Response<T>`, with text or bytes for `T`.
     ///
-    /// Default: JSON, `{"error", "message", "retry_after"}`, with the rejection's status.
+    /// Default: [`Denial::json`], with the rejection's status.
     pub fn on_rejection(mut self, make: impl MakeRejection) -> Self {
         self.rejection = Arc::new(make);
         self
     }
 
-    /// Sets whether answers carry `X-RateLimit-*` and `Retry-After`.
+    /// Sets which headers answers carry.
     ///
-    /// Default: yes.
-    pub fn headers(mut self, write: bool) -> Self {
-        self.writes_headers = write;
+    /// Default: [`Headers::legacy`], which is `X-RateLimit-*` and `Retry-After`.
+    pub fn headers(mut self, choice: impl Into<Headers>) -> Self {
+        self.headers = choice.into();
         self
     }
 
@@ -231,11 +231,11 @@ impl RateLimitLayerBuilder {
                 .build()?,
         };
         Ok(RateLimitLayer::with(Shared {
+            headers: Plan::new(self.headers, self.rules.iter().map(Rule::policy))?,
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             rules: self.rules.into(),
             limiter,
             rejection: self.rejection,
-            writes_headers: self.writes_headers,
             warned: AtomicBool::new(false),
         }))
     }
@@ -254,8 +254,8 @@ impl Default for RateLimitLayerBuilder {
             limiter: None,
             settings: Box::default(),
             has_settings: false,
-            rejection: Arc::new(middleware::json),
-            writes_headers: true,
+            rejection: Arc::new(Denial::json()),
+            headers: Headers::default(),
         }
     }
 }
@@ -264,7 +264,7 @@ impl fmt::Debug for RateLimitLayerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayerBuilder")
             .field("rules", &self.rules)
-            .field("writes_headers", &self.writes_headers)
+            .field("headers", &self.headers)
             .finish_non_exhaustive()
     }
 }

@@ -157,7 +157,7 @@ where
                     if let Some(tab) = &mut tab {
                         tab.answered(&response);
                     }
-                    if let Some(fields) = fields {
+                    if let Some(fields) = fields.take() {
                         fields.write(response.headers_mut());
                     }
                     let body = |body| ResponseBody::inner(body, tab);
@@ -199,7 +199,7 @@ where
         Ok(admitted) if admitted.delay.is_some() => State::waiting(ready, request, admitted),
         Ok(admitted) => called(ready, request, admitted),
         Err(rejection) => State::Rejected {
-            response: Some(shared.reject(rejection)),
+            response: Some(shared.reject(rejection, &request.into_parts().0)),
         },
     }
 }

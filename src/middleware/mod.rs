@@ -52,6 +52,7 @@
 //! ```
 
 mod body;
+mod denial;
 mod future;
 mod headers;
 pub(crate) mod layer;
@@ -60,11 +61,13 @@ mod rule;
 mod service;
 mod settling;
 
-pub(crate) use self::rejection::json;
+pub(crate) use self::headers::Plan;
 
 pub use self::body::ResponseBody;
+pub use self::denial::{Denial, MakeRejection};
 pub use self::future::ResponseFuture;
-pub use self::rejection::{MakeRejection, Reason, Rejection};
+pub use self::headers::{Discord, Headers, Legacy, Reset, Scope};
+pub use self::rejection::{Reason, Rejection};
 pub use self::rule::{MissingKey, Rule};
 pub use self::service::RateLimit;
 pub use self::settling::{ActualCost, Finished};
