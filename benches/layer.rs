@@ -19,6 +19,7 @@ use http::{Request, Response};
 use tollgate::{
     Policy, Quota, RateLimitLayer,
     extract::{Global, PeerIp},
+    middleware::Headers,
 };
 use tower::{Layer, Service, service_fn};
 
@@ -38,7 +39,9 @@ fn layer(criterion: &mut Criterion) {
     let cases = [
         (
             "allowed, no headers",
-            RateLimitLayer::builder().policy(plenty()).headers(false),
+            RateLimitLayer::builder()
+                .policy(plenty())
+                .headers(Headers::none()),
         ),
         (
             "allowed, headers",

@@ -13,7 +13,7 @@ use crate::{
     matching::Matcher,
     memory::MemoryStoreBuilder,
     middleware::{
-        self, MakeRejection, Rule,
+        Denial, Headers, MakeRejection, Plan, Rule,
         gate::Gate,
         layer::{RateLimitLayer, Shared},
     },
@@ -124,7 +124,7 @@ pub struct RateLimitLayerBuilder {
     settings: Box<RateLimiterBuilder>,
     has_settings: bool,
     rejection: Arc<dyn MakeRejection>,
-    writes_headers: bool,
+    headers: Headers,
 }
 
 impl RateLimitLayerBuilder {
@@ -206,20 +206,20 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Sets what makes the answer to a request that may not go on: a closure `Fn(&Rejection) -> Response<T>`, with text
-    /// or bytes for `T`.
+    /// Sets what makes the answer to a request that may not go on: a ready-made [`Denial`], or a closure
+    /// `Fn(&Rejection) -> Response<T>`, with text or bytes for `T`.
     ///
-    /// Default: JSON, `{"error", "message", "retry_after"}`, with the rejection's status.
+    /// Default: [`Denial::json`], with the rejection's status.
     pub fn on_rejection(mut self, make: impl MakeRejection) -> Self {
         self.rejection = Arc::new(make);
         self
     }
 
-    /// Sets whether answers carry `X-RateLimit-*` and `Retry-After`.
+    /// Sets which headers answers carry.
     ///
-    /// Default: yes.
-    pub fn headers(mut self, write: bool) -> Self {
-        self.writes_headers = write;
+    /// Default: [`Headers::legacy`], which is `X-RateLimit-*` and `Retry-After`.
+    pub fn headers(mut self, choice: impl Into<Headers>) -> Self {
+        self.headers = choice.into();
         self
     }
 
@@ -270,11 +270,11 @@ impl RateLimitLayerBuilder {
             gate: self.gate,
             finds: self.rules.iter().any(Rule::finds),
             lookup_timeout: self.lookup_timeout,
+            headers: Plan::new(self.headers, self.rules.iter().map(Rule::policy))?,
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             rules: self.rules.into(),
             limiter,
             rejection: self.rejection,
-            writes_headers: self.writes_headers,
             warned: AtomicBool::new(false),
         }))
     }
@@ -295,8 +295,8 @@ impl Default for RateLimitLayerBuilder {
             limiter: None,
             settings: Box::default(),
             has_settings: false,
-            rejection: Arc::new(middleware::json),
-            writes_headers: true,
+            rejection: Arc::new(Denial::json()),
+            headers: Headers::default(),
         }
     }
 }
@@ -305,7 +305,7 @@ impl fmt::Debug for RateLimitLayerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayerBuilder")
             .field("rules", &self.rules)
-            .field("writes_headers", &self.writes_headers)
+            .field("headers", &self.headers)
             .finish_non_exhaustive()
     }
 }

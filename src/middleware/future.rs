@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use pin_project::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower::Service;
@@ -190,7 +190,7 @@ where
                     if let Some(tab) = &mut tab {
                         tab.answered(&response);
                     }
-                    if let Some(fields) = fields {
+                    if let Some(fields) = fields.take() {
                         fields.write(response.headers_mut());
                     }
                     let body = |body| ResponseBody::inner(body, tab);
@@ -218,9 +218,9 @@ impl<S, A, B, F> State<S, A, B, F> {
         }
     }
 
-    fn rejected(rejection: Rejection, shared: &Shared) -> Self {
+    fn rejected(rejection: Rejection, shared: &Shared, request: &Parts) -> Self {
         Self::Rejected {
-            response: Some(shared.reject(rejection)),
+            response: Some(shared.reject(rejection, request)),
         }
     }
 
@@ -256,7 +256,7 @@ where
         },
         Ok(Step::Find(stage)) => State::finding(stage, ready, request, shared),
         Ok(Step::Pass) => called(ready, request, Admitted::default()),
-        Err(rejection) => State::rejected(rejection, shared),
+        Err(rejection) => State::rejected(rejection, shared, &request.into_parts().0),
     }
 }
 
@@ -273,7 +273,7 @@ where
     match shared.admit(decided, charged, &mut request) {
         Ok(admitted) if admitted.delay.is_some() => State::waiting(ready, request, admitted),
         Ok(admitted) => called(ready, request, admitted),
-        Err(rejection) => State::rejected(rejection, shared),
+        Err(rejection) => State::rejected(rejection, shared, &request.into_parts().0),
     }
 }
 

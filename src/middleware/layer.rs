@@ -27,10 +27,11 @@ use crate::{
 
 use super::{
     body::ResponseBody,
+    denial::MakeRejection,
     finding::{Finding, Findings, Stage},
     gate::Gate,
-    headers::Fields,
-    rejection::{MakeRejection, Rejection},
+    headers::{Fields, Plan},
+    rejection::Rejection,
     rule::Rule,
     service::RateLimit,
     settling::{Finished, Tab},
@@ -94,7 +95,7 @@ pub(crate) struct Shared {
     pub(crate) rules: Box<[Rule]>,
     pub(crate) limiter: RateLimiter,
     pub(crate) rejection: Arc<dyn MakeRejection>,
-    pub(crate) writes_headers: bool,
+    pub(crate) headers: Plan,
     /// Whether charges must be remembered until the request has ended.
     pub(crate) keeps_charges: bool,
     /// Whether keys or tiers must be found before a request can be charged.
@@ -201,7 +202,7 @@ impl Shared {
     ) -> Result<Admitted, Rejection> {
         match decided {
             Ok(decision) if decision.is_allowed() => {
-                let fields = Some(self.fields(&decision));
+                let fields = Some(self.headers.fields(&decision));
                 let (mut tab, mut delay) = (None, None);
                 if let Some(charged) = charged {
                     tab = self.tab(&charged, &decision);
@@ -212,15 +213,6 @@ impl Shared {
             }
             Ok(decision) => Err(Rejection::denied(decision)),
             Err(error) => Err(self.undecided(error)),
-        }
-    }
-
-    #[inline]
-    fn fields(&self, decision: &Decision) -> Fields {
-        if self.writes_headers {
-            Fields::of(decision)
-        } else {
-            Fields::default()
         }
     }
 
@@ -259,10 +251,15 @@ impl Shared {
 
     /// The answer to a request that may not go on.
     #[cold]
-    pub(super) fn reject<B>(&self, rejection: Rejection) -> Response<ResponseBody<B>> {
-        let mut response = self.rejection.make(&rejection).map(ResponseBody::rejection);
+    pub(super) fn reject<B>(
+        &self,
+        rejection: Rejection,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let response = self.rejection.make(&rejection, request);
+        let mut response = response.map(ResponseBody::rejection);
         if let Some(decision) = rejection.decision() {
-            self.fields(decision).write(response.headers_mut());
+            self.headers.fields(decision).write(response.headers_mut());
         }
         response.extensions_mut().insert(rejection);
         response

@@ -62,6 +62,7 @@
 
 mod body;
 mod conditions;
+mod denial;
 mod finding;
 mod future;
 pub(crate) mod gate;
@@ -72,11 +73,13 @@ mod rule;
 mod service;
 mod settling;
 
-pub(crate) use self::rejection::json;
+pub(crate) use self::headers::Plan;
 
 pub use self::body::ResponseBody;
+pub use self::denial::{Denial, MakeRejection};
 pub use self::future::ResponseFuture;
-pub use self::rejection::{MakeRejection, Reason, Rejection};
+pub use self::headers::{Discord, Headers, Legacy, Reset, Scope};
+pub use self::rejection::{Reason, Rejection};
 pub use self::rule::{MissingKey, Rule};
 pub use self::service::RateLimit;
 pub use self::settling::{ActualCost, Finished};

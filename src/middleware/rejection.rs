@@ -1,14 +1,11 @@
-//! The answer to a request that may not go on.
+//! Why a request may not go on.
 
-use std::fmt;
-
-use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE};
+use http::StatusCode;
 
 use crate::{
     decision::Decision,
     error::Error,
-    state::{Outcome, PolicyName},
+    state::{Outcome, PolicyName, PolicyState},
 };
 
 use super::headers::whole_seconds;
@@ -122,6 +119,14 @@ impl Rejection {
         self.repr.error.as_ref()
     }
 
+    /// The policies whose limit the request is over, in the layer's order.
+    pub fn violated(&self) -> impl Iterator<Item = &PolicyState> {
+        let states = self.decision().map_or(&[][..], Decision::states);
+        states
+            .iter()
+            .filter(|state| state.outcome() == Outcome::Deny)
+    }
+
     /// Whole seconds to wait, rounded up and at least 1, when it is known.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
@@ -162,65 +167,5 @@ impl Rejection {
             Reason::MissingKey { .. } => "key_missing",
             Reason::Unavailable => "unavailable",
         }
-    }
-}
-
-// === MakeRejection ===
-
-/// Makes the answer to a request that may not go on.
-///
-/// Implemented for closures `Fn(&Rejection) -> Response<T>` where `T` is text or bytes. The rate limit headers and
-/// `Retry-After` are added afterwards, unless the answer has them.
-pub trait MakeRejection: Send + Sync + 'static {
-    /// The answer.
-    fn make(&self, rejection: &Rejection) -> Response<Bytes>;
-}
-
-impl<F, T> MakeRejection for F
-where
-    F: Fn(&Rejection) -> Response<T> + Send + Sync + 'static,
-    T: Into<Bytes>,
-{
-    fn make(&self, rejection: &Rejection) -> Response<Bytes> {
-        self(rejection).map(Into::into)
-    }
-}
-
-/// `{"error", "message", "retry_after"}`; `retry_after` is whole seconds, or null when waiting does not help or nobody
-/// knows.
-pub(crate) fn json(rejection: &Rejection) -> Response<String> {
-    let mut response = Response::new(format!(
-        r#"{{"error":"{}","message":"{}","retry_after":{}}}"#,
-        rejection.code(),
-        Escaped(&rejection.message()),
-        Nullable(rejection.retry_after_secs()),
-    ));
-    *response.status_mut() = rejection.status();
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response
-}
-
-struct Nullable(Option<u64>);
-
-impl fmt::Display for Nullable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(number) => number.fmt(f),
-            None => f.write_str("null"),
-        }
-    }
-}
-
-/// Text inside a JSON string (RFC 8259, section 7); an extractor's label may hold anything.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|character| match character {
-            '"' | '\\' => write!(f, "\\{character}"),
-            control if u32::from(control) < 0x20 => write!(f, "\\u{:04x}", u32::from(control)),
-            plain => write!(f, "{plain}"),
-        })
     }
 }

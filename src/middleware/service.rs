@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use tower::Service;
 
 use crate::{decision::Decision, error::Error};
@@ -50,7 +50,7 @@ where
         let (parts, body) = request.into_parts();
         let step = match self.shared.begin(&parts) {
             Ok(step) => step,
-            Err(rejection) => return self.reject(rejection),
+            Err(rejection) => return self.reject(rejection, &parts),
         };
         let request = Request::from_parts(parts, body);
         let Asking { answer, charged } = match step {
@@ -92,18 +92,18 @@ impl<S: Clone> RateLimit<S> {
                 let tab = start(admitted.tab, &mut request);
                 ResponseFuture::calling(self.inner.call(request), admitted.fields, tab)
             }
-            Err(rejection) => self.reject(rejection),
+            Err(rejection) => self.reject(rejection, &request.into_parts().0),
         }
     }
 
     #[cold]
-    fn reject<A, B>(&mut self, rejection: Rejection) -> ResponseFuture<S, A, B>
+    fn reject<A, B>(&mut self, rejection: Rejection, request: &Parts) -> ResponseFuture<S, A, B>
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
         // What the ready service had reserved (a permit, a place in a buffer) goes back with it.
         drop(self.take_ready());
-        ResponseFuture::rejected(self.shared.reject(rejection))
+        ResponseFuture::rejected(self.shared.reject(rejection, request))
     }
 
     /// The inner service that was polled ready; its clone, which was not, stays behind.

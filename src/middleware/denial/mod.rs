@@ -1,0 +1,15 @@
+//! The answer to a request that may not go on.
+//!
+//! A [`Denial`] is ready-made; [`MakeRejection`] is for answers of one's own.
+
+mod accept;
+mod form;
+#[cfg(feature = "grpc")]
+mod grpc;
+mod json;
+mod make;
+#[cfg(feature = "grpc")]
+mod protobuf;
+
+pub use self::form::Denial;
+pub use self::make::MakeRejection;

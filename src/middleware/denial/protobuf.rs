@@ -1,0 +1,88 @@
+//! The messages of google.rpc that a denial carries, written by hand: four messages are no reason for a code generator.
+//!
+//! As in googleapis' `status.proto`, `error_details.proto`, and protobuf's `any.proto` and `duration.proto`.
+
+use std::time::Duration;
+
+/// A message in the making. Fields are to be written in the order of their numbers; those of value 0 are left out.
+#[derive(Debug, Default)]
+pub(super) struct Message {
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    /// `google.rpc.Status`.
+    pub(super) fn status(code: u8, message: &str, details: &[Self]) -> Self {
+        let status = Self::default().number(1, u64::from(code)).text(2, message);
+        details
+            .iter()
+            .fold(status, |status, detail| status.part(3, &detail.bytes))
+    }
+
+    /// `google.rpc.RetryInfo` as a detail.
+    pub(super) fn retry_info(wait: Duration) -> Self {
+        let wait = Self::default()
+            .number(1, wait.as_secs())
+            .number(2, u64::from(wait.subsec_nanos()));
+        Self::default().part(1, &wait.bytes).detail("RetryInfo")
+    }
+
+    /// `google.rpc.QuotaFailure` as a detail, with a subject and a description for each violation.
+    pub(super) fn quota_failure<'a>(violations: impl Iterator<Item = (&'a str, String)>) -> Self {
+        let failure = violations.fold(Self::default(), |failure, (subject, description)| {
+            let violation = Self::default().text(1, subject).text(2, &description);
+            failure.part(1, &violation.bytes)
+        });
+        failure.detail("QuotaFailure")
+    }
+
+    /// In base64 without padding, as the header of a binary value has it.
+    pub(super) fn base64(&self) -> String {
+        let mut text = String::with_capacity(self.bytes.len().div_ceil(3) * 4);
+        for chunk in self.bytes.chunks(3) {
+            let byte = |place: usize| u32::from(chunk.get(place).copied().unwrap_or_default());
+            let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+            let digits = (0..=chunk.len()).map(|place| bits >> (18 - 6 * place) & 0x3F);
+            text.extend(digits.map(|digit| char::from(ALPHABET[digit as usize])));
+        }
+        text
+    }
+
+    /// `google.protobuf.Any` around a message of google.rpc.
+    fn detail(self, name: &str) -> Self {
+        let kind = format!("type.googleapis.com/google.rpc.{name}");
+        Self::default().text(1, &kind).part(2, &self.bytes)
+    }
+
+    fn number(mut self, field: u8, number: u64) -> Self {
+        if number > 0 {
+            self.bytes.push(field << 3);
+            self.varint(number);
+        }
+        self
+    }
+
+    fn text(self, field: u8, text: &str) -> Self {
+        match text.is_empty() {
+            true => self,
+            false => self.part(field, text.as_bytes()),
+        }
+    }
+
+    fn part(mut self, field: u8, part: &[u8]) -> Self {
+        self.bytes.push(field << 3 | 2);
+        self.varint(part.len() as u64);
+        self.bytes.extend_from_slice(part);
+        self
+    }
+
+    fn varint(&mut self, mut number: u64) {
+        while number > 0x7F {
+            self.bytes.push(number.to_le_bytes()[0] | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number.to_le_bytes()[0]);
+    }
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

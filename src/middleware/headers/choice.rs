@@ -1,0 +1,250 @@
+//! Which headers answers carry.
+
+use http::HeaderName;
+
+/// The rate limit headers of a layer's answers: one family, several, or none.
+///
+/// All are written on success and on denial, and one that the inner service set itself stays. What was not counted is not
+/// spoken of: while nobody can count, no number is made up. Counts of this process alone, in an outage, are told as they
+/// are: this process holds the client to them. Spans run from the decision, and not from the end of the handler.
+///
+/// `Retry-After` is whole seconds, rounded up, and at least 1. It comes with every denial that waiting cures, whichever
+/// family is chosen, and with none.
+///
+/// # Examples
+///
+/// ```
+/// use http::HeaderName;
+/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, middleware::{Headers, Reset}};
+///
+/// let layer = RateLimitLayer::builder()
+///     .policy(Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp))
+///     .headers(Headers::draft11().and(Headers::legacy().reset(Reset::DeltaSeconds)))
+///     .build()?;
+///
+/// // as X says it
+/// let named = Headers::legacy().names(
+///     HeaderName::from_static("x-rate-limit-limit"),
+///     HeaderName::from_static("x-rate-limit-remaining"),
+///     HeaderName::from_static("x-rate-limit-reset"),
+/// );
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Headers {
+    pub(super) families: Vec<Family>,
+    pub(super) tells_wait: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Family {
+    Discord(Discord),
+    Draft06,
+    Draft11,
+    Legacy(Legacy),
+}
+
+impl Headers {
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` of the narrowest policy. This is the default.
+    pub fn legacy() -> Legacy {
+        Legacy::default()
+    }
+
+    /// `RateLimit-Policy` and `RateLimit` by draft-ietf-httpapi-ratelimit-headers-11.
+    ///
+    /// ```text
+    /// RateLimit-Policy: "burst";q=20;w=12, "day";q=1000;w=86400
+    /// RateLimit: "burst";r=19;t=12, "day";r=400;t=34560
+    /// ```
+    ///
+    /// `q` units come back in `w` seconds, the whole seconds in which all that can be taken at once comes back; a limit on
+    /// what is in flight has no window, and the unit `concurrent-requests`. `r` units can be had now, and are to be spread
+    /// over the next `t` seconds: for a bucket that is its rate; when nothing is left, `t` is when there will be some; for
+    /// windows it is when all is back. On a denial by the policy, `t` is the wait.
+    ///
+    /// All policies asked are listed, the narrowest first. On a denial a `t` behind `Retry-After` is left out, since that
+    /// goes before it. Numbers end at 15 digits. There is no partition key: it would tell whom you count.
+    ///
+    /// A draft: what it says may change with a later one, which will then be another function.
+    pub fn draft11() -> Self {
+        Self::of(Family::Draft11)
+    }
+
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset` (in so many seconds) of the narrowest policy, and `RateLimit-Policy`
+    /// with all of them, by draft-ietf-httpapi-ratelimit-headers-06.
+    ///
+    /// ```text
+    /// RateLimit-Policy: 20;w=12, 1000;w=86400
+    /// ```
+    ///
+    /// Policies without a window are not in `RateLimit-Policy`, where it is required.
+    pub fn draft06() -> Self {
+        Self::of(Family::Draft06)
+    }
+
+    /// Discord's: `X-RateLimit-Limit`, `-Remaining`, `-Reset`, `-Reset-After` and `-Bucket` of the narrowest policy, and
+    /// `-Scope` and `-Global` on 429.
+    pub fn discord() -> Discord {
+        Discord::default()
+    }
+
+    /// None but `Retry-After`.
+    pub fn none() -> Self {
+        Self {
+            families: Vec::new(),
+            tells_wait: true,
+        }
+    }
+
+    /// These and those. Where two write one header, the first does.
+    pub fn and(mut self, others: impl Into<Self>) -> Self {
+        let others = others.into();
+        self.families.extend(others.families);
+        self.tells_wait &= others.tells_wait;
+        self
+    }
+
+    /// Sets whether denials carry `Retry-After`.
+    ///
+    /// Default: yes.
+    pub fn retry_after(mut self, tell: bool) -> Self {
+        self.tells_wait = tell;
+        self
+    }
+
+    fn of(family: Family) -> Self {
+        Self {
+            families: vec![family],
+            tells_wait: true,
+        }
+    }
+}
+
+impl Default for Headers {
+    fn default() -> Self {
+        Legacy::default().into()
+    }
+}
+
+impl From<Legacy> for Headers {
+    fn from(family: Legacy) -> Self {
+        Self::of(Family::Legacy(family))
+    }
+}
+
+impl From<Discord> for Headers {
+    fn from(family: Discord) -> Self {
+        Self::of(Family::Discord(family))
+    }
+}
+
+// === Legacy ===
+
+/// Limit, remaining and reset of the narrowest policy, each in a header. Made by [`Headers::legacy`].
+///
+/// The limit is what can be taken at once, so for a bucket its burst. The reset is when all of it is back.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Legacy {
+    pub(super) limit: HeaderName,
+    pub(super) remaining: HeaderName,
+    pub(super) reset: HeaderName,
+    pub(super) unit: Reset,
+}
+
+impl Legacy {
+    /// Sets how the reset is told.
+    ///
+    /// Default: [`Reset::EpochSeconds`].
+    pub fn reset(mut self, unit: Reset) -> Self {
+        self.unit = unit;
+        self
+    }
+
+    /// Sets the names of the three headers.
+    ///
+    /// Default: `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
+    pub fn names(mut self, limit: HeaderName, remaining: HeaderName, reset: HeaderName) -> Self {
+        (self.limit, self.remaining, self.reset) = (limit, remaining, reset);
+        self
+    }
+
+    /// These and those. Where two write one header, the first does.
+    pub fn and(self, others: impl Into<Headers>) -> Headers {
+        Headers::from(self).and(others)
+    }
+}
+
+impl Default for Legacy {
+    fn default() -> Self {
+        Self {
+            limit: LIMIT,
+            remaining: REMAINING,
+            reset: RESET,
+            unit: Reset::default(),
+        }
+    }
+}
+
+/// How the time is told at which all is back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reset {
+    /// In so many seconds, rounded up: as Envoy says it. Needs no clock that agrees with the server's.
+    DeltaSeconds,
+    /// Milliseconds since the Unix epoch, rounded up.
+    EpochMillis,
+    /// Seconds since the Unix epoch, rounded up: as GitHub says it.
+    #[default]
+    EpochSeconds,
+}
+
+// === Discord ===
+
+/// The headers of Discord's API. Made by [`Headers::discord`].
+///
+/// The bucket is the policy's name. Times have three decimals, rounded up.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Discord {
+    pub(super) scopes: Vec<(String, Scope)>,
+}
+
+impl Discord {
+    /// Sets whom a policy of the layer limits, which a 429 then tells.
+    ///
+    /// Default: [`Scope::User`].
+    pub fn scope(mut self, policy: impl Into<String>, scope: Scope) -> Self {
+        self.scopes.push((policy.into(), scope));
+        self
+    }
+
+    /// These and those. Where two write one header, the first does.
+    pub fn and(self, others: impl Into<Headers>) -> Headers {
+        Headers::from(self).and(others)
+    }
+
+    pub(super) fn scope_of(&self, policy: &str) -> Scope {
+        let mut scopes = self.scopes.iter();
+        let found = scopes.find(|(name, _)| name == policy);
+        found.map_or(Scope::User, |(_, scope)| *scope)
+    }
+}
+
+/// Whom a limit is for, in Discord's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scope {
+    /// All requests of the caller, whatever they are for; `X-RateLimit-Global` is true then.
+    Global,
+    /// A resource, whoever asks for it.
+    Shared,
+    /// The caller.
+    #[default]
+    User,
+}
+
+pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");

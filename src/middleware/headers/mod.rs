@@ -1,0 +1,14 @@
+//! The only place that knows the names of rate limit headers: which ones answers carry, and what they say.
+//!
+//! [`Headers`] says which; a plan made of it and of a layer's policies says what, once per decision.
+
+mod choice;
+mod fields;
+mod plan;
+mod terms;
+mod text;
+
+pub(crate) use self::plan::Plan;
+
+pub use self::choice::{Discord, Headers, Legacy, Reset, Scope};
+pub(super) use self::fields::{Fields, whole_seconds};

@@ -1,0 +1,145 @@
+//! What a policy's quota is in the drafts' words.
+
+use std::time::Duration;
+
+use crate::{
+    algorithm::Counter,
+    clock::Timestamp,
+    name::PolicyName,
+    policy::Policy,
+    state::{PolicyState, Retry, Usage},
+};
+
+use super::{fields::whole_seconds, text::Text};
+
+/// A policy as `RateLimit-Policy` tells of it, and the span that its remaining units are for.
+#[derive(Debug)]
+pub(super) struct Terms {
+    name: PolicyName,
+    counter: Counter,
+    window: Option<Window>,
+}
+
+impl Terms {
+    pub(super) fn of(policy: &Policy) -> Self {
+        Self {
+            name: *policy.name(),
+            counter: *policy.counter(),
+            window: Window::of(policy),
+        }
+    }
+
+    /// Whether a state was made under these terms: the limit may be one that was chosen for the request.
+    pub(super) fn fit(&self, state: &PolicyState) -> bool {
+        let is_of = |usage: Usage| usage.limit == self.counter.limit();
+        *state.policy() == self.name && state.usage().is_none_or(is_of)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// Writes the policy as a member of `RateLimit-Policy`; one without a window has no place in draft 6.
+    pub(super) fn write(&self, draft: Draft, text: Text) -> Text {
+        let quota = |text: Text| match draft {
+            Draft::Eleven => named(text.next(), &self.name).text(";q="),
+            Draft::Six => text.next(),
+        };
+        match (self.window, &self.counter) {
+            (Some(window), _) => {
+                let text = quota(text).integer(window.units);
+                text.text(";w=").integer(window.seconds)
+            }
+            (None, _) if draft == Draft::Six => text,
+            (None, Counter::Slots(slots)) => {
+                let text = quota(text).integer(slots.limit());
+                text.text(";qu=\"concurrent-requests\"")
+            }
+            (None, counter) => quota(text).integer(counter.limit()),
+        }
+    }
+
+    /// In so many seconds no more than what remains is to be used; `None` where time gives nothing back.
+    pub(super) fn effective_window(
+        &self,
+        state: &PolicyState,
+        usage: Usage,
+        now: Timestamp,
+    ) -> Option<u64> {
+        if let Counter::Slots(_) = self.counter {
+            return None;
+        }
+        if let Retry::At(at) = state.retry() {
+            return Some(whole_seconds(at.since(now)));
+        }
+        let span = match &self.counter {
+            Counter::Bucket(bucket) if usage.remaining == 0 => {
+                let next = usage.reset_at + Duration::from_micros(bucket.micros_up(1));
+                (next - Duration::from_micros(bucket.span())).since(now)
+            }
+            Counter::Bucket(bucket) => Duration::from_micros(bucket.micros_up(usage.remaining)),
+            _ => usage.reset_at.since(now),
+        };
+        match self.window {
+            // Nothing is out yet, so the next window is a whole one.
+            Some(window) if span.is_zero() => Some(window.seconds),
+            _ => Some(whole_seconds(span)),
+        }
+    }
+}
+
+// === Draft ===
+
+/// A form of `RateLimit-Policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Draft {
+    /// `"name";q=100;w=60`
+    Eleven,
+    /// `100;w=60`
+    Six,
+}
+
+/// Writes a policy whose limit is not that of its terms: what is known of it is the limit.
+pub(super) fn write_unknown(state: &PolicyState, draft: Draft, text: Text) -> Text {
+    match (draft, state.usage()) {
+        (Draft::Eleven, Some(usage)) => {
+            let text = named(text.next(), state.policy()).text(";q=");
+            text.integer(usage.limit)
+        }
+        _ => text,
+    }
+}
+
+/// A String of structured fields: no character of a policy's name needs an escape.
+pub(super) fn named(text: Text, policy: &PolicyName) -> Text {
+    text.text("\"").text(policy.as_str()).text("\"")
+}
+
+// === Window ===
+
+/// So many units in so many seconds.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    units: u64,
+    seconds: u64,
+}
+
+impl Window {
+    /// The whole seconds in which all that can be taken at once comes back, and what comes in them: the sustained rate
+    /// exactly where the seconds come out even, and less than a unit below it where not.
+    fn of(policy: &Policy) -> Option<Self> {
+        let (limit, quota) = (policy.counter().limit(), policy.quota());
+        let (count, nanos) = (u128::from(quota.count()), quota.period().as_nanos());
+        if nanos == 0 || count == 0 {
+            return None;
+        }
+        let seconds = (u128::from(limit) * nanos).div_ceil(count * SECOND).max(1);
+        let units = (seconds * count * SECOND / nanos).max(u128::from(limit));
+        Some(Self {
+            units: u64::try_from(units).unwrap_or(u64::MAX),
+            seconds: u64::try_from(seconds).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+const SECOND: u128 = 1_000_000_000;
