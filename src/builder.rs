@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::{
     clock::Clock,
+    diagnosis::{Code, Ledger, Muted},
     error::{Error, ErrorKind},
     limiter::RateLimiter,
     memory::MemoryStoreBuilder,
@@ -123,6 +124,7 @@ pub struct RateLimitLayerBuilder {
     has_settings: bool,
     rejection: Arc<dyn MakeRejection>,
     writes_headers: bool,
+    muted: Muted,
 }
 
 impl RateLimitLayerBuilder {
@@ -195,6 +197,14 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Does not report this code: what it stands for is meant.
+    ///
+    /// Default: every code is reported, each once per policy.
+    pub fn mute(mut self, code: Code) -> Self {
+        self.muted = self.muted.with(code);
+        self
+    }
+
     /// Makes the layer.
     ///
     /// # Errors
@@ -237,6 +247,7 @@ impl RateLimitLayerBuilder {
             rejection: self.rejection,
             writes_headers: self.writes_headers,
             warned: AtomicBool::new(false),
+            ledger: Ledger::new(self.muted),
         }))
     }
 
@@ -256,6 +267,7 @@ impl Default for RateLimitLayerBuilder {
             has_settings: false,
             rejection: Arc::new(middleware::json),
             writes_headers: true,
+            muted: Muted::default(),
         }
     }
 }

@@ -36,11 +36,13 @@
 //! | Redis: waiting, accuracy, failover | `remote` |
 //! | outages | `resilience` |
 //! | a store of your own | [`store`] |
+//! | warnings and their codes | [`diagnosis`] |
 
 pub mod algorithm;
 pub mod builder;
 pub mod clock;
 mod decision;
+pub mod diagnosis;
 mod error;
 pub mod extract;
 mod holding;

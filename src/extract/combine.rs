@@ -2,7 +2,7 @@
 
 use http::{StatusCode, request::Parts};
 
-use crate::key::Key;
+use crate::{diagnosis::Code, key::Key};
 
 use super::extractor::KeyExtractor;
 
@@ -39,6 +39,15 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         self.first
             .missing_status()
             .max(self.second.missing_status())
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let first = self.first.diagnose(parts);
+        first.or_else(|| self.second.diagnose(parts))
+    }
+
+    fn tells_callers_apart(&self) -> bool {
+        self.first.tells_callers_apart() || self.second.tells_callers_apart()
     }
 }
 
@@ -81,5 +90,17 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
 
     fn missing_status(&self) -> StatusCode {
         self.second.missing_status()
+    }
+
+    /// Only what was looked at: the second is not, when the first has a key.
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        match self.first.extract(parts) {
+            Some(_) => self.first.diagnose(parts),
+            None => self.second.diagnose(parts),
+        }
+    }
+
+    fn tells_callers_apart(&self) -> bool {
+        self.first.tells_callers_apart() || self.second.tells_callers_apart()
     }
 }

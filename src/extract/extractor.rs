@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{StatusCode, request::Parts};
 
-use crate::key::Key;
+use crate::{diagnosis::Code, key::Key};
 
 use super::combine::{And, OrElse};
 
@@ -33,6 +33,22 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// set-up answer 500.
     fn missing_status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
+    }
+
+    /// What looks wrong about the set-up, judged by this request.
+    ///
+    /// Default: nothing. It is asked about the first 1,000 requests of each rule, and about the first whose key is
+    /// missing; each code is reported once.
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let _ = parts;
+        None
+    }
+
+    /// Whether different callers are meant to get different keys.
+    ///
+    /// Default: yes, and when many get one it is reported as [`Code::OneBucket`].
+    fn tells_callers_apart(&self) -> bool {
+        true
     }
 
     /// The key of both together; missing when either is.
@@ -81,6 +97,14 @@ macro_rules! delegate {
 
             fn missing_status(&self) -> StatusCode {
                 (**self).missing_status()
+            }
+
+            fn diagnose(&self, parts: &Parts) -> Option<Code> {
+                (**self).diagnose(parts)
+            }
+
+            fn tells_callers_apart(&self) -> bool {
+                (**self).tells_callers_apart()
             }
         })*
     };

@@ -15,6 +15,7 @@ use tower::Layer;
 
 use crate::{
     decision::Decision,
+    diagnosis::{Code, Ledger, Warning},
     error::Error,
     limiter::RateLimiter,
     policy::{Charge, OwnedCharge},
@@ -26,6 +27,7 @@ use crate::{
 use super::{
     body::ResponseBody,
     headers::Fields,
+    info::{self, Nested, Uncounted},
     rejection::{MakeRejection, Rejection},
     rule::Rule,
     service::RateLimit,
@@ -67,6 +69,16 @@ impl RateLimitLayer {
         &self.shared.limiter
     }
 
+    /// What looked wrong about the set-up so far, by this layer and its store. Each was logged when it was seen.
+    ///
+    /// See [`diagnosis`](crate::diagnosis) for the codes, and for what is looked at.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = self.shared.ledger.warnings();
+        warnings.extend(self.shared.limiter.warnings());
+        warnings
+    }
+
     pub(crate) fn with(shared: Shared) -> Self {
         Self {
             shared: Arc::new(shared),
@@ -94,6 +106,7 @@ pub(crate) struct Shared {
     pub(crate) keeps_charges: bool,
     /// Whether a decision that failed was reported.
     pub(crate) warned: AtomicBool,
+    pub(crate) ledger: Ledger,
 }
 
 /// A decision that was asked for, with its charges when they must be remembered.
@@ -121,7 +134,7 @@ impl Shared {
     pub(super) fn decide(&self, parts: &Parts) -> Result<Option<Asking>, Rejection> {
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for rule in &self.rules {
-            charges.extend(rule.charge(parts)?);
+            charges.extend(rule.charge(parts, &self.ledger)?);
         }
         if charges.is_empty() {
             return Ok(None);
@@ -149,11 +162,27 @@ impl Shared {
                     tab = self.tab(&charged, &decision);
                     delay = decision.delay();
                 }
-                request.extensions_mut().insert(decision);
+                if let Some(nested) = info::leave(request.extensions_mut(), decision) {
+                    self.note_nesting(&nested);
+                }
                 Ok(Admitted { fields, tab, delay })
             }
             Ok(decision) => Err(Rejection::denied(decision)),
             Err(error) => Err(self.undecided(error)),
+        }
+    }
+
+    /// Lets the handler know that there is a layer, though no rule counted the request.
+    pub(super) fn pass<A>(&self, request: &mut Request<A>) {
+        request.extensions_mut().insert(Uncounted);
+    }
+
+    #[cold]
+    fn note_nesting(&self, nested: &Nested<'_>) {
+        if let Some(state) = nested.shared_policy() {
+            let detail = "a layer around this one charged the same request under this name";
+            let warning = Warning::new(Code::ChargedTwice, detail);
+            self.ledger.report(warning.about(*state.policy()));
         }
     }
 

@@ -1,26 +1,21 @@
 //! Which key a policy counts by, on the HTTP side.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
 use crate::{
     algorithm::Counter,
+    diagnosis::Ledger,
     extract::KeyExtractor,
     key::Key,
     policy::{Charge, Policy},
-    telemetry,
 };
 
 use super::{
     rejection::Rejection,
     settling::{Finished, Pricing},
+    watch::Watch,
 };
 
 /// A policy with the extractor of its key.
@@ -31,7 +26,7 @@ pub struct Rule {
     missing: MissingKey,
     cost: Option<Costing>,
     pricing: Option<Pricing>,
-    warned: Arc<AtomicBool>,
+    watch: Watch,
 }
 
 /// Says what a request costs, by its head.
@@ -145,14 +140,22 @@ impl Rule {
 
     /// The charge for a request, or `None` when the rule does not count it.
     #[inline]
-    pub(super) fn charge(&self, parts: &Parts) -> Result<Option<Charge<'_>>, Rejection> {
+    pub(super) fn charge(
+        &self,
+        parts: &Parts,
+        ledger: &Ledger,
+    ) -> Result<Option<Charge<'_>>, Rejection> {
         let extractor = self
             .extractor
             .as_deref()
             .expect("a rule without a key does not pass build()");
         let charge = match extractor.extract(parts) {
-            Some(key) => Some(self.policy.charge(key)),
-            None => self.charge_unidentified(extractor)?,
+            Some(key) => {
+                let name = self.policy.name();
+                self.watch.look(name, extractor, (parts, &key), ledger);
+                Some(self.policy.charge(key))
+            }
+            None => self.charge_unidentified(extractor, parts, ledger)?,
         };
         Ok(match &self.cost {
             Some(cost) => charge.map(|charge| charge.cost(cost(parts))),
@@ -164,19 +167,20 @@ impl Rule {
     fn charge_unidentified(
         &self,
         extractor: &dyn KeyExtractor,
+        parts: &Parts,
+        ledger: &Ledger,
     ) -> Result<Option<Charge<'_>>, Rejection> {
         let name = self.policy.name();
-        let label = extractor.label();
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!(
-                "policy {name}: {label} is missing from a request; such requests are handled as {:?}",
-                self.missing
-            ));
-        }
+        let then = match self.missing {
+            MissingKey::Reject => "Reject",
+            MissingKey::Share => "Share",
+            MissingKey::Skip => "Skip",
+        };
+        self.watch.miss(name, extractor, (parts, then), ledger);
         match self.missing {
             MissingKey::Reject => Err(Rejection::missing_key(
                 *name,
-                label,
+                extractor.label(),
                 extractor.missing_status(),
             )),
             MissingKey::Share => Ok(Some(self.policy.charge(Key::UNIDENTIFIED))),
@@ -194,7 +198,7 @@ impl From<Policy> for Rule {
             missing: MissingKey::default(),
             cost: None,
             pricing: None,
-            warned: Arc::default(),
+            watch: Watch::default(),
         }
     }
 }

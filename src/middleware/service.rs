@@ -52,8 +52,9 @@ where
             Ok(asking) => asking,
             Err(rejection) => return self.reject(rejection),
         };
-        let request = Request::from_parts(parts, body);
+        let mut request = Request::from_parts(parts, body);
         let Some(Asking { answer, charged }) = asking else {
+            self.shared.pass(&mut request);
             return ResponseFuture::calling(self.inner.call(request), None, None);
         };
         match answer.now_or_later() {
