@@ -189,6 +189,15 @@ impl Policy {
         self.counts_denied && matches!(self.counter, Counter::Slots(_))
     }
 
+    /// Whether what it charged must be remembered until the request has ended.
+    pub(crate) fn must_end(&self) -> bool {
+        match &self.counter {
+            Counter::Bucket(bucket) => bucket.is_queue(),
+            Counter::Slots(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether another policy counts the same in the same way.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
         self.quota == other.quota && self.algorithm == other.algorithm

@@ -56,6 +56,7 @@
 //! ```
 
 mod body;
+pub mod call;
 mod future;
 mod headers;
 mod info;

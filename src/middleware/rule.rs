@@ -5,7 +5,6 @@ use std::{fmt, sync::Arc};
 use http::request::Parts;
 
 use crate::{
-    algorithm::Counter,
     diagnosis::Ledger,
     extract::KeyExtractor,
     key::Key,
@@ -107,12 +106,7 @@ impl Rule {
 
     /// Whether the charges of this rule must be remembered until the request has ended.
     pub(crate) fn keeps_charges(&self) -> bool {
-        let must_end = match self.policy.counter() {
-            Counter::Bucket(bucket) => bucket.is_queue(),
-            Counter::Slots(_) => true,
-            _ => false,
-        };
-        must_end || self.settles()
+        self.policy.must_end() || self.settles()
     }
 
     /// Whether what a request really cost is asked for.
