@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     clock::Clock,
+    diagnosis::{Code, Ledger, Muted},
     error::{Error, ErrorKind},
     limiter::RateLimiter,
     matching::Matcher,
@@ -125,6 +126,7 @@ pub struct RateLimitLayerBuilder {
     has_settings: bool,
     rejection: Arc<dyn MakeRejection>,
     headers: Headers,
+    muted: Muted,
 }
 
 impl RateLimitLayerBuilder {
@@ -223,6 +225,14 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Does not report this code: what it stands for is meant.
+    ///
+    /// Default: every code is reported, each once per policy.
+    pub fn mute(mut self, code: Code) -> Self {
+        self.muted = self.muted.with(code);
+        self
+    }
+
     /// Makes the layer.
     ///
     /// # Errors
@@ -276,6 +286,7 @@ impl RateLimitLayerBuilder {
             limiter,
             rejection: self.rejection,
             warned: AtomicBool::new(false),
+            ledger: Ledger::new(self.muted),
         }))
     }
 
@@ -297,6 +308,7 @@ impl Default for RateLimitLayerBuilder {
             has_settings: false,
             rejection: Arc::new(Denial::json()),
             headers: Headers::default(),
+            muted: Muted::default(),
         }
     }
 }

@@ -38,11 +38,13 @@
 //! | Redis: waiting, accuracy, failover | `remote` |
 //! | outages | `resilience` |
 //! | a store of your own | [`store`] |
+//! | warnings and their codes | [`diagnosis`] |
 
 pub mod algorithm;
 pub mod builder;
 pub mod clock;
 mod decision;
+pub mod diagnosis;
 mod error;
 pub mod extract;
 #[cfg(fuzzing)]

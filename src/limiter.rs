@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     decision::Decision,
+    diagnosis::Warning,
     error::{Error, ErrorKind},
     holding::{Hold, Keeper},
     key::Key,
@@ -178,6 +179,12 @@ impl RateLimiter {
     #[must_use]
     pub fn health(&self) -> Health {
         self.store.health()
+    }
+
+    /// What looked wrong about the store's set-up so far. Each was logged when it was seen.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        self.store.warnings()
     }
 
     /// The same limiter, when it can count these policies too.

@@ -10,6 +10,7 @@ use std::{
 use crate::{
     clock::Timestamp,
     decision::Decision,
+    diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
@@ -71,6 +72,11 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Makes sure that the store could decide now. A store that is always there need not say more.
     fn probe(&self) -> Answer<()> {
         Answer::ready(Ok(()))
+    }
+
+    /// What looked wrong about the set-up so far. A store around another passes it on.
+    fn warnings(&self) -> Vec<Warning> {
+        Vec::new()
     }
 
     /// In what condition the store is.

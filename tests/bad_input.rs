@@ -10,6 +10,7 @@ use tollgate::{
     clock::Clock,
     extract::{Global, PeerIp},
     memory::MemoryStore,
+    middleware::Headers,
     remote::{RedisStore, RedisStoreBuilder},
     resilience::ResilientStore,
     state::PolicyName,

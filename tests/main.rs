@@ -36,4 +36,5 @@ mod sockets;
 mod support;
 mod support_tests;
 mod token_bucket;
+mod warnings;
 mod witness;

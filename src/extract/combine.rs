@@ -2,7 +2,7 @@
 
 use http::{StatusCode, request::Parts};
 
-use crate::{error::Error, key::Key};
+use crate::{diagnosis::Code, error::Error, key::Key};
 
 use super::extractor::KeyExtractor;
 
@@ -43,6 +43,15 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 
     fn validate(&self) -> Result<(), Error> {
         self.first.validate().and_then(|()| self.second.validate())
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let first = self.first.diagnose(parts);
+        first.or_else(|| self.second.diagnose(parts))
+    }
+
+    fn tells_callers_apart(&self) -> bool {
+        self.first.tells_callers_apart() || self.second.tells_callers_apart()
     }
 }
 
@@ -89,5 +98,17 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
 
     fn validate(&self) -> Result<(), Error> {
         self.first.validate().and_then(|()| self.second.validate())
+    }
+
+    /// Only what was looked at: the second is not, when the first has a key.
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        match self.first.extract(parts) {
+            Some(_) => self.first.diagnose(parts),
+            None => self.second.diagnose(parts),
+        }
+    }
+
+    fn tells_callers_apart(&self) -> bool {
+        self.first.tells_callers_apart() || self.second.tells_callers_apart()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{StatusCode, request::Parts};
 
-use crate::{error::Error, key::Key};
+use crate::{diagnosis::Code, error::Error, key::Key};
 
 use super::combine::{And, OrElse};
 
@@ -45,6 +45,22 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// What `build()` reports.
     fn validate(&self) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// What looks wrong about the set-up, judged by this request.
+    ///
+    /// Default: nothing. It is asked about the first 1,000 requests of each rule, and about the first whose key is
+    /// missing; each code is reported once.
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let _ = parts;
+        None
+    }
+
+    /// Whether different callers are meant to get different keys.
+    ///
+    /// Default: yes, and when many get one it is reported as [`Code::OneBucket`].
+    fn tells_callers_apart(&self) -> bool {
+        true
     }
 
     /// The key of both together; missing when either is.
@@ -97,6 +113,14 @@ macro_rules! delegate {
 
             fn validate(&self) -> Result<(), Error> {
                 (**self).validate()
+            }
+
+            fn diagnose(&self, parts: &Parts) -> Option<Code> {
+                (**self).diagnose(parts)
+            }
+
+            fn tells_callers_apart(&self) -> bool {
+                (**self).tells_callers_apart()
             }
         })*
     };

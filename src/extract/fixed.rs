@@ -20,6 +20,10 @@ impl KeyExtractor for Global {
     fn label(&self) -> &str {
         "global"
     }
+
+    fn tells_callers_apart(&self) -> bool {
+        false
+    }
 }
 
 // === Extension ===

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 #[cfg(feature = "axum")]
 use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
-use http::{StatusCode, request::Parts};
+use http::{HeaderName, StatusCode, header::FORWARDED, request::Parts};
 
-use crate::key::Key;
+use crate::{diagnosis::Code, key::Key};
 
 use super::{extractor::KeyExtractor, grouping::Grouping};
 
@@ -45,6 +45,15 @@ impl KeyExtractor for PeerIp {
     fn missing_status(&self) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        if self.extract(parts).is_none() {
+            return Some(Code::NoPeerAddress);
+        }
+        let is_forwarded = |name| parts.headers.contains_key(name);
+        let is_forwarded = is_forwarded(X_FORWARDED_FOR) || is_forwarded(FORWARDED);
+        is_forwarded.then_some(Code::ForwardedIgnored)
+    }
 }
 
 /// The address of the connection's other end, as the server tells it.
@@ -62,3 +71,5 @@ pub(super) fn address(parts: &Parts) -> Option<IpAddr> {
     }
     parts.extensions.get::<IpAddr>().copied()
 }
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

@@ -33,6 +33,10 @@ impl KeyExtractor for Route {
         "route"
     }
 
+    fn tells_callers_apart(&self) -> bool {
+        false
+    }
+
     /// 404: no route matched.
     fn missing_status(&self) -> http::StatusCode {
         http::StatusCode::NOT_FOUND

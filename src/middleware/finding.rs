@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
+    diagnosis::Ledger,
     extract::KeyLookup,
     key::Key,
     policy::Charge,
@@ -60,11 +61,12 @@ impl Finding {
         &mut self,
         (number, rule): (usize, &Rule),
         parts: &Parts,
+        ledger: &Ledger,
     ) -> Result<Option<Pending>, Rejection> {
         let step = match std::mem::replace(self, Self::Unasked) {
-            Self::Unasked => ask_key(rule, parts)?,
+            Self::Unasked => ask_key(rule, parts, ledger)?,
             Self::Looked(Some(key)) => ask_tier(rule, key, parts),
-            Self::Looked(None) => Ok(no_key(rule)?),
+            Self::Looked(None) => Ok(no_key(rule, ledger)?),
             Self::Unidentified(fault) => Ok(failed(rule, fault)?),
             Self::Late(key) => {
                 let tier = rule.cache.as_ref().and_then(|cache| cache.last_known(&key));
@@ -105,15 +107,19 @@ impl Finding {
     }
 }
 
-fn ask_key(rule: &Rule, parts: &Parts) -> Result<Result<Finding, Lookup>, Rejection> {
+fn ask_key(
+    rule: &Rule,
+    parts: &Parts,
+    ledger: &Ledger,
+) -> Result<Result<Finding, Lookup>, Rejection> {
     if !rule.counts(parts) {
         return Ok(Ok(Finding::Known(None)));
     }
     match &rule.source {
         Some(Source::Later(extractor)) => Ok(Err(Lookup::Key(extractor.extract(parts)))),
-        Some(Source::Now(extractor)) => match extractor.extract(parts) {
+        Some(Source::Now(extractor)) => match rule.key_of(extractor.as_ref(), parts, ledger) {
             Some(key) => Ok(ask_tier(rule, key, parts)),
-            None => no_key(rule).map(Ok),
+            None => no_key(rule, ledger).map(Ok),
         },
         None => unreachable!("a rule without a key does not pass build()"),
     }
@@ -134,9 +140,12 @@ fn ask_tier(rule: &Rule, key: Key, parts: &Parts) -> Result<Finding, Lookup> {
     Ok(Finding::Known(Some((key, tier))))
 }
 
-fn no_key(rule: &Rule) -> Result<Finding, Rejection> {
+fn no_key(rule: &Rule, ledger: &Ledger) -> Result<Finding, Rejection> {
     let (label, status) = match &rule.source {
-        Some(Source::Later(extractor)) => (extractor.label(), extractor.missing_status()),
+        Some(Source::Later(extractor)) => {
+            rule.note_missing(extractor.label(), ledger);
+            (extractor.label(), extractor.missing_status())
+        }
         Some(Source::Now(extractor)) => (extractor.label(), extractor.missing_status()),
         None => unreachable!("a rule without a key does not pass build()"),
     };

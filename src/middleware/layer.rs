@@ -17,6 +17,7 @@ use tower::Layer;
 
 use crate::{
     decision::Decision,
+    diagnosis::{Code, Ledger, Warning},
     error::Error,
     limiter::RateLimiter,
     policy::{Charge, OwnedCharge},
@@ -31,6 +32,7 @@ use super::{
     finding::{Finding, Findings, Stage},
     gate::Gate,
     headers::{Fields, Plan},
+    info::{self, Nested, Uncounted},
     rejection::Rejection,
     rule::Rule,
     service::RateLimit,
@@ -72,6 +74,16 @@ impl RateLimitLayer {
         &self.shared.limiter
     }
 
+    /// What looked wrong about the set-up so far, by this layer and its store. Each was logged when it was seen.
+    ///
+    /// See [`diagnosis`](crate::diagnosis) for the codes, and for what is looked at.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = self.shared.ledger.warnings();
+        warnings.extend(self.shared.limiter.warnings());
+        warnings
+    }
+
     pub(crate) fn with(shared: Shared) -> Self {
         Self {
             shared: Arc::new(shared),
@@ -104,6 +116,7 @@ pub(crate) struct Shared {
     pub(crate) lookup_timeout: Duration,
     /// Whether a decision that failed was reported.
     pub(crate) warned: AtomicBool,
+    pub(crate) ledger: Ledger,
 }
 
 /// What comes next for a request.
@@ -147,7 +160,7 @@ impl Shared {
         }
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for rule in &self.rules {
-            charges.extend(rule.charge(parts)?);
+            charges.extend(rule.charge(parts, &self.ledger)?);
         }
         Ok(self.ask(&charges, self.keeps_charges))
     }
@@ -167,7 +180,7 @@ impl Shared {
     ) -> Result<Step, Rejection> {
         let mut pending = SmallVec::new();
         for (rule, finding) in self.rules.iter().enumerate().zip(&mut findings) {
-            pending.extend(finding.go_on(rule, parts)?);
+            pending.extend(finding.go_on(rule, parts, &self.ledger)?);
         }
         if !pending.is_empty() {
             let time = time.unwrap_or_else(|| Box::pin(sleep(self.lookup_timeout)));
@@ -208,11 +221,27 @@ impl Shared {
                     tab = self.tab(&charged, &decision);
                     delay = decision.delay();
                 }
-                request.extensions_mut().insert(decision);
+                if let Some(nested) = info::leave(request.extensions_mut(), decision) {
+                    self.note_nesting(&nested);
+                }
                 Ok(Admitted { fields, tab, delay })
             }
             Ok(decision) => Err(Rejection::denied(decision)),
             Err(error) => Err(self.undecided(error)),
+        }
+    }
+
+    /// Lets the handler know that there is a layer, though no rule counted the request.
+    pub(super) fn pass<A>(&self, request: &mut Request<A>) {
+        request.extensions_mut().insert(Uncounted);
+    }
+
+    #[cold]
+    fn note_nesting(&self, nested: &Nested<'_>) {
+        if let Some(state) = nested.shared_policy() {
+            let detail = "a layer around this one charged the same request under this name";
+            let warning = Warning::new(Code::ChargedTwice, detail);
+            self.ledger.report(warning.about(*state.policy()));
         }
     }
 

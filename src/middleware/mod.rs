@@ -24,8 +24,9 @@
 //!
 //! # What handlers see
 //!
-//! The [`Decision`](crate::Decision) is in the request's extensions; a [`Rejection`] is in the extensions of the
-//! response that was made from it.
+//! [`RateLimitInfo`] tells what was decided; with axum it is an extractor. The innermost layer's
+//! [`Decision`](crate::Decision) is in the request's extensions too. A [`Rejection`] is in the extensions of the response
+//! that was made from it, where outer layers see it.
 //!
 //! # Headers
 //!
@@ -35,8 +36,11 @@
 //!
 //! # One layer inside another
 //!
-//! Each decides on its own: a request that the inner one denies has been charged by the outer one. The handler sees the
-//! inner decision, and the headers tell of the inner one's policies. Policies that belong together go on one layer.
+//! Each decides on its own: a request that the inner one denies has been charged by the outer one. [`RateLimitInfo`]
+//! tells of all of them, the headers of the inner one's policies. Policies that belong together go on one layer. Two
+//! layers that charge one request under one policy's name are reported, as [`Code::ChargedTwice`].
+//!
+//! [`Code::ChargedTwice`]: crate::diagnosis::Code::ChargedTwice
 //!
 //! # Examples
 //!
@@ -61,17 +65,20 @@
 //! ```
 
 mod body;
+pub mod call;
 mod conditions;
 mod denial;
 mod finding;
 mod future;
 pub(crate) mod gate;
 mod headers;
+mod info;
 pub(crate) mod layer;
 mod rejection;
 mod rule;
 mod service;
 mod settling;
+mod watch;
 
 pub(crate) use self::headers::Plan;
 
@@ -79,6 +86,7 @@ pub use self::body::ResponseBody;
 pub use self::denial::{Denial, MakeRejection};
 pub use self::future::ResponseFuture;
 pub use self::headers::{Discord, Headers, Legacy, Reset, Scope};
+pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
 pub use self::rejection::{Reason, Rejection};
 pub use self::rule::{MissingKey, Rule};
 pub use self::service::RateLimit;

@@ -11,6 +11,7 @@ use std::{
 use http::{StatusCode, request::Parts};
 
 use crate::{
+    diagnosis::{Code, Ledger, Warning},
     error::Error,
     extract::{AsyncKeyExtractor, KeyExtractor},
     key::Key,
@@ -25,6 +26,7 @@ use super::{
     conditions::{Conditions, Costs},
     rejection::Rejection,
     settling::{Finished, Pricing},
+    watch::Watch,
 };
 
 /// A policy with the extractor of its key, and with which requests it counts.
@@ -38,7 +40,8 @@ pub struct Rule {
     pub(super) choice: Option<Arc<dyn TierChoice>>,
     pub(super) cache: Option<TierCache>,
     pricing: Option<Pricing>,
-    /// Whether a request whose key is missing was reported.
+    watch: Watch,
+    /// Whether a look-up that failed was reported.
     warned: Arc<AtomicBool>,
     /// Whether a tier that the policy cannot count was reported.
     misfit: Arc<AtomicBool>,
@@ -252,7 +255,11 @@ impl Rule {
 
     /// The charge for a request, or `None` when the rule does not count it. For rules that need not find anything.
     #[inline]
-    pub(super) fn charge(&self, parts: &Parts) -> Result<Option<Charge<'_>>, Rejection> {
+    pub(super) fn charge(
+        &self,
+        parts: &Parts,
+        ledger: &Ledger,
+    ) -> Result<Option<Charge<'_>>, Rejection> {
         let Some(Source::Now(extractor)) = &self.source else {
             unreachable!(
                 "a rule without a key does not pass build(), and one that finds its key is not asked"
@@ -261,7 +268,7 @@ impl Rule {
         if !self.counts(parts) {
             return Ok(None);
         }
-        let key = match extractor.extract(parts) {
+        let key = match self.key_of(extractor.as_ref(), parts, ledger) {
             Some(key) => Some(key),
             None => self.unidentified(extractor.label(), extractor.missing_status())?,
         };
@@ -277,6 +284,43 @@ impl Rule {
         }
     }
 
+    /// What the extractor finds, with a look at whether the set-up is right.
+    #[inline]
+    pub(super) fn key_of(
+        &self,
+        extractor: &dyn KeyExtractor,
+        parts: &Parts,
+        ledger: &Ledger,
+    ) -> Option<Key> {
+        let name = self.policy.name();
+        let key = extractor.extract(parts);
+        match &key {
+            Some(key) => self.watch.look(name, extractor, (parts, key), ledger),
+            None => self
+                .watch
+                .miss(name, extractor, (parts, self.handling()), ledger),
+        }
+        key
+    }
+
+    /// Reports that a look-up found no key.
+    #[cold]
+    pub(super) fn note_missing(&self, label: &str, ledger: &Ledger) {
+        let detail = format!(
+            "{label} is missing from a request; such requests are handled as {}",
+            self.handling()
+        );
+        ledger.report(Warning::new(Code::MissingKey, detail).about(*self.policy.name()));
+    }
+
+    fn handling(&self) -> &'static str {
+        match self.missing {
+            MissingKey::Reject => "Reject",
+            MissingKey::Share => "Share",
+            MissingKey::Skip => "Skip",
+        }
+    }
+
     /// Whom to count instead when the key is missing.
     #[cold]
     pub(super) fn unidentified(
@@ -285,10 +329,6 @@ impl Rule {
         status: StatusCode,
     ) -> Result<Option<Key>, Rejection> {
         let name = self.policy.name();
-        self.warn(format_args!(
-            "policy {name}: {label} is missing from a request; such requests are handled as {:?}",
-            self.missing
-        ));
         match self.missing {
             MissingKey::Reject => Err(Rejection::missing_key(*name, label, status)),
             MissingKey::Share => Ok(Some(Key::UNIDENTIFIED)),
@@ -334,6 +374,7 @@ impl From<Policy> for Rule {
             choice: None,
             cache: None,
             pricing: None,
+            watch: Watch::default(),
             warned: Arc::default(),
             misfit: Arc::default(),
         }

@@ -52,14 +52,17 @@ where
             Ok(step) => step,
             Err(rejection) => return self.reject(rejection, &parts),
         };
-        let request = Request::from_parts(parts, body);
+        let mut request = Request::from_parts(parts, body);
         let Asking { answer, charged } = match step {
             Step::Decide(asking) => asking,
             Step::Find(stage) => {
                 let shared = Arc::clone(&self.shared);
                 return ResponseFuture::finding(stage, self.take_ready(), request, shared);
             }
-            Step::Pass => return ResponseFuture::calling(self.inner.call(request), None, None),
+            Step::Pass => {
+                self.shared.pass(&mut request);
+                return ResponseFuture::calling(self.inner.call(request), None, None);
+            }
         };
         match answer.now_or_later() {
             Ok(decided) => self.go_on(request, decided, charged),

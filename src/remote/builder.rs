@@ -13,7 +13,10 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-use super::{keyspace::Keyspace, lane::Lane, queue::Queue, shared::Shared, store::RedisStore};
+use super::{
+    checkup::Checkup, keyspace::Keyspace, lane::Lane, queue::Queue, shared::Shared,
+    store::RedisStore,
+};
 
 /// Settings of a [`RedisStore`].
 #[derive(Clone)]
@@ -132,6 +135,7 @@ impl RedisStoreBuilder {
             deadline: self.deadline,
             connect_timeout: self.connect_timeout,
             clock: self.clock,
+            checkup: Checkup::default(),
         }))
     }
 

@@ -63,6 +63,7 @@
 
 mod attempt;
 mod builder;
+mod checkup;
 mod claim;
 mod failure;
 mod form;

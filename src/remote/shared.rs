@@ -10,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind, Phase},
 };
 
-use super::{failure, keyspace::Keyspace, lane::Lane, queue::Queue};
+use super::{checkup::Checkup, failure, keyspace::Keyspace, lane::Lane, queue::Queue};
 
 /// The connections, what waits for them, and how long it may.
 #[derive(Debug)]
@@ -22,6 +22,7 @@ pub(super) struct Shared {
     pub(super) connect_timeout: Duration,
     /// The caller's clock, when the server's must not be used.
     pub(super) clock: Option<Clock>,
+    pub(super) checkup: Checkup,
 }
 
 impl Shared {

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::{
     clock::Clock,
     decision::Decision,
+    diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
     policy::{Charge, OwnedCharge, Policy},
@@ -109,6 +110,10 @@ impl Store for RedisStore {
             command.arg(key.as_slice());
         }
         Answer::later(async move { shared.command(&command).await })
+    }
+
+    fn warnings(&self) -> Vec<Warning> {
+        self.shared.checkup.ledger.warnings()
     }
 
     fn probe(&self) -> Answer<()> {

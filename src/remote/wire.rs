@@ -122,6 +122,11 @@ impl Verdict {
         self.outcome == ADMITTED
     }
 
+    /// The time by which it was decided.
+    pub(super) fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
     /// Whether it was decided at all.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.outcome == FOREIGN {

@@ -139,7 +139,8 @@ impl Worker {
 
     /// One call for all groups. Gives the connection up when it is to blame for a failure.
     async fn exchange(&mut self, held: &mut Held, groups: &[Group]) -> Result<Vec<Verdict>, Error> {
-        self.call = Some((Clock::system().now(), held.generation));
+        let called = Clock::system().now();
+        self.call = Some((called, held.generation));
         let replied = timeout(self.shared.deadline, self.call(held, groups)).await;
         self.call = None;
         if held.is_doubtful && replied.is_ok() {
@@ -147,7 +148,10 @@ impl Worker {
         }
         let (error, is_broken) = match replied {
             Ok(Ok(reply)) => match wire::verdicts(&reply, groups.iter().map(Group::tells)) {
-                Ok(verdicts) => return Ok(verdicts),
+                Ok(verdicts) => {
+                    self.check_up(called, &verdicts);
+                    return Ok(verdicts);
+                }
                 // Another reply than the one asked for: requests and replies may have got out of step.
                 Err(error) => (error, true),
             },
@@ -159,6 +163,17 @@ impl Worker {
             self.lane().break_off(held.generation);
         }
         Err(error)
+    }
+
+    /// Looks at the server, by an answer to a call.
+    fn check_up(&self, called: Timestamp, verdicts: &[Verdict]) {
+        let checkup = &self.shared.checkup;
+        if self.shared.clock.is_none()
+            && let Some(verdict) = verdicts.first()
+        {
+            checkup.compare(called, verdict.decided_at());
+        }
+        checkup.ask(|| self.lane().held());
     }
 
     async fn call(&self, held: &mut Held, groups: &[Group]) -> Result<Value, RedisError> {

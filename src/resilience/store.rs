@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::{
     clock::{Clock, Timestamp},
     decision::Decision,
+    diagnosis::Warning,
     error::{Error, ErrorKind, Phase},
     key::Key,
     policy::{Charge, OwnedCharge, Policy},
@@ -147,6 +148,10 @@ impl Store for ResilientStore {
 
     fn probe(&self) -> Answer<()> {
         self.shared.primary.probe()
+    }
+
+    fn warnings(&self) -> Vec<Warning> {
+        self.shared.primary.warnings()
     }
 
     fn health(&self) -> Health {

@@ -1,0 +1,289 @@
+//! The layer, and its settings.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tower::Layer;
+
+use crate::{
+    decision::Decision,
+    diagnosis::{Ledger, Warning},
+    error::{Error, ErrorKind},
+    holding::Hold,
+    limiter::RateLimiter,
+    middleware::Rejection,
+    policy::{Charge, OwnedCharge},
+    store::{Answer, Receipt},
+    telemetry,
+};
+
+use super::{rule::CallRule, service::CallLimit, slip::Slip};
+
+/// Limits calls with requests `R` to a service that answers with `T` or fails with `E`.
+///
+/// Clones, and the services made from them, share their counts. See the [module docs](super).
+pub struct CallLimitLayer<R, T, E> {
+    shared: Arc<Shared<R, T, E>>,
+}
+
+impl<R, T, E> CallLimitLayer<R, T, E> {
+    /// Settings to start from: what decides, and what a denied call gets.
+    ///
+    /// The closure takes the request and says why it may not go on; it answers or fails as the service itself would.
+    pub fn builder(
+        limiter: &RateLimiter,
+        deny: impl Fn(R, &Rejection) -> Result<T, E> + Send + Sync + 'static,
+    ) -> CallLimitLayerBuilder<R, T, E> {
+        CallLimitLayerBuilder {
+            rules: Vec::new(),
+            limiter: limiter.clone(),
+            hooks: Hooks {
+                deny: Box::new(deny),
+                admitted: None,
+                hold: None,
+            },
+        }
+    }
+
+    /// The limiter that decides.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        &self.shared.limiter
+    }
+
+    /// What looked wrong about the set-up so far, by this layer and its store; see [`diagnosis`](crate::diagnosis).
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = self.shared.ledger.warnings();
+        warnings.extend(self.shared.limiter.warnings());
+        warnings
+    }
+}
+
+impl<S, R, T, E> Layer<S> for CallLimitLayer<R, T, E> {
+    type Service = CallLimit<S, R, T, E>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        CallLimit::new(inner, Arc::clone(&self.shared))
+    }
+}
+
+// By hand: a derive would ask the same of the types that are only named.
+impl<R, T, E> Clone for CallLimitLayer<R, T, E> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<R, T, E> fmt::Debug for CallLimitLayer<R, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallLimitLayer")
+            .field("rules", &self.shared.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+// === CallLimitLayerBuilder ===
+
+/// Settings of a [`CallLimitLayer`].
+#[must_use = "a builder does nothing until build() is called"]
+pub struct CallLimitLayerBuilder<R, T, E> {
+    rules: Vec<CallRule<R>>,
+    limiter: RateLimiter,
+    hooks: Hooks<R, T, E>,
+}
+
+impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
+    /// Adds a policy with its key: `Policy::new(..).key_of(|request: &R| ..)`. All policies of a layer are decided
+    /// together.
+    pub fn policy(mut self, rule: CallRule<R>) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Sets how an admitted request is told the decision, before the service gets it.
+    ///
+    /// Default: it is not.
+    pub fn on_admitted(mut self, tell: impl Fn(&mut R, &Decision) + Send + Sync + 'static) -> Self {
+        self.hooks.admitted = Some(Box::new(tell));
+        self
+    }
+
+    /// Sets who keeps the slots of [concurrency](crate::Policy::concurrency) policies once there is a response: one that
+    /// streams puts the [`Hold`] where it is dropped at the stream's end.
+    ///
+    /// Default: nobody; they are given back when the response is there.
+    pub fn hold_with(mut self, keep: impl Fn(&mut T, Hold) + Send + Sync + 'static) -> Self {
+        self.hooks.hold = Some(Box::new(keep));
+        self
+    }
+
+    /// Makes the layer.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoPolicy`] without a policy, [`ErrorKind::DuplicatePolicy`] when two bear one name or one has
+    /// another quota in another layer on the limiter, and what [`Policy::validate`](crate::Policy::validate) says.
+    pub fn build(self) -> Result<CallLimitLayer<R, T, E>, Error> {
+        if self.rules.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NoPolicy,
+                "a layer without a policy limits nothing: add .policy(Policy::new(..).key_of(..))",
+            ));
+        }
+        let policies = self.rules.iter().map(|rule| rule.policy().clone());
+        let limiter = self.limiter.for_policies(policies)?;
+        Ok(CallLimitLayer {
+            shared: Arc::new(Shared {
+                keeps_charges: self.rules.iter().any(|rule| rule.policy().must_end()),
+                rules: self.rules.into(),
+                limiter,
+                hooks: self.hooks,
+                ledger: Ledger::default(),
+                warned: AtomicBool::new(false),
+            }),
+        })
+    }
+}
+
+impl<R, T, E> fmt::Debug for CallLimitLayerBuilder<R, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallLimitLayerBuilder")
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+// === Shared ===
+
+/// What all clones of a layer share.
+pub(super) struct Shared<R, T, E> {
+    rules: Box<[CallRule<R>]>,
+    limiter: RateLimiter,
+    hooks: Hooks<R, T, E>,
+    /// Whether charges must be remembered until the call has ended.
+    keeps_charges: bool,
+    ledger: Ledger,
+    /// Whether a decision that failed was reported.
+    warned: AtomicBool,
+}
+
+/// What closures say where HTTP has a way of its own.
+struct Hooks<R, T, E> {
+    deny: Box<Deny<R, T, E>>,
+    admitted: Option<Box<Tell<R>>>,
+    hold: Option<Box<Keep<T>>>,
+}
+
+type Deny<R, T, E> = dyn Fn(R, &Rejection) -> Result<T, E> + Send + Sync;
+type Tell<R> = dyn Fn(&mut R, &Decision) + Send + Sync;
+type Keep<T> = dyn Fn(&mut T, Hold) + Send + Sync;
+
+/// A decision that was asked for, with its charges when they must be remembered.
+pub(super) struct Asking {
+    pub(super) answer: Answer<Decision>,
+    pub(super) charged: Charged,
+}
+
+pub(super) type Charged = Option<Box<[OwnedCharge]>>;
+
+/// What follows for a call that may go on.
+#[derive(Debug, Default)]
+pub(super) struct Admitted {
+    pub(super) slip: Option<Slip>,
+    /// How long it waits for its turn.
+    pub(super) delay: Option<Duration>,
+}
+
+impl<R, T, E> Shared<R, T, E> {
+    /// Decides on a request. `None` when no rule counts it.
+    #[inline]
+    pub(super) fn decide(&self, request: &R) -> Result<Option<Asking>, Rejection> {
+        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
+        for rule in &self.rules {
+            charges.extend(rule.charge(request, &self.ledger)?);
+        }
+        if charges.is_empty() {
+            return Ok(None);
+        }
+        let charged = self
+            .keeps_charges
+            .then(|| charges.iter().map(Charge::to_owned).collect());
+        let answer = self.limiter.check(&charges);
+        Ok(Some(Asking { answer, charged }))
+    }
+
+    /// What follows for a call that may go on; its request is told the decision.
+    #[inline]
+    pub(super) fn admit(
+        &self,
+        decided: Result<Decision, Error>,
+        charged: Charged,
+        request: &mut R,
+    ) -> Result<Admitted, Rejection> {
+        let decision = match decided {
+            Ok(decision) if decision.is_allowed() => decision,
+            Ok(decision) => return Err(Rejection::denied(decision)),
+            Err(error) => return Err(self.undecided(error)),
+        };
+        let mut admitted = Admitted::default();
+        if let Some(charged) = charged {
+            admitted.slip = self.slip(&charged, &decision);
+            admitted.delay = decision.delay();
+        }
+        if let Some(tell) = &self.hooks.admitted {
+            tell(request, &decision);
+        }
+        Ok(admitted)
+    }
+
+    /// What a denied call gets.
+    #[cold]
+    pub(super) fn deny(&self, request: R, rejection: &Rejection) -> Result<T, E> {
+        (self.hooks.deny)(request, rejection)
+    }
+
+    /// Ends a call that was answered.
+    #[inline]
+    pub(super) fn end(&self, slip: Option<Slip>, response: &mut T) {
+        if let (Some(slip), Some(keep)) = (slip, &self.hooks.hold)
+            && let Some(hold) = slip.into_hold()
+        {
+            keep(response, hold);
+        }
+    }
+
+    fn slip(&self, charged: &[OwnedCharge], decision: &Decision) -> Option<Slip> {
+        let charges: SmallVec<[Charge<'_>; 2]> = charged.iter().map(OwnedCharge::borrow).collect();
+        let receipt = Receipt::of(&charges, decision)?;
+        Some(Slip::new(self.limiter.hold(receipt)))
+    }
+
+    /// The rejection for a store that could not decide, reported the first time.
+    #[cold]
+    fn undecided(&self, error: Error) -> Rejection {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            telemetry::warn(format_args!(
+                "the store could not decide, so calls are denied: {error:?}"
+            ));
+        }
+        Rejection::undecided(error)
+    }
+}
+
+impl<R, T, E> fmt::Debug for Shared<R, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,110 @@
+//! Whom a policy counts by, when requests are no HTTP.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use http::StatusCode;
+
+use crate::{
+    diagnosis::{Code, Ledger, Warning},
+    key::Key,
+    middleware::{MissingKey, Rejection},
+    policy::{Charge, Policy},
+};
+
+/// A policy with what finds its key in a request of type `R`.
+pub struct CallRule<R> {
+    policy: Policy,
+    key: Box<Finding<R>>,
+    cost: Option<Box<Costing<R>>>,
+    missing: MissingKey,
+    warned: AtomicBool,
+}
+
+type Finding<R> = dyn Fn(&R) -> Option<Key> + Send + Sync;
+type Costing<R> = dyn Fn(&R) -> u64 + Send + Sync;
+
+impl Policy {
+    /// Counts this policy by what the function finds in a request that is no HTTP.
+    #[must_use]
+    pub fn key_of<R>(self, key: impl Fn(&R) -> Option<Key> + Send + Sync + 'static) -> CallRule<R> {
+        CallRule {
+            policy: self,
+            key: Box::new(key),
+            cost: None,
+            missing: MissingKey::default(),
+            warned: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<R> CallRule<R> {
+    /// Sets what a request costs.
+    ///
+    /// Default: the policy's [`cost`](Policy::cost). 0 is a peek; a cost above the policy's limit is denied for good.
+    #[must_use]
+    pub fn cost_by(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Box::new(cost));
+        self
+    }
+
+    /// Sets what happens to a request that does not tell whom to count.
+    ///
+    /// Default: [`MissingKey::Reject`]. In each case the first such request is reported.
+    #[must_use]
+    pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
+        self.missing = choice;
+        self
+    }
+
+    /// The rule's policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The charge for a request, or `None` when the rule does not count it.
+    #[inline]
+    pub(super) fn charge(
+        &self,
+        request: &R,
+        ledger: &Ledger,
+    ) -> Result<Option<Charge<'_>>, Rejection> {
+        let charge = match (self.key)(request) {
+            Some(key) => Some(self.policy.charge(key)),
+            None => self.charge_unidentified(ledger)?,
+        };
+        Ok(match &self.cost {
+            Some(cost) => charge.map(|charge| charge.cost(cost(request))),
+            None => charge,
+        })
+    }
+
+    #[cold]
+    fn charge_unidentified(&self, ledger: &Ledger) -> Result<Option<Charge<'_>>, Rejection> {
+        let name = *self.policy.name();
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            let detail = format!(
+                "a request has no key; such requests are handled as {:?}",
+                self.missing
+            );
+            ledger.report(Warning::new(Code::MissingKey, detail).about(name));
+        }
+        match self.missing {
+            MissingKey::Reject => Err(Rejection::missing_key(name, "key", StatusCode::BAD_REQUEST)),
+            MissingKey::Share => Ok(Some(self.policy.charge(Key::UNIDENTIFIED))),
+            MissingKey::Skip => Ok(None),
+        }
+    }
+}
+
+impl<R> fmt::Debug for CallRule<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallRule")
+            .field("policy", &self.policy)
+            .field("missing", &self.missing)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,183 @@
+//! Looks at the first requests for signs of a wrong set-up.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+use http::{
+    HeaderName,
+    header::{AUTHORIZATION, FORWARDED, USER_AGENT},
+    request::Parts,
+};
+use smallvec::SmallVec;
+
+use crate::{
+    diagnosis::{Code, Ledger, Warning},
+    extract::{KeyExtractor, PeerIp},
+    key::Key,
+    name::PolicyName,
+    sync::Mutex,
+};
+
+/// What a rule has seen of its first requests. Afterwards it costs one load per request.
+#[derive(Debug)]
+pub(super) struct Watch {
+    left: AtomicU32,
+    sight: Mutex<Sight>,
+    misses_key: AtomicBool,
+}
+
+impl Watch {
+    /// Looks at a request whose key was found.
+    #[inline]
+    pub(super) fn look(
+        &self,
+        policy: &PolicyName,
+        extractor: &dyn KeyExtractor,
+        (parts, key): (&Parts, &Key),
+        ledger: &Ledger,
+    ) {
+        if self.left.load(Ordering::Relaxed) > 0 {
+            self.look_closely(policy, extractor, (parts, key), ledger);
+        }
+    }
+
+    #[cold]
+    fn look_closely(
+        &self,
+        policy: &PolicyName,
+        extractor: &dyn KeyExtractor,
+        (parts, key): (&Parts, &Key),
+        ledger: &Ledger,
+    ) {
+        let less = |left: u32| left.checked_sub(1);
+        let Ok(left) = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+        else {
+            return;
+        };
+        let label = extractor.label();
+        let report = |code, detail| ledger.report(Warning::new(code, detail).about(*policy));
+        if let Some(code) = extractor.diagnose(parts) {
+            report(code, said(code, label));
+        }
+        if !extractor.tells_callers_apart() || *key == Key::GLOBAL {
+            return;
+        }
+        let mut sight = self.sight.lock();
+        sight.see(parts, key);
+        if left == 1 && sight.is_one_bucket() {
+            drop(sight);
+            report(
+                Code::OneBucket,
+                format!(
+                    "the first {WATCHED} requests had one key, found by {label}, though they came from {CLIENTS} \
+                     clients or more"
+                ),
+            );
+        }
+    }
+
+    /// Reports the first request whose key was not found.
+    #[cold]
+    pub(super) fn miss(
+        &self,
+        policy: &PolicyName,
+        extractor: &dyn KeyExtractor,
+        (parts, then): (&Parts, &str),
+        ledger: &Ledger,
+    ) {
+        if self.misses_key.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // Of several extractors, another than the one that found nothing may have something to say.
+        let code = extractor
+            .diagnose(parts)
+            .filter(|code| *code == Code::NoPeerAddress);
+        let code = code.unwrap_or(Code::MissingKey);
+        let detail = format!(
+            "{} is missing from a request; such requests are handled as {then}",
+            extractor.label()
+        );
+        ledger.report(Warning::new(code, detail).about(*policy));
+    }
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            left: AtomicU32::new(WATCHED),
+            sight: Mutex::default(),
+            misses_key: AtomicBool::new(false),
+        }
+    }
+}
+
+// A rule that is put on another layer has seen nothing there.
+impl Clone for Watch {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+fn said(code: Code, label: &str) -> String {
+    match code {
+        Code::ForwardedIgnored => format!(
+            "a request bears X-Forwarded-For or Forwarded, and {label} does not look at them"
+        ),
+        Code::ForwardedUntrusted => format!(
+            "a request bears a header that {label} looks at, from a peer that is not trusted"
+        ),
+        _ => format!("{label} found a request that is not as it should be"),
+    }
+}
+
+// === Sight ===
+
+/// Whether one key is all there is, and how many clients stand behind it.
+#[derive(Debug, Default)]
+struct Sight {
+    first: Option<Key>,
+    has_others: bool,
+    /// Hashes of what clients differ in, under a key of this process.
+    clients: SmallVec<[u64; CLIENTS]>,
+    hasher: RandomState,
+}
+
+impl Sight {
+    fn see(&mut self, parts: &Parts, key: &Key) {
+        self.has_others |= *self.first.get_or_insert(*key) != *key;
+        if self.has_others || self.clients.len() == CLIENTS {
+            return;
+        }
+        let headers = TELLING.iter().flat_map(|name| {
+            let values = parts.headers.get_all(name).iter();
+            values.map(move |value| (name, value))
+        });
+        let client = (PeerIp.extract(parts), headers.collect::<Vec<_>>());
+        let client = self.hasher.hash_one(client);
+        if !self.clients.contains(&client) {
+            self.clients.push(client);
+        }
+    }
+
+    fn is_one_bucket(&self) -> bool {
+        !self.has_others && self.clients.len() == CLIENTS
+    }
+}
+
+/// Headers that most clients do not share, and that one client does not change with every request.
+static TELLING: [HeaderName; 6] = [
+    AUTHORIZATION,
+    FORWARDED,
+    USER_AGENT,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-real-ip"),
+];
+/// How many requests of a rule are looked at.
+const WATCHED: u32 = 1_000;
+/// From how many clients on one key is too few.
+const CLIENTS: usize = 8;

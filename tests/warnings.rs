@@ -1,0 +1,642 @@
+//! What looks wrong about a set-up is told once, by its code, and nothing else is.
+
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+
+use axum::{Router, body::Body, routing::get};
+use http::{Request, StatusCode, request::Parts};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    time,
+};
+use tollgate::{
+    Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    clock::{Clock, Timestamp},
+    diagnosis::{Code, Warning},
+    extract::{ApiKey, Global, Header, KeyExtractor, PeerIp, Route},
+    middleware::MissingKey,
+    store::{Answer, Charge, Store},
+};
+use tower::ServiceExt;
+
+use crate::support::{Mode, Proxy, Server, logged};
+
+// === Codes ===
+
+#[test]
+fn every_code_has_a_number_of_its_own_and_says_what_to_do() {
+    let numbers: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    let expected: Vec<String> = (1..=Code::ALL.len())
+        .map(|number| format!("TG{number:03}"))
+        .collect();
+    assert_eq!(numbers, expected);
+    assert!(Code::ALL.iter().all(|code| code.remedy().len() > 20));
+}
+
+#[test]
+fn table_of_the_docs_lists_every_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/diagnosis.rs");
+    let text = std::fs::read_to_string(path).expect("readable text");
+    let rows: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | TG")?.split_once(" | "))
+        .collect();
+    assert_eq!(rows.len(), Code::ALL.len() + 1, "and one that is reserved");
+    for (code, (number, rest)) in Code::ALL.iter().zip(&rows) {
+        assert_eq!(code.as_str(), format!("TG{number}"));
+        assert!(rest.starts_with(&format!("[`{code:?}`]")), "{rest}");
+    }
+}
+
+#[tokio::test]
+async fn warning_tells_code_policy_what_was_seen_and_what_to_do_and_is_logged_once() {
+    logged();
+    let layer = layer(PeerIp);
+    let app = app(&layer);
+    for _ in 0..3 {
+        ask(&app, get_root()).await;
+    }
+    let [warning] = warnings(&layer);
+    assert_eq!(warning.code(), Code::NoPeerAddress);
+    assert_eq!(warning.policy().map(|name| name.as_str()), Some("p"));
+    assert_eq!(
+        warning.to_string(),
+        "policy p: peer-ip is missing from a request; such requests are handled as Reject; with axum, serve \
+         into_make_service_with_connect_info::<SocketAddr>(); elsewhere put a SocketAddr into the request's extensions"
+    );
+    let lines = logged();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].contains(&format!("WARN tollgate: TG001: {warning}")),
+        "{lines:?}"
+    );
+}
+
+#[tokio::test]
+async fn clones_of_a_layer_tell_one_warning_together() {
+    logged();
+    let layer = layer(PeerIp);
+    for _ in 0..2 {
+        ask(&app(&layer.clone()), get_root()).await;
+    }
+    assert_eq!(codes(&layer), [Code::NoPeerAddress]);
+    assert_eq!(logged().len(), 1);
+}
+
+#[tokio::test]
+async fn layers_built_apart_each_tell_their_warnings() {
+    let (one, other) = (layer(PeerIp), layer(PeerIp));
+    ask(&app(&one), get_root()).await;
+    assert_eq!(codes(&one), [Code::NoPeerAddress]);
+    assert_eq!(codes(&other), []);
+    ask(&app(&other), get_root()).await;
+    assert_eq!(codes(&other), [Code::NoPeerAddress]);
+}
+
+#[tokio::test]
+async fn muted_code_is_not_reported() {
+    logged();
+    let layer = builder(PeerIp)
+        .mute(Code::NoPeerAddress)
+        .build()
+        .expect("it is well set up");
+    let status = ask(&app(&layer), get_root()).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(codes(&layer), []);
+    assert_eq!(logged(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn well_set_up_layer_has_no_warning() {
+    let layer = layer(PeerIp);
+    let app = app(&layer);
+    for client in 0..50 {
+        ask(&app, from(client)).await;
+    }
+    assert_eq!(codes(&layer), []);
+}
+
+// === Keys ===
+
+#[tokio::test]
+async fn each_policy_tells_of_its_missing_key() {
+    let policy = |name| Policy::new(name, PLENTY);
+    let rule = |name| {
+        let rule = policy(name).key(Header::new("x-tenant"));
+        rule.on_missing_key(MissingKey::Skip)
+    };
+    let layer = RateLimitLayer::builder()
+        .policy(rule("minute"))
+        .policy(rule("day"))
+        .build()
+        .expect("it is well set up");
+    let app = app(&layer);
+    for _ in 0..3 {
+        ask(&app, get_root()).await;
+    }
+    assert_eq!(codes(&layer), [Code::MissingKey, Code::MissingKey]);
+    let [minute, day] = warnings(&layer);
+    assert_eq!(minute.policy().map(|name| name.as_str()), Some("minute"));
+    assert_eq!(day.policy().map(|name| name.as_str()), Some("day"));
+    assert_eq!(
+        day.detail(),
+        "x-tenant is missing from a request; such requests are handled as Skip"
+    );
+}
+
+#[tokio::test]
+async fn missing_header_beside_an_address_is_a_missing_key() {
+    let layer = layer(Header::new("x-tenant").and(PeerIp));
+    let mut request = from(1);
+    forward(&mut request, "192.0.2.9");
+    ask(&app(&layer), request).await;
+    assert_eq!(codes(&layer), [Code::MissingKey]);
+}
+
+#[tokio::test]
+async fn last_resort_that_finds_no_address_says_so() {
+    let layer = layer(ApiKey::header("x-api-key").or_else(PeerIp));
+    ask(&app(&layer), get_root()).await;
+    assert_eq!(codes(&layer), [Code::NoPeerAddress]);
+}
+
+// === Proxies ===
+
+#[tokio::test]
+async fn forwarding_header_that_nobody_looks_at_is_told() {
+    for name in ["x-forwarded-for", "forwarded"] {
+        let layer = layer(PeerIp);
+        let mut request = from(1);
+        let value = "for=192.0.2.9".parse().expect("a value");
+        request.headers_mut().insert(name, value);
+        let status = ask(&app(&layer), request).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(codes(&layer), [Code::ForwardedIgnored]);
+        let [warning] = warnings(&layer);
+        assert!(
+            !warning.to_string().contains("192.0.2.9"),
+            "no address: {warning}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn forwarding_header_is_told_whatever_the_address_is_joined_to_or_kept_in() {
+    let joined = layer(PeerIp.and(Route));
+    let fallback = layer(ApiKey::header("x-api-key").or_else(PeerIp));
+    let boxed: Box<dyn KeyExtractor> = Box::new(PeerIp);
+    let boxed = layer(boxed);
+    for layer in [joined, fallback, boxed] {
+        let mut request = from(1);
+        forward(&mut request, "192.0.2.9");
+        ask(&app(&layer), request).await;
+        assert_eq!(codes(&layer), [Code::ForwardedIgnored]);
+    }
+}
+
+#[tokio::test]
+async fn forwarding_header_is_nothing_to_a_rule_that_counts_by_something_else() {
+    let by_key = layer(ApiKey::header("x-api-key").or_else(PeerIp));
+    let by_tenant = layer(Header::new("x-api-key"));
+    for layer in [by_key, by_tenant] {
+        let mut request = from(1);
+        forward(&mut request, "192.0.2.9");
+        let key = "k-1".parse().expect("a value");
+        request.headers_mut().insert("x-api-key", key);
+        ask(&app(&layer), request).await;
+        assert_eq!(codes(&layer), []);
+    }
+}
+
+#[tokio::test]
+async fn extractor_of_ones_own_can_have_a_diagnosis() {
+    struct Suspicious;
+    impl KeyExtractor for Suspicious {
+        fn extract(&self, _: &Parts) -> Option<Key> {
+            Some(Key::new("k"))
+        }
+        fn label(&self) -> &str {
+            "suspicious"
+        }
+        fn diagnose(&self, parts: &Parts) -> Option<Code> {
+            let is_doubtful = parts.headers.contains_key("x-client");
+            is_doubtful.then_some(Code::ForwardedUntrusted)
+        }
+    }
+    let layer = layer(Suspicious);
+    let app = app(&layer);
+    ask(&app, get_root()).await;
+    assert_eq!(codes(&layer), []);
+    let request = Request::get("/").header("x-client", "192.0.2.1");
+    ask(&app, request.body(Body::empty()).expect("a request")).await;
+    let [warning] = warnings(&layer);
+    assert_eq!(warning.code(), Code::ForwardedUntrusted);
+    assert_eq!(
+        warning.detail(),
+        "a request bears a header that suspicious looks at, from a peer that is not trusted"
+    );
+}
+
+// === One bucket ===
+
+#[tokio::test]
+async fn one_key_for_many_clients_is_told_after_a_thousand_requests() {
+    // as behind a balancer that tells no addresses: one peer, many browsers
+    let layer = layer(PeerIp);
+    let app = app(&layer);
+    for number in 0..WATCHED {
+        assert_eq!(codes(&layer), []);
+        let mut request = from(1);
+        let agent = format!("browser {}", number % 8);
+        let agent = agent.parse().expect("a value");
+        request.headers_mut().insert("user-agent", agent);
+        ask(&app, request).await;
+    }
+    assert_eq!(codes(&layer), [Code::OneBucket]);
+    let [warning] = warnings(&layer);
+    assert_eq!(
+        warning.detail(),
+        "the first 1000 requests had one key, found by peer-ip, though they came from 8 clients or more"
+    );
+}
+
+#[tokio::test]
+async fn closure_that_finds_one_key_for_all_peers_is_told() {
+    let layer = layer(|_: &Parts| Some(Key::new("oops")));
+    let app = app(&layer);
+    for number in 0..WATCHED {
+        ask(&app, from(number as u8)).await;
+    }
+    assert_eq!(codes(&layer), [Code::OneBucket]);
+}
+
+#[tokio::test]
+async fn one_client_with_one_key_is_no_mistake() {
+    let layer = layer(PeerIp);
+    let app = app(&layer);
+    for _ in 0..WATCHED + 10 {
+        ask(&app, from(1)).await;
+    }
+    assert_eq!(codes(&layer), []);
+}
+
+#[tokio::test]
+async fn a_second_key_ends_the_suspicion() {
+    let layer = layer(Header::new("x-tenant"));
+    let app = app(&layer);
+    for number in 0..WATCHED + 10 {
+        let mut request = from(number as u8);
+        let tenant = if number == 700 { "b" } else { "a" };
+        let tenant = tenant.parse().expect("a value");
+        request.headers_mut().insert("x-tenant", tenant);
+        ask(&app, request).await;
+    }
+    assert_eq!(codes(&layer), []);
+}
+
+#[tokio::test]
+async fn keys_that_tell_no_callers_apart_are_meant() {
+    let everybody = |_: &Parts| Some(Key::GLOBAL);
+    for layer in [layer(Global), layer(Route), layer(everybody)] {
+        let app = app(&layer);
+        for number in 0..WATCHED + 10 {
+            ask(&app, from(number as u8)).await;
+        }
+        assert_eq!(codes(&layer), []);
+    }
+}
+
+// === Two layers ===
+
+#[tokio::test]
+async fn layer_inside_itself_is_told() {
+    logged();
+    let layer = layer(Global);
+    let inner = Router::new()
+        .route("/", get(async || "fine"))
+        .layer(layer.clone());
+    let app = inner.layer(layer.clone());
+    for _ in 0..2 {
+        assert_eq!(ask(&app, get_root()).await, StatusCode::OK);
+    }
+    let [warning] = warnings(&layer);
+    assert_eq!(warning.code(), Code::ChargedTwice);
+    assert_eq!(warning.policy().map(|name| name.as_str()), Some("p"));
+    assert_eq!(logged().len(), 1);
+    assert_eq!(used(&layer).await, 4, "what the warning is about");
+}
+
+#[tokio::test]
+async fn third_layer_is_compared_with_the_first() {
+    let [outer, between, inner] =
+        ["a", "b", "a"].map(|name| build(Policy::new(name, PLENTY), Global));
+    let app = app(&inner).layer(between.clone()).layer(outer.clone());
+    ask(&app, get_root()).await;
+    assert_eq!(codes(&inner), [Code::ChargedTwice]);
+    assert_eq!(codes(&between), []);
+    assert_eq!(codes(&outer), []);
+}
+
+#[tokio::test]
+async fn layers_under_different_names_and_on_different_routes_are_fine() {
+    let outer = build(Policy::new("all", PLENTY), Global);
+    let inner = build(Policy::new("some", PLENTY), Global);
+    let limited = |layer: &RateLimitLayer| get(async || "fine").layer(layer.clone());
+    let app = Router::new()
+        .route("/", limited(&inner))
+        .route("/other", limited(&inner))
+        .layer(outer.clone());
+    for _ in 0..3 {
+        ask(&app, get_root()).await;
+    }
+    assert_eq!(codes(&outer), []);
+    assert_eq!(codes(&inner), []);
+}
+
+// === Redis ===
+
+#[tokio::test]
+async fn server_that_evicts_keys_is_told_once() {
+    let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let server = Server::start_with(&arguments);
+    server.flush_stats();
+    let layer = redis_layer(&server.url());
+    let app = app(&layer);
+    for _ in 0..5 {
+        assert_eq!(ask(&app, get_root()).await, StatusCode::OK);
+    }
+    let [warning] = told(&layer).await;
+    assert_eq!(warning.code(), Code::EvictingServer);
+    assert_eq!(warning.policy(), None);
+    assert_eq!(
+        warning.detail(),
+        "the redis server evicts keys: maxmemory-policy is allkeys-lru"
+    );
+    assert_eq!(layer.limiter().warnings(), layer.warnings());
+    assert_eq!(server.command_calls()["info"], 1);
+}
+
+#[tokio::test]
+async fn server_without_a_limit_on_memory_or_without_eviction_is_fine() {
+    for arguments in [
+        ["--maxmemory", "0", "--maxmemory-policy", "allkeys-lru"],
+        ["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"],
+    ] {
+        let server = Server::start_with(&arguments);
+        server.flush_stats();
+        let layer = redis_layer(&server.url());
+        ask(&app(&layer), get_root()).await;
+        // what asks for the calls is one of them
+        for own in 0.. {
+            let asked = server.command_calls().get("info").copied();
+            if asked.unwrap_or(0) > own {
+                break;
+            }
+            assert!(own < 1_000, "it is asked");
+        }
+        ask(&app(&layer), get_root()).await;
+        assert_eq!(codes(&layer), []);
+    }
+}
+
+#[tokio::test]
+async fn server_that_may_not_be_asked_goes_on_without_a_word() {
+    let server = Server::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    server.command(&[
+        "ACL", "SETUSER", "plain", "on", ">secret", "~*", "+@all", "-info",
+    ]);
+    logged();
+    let url = server.url().replace("redis://", "redis://plain:secret@");
+    let layer = redis_layer(&url);
+    let app = app(&layer);
+    assert_eq!(ask(&app, get_root()).await, StatusCode::OK);
+    let refused = || server.info("errorstats").contains_key("errorstat_NOPERM");
+    let times = (0..1_000).take_while(|_| !refused()).count();
+    assert!(times < 1_000, "it is asked");
+    for _ in 0..5 {
+        assert_eq!(ask(&app, get_root()).await, StatusCode::OK);
+    }
+    assert_eq!(codes(&layer), []);
+    assert_eq!(logged(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn server_whose_clock_is_far_off_is_told_once() {
+    for (offset, said) in [
+        (-7_200, Some("behind this process'")),
+        (-4, None),
+        (0, None),
+        (4, None),
+        (3_600, Some("ahead of this process'")),
+    ] {
+        logged();
+        let layer = redis_layer(&server_in_another_time(offset).await);
+        let app = app(&layer);
+        for _ in 0..3 {
+            assert_eq!(ask(&app, get_root()).await, StatusCode::OK);
+        }
+        match said {
+            Some(said) => {
+                let [warning] = warnings(&layer);
+                assert_eq!(warning.code(), Code::ClockOff);
+                let detail = warning.detail();
+                assert!(
+                    detail.starts_with("the redis server's clock is "),
+                    "{detail}"
+                );
+                assert!(detail.ends_with(said), "{detail}");
+                assert_eq!(logged().len(), 1);
+            }
+            None => assert_eq!(codes(&layer), []),
+        }
+    }
+}
+
+#[tokio::test]
+async fn answer_that_came_late_is_no_clock_that_is_ahead() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let layer = redis_layer(&proxy.url());
+    let app = app(&layer);
+    ask(&app, get_root()).await;
+    proxy.set(Mode::Delay(Duration::from_millis(30)));
+    ask(&app, get_root()).await;
+    assert_eq!(codes(&layer), []);
+}
+
+#[tokio::test]
+async fn clock_of_the_caller_is_not_compared_with_itself() {
+    let server = Server::start();
+    let long_ago = Clock::manual(Timestamp::from_micros(1_500_000_000_000_000));
+    let store = tollgate::remote::RedisStore::builder(server.url()).client_time(long_ago);
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("p", PLENTY).key(Global))
+        .redis(store.deadline(PATIENCE))
+        .build()
+        .expect("it is well set up");
+    assert_eq!(ask(&app(&layer), get_root()).await, StatusCode::OK);
+    assert_eq!(codes(&layer), []);
+}
+
+// === Stores of one's own ===
+
+#[tokio::test]
+async fn store_of_ones_own_can_warn() {
+    #[derive(Debug)]
+    struct Worried;
+    impl Store for Worried {
+        fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+            Answer::ready(Err(Error::new(
+                tollgate::ErrorKind::Unavailable,
+                "not today",
+            )))
+        }
+        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+            Answer::ready(Ok(()))
+        }
+        fn warnings(&self) -> Vec<Warning> {
+            vec![Warning::new(Code::ClockOff, "the clock stands")]
+        }
+    }
+    let limiter = RateLimiter::new(Worried, []).expect("it is well set up");
+    assert_eq!(limiter.warnings()[0].detail(), "the clock stands");
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("p", PLENTY).key(Global))
+        .limiter(&limiter)
+        .build()
+        .expect("it is well set up");
+    assert_eq!(codes(&layer), [Code::ClockOff]);
+}
+
+// === A server in another time ===
+
+/// The URL of a server that admits everything at its own time: a real one can't have its clock set.
+async fn server_in_another_time(offset: i64) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await;
+    let listener = listener.expect("some port is free");
+    let address = listener.local_addr().expect("it is bound");
+    // both end with the test's runtime
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, offset));
+        }
+    });
+    format!("redis://{address}")
+}
+
+async fn serve(stream: TcpStream, offset: i64) -> Option<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let words = command(&mut stream).await?;
+        let reply = if words[0].eq_ignore_ascii_case(b"EVALSHA") {
+            let now = i64::try_from(Clock::system().now().as_micros()).expect("before 294246");
+            let then = now + offset * 1_000_000;
+            format!("*4\r\n:{then}\r\n:1\r\n:1\r\n:{then}\r\n")
+        } else if words[0].eq_ignore_ascii_case(b"INFO") {
+            "$0\r\n\r\n".to_owned()
+        } else {
+            "+OK\r\n".to_owned()
+        };
+        stream.write_all(reply.as_bytes()).await.ok()?;
+    }
+}
+
+async fn command(stream: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
+    let mut words = Vec::new();
+    for _ in 0..number(stream, '*').await? {
+        let mut word = vec![0; number(stream, '$').await? + 2];
+        stream.read_exact(&mut word).await.ok()?;
+        word.truncate(word.len() - 2);
+        words.push(word);
+    }
+    Some(words)
+}
+
+async fn number(stream: &mut BufReader<TcpStream>, mark: char) -> Option<usize> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await.ok()?;
+    line.trim_end().strip_prefix(mark)?.parse().ok()
+}
+
+// === Helpers ===
+
+fn builder(extractor: impl KeyExtractor) -> tollgate::builder::RateLimitLayerBuilder {
+    RateLimitLayer::builder().policy(Policy::new("p", PLENTY).key(extractor))
+}
+
+fn layer(extractor: impl KeyExtractor) -> RateLimitLayer {
+    builder(extractor).build().expect("it is well set up")
+}
+
+fn build(policy: Policy, extractor: impl KeyExtractor) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder().policy(policy.key(extractor));
+    layer.build().expect("it is well set up")
+}
+
+fn redis_layer(url: &str) -> RateLimitLayer {
+    let builder = builder(Global).redis(url).deadline(PATIENCE);
+    builder.build().expect("it is well set up")
+}
+
+fn app(layer: &RateLimitLayer) -> Router {
+    Router::new()
+        .route("/", get(async || "fine"))
+        .layer(layer.clone())
+}
+
+async fn ask(app: &Router, request: Request<Body>) -> StatusCode {
+    let response = app.clone().oneshot(request).await;
+    response.expect("a router does not fail").status()
+}
+
+fn get_root() -> Request<Body> {
+    Request::new(Body::empty())
+}
+
+fn from(client: u8) -> Request<Body> {
+    let mut request = get_root();
+    let peer = SocketAddr::from(([192, 0, 2, client], 40_000));
+    request.extensions_mut().insert(peer);
+    request
+}
+
+fn forward(request: &mut Request<Body>, value: &str) {
+    let value = value.parse().expect("a value");
+    request.headers_mut().insert("x-forwarded-for", value);
+}
+
+fn codes(layer: &RateLimitLayer) -> Vec<Code> {
+    layer.warnings().iter().map(Warning::code).collect()
+}
+
+#[track_caller]
+fn warnings<const N: usize>(layer: &RateLimitLayer) -> [Warning; N] {
+    let warnings = layer.warnings();
+    let distinct: BTreeSet<String> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(distinct.len(), warnings.len(), "each once");
+    warnings.try_into().expect("so many warnings")
+}
+
+/// The warnings, once there are some.
+async fn told<const N: usize>(layer: &RateLimitLayer) -> [Warning; N] {
+    let there = async {
+        while layer.warnings().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    time::timeout(PATIENCE, there).await.expect("it is told");
+    warnings(layer)
+}
+
+async fn used(layer: &RateLimitLayer) -> u64 {
+    let policy = Policy::new("p", PLENTY);
+    let now = layer.limiter().peek(&[policy.charge(Key::GLOBAL)]).await;
+    let now = now.expect("it can be told");
+    let usage = now.states()[0].usage().expect("it is counted");
+    usage.limit - usage.remaining
+}
+
+const PLENTY: Quota = Quota::per_day(1_000_000).burst(1_000_000);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How many requests of a rule are looked at.
+const WATCHED: u32 = 1_000;
