@@ -337,6 +337,13 @@ fn large() -> Vec<Case> {
         ))
         .is(CLIENT, "100 kB left of the client"),
         fwd(format!("for={CLIENT};host=\"{}\"", "a".repeat(100_000)))
+            .is(PEER, "an entry of more than 8 kB is not read"),
+        fwd(format!(
+            "for={FORGED}, for={CLIENT};host=\"{}\"",
+            "a,".repeat(4_000)
+        ))
+        .is(CLIENT, "a Host of 8 kB does not hide its sender"),
+        xff(format!("{FORGED}, {CLIENT}{}", " ".repeat(600)))
             .is(PEER, "an entry of more than 512 bytes is not read"),
         fwd("\"".repeat(100_000)).is(PEER, "100 kB of quotation marks"),
         fwd("\\".repeat(100_000) + "\"").is(PEER, "100 kB of backslashes"),

@@ -48,8 +48,8 @@ use super::{
 /// - When all are trusted, the leftmost is the client: it is a machine of your own then.
 /// - An IPv4 address in IPv6 form (`::ffff:192.0.2.1`) is the IPv4 address, before it is compared with anything.
 ///   Ports, brackets and zones (`%eth0`) are understood and left out.
-/// - The work is bounded: 32 entries of at most 512 bytes each. Where proxies' entries go on beyond that, the walk stops
-///   at the last trusted address. Nothing is allocated.
+/// - The work is bounded: the nearest 32 entries are read, of 512 bytes each (`Forwarded`: 8 kB, since proxies copy the
+///   client's `Host` into it). Beyond that the walk stops at the last trusted address. Nothing is allocated.
 ///
 /// # Which header?
 ///

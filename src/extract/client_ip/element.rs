@@ -10,27 +10,28 @@ use super::node;
 pub(super) fn forwarded_for<'a>(
     lines: impl DoubleEndedIterator<Item = &'a [u8]>,
 ) -> impl Iterator<Item = Option<IpAddr>> {
-    entries(lines, last_comma).map(|entry| node::address(entry?))
+    entries(lines, last_comma, FORWARDED_FOR_LENGTH).map(|entry| node::address(entry?))
 }
 
 /// What the entries of `Forwarded` (RFC 7239) say, the last first. `None` is an entry that is no address.
 pub(super) fn forwarded<'a>(
     lines: impl DoubleEndedIterator<Item = &'a [u8]>,
 ) -> impl Iterator<Item = Option<IpAddr>> {
-    entries(lines, last_comma_outside_quotes).map(|entry| forwarding(entry?))
+    entries(lines, last_comma_outside_quotes, FORWARDED_LENGTH).map(|entry| forwarding(entry?))
 }
 
 /// The entries of lists, the last first. `None` is one that is too long to be read.
 fn entries<'a>(
     lines: impl DoubleEndedIterator<Item = &'a [u8]>,
     last_comma: fn(&[u8]) -> Option<usize>,
+    max_length: usize,
 ) -> impl Iterator<Item = Option<&'a [u8]>> {
     lines.rev().flat_map(move |line| {
         let mut rest = Some(line);
         std::iter::from_fn(move || {
             let line = rest?;
             // Whoever sends 100 kB without a comma has no more than this read of it.
-            let unseen = line.len().saturating_sub(MAX_LENGTH + 1);
+            let unseen = line.len().saturating_sub(max_length + 1);
             let Some(comma) = last_comma(&line[unseen..]) else {
                 rest = None;
                 return Some((unseen == 0).then_some(line));
@@ -145,5 +146,8 @@ fn is_token(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
-/// The longest entry that is read.
-const MAX_LENGTH: usize = 512;
+/// The longest entry of `X-Forwarded-For` that is read: several times an address.
+const FORWARDED_FOR_LENGTH: usize = 512;
+/// The longest entry of `Forwarded` that is read. Proxies copy the client's `Host` into it, so it takes what servers
+/// usually take as a header line: with less, a long one would hide its sender.
+const FORWARDED_LENGTH: usize = 8_192;
