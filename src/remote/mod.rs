@@ -66,6 +66,8 @@ mod builder;
 mod claim;
 mod failure;
 mod form;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod keyspace;
 mod lane;
 mod queue;
