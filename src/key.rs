@@ -67,8 +67,8 @@ impl Key {
         Self::digest(b'$', hash_key, secret.as_ref())
     }
 
-    /// The key of both together, in this order; joining is associative. Two keys joined of the same number of parts are
-    /// equal only when all parts are.
+    /// The key of both together, in this order. Two keys joined of the same number of parts in the same way are equal
+    /// only when all parts are. Joining is associative as long as the whole fits and nothing is hashed.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         // `|` is in neither part unless it too was joined, and joining is associative: a|b|c is one triple.
@@ -82,6 +82,17 @@ impl Key {
     #[must_use]
     pub fn labelled(&self, label: impl Into<Self>) -> Self {
         label.into().joined(b'!', self)
+    }
+
+    /// The key as that of a first choice, which no [`labelled`](Self::labelled) key can be.
+    pub(crate) fn first_choice(&self) -> Self {
+        // Without a label there is no `!` in it, nor in what it may be the hash of: it stays as it is and can be read.
+        // Any other gets a beginning that no label has, since none is empty.
+        let may_be_labelled = self.bytes[0] == b'&' || self.as_bytes().contains(&b'!');
+        match may_be_labelled {
+            true => Self::marker(b'!').joined(b'!', self),
+            false => *self,
+        }
     }
 
     /// The identity as it is counted, and as it stands in Redis: not for logs.

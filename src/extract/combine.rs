@@ -81,11 +81,10 @@ impl<A: KeyExtractor, B: KeyExtractor> OrElse<A, B> {
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
     fn extract(&self, parts: &Parts) -> Option<Key> {
-        self.first.extract(parts).or_else(|| {
-            // The label of the whole chain: two alternatives of it may bear one label by themselves, but a longer chain
-            // is never called like the one inside it.
-            Some(self.second.extract(parts)?.labelled(self.space))
-        })
+        match self.first.extract(parts) {
+            Some(key) => Some(key.first_choice()),
+            None => Some(self.second.extract(parts)?.labelled(self.space)),
+        }
     }
 
     fn label(&self) -> &str {

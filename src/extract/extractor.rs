@@ -6,7 +6,10 @@ use http::{StatusCode, request::Parts};
 
 use crate::{diagnosis::Code, error::Error, key::Key};
 
-use super::combine::{And, OrElse};
+use super::{
+    combine::{And, OrElse},
+    mapped::{AndThen, Map},
+};
 
 /// Tells from the head of a request whom to count.
 ///
@@ -71,10 +74,41 @@ pub trait KeyExtractor: Send + Sync + 'static {
         And::new(self, other)
     }
 
+    /// Another key for the one found, or none for those that are not to be counted by: to check, to group, to hash.
+    ///
+    /// What the closure makes equal counts together.
+    fn and_then<F>(self, change: F) -> AndThen<Self, F>
+    where
+        F: Fn(Key) -> Option<Key> + Send + Sync + 'static,
+        Self: Sized,
+    {
+        AndThen::new(self, change)
+    }
+
+    /// Another key for the one found.
+    ///
+    /// What the closure makes equal counts together. A key that was hashed stays so: its text cannot be had back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, extract::{Header, KeyExtractor}};
+    ///
+    /// // Addresses of people, not to be read in Redis.
+    /// let by_user = Header::new("x-user-email").map(|key| Key::secret(key.as_bytes()));
+    /// ```
+    fn map<F>(self, change: F) -> Map<Self, F>
+    where
+        F: Fn(Key) -> Key + Send + Sync + 'static,
+        Self: Sized,
+    {
+        Map::new(self, change)
+    }
+
     /// The other extractor's key when this one finds none.
     ///
-    /// Keys found by the second are kept apart from the first's, so that a header reading `192.0.2.1` cannot spend
-    /// that address' quota.
+    /// Keys found by the second are kept apart from all of the first's, so that a header reading `192.0.2.1` cannot
+    /// spend that address' quota. So a client that can be told by either has a count for each.
     fn or_else<E: KeyExtractor>(self, other: E) -> OrElse<Self, E>
     where
         Self: Sized,

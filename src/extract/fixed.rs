@@ -30,6 +30,9 @@ impl KeyExtractor for Global {
 
 /// A key made of something that an outer layer put into the request's extensions, such as an authenticated user.
 ///
+/// A client varies only what that layer lets it. For a claim that a token may lack, [`Claim`](super::Claim) answers 401
+/// where this answers 500.
+///
 /// # Examples
 ///
 /// ```
@@ -45,12 +48,13 @@ pub struct Extension<F, T> {
     extension: std::marker::PhantomData<fn(&T)>,
 }
 
-impl<F, T> Extension<F, T>
+impl<F, T, R> Extension<F, T>
 where
-    F: Fn(&T) -> Key + Send + Sync + 'static,
+    F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
+    R: Into<Option<Key>>,
 {
-    /// The key that `key` makes of the extension of type `T`.
+    /// The key that `key` makes of the extension of type `T`: a [`Key`], or an `Option` of one.
     pub const fn new(key: F) -> Self {
         Self {
             key,
@@ -59,13 +63,14 @@ where
     }
 }
 
-impl<F, T> KeyExtractor for Extension<F, T>
+impl<F, T, R> KeyExtractor for Extension<F, T>
 where
-    F: Fn(&T) -> Key + Send + Sync + 'static,
+    F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
+    R: Into<Option<Key>>,
 {
     fn extract(&self, parts: &Parts) -> Option<Key> {
-        parts.extensions.get::<T>().map(&self.key)
+        (self.key)(parts.extensions.get::<T>()?).into()
     }
 
     fn label(&self) -> &str {

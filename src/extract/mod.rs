@@ -27,6 +27,32 @@
 //! }
 //! ```
 //!
+//! # Which one?
+//!
+//! What a client can vary decides what a limit is worth: who can vary the key at will has a fresh count each time. What
+//! is hashed leaves the process only as 128 bits under a [`HashKey`]; the rest can be read in Redis.
+//!
+//! | extractor | what | secret | what a client can vary | missing |
+//! |---|---|---|---|---|
+//! | [`ApiKey`] | key in a header or the query, bearer token | hashed | all of it, until something checks it | 401 |
+//! | [`ClientIp`] | the client's address behind proxies | no | its addresses: an IPv6 network is one key | 500 |
+//! | [`Claim`] | a claim of a token that was verified | as the closure makes it | nothing but which of its tokens it sends | 401 |
+//! | [`Cookie`] | one cookie | hashed, or `in_clear()` | all of it, until something checks it | 401, 400 |
+//! | [`Extension`] | what an outer layer left in the extensions | as the closure makes it | what that layer lets it | 500 |
+//! | [`Global`] | everybody | no | nothing | never |
+//! | [`Header`] | one header | no | all of it, unless a gateway sets it | 400 |
+//! | [`Host`] | authority or `Host` | no | all of it, unless the server refuses unknown hosts | 400 |
+//! | [`PathParam`] | one parameter of axum's route | no | all of it | 404 |
+//! | [`PeerIp`] | the connection's other end | no | its addresses: an IPv6 network is one key | 500 |
+//! | [`Query`] | one parameter of the query | no | all of it | 400 |
+//! | [`Route`] | method and axum's route | no | among the endpoints there are | 404 |
+//! | [`RouteOrUnmatched`] | the same, the rest by method | no | among the endpoints there are, and nine more | never |
+//! | closures | whatever they look at | as they make it | | 400 |
+//!
+//! [`and`](KeyExtractor::and) and [`or_else`](KeyExtractor::or_else) join two; [`map`](KeyExtractor::map) and
+//! [`and_then`](KeyExtractor::and_then) change what was found. Extractors that read what the client wrote answer one key
+//! for all ways to write one value, and none for a value that stands there twice.
+//!
 //! # When it takes waiting
 //!
 //! An [`AsyncKeyExtractor`] looks the key up, in a session store or over the network; see
@@ -50,24 +76,41 @@
 //! | through proxies whose number is known, or by a Unix socket | [`ClientIp::behind_hops`] |
 //! | through a CDN that sets a header of its own | `ClientIp::behind([..]).header(..)`, see [`SingleHeader`] |
 
+mod api_key;
+mod claim;
 mod client_ip;
 mod combine;
+mod cookie;
 mod extractor;
 mod fixed;
 mod grouping;
 mod header;
+mod host;
 mod lookup;
+mod mapped;
 mod network;
+mod path_param;
 mod peer;
+mod percent;
+mod query;
 mod route;
+#[cfg(feature = "axum")]
+mod template;
 
+pub use self::api_key::ApiKey;
+pub use self::claim::Claim;
 pub use self::client_ip::{ClientIp, SingleHeader};
 pub use self::combine::{And, OrElse};
+pub use self::cookie::Cookie;
 pub use self::extractor::KeyExtractor;
 pub use self::fixed::{Extension, Global};
-pub use self::header::{ApiKey, Header};
+pub use self::header::Header;
+pub use self::host::Host;
 pub use self::lookup::{AsyncKeyExtractor, KeyLookup};
+pub use self::mapped::{AndThen, Map};
 pub use self::network::{Network, Networks};
+pub use self::path_param::PathParam;
 pub use self::peer::PeerIp;
-pub use self::route::Route;
+pub use self::query::Query;
+pub use self::route::{Route, RouteOrUnmatched};
 pub use crate::key::HashKey;

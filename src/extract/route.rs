@@ -1,8 +1,6 @@
 //! Which endpoint a request is for.
 
-#[cfg(feature = "axum")]
-use http::Method;
-use http::request::Parts;
+use http::{Method, StatusCode, request::Parts};
 
 use crate::key::Key;
 
@@ -16,6 +14,18 @@ use super::extractor::KeyExtractor;
 /// that HTTP itself does not define count as one, `OTHER`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Route;
+
+impl Route {
+    /// The same, and all requests without a route together, by method: at most nine counts more, whatever paths are
+    /// made up.
+    ///
+    /// For a layer around a whole router, where fallbacks answer too, and for stacks that match no routes. No route can
+    /// be called as what these are counted under.
+    #[must_use]
+    pub const fn or_unmatched(self) -> RouteOrUnmatched {
+        RouteOrUnmatched
+    }
+}
 
 impl KeyExtractor for Route {
     #[cfg(feature = "axum")]
@@ -38,12 +48,33 @@ impl KeyExtractor for Route {
     }
 
     /// 404: no route matched.
-    fn missing_status(&self) -> http::StatusCode {
-        http::StatusCode::NOT_FOUND
+    fn missing_status(&self) -> StatusCode {
+        StatusCode::NOT_FOUND
     }
 }
 
-#[cfg(feature = "axum")]
+// === RouteOrUnmatched ===
+
+/// The method and the route, or the method alone when no route matched: see [`Route::or_unmatched`]. Never missing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RouteOrUnmatched;
+
+impl KeyExtractor for RouteOrUnmatched {
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        let unmatched = || Key::new(family(&parts.method)).and(&Key::UNIDENTIFIED);
+        Some(Route.extract(parts).unwrap_or_else(unmatched))
+    }
+
+    fn label(&self) -> &str {
+        "route"
+    }
+
+    fn tells_callers_apart(&self) -> bool {
+        false
+    }
+}
+
+/// One of nine names.
 fn family(method: &Method) -> &str {
     match *method {
         Method::HEAD => Method::GET.as_str(),

@@ -67,6 +67,8 @@ mod checkup;
 mod claim;
 mod failure;
 mod form;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod keyspace;
 mod lane;
 mod queue;

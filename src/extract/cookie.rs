@@ -1,0 +1,150 @@
+//! Keys from cookies.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, StatusCode, header::COOKIE, request::Parts};
+
+use crate::key::{HashKey, Key};
+
+use super::{
+    api_key,
+    extractor::KeyExtractor,
+    percent::{self, Plus},
+};
+
+/// The value of one cookie, hashed as a secret: whoever holds a session's cookie is that session.
+///
+/// All `Cookie` lines are read, as HTTP/2 may split them. A cookie that is empty or comes more than once, even with the
+/// same value, is missing: frameworks differ in which one they take, so either guess would let a client be counted under
+/// a made-up value. Name and value are percent-decoded and one pair of quotes around the value is left away, as
+/// frameworks do: no client gets a second count by writing its cookie in another way.
+///
+/// The cookie is not checked. A client may make up one with every request: put the layer behind the session's check, or
+/// count by address beside it.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::extract::{Cookie, KeyExtractor, PeerIp};
+///
+/// // By session, and who has none by address.
+/// let by_session = Cookie::new("session").or_else(PeerIp);
+///
+/// // Nothing secret: it can be read in Redis.
+/// let by_language = Cookie::new("language").in_clear();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Cookie {
+    name: Cow<'static, str>,
+    hash_key: Option<HashKey>,
+    is_clear: bool,
+}
+
+impl Cookie {
+    /// The cookie of this name; names are told apart by case.
+    ///
+    /// # Panics
+    ///
+    /// Panics when no cookie can have this name: it is a token as RFC 6265 has it.
+    #[must_use]
+    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
+        let name = name.into();
+        assert!(
+            !name.is_empty() && name.bytes().all(is_token_byte),
+            "{name:?} cannot be a cookie's name"
+        );
+        Self {
+            name,
+            hash_key: None,
+            is_clear: false,
+        }
+    }
+
+    /// Sets the fleet's own hash key, the same on every instance.
+    ///
+    /// Default: tollgate's constant, which hides cookies that cannot be guessed.
+    #[must_use]
+    pub fn hash_key(mut self, key: HashKey) -> Self {
+        self.hash_key = Some(key);
+        self
+    }
+
+    /// Takes the value as it is: for cookies that are no secret.
+    ///
+    /// Default: hashed.
+    #[must_use]
+    pub fn in_clear(mut self) -> Self {
+        self.is_clear = true;
+        self
+    }
+}
+
+impl KeyExtractor for Cookie {
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        let raw = single(&parts.headers, &self.name)?;
+        let decoded = percent::decoded(raw, Plus::Itself);
+        let value = unquoted(&decoded);
+        if value.is_empty() {
+            return None;
+        }
+        Some(match self.is_clear {
+            true => Key::new(value),
+            false => api_key::hashed(self.hash_key.as_ref(), value),
+        })
+    }
+
+    fn label(&self) -> &str {
+        &self.name
+    }
+
+    /// 401; 400 for a cookie in clear.
+    fn missing_status(&self) -> StatusCode {
+        match self.is_clear {
+            true => StatusCode::BAD_REQUEST,
+            false => StatusCode::UNAUTHORIZED,
+        }
+    }
+}
+
+/// The cookie's raw value when it is there once.
+fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+    let mut values = headers
+        .get_all(COOKIE)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'))
+        .filter_map(|pair| {
+            let equals = pair.iter().position(|byte| *byte == b'=')?;
+            let (found, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
+            percent::reads_as(found, Plus::Itself, name).then_some(value)
+        });
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}
+
+fn unquoted(value: &[u8]) -> &[u8] {
+    match value {
+        [b'"', inside @ .., b'"'] => inside,
+        _ => value,
+    }
+}
+
+const fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}

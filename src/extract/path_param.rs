@@ -1,0 +1,53 @@
+//! Keys from the parameters of the route.
+
+use std::borrow::Cow;
+
+use http::{StatusCode, request::Parts};
+
+use crate::key::Key;
+
+use super::extractor::KeyExtractor;
+#[cfg(feature = "axum")]
+use super::template;
+
+/// One parameter of the route that matched, in clear: `PathParam::new("id")` finds `7` in `/users/7` at `/users/{id}`.
+///
+/// With axum only, whose `MatchedPath` names the parameters: on a layer on a route, or added with `route_layer` or
+/// `layer` after the routes; in nested routers too, where the parameter may stand in the prefix. Without axum the key is
+/// missing. It is percent-decoded as axum's `Path` does, so `/users/%37` is the same key; what axum refuses because it
+/// is no UTF-8 is a key of those bytes. A name that stands in the route twice is missing.
+///
+/// Clients choose their paths: count what exists only once a handler has found it, or count beside an address.
+#[derive(Clone, Debug)]
+pub struct PathParam {
+    name: Cow<'static, str>,
+}
+
+impl PathParam {
+    /// The parameter of this name, without braces and without the `*` of one that takes the rest of the path.
+    #[must_use]
+    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: name.into() }
+    }
+}
+
+impl KeyExtractor for PathParam {
+    #[cfg(feature = "axum")]
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        template::value(parts, &self.name).map(Key::new)
+    }
+
+    #[cfg(not(feature = "axum"))]
+    fn extract(&self, _: &Parts) -> Option<Key> {
+        None
+    }
+
+    fn label(&self) -> &str {
+        &self.name
+    }
+
+    /// 404: no route with such a parameter matched.
+    fn missing_status(&self) -> StatusCode {
+        StatusCode::NOT_FOUND
+    }
+}

@@ -1,0 +1,65 @@
+//! Keys from the query.
+
+use std::borrow::Cow;
+
+use http::{Uri, request::Parts};
+
+use crate::key::Key;
+
+use super::{
+    extractor::KeyExtractor,
+    percent::{self, Plus},
+};
+
+/// One parameter of the query, in clear: `Query::new("tenant")` finds `acme` in `/orders?tenant=acme&page=3`.
+///
+/// Nothing else of the URI becomes part of the key, so no client opens a new count by adding parameters. Name and value
+/// are decoded as forms are (`%XX`, `+` is a space; a `%` that begins no escape stands for itself): `a%62c` and `abc`
+/// are one key. Names are told apart by case. A parameter that is empty or comes more than once is missing: which of
+/// them the handler would take is not known here.
+///
+/// Clients choose their parameters: use it beside an address, or for what the client gains nothing by varying. For
+/// secrets use [`ApiKey::query`](super::ApiKey::query).
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Key, extract::{KeyExtractor, Query}};
+///
+/// let request = http::Request::get("/orders?tenant=ac%6De&page=3").body(()).unwrap();
+/// let key = Query::new("tenant").extract(&request.into_parts().0);
+/// assert_eq!(key, Some(Key::new("acme")));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Query {
+    name: Cow<'static, str>,
+}
+
+impl Query {
+    /// The parameter of this name, given as it reads when decoded.
+    #[must_use]
+    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: name.into() }
+    }
+}
+
+impl KeyExtractor for Query {
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        single(&parts.uri, &self.name).map(Key::new)
+    }
+
+    fn label(&self) -> &str {
+        &self.name
+    }
+}
+
+/// The parameter's value when it is there once and not empty.
+pub(super) fn single<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, [u8]>> {
+    let mut values = uri.query()?.split('&').filter_map(|pair| {
+        let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
+        percent::reads_as(found.as_bytes(), Plus::Space, name).then_some(value)
+    });
+    let value = values.next()?;
+    (values.next().is_none() && !value.is_empty())
+        .then(|| percent::decoded(value.as_bytes(), Plus::Space))
+}

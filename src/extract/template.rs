@@ -1,0 +1,87 @@
+//! A route laid over the path that it matched.
+//!
+//! axum keeps the parameters' values in an extension of a private type: they are found again from what is public.
+
+use std::borrow::Cow;
+
+use axum::extract::{MatchedPath, NestedPath, OriginalUri};
+use http::request::Parts;
+
+use super::percent::{self, Plus};
+
+/// The decoded value of a parameter that the route has once.
+pub(super) fn value<'a>(parts: &'a Parts, name: &str) -> Option<Cow<'a, [u8]>> {
+    let route = parts.extensions.get::<MatchedPath>()?.as_str();
+    // A nested router sees its own part of the path; the prefix stands only in the original.
+    let prefix = parts
+        .extensions
+        .get::<NestedPath>()
+        .map_or("", |nested| nested.as_str().trim_end_matches('/'));
+    let original = parts.extensions.get::<OriginalUri>();
+    let in_prefix = original.and_then(|uri| find(prefix, uri.path(), name));
+    let in_rest = find(route.strip_prefix(prefix)?, parts.uri.path(), name);
+    let raw = match (in_prefix, in_rest) {
+        (Some(Found::Once(raw)), None) | (None, Some(Found::Once(raw))) => raw,
+        _ => return None,
+    };
+    Some(percent::decoded(raw.as_bytes(), Plus::Itself))
+}
+
+enum Found<'a> {
+    Once(&'a str),
+    Twice,
+}
+
+/// Looks for a parameter of a route, or of its beginning, in a path that it matches.
+fn find<'a>(route: &str, path: &'a str, name: &str) -> Option<Found<'a>> {
+    let mut rest = Some(path.strip_prefix('/')?);
+    let mut found = None;
+    for segment in route.strip_prefix('/')?.split('/') {
+        let tail = rest?;
+        let (own, behind) = match tail.split_once('/') {
+            Some((own, behind)) => (own, Some(behind)),
+            None => (tail, None),
+        };
+        rest = behind;
+        let Some((literal, parameter)) = parameter(segment) else {
+            after_literal(own, segment)?;
+            continue;
+        };
+        let value = match parameter.strip_prefix('*') {
+            Some(parameter) if parameter == name => tail,
+            None if parameter == name => after_literal(own, literal)?,
+            _ => continue,
+        };
+        found = match found {
+            None => Some(Found::Once(value)),
+            Some(_) => return Some(Found::Twice),
+        };
+    }
+    found
+}
+
+/// What stands before the parameter of a segment, and the parameter: one at most, at its end.
+fn parameter(segment: &str) -> Option<(&str, &str)> {
+    let mut from = 0;
+    loop {
+        let brace = from + segment[from..].find('{')?;
+        if !segment[brace + 1..].starts_with('{') {
+            let inside = segment[brace + 1..].strip_suffix('}')?;
+            return Some((&segment[..brace], inside));
+        }
+        from = brace + 2;
+    }
+}
+
+/// What follows the literal, in which a brace is written twice. `None` when the segment does not begin with it.
+fn after_literal<'a>(segment: &'a str, literal: &str) -> Option<&'a str> {
+    let mut rest = segment;
+    let mut characters = literal.chars();
+    while let Some(character) = characters.next() {
+        if matches!(character, '{' | '}') {
+            characters.next();
+        }
+        rest = rest.strip_prefix(character)?;
+    }
+    Some(rest)
+}

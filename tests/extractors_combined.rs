@@ -1,0 +1,324 @@
+//! Keys made of other keys, and from what other layers left: nobody passes for somebody else.
+
+use std::collections::HashMap;
+
+use http::{HeaderValue, Request, StatusCode, request::Parts};
+use proptest::{collection::vec, prelude::*};
+use tollgate::{
+    Key,
+    extract::{Claim, Extension, Header, KeyExtractor, PeerIp},
+};
+
+#[derive(Clone, Debug)]
+struct Claims {
+    sub: String,
+    org: Option<String>,
+}
+
+/// As `jsonwebtoken` wraps them.
+#[derive(Clone)]
+struct TokenData<T> {
+    claims: T,
+}
+
+// === Claim, Extension ===
+
+#[test]
+fn claim_is_what_the_verified_token_says() {
+    let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
+    let by_org = Claim::new("org", |claims: &Claims| claims.org.as_deref().map(Key::new));
+    let member = with(claims("ada", Some("acme")));
+    assert_eq!(by_user.extract(&member), Some(Key::new("ada")));
+    assert_eq!(by_org.extract(&member), Some(Key::new("acme")));
+    let loner = with(claims("ada", None));
+    assert_eq!(by_user.extract(&loner), Some(Key::new("ada")));
+    assert_eq!(by_org.extract(&loner), None);
+    let wrapped = Claim::new("sub", |token: &TokenData<Claims>| {
+        Key::new(&token.claims.sub)
+    });
+    let token = TokenData {
+        claims: claims("ada", None),
+    };
+    assert_eq!(wrapped.extract(&with(token)), Some(Key::new("ada")));
+}
+
+#[test]
+fn claim_is_never_read_from_a_token_that_nobody_verified() {
+    let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
+    let mut parts = nothing();
+    // {"alg":"none"}.{"sub":"ada"}.
+    let unsigned = HeaderValue::from_static("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.");
+    parts.headers.insert("authorization", unsigned);
+    assert_eq!(by_user.extract(&parts), None);
+    assert_eq!(by_user.label(), "sub");
+    assert_eq!(by_user.missing_status(), StatusCode::UNAUTHORIZED);
+}
+
+#[test]
+fn claims_of_any_content_are_told_apart() {
+    let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
+    let huge = "a".repeat(100_000);
+    let keys: Vec<Key> = ["", "a", "{a}", "a|b", "é", "\0", &huge]
+        .map(|sub| by_user.extract(&with(claims(sub, None))))
+        .into_iter()
+        .flatten()
+        .collect();
+    assert_eq!(keys.len(), 7);
+    for (index, key) in keys.iter().enumerate() {
+        assert!(!keys[..index].contains(key), "{}", key.as_str());
+    }
+}
+
+#[test]
+fn extension_may_have_no_key_for_a_request() {
+    let by_org = Extension::new(|claims: &Claims| claims.org.as_deref().map(Key::new));
+    assert_eq!(by_org.extract(&with(claims("ada", None))), None);
+    assert_eq!(
+        by_org.extract(&with(claims("ada", Some("acme")))),
+        Some(Key::new("acme"))
+    );
+    assert_eq!(by_org.missing_status(), StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[test]
+fn debug_of_claims_and_changes_shows_types_and_no_keys() {
+    let claim = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
+    let shown = format!("{claim:?}");
+    assert!(shown.ends_with("Claims>(sub)"), "{shown}");
+    let copy = claim;
+    assert_eq!(copy.label(), claim.clone().label());
+    let secret = Key::new("ada");
+    let changed = PeerIp.map(move |_| secret).and_then(Some);
+    assert_eq!(format!("{changed:?}"), "AndThen(Map(PeerIp))");
+}
+
+// === Map, AndThen ===
+
+#[test]
+fn changed_keys_keep_their_label_and_status() {
+    let claim = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
+    let hashed = claim.map(|key| Key::secret(key.as_bytes()));
+    let parts = with(claims("ada", None));
+    assert_eq!(hashed.extract(&parts), Some(Key::secret("ada")));
+    assert_eq!(hashed.extract(&nothing()), None);
+    assert_eq!(hashed.label(), "sub");
+    assert_eq!(hashed.missing_status(), StatusCode::UNAUTHORIZED);
+    let staff = claim.and_then(|key| (key != Key::new("ada")).then_some(key));
+    assert_eq!(staff.extract(&parts), None);
+    assert_eq!(
+        staff.extract(&with(claims("bob", None))),
+        Some(Key::new("bob"))
+    );
+    assert_eq!(staff.label(), "sub");
+    assert_eq!(staff.missing_status(), StatusCode::UNAUTHORIZED);
+}
+
+#[test]
+fn changes_apply_to_closures_and_to_extractors_in_a_box() {
+    let closure = |parts: &Parts| parts.headers.get("x-a").map(Key::new);
+    let grouped = closure.map(|key| Key::new(&key.as_bytes()[..1]));
+    let parts = headers(&[("x-a", "abc")]);
+    assert_eq!(grouped.extract(&parts), Some(Key::new("a")));
+    let boxed: Box<dyn KeyExtractor> = Box::new(grouped);
+    let nobody = boxed.and_then(|_| None).or_else(Header::new("x-a"));
+    assert!(nobody.extract(&parts).is_some());
+}
+
+// === OrElse ===
+
+// Regression: a chain behind a closure bore the label of the chain around it, so their second choices shared keys.
+#[test]
+fn second_choices_are_apart_from_those_that_a_closure_has_hidden() {
+    let hidden = closure("x-a").or_else(closure("x-b"));
+    let chain = (move |parts: &Parts| hidden.extract(parts)).or_else(closure("x-c"));
+    assert_eq!(chain.label(), "closure-or-closure");
+    for value in ["1", &"long".repeat(20), &"as-long-as-it-fits".repeat(2)] {
+        apart(&[
+            chain.extract(&headers(&[("x-a", value)])),
+            chain.extract(&headers(&[("x-b", value)])),
+            chain.extract(&headers(&[("x-c", value)])),
+        ]);
+    }
+}
+
+#[test]
+fn second_choices_are_apart_from_keys_that_a_map_has_labelled_alike() {
+    let first = Header::new("x-a").map(|key| key.labelled("x-a-or-x-b"));
+    let chain = first.or_else(Header::new("x-b"));
+    for value in ["1", &"long".repeat(20)] {
+        apart(&[
+            chain.extract(&headers(&[("x-a", value)])),
+            chain.extract(&headers(&[("x-b", value)])),
+        ]);
+    }
+}
+
+#[test]
+fn first_choices_can_be_read_as_what_they_are() {
+    let chain = Header::new("x-a").or_else(PeerIp);
+    let key = chain.extract(&headers(&[("x-a", "ada@example.org")]));
+    assert_eq!(key, Some(Key::new("ada@example.org")));
+    let joined = Header::new("x-a").and(Header::new("x-b")).or_else(PeerIp);
+    let key = joined.extract(&headers(&[("x-a", "1"), ("x-b", "2")]));
+    assert_eq!(key.expect("both are there").as_str(), "1|2");
+}
+
+// === Compositions ===
+
+/// How extractors are put together; a letter is a header.
+#[derive(Clone, Debug)]
+enum Shape {
+    Leaf(char),
+    And(Box<Shape>, Box<Shape>),
+    OrElse(Box<Shape>, Box<Shape>),
+    /// Behind a closure, which hides the label.
+    Hidden(Box<Shape>),
+    /// Changed by a closure that tells all keys apart.
+    Mapped(Box<Shape>),
+}
+
+/// What a composition found: which headers, in which alternatives.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Found {
+    Value(String),
+    Both(Box<Found>, Box<Found>),
+    First(Box<Found>),
+    Second(Box<Found>),
+}
+
+impl Shape {
+    fn extractor(&self) -> Box<dyn KeyExtractor> {
+        match self {
+            Self::Leaf(letter) => Box::new(Header::from(name(*letter))),
+            Self::And(first, second) => Box::new(first.extractor().and(second.extractor())),
+            Self::OrElse(first, second) => Box::new(first.extractor().or_else(second.extractor())),
+            Self::Hidden(inner) => {
+                let inner = inner.extractor();
+                Box::new(move |parts: &Parts| inner.extract(parts))
+            }
+            Self::Mapped(inner) => Box::new(inner.extractor().map(|key| key.labelled("mapped"))),
+        }
+    }
+
+    fn find(&self, values: &HashMap<char, String>) -> Option<Found> {
+        Some(match self {
+            Self::Leaf(letter) => Found::Value(values.get(letter)?.clone()),
+            Self::And(first, second) => Found::Both(
+                Box::new(first.find(values)?),
+                Box::new(second.find(values)?),
+            ),
+            Self::OrElse(first, second) => match first.find(values) {
+                Some(found) => Found::First(Box::new(found)),
+                None => Found::Second(Box::new(second.find(values)?)),
+            },
+            Self::Hidden(inner) | Self::Mapped(inner) => inner.find(values)?,
+        })
+    }
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let leaf = prop::sample::select(vec!['a', 'b', 'c', 'd']).prop_map(Shape::Leaf);
+    leaf.prop_recursive(4, 12, 2, |inner| {
+        let pair = (inner.clone(), inner.clone());
+        prop_oneof![
+            2 => pair.clone().prop_map(|(a, b)| Shape::And(Box::new(a), Box::new(b))),
+            3 => pair.prop_map(|(a, b)| Shape::OrElse(Box::new(a), Box::new(b))),
+            1 => inner.clone().prop_map(|inner| Shape::Hidden(Box::new(inner))),
+            1 => inner.prop_map(|inner| Shape::Mapped(Box::new(inner))),
+        ]
+    })
+}
+
+/// Few values, so that they meet: short ones, such as look joined or labelled, and one that is hashed when joined.
+fn values() -> impl Strategy<Value = HashMap<char, String>> {
+    let value = prop_oneof![
+        "[12]",
+        "1[|!]2",
+        Just("!!1".to_owned()),
+        "[12]{40}",
+        Just("x".repeat(80)),
+    ];
+    vec(prop::option::of(value), 4).prop_map(|values| {
+        "abcd"
+            .chars()
+            .zip(values)
+            .filter_map(|(letter, value)| Some((letter, value?)))
+            .collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// All requests that one composition is asked about get one key exactly when they read the same.
+    #[test]
+    fn compositions_never_give_two_requests_one_key(
+        shape in shape(),
+        requests in vec(values(), 2..24),
+    ) {
+        let extractor = shape.extractor();
+        let mut seen: HashMap<Key, Found> = HashMap::new();
+        for values in &requests {
+            let mut parts = nothing();
+            for (letter, value) in values {
+                let value = HeaderValue::from_str(value).expect("HTTP allows it");
+                parts.headers.insert(name(*letter), value);
+            }
+            let (key, found) = (extractor.extract(&parts), shape.find(values));
+            prop_assert_eq!(key.is_some(), found.is_some());
+            let (Some(key), Some(found)) = (key, found) else {
+                continue;
+            };
+            prop_assert!((1..=Key::MAX_LENGTH).contains(&key.as_str().len()));
+            let has_brace = key.as_str().contains(['{', '}']);
+prop_assert!(!has_brace);
+            if let Some(other) = seen.insert(key, found.clone()) {
+                prop_assert_eq!(&other, &found, "both are {}", key.as_str());
+            }
+        }
+    }
+}
+
+fn closure(name: &'static str) -> impl KeyExtractor {
+    move |parts: &Parts| parts.headers.get(name).map(Key::new)
+}
+
+fn name(letter: char) -> http::HeaderName {
+    format!("x-{letter}").parse().expect("it is a name")
+}
+
+#[track_caller]
+fn apart(keys: &[Option<Key>]) {
+    for (index, key) in keys.iter().enumerate() {
+        let key = key.expect("there is a key");
+        for other in &keys[..index] {
+            assert_ne!(*other, Some(key), "both are {}", key.as_str());
+        }
+    }
+}
+
+fn claims(sub: &str, org: Option<&str>) -> Claims {
+    Claims {
+        sub: sub.to_owned(),
+        org: org.map(str::to_owned),
+    }
+}
+
+fn nothing() -> Parts {
+    Request::new(()).into_parts().0
+}
+
+fn with<T: Clone + Send + Sync + 'static>(extension: T) -> Parts {
+    let mut parts = nothing();
+    parts.extensions.insert(extension);
+    parts
+}
+
+fn headers(fields: &[(&'static str, &str)]) -> Parts {
+    let mut parts = nothing();
+    for (name, value) in fields {
+        let value = HeaderValue::from_str(value).expect("HTTP allows it");
+        parts.headers.append(*name, value);
+    }
+    parts
+}

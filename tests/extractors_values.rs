@@ -1,0 +1,540 @@
+//! Keys from what clients write: cookies, queries, hosts. However it is written, one value is one key; and what stands
+//! there twice is none.
+
+use http::{HeaderValue, Request, StatusCode, header, request::Parts};
+use proptest::{collection::vec, prelude::*};
+use tollgate::{
+    Key,
+    extract::{ApiKey, Cookie, HashKey, Host, KeyExtractor, Query},
+};
+
+// === Cookie ===
+
+#[test]
+fn cookie_is_found_among_others_and_over_several_lines() {
+    let session = Cookie::new("session");
+    let expected = Some(Key::secret("abc"));
+    for lines in [
+        &["session=abc"][..],
+        &["session=abc; theme=dark"],
+        &["theme=dark; session=abc"],
+        &["theme=dark;session=abc;"],
+        &["theme=dark ;\t session = abc \t; "],
+        &["theme=dark", "session=abc"],
+        &["session=abc", "theme=dark"],
+        &["theme=dark", "", ";;", "session", "=x", "session=abc"],
+        &["a=session=x; session=abc"],
+    ] {
+        assert_eq!(session.extract(&cookies(lines)), expected, "{lines:?}");
+    }
+}
+
+#[test]
+fn cookie_that_is_missing_empty_or_repeated_is_no_key() {
+    for extractor in [Cookie::new("session"), Cookie::new("session").in_clear()] {
+        for lines in [
+            &[][..],
+            &[""],
+            &["session"],
+            &["session="],
+            &["session= "],
+            &["session=\"\""],
+            &["session=%22%22"],
+            &["Session=abc"],
+            &["xsession=abc"],
+            &["sessionx=abc"],
+            &["x; y=session=abc"],
+            &["session=abc; session=abc"],
+            &["session=abc; session=other"],
+            &["session=abc", "session=other"],
+            &["session=abc; session="],
+            &["session=; session=abc"],
+            // as a framework that decodes names reads it
+            &["session=abc; %73ession=other"],
+            &["session=abc, session=abc; session=abc"],
+        ] {
+            let key = extractor.extract(&cookies(lines));
+            assert_eq!(key, None, "{lines:?}");
+        }
+    }
+}
+
+#[test]
+fn cookie_written_in_another_way_is_the_same_key() {
+    let expected = Some(Key::secret("a b=c"));
+    for line in [
+        "session=a b=c",
+        "session=\"a b=c\"",
+        "session=a%20b%3Dc",
+        "session=a%20b%3dc",
+        "session=\"%61%20b=c\"",
+        "session=%22a b=c%22",
+        "%73ession=a b=c",
+        "%73%65%73%73%69%6F%6E=a b=c",
+    ] {
+        let key = Cookie::new("session").extract(&cookies(&[line]));
+        assert_eq!(key, expected, "{line}");
+    }
+}
+
+#[test]
+fn cookies_that_differ_are_told_apart() {
+    let values = [
+        "abc", "Abc", "a+b", "a b", "\"\"\"", "\"abc", "abc\"", "%", "%2", "%zz", "a=c", "%00",
+        "%FF", "%C3%A9",
+    ];
+    for extractor in [Cookie::new("session"), Cookie::new("session").in_clear()] {
+        let keys = values.map(|value| extractor.extract(&cookies(&[&format!("session={value}")])));
+        apart(&keys);
+    }
+}
+
+#[test]
+fn secret_of_a_cookie_or_a_query_appears_nowhere() {
+    let mut parts = cookies(&[&format!("session={SECRET}")]);
+    parts.uri = format!("/?key={SECRET}").parse().expect("it is a uri");
+    let own = HashKey::new([7; 32]);
+    let extractors: [Box<dyn KeyExtractor>; 4] = [
+        Box::new(Cookie::new("session")),
+        Box::new(ApiKey::query("key")),
+        Box::new(Cookie::new("session").hash_key(own)),
+        Box::new(ApiKey::query("key").hash_key(own)),
+    ];
+    let keys = extractors.map(|extractor| extractor.extract(&parts).expect("there is a key"));
+    for key in keys {
+        for piece in SECRET.as_bytes().windows(4) {
+            let shown = format!("{} {key:?}", key.as_str()).to_lowercase();
+            assert!(!shown.as_bytes().windows(4).any(|found| found == piece));
+        }
+        assert!(key.as_str().starts_with('$') && key.as_str().len() == 33);
+    }
+    // hashed in one way wherever it stood, and under another key into another
+    assert_eq!(keys[0], Key::secret(SECRET));
+    assert_eq!(keys[1], Key::secret(SECRET));
+    assert_eq!(keys[2], Key::secret_with(&own, SECRET));
+    assert_eq!(keys[3], keys[2]);
+}
+
+#[test]
+fn debug_of_an_extractor_shows_no_hash_key() {
+    let own = HashKey::new([0xAB; 32]);
+    let cookie = Cookie::new("session").hash_key(own);
+    let query = ApiKey::query("key").hash_key(own);
+    for shown in [format!("{cookie:?}"), format!("{query:?}")] {
+        assert!(shown.contains("HashKey(..)"), "{shown}");
+        for trace in ["171", "AB", "ab, ab"] {
+            assert!(!shown.contains(trace), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn cookie_in_clear_can_be_read_and_is_never_the_hashed_one() {
+    let parts = cookies(&["language=cs"]);
+    let clear = Cookie::new("language").in_clear();
+    assert_eq!(clear.extract(&parts), Some(Key::new("cs")));
+    assert_eq!(
+        Cookie::new("language").extract(&parts),
+        Some(Key::secret("cs"))
+    );
+}
+
+#[test]
+fn huge_cookies_are_keys_like_others() {
+    let huge = "a".repeat(100_000);
+    let many = "x=1; ".repeat(20_000);
+    let encoded = "%61".repeat(100_000);
+    let clear = Cookie::new("session").in_clear();
+    let key = clear.extract(&cookies(&[&format!("session={huge}")]));
+    assert_eq!(key, Some(Key::new(&huge)));
+    let written_otherwise = clear.extract(&cookies(&[&format!("session={encoded}")]));
+    assert_eq!(written_otherwise, key);
+    assert_eq!(clear.extract(&cookies(&[&many])), None);
+    let last = clear.extract(&cookies(&[&format!("{many}session=abc")]));
+    assert_eq!(last, Some(Key::new("abc")));
+}
+
+#[test]
+fn bytes_in_a_cookie_that_are_no_text_are_told_apart() {
+    let key = |value: &[u8]| {
+        let line = [b"session=", value].concat();
+        let mut parts = nothing();
+        let line = HeaderValue::from_bytes(&line).expect("HTTP allows it");
+        parts.headers.insert(header::COOKIE, line);
+        Cookie::new("session").in_clear().extract(&parts)
+    };
+    apart(&[
+        key(b"\xFF"),
+        key(b"\xFE"),
+        key(b"\xFF\xFE"),
+        key("é".as_bytes()),
+    ]);
+    assert_eq!(key(b"\xFF"), key(b"%FF"));
+}
+
+#[test]
+#[should_panic(expected = "cannot be a cookie's name")]
+fn cookie_that_nobody_can_send_is_a_panic_where_it_is_made() {
+    let _ = Cookie::new("my session");
+}
+
+// === Query ===
+
+#[test]
+fn query_parameter_is_its_value_and_nothing_else_of_the_uri() {
+    let tenant = Query::new("tenant");
+    let expected = Some(Key::new("acme"));
+    for uri in [
+        "/?tenant=acme",
+        "/other/path?tenant=acme",
+        "/?page=3&tenant=acme",
+        "/?tenant=acme&page=3",
+        "/?&&tenant=acme&",
+        "/?junk=1&tenant=acme&junk=2&junk=3",
+        "/?tenants=x&tenant=acme&xtenant=y&Tenant=z",
+        "http://example.com/?tenant=acme",
+        "/?page=tenant=x&tenant=acme",
+    ] {
+        assert_eq!(tenant.extract(&at(uri)), expected, "{uri}");
+    }
+}
+
+#[test]
+fn query_parameter_written_in_another_way_is_the_same_key() {
+    let expected = Some(Key::new("a b"));
+    for uri in [
+        "/?my%20tenant=a%20b",
+        "/?my+tenant=a+b",
+        "/?my+tenant=%61%20b",
+        "/?%6D%79%20%74enant=a+%62",
+        "/?my%20tenant=a%20%62",
+    ] {
+        let key = Query::new("my tenant").extract(&at(uri));
+        assert_eq!(key, expected, "{uri}");
+    }
+}
+
+#[test]
+fn query_parameter_that_is_missing_empty_or_repeated_is_no_key() {
+    for extractor in [
+        Box::new(Query::new("key")) as Box<dyn KeyExtractor>,
+        Box::new(ApiKey::query("key")),
+    ] {
+        for uri in [
+            "/",
+            "/?",
+            "/?key",
+            "/?key=",
+            "/?KEY=a",
+            "/?keys=a",
+            "/?ke=a",
+            "/?=a",
+            "/?key=a&key=a",
+            "/?key=a&key=b",
+            "/?key=a&key",
+            "/?key&key=a",
+            "/?key=a&k%65y=b",
+            "/key=a",
+        ] {
+            assert_eq!(extractor.extract(&at(uri)), None, "{uri}");
+        }
+    }
+}
+
+#[test]
+fn query_values_that_differ_are_told_apart() {
+    let values = [
+        "abc", "Abc", "a+b", "a%2Bb", "%", "%2", "%zz", "a=c", "%00", "%FF", "%C3%A9", "%26",
+        "%2526",
+    ];
+    let keys = values.map(|value| Query::new("key").extract(&at(&format!("/?key={value}"))));
+    apart(&keys);
+    // a value that breaks off within an escape is taken as it is
+    assert_eq!(keys[5], Some(Key::new("%2")));
+}
+
+#[test]
+fn huge_query_is_a_key_like_others() {
+    let uri = format!("/?{}key={}", "a=b&".repeat(5_000), "x".repeat(40_000));
+    let key = Query::new("key").extract(&at(&uri));
+    assert_eq!(key, Some(Key::new("x".repeat(40_000))));
+}
+
+// === Host ===
+
+#[test]
+fn host_is_one_key_however_it_is_written() {
+    let expected = Some(Key::new("example.com"));
+    for host in [
+        "example.com",
+        "EXAMPLE.com",
+        "example.com:80",
+        "example.com:",
+        "Example.Com.:8443",
+        "example.com.",
+    ] {
+        assert_eq!(Host.extract(&hosts(&[host])), expected, "{host}");
+        let uri = format!("http://{}/path?query", host.trim_end_matches(':'));
+        assert_eq!(Host.extract(&at(&uri)), expected, "{uri}");
+    }
+    let with_user = at("http://ada:secret@example.com:80/");
+    assert_eq!(Host.extract(&with_user), expected);
+}
+
+#[test]
+fn authority_of_the_uri_is_the_host_whatever_the_header_says() {
+    let mut parts = hosts(&["evil.example", "another.example"]);
+    parts.uri = "https://example.com/".parse().expect("it is a uri");
+    assert_eq!(Host.extract(&parts), Some(Key::new("example.com")));
+}
+
+#[test]
+fn forwarded_hosts_are_not_looked_at() {
+    let mut parts = nothing();
+    for name in ["x-forwarded-host", "forwarded", "x-host", "x-original-host"] {
+        parts
+            .headers
+            .insert(name, HeaderValue::from_static("evil.example"));
+    }
+    assert_eq!(Host.extract(&parts), None);
+}
+
+#[test]
+fn host_that_is_missing_repeated_or_no_host_is_no_key() {
+    for lines in [
+        &[][..],
+        &[""],
+        &["."],
+        &[".."],
+        &[":80"],
+        &["example.com", "example.com"],
+        &["example.com,other.example"],
+        &["example.com other.example"],
+        &["ada@example.com"],
+        &["example.com:http"],
+        &["example.com:80:80"],
+        &["example.com.."],
+        &["ex%61mple.com"],
+        &["example.com/path"],
+        &["http://example.com"],
+        &["{example}"],
+        &["::1"],
+        &["[::1"],
+        &["::1]"],
+        &["[::1]x"],
+        &["[::1]:x"],
+        &["[]"],
+        &["[192.0.2.1]"],
+        &["[fe80::1%25eth0]"],
+        &["[v1.a]"],
+    ] {
+        assert_eq!(Host.extract(&hosts(lines)), None, "{lines:?}");
+    }
+    let mut parts = nothing();
+    let unicode = HeaderValue::from_bytes("bücher.example".as_bytes()).expect("HTTP allows it");
+    parts.headers.insert(header::HOST, unicode);
+    assert_eq!(Host.extract(&parts), None);
+}
+
+#[test]
+fn addresses_as_hosts_are_one_key_each() {
+    let key = |host| Host.extract(&hosts(&[host]));
+    let six = Some(Key::new("2001:db8::1"));
+    for host in [
+        "[2001:db8::1]",
+        "[2001:DB8:0:0::1]:8080",
+        "[2001:db8::0001]:",
+    ] {
+        assert_eq!(key(host), six, "{host}");
+    }
+    assert_eq!(Host.extract(&at("http://[2001:DB8::1]:80/")), six);
+    assert_eq!(key("192.0.2.1:80"), Some(Key::new("192.0.2.1")));
+    assert_eq!(key("[::ffff:192.0.2.1]"), key("192.0.2.1"));
+}
+
+#[test]
+fn host_is_as_long_as_dns_allows_and_no_longer() {
+    let longest = "a".repeat(253);
+    assert_eq!(Host.extract(&hosts(&[&longest])), Some(Key::new(&longest)));
+    assert_eq!(
+        Host.extract(&hosts(&[&format!("{longest}.:80")])),
+        Some(Key::new(&longest))
+    );
+    assert_eq!(Host.extract(&hosts(&[&"a".repeat(254)])), None);
+    assert_eq!(Host.extract(&hosts(&[&"a".repeat(100_000)])), None);
+}
+
+// === All ===
+
+#[test]
+fn labels_and_statuses_say_what_is_missing() {
+    let told =
+        |extractor: &dyn KeyExtractor| (extractor.label().to_owned(), extractor.missing_status());
+    let bad = StatusCode::BAD_REQUEST;
+    let unauthorized = StatusCode::UNAUTHORIZED;
+    assert_eq!(told(&Cookie::new("sid")), ("sid".into(), unauthorized));
+    assert_eq!(told(&Cookie::new("sid").in_clear()), ("sid".into(), bad));
+    assert_eq!(told(&ApiKey::query("key")), ("key".into(), unauthorized));
+    assert_eq!(told(&Query::new("tenant")), ("tenant".into(), bad));
+    assert_eq!(told(&Host), ("host".into(), bad));
+}
+
+proptest! {
+    /// The reference reads the whole as a list first, and decodes by another hand.
+    #[test]
+    fn query_reads_as_forms_are_read(query in query_text()) {
+        let uri = format!("/?{query}");
+        let found: Vec<Vec<u8>> = form(&query)
+            .into_iter()
+            .filter(|(name, _)| name == b"ab")
+            .map(|(_, value)| value)
+            .collect();
+        let expected = match &found[..] {
+            [value] if !value.is_empty() => Some(Key::new(value)),
+            _ => None,
+        };
+        prop_assert_eq!(Query::new("ab").extract(&at(&uri)), expected);
+    }
+
+    #[test]
+    fn no_bytes_are_a_panic_and_every_key_is_canonical(
+        value in vec(any::<u8>(), 0..300),
+        tricky in "[\\[\\]:;=%&\"a-c. {}|!2F]{0,40}",
+    ) {
+        for bytes in [&value[..], tricky.as_bytes()] {
+            let mut parts = nothing();
+            if let Ok(value) = HeaderValue::from_bytes(bytes) {
+                parts.headers.append(header::COOKIE, value.clone());
+                parts.headers.append(header::HOST, value);
+            }
+            if let Ok(uri) = format!("/?{}", String::from_utf8_lossy(bytes)).parse() {
+                parts.uri = uri;
+            }
+            let extractors: [Box<dyn KeyExtractor>; 5] = [
+                Box::new(Cookie::new("a").in_clear()),
+                Box::new(Cookie::new("a")),
+                Box::new(Query::new("a")),
+                Box::new(ApiKey::query("a")),
+                Box::new(Host),
+            ];
+            for key in extractors.iter().filter_map(|extractor| extractor.extract(&parts)) {
+                prop_assert!((1..=Key::MAX_LENGTH).contains(&key.as_str().len()));
+                let has_brace = key.as_str().contains(['{', '}']);
+prop_assert!(!has_brace);
+            }
+        }
+    }
+
+    /// No spelling of a cookie gives a second count, and no two values share one.
+    #[test]
+    fn cookie_is_told_by_its_value_and_not_by_its_spelling(
+        first in "[a-c%\" ]{1,6}",
+        second in "[a-c%\" ]{1,6}",
+        escapes in any::<u64>(),
+    ) {
+        let written = |value: &str, escapes: u64| {
+            let text: String = value
+                .bytes()
+                .enumerate()
+                .map(|(index, byte)| match byte != b'a' || escapes >> index & 1 == 1 {
+                    true => format!("%{byte:02x}"),
+                    false => char::from(byte).to_string(),
+                })
+                .collect();
+            Cookie::new("a").in_clear().extract(&cookies(&[&format!("a={text}")]))
+        };
+        let same = written(&first, 0);
+        prop_assert_eq!(same, written(&first, escapes));
+        let bare = |value: &str| match value.len() > 1 && value.starts_with('"') && value.ends_with('"') {
+            true => value[1..value.len() - 1].to_owned(),
+            false => value.to_owned(),
+        };
+        prop_assert_eq!(bare(&first) == bare(&second), same == written(&second, escapes));
+    }
+}
+
+fn query_text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[ab=&%+126zZ]{0,24}",
+        vec(
+            prop_oneof![
+                Just("ab=".to_owned()),
+                Just("a%62=".to_owned()),
+                Just("&".to_owned()),
+                "[a%+2bF]{0,4}"
+            ],
+            0..8
+        )
+        .prop_map(|pieces| pieces.concat()),
+    ]
+}
+
+fn form(query: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let decode = |text: &str| {
+        let text = text.replace('+', " ");
+        let mut bytes = Vec::new();
+        let mut index = 0;
+        while index < text.len() {
+            let escape = text
+                .get(index + 1..index + 3)
+                .filter(|digits| digits.chars().all(|digit| digit.is_ascii_hexdigit()));
+            match (text.as_bytes()[index], escape) {
+                (b'%', Some(digits)) => {
+                    bytes.push(u8::from_str_radix(digits, 16).expect("two digits"));
+                    index += 3;
+                }
+                (byte, _) => {
+                    bytes.push(byte);
+                    index += 1;
+                }
+            }
+        }
+        bytes
+    };
+    query
+        .split('&')
+        .map(|pair| match pair.find('=') {
+            Some(equals) => (decode(&pair[..equals]), decode(&pair[equals + 1..])),
+            None => (decode(pair), Vec::new()),
+        })
+        .collect()
+}
+
+#[track_caller]
+fn apart(keys: &[Option<Key>]) {
+    for (index, key) in keys.iter().enumerate() {
+        let key = key.expect("there is a key");
+        for other in &keys[..index] {
+            assert_ne!(*other, Some(key), "both are {}", key.as_str());
+        }
+    }
+}
+
+fn nothing() -> Parts {
+    Request::new(()).into_parts().0
+}
+
+fn at(uri: &str) -> Parts {
+    let mut parts = nothing();
+    parts.uri = uri.parse().expect("it is a uri");
+    parts
+}
+
+fn cookies(lines: &[&str]) -> Parts {
+    lines_of(header::COOKIE, lines)
+}
+
+fn hosts(lines: &[&str]) -> Parts {
+    lines_of(header::HOST, lines)
+}
+
+fn lines_of(name: http::HeaderName, lines: &[&str]) -> Parts {
+    let mut parts = nothing();
+    for line in lines {
+        let line = HeaderValue::from_str(line).expect("HTTP allows it");
+        parts.headers.append(&name, line);
+    }
+    parts
+}
+
+const SECRET: &str = "sk-live-zyxwvutsrq";
