@@ -10,6 +10,7 @@ use tollgate::{
     clock::Clock,
     extract::{Global, PeerIp},
     memory::MemoryStore,
+    middleware::Headers,
     remote::{RedisStore, RedisStoreBuilder},
     resilience::ResilientStore,
     state::PolicyName,
@@ -363,7 +364,13 @@ fn settings_of_the_store_beside_a_shared_limiter_are_refused() {
         let error = refused(layer, ErrorKind::InvalidConfig);
         says(&error, &["on the limiter"]);
     }
-    assert!(sound().limiter(&limiter).headers(false).build().is_ok());
+    assert!(
+        sound()
+            .limiter(&limiter)
+            .headers(Headers::none())
+            .build()
+            .is_ok()
+    );
 }
 
 #[test]
