@@ -19,7 +19,7 @@ use http::{Request, Response};
 use tollgate::{
     Policy, Quota, RateLimitLayer,
     extract::{Global, PeerIp},
-    middleware::Headers,
+    middleware::{Denial, Headers},
 };
 use tower::{Layer, Service, service_fn};
 
@@ -53,6 +53,38 @@ fn layer(criterion: &mut Criterion) {
                 .policy(plenty())
                 .policy(Policy::new("day", PLENTY).key(PeerIp))
                 .policy(Policy::new("everybody", PLENTY).key(Global)),
+        ),
+        (
+            "allowed, draft 11",
+            RateLimitLayer::builder()
+                .policy(plenty())
+                .headers(Headers::draft11()),
+        ),
+        (
+            "allowed, draft 6",
+            RateLimitLayer::builder()
+                .policy(plenty())
+                .headers(Headers::draft06()),
+        ),
+        (
+            "allowed, Discord's headers",
+            RateLimitLayer::builder()
+                .policy(plenty())
+                .headers(Headers::discord()),
+        ),
+        (
+            "allowed, draft 11, three policies",
+            RateLimitLayer::builder()
+                .policy(plenty())
+                .policy(Policy::new("day", PLENTY).key(PeerIp))
+                .policy(Policy::new("everybody", PLENTY).key(Global))
+                .headers(Headers::draft11()),
+        ),
+        (
+            "denied, problem+json",
+            RateLimitLayer::builder()
+                .policy(Policy::new("peer", Quota::per_day(1)).key(PeerIp))
+                .on_rejection(Denial::problem_json()),
         ),
         (
             "denied",

@@ -41,6 +41,11 @@ impl KeyExtractor for Host {
         }
     }
 
+    /// No: all callers of a host are meant to share its count.
+    fn tells_callers_apart(&self) -> bool {
+        false
+    }
+
     fn label(&self) -> &str {
         "host"
     }

@@ -21,6 +21,7 @@ use tollgate::{
     Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
     extract::{Global, PeerIp},
+    middleware::{Denial, Headers},
 };
 use tollgate_peers::{
     allocations::{self, Counting},
@@ -70,6 +71,14 @@ fn contenders(span: Duration) -> Vec<Contender<'static, Sample>> {
             .policy(Policy::new("everybody", PLENTY).key(Global))
     };
     let once = || Policy::new("peer", Quota::per_day(1)).key(PeerIp);
+    let told = |headers: Headers| RateLimitLayer::builder().policy(plenty()).headers(headers);
+    let answered = |denial: Denial| {
+        ours(
+            RateLimitLayer::builder()
+                .policy(once())
+                .on_rejection(denial),
+        )
+    };
     let theirs = |limit, fields| {
         tower_rate_limiter::RateLimitLayer::builder(IpKeyExtractor::new())
             .limit(limit)
@@ -85,7 +94,11 @@ fn contenders(span: Duration) -> Vec<Contender<'static, Sample>> {
         contender(
             "tollgate: allowed, no headers",
             span,
-            ours(RateLimitLayer::builder().policy(plenty()).headers(false)),
+            ours(
+                RateLimitLayer::builder()
+                    .policy(plenty())
+                    .headers(Headers::none()),
+            ),
             200,
         ),
         contender(
@@ -119,15 +132,45 @@ fn contenders(span: Duration) -> Vec<Contender<'static, Sample>> {
             200,
         ),
         contender(
+            "tollgate: allowed, draft 11, 2 headers",
+            span,
+            ours(told(Headers::draft11())),
+            200,
+        ),
+        contender(
+            "tollgate: allowed, draft 6, 4 headers",
+            span,
+            ours(told(Headers::draft06())),
+            200,
+        ),
+        contender(
+            "tollgate: allowed, Discord's, 5 headers",
+            span,
+            ours(told(Headers::discord().into())),
+            200,
+        ),
+        contender(
+            "tollgate: allowed, draft 11 and legacy, 5 headers",
+            span,
+            ours(told(Headers::draft11().and(Headers::legacy()))),
+            200,
+        ),
+        contender(
             "tollgate: three policies, allowed, no headers",
             span,
-            ours(three().headers(false)),
+            ours(three().headers(Headers::none())),
             200,
         ),
         contender(
             "tollgate: three policies, allowed, 3 headers",
             span,
             ours(three()),
+            200,
+        ),
+        contender(
+            "tollgate: three policies, allowed, draft 11, 2 headers",
+            span,
+            ours(three().headers(Headers::draft11())),
             200,
         ),
         contender(
@@ -142,13 +185,41 @@ fn contenders(span: Duration) -> Vec<Contender<'static, Sample>> {
             ours(
                 RateLimitLayer::builder()
                     .policy(once())
-                    .headers(false)
+                    .headers(Headers::none().retry_after(false))
                     .on_rejection(|_: &_| {
                         let mut response = Response::new("");
                         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
                         response
                     }),
             ),
+            429,
+        ),
+        contender(
+            "tollgate: denied, JSON, draft 11, 3 headers",
+            span,
+            ours(
+                RateLimitLayer::builder()
+                    .policy(once())
+                    .headers(Headers::draft11()),
+            ),
+            429,
+        ),
+        contender(
+            "tollgate: denied, text, 4 headers",
+            span,
+            answered(Denial::text()),
+            429,
+        ),
+        contender(
+            "tollgate: denied, problem+json, 4 headers",
+            span,
+            answered(Denial::problem_json()),
+            429,
+        ),
+        contender(
+            "tollgate: denied, JSON by Accept, 5 headers",
+            span,
+            answered(Denial::negotiated()),
             429,
         ),
         contender(

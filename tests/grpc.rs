@@ -1,0 +1,525 @@
+//! What gRPC clients see: the answer byte by byte, and a real client against a real server.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Buf, BufMut, Bytes};
+use http::{HeaderMap, Request, Response, header::CONTENT_TYPE, uri::PathAndQuery};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use tokio::{net::TcpListener, time};
+use tollgate::{
+    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    builder::RateLimitLayerBuilder,
+    clock::{Clock, Timestamp},
+    extract::{ApiKey, Global, Header, PeerIp},
+    middleware::{Denial, Headers, Rejection},
+    store::{Answer, Charge, Store},
+};
+use tonic::{
+    Code, Status,
+    body::Body,
+    client,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    server::{self, NamedService},
+    transport::{Channel, Server, server::TcpIncoming},
+};
+use tonic_types::StatusExt;
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+// === A real client and server ===
+
+#[tokio::test]
+async fn tonic_client_is_told_which_limit_and_when_to_retry() {
+    let clock = stopped();
+    let server = serve(two_policies(&clock)).await;
+    let mut client = connect(server).await;
+    for _ in 0..2 {
+        let said = say(&mut client).await.expect("it is within the limit");
+        assert_eq!(said.get_ref(), "hello");
+        assert_eq!(
+            said.metadata()
+                .get("x-ratelimit-limit")
+                .expect("it is told"),
+            "2"
+        );
+    }
+    let status = say(&mut client).await.expect_err("it is over the limit");
+    println!("{status:?}\n{:?}", status.get_error_details());
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(
+        status.message(),
+        "rate limit minute exceeded, retry in 30 seconds"
+    );
+
+    let details = status.check_error_details().expect("they are well formed");
+    let retry = details.retry_info().expect("waiting helps");
+    assert_eq!(retry.retry_delay, Some(Duration::from_secs(30)));
+    let failure = details.quota_failure().expect("a limit is exceeded");
+    let violations: Vec<_> = failure
+        .violations
+        .iter()
+        .map(|violation| (violation.subject.as_str(), violation.description.as_str()))
+        .collect();
+    assert_eq!(violations, [("minute", "rate limit minute exceeded")]);
+
+    // what an HTTP client is told is metadata here
+    assert_eq!(
+        status.metadata().get("retry-after").expect("it is told"),
+        "30"
+    );
+    assert_eq!(
+        status
+            .metadata()
+            .get("x-ratelimit-remaining")
+            .expect("it is told"),
+        "0"
+    );
+
+    clock.advance(Duration::from_secs(30));
+    say(&mut client).await.expect("the wait was not too short");
+}
+
+#[tokio::test]
+async fn tonic_client_is_told_the_wait_to_the_microsecond() {
+    let clock = stopped();
+    let server = serve(two_policies(&clock)).await;
+    let mut client = connect(server).await;
+    for _ in 0..2 {
+        say(&mut client).await.expect("it is within the limit");
+    }
+    clock.advance(Duration::from_micros(29_999_999));
+    let status = say(&mut client)
+        .await
+        .expect_err("it is a moment too early");
+    let retry = status.get_details_retry_info().expect("waiting helps");
+    assert_eq!(retry.retry_delay, Some(Duration::from_micros(1)));
+    clock.advance(Duration::from_micros(1));
+    say(&mut client).await.expect("it is time");
+}
+
+#[tokio::test]
+async fn tonic_client_sees_an_outage_as_unavailable() {
+    let server = serve(builder().store(Broken)).await;
+    let status = say(&mut connect(server).await)
+        .await
+        .expect_err("nobody decides");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(status.message(), "the rate limit cannot be checked now");
+    assert!(status.get_details_retry_info().is_none());
+    assert_eq!(status.metadata().get("retry-after"), None);
+}
+
+// === On the wire ===
+
+#[tokio::test]
+async fn answer_is_a_status_in_the_headers_and_nothing_else() {
+    let (status, headers, body) = denied(two_policies(&stopped()), "application/grpc").await;
+    assert_eq!(status, 200);
+    assert_eq!(headers[CONTENT_TYPE], "application/grpc");
+    assert_eq!(headers["grpc-status"], "8");
+    let message = "rate limit minute exceeded, retry in 30 seconds";
+    assert_eq!(headers["grpc-message"], message);
+    assert!(!headers.contains_key("grpc-retry-pushback-ms"));
+    // the whole stream is one frame of headers
+    assert!(body.is_end_stream());
+    assert_eq!(body.collect().await.expect("infallible").to_bytes(), "");
+}
+
+#[tokio::test]
+async fn grpc_is_known_by_the_content_type() {
+    for (kind, answered) in [
+        ("application/grpc", Some("application/grpc")),
+        ("application/grpc+proto", Some("application/grpc")),
+        ("application/grpc+json", Some("application/grpc")),
+        ("application/grpc;charset=utf-8", Some("application/grpc")),
+        ("APPLICATION/gRPC", Some("application/grpc")),
+        ("application/grpc-web", Some("application/grpc-web+proto")),
+        (
+            "application/grpc-web+proto",
+            Some("application/grpc-web+proto"),
+        ),
+        (
+            "application/grpc-web-text",
+            Some("application/grpc-web-text+proto"),
+        ),
+        (
+            "application/grpc-web-text+proto",
+            Some("application/grpc-web-text+proto"),
+        ),
+        ("application/grpcish", None),
+        ("application/grpc-webby", None),
+        ("application/grp", None),
+        ("application/json", None),
+        ("", None),
+    ] {
+        let (status, headers, _) = denied(two_policies(&stopped()), kind).await;
+        let found = headers[CONTENT_TYPE].to_str().expect("it is text");
+        assert_eq!(
+            (status, found),
+            match answered {
+                Some(answered) => (200, answered),
+                None => (429, "application/json"),
+            },
+            "{kind}"
+        );
+        assert_eq!(
+            headers.contains_key("grpc-status"),
+            answered.is_some(),
+            "{kind}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_ready_made_form_answers_grpc_in_its_own_way() {
+    for denial in [
+        Denial::by(|_, _| Response::new("")),
+        Denial::json(),
+        Denial::negotiated(),
+        Denial::problem_json(),
+        Denial::text(),
+    ] {
+        let builder = two_policies(&stopped()).on_rejection(denial);
+        let (_, headers, _) = denied(builder, "application/grpc").await;
+        assert_eq!(headers["grpc-status"], "8");
+    }
+    // a closure is asked about every request
+    let own = two_policies(&stopped()).on_rejection(|_: &Rejection| Response::new(""));
+    let (_, headers, _) = denied(own, "application/grpc").await;
+    assert!(!headers.contains_key("grpc-status"));
+}
+
+#[tokio::test]
+async fn pushback_is_whole_milliseconds_rounded_up() {
+    for (advance, millis) in [
+        (Duration::ZERO, "30000"),
+        (Duration::from_micros(1), "30000"),
+        (Duration::from_micros(999), "30000"),
+        (Duration::from_micros(1_000), "29999"),
+        (Duration::from_micros(29_999_999), "1"),
+    ] {
+        let clock = stopped();
+        let builder = two_policies(&clock).on_rejection(Denial::json().grpc_pushback(true));
+        let mut service = service(builder);
+        for _ in 0..2 {
+            pass(&mut service).await;
+        }
+        clock.advance(advance);
+        let response = service.oneshot(request("application/grpc")).await;
+        let response = response.expect("infallible");
+        assert_eq!(response.headers()["grpc-retry-pushback-ms"], millis);
+    }
+}
+
+#[tokio::test]
+async fn pushback_over_24_days_is_the_longest_that_can_be_read() {
+    let builder = RateLimitLayer::builder()
+        .policy(Policy::new("year", Quota::new(1, Duration::from_secs(31_536_000))).key(Global))
+        .headers(Headers::none())
+        .on_rejection(Denial::json().grpc_pushback(true))
+        .clock(stopped());
+    let (_, headers, _) = denied(builder, "application/grpc").await;
+    assert_eq!(headers["grpc-retry-pushback-ms"], "2147483647");
+}
+
+#[tokio::test]
+async fn who_can_never_pass_is_told_not_to_retry() {
+    let rule = Policy::new("upload", Quota::per_minute(5))
+        .key(Global)
+        .cost_by(|_| 6);
+    let builder = RateLimitLayer::builder()
+        .policy(rule)
+        .on_rejection(Denial::json().grpc_pushback(true));
+    let headers = refused(builder).await;
+    assert_eq!(headers["grpc-status"], "8");
+    assert_eq!(headers["grpc-retry-pushback-ms"], "-1");
+    let status = Status::from_header_map(&headers).expect("it bears a status");
+    assert!(status.get_details_retry_info().is_none());
+    assert!(status.get_details_quota_failure().is_some());
+}
+
+#[tokio::test]
+async fn slot_in_flight_is_waited_for_a_second_and_not_for_no_time() {
+    let builder = RateLimitLayer::builder()
+        .policy(Policy::concurrency("slots", 1).key(Global))
+        .on_rejection(Denial::json().grpc_pushback(true));
+    let mut service = service(builder);
+    let held = service
+        .ready()
+        .await
+        .expect("infallible")
+        .call(request("application/grpc"));
+    let held = held.await.expect("infallible");
+    let response = service.oneshot(request("application/grpc")).await;
+    let response = response.expect("infallible");
+    assert_eq!(response.headers()["grpc-retry-pushback-ms"], "1000");
+    let status = Status::from_header_map(response.headers()).expect("it bears a status");
+    let retry = status.get_details_retry_info().expect("waiting helps");
+    assert_eq!(retry.retry_delay, Some(Duration::from_secs(1)));
+    drop(held);
+}
+
+#[tokio::test]
+async fn missing_key_is_told_whose_fault_it_is() {
+    let by = |rule| RateLimitLayer::builder().policy(rule);
+    let policy = || Policy::new("tenant", Quota::per_minute(1));
+    for (builder, code) in [
+        (
+            by(policy().key(Header::new("x-tenant"))),
+            Code::InvalidArgument,
+        ),
+        (by(policy().key(ApiKey::bearer())), Code::Unauthenticated),
+        (by(policy().key(PeerIp)), Code::Internal),
+    ] {
+        let headers = refused(builder.on_rejection(Denial::json().grpc_pushback(true))).await;
+        let status = Status::from_header_map(&headers).expect("it bears a status");
+        assert_eq!(status.code(), code);
+        assert!(
+            status
+                .message()
+                .starts_with("the request cannot be counted: ")
+        );
+        assert_eq!(status.details(), b"");
+        assert!(!headers.contains_key("grpc-retry-pushback-ms"));
+    }
+}
+
+#[tokio::test]
+async fn message_is_escaped_as_grpc_wants_it() {
+    struct Odd;
+
+    impl tollgate::extract::KeyExtractor for Odd {
+        fn extract(&self, _: &http::request::Parts) -> Option<Key> {
+            None
+        }
+
+        fn label(&self) -> &str {
+            "50 % \u{fc}ber\n~\u{7f}"
+        }
+    }
+    let rule = Policy::new("odd", Quota::per_minute(1)).key(Odd);
+    let headers = refused(RateLimitLayer::builder().policy(rule)).await;
+    let message = "the request cannot be counted: 50 %25 %C3%BCber%0A~%7F is missing";
+    assert_eq!(headers["grpc-message"], message);
+    let status = Status::from_header_map(&headers).expect("it bears a status");
+    let message = "the request cannot be counted: 50 % \u{fc}ber\n~\u{7f} is missing";
+    assert_eq!(status.message(), message);
+}
+
+#[tokio::test]
+async fn details_are_read_whatever_their_length() {
+    // base64 ends in three ways, and lengths above 127 take two bytes
+    for length in 1..=39 {
+        let name = "n".repeat(length);
+        let rules = (0..8).map(|index| {
+            let name = format!("{index}{}", &name[..length - 1]);
+            Policy::new(name, Quota::per_minute(1)).key(Global)
+        });
+        let builder = rules.fold(RateLimitLayer::builder(), RateLimitLayerBuilder::policy);
+        let (_, headers, _) = denied(builder.clock(stopped()), "application/grpc").await;
+        let text = headers["grpc-status-details-bin"]
+            .to_str()
+            .expect("it is text");
+        assert!(!text.contains('='), "{text}");
+        let status = Status::from_header_map(&headers).expect("it bears a status");
+        let details = status.check_error_details().expect("they are well formed");
+        let failure = details.quota_failure().expect("limits are exceeded");
+        assert_eq!(failure.violations.len(), 8);
+        for (index, violation) in failure.violations.iter().enumerate() {
+            assert_eq!(violation.subject, format!("{index}{}", &name[..length - 1]));
+        }
+        let retry = details.retry_info().expect("waiting helps");
+        assert_eq!(retry.retry_delay, Some(Duration::from_secs(60)));
+    }
+}
+
+// === Broken ===
+
+#[derive(Debug)]
+struct Broken;
+
+impl Store for Broken {
+    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+        Answer::ready(Err(Error::new(
+            ErrorKind::Unavailable,
+            "it was told to fail",
+        )))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+// === The layer alone ===
+
+fn builder() -> RateLimitLayerBuilder {
+    RateLimitLayer::builder().policy(Policy::new("minute", Quota::per_minute(2)).key(Global))
+}
+
+fn two_policies(clock: &Clock) -> RateLimitLayerBuilder {
+    builder()
+        .policy(Policy::new("day", Quota::per_day(1_000)).key(Global))
+        .clock(clock.clone())
+}
+
+type Answered = tollgate::middleware::ResponseBody<String>;
+
+fn service(
+    builder: RateLimitLayerBuilder,
+) -> impl Service<Request<String>, Response = Response<Answered>, Error = Infallible, Future: Send> + Clone
+{
+    let layer = builder.build().expect("it is well set up");
+    layer.layer(service_fn(|_: Request<String>| {
+        std::future::ready(Ok::<_, Infallible>(Response::new(String::from("passed"))))
+    }))
+}
+
+fn request(kind: &str) -> Request<String> {
+    let request = Request::post("/test.Echo/Say").header(CONTENT_TYPE, kind);
+    request.body(String::new()).expect("it is well formed")
+}
+
+async fn pass<S>(service: &mut S)
+where
+    S: Service<Request<String>, Response = Response<Answered>, Error = Infallible>,
+{
+    let ready = service.ready().await.expect("infallible");
+    let response = ready.call(request("application/grpc")).await;
+    assert!(
+        !response
+            .expect("infallible")
+            .headers()
+            .contains_key("grpc-status")
+    );
+}
+
+/// The first answer that is no success.
+async fn denied(builder: RateLimitLayerBuilder, kind: &str) -> (u16, HeaderMap, Answered) {
+    let mut service = service(builder);
+    for _ in 0..3 {
+        let ready = service.ready().await.expect("infallible");
+        let response = ready.call(request(kind)).await.expect("infallible");
+        let is_denied = response.extensions().get::<Rejection>().is_some();
+        if is_denied {
+            let (parts, body) = response.into_parts();
+            return (parts.status.as_u16(), parts.headers, body);
+        }
+    }
+    panic!("the third is denied at the latest");
+}
+
+async fn refused(builder: RateLimitLayerBuilder) -> HeaderMap {
+    let response = service(builder).oneshot(request("application/grpc")).await;
+    let response = response.expect("infallible");
+    assert!(response.extensions().get::<Rejection>().is_some());
+    assert_eq!(response.status(), 200);
+    response.into_parts().0.headers
+}
+
+// === Client and server ===
+
+/// Bytes as they are, taken for text.
+#[derive(Clone, Copy, Debug, Default)]
+struct Text;
+
+impl Codec for Text {
+    type Encode = String;
+    type Decode = String;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Text {
+    type Item = String;
+    type Error = Status;
+
+    fn encode(&mut self, text: String, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Decoder for Text {
+    type Item = String;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<String>, Status> {
+        let bytes: Bytes = buffer.copy_to_bytes(buffer.remaining());
+        let text = String::from_utf8(bytes.to_vec());
+        text.map(Some)
+            .map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+/// Says what it hears.
+#[derive(Clone, Debug)]
+struct Echo;
+
+impl NamedService for Echo {
+    const NAME: &'static str = "test.Echo";
+}
+
+impl Service<Request<Body>> for Echo {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future =
+        std::pin::Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let echo = service_fn(async |said: tonic::Request<String>| {
+            Ok::<_, Status>(tonic::Response::new(said.into_inner()))
+        });
+        Box::pin(async move { Ok(server::Grpc::new(Text).unary(echo, request).await) })
+    }
+}
+
+async fn serve(builder: RateLimitLayerBuilder) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await;
+    let listener = listener.expect("some port is free");
+    let server = listener.local_addr().expect("it is bound");
+    let layer = builder.build().expect("it is well set up");
+    let app = Server::builder().layer(layer).add_service(Echo);
+    // it ends with the test's runtime
+    tokio::spawn(app.serve_with_incoming(TcpIncoming::from(listener)));
+    server
+}
+
+async fn connect(server: SocketAddr) -> client::Grpc<Channel> {
+    let endpoint = Channel::from_shared(format!("http://{server}"));
+    let endpoint = endpoint.expect("it is a URL").timeout(PATIENCE);
+    let channel = time::timeout(PATIENCE, endpoint.connect()).await;
+    let channel = channel.expect("the server listens");
+    client::Grpc::new(channel.expect("the server listens"))
+}
+
+async fn say(client: &mut client::Grpc<Channel>) -> Result<tonic::Response<String>, Status> {
+    client.ready().await.expect("the server listens");
+    let path = PathAndQuery::from_static("/test.Echo/Say");
+    client
+        .unary(tonic::Request::new("hello".to_owned()), path, Text)
+        .await
+}
+
+fn stopped() -> Clock {
+    Clock::manual(Timestamp::from_micros(1_700_000_000_250_000))
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,789 @@
+//! What the rate limit headers say: each family raw over a socket, and read back by another's parser.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    future::Future,
+    net::SocketAddr,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use axum::{Router, routing::get};
+use http::{HeaderName, Request, Response};
+use proptest::prelude::*;
+use sfv::{BareItem, List, ListEntry, Parser};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time,
+};
+use tollgate::{
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    algorithm::{Algorithm, Opening},
+    builder::RateLimitLayerBuilder,
+    clock::{Clock, Timestamp},
+    extract::{Global, Header},
+    middleware::{Headers, MissingKey, Reset, Scope},
+    state::{CountedBy, Outcome, PolicyState, Retry, Usage},
+    store::{Answer, Charge, Store},
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+// === Each family, raw ===
+
+#[tokio::test]
+async fn each_family_says_its_own_on_success_and_on_denial() {
+    for (headers, allowed, denied) in families() {
+        let name = format!("{headers:?}");
+        let server = serve(two_policies().headers(headers)).await;
+        let first = raw(server).await;
+        assert_eq!(
+            first,
+            ("HTTP/1.1 200 OK".to_owned(), lines(allowed)),
+            "{name}"
+        );
+        raw(server).await;
+        let third = raw(server).await;
+        let status = "HTTP/1.1 429 Too Many Requests".to_owned();
+        assert_eq!(third, (status, lines(denied)), "{name}");
+    }
+}
+
+/// What is said after the first of two a minute, and at the third.
+fn families() -> Vec<(Headers, &'static str, &'static str)> {
+    vec![
+        (
+            Headers::legacy().into(),
+            "x-ratelimit-limit: 2
+             x-ratelimit-remaining: 1
+             x-ratelimit-reset: 1700000031",
+            "retry-after: 30
+             x-ratelimit-limit: 2
+             x-ratelimit-remaining: 0
+             x-ratelimit-reset: 1700000061",
+        ),
+        (
+            Headers::legacy().reset(Reset::DeltaSeconds).into(),
+            "x-ratelimit-limit: 2
+             x-ratelimit-remaining: 1
+             x-ratelimit-reset: 30",
+            "retry-after: 30
+             x-ratelimit-limit: 2
+             x-ratelimit-remaining: 0
+             x-ratelimit-reset: 60",
+        ),
+        (
+            Headers::draft11(),
+            r#"ratelimit: "per-ip";r=1;t=30, "day";r=999;t=86314
+             ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400"#,
+            r#"ratelimit: "per-ip";r=0;t=30, "day";r=998
+             ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400
+             retry-after: 30"#,
+        ),
+        (
+            Headers::draft06(),
+            "ratelimit-limit: 2
+             ratelimit-policy: 2;w=60, 1000;w=86400
+             ratelimit-remaining: 1
+             ratelimit-reset: 30",
+            "ratelimit-limit: 2
+             ratelimit-policy: 2;w=60, 1000;w=86400
+             ratelimit-remaining: 0
+             ratelimit-reset: 60
+             retry-after: 30",
+        ),
+        (
+            Headers::discord().scope("day", Scope::Global).into(),
+            "x-ratelimit-bucket: per-ip
+             x-ratelimit-limit: 2
+             x-ratelimit-remaining: 1
+             x-ratelimit-reset: 1700000030.250
+             x-ratelimit-reset-after: 30.000",
+            "retry-after: 30
+             x-ratelimit-bucket: per-ip
+             x-ratelimit-limit: 2
+             x-ratelimit-remaining: 0
+             x-ratelimit-reset: 1700000060.250
+             x-ratelimit-reset-after: 60.000
+             x-ratelimit-scope: user",
+        ),
+        (Headers::none(), "", "retry-after: 30"),
+        (Headers::none().retry_after(false), "", ""),
+        (
+            Headers::draft11().and(millis()),
+            r#"ratelimit: "per-ip";r=1;t=30, "day";r=999;t=86314
+             ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400
+             x-rate-limit-limit: 2
+             x-rate-limit-remaining: 1
+             x-rate-limit-reset: 1700000030250"#,
+            r#"ratelimit: "per-ip";r=0;t=30, "day";r=998
+             ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400
+             retry-after: 30
+             x-rate-limit-limit: 2
+             x-rate-limit-remaining: 0
+             x-rate-limit-reset: 1700000060250"#,
+        ),
+    ]
+}
+
+fn millis() -> Headers {
+    let named = Headers::legacy().names(
+        HeaderName::from_static("x-rate-limit-limit"),
+        HeaderName::from_static("x-rate-limit-remaining"),
+        HeaderName::from_static("x-rate-limit-reset"),
+    );
+    named.reset(Reset::EpochMillis).into()
+}
+
+fn two_policies() -> RateLimitLayerBuilder {
+    RateLimitLayer::builder()
+        .policy(Policy::new("per-ip", Quota::per_minute(2)).key(Global))
+        .policy(Policy::new("day", Quota::per_day(1_000)).key(Global))
+        .clock(stopped())
+}
+
+#[tokio::test]
+async fn where_two_families_write_one_header_the_first_does() {
+    let both = Headers::discord().and(Headers::legacy());
+    let (_, found) = ask(&two_policies().headers(both)).await;
+    assert_eq!(found["x-ratelimit-reset"], "1700000030.250");
+    let both = Headers::legacy().and(Headers::discord());
+    let (_, found) = ask(&two_policies().headers(both)).await;
+    assert_eq!(found["x-ratelimit-reset"], "1700000031");
+    assert_eq!(found["x-ratelimit-reset-after"], "30.000");
+}
+
+#[tokio::test]
+async fn denial_for_all_is_told_as_global_in_discords_words() {
+    for (scope, word, is_global) in [
+        (Scope::Global, "global", true),
+        (Scope::Shared, "shared", false),
+        (Scope::User, "user", false),
+    ] {
+        let headers = Headers::discord().scope("everybody", scope);
+        let builder = scripted(Script::Deny).headers(headers);
+        let (status, found) = ask(&builder).await;
+        assert_eq!((status, found["x-ratelimit-scope"].as_str()), (429, word));
+        let global = found.get("x-ratelimit-global").map(String::as_str);
+        assert_eq!(global, is_global.then_some("true"));
+    }
+}
+
+#[test]
+fn scope_of_a_policy_that_is_not_there_fails_at_build() {
+    let headers = Headers::legacy().and(Headers::discord().scope("dya", Scope::Shared));
+    let error = two_policies().headers(headers).build();
+    let error = error.expect_err("there is no such policy");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("\"dya\""), "{error}");
+}
+
+#[tokio::test]
+async fn draft_header_that_the_inner_service_set_stays() {
+    let layer = two_policies().headers(Headers::draft11()).build();
+    let layer = layer.expect("it is well set up");
+    let inner = service_fn(async |_: Request<String>| {
+        let response = Response::builder().header("ratelimit", "\"own\";r=7");
+        Ok::<_, Infallible>(response.body(String::new()).expect("it is well formed"))
+    });
+    let answer = layer.layer(inner).oneshot(Request::default()).await;
+    let answer = answer.expect("it answers");
+    let values: Vec<_> = answer.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(values, ["\"own\";r=7"]);
+}
+
+// === Read back ===
+
+#[tokio::test]
+async fn draft_11_is_read_by_a_parser_of_structured_fields() {
+    let server = serve(two_policies().headers(Headers::draft11())).await;
+    for (status, limits) in [
+        (
+            "200 OK",
+            [("per-ip", 1, Some(30)), ("day", 999, Some(86_314))],
+        ),
+        (
+            "200 OK",
+            [("per-ip", 0, Some(30)), ("day", 998, Some(86_228))],
+        ),
+        (
+            "429 Too Many Requests",
+            [("per-ip", 0, Some(30)), ("day", 998, None)],
+        ),
+    ] {
+        let (line, headers) = raw(server).await;
+        assert_eq!(line, format!("HTTP/1.1 {status}"));
+        let found = members(&headers["ratelimit"]);
+        let wanted: Vec<_> = limits
+            .iter()
+            .map(|(name, r, t)| member(name, &[("r", Some(*r)), ("t", *t)]))
+            .collect();
+        assert_eq!(found, wanted);
+        let policies = members(&headers["ratelimit-policy"]);
+        let wanted = [
+            member("per-ip", &[("q", Some(2)), ("w", Some(60))]),
+            member("day", &[("q", Some(1_000)), ("w", Some(86_400))]),
+        ];
+        assert_eq!(policies, wanted);
+    }
+}
+
+#[tokio::test]
+async fn draft_6_is_read_by_a_parser_of_structured_fields() {
+    let (_, headers) = ask(&two_policies().headers(Headers::draft06())).await;
+    for (name, wanted) in [("limit", 2), ("remaining", 1), ("reset", 30)] {
+        let item = Parser::new(&headers[&format!("ratelimit-{name}")]).parse::<sfv::Item>();
+        let item = item.expect("it is an item");
+        assert_eq!(item.bare_item, BareItem::Integer(wanted.into()));
+    }
+    let policies = members(&headers["ratelimit-policy"]);
+    let wanted = [
+        member("2", &[("w", Some(60))]),
+        member("1000", &[("w", Some(86_400))]),
+    ];
+    assert_eq!(policies, wanted);
+}
+
+#[tokio::test]
+async fn numbers_end_at_what_structured_fields_allow() {
+    const LARGEST: i64 = 999_999_999_999_999;
+    for family in [Headers::draft11(), Headers::draft06()] {
+        let (_, headers) = ask(&scripted(Script::Endless).headers(family)).await;
+        for (name, value) in headers
+            .iter()
+            .filter(|(name, _)| name.starts_with("ratelimit"))
+        {
+            for (item, numbers) in members(value) {
+                let own = item.parse().into_iter();
+                for number in numbers
+                    .values()
+                    .filter_map(|text| text.parse().ok())
+                    .chain(own)
+                {
+                    assert!((0..=LARGEST).contains(&number), "{name}: {value}");
+                }
+            }
+        }
+    }
+    let (_, headers) = ask(&scripted(Script::Endless).headers(Headers::draft11())).await;
+    let wanted = [member(
+        "everybody",
+        &[("r", Some(LARGEST)), ("t", Some(18_445_044_073_710))],
+    )];
+    assert_eq!(members(&headers["ratelimit"]), wanted);
+
+    let huge = Quota::per_second(1_000_000).burst(1_000_000_000_000_000);
+    let builder = RateLimitLayer::builder()
+        .policy(Policy::new("huge", huge).key(Global))
+        .headers(Headers::draft11())
+        .clock(stopped());
+    let (_, headers) = ask(&builder).await;
+    let wanted = [member(
+        "huge",
+        &[("q", Some(LARGEST)), ("w", Some(1_000_000_000))],
+    )];
+    assert_eq!(members(&headers["ratelimit-policy"]), wanted);
+}
+
+#[tokio::test]
+async fn limit_in_flight_has_its_own_unit_and_no_times() {
+    let builder = RateLimitLayer::builder()
+        .policy(Policy::concurrency("slots", 3).key(Global))
+        .headers(Headers::draft11().and(Headers::draft06()))
+        .clock(stopped());
+    let (_, headers) = ask(&builder).await;
+    assert_eq!(headers["ratelimit"], r#""slots";r=2"#);
+    assert_eq!(
+        headers["ratelimit-policy"],
+        r#""slots";q=3;qu="concurrent-requests""#
+    );
+    let unit = &members(&headers["ratelimit-policy"])[0].1["qu"];
+    assert_eq!(unit, "concurrent-requests");
+
+    // draft 6 requires a window, so the policy is not listed
+    let (_, headers) = ask(&builder.headers(Headers::draft06())).await;
+    assert_eq!(headers["ratelimit-limit"], "3");
+    assert_eq!(headers.get("ratelimit-policy"), None);
+}
+
+#[tokio::test]
+async fn quota_and_window_are_the_sustained_rate_in_whole_seconds() {
+    for (policy, wanted) in [
+        (Policy::new("a", Quota::per_minute(100)), "q=100;w=60"),
+        (
+            Policy::new("a", Quota::per_minute(100).burst(20)),
+            "q=20;w=12",
+        ),
+        (
+            Policy::new("a", Quota::per_minute(10).burst(100)),
+            "q=100;w=600",
+        ),
+        // a fifth of a second: what comes in a whole one
+        (
+            Policy::new("a", Quota::per_second(50).burst(10)),
+            "q=50;w=1",
+        ),
+        // two and a third
+        (Policy::new("a", Quota::per_second(3).burst(7)), "q=9;w=3"),
+        (
+            Policy::new("a", Quota::new(5, Duration::from_millis(100))),
+            "q=50;w=1",
+        ),
+        (
+            Policy::new("a", Quota::new(1, Duration::from_micros(1_500_001))),
+            "q=1;w=2",
+        ),
+        (
+            Policy::new("a", Quota::per_second(10)).algorithm(Algorithm::LeakyBucket),
+            "q=10;w=1",
+        ),
+        (
+            Policy::new("a", Quota::per_month(50))
+                .algorithm(Algorithm::FixedWindow(Opening::Month)),
+            "q=50;w=2678400",
+        ),
+        (
+            Policy::new("a", Quota::per_hour(50)).algorithm(Algorithm::SlidingWindow),
+            "q=50;w=3600",
+        ),
+        (
+            Policy::new("a", Quota::per_hour(50)).algorithm(Algorithm::SlidingLog),
+            "q=50;w=3600",
+        ),
+    ] {
+        let builder = RateLimitLayer::builder()
+            .policy(policy.key(Global))
+            .headers(Headers::draft11())
+            .clock(stopped());
+        let (_, headers) = ask(&builder).await;
+        assert_eq!(headers["ratelimit-policy"], format!("\"a\";{wanted}"));
+    }
+}
+
+#[tokio::test]
+async fn policies_that_were_not_asked_are_not_spoken_of() {
+    let builder = two_policies()
+        .policy(
+            Policy::new("tenant", Quota::per_minute(1))
+                .key(Header::new("x-tenant"))
+                .on_missing_key(MissingKey::Skip),
+        )
+        .headers(Headers::draft11());
+    let (_, headers) = ask(&builder).await;
+    let policies = r#""per-ip";q=2;w=60, "day";q=1000;w=86400"#;
+    assert_eq!(headers["ratelimit-policy"], policies);
+    assert_eq!(
+        headers["ratelimit"],
+        r#""per-ip";r=1;t=30, "day";r=999;t=86314"#
+    );
+}
+
+// === When the store is away ===
+
+#[tokio::test]
+async fn what_nobody_counted_is_not_told() {
+    for family in all_families() {
+        for script in [Script::Uncounted, Script::Refuse] {
+            let (_, headers) = ask(&scripted(script).headers(family.clone())).await;
+            let told: Vec<_> = headers
+                .keys()
+                .filter(|name| *name != "ratelimit-policy")
+                .collect();
+            assert_eq!(told, Vec::<&String>::new(), "{family:?} {script:?}");
+        }
+        // without a decision there is not even a policy to speak of
+        let (status, headers) = ask(&scripted(Script::Fail).headers(family)).await;
+        assert_eq!((status, headers.len()), (503, 0));
+    }
+    // the policy stands, whoever counts
+    let (_, headers) = ask(&scripted(Script::Uncounted).headers(Headers::draft11())).await;
+    assert_eq!(headers["ratelimit-policy"], r#""everybody";q=10;w=60"#);
+}
+
+#[tokio::test]
+async fn what_this_process_counted_alone_is_told_as_it_is() {
+    let (_, headers) = ask(&scripted(Script::Local).headers(Headers::draft11())).await;
+    assert_eq!(headers["ratelimit"], r#""everybody";r=4;t=24"#);
+}
+
+#[tokio::test]
+async fn limit_that_was_chosen_for_the_request_is_told_without_a_window() {
+    let (_, headers) = ask(&scripted(Script::OtherLimit).headers(Headers::draft11())).await;
+    assert_eq!(headers["ratelimit-policy"], r#""everybody";q=99"#);
+    assert_eq!(headers["ratelimit"], r#""everybody";r=98;t=7"#);
+}
+
+#[tokio::test]
+async fn denial_for_ever_tells_what_is_left_and_no_wait() {
+    for family in all_families() {
+        let (status, headers) = ask(&scripted(Script::Never).headers(family)).await;
+        assert_eq!((status, headers.get("retry-after")), (429, None));
+    }
+    let (_, headers) = ask(&scripted(Script::Never).headers(Headers::draft11())).await;
+    assert_eq!(headers["ratelimit"], r#""everybody";r=10;t=60"#);
+}
+
+#[tokio::test]
+async fn wait_that_is_over_already_is_a_second_in_every_header() {
+    let (_, headers) = ask(&scripted(Script::DenyForNow).headers(Headers::draft11())).await;
+    assert_eq!(headers["retry-after"], "1");
+    assert_eq!(headers["ratelimit"], r#""everybody";r=0;t=1"#);
+}
+
+fn all_families() -> [Headers; 4] {
+    [
+        Headers::legacy().into(),
+        Headers::draft11(),
+        Headers::draft06(),
+        Headers::discord().into(),
+    ]
+}
+
+// === Properties ===
+
+#[derive(Clone, Debug)]
+struct Traffic {
+    algorithm: Algorithm,
+    quota: Quota,
+    cost: u64,
+    start: u64,
+    /// Thousandths of a period between two requests.
+    gaps: Vec<u64>,
+    /// Parts of `t` in which what remains is used, in thousandths.
+    parts: Vec<u64>,
+}
+
+impl Traffic {
+    fn any() -> impl Strategy<Value = Self> {
+        let algorithm = prop_oneof![
+            Just(Algorithm::TokenBucket),
+            Just(Algorithm::LeakyBucket),
+            Just(Algorithm::FixedWindow(Opening::Clock)),
+            Just(Algorithm::FixedWindow(Opening::FirstHit)),
+            Just(Algorithm::SlidingLog),
+            Just(Algorithm::SlidingWindow),
+        ];
+        let quota = (1_u64..=12, prop_oneof![20_u64..3_000, 3_000_u64..200_000])
+            .prop_map(|(count, millis)| Quota::new(count, Duration::from_millis(millis)));
+        let gaps = proptest::collection::vec(0_u64..=600, 0..12);
+        let parts = proptest::collection::vec(0_u64..=1_000, 12);
+        (
+            algorithm,
+            quota,
+            1_u64..=3,
+            1_u64 << 40..1 << 50,
+            gaps,
+            parts,
+        )
+            .prop_map(|(algorithm, quota, cost, start, gaps, parts)| Self {
+                algorithm,
+                quota,
+                cost: cost.min(match algorithm {
+                    Algorithm::LeakyBucket => 1,
+                    _ => quota.count(),
+                }),
+                start,
+                gaps,
+                parts,
+            })
+    }
+
+    fn policy(&self) -> Policy {
+        let policy = Policy::new("any", self.quota).algorithm(self.algorithm);
+        policy.cost(self.cost)
+    }
+
+    /// The layer after this traffic, with the last answer.
+    fn run(&self) -> (RateLimitLayer, Clock, Told) {
+        let clock = Clock::manual(Timestamp::from_micros(self.start));
+        let layer = RateLimitLayer::builder()
+            .policy(self.policy().key(Global))
+            .headers(Headers::draft11())
+            .clock(clock.clone())
+            .build();
+        let layer = layer.expect("it is within the limits");
+        let mut told = Told::by(&layer);
+        for gap in &self.gaps {
+            clock.advance(self.quota.period() * u32::try_from(*gap).expect("it is small") / 1_000);
+            told = Told::by(&layer);
+        }
+        (layer, clock, told)
+    }
+
+    /// The same until a request is denied.
+    fn until_denied(&self) -> (RateLimitLayer, Clock, Told) {
+        let (layer, clock, mut told) = self.run();
+        for _ in 0..=self.quota.count() + 2 {
+            if told.status == 429 {
+                return (layer, clock, told);
+            }
+            told = Told::by(&layer);
+        }
+        panic!("the limit is reached at last");
+    }
+
+    fn takes(&self, layer: &RateLimitLayer, units: u64) -> bool {
+        let policy = self.policy();
+        let decided = layer
+            .limiter()
+            .check(&[policy.charge(Key::GLOBAL).cost(units)]);
+        let decided = decided.now_or_later().expect("it is in process");
+        decided.expect("it decides").is_allowed()
+    }
+}
+
+/// What an answer says.
+#[derive(Clone, Debug)]
+struct Told {
+    status: u16,
+    remaining: u64,
+    seconds: u64,
+    retry_after: Option<u64>,
+    wait: Option<Duration>,
+}
+
+impl Told {
+    fn by(layer: &RateLimitLayer) -> Self {
+        let inner = service_fn(async |_: Request<String>| {
+            Ok::<_, Infallible>(Response::new(String::new()))
+        });
+        let mut service = layer.layer(inner);
+        let context = &mut Context::from_waker(Waker::noop());
+        let future = pin!(tower::Service::call(&mut service, Request::default()));
+        let Poll::Ready(Ok(response)) = future.poll(context) else {
+            panic!("nothing here waits");
+        };
+        let header = |name| {
+            let value: &http::HeaderValue = response.headers().get(name)?;
+            Some(value.to_str().expect("it is text").to_owned())
+        };
+        let (_, limit) = members(&header("ratelimit").expect("it is counted")).remove(0);
+        let rejection = response
+            .extensions()
+            .get::<tollgate::middleware::Rejection>();
+        let decision = rejection.and_then(|rejection| rejection.decision());
+        Self {
+            status: response.status().as_u16(),
+            remaining: limit["r"].parse().expect("a number"),
+            seconds: limit["t"].parse().expect("a number"),
+            retry_after: header("retry-after").map(|text| text.parse().expect("whole seconds")),
+            wait: decision.and_then(Decision::retry_after),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn retry_after_is_never_zero_and_never_early_however_it_is_counted(traffic in Traffic::any()) {
+        let (layer, clock, denied) = traffic.until_denied();
+        let seconds = denied.retry_after.expect("waiting helps");
+        let wait = denied.wait.expect("waiting helps");
+        prop_assert!(seconds >= 1);
+        prop_assert!(Duration::from_secs(seconds) >= wait);
+        prop_assert!(Duration::from_secs(seconds - 1) < wait);
+        prop_assert!(denied.seconds <= seconds, "Retry-After lies behind t");
+        clock.advance(Duration::from_secs(seconds));
+        prop_assert_eq!(Told::by(&layer).status, 200);
+    }
+
+    #[test]
+    fn what_is_told_to_remain_can_be_had_at_any_time_of_its_span(traffic in Traffic::any(), denied: bool) {
+        let (layer, clock, told) = if denied { traffic.until_denied() } else { traffic.run() };
+        let now = clock.now();
+        let mut times: Vec<_> = traffic.parts.iter().map(|part| told.seconds * part * 1_000).collect();
+        times.truncate(usize::try_from(told.remaining).expect("a small number"));
+        times.sort_unstable();
+        for time in times {
+            clock.set(now + Duration::from_micros(time));
+            prop_assert!(traffic.takes(&layer, 1), "{:?} after {time} us", told);
+        }
+    }
+
+    #[test]
+    fn when_nothing_remains_there_is_more_after_the_span(traffic in Traffic::any(), denied: bool) {
+        let (layer, clock, told) = if denied { traffic.until_denied() } else { traffic.run() };
+        if told.remaining == 0 {
+            clock.advance(Duration::from_secs(told.seconds));
+            prop_assert!(traffic.takes(&layer, 1), "{:?}", told);
+        }
+    }
+
+    #[test]
+    fn who_takes_the_span_for_a_rate_is_not_faster_than_a_bucket(traffic in Traffic::any(), bucket in 0_usize..2) {
+        let algorithm = [Algorithm::TokenBucket, Algorithm::LeakyBucket][bucket];
+        let cost = if bucket == 1 { 1 } else { traffic.cost };
+        let traffic = Traffic { algorithm, cost, ..traffic };
+        let (_, _, told) = traffic.run();
+        if told.status == 200 {
+            let seconds = u128::from(told.seconds) * u128::from(traffic.quota.count());
+            let micros = u128::from(told.remaining) * traffic.quota.period().as_micros();
+            prop_assert!(seconds * 1_000_000 >= micros, "{:?}", told);
+        }
+    }
+}
+
+// === Script ===
+
+/// What a store of the tests says about every charge.
+#[derive(Clone, Copy, Debug)]
+enum Script {
+    Deny,
+    DenyForNow,
+    Endless,
+    Fail,
+    Local,
+    Never,
+    OtherLimit,
+    Refuse,
+    Uncounted,
+}
+
+impl Store for Script {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        if let Self::Fail = self {
+            let error = tollgate::Error::new(ErrorKind::Unavailable, "it was told to fail");
+            return Answer::ready(Err(error));
+        }
+        let counted_by = match self {
+            Self::Local => CountedBy::Local,
+            Self::Refuse | Self::Uncounted => CountedBy::Nobody,
+            _ => CountedBy::Shared,
+        };
+        let states = charges.iter().map(|charge| self.state(charge));
+        Answer::ready(Ok(Decision::new(counted_by, START, states)))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+impl Script {
+    fn state(self, charge: &Charge<'_>) -> PolicyState {
+        let name = *charge.policy().name();
+        let after = |seconds| START + Duration::from_secs(seconds);
+        let counted = |usage, retry| PolicyState::counted(name, usage, retry);
+        match self {
+            Self::Deny => counted(Usage::new(10, 0, after(60)), Retry::At(after(6))),
+            Self::DenyForNow => counted(Usage::new(10, 0, after(60)), Retry::At(START)),
+            Self::Endless => {
+                let end = Timestamp::from_micros(u64::MAX);
+                counted(Usage::new(u64::MAX, u64::MAX, end), Retry::Now)
+            }
+            Self::Local => counted(Usage::new(10, 4, after(36)), Retry::Now),
+            Self::Never => counted(Usage::new(10, 10, START), Retry::Never),
+            Self::OtherLimit => counted(Usage::new(99, 98, after(7)), Retry::Now),
+            Self::Fail | Self::Refuse => PolicyState::uncounted(name, Outcome::Refuse),
+            Self::Uncounted => PolicyState::uncounted(name, Outcome::Allow),
+        }
+    }
+}
+
+fn scripted(script: Script) -> RateLimitLayerBuilder {
+    RateLimitLayer::builder()
+        .policy(Policy::new("everybody", Quota::per_minute(10)).key(Global))
+        .store(script)
+}
+
+// === Asking ===
+
+type Lines = BTreeMap<String, String>;
+
+/// The first answer's status and headers.
+async fn ask(builder: &RateLimitLayerBuilder) -> (u16, Lines) {
+    let layer = builder.clone().build().expect("it is well set up");
+    let app = Router::new().route("/", get(async || "fine")).layer(layer);
+    let answer = app
+        .oneshot(Request::new(axum::body::Body::empty()))
+        .await
+        .expect("it answers");
+    let own = |name: &HeaderName| !["content-type", "content-length"].contains(&name.as_str());
+    let headers = answer.headers().iter().filter(|(name, _)| own(name));
+    let headers = headers.map(|(name, value)| {
+        let value = value.to_str().expect("it is text");
+        (name.to_string(), value.to_owned())
+    });
+    (answer.status().as_u16(), headers.collect())
+}
+
+async fn serve(builder: RateLimitLayerBuilder) -> SocketAddr {
+    let layer = builder.build().expect("it is well set up");
+    let app = Router::new().route("/", get(async || "fine")).layer(layer);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await;
+    let listener = listener.expect("some port is free");
+    let server = listener.local_addr().expect("it is bound");
+    // it ends with the test's runtime
+    tokio::spawn(axum::serve(listener, app).into_future());
+    server
+}
+
+/// One exchange as it is on the wire: the status line, and the header lines that are not the server's own.
+async fn raw(server: SocketAddr) -> (String, Lines) {
+    let exchange = async {
+        let mut stream = TcpStream::connect(server).await.expect("it listens");
+        let request = b"GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("it reads");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("it is text");
+        text
+    };
+    let text = time::timeout(Duration::from_secs(10), exchange).await;
+    let text = text.expect("it answers in time");
+    println!("{text}\n");
+    let (head, _) = text.split_once("\r\n\r\n").expect("the head ends");
+    let (status, rest) = head.split_once("\r\n").expect("the status line ends");
+    let mut found = lines(rest);
+    for own in ["connection", "content-length", "content-type", "date"] {
+        found.remove(own).expect("every answer has it");
+    }
+    (status.to_owned(), found)
+}
+
+fn lines(text: &str) -> Lines {
+    let lines = text.lines().map(str::trim);
+    let pairs = lines.filter_map(|line| line.split_once(": "));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// A list's items, each with its parameters as text.
+#[track_caller]
+fn members(value: &str) -> Vec<(String, BTreeMap<String, String>)> {
+    let list = Parser::new(value).parse::<List>();
+    let list = list.unwrap_or_else(|error| panic!("{value}: {error}"));
+    let items = list.iter().map(|entry| {
+        let ListEntry::Item(item) = entry else {
+            panic!("{value}: an inner list");
+        };
+        let params = item.params.iter();
+        let params = params.map(|(key, value)| (key.as_str().to_owned(), shown(value)));
+        (shown(&item.bare_item), params.collect())
+    });
+    items.collect()
+}
+
+/// What may stand in our fields: strings and whole numbers.
+fn shown(item: &BareItem) -> String {
+    match item {
+        BareItem::Integer(number) => number.to_string(),
+        BareItem::String(text) => text.as_str().to_owned(),
+        other => panic!("neither a string nor a whole number: {other:?}"),
+    }
+}
+
+fn member(name: &str, numbers: &[(&str, Option<i64>)]) -> (String, BTreeMap<String, String>) {
+    let numbers = numbers.iter().filter_map(|(key, number)| {
+        let number: Option<i64> = *number;
+        Some(((*key).to_owned(), number?.to_string()))
+    });
+    (name.to_owned(), numbers.collect())
+}
+
+fn stopped() -> Clock {
+    Clock::manual(START)
+}
+
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_250_000);
