@@ -10,6 +10,7 @@
 
 mod architecture;
 mod bad_input;
+mod calls;
 mod concurrency;
 mod conformance;
 mod counting;
@@ -32,6 +33,7 @@ mod settling;
 mod sliding_log;
 mod sliding_window;
 mod sockets;
+mod stacks;
 mod support;
 mod support_tests;
 mod token_bucket;
