@@ -10,6 +10,7 @@
 
 mod architecture;
 mod bad_input;
+mod calls;
 mod client_ip;
 mod concurrency;
 mod conformance;
@@ -40,6 +41,7 @@ mod settling;
 mod sliding_log;
 mod sliding_window;
 mod sockets;
+mod stacks;
 mod support;
 mod support_tests;
 mod token_bucket;

@@ -1,0 +1,166 @@
+//! Run with
+//!
+//! ```sh
+//! cargo run --example tonic_server
+//! ```
+//!
+//! How is a tonic server limited, and what does its client see?
+//!
+//! The service is written by hand, since generated code would need a compiler for protobuf here.
+
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::{
+    convert::Infallible,
+    error::Error,
+    future::{Future, Ready, ready},
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{Buf, BufMut};
+use http::{Response, request::Parts, uri::PathAndQuery};
+use tokio::net::TcpListener;
+use tollgate::{Key, Policy, Quota, RateLimitLayer, middleware::Rejection};
+use tonic::{
+    Request, Status,
+    body::Body,
+    client, codec,
+    codec::{DecodeBuf, EncodeBuf},
+    server::{self, NamedService, UnaryService},
+    transport::{
+        Endpoint, Server,
+        server::{TcpConnectInfo, TcpIncoming},
+    },
+};
+use tower::Service;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let limit = RateLimitLayer::builder()
+        .policy(Policy::new("per-ip", Quota::per_minute(2)).key(peer))
+        .on_rejection(exhausted)
+        .build()?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let server = Server::builder().layer(limit).add_service(Greeter);
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+
+    for name in ["ada", "bob", "cyd"] {
+        match greet(address, name).await {
+            Ok(greeting) => println!("{greeting}"),
+            Err(status) => println!("{:?}: {}", status.code(), status.message()),
+        }
+    }
+    Ok(())
+}
+
+/// tonic tells of its connections in a type of its own.
+fn peer(parts: &Parts) -> Option<Key> {
+    let connection = parts.extensions.get::<TcpConnectInfo>()?;
+    Some(connection.remote_addr()?.ip().into())
+}
+
+/// A gRPC client reads the status in the headers; from a plain 429 it would make `Unavailable`.
+fn exhausted(rejection: &Rejection) -> Response<&'static str> {
+    let mut response = Response::new("");
+    let status = Status::resource_exhausted(rejection.message());
+    // It cannot fail: the message is text of ours.
+    let _ = status.add_header(response.headers_mut());
+    let grpc = http::HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert("content-type", grpc);
+    response
+}
+
+// === The service ===
+
+#[derive(Clone)]
+struct Greeter;
+
+impl NamedService for Greeter {
+    const NAME: &'static str = "example.Greeter";
+}
+
+impl Service<http::Request<Body>> for Greeter {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(async move { Ok(server::Grpc::new(Text).unary(Greet, request).await) })
+    }
+}
+
+struct Greet;
+
+impl UnaryService<String> for Greet {
+    type Response = String;
+    type Future = Ready<Result<tonic::Response<String>, Status>>;
+
+    fn call(&mut self, request: Request<String>) -> Self::Future {
+        let greeting = format!("hello {}", request.into_inner());
+        ready(Ok(tonic::Response::new(greeting)))
+    }
+}
+
+// === The client ===
+
+async fn greet(server: SocketAddr, name: &str) -> Result<String, Status> {
+    let endpoint = Endpoint::from_shared(format!("http://{server}"));
+    let endpoint = endpoint.map_err(|error| Status::internal(error.to_string()))?;
+    let mut client = client::Grpc::new(endpoint.connect_lazy());
+    let ready = client.ready().await;
+    ready.map_err(|error| Status::unavailable(error.to_string()))?;
+    let path = PathAndQuery::from_static("/example.Greeter/Greet");
+    let answer = client
+        .unary(Request::new(name.to_owned()), path, Text)
+        .await?;
+    Ok(answer.into_inner())
+}
+
+// === Messages ===
+
+/// Text as it is, in place of protobuf.
+struct Text;
+
+impl codec::Codec for Text {
+    type Encode = String;
+    type Decode = String;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl codec::Encoder for Text {
+    type Item = String;
+    type Error = Status;
+
+    fn encode(&mut self, text: String, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl codec::Decoder for Text {
+    type Item = String;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<String>, Status> {
+        let bytes = buffer.copy_to_bytes(buffer.remaining());
+        let text = String::from_utf8(bytes.to_vec());
+        text.map(Some)
+            .map_err(|error| Status::invalid_argument(error.to_string()))
+    }
+}

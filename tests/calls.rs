@@ -1,0 +1,613 @@
+//! Calls of services that speak no HTTP: who is called, when, with what, and what is held for how long.
+
+use std::{
+    cell::RefCell,
+    future::{self, Future, Ready},
+    pin::pin,
+    rc::Rc,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::time::{self, Instant};
+use tollgate::{
+    Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
+    algorithm::{Algorithm, Queue},
+    clock::{Clock, Timestamp},
+    diagnosis::Code,
+    memory::MemoryStore,
+    middleware::{
+        MissingKey, Reason, Rejection,
+        call::{CallFuture, CallLimit, CallLimitLayer, CallRule},
+    },
+    store::{Answer, Charge, Receipt, Store},
+};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit, service_fn};
+
+use crate::support::Server;
+
+// === Deciding ===
+
+#[tokio::test]
+async fn denied_call_gets_what_the_closure_makes_of_its_request() {
+    for limiter in limiters() {
+        let layer = CallLimitLayer::builder(&limiter, deny)
+            .policy(minute(2).key_of(|call: &Call| Some(Key::new(call.who))))
+            .build()
+            .expect("it is well set up");
+        let mut service = layer.layer(Echo);
+        assert_eq!(ask(&mut service, call("ada")).await, Ok("ada".to_owned()));
+        assert_eq!(ask(&mut service, call("ada")).await, Ok("ada".to_owned()));
+        assert_eq!(
+            ask(&mut service, call("ada")).await,
+            Err("ada: rate limit p exceeded, retry in 30 seconds".to_owned())
+        );
+        assert_eq!(ask(&mut service, call("bob")).await, Ok("bob".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn denial_may_be_an_answer_too() {
+    let limiter = in_process();
+    let layer = CallLimitLayer::builder(&limiter, |call: Call, _: &Rejection| {
+        Ok::<_, String>(format!("later, {}", call.who))
+    });
+    let layer = layer
+        .policy(minute(1).key_of(everybody))
+        .build()
+        .expect("it is well set up");
+    let mut service = layer.layer(Echo);
+    assert_eq!(ask(&mut service, call("ada")).await, Ok("ada".to_owned()));
+    let answer = ask(&mut service, call("bob")).await;
+    assert_eq!(answer, Ok("later, bob".to_owned()));
+}
+
+#[tokio::test]
+async fn policies_of_a_call_are_decided_together() {
+    for limiter in limiters() {
+        let narrow = Policy::new("narrow", Quota::per_minute(1));
+        let wide = Policy::new("wide", Quota::per_minute(10));
+        let layer = CallLimitLayer::builder(&limiter, deny)
+            .policy(wide.clone().key_of(everybody))
+            .policy(narrow.key_of(|call: &Call| Some(Key::new(call.who))))
+            .build()
+            .expect("it is well set up");
+        let mut service = layer.layer(Echo);
+        for who in ["ada", "ada", "ada", "bob"] {
+            let _ = ask(&mut service, call(who)).await;
+        }
+        assert_eq!(
+            left(&limiter, &wide).await,
+            8,
+            "two passed, two were denied"
+        );
+    }
+}
+
+#[tokio::test]
+async fn call_costs_what_its_request_says() {
+    let limiter = in_process();
+    let layer = CallLimitLayer::builder(&limiter, deny)
+        .policy(minute(10).key_of(everybody).cost_by(|call| call.cost))
+        .build()
+        .expect("it is well set up");
+    let mut service = layer.layer(Echo);
+    let of = |cost| Call { who: "ada", cost };
+    assert!(ask(&mut service, of(7)).await.is_ok());
+    assert!(ask(&mut service, of(4)).await.is_err());
+    assert!(ask(&mut service, of(3)).await.is_ok());
+    assert_eq!(left(&limiter, &minute(10)).await, 0);
+    let never = ask(&mut service, of(11)).await;
+    let said = "ada: this request costs more than rate limit p ever allows";
+    assert_eq!(never, Err(said.to_owned()));
+}
+
+#[tokio::test]
+async fn admitted_request_is_told_the_decision() {
+    for limiter in limiters() {
+        let layer = CallLimitLayer::builder(&limiter, deny)
+            .policy(minute(5).key_of(everybody))
+            .on_admitted(|call: &mut Call, decision: &Decision| {
+                let state = decision.narrowest().expect("it was counted");
+                call.cost = state.usage().expect("it was counted").remaining;
+            })
+            .build()
+            .expect("it is well set up");
+        let seen = Mutex::new(Vec::new());
+        let mut service = layer.layer(service_fn(|call: Call| {
+            seen.lock().expect("no panic").push(call.cost);
+            future::ready(Ok::<_, String>(String::new()))
+        }));
+        for _ in 0..2 {
+            ask(&mut service, call("ada")).await.expect("it passes");
+        }
+        drop(service);
+        assert_eq!(seen.into_inner().expect("no panic"), [4, 3]);
+    }
+}
+
+#[tokio::test]
+async fn missing_key_is_denied_shared_or_skipped_and_told_once() {
+    let nobody = |choice| {
+        let limiter = in_process();
+        let rule = minute(1).key_of(|_: &Call| None);
+        let layer = CallLimitLayer::builder(&limiter, deny).policy(rule.on_missing_key(choice));
+        layer.build().expect("it is well set up")
+    };
+    for (choice, second, third) in [
+        (MissingKey::Reject, false, false),
+        (MissingKey::Share, true, false),
+        (MissingKey::Skip, true, true),
+    ] {
+        let layer = nobody(choice);
+        let mut service = layer.layer(Echo);
+        assert_eq!(ask(&mut service, call("ada")).await.is_ok(), second);
+        assert_eq!(ask(&mut service, call("ada")).await.is_ok(), third);
+        let warnings = layer.warnings();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert_eq!(warnings[0].code(), Code::MissingKey);
+    }
+}
+
+#[tokio::test]
+async fn store_that_cannot_decide_denies_and_says_why() {
+    #[derive(Debug)]
+    struct Broken;
+    impl Store for Broken {
+        fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+            Answer::ready(Err(Error::new(ErrorKind::Unavailable, "not today")))
+        }
+        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+            Answer::ready(Ok(()))
+        }
+    }
+    let limiter = RateLimiter::new(Broken, []).expect("it is well set up");
+    let layer = CallLimitLayer::builder(&limiter, |_: Call, rejection: &Rejection| {
+        assert_eq!(*rejection.reason(), Reason::Unavailable);
+        Err::<String, _>(rejection.error().expect("it is told").to_string())
+    });
+    let layer = layer
+        .policy(minute(1).key_of(everybody))
+        .build()
+        .expect("it is well set up");
+    let answer = ask(&mut layer.layer(Echo), call("ada")).await;
+    assert_eq!(answer, Err("not today".to_owned()));
+}
+
+#[tokio::test]
+async fn calls_and_requests_over_one_limiter_share_the_count() {
+    let limiter = in_process();
+    let calls = layer_of(&limiter, minute(2).key_of(everybody));
+    let requests = tollgate::RateLimitLayer::builder()
+        .policy(minute(2).key(tollgate::extract::Global))
+        .limiter(&limiter)
+        .build()
+        .expect("the quota is the same");
+    assert!(ask(&mut calls.layer(Echo), call("ada")).await.is_ok());
+    let web = service_fn(async |_: http::Request<()>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(()))
+    });
+    let answer = requests.layer(web).oneshot(http::Request::new(())).await;
+    assert_eq!(answer.map(|answer| answer.status().as_u16()), Ok(200));
+    assert!(ask(&mut calls.layer(Echo), call("ada")).await.is_err());
+}
+
+#[test]
+fn wrong_set_up_fails_at_build() {
+    let limiter = in_process();
+    let build = |rules: Vec<CallRule<Call>>| {
+        let start = CallLimitLayer::builder(&limiter, deny);
+        let layer = rules
+            .into_iter()
+            .fold(start, |layer, rule| layer.policy(rule));
+        layer.build().expect_err("it is wrong").kind()
+    };
+    assert_eq!(build(vec![]), ErrorKind::NoPolicy);
+    let twice = vec![minute(1).key_of(everybody), minute(1).key_of(everybody)];
+    assert_eq!(build(twice), ErrorKind::DuplicatePolicy);
+    let nothing = minute(1).cost(2).key_of(everybody);
+    assert_eq!(build(vec![nothing]), ErrorKind::InvalidPolicy);
+}
+
+// === Readiness ===
+
+#[tokio::test]
+async fn service_that_was_polled_ready_is_the_one_called() {
+    for limiter in limiters() {
+        let layer = layer_of(&limiter, minute(10).key_of(everybody));
+        // one permit, taken by poll_ready: an unready clone would panic or wait for ever
+        let mut service = layer.layer(ConcurrencyLimit::new(Echo, 1));
+        for _ in 0..3 {
+            assert!(ask(&mut service, call("ada")).await.is_ok());
+        }
+    }
+}
+
+#[tokio::test]
+async fn denial_gives_back_what_the_ready_service_had_reserved() {
+    for limiter in limiters() {
+        let inner = ConcurrencyLimit::new(Echo, 1);
+        let mut other = inner.clone();
+        let layer = layer_of(&limiter, minute(1).key_of(everybody));
+        let mut service = layer.layer(inner);
+        assert!(ask(&mut service, call("ada")).await.is_ok());
+        let denied = service
+            .ready()
+            .await
+            .expect("it is ready")
+            .call(call("ada"));
+        assert!(denied.await.is_err());
+        assert!(poll_ready(&mut other).is_ready(), "the permit is free");
+    }
+}
+
+#[tokio::test]
+async fn inner_error_passes_unchanged_and_need_not_be_an_error_nor_send() {
+    #[derive(Debug, PartialEq)]
+    struct Odd(Rc<RefCell<u8>>);
+    let limiter = in_process();
+    let layer = CallLimitLayer::builder(&limiter, |request: Rc<u8>, _: &Rejection| {
+        Err::<Rc<u8>, Odd>(Odd(Rc::new(RefCell::new(*request))))
+    });
+    let layer = layer
+        .policy(minute(1).key_of(|_: &Rc<u8>| Some(Key::GLOBAL)))
+        .build()
+        .expect("it is well set up");
+    let inner = |_: Rc<u8>| future::ready(Err::<Rc<u8>, _>(Odd(Rc::new(RefCell::new(7)))));
+    let mut service = layer.layer(service_fn(inner));
+    let failed = service.ready().await.expect("it is ready").call(Rc::new(1));
+    assert_eq!(failed.await, Err(Odd(Rc::new(RefCell::new(7)))));
+    let denied = service.ready().await.expect("it is ready").call(Rc::new(2));
+    assert_eq!(denied.await, Err(Odd(Rc::new(RefCell::new(2)))));
+}
+
+// === Slots ===
+
+#[tokio::test]
+async fn slot_is_held_until_the_response_is_there() {
+    for limiter in limiters() {
+        let slots = Policy::concurrency("slots", 1);
+        let layer = layer_of(&limiter, slots.clone().key_of(everybody));
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let ended = Arc::new(Mutex::new(Some(ended)));
+        let mut service = layer.layer(service_fn(move |call: Call| {
+            let ended = ended.lock().expect("no panic").take();
+            async move {
+                if let Some(ended) = ended {
+                    ended.await.map_err(|error| error.to_string())?;
+                }
+                Ok::<_, String>(call.who.to_owned())
+            }
+        }));
+        let first = service
+            .ready()
+            .await
+            .expect("it is ready")
+            .call(call("ada"));
+        let mut first = pin!(first);
+        while left(&limiter, &slots).await == 1 {
+            assert!(poll(first.as_mut()).is_pending());
+        }
+        assert!(ask(&mut service, call("bob")).await.is_err());
+        end.send(()).expect("it waits");
+        assert_eq!(first.await, Ok("ada".to_owned()));
+        assert!(ask(&mut service, call("bob")).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn slot_of_a_call_that_is_dropped_or_fails_or_panics_is_given_back() {
+    let limiter = in_process();
+    let slots = Policy::concurrency("slots", 1);
+    let layer = layer_of(&limiter, slots.clone().key_of(everybody));
+    let inner = |call: Call| async move {
+        match call.who {
+            "waits" => future::pending().await,
+            "panics" => panic!("as told"),
+            who => Err::<String, _>(who.to_owned()),
+        }
+    };
+    let mut service = layer.layer(service_fn(inner));
+    {
+        let waits = service
+            .ready()
+            .await
+            .expect("it is ready")
+            .call(call("waits"));
+        let mut waits = pin!(waits);
+        assert!(poll(waits.as_mut()).is_pending());
+        assert_eq!(left(&limiter, &slots).await, 0);
+    }
+    assert_eq!(left(&limiter, &slots).await, 1);
+    let failed = ask(&mut service, call("fails")).await;
+    assert_eq!(failed, Err("fails".to_owned()));
+    assert_eq!(left(&limiter, &slots).await, 1);
+    let panics = service
+        .ready()
+        .await
+        .expect("it is ready")
+        .call(call("panics"));
+    assert!(tokio::spawn(panics).await.is_err());
+    assert_eq!(left(&limiter, &slots).await, 1);
+}
+
+#[tokio::test]
+async fn slot_can_be_held_longer_than_the_call() {
+    struct Stream {
+        hold: Option<Hold>,
+    }
+    for limiter in limiters() {
+        let slots = Policy::concurrency("slots", 1);
+        let refuse = |_: Call, _: &Rejection| Err::<Stream, _>(());
+        let layer = CallLimitLayer::builder(&limiter, refuse)
+            .policy(slots.clone().key_of(everybody))
+            .hold_with(|stream: &mut Stream, hold| stream.hold = Some(hold))
+            .build()
+            .expect("it is well set up");
+        let inner = |_: Call| future::ready(Ok(Stream { hold: None }));
+        let mut service = layer.layer(service_fn(inner));
+        let stream = ask(&mut service, call("ada")).await.expect("it passes");
+        assert!(stream.hold.is_some());
+        assert!(ask(&mut service, call("ada")).await.is_err());
+        drop(stream);
+        assert!(ask(&mut service, call("ada")).await.is_ok());
+    }
+}
+
+// === Queues ===
+
+#[tokio::test(start_paused = true)]
+async fn calls_in_a_queue_start_at_their_turns() {
+    for later in [false, true] {
+        let limiter = over(later, Clock::manual(START));
+        let layer = layer_of(&limiter, queue().key_of(everybody));
+        let began = Instant::now();
+        let noted = service_fn(move |_: Call| {
+            future::ready(Ok::<_, String>(began.elapsed().as_millis().to_string()))
+        });
+        let mut service = layer.layer(noted);
+        let mut waiting = Vec::new();
+        for _ in 0..4 {
+            let call = service
+                .ready()
+                .await
+                .expect("it is ready")
+                .call(call("ada"));
+            waiting.push(tokio::spawn(call));
+            tokio::task::yield_now().await;
+        }
+        let mut starts = Vec::new();
+        for call in waiting {
+            starts.push(call.await.expect("no panic"));
+        }
+        let said = "ada: rate limit p exceeded, retry in 1 second";
+        let started = |at: &str| Ok(at.to_owned());
+        assert_eq!(
+            starts,
+            [
+                started("0"),
+                started("100"),
+                started("200"),
+                Err(said.to_owned())
+            ]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_dropped_in_the_queue_gives_its_turn_back_and_calls_nobody() {
+    let limiter = over(false, Clock::manual(START));
+    let layer = layer_of(&limiter, queue().key_of(everybody));
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&called);
+    let mut service = layer.layer(service_fn(move |call: Call| {
+        noted.lock().expect("no panic").push(call.who);
+        future::ready(Ok::<_, String>(String::new()))
+    }));
+    let mut wait = async |who| {
+        let future = service.ready().await.expect("it is ready").call(call(who));
+        let mut future = Box::pin(future);
+        let _ = poll(future.as_mut());
+        future
+    };
+    drop(wait("first").await);
+    let second = wait("second").await;
+    drop(wait("third").await);
+    let fourth = wait("fourth").await;
+    assert_eq!(second.await, Ok(String::new()));
+    assert_eq!(fourth.await, Ok(String::new()));
+    assert_eq!(
+        *called.lock().expect("no panic"),
+        ["first", "second", "fourth"]
+    );
+}
+
+// === Types ===
+
+struct Named {
+    layer: CallLimitLayer<Call, String, String>,
+    service: CallLimit<Echo, Call, String, String>,
+}
+
+#[test]
+fn layer_service_and_future_can_be_named_and_go_to_another_thread() {
+    fn is_send<T: Send>() {}
+    fn is_shared<T: Clone + Send + Sync + std::fmt::Debug>() {}
+    is_shared::<CallLimitLayer<Call, String, String>>();
+    is_shared::<CallLimit<Echo, Call, String, String>>();
+    is_send::<CallFuture<Echo, Call, String, String>>();
+    // Whatever is only named need not be anything.
+    is_shared::<CallLimitLayer<*const u8, *const u8, *const u8>>();
+
+    let layer = layer_of(&in_process(), minute(1).key_of(everybody));
+    let service = layer.layer(Echo);
+    let named = Named { layer, service };
+    assert!(format!("{:?}", named.layer).contains("\"p\""));
+    assert!(format!("{:?}", named.service).contains("Echo"));
+}
+
+#[tokio::test]
+async fn layer_fits_in_a_service_builder() {
+    let layer = layer_of(&in_process(), minute(1).key_of(everybody));
+    let service = ServiceBuilder::new()
+        .buffer(4)
+        .concurrency_limit(2)
+        .layer(layer)
+        .map_err(|error: tower::BoxError| error.to_string())
+        .timeout(PATIENCE)
+        .service(Echo);
+    let mut service = service;
+    let first = service
+        .ready()
+        .await
+        .expect("it is ready")
+        .call(call("ada"));
+    assert_eq!(first.await.expect("it passes"), "ada");
+    let second = service
+        .ready()
+        .await
+        .expect("it is ready")
+        .call(call("ada"));
+    assert!(second.await.is_err());
+}
+
+// === Helpers ===
+
+#[derive(Debug)]
+struct Call {
+    who: &'static str,
+    cost: u64,
+}
+
+fn call(who: &'static str) -> Call {
+    Call { who, cost: 1 }
+}
+
+fn everybody(_: &Call) -> Option<Key> {
+    Some(Key::GLOBAL)
+}
+
+fn deny(call: Call, rejection: &Rejection) -> Result<String, String> {
+    Err(format!("{}: {}", call.who, rejection.message()))
+}
+
+#[derive(Clone, Debug)]
+struct Echo;
+
+impl Service<Call> for Echo {
+    type Response = String;
+    type Error = String;
+    type Future = Ready<Result<String, String>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), String>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: Call) -> Self::Future {
+        future::ready(Ok(call.who.to_owned()))
+    }
+}
+
+async fn ask<S: Service<Call>>(service: &mut S, call: Call) -> Result<S::Response, S::Error> {
+    let ready = service.ready().await?;
+    let answer = time::timeout(PATIENCE, ready.call(call)).await;
+    answer.expect("it is answered in time")
+}
+
+fn minute(count: u64) -> Policy {
+    Policy::new("p", Quota::per_minute(count))
+}
+
+/// Ten a second; two may wait.
+fn queue() -> Policy {
+    Policy::new("p", Quota::per_second(10)).algorithm(Algorithm::LeakyQueue(Queue::new(2)))
+}
+
+fn layer_of(limiter: &RateLimiter, rule: CallRule<Call>) -> CallLimitLayer<Call, String, String> {
+    let layer = CallLimitLayer::builder(limiter, deny).policy(rule);
+    layer.build().expect("it is well set up")
+}
+
+async fn left(limiter: &RateLimiter, policy: &Policy) -> u64 {
+    let now = limiter.peek(&[policy.charge(Key::GLOBAL)]).await;
+    let now = now.expect("it answers");
+    now.states()[0].usage().expect("it is counted").remaining
+}
+
+/// One that decides at once, and one that is awaited.
+fn limiters() -> [RateLimiter; 2] {
+    [false, true].map(|later| over(later, Clock::system()))
+}
+
+fn in_process() -> RateLimiter {
+    over(false, Clock::system())
+}
+
+fn over(later: bool, clock: Clock) -> RateLimiter {
+    let memory = MemoryStore::builder().clock(clock).build();
+    let memory = memory.expect("it is well set up");
+    let limiter = match later {
+        true => RateLimiter::new(Later(memory), []),
+        false => RateLimiter::new(memory, []),
+    };
+    limiter.expect("it is well set up")
+}
+
+/// Decides in process, and lets its callers wait for it.
+#[derive(Debug)]
+struct Later(MemoryStore);
+
+impl Store for Later {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let decided = self.0.decide(charges);
+        Answer::later(async move {
+            tokio::task::yield_now().await;
+            decided.await
+        })
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        self.0.settle(receipt)
+    }
+
+    fn hold(&self, receipt: &Receipt) {
+        self.0.hold(receipt);
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.0.reset(policy, key)
+    }
+}
+
+fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn poll_ready<S: Service<Call>>(service: &mut S) -> Poll<Result<(), S::Error>> {
+    service.poll_ready(&mut Context::from_waker(Waker::noop()))
+}
+
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+// === Redis ===
+
+#[tokio::test]
+async fn calls_of_two_processes_share_a_count_in_redis() {
+    let server = Server::start();
+    let process = || {
+        let limiter = RateLimiter::builder()
+            .redis(server.url())
+            .deadline(PATIENCE);
+        layer_of(
+            &limiter.build().expect("it is well set up"),
+            minute(2).key_of(everybody),
+        )
+    };
+    let (mut one, mut other) = (process().layer(Echo), process().layer(Echo));
+    assert!(ask(&mut one, call("ada")).await.is_ok());
+    assert!(ask(&mut other, call("ada")).await.is_ok());
+    assert!(ask(&mut one, call("ada")).await.is_err());
+    assert!(ask(&mut other, call("ada")).await.is_err());
+}
