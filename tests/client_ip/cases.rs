@@ -2,25 +2,25 @@
 
 /// One request, what is trusted, and the address that counts.
 #[derive(Clone, Debug)]
-pub struct Case {
-    pub trust: Trust,
-    pub read: Read,
-    pub peer: &'static str,
+pub(crate) struct Case {
+    pub(crate) trust: Trust,
+    pub(crate) read: Read,
+    pub(crate) peer: &'static str,
     /// Names and values, in their order.
-    pub headers: Vec<(&'static str, Vec<u8>)>,
-    pub client: &'static str,
-    pub why: &'static str,
+    pub(crate) headers: Vec<(&'static str, Vec<u8>)>,
+    pub(crate) client: &'static str,
+    pub(crate) why: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub(crate) enum Trust {
     Hops(usize),
     Networks(&'static [&'static str]),
     Nobody,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
+pub(crate) enum Read {
     Forwarded,
     ForwardedFor,
     Single(&'static str),
@@ -49,7 +49,7 @@ impl Case {
     }
 
     /// What is trusted, in few words.
-    pub fn trusted(&self) -> String {
+    pub(crate) fn trusted(&self) -> String {
         match self.trust {
             Trust::Hops(hops) => format!("{hops} hops"),
             Trust::Networks(PROXIES) => "proxies".to_owned(),
@@ -59,7 +59,7 @@ impl Case {
     }
 
     /// The headers, shortened, so that they fit in a cell of a table.
-    pub fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let lines = self.headers.iter().take(3).map(|(name, value)| {
             let text: String = value.escape_ascii().to_string().replace("\\\"", "\"");
             let text = text.replace('|', "\\|");
@@ -82,14 +82,14 @@ impl Case {
 }
 
 /// The proxies of most cases: their networks.
-pub const PROXIES: &[&str] = &["10.0.0.0/8", "2001:db8:ffff::/48"];
+pub(crate) const PROXIES: &[&str] = &["10.0.0.0/8", "2001:db8:ffff::/48"];
 /// What an attacker writes to be taken for somebody else.
-pub const FORGED: &str = "198.51.100.66";
+pub(crate) const FORGED: &str = "198.51.100.66";
 const CLIENT: &str = "203.0.113.9";
 const CLIENT_6: &str = "2001:db8:aa::9";
 const PEER: &str = "10.0.0.1";
 
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     [
         plain(),
         lines(),
@@ -345,6 +345,13 @@ fn large() -> Vec<Case> {
         .is(CLIENT, "a Host of 8 kB does not hide its sender"),
         xff(format!("{FORGED}, {CLIENT}{}", " ".repeat(600)))
             .is(PEER, "an entry of more than 512 bytes is not read"),
+        xff(format!("x{}{FORGED}", " ".repeat(600)))
+            .is(PEER, "the end of a long entry is no entry"),
+        fwd(format!(
+            "for={CLIENT};host=xfor={FORGED};x={}",
+            "a".repeat(8_193 - 20)
+        ))
+        .is(PEER, "the end of a long entry is no entry"),
         fwd("\"".repeat(100_000)).is(PEER, "100 kB of quotation marks"),
         fwd("\\".repeat(100_000) + "\"").is(PEER, "100 kB of backslashes"),
     ]

@@ -53,18 +53,12 @@ fn last_comma_outside_quotes(line: &[u8]) -> Option<usize> {
     for (index, byte) in line.iter().enumerate().rev() {
         match byte {
             b'"' if !is_quoted => is_quoted = true,
-            b'"' => is_quoted = is_escaped(&line[..index]),
+            b'"' => is_quoted = line[..index].ends_with(b"\\"),
             b',' if !is_quoted => return Some(index),
             _ => {}
         }
     }
     None
-}
-
-/// Whether an odd number of backslashes stands before.
-fn is_escaped(before: &[u8]) -> bool {
-    let slashes = before.iter().rev().take_while(|byte| **byte == b'\\');
-    slashes.count() % 2 == 1
 }
 
 /// The address in one entry of `Forwarded`, such as `for="[2001:db8::1]:80";proto=https`.
