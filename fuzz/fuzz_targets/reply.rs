@@ -107,7 +107,10 @@ static CHARGES: LazyLock<Vec<OwnedCharge>> = LazyLock::new(|| {
     let quota = Quota::per_minute(100);
     let policies = [
         Policy::new("bucket", quota.burst(20)),
-        Policy::new("fast", Quota::per_second(1_000_000).burst(1_000_000_000_000)),
+        Policy::new(
+            "fast",
+            Quota::per_second(1_000_000).burst(1_000_000_000_000),
+        ),
         Policy::new("slow", Quota::per_day(1)),
         Policy::new("leaky", quota).algorithm(Algorithm::LeakyBucket),
         Policy::new("queue", quota).algorithm(Algorithm::LeakyQueue(Queue::new(10))),
