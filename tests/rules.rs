@@ -590,7 +590,8 @@ proptest! {
         let is_prefix = is_prefix && !pattern.contains("{*");
         let matcher = if is_prefix { Path::prefix(pattern) } else { Path::new(pattern) };
         let found = matcher.compare(&head(&format!("/{path}"))) as u8;
-        prop_assert_eq!(found, paths::likeness(pattern, is_prefix, &format!("/{path}")));
+        let written = paths::Written::new(&format!("/{path}"));
+        prop_assert_eq!(found, paths::Pattern::new(pattern, is_prefix).likeness(&written));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use http::{Request, request::Parts, uri::PathAndQuery};
 use libfuzzer_sys::fuzz_target;
 use tollgate::matching::{Likeness, Matcher, Path};
 
+use self::paths::{Pattern, Written};
+
 #[path = "../models/paths.rs"]
 mod paths;
 
@@ -26,18 +28,26 @@ fn pattern_of_ones_own(choice: u8, pattern: &[u8], path: &[u8]) {
         return;
     };
     let is_prefix = choice & 2 == 2;
-    let matcher = if is_prefix { Path::prefix(pattern) } else { Path::new(pattern) };
+    let matcher = if is_prefix {
+        Path::prefix(pattern)
+    } else {
+        Path::new(pattern)
+    };
     let likeness = matcher.compare(&parts);
     if matcher.validate().is_ok() {
-        assert_eq!(number(likeness), paths::likeness(pattern, is_prefix, parts.uri.path()), "{pattern}");
+        let model = Pattern::new(pattern, is_prefix);
+        let expected = model.likeness(&Written::new(parts.uri.path()));
+        assert_eq!(number(likeness), expected, "{pattern}");
     }
 }
 
 /// Patterns as rules have them, alone and combined.
 fn known_patterns(choice: u8, path: &[u8]) {
-    let Some(parts) = head(choice, path) else { return };
-    let path = parts.uri.path();
-    let expected = KNOWN.map(|(pattern, is_prefix)| paths::likeness(pattern, is_prefix, path));
+    let Some(parts) = head(choice, path) else {
+        return;
+    };
+    let written = Written::new(parts.uri.path());
+    let expected = MODELS.each_ref().map(|model| model.likeness(&written));
     for (matcher, expected) in MATCHERS.iter().zip(expected) {
         assert_eq!(number(matcher.compare(&parts)), expected);
     }
@@ -80,8 +90,16 @@ const KNOWN: [(&str, bool); 6] = [
 ];
 
 static MATCHERS: LazyLock<[Path; 6]> = LazyLock::new(|| {
-    KNOWN.map(|(pattern, is_prefix)| if is_prefix { Path::prefix(pattern) } else { Path::new(pattern) })
+    KNOWN.map(|(pattern, is_prefix)| {
+        if is_prefix {
+            Path::prefix(pattern)
+        } else {
+            Path::new(pattern)
+        }
+    })
 });
+static MODELS: LazyLock<[Pattern; 6]> =
+    LazyLock::new(|| KNOWN.map(|(pattern, is_prefix)| Pattern::new(pattern, is_prefix)));
 static BOTH: LazyLock<Box<dyn Matcher>> =
     LazyLock::new(|| Box::new(Path::new("/login").and(Path::new("/users/{id}").not())));
 static EITHER: LazyLock<Box<dyn Matcher>> =
