@@ -49,8 +49,9 @@ pub(super) fn written(path: &[u8]) -> Written {
 fn is_clean(segment: &[u8]) -> bool {
     let mut rest = segment;
     while let Some((byte, length)) = decode_once(rest) {
-        let is_special = matches!(byte, b'/' | b'\\' | b'%' | b';') || byte.is_ascii_control();
-        if is_special || length > 1 && is_unreserved(byte) {
+        let is_special = matches!(byte, b'/' | b'\\' | b'%' | b';');
+        let is_needless = length > 1 && (is_unreserved(byte) || byte.is_ascii_control());
+        if is_special || is_needless {
             return false;
         }
         rest = &rest[length..];
@@ -155,7 +156,7 @@ impl Oddities {
     fn of(path: &[u8]) -> Self {
         let mut oddities = Self::default();
         let mut rest = path;
-        let mut former = 0;
+        let mut former = if path.starts_with(b"/") { 0 } else { b'/' };
         while let Some((byte, length)) = decode(rest) {
             let is_slash = matches!(byte, b'/' | b'\\');
             oddities.hidden_slashes |= is_slash && (length > 1 || byte == b'\\');

@@ -1,0 +1,907 @@
+//! Which requests are counted, at what cost, and which are let pass or refused before any rule is asked.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use axum::{Router, body::Body, routing::get};
+use http::{Method, Request, Response, StatusCode, request::Parts};
+use http_body_util::BodyExt;
+use ipnet::IpNet;
+use proptest::{collection::vec, prelude::*};
+use tokio::net::TcpListener;
+use tollgate::{
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    builder::RateLimitLayerBuilder,
+    extract::{ApiKey, Global, PeerIp},
+    matching::{
+        AddressList, HasHeader, Host, KeyList, Likeness, Matcher, Methods, Path, Preflight,
+    },
+    middleware::{Reason, Rejection},
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::{
+    support::Client,
+    witness::{World, everywhere},
+};
+
+#[path = "../fuzz/models/paths.rs"]
+mod paths;
+
+everywhere! {
+    rule_counts_only_what_all_its_matchers_match
+    costs_go_by_the_first_matcher_that_matches_and_in_doubt_by_the_dearest
+    denied_request_is_answered_with_403_and_charged_nothing
+    skipped_request_is_not_counted_and_carries_no_headers
+    rules_with_different_matchers_are_decided_all_or_nothing
+}
+
+// === Rules ===
+
+async fn rule_counts_only_what_all_its_matchers_match(world: World) {
+    let rule = plan()
+        .key(Global)
+        .when(Path::prefix("/api"))
+        .when(Methods::new([Method::POST]))
+        .unless(HasHeader::new("x-dry-run"))
+        .unless(|parts: &Parts| parts.uri.query() == Some("free"));
+    let app = world.layer([rule]).layer(service_fn(fine));
+    for (method, uri, header, left) in [
+        ("POST", "/api/x", "x-other", 9),
+        ("POST", "/api", "x-other", 8),
+        ("GET", "/api/x", "x-other", 8),
+        ("POST", "/apis", "x-other", 8),
+        ("POST", "/api/x", "x-dry-run", 8),
+        ("POST", "/api/x?free", "x-other", 8),
+        ("POST", "/api/x?paid", "x-other", 7),
+    ] {
+        let request = Request::builder().method(method).uri(uri);
+        let request = request.header(header, "1").body(()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("it answers");
+        assert_eq!(response.status(), 200);
+        assert_eq!(
+            world.remaining(&plan()).await,
+            left,
+            "{method} {uri} {header}"
+        );
+    }
+}
+
+async fn costs_go_by_the_first_matcher_that_matches_and_in_doubt_by_the_dearest(world: World) {
+    let policy = Policy::new("plan", Quota::per_hour(1_000)).cost(2);
+    let rule = policy
+        .clone()
+        .key(Global)
+        .cost_by(|parts: &Parts| if parts.uri.query().is_some() { 3 } else { 2 })
+        .cost_when(Path::new("/reports/{id}"), 50)
+        .cost_when(Methods::new([Method::POST]), 20)
+        .cost_when(Path::new("/reports/free"), 0);
+    let app = world.layer([rule]).layer(service_fn(fine));
+    let mut left = 1_000;
+    for (method, uri, cost) in [
+        ("GET", "/", 2),
+        ("GET", "/?q", 3),
+        ("GET", "/reports/7", 50),
+        ("POST", "/reports/7", 50),
+        ("GET", "/reports/free", 50),
+        ("POST", "/", 20),
+        // written otherwise: what it could cost counts
+        ("GET", "/Reports/7", 50),
+        ("GET", "//reports/7", 50),
+        ("POST", "/x/../reports/7", 50),
+        ("GET", "/reports%2F7", 50),
+    ] {
+        ask(&app, method, uri).await;
+        left -= cost;
+        assert_eq!(world.remaining(&policy).await, left, "{method} {uri}");
+    }
+}
+
+async fn rules_with_different_matchers_are_decided_all_or_nothing(world: World) {
+    let login = Policy::new("login", Quota::per_hour(1));
+    let app = world
+        .layer([
+            plan().key(Global),
+            login.key(Global).when(Path::new("/login")),
+        ])
+        .layer(service_fn(fine));
+    let mut statuses = Vec::new();
+    for uri in ["/login", "/login", "/", "//LOGIN/", "/"] {
+        statuses.push(ask(&app, "GET", uri).await.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 429, 200, 429, 200]);
+    assert_eq!(
+        world.remaining(&plan()).await,
+        7,
+        "denied ones cost nothing"
+    );
+}
+
+// === Deny and skip ===
+
+async fn denied_request_is_answered_with_403_and_charged_nothing(world: World) {
+    let reached = Arc::new(AtomicUsize::new(0));
+    let asked = Arc::clone(&reached);
+    let rule = plan().key(move |_: &Parts| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        Some(Key::GLOBAL)
+    });
+    let layer = RateLimitLayer::builder()
+        .store(world.store.clone())
+        .deny(Path::prefix("/admin"))
+        .deny(HasHeader::new("x-bad"))
+        .skip(Path::prefix("/admin"))
+        .policy(rule)
+        .build()
+        .expect("it is well set up");
+    let app = layer.layer(service_fn(fine));
+    for uri in [
+        "/admin",
+        "/admin/users",
+        "/ADMIN",
+        "/%61dmin/users",
+        "//admin/",
+    ] {
+        let response = ask(&app, "GET", uri).await;
+        assert_eq!(response.status(), StatusCode::FORBIDDEN, "{uri}");
+        let rejection = response.extensions().get::<Rejection>();
+        let rejection = rejection.expect("outer layers see why");
+        assert_eq!(rejection.reason(), &Reason::Forbidden { policy: None });
+        assert_eq!(rejection.code(), "forbidden");
+        assert!(rejection.decision().is_none());
+        assert!(response.headers().get("x-ratelimit-limit").is_none());
+        assert!(response.headers().get("retry-after").is_none());
+        let body = response.into_body().collect().await.expect("a body");
+        assert_eq!(
+            body.to_bytes(),
+            r#"{"error":"forbidden","message":"this request is not let in","retry_after":null}"#
+        );
+    }
+    let request = Request::get("/")
+        .header("x-bad", "")
+        .body(())
+        .expect("a request");
+    let response = app.clone().oneshot(request).await.expect("it answers");
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    assert_eq!(reached.load(Ordering::Relaxed), 0, "no rule was asked");
+    assert_eq!(world.remaining(&plan()).await, 10);
+    assert_eq!(ask(&app, "GET", "/").await.status(), 200);
+    assert_eq!(world.remaining(&plan()).await, 9);
+}
+
+async fn skipped_request_is_not_counted_and_carries_no_headers(world: World) {
+    let layer = RateLimitLayer::builder()
+        .store(world.store.clone())
+        .skip(Path::new("/health"))
+        .skip(Preflight)
+        .policy(plan().key(Global))
+        .build()
+        .expect("it is well set up");
+    let app = layer.layer(service_fn(fine));
+    for _ in 0..20 {
+        let response = ask(&app, "GET", "/health").await;
+        assert_eq!(response.status(), 200);
+        assert!(response.headers().get("x-ratelimit-limit").is_none());
+        assert!(response.extensions().get::<Seen>().is_none(), "no decision");
+    }
+    assert_eq!(world.remaining(&plan()).await, 10);
+    // written otherwise it is limited
+    for (index, uri) in [
+        "/health/",
+        "/HEALTH",
+        "//health",
+        "/he%61lth",
+        "/x/../health",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let response = ask(&app, "GET", uri).await;
+        assert!(response.extensions().get::<Seen>().is_some());
+        assert_eq!(world.remaining(&plan()).await, 9 - index as u64, "{uri}");
+    }
+}
+
+#[tokio::test]
+async fn only_real_preflights_pass_uncounted_and_only_if_the_layer_says_so() {
+    let head = |fields: &[(&'static str, &str)], method: Method| {
+        let mut request = Request::new(());
+        *request.method_mut() = method;
+        for (name, value) in fields {
+            let value = value.parse().expect("a value");
+            request.headers_mut().append(*name, value);
+        }
+        request
+    };
+    let origin = ("origin", "https://example.com");
+    let asks = ("access-control-request-method", "PUT");
+    for (fields, method, is_preflight) in [
+        (&[origin, asks][..], Method::OPTIONS, true),
+        (&[origin], Method::OPTIONS, false),
+        (&[asks], Method::OPTIONS, false),
+        (&[], Method::OPTIONS, false),
+        (&[origin, asks], Method::GET, false),
+    ] {
+        for skips in [true, false] {
+            let builder = RateLimitLayer::builder().policy(plan().key(Global));
+            let builder = if skips {
+                builder.skip(Preflight)
+            } else {
+                builder
+            };
+            let app = built(builder).layer(service_fn(fine));
+            let request = head(fields, method.clone());
+            let response = app.oneshot(request).await.expect("it answers");
+            let is_counted = response.headers().contains_key("x-ratelimit-limit");
+            assert_eq!(
+                is_counted,
+                !(is_preflight && skips),
+                "{method} {fields:?} {skips}"
+            );
+        }
+    }
+}
+
+// === Lists ===
+
+#[test]
+fn address_list_holds_networks_however_they_and_addresses_are_written() {
+    let list = addresses(&[
+        "203.0.113.0/24",
+        "198.51.100.7/32",
+        "::ffff:192.0.2.0/120",
+        "2001:db8::/32",
+        "10.1.2.3/8",
+    ]);
+    for (address, is_in) in [
+        ("203.0.113.0", true),
+        ("203.0.113.255", true),
+        ("203.0.114.0", false),
+        ("203.0.112.255", false),
+        ("::ffff:203.0.113.9", true),
+        ("198.51.100.7", true),
+        ("198.51.100.8", false),
+        ("192.0.2.9", true),
+        ("::ffff:192.0.2.9", true),
+        ("192.0.3.0", false),
+        ("2001:db8::1", true),
+        ("2001:db9::", false),
+        ("2001:db7:ffff::", false),
+        ("10.255.0.1", true),
+        ("::", false),
+        ("0.0.0.0", false),
+        ("255.255.255.255", false),
+    ] {
+        assert_eq!(list.compare(&from(address)), is_in.into(), "{address}");
+    }
+    assert_eq!(list.compare(&head("/")), Likeness::Differs, "nobody knows");
+    let all = addresses(&["0.0.0.0/0", "::/0"]);
+    for address in [
+        "0.0.0.0",
+        "255.255.255.255",
+        "::",
+        "ffff::",
+        "::ffff:1.2.3.4",
+    ] {
+        assert_eq!(all.compare(&from(address)), Likeness::Matches, "{address}");
+    }
+    assert_eq!(addresses(&[]).compare(&from("::1")), Likeness::Differs);
+}
+
+proptest! {
+    #[test]
+    fn address_list_says_what_asking_each_network_would(
+        networks in vec((any::<u32>(), 0_u8..=32, any::<bool>()), 0..60),
+        others in vec(any::<u32>(), 20),
+    ) {
+        // few addresses, so that networks overlap and touch
+        let narrow = |bits: u32| bits & 0x0000_0F0F | 0xC000_0000;
+        let network = |&(bits, prefix, mapped): &(u32, u8, bool)| {
+            let address = std::net::Ipv4Addr::from(narrow(bits));
+            match mapped {
+                true => IpNet::new(address.to_ipv6_mapped().into(), 96 + prefix),
+                false => IpNet::new(address.into(), prefix),
+            }.expect("a network")
+        };
+        let networks: Vec<IpNet> = networks.iter().map(network).collect();
+        let list = AddressList::new(peer, networks.clone());
+        let ends = networks.iter().flat_map(|network| [network.network(), network.broadcast()]);
+        let beside = ends.filter_map(|end| match end.to_canonical() {
+            IpAddr::V4(end) => Some([u32::from(end).wrapping_sub(1), end.into(), u32::from(end).wrapping_add(1)]),
+            IpAddr::V6(_) => None,
+        });
+        let others = others.into_iter().map(narrow);
+        for bits in beside.flatten().chain(others).collect::<Vec<_>>() {
+            let address = std::net::Ipv4Addr::from(bits);
+            let is_in = networks.iter().any(|network| {
+                network.contains(&IpAddr::from(address)) || network.contains(&IpAddr::from(address.to_ipv6_mapped()))
+            });
+            prop_assert_eq!(list.compare(&from(&address.to_string())), Likeness::from(is_in));
+        }
+    }
+}
+
+#[tokio::test]
+async fn lists_let_pass_and_refuse() {
+    let builder = RateLimitLayer::builder()
+        .deny(addresses(&["203.0.113.0/24"]))
+        .deny(KeyList::new(
+            ApiKey::header("x-api-key"),
+            [Key::secret("leaked")],
+        ))
+        .skip(addresses(&["10.0.0.0/8"]))
+        .skip(KeyList::new(
+            ApiKey::header("x-api-key"),
+            [Key::secret("monitor")],
+        ))
+        .policy(Policy::new("plan", Quota::per_hour(1)).key(Global));
+    let app = built(builder).layer(service_fn(fine));
+    for (address, api_key, status) in [
+        ("192.0.2.1", "k", 200),
+        ("192.0.2.1", "k", 429),
+        ("10.1.1.1", "k", 200),
+        ("::ffff:10.1.1.1", "k", 200),
+        ("192.0.2.1", "monitor", 200),
+        ("192.0.2.1", "leaked", 403),
+        ("10.1.1.1", "leaked", 403),
+        ("203.0.113.77", "monitor", 403),
+        ("::ffff:203.0.113.77", "k", 403),
+        ("192.0.2.1", "k", 429),
+    ] {
+        let mut request = Request::new(());
+        let socket = SocketAddr::new(address.parse().expect("an address"), 1);
+        request.extensions_mut().insert(socket);
+        let value = api_key.parse().expect("a value");
+        request.headers_mut().insert("x-api-key", value);
+        let response = app.clone().oneshot(request).await.expect("it answers");
+        assert_eq!(response.status(), status, "{address} {api_key}");
+    }
+}
+
+// === Paths ===
+
+// What anybody can send over a socket, as it arrives.
+#[tokio::test]
+async fn nobody_slips_past_a_limit_by_writing_the_path_otherwise() {
+    let layer = built(
+        RateLimitLayer::builder()
+            .policy(plan_of(1_000).key(Global).when(Path::new("/admin/login"))),
+    );
+    let app = Router::new()
+        .route("/admin/login", get(|| async { "login" }))
+        .fallback(|| async { "other" })
+        .layer(layer);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let mut client = Client::connect(address).await;
+    let mut left = 1_000;
+    for path in SPELLINGS {
+        let reply = client.get(path).await;
+        left -= 1;
+        let remaining = reply.header("x-ratelimit-remaining");
+        assert_eq!(remaining, Some(&*left.to_string()), "{path}");
+    }
+    for path in OTHERS {
+        let reply = client.get(path).await;
+        assert_eq!(reply.header("x-ratelimit-remaining"), None, "{path}");
+    }
+    server.abort();
+}
+
+#[test]
+fn nobody_slips_into_an_exception_by_writing_the_path_otherwise() {
+    let exact = Path::new("/admin/login");
+    let below = Path::prefix("/admin/login");
+    for path in &SPELLINGS[1..] {
+        assert_eq!(exact.compare(&head(path)), Likeness::Resembles, "{path}");
+        let only_the_slash = *path == "/admin/login/";
+        let expected = if only_the_slash {
+            Likeness::Matches
+        } else {
+            Likeness::Resembles
+        };
+        assert_eq!(below.compare(&head(path)), expected, "{path}");
+    }
+    assert_eq!(exact.compare(&head(SPELLINGS[0])), Likeness::Matches);
+    for path in OTHERS {
+        assert_eq!(exact.compare(&head(path)), Likeness::Differs, "{path}");
+    }
+    // out of the exception by dots, and into another place
+    for path in [
+        "/static/../admin",
+        "/static/%2e%2e/admin",
+        "/static/..%2Fadmin",
+        "/static/x/../../admin",
+        "/static/..;/admin",
+        "/static\\..\\admin",
+        "/static//admin",
+    ] {
+        let statics = Path::prefix("/static");
+        assert_eq!(statics.compare(&head(path)), Likeness::Resembles, "{path}");
+    }
+}
+
+#[test]
+fn patterns_fit_what_their_table_says() {
+    use Likeness::{Differs, Matches, Resembles};
+    for (matcher, path, likeness) in [
+        (Path::new("/"), "/", Matches),
+        (Path::new("/"), "//", Resembles),
+        (Path::new("/"), "/x", Differs),
+        (Path::new("/users/{id}/files"), "/users/7/files", Matches),
+        (
+            Path::new("/users/{id}/files"),
+            "/users/a%40b/files",
+            Matches,
+        ),
+        (
+            Path::new("/users/{id}/files"),
+            "/users/%C3%A9/files",
+            Matches,
+        ),
+        (
+            Path::new("/users/{id}/files"),
+            "/users/%c3%a9/files",
+            Matches,
+        ),
+        (Path::new("/users/{id}/files"), "/users/.x/files", Matches),
+        (Path::new("/users/{id}/files"), "/users/7/files/", Resembles),
+        (
+            Path::new("/users/{id}/files"),
+            "/users/%37/files",
+            Resembles,
+        ),
+        (
+            Path::new("/users/{id}/files"),
+            "/users/a;b/files",
+            Resembles,
+        ),
+        (
+            Path::new("/users/{id}/files"),
+            "/users/a%2Fb/files",
+            Resembles,
+        ),
+        (Path::new("/users/{id}/files"), "/users//files", Resembles),
+        (Path::new("/users/{id}/files"), "/users/files", Differs),
+        (Path::new("/users/{id}/files"), "/users/7/8/files", Differs),
+        (Path::new("/users/*/files"), "/users/7/files", Matches),
+        (Path::new("/users/{id}"), "/users/", Differs),
+        (Path::new("/users/{id}"), "/users", Differs),
+        (Path::new("/static/{*rest}"), "/static/a/b", Matches),
+        (Path::new("/static/{*rest}"), "/static/a/", Matches),
+        (Path::new("/static/{*rest}"), "/static", Differs),
+        (Path::new("/static/{*rest}"), "/static/", Differs),
+        (Path::new("/static/{*rest}"), "/static//", Resembles),
+        (Path::prefix("/api"), "/api", Matches),
+        (Path::prefix("/api"), "/api/", Matches),
+        (Path::prefix("/api"), "/api/x", Matches),
+        (Path::prefix("/api"), "/apis", Differs),
+        (Path::prefix("/api"), "/API/x", Resembles),
+        (Path::prefix("/"), "/anything/at/all", Matches),
+        (Path::new("/login/"), "/login/", Matches),
+        (Path::new("/login/"), "/login", Resembles),
+        (Path::new("/.well-known/acme"), "/.well-known/acme", Matches),
+        (Path::new("/caf\u{e9}"), "/caf%C3%A9", Matches),
+        (Path::new("/caf%C3%A9"), "/caf%C3%A9", Matches),
+        (Path::new("/caf%C3%A9"), "/caf%E9", Differs),
+        (Path::new("/a+b"), "/a+b", Matches),
+        (Path::new("/a+b"), "/a%2Bb", Matches),
+    ] {
+        assert_eq!(matcher.compare(&head(path)), likeness, "{matcher:?} {path}");
+    }
+}
+
+#[test]
+fn path_too_long_to_look_into_resembles_everything_and_a_plain_one_never_is() {
+    let login = Path::new("/login");
+    let long = "x".repeat(60_000);
+    assert_eq!(login.compare(&head(&format!("/{long}"))), Likeness::Differs);
+    assert_eq!(
+        login.compare(&head(&format!("/{long}%41"))),
+        Likeness::Resembles
+    );
+    assert_eq!(
+        login.compare(&head(&format!("/{}%41", &long[..2_044]))),
+        Likeness::Differs
+    );
+    assert_eq!(
+        login.compare(&head(&format!("/{}%41", &long[..2_045]))),
+        Likeness::Resembles
+    );
+    let deep = "/x".repeat(129);
+    assert_eq!(login.compare(&head(&deep)), Likeness::Differs);
+    assert_eq!(
+        login.compare(&head(&format!("{deep}%41"))),
+        Likeness::Resembles
+    );
+    assert_eq!(
+        login.compare(&head(&format!("{}%41", &deep[2..]))),
+        Likeness::Differs
+    );
+}
+
+const SPELLINGS: [&str; 32] = [
+    "/admin/login",
+    "/admin/login/",
+    "/admin/login//",
+    "//admin/login",
+    "/admin//login",
+    "/admin/./login",
+    "/./admin/login",
+    "/x/../admin/login",
+    "/admin/x/../login",
+    "/admin/x//../login",
+    "/../admin/login",
+    "/admin/login/.",
+    "/admin/login/x/..",
+    "/Admin/login",
+    "/ADMIN/LOGIN",
+    "/%61dmin/login",
+    "/admin/%6Cogin",
+    "/admin/%6cogin",
+    "/admin/%256Cogin",
+    "/admin/%25256Cogin",
+    "/admin%2Flogin",
+    "/admin%2flogin",
+    "/admin%252Flogin",
+    "/admin\\login",
+    "/admin%5Clogin",
+    "/x/%2e%2e/admin/login",
+    "/x/%2E./admin/login",
+    "/x/..%2fadmin/login",
+    "/x/..;/admin/login",
+    "/admin;x=1/login",
+    "/admin/login;jsessionid=1",
+    "/admin/login%00.png",
+];
+
+const OTHERS: [&str; 12] = [
+    "/",
+    "/admin",
+    "/login",
+    "/admin/logins",
+    "/admin/login/x",
+    "/admin/log%2Fin",
+    "/admin/login/../x",
+    "/admin/login%20",
+    "/admin/x;/login",
+    "/admin-login",
+    "/x/admin/login",
+    "/admin/%zzlogin",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn matching_a_path_is_what_writing_out_all_its_readings_says(
+        pieces in vec(0..PIECES.len(), 0..12),
+        pattern in 0..PATTERNS.len(),
+        is_prefix in any::<bool>(),
+    ) {
+        let path: String = pieces.into_iter().map(|piece| PIECES[piece]).collect();
+        let pattern = PATTERNS[pattern];
+        let is_prefix = is_prefix && !pattern.contains("{*");
+        let matcher = if is_prefix { Path::prefix(pattern) } else { Path::new(pattern) };
+        let found = matcher.compare(&head(&format!("/{path}"))) as u8;
+        let written = paths::Written::new(&format!("/{path}"));
+        prop_assert_eq!(found, paths::Pattern::new(pattern, is_prefix).likeness(&written));
+    }
+
+    #[test]
+    fn any_path_that_is_written_as_a_path_is_matches_its_pattern(
+        segments in vec("[a-zA-Z0-9 \"'()+,:=@!$&.~_|<>^`\u{c0}-\u{17f}-]{1,8}", 1..6),
+    ) {
+        prop_assume!(segments.iter().all(|segment| segment != "." && segment != ".."));
+        let pattern: String = segments.iter().map(|segment| format!("/{segment}")).collect();
+        let escaped = |byte: u8| match byte {
+            b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'+' | b',' | b'=' | b':' | b'@' | b'/' => char::from(byte).to_string(),
+            byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        };
+        let path: String = pattern.bytes().map(escaped).collect();
+        let matcher = Path::new(&pattern);
+        prop_assert!(matcher.validate().is_ok());
+        prop_assert_eq!(matcher.compare(&head(&path)), Likeness::Matches);
+        prop_assert_eq!(Path::new("/{a}/{*rest}").compare(&head(&path)) == Likeness::Matches, segments.len() > 1);
+    }
+}
+
+const PIECES: [&str; 24] = [
+    "/",
+    "/",
+    "//",
+    ".",
+    "..",
+    "/../",
+    "%2F",
+    "%5C",
+    "\\",
+    "%252f",
+    ";",
+    "%00",
+    "login",
+    "LOGIN",
+    "%6Cogin",
+    "%256cogin",
+    "users",
+    "a",
+    "%C3%A9",
+    "%zz",
+    "%2e",
+    "%",
+    "login/",
+    "users/7",
+];
+
+const PATTERNS: [&str; 9] = [
+    "/",
+    "/login",
+    "/login/",
+    "/users/{id}",
+    "/users/*/login",
+    "/{a}/login",
+    "/users/{*rest}",
+    "/{*rest}",
+    "/caf\u{e9}/%C3%A9",
+];
+
+// === Method, host, header ===
+
+#[test]
+fn head_resembles_get_and_other_methods_nothing() {
+    let reads = Methods::new([Method::GET, Method::OPTIONS]);
+    for (method, likeness) in [
+        (Method::GET, Likeness::Matches),
+        (Method::OPTIONS, Likeness::Matches),
+        (Method::HEAD, Likeness::Resembles),
+        (Method::POST, Likeness::Differs),
+    ] {
+        let mut parts = head("/");
+        parts.method = method;
+        assert_eq!(reads.compare(&parts), likeness);
+        let head_only = Methods::new([Method::HEAD]).compare(&parts);
+        assert_eq!(head_only, Likeness::from(parts.method == Method::HEAD));
+    }
+}
+
+#[test]
+fn host_is_found_in_uri_and_header_without_port_and_in_any_case() {
+    use Likeness::{Differs, Matches, Resembles};
+    for (host, uri, headers, likeness) in [
+        ("api.example.com", "/", &["api.example.com"][..], Matches),
+        ("api.example.com", "/", &["API.Example.com:8080"], Matches),
+        ("api.example.com", "/", &["api.example.com."], Matches),
+        ("api.example.com", "/", &["www.example.com"], Differs),
+        ("api.example.com", "/", &["xapi.example.com"], Differs),
+        ("api.example.com", "/", &[], Differs),
+        ("api.example.com", "http://api.example.com/", &[], Matches),
+        (
+            "api.example.com",
+            "http://api.example.com:1/",
+            &["api.example.com"],
+            Matches,
+        ),
+        (
+            "api.example.com",
+            "http://api.example.com/",
+            &["www.example.com"],
+            Resembles,
+        ),
+        (
+            "api.example.com",
+            "/",
+            &["www.example.com", "api.example.com"],
+            Resembles,
+        ),
+        ("*.example.com", "/", &["a.example.com"], Matches),
+        ("*.example.com", "/", &["a.b.EXAMPLE.com:1"], Matches),
+        ("*.example.com", "/", &["example.com"], Differs),
+        ("*.example.com", "/", &[".example.com"], Differs),
+        ("[::1]", "/", &["[::1]:80"], Matches),
+        ("[::1]", "/", &["[::1]"], Matches),
+        ("[::1]", "/", &["[::2]"], Differs),
+    ] {
+        let mut parts = head(uri);
+        for value in headers {
+            parts
+                .headers
+                .append("host", value.parse().expect("a value"));
+        }
+        let found = Host::new(host).compare(&parts);
+        assert_eq!(found, likeness, "{host} {uri} {headers:?}");
+    }
+}
+
+#[test]
+fn header_is_there_or_has_a_value() {
+    let present = HasHeader::new("x-plan");
+    let free = HasHeader::new("x-plan").equal_to("free");
+    for (values, is_there, likeness) in [
+        (&[][..], false, Likeness::Differs),
+        (&["free"], true, Likeness::Matches),
+        (&["Free"], true, Likeness::Differs),
+        (&[""], true, Likeness::Differs),
+        (&["free", "free"], true, Likeness::Matches),
+        (&["free", "pro"], true, Likeness::Resembles),
+    ] {
+        let mut parts = head("/");
+        for value in values {
+            parts
+                .headers
+                .append("x-plan", value.parse().expect("a value"));
+        }
+        assert_eq!(present.compare(&parts), is_there.into());
+        assert_eq!(free.compare(&parts), likeness, "{values:?}");
+    }
+}
+
+// === Combinations ===
+
+#[test]
+fn doubt_stays_unless_the_other_part_settles_it() {
+    let all = [Likeness::Differs, Likeness::Resembles, Likeness::Matches];
+    let parts = head("/");
+    for first in all {
+        let not = Fixed(first).not().compare(&parts);
+        assert_eq!(not as u8, 2 - first as u8);
+        for second in all {
+            let both = Fixed(first).and(Fixed(second)).compare(&parts);
+            let either = Fixed(first).or(Fixed(second)).compare(&parts);
+            assert_eq!((both, either), (first.min(second), first.max(second)));
+            // what and, or and not say of each other
+            let other = Fixed(first).not().or(Fixed(second).not()).not();
+            assert_eq!(other.compare(&parts), both);
+        }
+    }
+}
+
+#[test]
+fn matcher_can_be_chosen_at_run_time() {
+    let chosen: Arc<dyn Matcher> = Arc::new(Path::new("/x"));
+    assert_eq!(chosen.compare(&head("/x")), Likeness::Matches);
+    assert!(chosen.and(|_: &Parts| true).compare(&head("/y")) == Likeness::Differs);
+    let wrong: Arc<dyn Matcher> = Arc::new(Path::new("x"));
+    assert!(wrong.validate().is_err());
+}
+
+struct Fixed(Likeness);
+
+impl Matcher for Fixed {
+    fn compare(&self, _: &Parts) -> Likeness {
+        self.0
+    }
+}
+
+// === Wrong ones ===
+
+#[test]
+fn patterns_and_hosts_that_cannot_be_are_refused_when_the_layer_is_built() {
+    for (pattern, hint) in [
+        ("", "begins with /"),
+        ("login", "begins with /"),
+        ("http://x/login", "begins with /"),
+        ("//login", "no empty segment"),
+        ("/a//b", "no empty segment"),
+        ("//", "no empty segment"),
+        ("/a/../b", "no .."),
+        ("/a/.", "no .."),
+        ("/a/%2e%2e", "no .."),
+        ("/a?b", "no query"),
+        ("/a#b", "no fragment"),
+        ("/a\\b", "no \\"),
+        ("/a;b", "no ;"),
+        ("/a%2Fb", "no escaped slash"),
+        ("/100%", "no escaped slash"),
+        ("/a%00", "control character"),
+        ("/{}", "{name}"),
+        ("/{*}", "{name}"),
+        ("/{a", "whole segment"),
+        ("/a}", "whole segment"),
+        ("/file-*.txt", "whole segment"),
+        ("/v{n}", "whole segment"),
+        ("/{*rest}/x", "at the end"),
+        ("/{{a}}", "{name}"),
+    ] {
+        let rule = plan().key(Global).when(Path::new(pattern));
+        let error = refused(RateLimitLayer::builder().policy(rule));
+        assert!(error.contains(hint), "{pattern}: {error}");
+    }
+    let rule = || plan().key(Global);
+    let wrong = || Path::new("x");
+    for builder in [
+        RateLimitLayer::builder().policy(rule().unless(wrong())),
+        RateLimitLayer::builder().policy(rule().cost_when(wrong(), 1)),
+        RateLimitLayer::builder().policy(rule().when(Anything.and(wrong()))),
+        RateLimitLayer::builder().policy(rule().when(wrong().not().or(Anything))),
+        RateLimitLayer::builder().policy(rule()).skip(wrong()),
+        RateLimitLayer::builder().policy(rule()).deny(wrong()),
+        RateLimitLayer::builder().policy(rule().when(Path::prefix("/a/{*rest}"))),
+    ] {
+        assert!(refused(builder).contains("path pattern"));
+    }
+    for host in [
+        "", "*", "*.", "a:80", "http://a", "a.*.b", "a b", "a.", "u@a", "[::1", "*x.com",
+    ] {
+        let rule = rule().when(Host::new(host));
+        let error = refused(RateLimitLayer::builder().policy(rule));
+        assert!(error.contains("is no host"), "{host}: {error}");
+    }
+}
+
+struct Anything;
+
+impl Matcher for Anything {
+    fn compare(&self, _: &Parts) -> Likeness {
+        Likeness::Matches
+    }
+}
+
+#[track_caller]
+fn refused(builder: RateLimitLayerBuilder) -> String {
+    let error = builder.build().expect_err("it cannot work");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    error.to_string()
+}
+
+// === What they stand on ===
+
+fn plan() -> Policy {
+    plan_of(10)
+}
+
+fn plan_of(count: u64) -> Policy {
+    Policy::new("plan", Quota::per_hour(count))
+}
+
+fn built(builder: RateLimitLayerBuilder) -> RateLimitLayer {
+    builder.build().expect("it is well set up")
+}
+
+/// Marks an answer whose request carried a decision.
+#[derive(Clone)]
+struct Seen;
+
+async fn fine(request: Request<()>) -> Result<Response<Body>, std::convert::Infallible> {
+    let mut response = Response::new(Body::empty());
+    if request.extensions().get::<Decision>().is_some() {
+        response.extensions_mut().insert(Seen);
+    }
+    Ok(response)
+}
+
+async fn ask<S, B>(app: &S, method: &str, uri: &str) -> Response<B>
+where
+    S: Service<Request<()>, Response = Response<B>, Error = std::convert::Infallible> + Clone,
+{
+    let request = Request::builder().method(method).uri(uri);
+    let request = request.body(()).expect("a request");
+    app.clone().oneshot(request).await.expect("it answers")
+}
+
+fn head(uri: &str) -> Parts {
+    let request = Request::builder().uri(uri).body(()).expect("a request");
+    request.into_parts().0
+}
+
+fn from(address: &str) -> Parts {
+    let mut parts = head("/");
+    let address: IpAddr = address.parse().expect("an address");
+    parts.extensions.insert(address);
+    parts
+}
+
+fn peer(parts: &Parts) -> Option<IpAddr> {
+    PeerIp.address(parts)
+}
+
+fn addresses(networks: &[&str]) -> AddressList<fn(&Parts) -> Option<IpAddr>> {
+    let networks = networks.iter().map(|text| text.parse().expect("a network"));
+    AddressList::new(peer, networks.collect::<Vec<IpNet>>())
+}
