@@ -30,9 +30,15 @@
 //!
 //! # Headers
 //!
-//! `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds since the Unix epoch, rounded up) tell
-//! of the narrowest policy, and the limit is its burst: what can be taken at once. `Retry-After` is whole seconds, rounded
-//! up, at least 1. A header that the inner service set itself stays. When nobody could count, no number is made up.
+//! [`Headers`] says which: `X-RateLimit-*` by default, the drafts' `RateLimit`, Discord's, several at once, or none. The
+//! limit is what can be taken at once, so for a bucket its burst. `Retry-After` is whole seconds, rounded up, at least 1.
+//! A header that the inner service set itself stays. When nobody could count, no number is made up.
+//!
+//! # Answers
+//!
+//! A [`Denial`] is JSON by default, or problem+json, text, what the request accepts, or made by a closure. The status is
+//! 429 over a limit, 503 when nobody could decide, and the extractor's choice when a key is missing. With the feature
+//! `grpc`, gRPC clients get a status that they can read.
 //!
 //! # One layer inside another
 //!
