@@ -15,6 +15,7 @@ mod concurrency;
 mod conformance;
 mod counting;
 mod differential;
+mod examples;
 mod extractors;
 mod fixed_window;
 mod hammer;
