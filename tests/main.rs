@@ -17,6 +17,7 @@ mod conformance;
 mod counting;
 mod denials;
 mod differential;
+mod examples;
 mod extractors;
 mod extractors_combined;
 mod extractors_routes;

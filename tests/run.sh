@@ -34,7 +34,18 @@ run_tests() {
   local status=0
   cargo test --workspace --all-features "$@" || status=$?
   cargo test --no-default-features --lib || status=$?
+  check_downstream || status=$?
   return "$status"
+}
+
+# What a crate writes against tollgate without features must compile with all of them too.
+check_downstream() {
+  local features
+  for features in "" all; do
+    heading "checking tests/downstream with features: ${features:-none}"
+    cargo check --quiet --manifest-path tests/downstream/Cargo.toml \
+      --target-dir "${CARGO_TARGET_DIR:-target}" --features "$features" || return
+  done
 }
 
 summary() {

@@ -1,0 +1,124 @@
+//! Each trait of tollgate's, implemented with its required methods only, and each type that a user writes down.
+//!
+//! A feature that added a required method, or a type parameter, would keep this from compiling.
+
+use std::{convert::Infallible, error::Error as StdError};
+
+use bytes::Bytes;
+use http::{Request, Response, request::Parts};
+use tollgate::{
+    Decision, Error, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
+    diagnosis::Code,
+    extract::{Global, Header, KeyExtractor},
+    middleware::{
+        MakeRejection, MissingKey, RateLimit, RateLimitInfo, Rejection, ResponseBody,
+        call::{CallLimit, CallLimitLayer},
+    },
+    store::{Answer, Charge, Store},
+};
+use tower::{Layer, Service, ServiceBuilder, service_fn, util::BoxCloneService};
+
+/// An extractor with the one method that is required.
+pub struct Tenant;
+
+impl KeyExtractor for Tenant {
+    fn extract(&self, parts: &Parts) -> Option<Key> {
+        parts
+            .headers
+            .get("x-tenant")
+            .map(|tenant| Key::new(tenant.as_bytes()))
+    }
+}
+
+/// A store with the two methods that are required.
+#[derive(Debug)]
+pub struct Nothing;
+
+impl Store for Nothing {
+    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+        Answer::ready(Err(Error::new(tollgate::ErrorKind::Unavailable, "nothing")))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+/// A rejection of its own.
+pub struct Silent;
+
+impl MakeRejection for Silent {
+    fn make(&self, rejection: &Rejection) -> Response<Bytes> {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = rejection.status();
+        response
+    }
+}
+
+/// A body that is nothing else.
+pub struct Bare;
+
+/// A job, and why it was not done: neither is `Send`, `Clone` or `Debug`.
+pub struct Job(pub *const u8);
+pub struct Refused;
+
+/// All of them as fields, without a type parameter that the user did not choose.
+pub struct Application<S> {
+    pub layer: RateLimitLayer,
+    pub service: RateLimit<S>,
+    pub boxed: BoxCloneService<Request<()>, Response<ResponseBody<Bare>>, Infallible>,
+    pub jobs: CallLimitLayer<Job, (), Refused>,
+    pub worker: CallLimit<S, Job, (), Refused>,
+    pub limiter: RateLimiter,
+}
+
+/// # Errors
+///
+/// When tollgate refuses the set-up.
+pub fn layer() -> Result<RateLimitLayer, Box<dyn StdError + Send + Sync>> {
+    let limiter = RateLimiter::new(Nothing, [])?;
+    Ok(RateLimitLayer::builder()
+        .policy(
+            Policy::new("tenant", Quota::per_minute(1)).key(Tenant.or_else(Header::new("host"))),
+        )
+        .policy(
+            Policy::new("all", Quota::per_second(1))
+                .on_outage(OnOutage::Refuse)
+                .key(Global)
+                .on_missing_key(MissingKey::Skip),
+        )
+        .policy(Policy::concurrency("slots", 1).key(|_: &Parts| Some(Key::GLOBAL)))
+        .limiter(&limiter)
+        .on_rejection(Silent)
+        .mute(Code::OneBucket)
+        .build()?)
+}
+
+/// # Errors
+///
+/// When tollgate refuses the set-up.
+pub fn jobs(limiter: &RateLimiter) -> Result<CallLimitLayer<Job, (), Refused>, Error> {
+    CallLimitLayer::builder(limiter, |_: Job, _: &Rejection| Err(Refused))
+        .policy(Policy::new("jobs", Quota::per_minute(1)).key_of(|_| Some(Key::GLOBAL)))
+        .build()
+}
+
+/// The layer around a service of which nothing is asked.
+pub fn around(
+    layer: &RateLimitLayer,
+) -> impl Service<Request<Bare>, Response = Response<ResponseBody<Bare>>, Error = Infallible> + Clone
+{
+    let handler = |request: Request<Bare>| async move {
+        let info = RateLimitInfo::from_extensions(request.extensions());
+        let _ = info.is_some_and(|info| info.is_degraded());
+        Ok(Response::new(Bare))
+    };
+    ServiceBuilder::new()
+        .layer(layer.clone())
+        .service(service_fn(handler))
+}
+
+/// The layer as a layer.
+pub fn is_layer<S>(layer: &RateLimitLayer, service: S) -> RateLimit<S> {
+    layer.layer(service)
+}

@@ -1,0 +1,243 @@
+//! Each example runs, and says what its reader is promised.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::OnceLock,
+};
+
+use crate::support::Client;
+
+#[test]
+fn every_example_is_run_here() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let names = std::fs::read_dir(folder).expect("a readable folder");
+    let mut names: Vec<String> = names
+        .map(|entry| entry.expect("a readable entry").path())
+        .map(|path| path.file_stem().expect("a name").display().to_string())
+        .collect();
+    names.sort();
+    let tests = include_str!("examples.rs");
+    for name in names {
+        assert!(tests.contains(&format!("\"{name}\"")), "{name} is not run");
+    }
+}
+
+#[test]
+fn axum_handlers_know_what_is_left() {
+    let said = output("axum_handlers");
+    assert_says(
+        &said,
+        &[
+            "/api/reports/1  200 reports left: 1, requests left: 3, narrowest: 1",
+            "/api/reports/2  200 reports left: 0, requests left: 2, narrowest: 0",
+            "  refused: rate limit reports exceeded, retry in 1800 seconds",
+            "/api/reports/3  429 ",
+            "/api/status     200 requests left: 0",
+            "  refused: rate limit per-ip exceeded, retry in 15 seconds",
+            "/api/status     429 ",
+            "/health         200 not limited",
+            "TG003: policy per-ip: a request bears X-Forwarded-For or Forwarded",
+        ],
+    );
+    assert_eq!(said.lines().count(), 9);
+}
+
+#[test]
+fn custom_keys_are_counted_apart() {
+    let said = output("custom_key");
+    let statuses: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.get(21..24))
+        .collect();
+    assert_eq!(
+        statuses,
+        [
+            "200", "200", "429", "200", "404", "200", "200", "429", "200", "200", "200", "429",
+            "200", "200"
+        ]
+    );
+}
+
+#[test]
+fn fallback_keeps_each_outage_choice() {
+    let said = output("fallback");
+    assert_says(
+        &said,
+        &[
+            "steady => degraded: ",
+            "Allow: 200 (Nobody)",
+            "Local: 200 (Local)",
+            "Refuse: 503 (Nobody)",
+            "Local: 429 (Local)",
+            " decisions were made without Redis",
+        ],
+    );
+}
+
+#[test]
+fn hyper_server_denies_the_third_request() {
+    let said = output("hyper_server");
+    assert_eq!(
+        said,
+        "HTTP/1.1 200 OK; x-ratelimit-remaining: 1\n\
+         HTTP/1.1 200 OK; x-ratelimit-remaining: 0\n\
+         HTTP/1.1 429 Too Many Requests; x-ratelimit-remaining: 0\n"
+    );
+}
+
+#[test]
+fn jobs_are_refused_in_their_own_words() {
+    assert_eq!(
+        output("jobs"),
+        "acme    15 pages: printing\n\
+         acme    10 pages: over the quota, for 5 s\n\
+         globex   3 pages: printing\n\
+         both printers are taken\n\
+         globex   3 pages: all printers are taken\n\
+         one is done\n\
+         globex  13 pages: paper jam\n"
+    );
+}
+
+#[tokio::test]
+async fn quickstart_serves_ten_requests() {
+    let mut running = Running::start("quickstart");
+    let address = running.address();
+    let mut client = Client::connect(address).await;
+    let mut statuses = Vec::new();
+    for _ in 0..11 {
+        statuses.push(client.get("/").await.status);
+    }
+    assert_eq!(statuses, [&[200; 10][..], &[429]].concat());
+}
+
+#[test]
+fn several_policies_are_charged_together() {
+    let said = output("several_policies");
+    assert_says(
+        &said,
+        &[
+            "ada /search          200              0, 2, 97",
+            "ada /search          429 by user      0, 2, 97",
+            "bob /search          429 by route     0, 0, 95",
+            "bob /items/7         200              0, 0, 94",
+        ],
+    );
+}
+
+#[test]
+fn tonic_client_sees_that_its_quota_is_exhausted() {
+    assert_eq!(
+        output("tonic_server"),
+        "hello ada\n\
+         hello bob\n\
+         ResourceExhausted: rate limit per-ip exceeded, retry in 30 seconds\n"
+    );
+}
+
+#[test]
+fn tower_stack_charges_what_it_lets_through() {
+    let said = output("tower_stack");
+    assert_says(
+        &said,
+        &[
+            "  /quick   200 OK, left: 4",
+            "  /slow    504 Gateway Timeout, left: ",
+            "  /slow    503 Service Unavailable, left: no header",
+            "  /quick   200 OK, left: 0",
+            "  /quick   429 Too Many Requests, left: 0",
+        ],
+    );
+}
+
+// === Helpers ===
+
+/// What an example prints until its end.
+#[track_caller]
+fn output(name: &str) -> String {
+    let output = command(name).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {errors}");
+    String::from_utf8(output.stdout).expect("it prints text")
+}
+
+/// Each piece is there, after the one before.
+#[track_caller]
+fn assert_says(said: &str, pieces: &[&str]) {
+    let mut rest = said;
+    for piece in pieces {
+        let at = rest.find(piece);
+        let at = at.unwrap_or_else(|| panic!("{piece:?} is not in its place in\n{said}"));
+        rest = &rest[at + 1..];
+    }
+}
+
+fn command(name: &str) -> Command {
+    let mut command = Command::new(folder().join(name));
+    command.env_remove("REDIS_URL").env_remove("RUST_LOG");
+    command
+}
+
+/// Where the examples lie, once they are built: they need not be, or may be old, when only this suite was asked for.
+fn folder() -> &'static PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build
+            .args(["build", "--quiet", "--all-features", "--examples"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        let built = build.output().expect("cargo runs");
+        let errors = String::from_utf8_lossy(&built.stderr);
+        assert!(built.status.success(), "{errors}");
+        let suite = env::current_exe().expect("it has a path");
+        let target = suite.parent().and_then(|deps| deps.parent());
+        target.expect("it lies in target/*/deps").join("examples")
+    })
+}
+
+/// An example that serves until it is killed.
+struct Running {
+    child: Child,
+    /// Kept open: it prints more.
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(name: &str) -> Self {
+        let child = command(name)
+            .env("PORT", "0")
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = child.expect("it runs");
+        let output = child.stdout.take().expect("it is piped");
+        Self {
+            child,
+            output: BufReader::new(output),
+        }
+    }
+
+    /// The address in the first line that it prints.
+    fn address(&mut self) -> SocketAddr {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        read.expect("it prints text");
+        let (_, rest) = line.split_once("http://").expect("it tells its address");
+        let address = rest.split(',').next().and_then(|text| text.parse().ok());
+        address.expect("it is an address")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
