@@ -64,7 +64,7 @@ impl Plan {
         for family in &self.headers.families {
             match (family, narrowest) {
                 (Family::Legacy(names), Some((_, usage))) => {
-                    legacy(&mut fields, names, usage, decision)
+                    legacy(&mut fields, names, usage, decision);
                 }
                 (Family::Draft11, _) => self.draft11(&mut fields, decision),
                 (Family::Draft06, _) => self.draft06(&mut fields, narrowest, decision),
