@@ -443,6 +443,7 @@ fn single() -> Vec<Case> {
         one("cloudfront-viewer-address", "2001:db8:aa::9:46532")
             .is(CLIENT_6, "IPv6 without brackets"),
         one("cloudfront-viewer-address", "203.0.113.9").is(PEER, "the port is missing"),
+        one("cloudfront-viewer-address", "203.0.113.9:http").is(PEER, "the port is no number"),
         one("x-real-ip", "203.0.113.9")
             .trust(Trust::Hops(1))
             .peer("192.0.2.1")
