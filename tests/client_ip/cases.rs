@@ -61,8 +61,11 @@ impl Case {
     /// The headers, shortened, so that they fit in a cell of a table.
     pub(crate) fn shown(&self) -> String {
         let lines = self.headers.iter().take(3).map(|(name, value)| {
-            let text: String = value.escape_ascii().to_string().replace("\\\"", "\"");
-            let text = text.replace('|', "\\|");
+            let text: String = value.escape_ascii().to_string();
+            let text = text
+                .replace("\\\"", "\"")
+                .replace("\\\\", "\\")
+                .replace('|', "\\|");
             match text.len() {
                 ..=70 => format!("{name}: {text}"),
                 _ => format!(
