@@ -61,8 +61,11 @@ impl Case {
     /// The headers, shortened, so that they fit in a cell of a table.
     pub(crate) fn shown(&self) -> String {
         let lines = self.headers.iter().take(3).map(|(name, value)| {
-            let text: String = value.escape_ascii().to_string().replace("\\\"", "\"");
-            let text = text.replace('|', "\\|");
+            let text: String = value.escape_ascii().to_string();
+            let text = text
+                .replace("\\\"", "\"")
+                .replace("\\\\", "\\")
+                .replace('|', "\\|");
             match text.len() {
                 ..=70 => format!("{name}: {text}"),
                 _ => format!(
@@ -443,6 +446,7 @@ fn single() -> Vec<Case> {
         one("cloudfront-viewer-address", "2001:db8:aa::9:46532")
             .is(CLIENT_6, "IPv6 without brackets"),
         one("cloudfront-viewer-address", "203.0.113.9").is(PEER, "the port is missing"),
+        one("cloudfront-viewer-address", "203.0.113.9:http").is(PEER, "the port is no number"),
         one("x-real-ip", "203.0.113.9")
             .trust(Trust::Hops(1))
             .peer("192.0.2.1")

@@ -250,9 +250,12 @@ fn express(case: &Case) -> Option<String> {
         found = entry;
     }
     Some(match found.parse() {
-        Ok(IpAddr::V6(address)) => address
-            .to_ipv4_mapped()
-            .map_or(found.to_owned(), |address| address.to_string()),
+        Ok(IpAddr::V6(address)) => {
+            // IPv4-compatible ones only when they are written with dots.
+            let compatible = found.contains('.').then(|| address.to_ipv4()).flatten();
+            let ipv4 = address.to_ipv4_mapped().or(compatible);
+            ipv4.map_or(found.to_owned(), |address| address.to_string())
+        }
         _ => found.to_owned(),
     })
 }
