@@ -134,6 +134,29 @@ async fn path_rewritten_between_routers_gives_what_the_inner_route_saw() {
     assert_eq!(log.take(), [Some(Key::new("new-7"))]);
 }
 
+#[tokio::test]
+async fn path_rewritten_after_its_route_was_found_is_not_taken_for_another() {
+    for (rewritten, expected) in [
+        ("/users/8", Some("8")),
+        ("/usersx/8", None),
+        ("/user/8", None),
+        ("/users", None),
+        ("/8", None),
+    ] {
+        let log = Log::default();
+        let rewrite = tower::util::MapRequestLayer::new(move |mut request: Request| {
+            *request.uri_mut() = http::Uri::from_static(rewritten);
+            request
+        });
+        let app = Router::new()
+            .route("/users/{id}", any(fine))
+            .layer(log.layer(PathParam::new("id")))
+            .layer(rewrite);
+        assert_eq!(status(&app, "/users/7").await, 200);
+        assert_eq!(log.take(), [expected.map(Key::new)], "{rewritten}");
+    }
+}
+
 fn segment() -> impl Strategy<Value = String> {
     "[a-c%.]{1,3}|%(41|6[12]|2F|7B)|v[0-9]"
 }

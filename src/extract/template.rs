@@ -44,7 +44,10 @@ fn find<'a>(route: &str, path: &'a str, name: &str) -> Option<Found<'a>> {
         };
         rest = behind;
         let Some((literal, parameter)) = parameter(segment) else {
-            after_literal(own, segment)?;
+            // A path that was rewritten on its way is not taken for another.
+            if !after_literal(own, segment)?.is_empty() {
+                return None;
+            }
             continue;
         };
         let value = match parameter.strip_prefix('*') {
@@ -75,6 +78,9 @@ fn parameter(segment: &str) -> Option<(&str, &str)> {
 
 /// What follows the literal, in which a brace is written twice. `None` when the segment does not begin with it.
 fn after_literal<'a>(segment: &'a str, literal: &str) -> Option<&'a str> {
+    if !literal.contains(['{', '}']) {
+        return segment.strip_prefix(literal);
+    }
     let mut rest = segment;
     let mut characters = literal.chars();
     while let Some(character) = characters.next() {

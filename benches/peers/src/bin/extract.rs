@@ -241,12 +241,14 @@ fn contender(
     assert!(extractor.extract(&parts).is_some(), "{name}");
     Contender::new(name, move || Sample {
         nanos: nanos_per_call(1, span, |_| {
-            || drop(black_box(extractor.extract(black_box(&parts))))
+            || {
+                black_box(extractor.extract(black_box(&parts)));
+            }
         }),
         allocations: {
             let before = allocations::count();
             for _ in 0..1_000 {
-                drop(black_box(extractor.extract(black_box(&parts))));
+                black_box(extractor.extract(black_box(&parts)));
             }
             (allocations::count() - before) as f64 / 1_000.0
         },
