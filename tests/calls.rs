@@ -19,7 +19,7 @@ use tollgate::{
     memory::MemoryStore,
     middleware::{
         MissingKey, Reason, Rejection,
-        call::{CallFuture, CallLimit, CallLimitLayer, CallRule},
+        call::{CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallRule},
     },
     store::{Answer, Charge, Receipt, Store},
 };
@@ -198,9 +198,7 @@ fn wrong_set_up_fails_at_build() {
     let limiter = in_process();
     let build = |rules: Vec<CallRule<Call>>| {
         let start = CallLimitLayer::builder(&limiter, deny);
-        let layer = rules
-            .into_iter()
-            .fold(start, |layer, rule| layer.policy(rule));
+        let layer = rules.into_iter().fold(start, CallLimitLayerBuilder::policy);
         layer.build().expect_err("it is wrong").kind()
     };
     assert_eq!(build(vec![]), ErrorKind::NoPolicy);
@@ -405,16 +403,16 @@ async fn call_dropped_in_the_queue_gives_its_turn_back_and_calls_nobody() {
         noted.lock().expect("no panic").push(call.who);
         future::ready(Ok::<_, String>(String::new()))
     }));
-    let mut wait = async |who| {
-        let future = service.ready().await.expect("it is ready").call(call(who));
-        let mut future = Box::pin(future);
+    let mut wait = |who| {
+        // a service made of a function is ready always
+        let mut future = Box::pin(service.call(call(who)));
         let _ = poll(future.as_mut());
         future
     };
-    drop(wait("first").await);
-    let second = wait("second").await;
-    drop(wait("third").await);
-    let fourth = wait("fourth").await;
+    drop(wait("first"));
+    let second = wait("second");
+    drop(wait("third"));
+    let fourth = wait("fourth");
     assert_eq!(second.await, Ok(String::new()));
     assert_eq!(fourth.await, Ok(String::new()));
     assert_eq!(

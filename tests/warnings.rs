@@ -15,6 +15,7 @@ use tollgate::{
     diagnosis::{Code, Warning},
     extract::{ApiKey, Global, Header, KeyExtractor, PeerIp, Route},
     middleware::MissingKey,
+    state::PolicyName,
     store::{Answer, Charge, Store},
 };
 use tower::ServiceExt;
@@ -58,7 +59,7 @@ async fn warning_tells_code_policy_what_was_seen_and_what_to_do_and_is_logged_on
     }
     let [warning] = warnings(&layer);
     assert_eq!(warning.code(), Code::NoPeerAddress);
-    assert_eq!(warning.policy().map(|name| name.as_str()), Some("p"));
+    assert_eq!(warning.policy().map(PolicyName::as_str), Some("p"));
     assert_eq!(
         warning.to_string(),
         "policy p: peer-ip is missing from a request; such requests are handled as Reject; with axum, serve \
@@ -136,8 +137,8 @@ async fn each_policy_tells_of_its_missing_key() {
     }
     assert_eq!(codes(&layer), [Code::MissingKey, Code::MissingKey]);
     let [minute, day] = warnings(&layer);
-    assert_eq!(minute.policy().map(|name| name.as_str()), Some("minute"));
-    assert_eq!(day.policy().map(|name| name.as_str()), Some("day"));
+    assert_eq!(minute.policy().map(PolicyName::as_str), Some("minute"));
+    assert_eq!(day.policy().map(PolicyName::as_str), Some("day"));
     assert_eq!(
         day.detail(),
         "x-tenant is missing from a request; such requests are handled as Skip"
@@ -321,7 +322,7 @@ async fn layer_inside_itself_is_told() {
     }
     let [warning] = warnings(&layer);
     assert_eq!(warning.code(), Code::ChargedTwice);
-    assert_eq!(warning.policy().map(|name| name.as_str()), Some("p"));
+    assert_eq!(warning.policy().map(PolicyName::as_str), Some("p"));
     assert_eq!(logged().len(), 1);
     assert_eq!(used(&layer).await, 4, "what the warning is about");
 }

@@ -20,6 +20,7 @@
 
 mod backoff;
 mod breaker;
+mod chain;
 mod outage;
 mod probe;
 mod store;

@@ -25,6 +25,7 @@ use crate::{
 
 use super::{
     breaker::{Breaker, Call},
+    chain::Chain,
     outage,
     probe::{self, Prober},
 };
@@ -343,29 +344,6 @@ impl ResilientStoreBuilder {
                 warned: AtomicBool::new(false),
             }),
         })
-    }
-}
-
-// === Chain ===
-
-/// An error with its causes, on one line.
-struct Chain<'a>(&'a Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut said = self.0.to_string();
-        f.write_str(&said)?;
-        let mut source = std::error::Error::source(self.0);
-        while let Some(cause) = source {
-            let text = cause.to_string();
-            // The client library's errors show their cause themselves.
-            if !said.ends_with(&text) {
-                write!(f, ": {text}")?;
-            }
-            said = text;
-            source = cause.source();
-        }
-        Ok(())
     }
 }
 
