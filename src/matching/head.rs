@@ -138,7 +138,9 @@ impl Matcher for Host {
     fn compare(&self, parts: &Parts) -> Likeness {
         let named = parts.uri.host().map(str::as_bytes);
         let headers = parts.headers.get_all(HOST).iter();
-        let hosts = named.into_iter().chain(headers.map(http::HeaderValue::as_bytes));
+        let hosts = named
+            .into_iter()
+            .chain(headers.map(http::HeaderValue::as_bytes));
         agreement(hosts.map(|host| self.is_meant(host)))
     }
 
