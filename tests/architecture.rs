@@ -334,6 +334,7 @@ fn facades_hold_prose_and_names_only() {
                 "pub mod ",
                 "pub use ",
                 "pub(crate) use ",
+                "pub(super) use ",
                 "#[cfg(",
             ];
             assert!(

@@ -86,19 +86,19 @@ async fn tier_of_the_caller_is_the_limit_that_counts_and_is_told(world: World) {
 }
 
 async fn share_of_a_bucket_goes_along_when_the_tier_changes(world: World) {
-    let (set, choice) = switch();
+    let (tier, choice) = switch();
     let app = world.layer([api().tier_by(choice)]).layer(service_fn(fine));
     for _ in 0..5 {
         ask(&app, "ada").await;
     }
-    set(Some(pro()));
+    *tier.lock().expect("nobody panics") = Some(pro());
     // half of 10 was spent, so half of 100 is
     let response = ask(&app, "ada").await;
     assert_eq!(header(&response, "x-ratelimit-remaining"), Some(49));
     for _ in 0..49 {
         assert_eq!(ask(&app, "ada").await.status(), 200);
     }
-    set(None);
+    *tier.lock().expect("nobody panics") = None;
     assert_eq!(ask(&app, "ada").await.status(), 429, "nothing is forgiven");
     // nobody waits longer than the new quota alone could make anybody wait
     world.clock.advance(Duration::from_secs(360));
@@ -112,7 +112,7 @@ async fn number_of_a_window_and_times_of_a_log_go_along(world: World) {
         Algorithm::SlidingWindow,
         Algorithm::SlidingLog,
     ] {
-        let (set, choice) = switch();
+        let (tier, choice) = switch();
         let policy = Policy::new(algorithm.name(), Quota::per_hour(10)).algorithm(algorithm);
         let app = world
             .layer([policy.key(Global).tier_by(choice)])
@@ -121,7 +121,7 @@ async fn number_of_a_window_and_times_of_a_log_go_along(world: World) {
             assert_eq!(ask(&app, "ada").await.status(), 200);
         }
         assert_eq!(ask(&app, "ada").await.status(), 429);
-        set(Some(pro()));
+        *tier.lock().expect("nobody panics") = Some(pro());
         let response = ask(&app, "ada").await;
         assert_eq!(
             header(&response, "x-ratelimit-remaining"),
@@ -129,7 +129,7 @@ async fn number_of_a_window_and_times_of_a_log_go_along(world: World) {
             "{}",
             algorithm.name()
         );
-        set(None);
+        *tier.lock().expect("nobody panics") = None;
         assert_eq!(ask(&app, "ada").await.status(), 429, "{}", algorithm.name());
     }
 }
@@ -918,12 +918,14 @@ fn by_name() -> impl Fn(&Parts, &Key) -> Option<Tier> {
 }
 
 /// A tier for everybody that can be set while the layer works.
-fn switch() -> (impl Fn(Option<Tier>), impl Fn(&Parts, &Key) -> Option<Tier>) {
+fn switch() -> (
+    Arc<Mutex<Option<Tier>>>,
+    impl Fn(&Parts, &Key) -> Option<Tier>,
+) {
     let tier = Arc::new(Mutex::new(None));
     let held = Arc::clone(&tier);
-    let set = move |tier| *held.lock().expect("nobody panics") = tier;
-    (set, move |_: &Parts, _: &Key| {
-        tier.lock().expect("nobody panics").clone()
+    (tier, move |_: &Parts, _: &Key| {
+        held.lock().expect("nobody panics").clone()
     })
 }
 
