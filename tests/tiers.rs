@@ -86,7 +86,8 @@ async fn tier_of_the_caller_is_the_limit_that_counts_and_is_told(world: World) {
 }
 
 async fn share_of_a_bucket_goes_along_when_the_tier_changes(world: World) {
-    let (tier, choice) = switch();
+    let tier = Switch::default();
+    let choice = follow(&tier);
     let app = world.layer([api().tier_by(choice)]).layer(service_fn(fine));
     for _ in 0..5 {
         ask(&app, "ada").await;
@@ -112,7 +113,8 @@ async fn number_of_a_window_and_times_of_a_log_go_along(world: World) {
         Algorithm::SlidingWindow,
         Algorithm::SlidingLog,
     ] {
-        let (tier, choice) = switch();
+        let tier = Switch::default();
+        let choice = follow(&tier);
         let policy = Policy::new(algorithm.name(), Quota::per_hour(10)).algorithm(algorithm);
         let app = world
             .layer([policy.key(Global).tier_by(choice)])
@@ -918,15 +920,11 @@ fn by_name() -> impl Fn(&Parts, &Key) -> Option<Tier> {
 }
 
 /// A tier for everybody that can be set while the layer works.
-fn switch() -> (
-    Arc<Mutex<Option<Tier>>>,
-    impl Fn(&Parts, &Key) -> Option<Tier>,
-) {
-    let tier = Arc::new(Mutex::new(None));
-    let held = Arc::clone(&tier);
-    (tier, move |_: &Parts, _: &Key| {
-        held.lock().expect("nobody panics").clone()
-    })
+type Switch = Arc<Mutex<Option<Tier>>>;
+
+fn follow(switch: &Switch) -> impl Fn(&Parts, &Key) -> Option<Tier> + use<> {
+    let held = Arc::clone(switch);
+    move |_: &Parts, _: &Key| held.lock().expect("nobody panics").clone()
 }
 
 fn clock() -> Clock {
