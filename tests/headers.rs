@@ -6,12 +6,13 @@ use std::{
     future::Future,
     net::SocketAddr,
     pin::pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use axum::{Router, routing::get};
-use http::{HeaderName, Request, Response};
+use http::{HeaderName, Request, Response, request::Parts};
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::{
@@ -25,9 +26,11 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
+    memory::MemoryStore,
     middleware::{Headers, MissingKey, Reset, Scope},
     state::{CountedBy, Outcome, PolicyState, Retry, Usage},
-    store::{Answer, Charge, Store},
+    store::{Answer, Charge, OwnedCharge, Store},
+    tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -409,7 +412,52 @@ async fn what_this_process_counted_alone_is_told_as_it_is() {
 }
 
 #[tokio::test]
-async fn limit_that_was_chosen_for_the_request_is_told_without_a_window() {
+async fn policy_under_a_tier_is_told_in_the_tiers_terms() {
+    let hour = |count| Tier::new("some", Quota::per_hour(count)).expect("a usable tier");
+    for (tier, policies, allowed, denied) in [
+        (
+            None,
+            r#""api";q=2;w=60, "roomy";q=1000;w=86400"#,
+            r#""api";r=1;t=30, "roomy";r=999;t=86314"#,
+            r#""api";r=0;t=30, "roomy";r=998"#,
+        ),
+        // as many as without the tier, but slower
+        (
+            Some(hour(2)),
+            r#""api";q=2;w=3600, "roomy";q=1000;w=86400"#,
+            r#""api";r=1;t=1800, "roomy";r=999;t=86314"#,
+            r#""api";r=0;t=1800, "roomy";r=998"#,
+        ),
+        (
+            Some(hour(1)),
+            r#""api";q=1;w=3600, "roomy";q=1000;w=86400"#,
+            r#""api";r=0;t=3600, "roomy";r=999;t=86314"#,
+            r#""api";r=0;t=3600, "roomy";r=999"#,
+        ),
+    ] {
+        let api = Policy::new("api", Quota::per_minute(2)).key(Global);
+        let builder = RateLimitLayer::builder()
+            .policy(api.tier_by(move |_: &Parts, _: &Key| tier.clone()))
+            .policy(Policy::new("roomy", Quota::per_day(1_000)).key(Global))
+            .headers(Headers::draft11());
+        let at_once = builder.clone().clock(stopped());
+        for builder in [at_once, builder.store(Slow::default())] {
+            let server = serve(builder).await;
+            let (_, first) = raw(server).await;
+            assert_eq!(first["ratelimit-policy"], policies);
+            assert_eq!(first["ratelimit"], allowed);
+            let (mut status, mut last) = raw(server).await;
+            while !status.contains("429") {
+                (status, last) = raw(server).await;
+            }
+            assert_eq!(last["ratelimit-policy"], policies);
+            assert_eq!(last["ratelimit"], denied);
+        }
+    }
+}
+
+#[tokio::test]
+async fn limit_that_is_not_the_policys_is_told_without_a_window() {
     let (_, headers) = ask(&scripted(Script::OtherLimit).headers(Headers::draft11())).await;
     assert_eq!(headers["ratelimit-policy"], r#""everybody";q=99"#);
     assert_eq!(headers["ratelimit"], r#""everybody";r=98;t=7"#);
@@ -685,6 +733,35 @@ fn scripted(script: Script) -> RateLimitLayerBuilder {
     RateLimitLayer::builder()
         .policy(Policy::new("everybody", Quota::per_minute(10)).key(Global))
         .store(script)
+}
+
+// === Slow ===
+
+/// The in-process store, a moment later.
+#[derive(Clone, Debug)]
+struct Slow(Arc<MemoryStore>);
+
+impl Default for Slow {
+    fn default() -> Self {
+        let store = MemoryStore::builder().clock(stopped()).build();
+        Self(Arc::new(store.expect("it is well set up")))
+    }
+}
+
+impl Store for Slow {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
+        let store = Arc::clone(&self.0);
+        Answer::later(async move {
+            tokio::task::yield_now().await;
+            let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
+            store.decide(&charges).await
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.0.reset(policy, key)
+    }
 }
 
 // === Asking ===

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -169,7 +170,7 @@ where
                     let (ready, request) = *waiting
                         .take()
                         .expect("a future is not polled after it ended");
-                    decided_to((decided, charged.take()), ready, request, shared)
+                    decided_to((decided, mem::take(charged)), ready, request, shared)
                 }
                 // ## Waiting => Calling
                 StateProjection::Waiting { turn, waiting } => {

@@ -31,7 +31,7 @@ use super::{
     denial::MakeRejection,
     finding::{Finding, Findings, Stage},
     gate::Gate,
-    headers::{Fields, Plan},
+    headers::{Fields, Plan, Terms},
     info::{self, Nested, Uncounted},
     rejection::Rejection,
     rule::Rule,
@@ -134,8 +134,14 @@ pub(super) struct Asking {
     pub(super) charged: Charged,
 }
 
-/// What was charged, when it must be remembered.
-pub(super) type Charged = Option<Box<[OwnedCharge]>>;
+/// What must be remembered of a request's charges.
+#[derive(Default)]
+pub(super) struct Charged {
+    /// What is to be settled, when anything is.
+    list: Option<Box<[OwnedCharge]>>,
+    /// On which terms, when a tier made these other than the layer's.
+    terms: Option<Box<[Terms]>>,
+}
 
 /// What follows for a request that may go on.
 #[derive(Debug, Default)]
@@ -162,7 +168,7 @@ impl Shared {
         for rule in &self.rules {
             charges.extend(rule.charge(parts, &self.ledger)?);
         }
-        Ok(self.ask(&charges, self.keeps_charges))
+        Ok(self.ask(&charges, self.keeps_charges, None))
     }
 
     /// Goes on with a request whose keys and tiers were looked up, or are late.
@@ -192,15 +198,22 @@ impl Shared {
         }
         // A tier may be counted in a way that its policy is not.
         let must_end = |charge: &Charge<'_>| charge.policy().must_end();
-        Ok(self.ask(&charges, self.keeps_charges || charges.iter().any(must_end)))
+        let keeps_charges = self.keeps_charges || charges.iter().any(must_end);
+        Ok(self.ask(&charges, keeps_charges, self.headers.changed(&charges)))
     }
 
     #[inline]
-    fn ask(&self, charges: &[Charge<'_>], keeps_charges: bool) -> Step {
+    fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        keeps_charges: bool,
+        terms: Option<Box<[Terms]>>,
+    ) -> Step {
         if charges.is_empty() {
             return Step::Pass;
         }
-        let charged = keeps_charges.then(|| charges.iter().map(Charge::to_owned).collect());
+        let list = keeps_charges.then(|| charges.iter().map(Charge::to_owned).collect());
+        let charged = Charged { list, terms };
         let answer = self.limiter.check(charges);
         Step::Decide(Asking { answer, charged })
     }
@@ -215,9 +228,10 @@ impl Shared {
     ) -> Result<Admitted, Rejection> {
         match decided {
             Ok(decision) if decision.is_allowed() => {
-                let fields = Some(self.headers.fields(&decision));
+                let terms = charged.terms.as_deref();
+                let fields = Some(self.headers.fields(&decision, terms));
                 let (mut tab, mut delay) = (None, None);
-                if let Some(charged) = charged {
+                if let Some(charged) = charged.list {
                     tab = self.tab(&charged, &decision);
                     delay = decision.delay();
                 }
@@ -226,7 +240,7 @@ impl Shared {
                 }
                 Ok(Admitted { fields, tab, delay })
             }
-            Ok(decision) => Err(Rejection::denied(decision)),
+            Ok(decision) => Err(Rejection::denied(decision).under(charged.terms)),
             Err(error) => Err(self.undecided(error)),
         }
     }
@@ -288,7 +302,8 @@ impl Shared {
         let response = self.rejection.make(&rejection, request);
         let mut response = response.map(ResponseBody::rejection);
         if let Some(decision) = rejection.decision() {
-            self.headers.fields(decision).write(response.headers_mut());
+            let fields = self.headers.fields(decision, rejection.terms());
+            fields.write(response.headers_mut());
         }
         response.extensions_mut().insert(rejection);
         response

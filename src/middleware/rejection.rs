@@ -8,7 +8,7 @@ use crate::{
     state::{Outcome, PolicyName, PolicyState},
 };
 
-use super::headers::whole_seconds;
+use super::headers::{Terms, whole_seconds};
 
 /// Why a request may not go on. It is in the extensions of the response made from it.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ struct Repr {
     status: StatusCode,
     decision: Option<Decision>,
     error: Option<Error>,
+    /// The terms of the decision, when they are not the layer's.
+    terms: Option<Box<[Terms]>>,
 }
 
 /// The reason of a [`Rejection`].
@@ -67,6 +69,12 @@ impl Rejection {
         Self::with(reason, status, Some(decision))
     }
 
+    /// The same on terms that are not the layer's.
+    pub(super) fn under(mut self, terms: Option<Box<[Terms]>>) -> Self {
+        self.repr.terms = terms;
+        self
+    }
+
     pub(super) fn undecided(error: Error) -> Self {
         let mut rejection = Self::with(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE, None);
         rejection.repr.error = Some(error);
@@ -88,10 +96,15 @@ impl Rejection {
             status,
             decision,
             error: None,
+            terms: None,
         };
         Self {
             repr: Box::new(repr),
         }
+    }
+
+    pub(super) fn terms(&self) -> Option<&[Terms]> {
+        self.repr.terms.as_deref()
     }
 
     /// Why.

@@ -3,12 +3,14 @@
 //! [`Headers`] says which; a plan made of it and of a layer's policies says what, once per decision.
 
 mod choice;
+mod drafts;
 mod fields;
 mod plan;
 mod terms;
 mod text;
 
+pub(crate) use self::fields::{Fields, whole_seconds};
 pub(crate) use self::plan::Plan;
+pub(crate) use self::terms::Terms;
 
 pub use self::choice::{Discord, Headers, Legacy, Reset, Scope};
-pub(super) use self::fields::{Fields, whole_seconds};

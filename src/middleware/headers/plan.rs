@@ -5,14 +5,15 @@ use http::{HeaderName, HeaderValue};
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
-    policy::Policy,
+    policy::{Charge, Policy},
     state::{Outcome, PolicyState, Usage},
 };
 
 use super::{
     choice::{Discord, Family, Headers, LIMIT, Legacy, REMAINING, RESET, Reset, Scope},
-    fields::{Fields, whole_seconds},
-    terms::{Draft, Terms, named, write_unknown},
+    drafts::Drafts,
+    fields::{Fields, seconds_to},
+    terms::Terms,
     text::Text,
 };
 
@@ -20,10 +21,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Plan {
     headers: Headers,
-    terms: Box<[Terms]>,
-    /// `RateLimit-Policy` when all policies were asked, by draft 11 and by draft 6.
-    named: Option<HeaderValue>,
-    bare: Option<HeaderValue>,
+    drafts: Drafts,
 }
 
 impl Plan {
@@ -34,29 +32,27 @@ impl Plan {
         headers: Headers,
         policies: impl Iterator<Item = &'a Policy>,
     ) -> Result<Self, Error> {
-        let terms: Box<[Terms]> = policies.map(Terms::of).collect();
+        let drafts = Drafts::new(policies);
         for family in &headers.families {
             if let Family::Discord(discord) = family {
-                verify(discord, &terms)?;
+                verify(discord, &drafts)?;
             }
         }
-        let joined = |draft: Draft| {
-            let text = terms
-                .iter()
-                .fold(Text::default(), |text, terms| terms.write(draft, text));
-            text.some_value()
-        };
-        Ok(Self {
-            named: joined(Draft::Eleven),
-            bare: joined(Draft::Six),
-            headers,
-            terms,
-        })
+        Ok(Self { headers, drafts })
+    }
+
+    /// The terms of all charges when a tier made any of them other than the layer's, and the headers tell of terms.
+    pub(crate) fn changed(&self, charges: &[Charge<'_>]) -> Option<Box<[Terms]>> {
+        let tells = |family: &Family| matches!(family, Family::Draft06 | Family::Draft11);
+        match self.headers.families.iter().any(tells) {
+            true => self.drafts.changed(charges),
+            false => None,
+        }
     }
 
     /// What the answer to a request that was decided on will say.
     #[inline]
-    pub(in crate::middleware) fn fields(&self, decision: &Decision) -> Fields {
+    pub(crate) fn fields(&self, decision: &Decision, changed: Option<&[Terms]>) -> Fields {
         let mut fields = Fields::default();
         let narrowest = decision
             .narrowest()
@@ -66,8 +62,11 @@ impl Plan {
                 (Family::Legacy(names), Some((_, usage))) => {
                     legacy(&mut fields, names, usage, decision);
                 }
-                (Family::Draft11, _) => self.draft11(&mut fields, decision),
-                (Family::Draft06, _) => self.draft06(&mut fields, narrowest, decision),
+                (Family::Draft11, _) => self.drafts.on(decision, changed).eleven(&mut fields),
+                (Family::Draft06, _) => {
+                    let usage = narrowest.map(|(_, usage)| usage);
+                    self.drafts.on(decision, changed).six(&mut fields, usage);
+                }
                 (Family::Discord(discord), Some(narrowest)) => {
                     discord_fields(&mut fields, discord, narrowest, decision);
                 }
@@ -78,88 +77,6 @@ impl Plan {
             fields.push_wait(wait);
         }
         fields
-    }
-
-    fn draft11(&self, fields: &mut Fields, decision: &Decision) {
-        if let Some(policy) = self.policies(decision, Draft::Eleven) {
-            fields.push(POLICY, policy);
-        }
-        let latest = decision.retry_after().map_or(u64::MAX, whole_seconds);
-        let first = decision.narrowest();
-        let others = decision.states().iter();
-        let others = others.filter(|state| first.is_none_or(|first| !std::ptr::eq(first, *state)));
-        let text = first
-            .into_iter()
-            .chain(others)
-            .fold(Text::default(), |text, state| {
-                self.limit(text, state, decision, latest)
-            });
-        if let Some(limits) = text.some_value() {
-            fields.push(LIMITS, limits);
-        }
-    }
-
-    /// `"name";r=..;t=..`, unless nobody counted; without a `t` that lies behind `Retry-After`.
-    fn limit(&self, text: Text, state: &PolicyState, decision: &Decision, latest: u64) -> Text {
-        let Some(usage) = state.usage() else {
-            return text;
-        };
-        let text = named(text.next(), state.policy());
-        let text = text.text(";r=").integer(usage.remaining);
-        let now = decision.decided_at();
-        let span = match self.terms(state) {
-            Some(terms) => terms.effective_window(state, usage, now),
-            None => Some(whole_seconds(usage.reset_at.since(now))),
-        };
-        match span.filter(|span| *span <= latest) {
-            Some(span) => text.text(";t=").integer(span),
-            None => text,
-        }
-    }
-
-    fn draft06(
-        &self,
-        fields: &mut Fields,
-        narrowest: Option<(&PolicyState, Usage)>,
-        decision: &Decision,
-    ) {
-        if let Some((_, usage)) = narrowest {
-            let integer = |number| Text::default().integer(number).value();
-            fields.push(DRAFT_LIMIT, integer(usage.limit));
-            fields.push(DRAFT_REMAINING, integer(usage.remaining));
-            fields.push(DRAFT_RESET, integer(seconds_to(usage, decision)));
-        }
-        if let Some(policy) = self.policies(decision, Draft::Six) {
-            fields.push(POLICY, policy);
-        }
-    }
-
-    /// `RateLimit-Policy` with the policies that were asked: made beforehand when these are all, in their own terms.
-    fn policies(&self, decision: &Decision, draft: Draft) -> Option<HeaderValue> {
-        let states = decision.states();
-        let are_all = states.len() == self.terms.len()
-            && states
-                .iter()
-                .zip(&self.terms)
-                .all(|(state, terms)| terms.fit(state));
-        if are_all {
-            let all = match draft {
-                Draft::Eleven => &self.named,
-                Draft::Six => &self.bare,
-            };
-            return all.clone();
-        }
-        let text = states
-            .iter()
-            .fold(Text::default(), |text, state| match self.terms(state) {
-                Some(terms) => terms.write(draft, text),
-                None => write_unknown(state, draft, text),
-            });
-        text.some_value()
-    }
-
-    fn terms(&self, state: &PolicyState) -> Option<&Terms> {
-        self.terms.iter().find(|terms| terms.fit(state))
     }
 }
 
@@ -203,9 +120,8 @@ fn discord_fields(
 }
 
 /// Refuses scopes of policies that are not there.
-fn verify(discord: &Discord, terms: &[Terms]) -> Result<(), Error> {
-    let is_known = |name: &str| terms.iter().any(|terms| terms.name() == name);
-    match discord.scopes.iter().find(|(name, _)| !is_known(name)) {
+fn verify(discord: &Discord, drafts: &Drafts) -> Result<(), Error> {
+    match discord.scopes.iter().find(|(name, _)| !drafts.has(name)) {
         Some((name, _)) => Err(Error::new(
             ErrorKind::InvalidConfig,
             format!(
@@ -216,18 +132,7 @@ fn verify(discord: &Discord, terms: &[Terms]) -> Result<(), Error> {
     }
 }
 
-/// Whole seconds until all is back, rounded up.
-fn seconds_to(usage: Usage, decision: &Decision) -> u64 {
-    let span = usage.reset_at.since(decision.decided_at());
-    span.as_secs() + u64::from(span.subsec_nanos() > 0)
-}
-
 const BUCKET: HeaderName = HeaderName::from_static("x-ratelimit-bucket");
-const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
-const DRAFT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
-const DRAFT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 const GLOBAL: HeaderName = HeaderName::from_static("x-ratelimit-global");
-const LIMITS: HeaderName = HeaderName::from_static("ratelimit");
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
 const SCOPE: HeaderName = HeaderName::from_static("x-ratelimit-scope");

@@ -13,8 +13,8 @@ use crate::{
 use super::{fields::whole_seconds, text::Text};
 
 /// A policy as `RateLimit-Policy` tells of it, and the span that its remaining units are for.
-#[derive(Debug)]
-pub(super) struct Terms {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
     name: PolicyName,
     counter: Counter,
     window: Option<Window>,
@@ -29,7 +29,12 @@ impl Terms {
         }
     }
 
-    /// Whether a state was made under these terms: the limit may be one that was chosen for the request.
+    /// Whether a policy is counted under these terms: a tier may have given it another quota.
+    pub(super) fn are_of(&self, policy: &Policy) -> bool {
+        self.name == *policy.name() && self.counter == *policy.counter()
+    }
+
+    /// Whether a state was made under these terms, as far as it tells: a store of one's own may say another limit.
     pub(super) fn fit(&self, state: &PolicyState) -> bool {
         let is_of = |usage: Usage| usage.limit == self.counter.limit();
         *state.policy() == self.name && state.usage().is_none_or(is_of)
