@@ -182,6 +182,27 @@ async fn forwarding_header_that_nobody_looks_at_is_told() {
 }
 
 #[tokio::test]
+async fn forwarding_header_of_a_peer_that_is_not_trusted_is_told() {
+    let behind = |networks: &'static str| ClientIp::behind([networks]);
+    // The peer is 192.0.2.1.
+    for (extractor, header, expected) in [
+        (behind("10.0.0.0/8"), true, Some(Code::ForwardedUntrusted)),
+        (behind("10.0.0.0/8"), false, None),
+        (behind("192.0.2.0/24"), true, None),
+        (ClientIp::behind_hops(1), true, None),
+        (ClientIp::peer(), true, Some(Code::ForwardedIgnored)),
+    ] {
+        let layer = layer(extractor);
+        let mut request = from(1);
+        if header {
+            forward(&mut request, "198.51.100.9");
+        }
+        assert_eq!(ask(&app(&layer), request).await, StatusCode::OK);
+        assert_eq!(codes(&layer), Vec::from_iter(expected));
+    }
+}
+
+#[tokio::test]
 async fn forwarding_header_is_told_whatever_the_address_is_joined_to_or_kept_in() {
     let joined = layer(PeerIp.and(Route));
     let fallback = layer(ApiKey::header("x-api-key").or_else(PeerIp));

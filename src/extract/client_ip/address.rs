@@ -6,12 +6,13 @@ use http::{HeaderMap, HeaderValue, StatusCode, request::Parts};
 use ipnet::IpNet;
 
 use crate::{
+    diagnosis::Code,
     error::{Error, ErrorKind},
     extract::{
         extractor::KeyExtractor,
         grouping::Grouping,
         network::{Network, Networks},
-        peer,
+        peer::{self, PeerIp},
     },
     key::Key,
 };
@@ -306,6 +307,23 @@ impl KeyExtractor for ClientIp {
     /// 500: the server was started without telling addresses.
     fn missing_status(&self) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        if matches!(self.trust, Trust::Nobody) {
+            return PeerIp.diagnose(parts);
+        }
+        let peer = peer::address(parts).map(|peer| peer.to_canonical());
+        if self.trust.includes(peer, 0) {
+            return None;
+        }
+        match peer {
+            None => Some(Code::NoPeerAddress),
+            Some(_) if parts.headers.contains_key(self.source.name()) => {
+                Some(Code::ForwardedUntrusted)
+            }
+            Some(_) => None,
+        }
     }
 
     fn validate(&self) -> Result<(), Error> {
