@@ -34,7 +34,7 @@ impl Conditions {
 
     pub(super) fn validate(&self) -> Result<(), Error> {
         let mut matchers = self.when.iter().chain(&self.unless);
-        matchers.try_for_each(|matcher| matcher.validate())
+        matchers.try_for_each(Matcher::validate)
     }
 }
 

@@ -245,7 +245,7 @@ where
     let step = shared.resume(&parts, stage);
     let request = Request::from_parts(parts, body);
     match step {
-        Ok(Step::Decide(Asking { answer, charged })) => match answer.now_or_later() {
+        Ok(Step::Decide(Some(Asking { answer, charged }))) => match answer.now_or_later() {
             Ok(decided) => decided_to((decided, charged), ready, request, shared),
             Err(answer) => State::Deciding {
                 answer,
@@ -254,8 +254,8 @@ where
                 shared: Arc::clone(shared),
             },
         },
+        Ok(Step::Decide(None)) => called(ready, request, Admitted::default()),
         Ok(Step::Find(stage)) => State::finding(stage, ready, request, shared),
-        Ok(Step::Pass) => called(ready, request, Admitted::default()),
         Err(rejection) => State::rejected(rejection, shared),
     }
 }

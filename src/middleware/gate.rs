@@ -29,7 +29,7 @@ impl Gate {
 
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let mut matchers = self.deny.iter().chain(&self.skip);
-        matchers.try_for_each(|matcher| matcher.validate())
+        matchers.try_for_each(Matcher::validate)
     }
 
     /// Whether a request is to be limited.
