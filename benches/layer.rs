@@ -11,15 +11,19 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     pin::pin,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use axum::{body::Body, extract::ConnectInfo};
 use criterion::{Criterion, criterion_group, criterion_main};
-use http::{Request, Response};
+use http::{Method, Request, Response, request::Parts};
+use ipnet::{IpNet, Ipv4Net};
 use tollgate::{
-    Policy, Quota, RateLimitLayer,
-    extract::{Global, PeerIp},
+    Key, Policy, Quota, RateLimitLayer,
+    extract::{Global, KeyExtractor, PeerIp},
+    matching::{AddressList, Methods, Path},
     middleware::{Denial, Headers},
+    tiers::{Tier, TierCache},
 };
 use tower::{Layer, Service, service_fn};
 
@@ -36,6 +40,16 @@ fn layer(criterion: &mut Criterion) {
     });
 
     let plenty = || Policy::new("peer", PLENTY).key(PeerIp);
+    let tier = Tier::new("tier", PLENTY).expect("a usable tier");
+    let found = tier.clone();
+    let cache = TierCache::builder(move |_: &Parts, _: &Key| {
+        ready(Ok::<_, Infallible>(Some(found.clone())))
+    })
+    .ttl(Duration::from_secs(86_400))
+    .build()
+    .expect("a usable cache");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
     let cases = [
         (
             "allowed, no headers",
@@ -87,6 +101,47 @@ fn layer(criterion: &mut Criterion) {
                 .on_rejection(Denial::problem_json()),
         ),
         (
+            "allowed, five matchers on method and path",
+            RateLimitLayer::builder()
+                .skip(Path::new("/health"))
+                .deny(Path::prefix("/internal"))
+                .policy(
+                    plenty()
+                        .when(Path::prefix("/"))
+                        .unless(Path::new("/static/{*rest}"))
+                        .cost_when(Methods::new([Method::POST]), 5),
+                ),
+        ),
+        (
+            "allowed, not on a deny list of 10,000 networks",
+            RateLimitLayer::builder()
+                .deny(AddressList::new(
+                    |parts: &Parts| PeerIp.address(parts),
+                    networks(),
+                ))
+                .policy(plenty()),
+        ),
+        (
+            "allowed, under a tier",
+            RateLimitLayer::builder()
+                .policy(plenty().tier_by(move |_: &Parts, _: &Key| Some(tier.clone()))),
+        ),
+        (
+            "allowed, under a tier that was looked up",
+            RateLimitLayer::builder().policy(plenty().tier_cache(cache)),
+        ),
+        (
+            "allowed, key awaited and there at once",
+            RateLimitLayer::builder().policy(
+                Policy::new("peer", PLENTY)
+                    .key_async(|parts: &Parts| ready(Ok::<_, Infallible>(PeerIp.extract(parts)))),
+            ),
+        ),
+        (
+            "passed over by the only rule",
+            RateLimitLayer::builder().policy(plenty().when(Path::new("/login"))),
+        ),
+        (
             "denied",
             RateLimitLayer::builder().policy(Policy::new("peer", Quota::per_day(1)).key(PeerIp)),
         ),
@@ -94,12 +149,27 @@ fn layer(criterion: &mut Criterion) {
     for (name, builder) in cases {
         let layer = builder.build().expect("the policies are usable");
         let mut service = layer.layer(inner);
-        drop(call(&mut service));
+        warm(&runtime, &mut service);
         group.bench_function(name, |bencher| {
             bencher.iter(|| call(&mut service));
         });
     }
     group.finish();
+}
+
+/// The first request, which may have to wait for what is looked up.
+fn warm<S>(runtime: &tokio::runtime::Runtime, service: &mut S)
+where
+    S: Service<Request<Body>, Error = Infallible>,
+{
+    let answer = runtime.block_on(service.call(request()));
+    drop(answer.expect("it answers"));
+}
+
+/// So many networks that none of them is the peer's.
+fn networks() -> impl Iterator<Item = IpNet> {
+    let network = |number: u32| Ipv4Net::new_assert((0x0A00_0000 | number << 8).into(), 25).into();
+    (0..10_000).map(network)
 }
 
 fn answer(request: Request<Body>) -> Ready<Result<Response<Body>, Infallible>> {
@@ -112,14 +182,18 @@ fn call<S>(service: &mut S) -> S::Response
 where
     S: Service<Request<Body>, Error = Infallible>,
 {
-    let mut request = Request::new(Body::empty());
-    request.extensions_mut().insert(ConnectInfo(PEER));
     let context = &mut Context::from_waker(Waker::noop());
     assert!(service.poll_ready(context).is_ready(), "always ready");
-    match pin!(service.call(request)).poll(context) {
+    match pin!(service.call(request())).poll(context) {
         Poll::Ready(Ok(response)) => response,
         Poll::Pending => unreachable!("nothing here waits"),
     }
+}
+
+fn request() -> Request<Body> {
+    let mut request = Request::new(Body::empty());
+    request.extensions_mut().insert(ConnectInfo(PEER));
+    request
 }
 
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 40_000);

@@ -813,6 +813,8 @@ fn patterns_and_hosts_that_cannot_be_are_refused_when_the_layer_is_built() {
         let error = refused(RateLimitLayer::builder().policy(rule));
         assert!(error.contains(hint), "{pattern}: {error}");
     }
+    let none = plan().key(Global).when(Methods::new([]));
+    assert!(refused(RateLimitLayer::builder().policy(none)).contains("no methods"));
     let rule = || plan().key(Global);
     let wrong = || Path::new("x");
     for builder in [

@@ -841,9 +841,11 @@ fn cache_of_nothing_or_for_no_time_is_refused() {
 #[derive(Clone)]
 struct Lookups {
     asked: Arc<Mutex<Vec<String>>>,
-    answer: Arc<Mutex<Result<Option<Tier>, &'static str>>>,
+    answer: Arc<Mutex<Answer>>,
     gate: Arc<Semaphore>,
 }
+
+type Answer = Result<Option<Tier>, &'static str>;
 
 impl Default for Lookups {
     fn default() -> Self {
@@ -876,7 +878,7 @@ impl Lookups {
             .expect("a usable cache")
     }
 
-    fn answer(&self, answer: Result<Option<Tier>, &'static str>) {
+    fn answer(&self, answer: Answer) {
         *self.answer.lock().expect("nobody panics") = answer;
     }
 

@@ -13,7 +13,7 @@ use tollgate::{
     Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
-    extract::{ApiKey, Global, Header, KeyExtractor, PeerIp, Route},
+    extract::{ApiKey, ClientIp, Global, Header, KeyExtractor, PeerIp, Route},
     middleware::MissingKey,
     state::PolicyName,
     store::{Answer, Charge, Store},

@@ -1,7 +1,7 @@
 //! Matchers on method, host and headers.
 
 use http::{
-    HeaderName, Method,
+    HeaderName, HeaderValue, Method,
     header::{ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN},
     request::Parts,
 };
@@ -36,6 +36,16 @@ impl Matcher for Methods {
             return Likeness::Resembles;
         }
         Likeness::Differs
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        if self.methods.is_empty() {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "a matcher of no methods matches nothing: name at least one",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -138,9 +148,7 @@ impl Matcher for Host {
     fn compare(&self, parts: &Parts) -> Likeness {
         let named = parts.uri.host().map(str::as_bytes);
         let headers = parts.headers.get_all(HOST).iter();
-        let hosts = named
-            .into_iter()
-            .chain(headers.map(http::HeaderValue::as_bytes));
+        let hosts = named.into_iter().chain(headers.map(HeaderValue::as_bytes));
         agreement(hosts.map(|host| self.is_meant(host)))
     }
 

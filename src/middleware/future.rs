@@ -244,9 +244,9 @@ where
 {
     let (parts, body) = request.into_parts();
     let step = shared.resume(&parts, stage);
-    let request = Request::from_parts(parts, body);
+    let mut request = Request::from_parts(parts, body);
     match step {
-        Ok(Step::Decide(Asking { answer, charged })) => match answer.now_or_later() {
+        Ok(Step::Decide(Some(Asking { answer, charged }))) => match answer.now_or_later() {
             Ok(decided) => decided_to((decided, charged), ready, request, shared),
             Err(answer) => State::Deciding {
                 answer,
@@ -255,8 +255,11 @@ where
                 shared: Arc::clone(shared),
             },
         },
+        Ok(Step::Decide(None)) => {
+            shared.pass(&mut request);
+            called(ready, request, Admitted::default())
+        }
         Ok(Step::Find(stage)) => State::finding(stage, ready, request, shared),
-        Ok(Step::Pass) => called(ready, request, Admitted::default()),
         Err(rejection) => State::rejected(rejection, shared, &request.into_parts().0),
     }
 }

@@ -119,11 +119,10 @@ pub(crate) struct Shared {
     pub(crate) ledger: Ledger,
 }
 
-/// What comes next for a request.
+/// What comes next for a request that needs more than its head.
 pub(super) enum Step {
-    /// No rule counts it.
-    Pass,
-    Decide(Asking),
+    /// `None` when no rule counts it.
+    Decide(Option<Asking>),
     /// Its keys and tiers are looked up first.
     Find(Box<Stage>),
 }
@@ -154,21 +153,26 @@ pub(super) struct Admitted {
 }
 
 impl Shared {
-    /// Begins to decide on a request by its head.
+    /// Decides on a request by its head, when nothing else is needed. `None` when no rule counts it.
     #[inline]
-    pub(super) fn begin(&self, parts: &Parts) -> Result<Step, Rejection> {
+    pub(super) fn decide(&self, parts: &Parts) -> Result<Option<Asking>, Rejection> {
         if !self.gate.limits(parts)? {
-            return Ok(Step::Pass);
-        }
-        if self.finds {
-            let unasked = self.rules.iter().map(|_| Finding::Unasked);
-            return self.find(parts, unasked.collect(), None);
+            return Ok(None);
         }
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for rule in &self.rules {
             charges.extend(rule.charge(parts, &self.ledger)?);
         }
         Ok(self.ask(&charges, self.keeps_charges, None))
+    }
+
+    /// Begins to find what is needed to decide on a request.
+    pub(super) fn begin(&self, parts: &Parts) -> Result<Step, Rejection> {
+        if !self.gate.limits(parts)? {
+            return Ok(Step::Decide(None));
+        }
+        let unasked = self.rules.iter().map(|_| Finding::Unasked);
+        self.find(parts, unasked.collect(), None)
     }
 
     /// Goes on with a request whose keys and tiers were looked up, or are late.
@@ -199,7 +203,8 @@ impl Shared {
         // A tier may be counted in a way that its policy is not.
         let must_end = |charge: &Charge<'_>| charge.policy().must_end();
         let keeps_charges = self.keeps_charges || charges.iter().any(must_end);
-        Ok(self.ask(&charges, keeps_charges, self.headers.changed(&charges)))
+        let terms = self.headers.changed(&charges);
+        Ok(Step::Decide(self.ask(&charges, keeps_charges, terms)))
     }
 
     #[inline]
@@ -208,14 +213,14 @@ impl Shared {
         charges: &[Charge<'_>],
         keeps_charges: bool,
         terms: Option<Box<[Terms]>>,
-    ) -> Step {
+    ) -> Option<Asking> {
         if charges.is_empty() {
-            return Step::Pass;
+            return None;
         }
         let list = keeps_charges.then(|| charges.iter().map(Charge::to_owned).collect());
         let charged = Charged { list, terms };
         let answer = self.limiter.check(charges);
-        Step::Decide(Asking { answer, charged })
+        Some(Asking { answer, charged })
     }
 
     /// What follows for a request that may go on; the request is given the decision.

@@ -268,11 +268,14 @@ impl Rule {
         if !self.counts(parts) {
             return Ok(None);
         }
-        let key = match self.key_of(extractor.as_ref(), parts, ledger) {
-            Some(key) => Some(key),
-            None => self.unidentified(extractor.label(), extractor.missing_status())?,
+        let charge = match self.key_of(extractor.as_ref(), parts, ledger) {
+            Some(key) => self.policy.charge(key),
+            None => match self.unidentified(extractor.label(), extractor.missing_status())? {
+                Some(key) => self.policy.charge(key),
+                None => return Ok(None),
+            },
         };
-        Ok(key.map(|key| self.price_of(self.policy.charge(key), parts)))
+        Ok(Some(self.price_of(charge, parts)))
     }
 
     /// The charge at what the request costs.

@@ -47,22 +47,51 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
+        if self.shared.finds {
+            return self.find(request);
+        }
         let (parts, body) = request.into_parts();
-        let step = match self.shared.begin(&parts) {
-            Ok(step) => step,
+        let asking = match self.shared.decide(&parts) {
+            Ok(asking) => asking,
             Err(rejection) => return self.reject(rejection, &parts),
         };
-        let mut request = Request::from_parts(parts, body);
-        let Asking { answer, charged } = match step {
-            Step::Decide(asking) => asking,
-            Step::Find(stage) => {
+        let request = Request::from_parts(parts, body);
+        self.ask(request, asking)
+    }
+}
+
+impl<S: Clone> RateLimit<S> {
+    /// As a call, when keys or tiers must be found first.
+    fn find<A, B>(&mut self, request: Request<A>) -> ResponseFuture<S, A, B>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+    {
+        let (parts, body) = request.into_parts();
+        let step = self.shared.begin(&parts);
+        let request = Request::from_parts(parts, body);
+        match step {
+            Ok(Step::Decide(asking)) => self.ask(request, asking),
+            Ok(Step::Find(stage)) => {
                 let shared = Arc::clone(&self.shared);
-                return ResponseFuture::finding(stage, self.take_ready(), request, shared);
+                ResponseFuture::finding(stage, self.take_ready(), request, shared)
             }
-            Step::Pass => {
-                self.shared.pass(&mut request);
-                return ResponseFuture::calling(self.inner.call(request), None, None);
-            }
+            Err(rejection) => self.reject(rejection, &request.into_parts().0),
+        }
+    }
+
+    /// Goes on with what the store answers, now or later.
+    #[inline]
+    fn ask<A, B>(
+        &mut self,
+        mut request: Request<A>,
+        asking: Option<Asking>,
+    ) -> ResponseFuture<S, A, B>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+    {
+        let Some(Asking { answer, charged }) = asking else {
+            self.shared.pass(&mut request);
+            return ResponseFuture::calling(self.inner.call(request), None, None);
         };
         match answer.now_or_later() {
             Ok(decided) => self.go_on(request, decided, charged),
@@ -73,9 +102,7 @@ where
             }
         }
     }
-}
 
-impl<S: Clone> RateLimit<S> {
     /// Calls the inner service, or answers, with a decision that was there at once.
     #[inline]
     fn go_on<A, B>(

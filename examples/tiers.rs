@@ -1,0 +1,113 @@
+//! Run with
+//!
+//! ```sh
+//! cargo run --example tiers
+//! ```
+//!
+//! How do I give paying customers more? By API key, with their plans looked up in a database and kept for a minute; and
+//! what happens when the database is away?
+
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::{
+    error::Error,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use axum::{Router, body::Body, routing::get};
+use http::{Request, request::Parts};
+use tollgate::{
+    Key, Policy, Quota, RateLimitLayer,
+    extract::ApiKey,
+    matching::Path,
+    tiers::{Tier, TierCache},
+};
+use tower::ServiceExt;
+
+/// Stands for the database of customers.
+#[derive(Debug, Default)]
+struct Database {
+    is_away: AtomicBool,
+    lookups: AtomicU32,
+}
+
+impl Database {
+    async fn plan(&self, api_key: &str) -> Result<Option<&'static str>, io::Error> {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the database is away"));
+        }
+        Ok(api_key.starts_with("pro-").then_some("pro"))
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let database = Arc::new(Database::default());
+    let pro = Tier::new("pro", Quota::per_minute(1_000))?;
+    let customers = Arc::clone(&database);
+    let plans = TierCache::builder(move |parts: &Parts, _: &Key| {
+        let (customers, pro) = (Arc::clone(&customers), pro.clone());
+        // The key is a hash of the API key, so the head is asked for what it is a hash of.
+        let api_key = parts.headers["x-api-key"].to_str().map(str::to_owned);
+        async move {
+            let plan = customers.plan(&api_key.map_err(io::Error::other)?).await?;
+            Ok::<_, io::Error>(plan.map(|_| pro))
+        }
+    })
+    .build()?;
+
+    let limit = RateLimitLayer::builder()
+        .skip(Path::new("/health"))
+        .policy(
+            Policy::new("api", Quota::per_minute(60))
+                .key(ApiKey::header("x-api-key"))
+                .tier_cache(plans.clone())
+                .cost_when(Path::prefix("/reports"), 20),
+        )
+        .build()?;
+    let app = Router::new()
+        .route("/health", get(|| async { "well" }))
+        .route("/users", get(|| async { "users" }))
+        .route("/reports/{id}", get(|| async { "a report" }))
+        .layer(limit);
+
+    ask(&app, "free-1", "/users").await?;
+    ask(&app, "pro-1", "/users").await?;
+    ask(&app, "pro-1", "/reports/7").await?;
+    ask(&app, "pro-1", "/Reports/7").await?;
+    ask(&app, "pro-1", "/health").await?;
+    println!(
+        "looked up {} times",
+        database.lookups.load(Ordering::Relaxed)
+    );
+
+    println!("the database goes away");
+    database.is_away.store(true, Ordering::Relaxed);
+    ask(&app, "pro-1", "/users").await?;
+    ask(&app, "pro-2", "/users").await?;
+    Ok(())
+}
+
+async fn ask(app: &Router, api_key: &str, path: &str) -> Result<(), Box<dyn Error>> {
+    let request = Request::get(path).header("x-api-key", api_key);
+    let response = app.clone().oneshot(request.body(Body::empty())?).await?;
+    let told = |name| {
+        response
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+    };
+    let limit = told("x-ratelimit-limit").unwrap_or("none");
+    let left = told("x-ratelimit-remaining").unwrap_or("-");
+    println!(
+        "  {api_key:<7} {path:<11} {}  limit {limit:<5} left {left}",
+        response.status()
+    );
+    Ok(())
+}
