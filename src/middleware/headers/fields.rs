@@ -14,7 +14,7 @@ use super::text::Text;
 
 /// The fields of one answer, taken from the decision before it moves on.
 #[derive(Debug, Default)]
-pub(crate) struct Fields {
+pub(in crate::middleware) struct Fields {
     /// The narrowest policy's three and `Retry-After` lie inline.
     list: SmallVec<[(HeaderName, HeaderValue); 4]>,
 }
@@ -33,7 +33,7 @@ impl Fields {
     }
 
     /// Adds the fields to an answer. One that the inner service set itself knows better, and stays.
-    pub(crate) fn write(self, headers: &mut HeaderMap) {
+    pub(in crate::middleware) fn write(self, headers: &mut HeaderMap) {
         for (name, value) in self.list {
             if let Entry::Vacant(entry) = headers.entry(name) {
                 entry.insert(value);
@@ -49,7 +49,7 @@ pub(super) fn seconds_to(usage: Usage, decision: &Decision) -> u64 {
 }
 
 /// A wait as `Retry-After` says it: rounded up, so that nobody comes back too early, and never 0.
-pub(crate) fn whole_seconds(wait: Duration) -> u64 {
+pub(in crate::middleware) fn whole_seconds(wait: Duration) -> u64 {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     seconds.max(1)
 }

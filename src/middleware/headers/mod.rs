@@ -9,8 +9,9 @@ mod plan;
 mod terms;
 mod text;
 
-pub(crate) use self::fields::{Fields, whole_seconds};
 pub(crate) use self::plan::Plan;
-pub(crate) use self::terms::Terms;
+
+pub(super) use self::fields::{Fields, whole_seconds};
+pub(super) use self::terms::Terms;
 
 pub use self::choice::{Discord, Headers, Legacy, Reset, Scope};

@@ -42,7 +42,7 @@ impl Plan {
     }
 
     /// The terms of all charges when a tier made any of them other than the layer's, and the headers tell of terms.
-    pub(crate) fn changed(&self, charges: &[Charge<'_>]) -> Option<Box<[Terms]>> {
+    pub(in crate::middleware) fn changed(&self, charges: &[Charge<'_>]) -> Option<Box<[Terms]>> {
         let tells = |family: &Family| matches!(family, Family::Draft06 | Family::Draft11);
         match self.headers.families.iter().any(tells) {
             true => self.drafts.changed(charges),
@@ -52,7 +52,11 @@ impl Plan {
 
     /// What the answer to a request that was decided on will say.
     #[inline]
-    pub(crate) fn fields(&self, decision: &Decision, changed: Option<&[Terms]>) -> Fields {
+    pub(in crate::middleware) fn fields(
+        &self,
+        decision: &Decision,
+        changed: Option<&[Terms]>,
+    ) -> Fields {
         let mut fields = Fields::default();
         let narrowest = decision
             .narrowest()

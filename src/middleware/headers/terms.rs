@@ -14,7 +14,7 @@ use super::{fields::whole_seconds, text::Text};
 
 /// A policy as `RateLimit-Policy` tells of it, and the span that its remaining units are for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(in crate::middleware) struct Terms {
     name: PolicyName,
     counter: Counter,
     window: Option<Window>,
