@@ -211,7 +211,7 @@ impl RateLimitLayerBuilder {
     ///
     /// One [`ErrorKind`] per mistake, with a sentence that says what to do: no policy, a policy without a key, unusable
     /// or duplicate policies, an unparsable URL, a deadline of zero, and the like.
-    pub fn build(self) -> Result<RateLimitLayer, Error> {
+    pub fn build(mut self) -> Result<RateLimitLayer, Error> {
         if self.rules.is_empty() {
             return Err(Error::new(
                 ErrorKind::NoPolicy,
@@ -240,6 +240,10 @@ impl RateLimitLayerBuilder {
                 .fold(*self.settings, RateLimiterBuilder::policy)
                 .build()?,
         };
+        let ledger = Arc::new(Ledger::new(self.muted));
+        for rule in &mut self.rules {
+            rule.report_to(&ledger);
+        }
         Ok(RateLimitLayer::with(Shared {
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             rules: self.rules.into(),
@@ -247,7 +251,7 @@ impl RateLimitLayerBuilder {
             rejection: self.rejection,
             writes_headers: self.writes_headers,
             warned: AtomicBool::new(false),
-            ledger: Ledger::new(self.muted),
+            ledger,
         }))
     }
 

@@ -106,7 +106,7 @@ pub(crate) struct Shared {
     pub(crate) keeps_charges: bool,
     /// Whether a decision that failed was reported.
     pub(crate) warned: AtomicBool,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 /// A decision that was asked for, with its charges when they must be remembered.
@@ -134,7 +134,7 @@ impl Shared {
     pub(super) fn decide(&self, parts: &Parts) -> Result<Option<Asking>, Rejection> {
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for rule in &self.rules {
-            charges.extend(rule.charge(parts, &self.ledger)?);
+            charges.extend(rule.charge(parts)?);
         }
         if charges.is_empty() {
             return Ok(None);

@@ -128,17 +128,18 @@ impl Rule {
         &self.policy
     }
 
+    /// Reports what looks wrong to the ledger of the layer that the rule is on.
+    pub(crate) fn report_to(&mut self, ledger: &Arc<Ledger>) {
+        self.watch.report_to(ledger);
+    }
+
     pub(crate) fn has_key(&self) -> bool {
         self.extractor.is_some()
     }
 
     /// The charge for a request, or `None` when the rule does not count it.
     #[inline]
-    pub(super) fn charge(
-        &self,
-        parts: &Parts,
-        ledger: &Ledger,
-    ) -> Result<Option<Charge<'_>>, Rejection> {
+    pub(super) fn charge(&self, parts: &Parts) -> Result<Option<Charge<'_>>, Rejection> {
         let extractor = self
             .extractor
             .as_deref()
@@ -146,10 +147,10 @@ impl Rule {
         let charge = match extractor.extract(parts) {
             Some(key) => {
                 let name = self.policy.name();
-                self.watch.look(name, extractor, (parts, &key), ledger);
+                self.watch.look(name, extractor, (parts, &key));
                 Some(self.policy.charge(key))
             }
-            None => self.charge_unidentified(extractor, parts, ledger)?,
+            None => self.charge_unidentified(extractor, parts)?,
         };
         Ok(match &self.cost {
             Some(cost) => charge.map(|charge| charge.cost(cost(parts))),
@@ -162,15 +163,11 @@ impl Rule {
         &self,
         extractor: &dyn KeyExtractor,
         parts: &Parts,
-        ledger: &Ledger,
     ) -> Result<Option<Charge<'_>>, Rejection> {
         let name = self.policy.name();
-        let then = match self.missing {
-            MissingKey::Reject => "Reject",
-            MissingKey::Share => "Share",
-            MissingKey::Skip => "Skip",
-        };
-        self.watch.miss(name, extractor, (parts, then), ledger);
+        let code = || extractor.diagnose(parts);
+        self.watch
+            .miss(name, extractor.label(), code, &self.missing);
         match self.missing {
             MissingKey::Reject => Err(Rejection::missing_key(
                 *name,
