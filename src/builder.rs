@@ -239,7 +239,7 @@ impl RateLimitLayerBuilder {
     ///
     /// One [`ErrorKind`] per mistake, with a sentence that says what to do: no policy, a policy without a key or with an
     /// extractor whose settings cannot work, unusable or duplicate policies, an unparsable URL, a deadline of zero, and the like.
-    pub fn build(self) -> Result<RateLimitLayer, Error> {
+    pub fn build(mut self) -> Result<RateLimitLayer, Error> {
         if self.rules.is_empty() {
             return Err(Error::new(
                 ErrorKind::NoPolicy,
@@ -276,6 +276,10 @@ impl RateLimitLayerBuilder {
                 .fold(*self.settings, RateLimiterBuilder::policy)
                 .build()?,
         };
+        let ledger = Arc::new(Ledger::new(self.muted));
+        for rule in &mut self.rules {
+            rule.report_to(&ledger);
+        }
         Ok(RateLimitLayer::with(Shared {
             gate: self.gate,
             finds: self.rules.iter().any(Rule::finds),
@@ -286,7 +290,7 @@ impl RateLimitLayerBuilder {
             limiter,
             rejection: self.rejection,
             warned: AtomicBool::new(false),
-            ledger: Ledger::new(self.muted),
+            ledger,
         }))
     }
 

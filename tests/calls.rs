@@ -331,6 +331,24 @@ async fn slot_of_a_call_that_is_dropped_or_fails_or_panics_is_given_back() {
 }
 
 #[tokio::test]
+async fn call_that_started_stays_charged_though_its_slot_is_given_back() {
+    for limiter in limiters() {
+        let slots = Policy::concurrency("slots", 5);
+        let layer = CallLimitLayer::builder(&limiter, deny)
+            .policy(slots.clone().key_of(everybody))
+            .policy(minute(10).key_of(everybody))
+            .build()
+            .expect("it is well set up");
+        let mut service = layer.layer(Echo);
+        for passed in 1..=3 {
+            assert!(ask(&mut service, call("ada")).await.is_ok());
+            assert_eq!(left(&limiter, &slots).await, 5);
+            assert_eq!(left(&limiter, &minute(10)).await, 10 - passed);
+        }
+    }
+}
+
+#[tokio::test]
 async fn slot_can_be_held_longer_than_the_call() {
     struct Stream {
         hold: Option<Hold>,

@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
-    diagnosis::Ledger,
     extract::KeyLookup,
     key::Key,
     policy::Charge,
@@ -61,12 +60,11 @@ impl Finding {
         &mut self,
         (number, rule): (usize, &Rule),
         parts: &Parts,
-        ledger: &Ledger,
     ) -> Result<Option<Pending>, Rejection> {
         let step = match std::mem::replace(self, Self::Unasked) {
-            Self::Unasked => ask_key(rule, parts, ledger)?,
+            Self::Unasked => ask_key(rule, parts)?,
             Self::Looked(Some(key)) => ask_tier(rule, key, parts),
-            Self::Looked(None) => Ok(no_key(rule, ledger)?),
+            Self::Looked(None) => Ok(no_key(rule)?),
             Self::Unidentified(fault) => Ok(failed(rule, fault)?),
             Self::Late(key) => {
                 let tier = rule.cache.as_ref().and_then(|cache| cache.last_known(&key));
@@ -107,19 +105,15 @@ impl Finding {
     }
 }
 
-fn ask_key(
-    rule: &Rule,
-    parts: &Parts,
-    ledger: &Ledger,
-) -> Result<Result<Finding, Lookup>, Rejection> {
+fn ask_key(rule: &Rule, parts: &Parts) -> Result<Result<Finding, Lookup>, Rejection> {
     if !rule.counts(parts) {
         return Ok(Ok(Finding::Known(None)));
     }
     match &rule.source {
         Some(Source::Later(extractor)) => Ok(Err(Lookup::Key(extractor.extract(parts)))),
-        Some(Source::Now(extractor)) => match rule.key_of(extractor.as_ref(), parts, ledger) {
+        Some(Source::Now(extractor)) => match rule.key_of(extractor.as_ref(), parts) {
             Some(key) => Ok(ask_tier(rule, key, parts)),
-            None => no_key(rule, ledger).map(Ok),
+            None => no_key(rule).map(Ok),
         },
         None => unreachable!("a rule without a key does not pass build()"),
     }
@@ -140,10 +134,10 @@ fn ask_tier(rule: &Rule, key: Key, parts: &Parts) -> Result<Finding, Lookup> {
     Ok(Finding::Known(Some((key, tier))))
 }
 
-fn no_key(rule: &Rule, ledger: &Ledger) -> Result<Finding, Rejection> {
+fn no_key(rule: &Rule) -> Result<Finding, Rejection> {
     let (label, status) = match &rule.source {
         Some(Source::Later(extractor)) => {
-            rule.note_missing(extractor.label(), ledger);
+            rule.note_missing(extractor.label());
             (extractor.label(), extractor.missing_status())
         }
         Some(Source::Now(extractor)) => (extractor.label(), extractor.missing_status()),

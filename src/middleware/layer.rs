@@ -116,7 +116,7 @@ pub(crate) struct Shared {
     pub(crate) lookup_timeout: Duration,
     /// Whether a decision that failed was reported.
     pub(crate) warned: AtomicBool,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 /// What comes next for a request that needs more than its head.
@@ -161,7 +161,7 @@ impl Shared {
         }
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for rule in &self.rules {
-            charges.extend(rule.charge(parts, &self.ledger)?);
+            charges.extend(rule.charge(parts)?);
         }
         Ok(self.ask(&charges, self.keeps_charges, None))
     }
@@ -190,7 +190,7 @@ impl Shared {
     ) -> Result<Step, Rejection> {
         let mut pending = SmallVec::new();
         for (rule, finding) in self.rules.iter().enumerate().zip(&mut findings) {
-            pending.extend(finding.go_on(rule, parts, &self.ledger)?);
+            pending.extend(finding.go_on(rule, parts)?);
         }
         if !pending.is_empty() {
             let time = time.unwrap_or_else(|| Box::pin(sleep(self.lookup_timeout)));

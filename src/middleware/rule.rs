@@ -11,7 +11,7 @@ use std::{
 use http::{StatusCode, request::Parts};
 
 use crate::{
-    diagnosis::{Code, Ledger, Warning},
+    diagnosis::Ledger,
     error::Error,
     extract::{AsyncKeyExtractor, KeyExtractor},
     key::Key,
@@ -243,6 +243,11 @@ impl Rule {
         &self.policy
     }
 
+    /// Reports what looks wrong to the ledger of the layer that the rule is on.
+    pub(crate) fn report_to(&mut self, ledger: &Arc<Ledger>) {
+        self.watch.report_to(ledger);
+    }
+
     pub(crate) fn has_key(&self) -> bool {
         self.source.is_some()
     }
@@ -255,11 +260,7 @@ impl Rule {
 
     /// The charge for a request, or `None` when the rule does not count it. For rules that need not find anything.
     #[inline]
-    pub(super) fn charge(
-        &self,
-        parts: &Parts,
-        ledger: &Ledger,
-    ) -> Result<Option<Charge<'_>>, Rejection> {
+    pub(super) fn charge(&self, parts: &Parts) -> Result<Option<Charge<'_>>, Rejection> {
         let Some(Source::Now(extractor)) = &self.source else {
             unreachable!(
                 "a rule without a key does not pass build(), and one that finds its key is not asked"
@@ -268,7 +269,7 @@ impl Rule {
         if !self.counts(parts) {
             return Ok(None);
         }
-        let charge = match self.key_of(extractor.as_ref(), parts, ledger) {
+        let charge = match self.key_of(extractor.as_ref(), parts) {
             Some(key) => self.policy.charge(key),
             None => match self.unidentified(extractor.label(), extractor.missing_status())? {
                 Some(key) => self.policy.charge(key),
@@ -289,39 +290,25 @@ impl Rule {
 
     /// What the extractor finds, with a look at whether the set-up is right.
     #[inline]
-    pub(super) fn key_of(
-        &self,
-        extractor: &dyn KeyExtractor,
-        parts: &Parts,
-        ledger: &Ledger,
-    ) -> Option<Key> {
+    pub(super) fn key_of(&self, extractor: &dyn KeyExtractor, parts: &Parts) -> Option<Key> {
         let name = self.policy.name();
         let key = extractor.extract(parts);
         match &key {
-            Some(key) => self.watch.look(name, extractor, (parts, key), ledger),
-            None => self
-                .watch
-                .miss(name, extractor, (parts, self.handling()), ledger),
+            Some(key) => self.watch.look(name, extractor, (parts, key)),
+            None => {
+                let code = || extractor.diagnose(parts);
+                self.watch
+                    .miss(name, extractor.label(), code, &self.missing);
+            }
         }
         key
     }
 
     /// Reports that a look-up found no key.
     #[cold]
-    pub(super) fn note_missing(&self, label: &str, ledger: &Ledger) {
-        let detail = format!(
-            "{label} is missing from a request; such requests are handled as {}",
-            self.handling()
-        );
-        ledger.report(Warning::new(Code::MissingKey, detail).about(*self.policy.name()));
-    }
-
-    fn handling(&self) -> &'static str {
-        match self.missing {
-            MissingKey::Reject => "Reject",
-            MissingKey::Share => "Share",
-            MissingKey::Skip => "Skip",
-        }
+    pub(super) fn note_missing(&self, label: &str) {
+        let name = self.policy.name();
+        self.watch.miss(name, label, || None, &self.missing);
     }
 
     /// Whom to count instead when the key is missing.

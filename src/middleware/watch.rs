@@ -1,8 +1,12 @@
 //! Looks at the first requests for signs of a wrong set-up.
 
 use std::{
+    fmt,
     hash::{BuildHasher, RandomState},
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 use http::{
@@ -26,9 +30,16 @@ pub(super) struct Watch {
     left: AtomicU32,
     sight: Mutex<Sight>,
     misses_key: AtomicBool,
+    /// The layer's, once the rule is on one.
+    ledger: Arc<Ledger>,
 }
 
 impl Watch {
+    /// Reports to this ledger from now on.
+    pub(super) fn report_to(&mut self, ledger: &Arc<Ledger>) {
+        self.ledger = Arc::clone(ledger);
+    }
+
     /// Looks at a request whose key was found.
     #[inline]
     pub(super) fn look(
@@ -36,10 +47,9 @@ impl Watch {
         policy: &PolicyName,
         extractor: &dyn KeyExtractor,
         (parts, key): (&Parts, &Key),
-        ledger: &Ledger,
     ) {
         if self.left.load(Ordering::Relaxed) > 0 {
-            self.look_closely(policy, extractor, (parts, key), ledger);
+            self.look_closely(policy, extractor, (parts, key));
         }
     }
 
@@ -49,7 +59,6 @@ impl Watch {
         policy: &PolicyName,
         extractor: &dyn KeyExtractor,
         (parts, key): (&Parts, &Key),
-        ledger: &Ledger,
     ) {
         let less = |left: u32| left.checked_sub(1);
         let Ok(left) = self
@@ -59,7 +68,10 @@ impl Watch {
             return;
         };
         let label = extractor.label();
-        let report = |code, detail| ledger.report(Warning::new(code, detail).about(*policy));
+        let report = |code, detail| {
+            let warning = Warning::new(code, detail);
+            self.ledger.report(warning.about(*policy));
+        };
         if let Some(code) = extractor.diagnose(parts) {
             report(code, said(code, label));
         }
@@ -80,28 +92,24 @@ impl Watch {
         }
     }
 
-    /// Reports the first request whose key was not found.
+    /// Reports the first request whose key was not found, with the code that its extractor has for it.
     #[cold]
     pub(super) fn miss(
         &self,
         policy: &PolicyName,
-        extractor: &dyn KeyExtractor,
-        (parts, then): (&Parts, &str),
-        ledger: &Ledger,
+        label: &str,
+        code: impl FnOnce() -> Option<Code>,
+        then: &dyn fmt::Debug,
     ) {
         if self.misses_key.swap(true, Ordering::Relaxed) {
             return;
         }
         // Of several extractors, another than the one that found nothing may have something to say.
-        let code = extractor
-            .diagnose(parts)
-            .filter(|code| *code == Code::NoPeerAddress);
-        let code = code.unwrap_or(Code::MissingKey);
-        let detail = format!(
-            "{} is missing from a request; such requests are handled as {then}",
-            extractor.label()
-        );
-        ledger.report(Warning::new(code, detail).about(*policy));
+        let code = code().filter(|code| *code == Code::NoPeerAddress);
+        let detail =
+            format!("{label} is missing from a request; such requests are handled as {then:?}");
+        let warning = Warning::new(code.unwrap_or(Code::MissingKey), detail);
+        self.ledger.report(warning.about(*policy));
     }
 }
 
@@ -111,6 +119,7 @@ impl Default for Watch {
             left: AtomicU32::new(WATCHED),
             sight: Mutex::default(),
             misses_key: AtomicBool::new(false),
+            ledger: Arc::default(),
         }
     }
 }
