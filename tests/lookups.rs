@@ -25,7 +25,7 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     extract::{AsyncKeyExtractor, Global, Header, KeyLookup},
     matching::Path,
-    middleware::{MissingKey, Reason, Rejection, Rule},
+    middleware::{MissingKey, RateLimitInfo, Reason, Rejection, Rule},
 };
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
 use tower_test::mock;
@@ -432,3 +432,24 @@ fn now<F: Future>(future: F) -> Option<F::Output> {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+// Regression: a request that the rules of such a layer passed over looked to its handler as if there were no layer.
+#[tokio::test]
+async fn handler_of_a_request_that_is_passed_over_knows_of_the_layer() {
+    for is_looked_up_first in [false, true] {
+        let absent = |_: &Parts| future::ready(Ok::<_, Infallible>(None));
+        let rule = plan().key_async(absent).on_missing_key(MissingKey::Skip);
+        let rule = match is_looked_up_first {
+            true => rule,
+            false => rule.when(Path::new("/login")),
+        };
+        let layer = RateLimitLayer::builder().policy(rule).build();
+        let info = get(async |info: RateLimitInfo| format!("{:?}", info.decisions().len()));
+        let app = Router::new()
+            .route("/", info)
+            .layer(layer.expect("it is well set up"));
+        let request = Request::new(Body::empty());
+        let response = app.oneshot(request).await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::OK, "{is_looked_up_first}");
+    }
+}
