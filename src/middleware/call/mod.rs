@@ -29,7 +29,9 @@
 //! struct Busy { retry_after: Option<u64> }
 //!
 //! let limiter = RateLimiter::builder().build()?;
-//! let deny = |_: Job, rejection: &Rejection| Err(Busy { retry_after: rejection.retry_after_secs() });
+//! let deny = |_: Job, rejection: &Rejection| {
+//!     Err::<u64, _>(Busy { retry_after: rejection.retry_after_secs() })
+//! };
 //! let layer = CallLimitLayer::builder(&limiter, deny)
 //!     .policy(
 //!         Policy::new("pages", Quota::per_minute(1_000))
