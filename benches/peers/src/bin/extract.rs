@@ -22,8 +22,8 @@ use http::request::Parts;
 use tollgate::{
     Key,
     extract::{
-        ApiKey, Claim, Cookie, Extension, Global, Header, Host, KeyExtractor, PathParam, PeerIp,
-        Query, Route,
+        ApiKey, Claim, ClientIp, Cookie, Extension, Global, Header, Host, KeyExtractor, PathParam,
+        PeerIp, Query, Route,
     },
 };
 use tollgate_peers::{
@@ -82,6 +82,26 @@ fn contenders(span: Duration) -> Vec<Contender<'static, Sample>> {
         row("Global", &plain, Box::new(Global)),
         row("PeerIp, IPv4", &plain, Box::new(PeerIp)),
         row("PeerIp, IPv6", &ipv6(plain.clone()), Box::new(PeerIp)),
+        row(
+            "ClientIp, IPv4, no proxy",
+            &plain,
+            Box::new(ClientIp::peer()),
+        ),
+        row(
+            "ClientIp, IPv6, no proxy",
+            &ipv6(plain.clone()),
+            Box::new(ClientIp::peer()),
+        ),
+        row(
+            "ClientIp, X-Forwarded-For past 2 networks",
+            &plain,
+            Box::new(ClientIp::behind(["192.0.2.0/24", "203.0.113.0/24"]).forwarded_for()),
+        ),
+        row(
+            "ClientIp, X-Forwarded-For past 2 hops",
+            &plain,
+            Box::new(ClientIp::behind_hops(2).forwarded_for()),
+        ),
         row("Header", &plain, Box::new(Header::new("x-tenant"))),
         row("closure on a header", &plain, Box::new(by_hand)),
         row(
