@@ -27,7 +27,7 @@ use tollgate::{
     extract::{Global, Header},
     middleware::{Finished, MissingKey, Reason, Rejection, Rule},
     store::Correction,
-    tiers::{ExtensionTier, Tier, TierCache, TierCacheBuilder, TierTable},
+    tiers::{ExtensionTier, Tier, TierCache, TierCacheBuilder, TierChoice, TierTable},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -759,8 +759,22 @@ async fn forgotten_key_is_looked_up_again_and_what_was_under_way_does_not_count(
     lookups.open();
     drop(old.await);
     assert!(cache.is_empty(), "what came of it is not remembered");
+
+    // and when the next look-up is under way too, it is that one which counts
+    lookups.close();
+    let old = task::spawn(app.clone().oneshot(request("ada")));
+    while lookups.count() < 4 {
+        task::yield_now().await;
+    }
+    cache.forget(&Key::new("ada"));
     lookups.answer(Ok(None));
-    assert_eq!(limit(&app, "ada").await, 10);
+    let new = task::spawn(app.clone().oneshot(request("ada")));
+    while lookups.count() < 5 {
+        task::yield_now().await;
+    }
+    lookups.open();
+    drop((old.await, new.await));
+    assert_eq!((limit(&app, "ada").await, lookups.count()), (10, 5));
 }
 
 #[tokio::test]
@@ -920,7 +934,7 @@ fn by_name() -> impl Fn(&Parts, &Key) -> Option<Tier> {
 }
 
 /// A tier for everybody that can be set while the layer works.
-fn switch() -> (impl Fn(Option<Tier>), impl Fn(&Parts, &Key) -> Option<Tier>) {
+fn switch() -> (impl Fn(Option<Tier>), impl TierChoice) {
     let tier = Arc::new(Mutex::new(None));
     let held = Arc::clone(&tier);
     let set = move |tier| *held.lock().expect("nobody panics") = tier;
