@@ -156,7 +156,7 @@ impl RateLimitLayerBuilder {
     /// Sets how long a request may wait in all for keys and tiers that are looked up.
     ///
     /// Default: 100 ms. A key that is late is a [missing](crate::middleware::MissingKey) one; in place of a tier the last
-    /// known one holds, or the policy's own quota.
+    /// known one holds, or the policy's own quota. It takes a Tokio runtime with its timer.
     pub fn lookup_timeout(mut self, timeout: Duration) -> Self {
         self.lookup_timeout = timeout;
         self

@@ -16,7 +16,8 @@ use crate::{
 
 /// A quota for some callers, in place of the policy's own: free, pro, or one customer's.
 ///
-/// Make each tier once and clone it: clones are cheap, and share what was worked out for the policies it was used under.
+/// Make each tier once and clone it: clones are cheap, and share what was worked out for the policies it was used under,
+/// which is kept for as long as the tier is: a few hundred bytes for each policy.
 ///
 /// A caller under a tier is counted under the policy's own name and the same key, so who changes tier takes along what
 /// was spent: the share of the burst for buckets, the number for windows, the times for logs, as when a

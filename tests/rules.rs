@@ -49,6 +49,7 @@ async fn rule_counts_only_what_all_its_matchers_match(world: World) {
         .when(Path::prefix("/api"))
         .when(Methods::new([Method::POST]))
         .unless(HasHeader::new("x-dry-run"))
+        .unless(Path::new("/api/free"))
         .unless(|parts: &Parts| parts.uri.query() == Some("free"));
     let app = world.layer([rule]).layer(service_fn(fine));
     for (method, uri, header, left) in [
@@ -59,6 +60,8 @@ async fn rule_counts_only_what_all_its_matchers_match(world: World) {
         ("POST", "/api/x", "x-dry-run", 8),
         ("POST", "/api/x?free", "x-other", 8),
         ("POST", "/api/x?paid", "x-other", 7),
+        ("POST", "/api/free", "x-other", 7),
+        ("POST", "/api/free/", "x-other", 6),
     ] {
         let request = Request::builder().method(method).uri(uri);
         let request = request.header(header, "1").body(()).expect("a request");
@@ -80,7 +83,8 @@ async fn costs_go_by_the_first_matcher_that_matches_and_in_doubt_by_the_dearest(
         .cost_by(|parts: &Parts| if parts.uri.query().is_some() { 3 } else { 2 })
         .cost_when(Path::new("/reports/{id}"), 50)
         .cost_when(Methods::new([Method::POST]), 20)
-        .cost_when(Path::new("/reports/free"), 0);
+        .cost_when(Path::new("/reports/free"), 0)
+        .cost_when(Path::new("/cheap"), 1);
     let app = world.layer([rule]).layer(service_fn(fine));
     let mut left = 1_000;
     for (method, uri, cost) in [
@@ -95,6 +99,9 @@ async fn costs_go_by_the_first_matcher_that_matches_and_in_doubt_by_the_dearest(
         ("GET", "//reports/7", 50),
         ("POST", "/x/../reports/7", 50),
         ("GET", "/reports%2F7", 50),
+        ("GET", "/cheap?q", 1),
+        ("GET", "/Cheap", 2),
+        ("GET", "/Cheap?q", 3),
     ] {
         ask(&app, method, uri).await;
         left -= cost;

@@ -761,8 +761,22 @@ async fn forgotten_key_is_looked_up_again_and_what_was_under_way_does_not_count(
     lookups.open();
     drop(old.await);
     assert!(cache.is_empty(), "what came of it is not remembered");
+
+    // and when the next look-up is under way too, it is that one which counts
+    lookups.close();
+    let old = task::spawn(app.clone().oneshot(request("ada")));
+    while lookups.count() < 4 {
+        task::yield_now().await;
+    }
+    cache.forget(&Key::new("ada"));
     lookups.answer(Ok(None));
-    assert_eq!(limit(&app, "ada").await, 10);
+    let new = task::spawn(app.clone().oneshot(request("ada")));
+    while lookups.count() < 5 {
+        task::yield_now().await;
+    }
+    lookups.open();
+    drop((old.await, new.await));
+    assert_eq!((limit(&app, "ada").await, lookups.count()), (10, 5));
 }
 
 #[tokio::test]
