@@ -116,6 +116,21 @@ async fn quickstart_serves_ten_requests() {
 }
 
 #[test]
+fn tiers_are_looked_up_once_and_outlive_their_database() {
+    assert_says(
+        &output("tiers"),
+        &[
+            "  free-1  /users      200 OK  limit 60    left 59",
+            "  pro-1   /users      200 OK  limit 1000  left 999",
+            "  pro-1   /reports/7  200 OK  limit 1000  left 979",
+            "  pro-1   /health     200 OK  limit none  left -",
+            "looked up 2 times",
+            "  pro-2   /users      200 OK  limit 60    left 59",
+        ],
+    );
+}
+
+#[test]
 fn several_policies_are_charged_together() {
     let said = output("several_policies");
     assert_says(

@@ -48,7 +48,7 @@ impl Store for Nothing {
 pub struct Silent;
 
 impl MakeRejection for Silent {
-    fn make(&self, rejection: &Rejection) -> Response<Bytes> {
+    fn make(&self, rejection: &Rejection, _: &Parts) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = rejection.status();
         response
