@@ -417,7 +417,8 @@ async fn at<S, B>(app: &S, uri: &str) -> Response<B>
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone,
 {
-    app.clone().oneshot(request(uri)).await.expect("it answers")
+    let answer = time::timeout(PATIENCE, app.clone().oneshot(request(uri))).await;
+    answer.expect("in time").expect("it answers")
 }
 
 fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {

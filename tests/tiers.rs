@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -551,9 +551,7 @@ async fn however_many_ask_a_key_is_looked_up_once_at_a_time() {
     let asked: Vec<_> = (0..200)
         .map(|number| task::spawn(app.clone().oneshot(request(["ada", "bob"][number % 2]))))
         .collect();
-    while lookups.count() < 2 {
-        task::yield_now().await;
-    }
+    until(|| lookups.count() == 2).await;
     lookups.open();
     let mut passed = 0;
     for answer in asked {
@@ -623,9 +621,7 @@ async fn late_look_up_is_not_waited_for_and_still_remembered() {
     assert_eq!(limit(&app, "ada").await, 10);
     assert_eq!(begun.elapsed(), Duration::from_millis(100));
     lookups.open();
-    while cache.is_empty() {
-        task::yield_now().await;
-    }
+    until(|| !cache.is_empty()).await;
     let begun = time::Instant::now();
     assert_eq!(limit(&app, "ada").await, 100);
     assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -667,9 +663,7 @@ async fn look_up_that_never_ends_is_given_up_and_tried_again() {
     assert_eq!(limit(&app, "ada").await, 10);
     assert_eq!(lookups.count(), 1, "it is under way still");
     time::advance(Duration::from_secs(2)).await;
-    while cache.is_empty() {
-        task::yield_now().await;
-    }
+    until(|| !cache.is_empty()).await;
     clock.advance(Duration::from_secs(1));
     lookups.open();
     assert_eq!(limit(&app, "ada").await, 100);
@@ -683,15 +677,11 @@ async fn look_up_goes_on_when_its_request_is_gone() {
     let cache = lookups.cache(|builder| builder);
     let app = layer([api().tier_cache(cache.clone())]).layer(service_fn(fine));
     let gone = task::spawn(app.clone().oneshot(request("ada")));
-    while lookups.count() < 1 {
-        task::yield_now().await;
-    }
+    until(|| lookups.count() == 1).await;
     gone.abort();
     assert!(gone.await.is_err());
     lookups.open();
-    while cache.is_empty() {
-        task::yield_now().await;
-    }
+    until(|| !cache.is_empty()).await;
     assert_eq!((limit(&app, "ada").await, lookups.count()), (100, 1));
 }
 
@@ -754,9 +744,7 @@ async fn forgotten_key_is_looked_up_again_and_what_was_under_way_does_not_count(
     lookups.answer(Ok(Some(pro())));
     lookups.close();
     let old = task::spawn(app.clone().oneshot(request("ada")));
-    while lookups.count() < 3 {
-        task::yield_now().await;
-    }
+    until(|| lookups.count() == 3).await;
     cache.forget(&Key::new("ada"));
     lookups.open();
     drop(old.await);
@@ -765,15 +753,11 @@ async fn forgotten_key_is_looked_up_again_and_what_was_under_way_does_not_count(
     // and when the next look-up is under way too, it is that one which counts
     lookups.close();
     let old = task::spawn(app.clone().oneshot(request("ada")));
-    while lookups.count() < 4 {
-        task::yield_now().await;
-    }
+    until(|| lookups.count() == 4).await;
     cache.forget(&Key::new("ada"));
     lookups.answer(Ok(None));
     let new = task::spawn(app.clone().oneshot(request("ada")));
-    while lookups.count() < 5 {
-        task::yield_now().await;
-    }
+    until(|| lookups.count() == 5).await;
     lookups.open();
     drop((old.await, new.await));
     assert_eq!((limit(&app, "ada").await, lookups.count()), (10, 5));
@@ -813,9 +797,7 @@ async fn only_so_many_are_looked_up_at_a_time() {
         .expect("it is well set up")
         .layer(service_fn(fine));
     let first = ["ada", "bob"].map(|caller| task::spawn(app.clone().oneshot(request(caller))));
-    while lookups.count() < 2 {
-        task::yield_now().await;
-    }
+    until(|| lookups.count() == 2).await;
     assert_eq!(limit(&app, "cyd").await, 10, "it does not wait");
     assert_eq!(lookups.count(), 2);
     lookups.open();
@@ -955,6 +937,15 @@ fn layer(rules: impl IntoIterator<Item = Rule>) -> RateLimitLayer {
     builder.build().expect("it is well set up")
 }
 
+/// Lets others run until it is so. Real time, since tests hold the other one.
+async fn until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "it never came to be");
+        task::yield_now().await;
+    }
+}
+
 /// Answers with the request's decision in the extensions, if there is one.
 async fn fine(request: Request<()>) -> Result<Response<Body>, Infallible> {
     let mut response = Response::new(Body::from("fine"));
@@ -973,10 +964,8 @@ async fn ask<S, B>(app: &S, caller: &str) -> Response<B>
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone,
 {
-    app.clone()
-        .oneshot(request(caller))
-        .await
-        .expect("it answers")
+    let answer = time::timeout(PATIENCE, app.clone().oneshot(request(caller))).await;
+    answer.expect("in time").expect("it answers")
 }
 
 async fn limit<S, B>(app: &S, caller: &str) -> u64
