@@ -1,7 +1,7 @@
 //! Run with
 //!
 //! ```sh
-//! cargo run --example tonic_server
+//! cargo run --features grpc --example tonic_server
 //! ```
 //!
 //! How is a tonic server limited, and what does its client see?
@@ -22,7 +22,7 @@ use std::{
 use bytes::{Buf, BufMut};
 use http::{Response, request::Parts, uri::PathAndQuery};
 use tokio::net::TcpListener;
-use tollgate::{Key, Policy, Quota, RateLimitLayer, middleware::Rejection};
+use tollgate::{Key, Policy, Quota, RateLimitLayer};
 use tonic::{
     Request, Status,
     body::Body,
@@ -34,13 +34,13 @@ use tonic::{
         server::{TcpConnectInfo, TcpIncoming},
     },
 };
+use tonic_types::StatusExt;
 use tower::Service;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let limit = RateLimitLayer::builder()
         .policy(Policy::new("per-ip", Quota::per_minute(2)).key(peer))
-        .on_rejection(exhausted)
         .build()?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -50,7 +50,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for name in ["ada", "bob", "cyd"] {
         match greet(address, name).await {
             Ok(greeting) => println!("{greeting}"),
-            Err(status) => println!("{:?}: {}", status.code(), status.message()),
+            Err(status) => {
+                println!("{:?}: {}", status.code(), status.message());
+                if let Some(wait) = status
+                    .get_details_retry_info()
+                    .and_then(|info| info.retry_delay)
+                {
+                    println!("retry in {wait:.1?}");
+                }
+            }
         }
     }
     Ok(())
@@ -60,17 +68,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
 fn peer(parts: &Parts) -> Option<Key> {
     let connection = parts.extensions.get::<TcpConnectInfo>()?;
     Some(connection.remote_addr()?.ip().into())
-}
-
-/// A gRPC client reads the status in the headers; from a plain 429 it would make `Unavailable`.
-fn exhausted(rejection: &Rejection) -> Response<&'static str> {
-    let mut response = Response::new("");
-    let status = Status::resource_exhausted(rejection.message());
-    // It cannot fail: the message is text of ours.
-    let _ = status.add_header(response.headers_mut());
-    let grpc = http::HeaderValue::from_static("application/grpc");
-    response.headers_mut().insert("content-type", grpc);
-    response
 }
 
 // === The service ===

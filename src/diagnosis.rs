@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | TG001 | [`NoPeerAddress`](Code::NoPeerAddress) | a request does not tell the address of its peer | with axum, serve `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere put a `SocketAddr` into the request's extensions |
 //! | TG002 | [`MissingKey`](Code::MissingKey) | a request does not tell whom to count | see that clients or outer layers send what the extractor looks at, or choose `on_missing_key` for such requests |
-//! | TG003 | [`ForwardedIgnored`](Code::ForwardedIgnored) | a request bears `X-Forwarded-For` or `Forwarded`, and is counted by its peer | behind a proxy, count by the client's address and name the proxies that are trusted |
+//! | TG003 | [`ForwardedIgnored`](Code::ForwardedIgnored) | a request bears `X-Forwarded-For` or `Forwarded`, and is counted by its peer | behind a proxy, count by [`ClientIp`](crate::extract::ClientIp) and name the proxies that are trusted |
 //! | TG004 | [`ForwardedUntrusted`](Code::ForwardedUntrusted) | the peer that sent such a header is not trusted | add the proxy's address to the trusted ones, if it is yours |
 //! | TG005 | [`OneBucket`](Code::OneBucket) | the first 1,000 requests had one key, though they came from many clients | look at what the extractor finds; if one key is meant, take `Global` or mute the code |
 //! | TG006 | [`ChargedTwice`](Code::ChargedTwice) | two layers charged one request under one policy's name | take one layer away, or give the policies names of their own |
@@ -98,8 +98,8 @@ impl Code {
             ),
             Self::ForwardedIgnored => (
                 "TG003",
-                "behind a proxy all clients share one count so: count by the client's address, and name the proxies \
-                 that are trusted",
+                "behind a proxy all clients share one count so: count by ClientIp, and name the proxies that are \
+                 trusted, as in ClientIp::behind([\"10.0.0.0/8\"])",
             ),
             Self::ForwardedUntrusted => (
                 "TG004",
