@@ -107,7 +107,7 @@ pub(crate) struct Shared {
     pub(crate) rules: Box<[Rule]>,
     pub(crate) limiter: RateLimiter,
     pub(crate) rejection: Arc<dyn MakeRejection>,
-    pub(crate) headers: Plan,
+    pub(crate) headers: Arc<Plan>,
     /// Whether charges must be remembered until the request has ended.
     pub(crate) keeps_charges: bool,
     /// Whether keys or tiers must be found before a request can be charged.
@@ -145,7 +145,7 @@ pub(super) struct Charged {
 /// What follows for a request that may go on.
 #[derive(Debug, Default)]
 pub(super) struct Admitted {
-    /// `None` when no rule counted it.
+    /// `None` when no rule counted it, or nothing is told.
     pub(super) fields: Option<Fields>,
     pub(super) tab: Option<Box<Tab>>,
     /// How long it waits for its turn.
@@ -234,7 +234,7 @@ impl Shared {
         match decided {
             Ok(decision) if decision.is_allowed() => {
                 let terms = charged.terms.as_deref();
-                let fields = Some(self.headers.fields(&decision, terms));
+                let fields = Fields::of(&self.headers, &decision, terms);
                 let (mut tab, mut delay) = (None, None);
                 if let Some(charged) = charged.list {
                     tab = self.tab(&charged, &decision);
@@ -307,8 +307,8 @@ impl Shared {
         let response = self.rejection.make(&rejection, request);
         let mut response = response.map(ResponseBody::rejection);
         if let Some(decision) = rejection.decision() {
-            let fields = self.headers.fields(decision, rejection.terms());
-            fields.write(response.headers_mut());
+            let terms = rejection.terms();
+            self.headers.tell(decision, terms, response.headers_mut());
         }
         response.extensions_mut().insert(rejection);
         response

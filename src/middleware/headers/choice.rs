@@ -245,6 +245,16 @@ pub enum Scope {
     User,
 }
 
+impl Scope {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Shared => "shared",
+            Self::User => "user",
+        }
+    }
+}
+
 pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
