@@ -94,7 +94,7 @@ impl Plan {
     pub(super) fn write(&self, mut told: Told, headers: &mut HeaderMap) {
         for family in &self.headers.families {
             match (family, told.narrowest) {
-                (Family::Legacy(names), Some(narrowest)) => legacy(headers, names, &narrowest),
+                (Family::Legacy(family), Some(narrowest)) => legacy(headers, family, &narrowest),
                 (Family::Discord(discord), Some(narrowest)) => {
                     self.discord(headers, discord, &narrowest, told.is_denied);
                 }
@@ -160,16 +160,25 @@ impl Plan {
     }
 }
 
-fn legacy(headers: &mut HeaderMap, names: &Legacy, narrowest: &Narrowest) {
+fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
     let usage = narrowest.usage;
-    set(headers, names.limit.clone(), digits(usage.limit));
-    set(headers, names.remaining.clone(), digits(usage.remaining));
-    let reset = match names.unit {
+    let until = match family.unit {
         Reset::DeltaSeconds => narrowest.seconds(),
         Reset::EpochMillis => usage.reset_at.as_micros().div_ceil(1_000),
         Reset::EpochSeconds => usage.reset_at.as_secs_ceil(),
     };
-    set(headers, names.reset.clone(), digits(reset));
+    match family.names.as_deref() {
+        Some([limit, remaining, reset]) => {
+            set(headers, limit.clone(), digits(usage.limit));
+            set(headers, remaining.clone(), digits(usage.remaining));
+            set(headers, reset.clone(), digits(until));
+        }
+        None => {
+            set(headers, LIMIT, digits(usage.limit));
+            set(headers, REMAINING, digits(usage.remaining));
+            set(headers, RESET, digits(until));
+        }
+    }
 }
 
 /// Sets a header. One that is there already stays.
