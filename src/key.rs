@@ -207,21 +207,19 @@ impl From<IpAddr> for Key {
 }
 
 impl Key {
-    /// As `Display` would write it, several times as fast: it is done for each request.
+    /// As `Display` would write it, many times as fast: it is done for each request.
     fn dotted(octets: [u8; 4]) -> Self {
-        let mut buffer = Buffer::default();
-        let mut digits = itoa::Buffer::new();
-        let written = octets.iter().enumerate().try_for_each(|(index, octet)| {
-            if index > 0 {
-                buffer.push(b'.')?;
-            }
-            digits
-                .format(*octet)
-                .bytes()
-                .try_for_each(|digit| buffer.push(digit))
-        });
-        debug_assert!(written.is_some(), "an address fits in 46 characters");
-        buffer.key
+        let mut bytes = [0; Self::MAX_LENGTH];
+        let mut length = 0;
+        for octet in octets {
+            let (text, more) = &OCTETS[usize::from(octet)];
+            bytes[length..][..4].copy_from_slice(text);
+            length += usize::from(*more);
+        }
+        // No dot behind the last, and zeros behind the identity.
+        bytes[length - 1] = 0;
+        let length = u8::try_from(length - 1).expect("an IPv4 address has 15 characters at most");
+        Self { length, bytes }
     }
 
     /// Digits, dots and colons only: shorter than 46 characters and plain, so they are written in place.
@@ -306,6 +304,30 @@ impl fmt::Write for Buffer {
             .ok_or(fmt::Error)
     }
 }
+
+/// Each octet in decimal with the dot behind it, then zeros; and the length of both.
+const OCTETS: [([u8; 4], u8); 256] = {
+    let mut octets = [([0; 4], 0); 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let digits = [octet / 100, octet / 10 % 10, octet % 10];
+        let mut next = match octet {
+            0..10 => 2,
+            10..100 => 1,
+            _ => 0,
+        };
+        let (text, length) = &mut octets[octet];
+        while next < 3 {
+            text[*length as usize] = b'0' + digits[next] as u8;
+            *length += 1;
+            next += 1;
+        }
+        text[*length as usize] = b'.';
+        *length += 1;
+        octet += 1;
+    }
+    octets
+};
 
 /// Bytes that stand for themselves. Not among them: braces (they end a hash tag), `%` (it escapes), `|` and `!` (they
 /// join) and the markers `* ? # $ &`.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response, request::Parts};
+use http::{Extensions, Response, request::Parts};
 use smallvec::SmallVec;
 use tokio::time::{Sleep, sleep};
 use tower::Layer;
@@ -32,7 +32,7 @@ use super::{
     finding::{Finding, Findings, Stage},
     gate::Gate,
     headers::{Fields, Plan, Terms},
-    info::{self, Nested, Uncounted},
+    info::{self, Nested},
     rejection::Rejection,
     rule::Rule,
     service::RateLimit,
@@ -225,11 +225,11 @@ impl Shared {
 
     /// What follows for a request that may go on; the request is given the decision.
     #[inline]
-    pub(super) fn admit<A>(
+    pub(super) fn admit(
         self: &Arc<Self>,
         decided: Result<Decision, Error>,
         charged: Charged,
-        request: &mut Request<A>,
+        extensions: &mut Extensions,
     ) -> Result<Admitted, Rejection> {
         match decided {
             Ok(decision) if decision.is_allowed() => {
@@ -240,7 +240,7 @@ impl Shared {
                     tab = self.tab(&charged, &decision);
                     delay = decision.delay();
                 }
-                if let Some(nested) = info::leave(request.extensions_mut(), decision) {
+                if let Some(nested) = info::leave(extensions, decision) {
                     self.note_nesting(&nested);
                 }
                 Ok(Admitted { fields, tab, delay })
@@ -248,11 +248,6 @@ impl Shared {
             Ok(decision) => Err(Rejection::denied(decision).under(charged.terms)),
             Err(error) => Err(self.undecided(error)),
         }
-    }
-
-    /// Lets the handler know that there is a layer, though no rule counted the request.
-    pub(super) fn pass<A>(&self, request: &mut Request<A>) {
-        request.extensions_mut().insert(Uncounted);
     }
 
     #[cold]
