@@ -3,6 +3,7 @@
 use std::{
     fmt::{self, Write as _},
     net::IpAddr,
+    ops::Range,
     sync::LazyLock,
 };
 
@@ -201,7 +202,7 @@ impl From<IpAddr> for Key {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::dotted(address.octets()),
-            IpAddr::V6(address) => Self::written(address),
+            IpAddr::V6(address) => Self::coloned(address.segments()),
         }
     }
 }
@@ -222,7 +223,29 @@ impl Key {
         Self { length, bytes }
     }
 
-    /// Digits, dots and colons only: shorter than 46 characters and plain, so they are written in place.
+    /// As `Display` would write it (RFC 5952, section 4), several times as fast.
+    fn coloned(segments: [u16; 8]) -> Self {
+        let mut buffer = Buffer::default();
+        let gap = longest_gap(&segments);
+        let written = (0..8).try_for_each(|index| {
+            if gap.contains(&index) {
+                let is_last = index + 1 == gap.end;
+                // The two colons: one here, and one before what follows or at the very end.
+                return match (index == gap.start, is_last && gap.end == 8) {
+                    (true, _) | (_, true) => buffer.push(b':'),
+                    _ => Some(()),
+                };
+            }
+            if index > 0 {
+                buffer.push(b':')?;
+            }
+            buffer.push_segment(segments[index])
+        });
+        debug_assert!(written.is_some(), "an address fits in 46 characters");
+        buffer.key
+    }
+
+    /// Digits only: shorter than 46 characters and plain, so they are written in place.
     fn written(identity: impl fmt::Display) -> Self {
         let mut buffer = Buffer::default();
         let written = write!(buffer, "{identity}");
@@ -286,6 +309,35 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    /// Lower case and without leading zeros.
+    fn push_segment(&mut self, segment: u16) -> Option<()> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = [
+            segment >> 12,
+            segment >> 8 & 15,
+            segment >> 4 & 15,
+            segment & 15,
+        ];
+        let first = digits.iter().position(|digit| *digit > 0).unwrap_or(3);
+        let mut digits = digits[first..].iter();
+        digits.try_for_each(|digit| self.push(DIGITS[usize::from(*digit)]))
+    }
+}
+
+/// The longest run of two zeros or more, and the first of several.
+fn longest_gap(segments: &[u16; 8]) -> Range<usize> {
+    let (mut longest, mut start) = (0..0, 0);
+    for (index, segment) in segments.iter().enumerate() {
+        if *segment > 0 {
+            start = index + 1;
+        } else if index + 1 - start > longest.len().max(1) {
+            longest = start..index + 1;
+        }
+    }
+    longest
+}
+
 impl Default for Buffer {
     fn default() -> Self {
         Self {
@@ -318,7 +370,7 @@ const OCTETS: [([u8; 4], u8); 256] = {
         };
         let (text, length) = &mut octets[octet];
         while next < 3 {
-            text[*length as usize] = b'0' + digits[next] as u8;
+            text[*length as usize] = b"0123456789"[digits[next]];
             *length += 1;
             next += 1;
         }
