@@ -284,7 +284,10 @@ impl RateLimitLayerBuilder {
             gate: self.gate,
             finds: self.rules.iter().any(Rule::finds),
             lookup_timeout: self.lookup_timeout,
-            headers: Plan::new(self.headers, self.rules.iter().map(Rule::policy))?,
+            headers: Arc::new(Plan::new(
+                self.headers,
+                self.rules.iter().map(Rule::policy),
+            )?),
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             rules: self.rules.into(),
             limiter,

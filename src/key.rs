@@ -3,6 +3,7 @@
 use std::{
     fmt::{self, Write as _},
     net::IpAddr,
+    ops::Range,
     sync::LazyLock,
 };
 
@@ -201,30 +202,50 @@ impl From<IpAddr> for Key {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::dotted(address.octets()),
-            IpAddr::V6(address) => Self::written(address),
+            IpAddr::V6(address) => Self::coloned(address.segments()),
         }
     }
 }
 
 impl Key {
-    /// As `Display` would write it, several times as fast: it is done for each request.
+    /// As `Display` would write it, many times as fast: it is done for each request.
     fn dotted(octets: [u8; 4]) -> Self {
+        let mut bytes = [0; Self::MAX_LENGTH];
+        let mut length = 0;
+        for octet in octets {
+            let (text, more) = &OCTETS[usize::from(octet)];
+            bytes[length..][..4].copy_from_slice(text);
+            length += usize::from(*more);
+        }
+        // No dot behind the last, and zeros behind the identity.
+        bytes[length - 1] = 0;
+        let length = u8::try_from(length - 1).expect("an IPv4 address has 15 characters at most");
+        Self { length, bytes }
+    }
+
+    /// As `Display` would write it (RFC 5952, section 4), several times as fast.
+    fn coloned(segments: [u16; 8]) -> Self {
         let mut buffer = Buffer::default();
-        let mut digits = itoa::Buffer::new();
-        let written = octets.iter().enumerate().try_for_each(|(index, octet)| {
-            if index > 0 {
-                buffer.push(b'.')?;
+        let gap = longest_gap(&segments);
+        let written = (0..8).try_for_each(|index| {
+            if gap.contains(&index) {
+                let is_last = index + 1 == gap.end;
+                // The two colons: one here, and one before what follows or at the very end.
+                return match (index == gap.start, is_last && gap.end == 8) {
+                    (true, _) | (_, true) => buffer.push(b':'),
+                    _ => Some(()),
+                };
             }
-            digits
-                .format(*octet)
-                .bytes()
-                .try_for_each(|digit| buffer.push(digit))
+            if index > 0 {
+                buffer.push(b':')?;
+            }
+            buffer.push_segment(segments[index])
         });
         debug_assert!(written.is_some(), "an address fits in 46 characters");
         buffer.key
     }
 
-    /// Digits, dots and colons only: shorter than 46 characters and plain, so they are written in place.
+    /// Digits only: shorter than 46 characters and plain, so they are written in place.
     fn written(identity: impl fmt::Display) -> Self {
         let mut buffer = Buffer::default();
         let written = write!(buffer, "{identity}");
@@ -288,6 +309,35 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    /// Lower case and without leading zeros.
+    fn push_segment(&mut self, segment: u16) -> Option<()> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = [
+            segment >> 12,
+            segment >> 8 & 15,
+            segment >> 4 & 15,
+            segment & 15,
+        ];
+        let first = digits.iter().position(|digit| *digit > 0).unwrap_or(3);
+        let mut digits = digits[first..].iter();
+        digits.try_for_each(|digit| self.push(DIGITS[usize::from(*digit)]))
+    }
+}
+
+/// The longest run of two zeros or more, and the first of several.
+fn longest_gap(segments: &[u16; 8]) -> Range<usize> {
+    let (mut longest, mut start) = (0..0, 0);
+    for (index, segment) in segments.iter().enumerate() {
+        if *segment > 0 {
+            start = index + 1;
+        } else if index + 1 - start > longest.len().max(1) {
+            longest = start..index + 1;
+        }
+    }
+    longest
+}
+
 impl Default for Buffer {
     fn default() -> Self {
         Self {
@@ -306,6 +356,30 @@ impl fmt::Write for Buffer {
             .ok_or(fmt::Error)
     }
 }
+
+/// Each octet in decimal with the dot behind it, then zeros; and the length of both.
+const OCTETS: [([u8; 4], u8); 256] = {
+    let mut octets = [([0; 4], 0); 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let digits = [octet / 100, octet / 10 % 10, octet % 10];
+        let mut next = match octet {
+            0..10 => 2,
+            10..100 => 1,
+            _ => 0,
+        };
+        let (text, length) = &mut octets[octet];
+        while next < 3 {
+            text[*length as usize] = b"0123456789"[digits[next]];
+            *length += 1;
+            next += 1;
+        }
+        text[*length as usize] = b'.';
+        *length += 1;
+        octet += 1;
+    }
+    octets
+};
 
 /// Bytes that stand for themselves. Not among them: braces (they end a hash tag), `%` (it escapes), `|` and `!` (they
 /// join) and the markers `* ? # $ &`.

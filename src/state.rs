@@ -12,9 +12,19 @@ pub struct PolicyState {
     /// Apart, since `Option<Usage>` would be a word larger.
     is_counted: bool,
     usage: Usage,
-    retry: Retry,
-    turn: Timestamp,
+    wait: Wait,
+    /// Of one that was admitted when it starts, of another when it may come again: both in one word, since every decision
+    /// is copied about several times, and up to 128 bytes that takes no call.
+    at: Timestamp,
     returned: u64,
+}
+
+/// A [`Retry`] without its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Now,
+    At,
+    Never,
 }
 
 impl PolicyState {
@@ -22,26 +32,29 @@ impl PolicyState {
     #[must_use]
     #[inline]
     pub fn counted(policy: PolicyName, usage: Usage, retry: Retry) -> Self {
-        let outcome = match retry {
-            Retry::Now => Outcome::Allow,
-            Retry::At(_) | Retry::Never => Outcome::Deny,
+        let (outcome, wait, at) = match retry {
+            Retry::Now => (Outcome::Allow, Wait::Now, NO_TIME),
+            Retry::At(time) => (Outcome::Deny, Wait::At, time),
+            Retry::Never => (Outcome::Deny, Wait::Never, NO_TIME),
         };
         Self {
             policy,
             outcome,
             is_counted: true,
             usage,
-            retry,
-            turn: Timestamp::from_micros(0),
+            wait,
+            at,
             returned: 0,
         }
     }
 
-    /// Sets when the charge may be used.
+    /// Sets when the charge may be used, unless there is none.
     #[must_use]
     #[inline]
     pub fn turn(mut self, at: Timestamp) -> Self {
-        self.turn = at;
+        if self.wait == Wait::Now {
+            self.at = at;
+        }
         self
     }
 
@@ -60,9 +73,9 @@ impl PolicyState {
             policy,
             outcome,
             is_counted: false,
-            usage: Usage::new(0, 0, Timestamp::from_micros(0)),
-            retry: Retry::Now,
-            turn: Timestamp::from_micros(0),
+            usage: Usage::new(0, 0, NO_TIME),
+            wait: Wait::Now,
+            at: NO_TIME,
             returned: 0,
         }
     }
@@ -96,15 +109,24 @@ impl PolicyState {
     /// queue.
     #[must_use]
     pub fn starts_at(&self) -> Timestamp {
-        self.turn
+        match self.wait {
+            Wait::Now => self.at,
+            Wait::At | Wait::Never => NO_TIME,
+        }
     }
 
     /// When a request of the same cost can succeed under this policy.
     #[must_use]
     pub fn retry(&self) -> Retry {
-        self.retry
+        match self.wait {
+            Wait::Now => Retry::Now,
+            Wait::At => Retry::At(self.at),
+            Wait::Never => Retry::Never,
+        }
     }
 }
+
+const NO_TIME: Timestamp = Timestamp::from_micros(0);
 
 // === Usage ===
 

@@ -752,7 +752,30 @@ fn secrets_under_two_hash_keys_are_two_keys() {
     apart(keys.map(Some));
 }
 
+#[test]
+fn every_octet_of_an_address_is_written_as_display_writes_it() {
+    for octet in 0..=255 {
+        for octets in [
+            [octet, 0, 0, 7],
+            [10, octet, 99, 100],
+            [1, 1, octet, 255],
+            [0, 10, 200, octet],
+        ] {
+            let address = IpAddr::from(octets);
+            assert_eq!(Key::from(address), Key::new(address.to_string()));
+        }
+    }
+}
+
 proptest! {
+    #[test]
+    fn address_is_written_as_display_writes_it(
+        segments in prop::array::uniform8(prop_oneof![Just(0), Just(1), 0..=u16::MAX, 0..=0xff_u16]),
+    ) {
+        let address = IpAddr::from(segments).to_canonical();
+        prop_assert_eq!(Key::from(address), Key::new(address.to_string()));
+    }
+
     #[test]
     fn different_bytes_never_give_one_key(
         first in vec(any::<u8>(), 0..80),

@@ -41,7 +41,11 @@ impl Grouping {
 
     /// The network's address as a key.
     pub(super) fn key(self, address: IpAddr) -> Key {
-        self.network(address).addr().into()
+        match address.to_canonical() {
+            // The usual case, and done for each request: an address that stands for itself.
+            address @ IpAddr::V4(_) if self.ipv4 >= 32 => address.into(),
+            address => self.network(address).addr().into(),
+        }
     }
 }
 

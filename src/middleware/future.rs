@@ -20,6 +20,7 @@ use super::{
     body::ResponseBody,
     finding::Stage,
     headers::Fields,
+    info,
     layer::{Admitted, Asking, Charged, Shared, Step},
     rejection::Rejection,
     settling::{Tab, start},
@@ -256,7 +257,7 @@ where
             },
         },
         Ok(Step::Decide(None)) => {
-            shared.pass(&mut request);
+            info::pass(request.extensions_mut());
             called(ready, request, Admitted::default())
         }
         Ok(Step::Find(stage)) => State::finding(stage, ready, request, shared),
@@ -274,7 +275,7 @@ fn decided_to<S, A, B>(
 where
     S: Service<Request<A>, Response = Response<B>>,
 {
-    match shared.admit(decided, charged, &mut request) {
+    match shared.admit(decided, charged, request.extensions_mut()) {
         Ok(admitted) if admitted.delay.is_some() => State::waiting(ready, request, admitted),
         Ok(admitted) => called(ready, request, admitted),
         Err(rejection) => State::rejected(rejection, shared, &request.into_parts().0),
@@ -289,7 +290,7 @@ fn called<S, A, B>(
 where
     S: Service<Request<A>, Response = Response<B>>,
 {
-    let tab = start(admitted.tab, &mut request);
+    let tab = start(admitted.tab, request.extensions_mut());
     State::Calling {
         future: ready.call(request),
         fields: admitted.fields,

@@ -185,7 +185,12 @@ pub(super) struct Outer {
 
 /// Says that a layer was there, though it did not count the request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Uncounted;
+struct Uncounted;
+
+/// Lets the handler know that there is a layer, though no rule counted the request.
+pub(super) fn pass(extensions: &mut Extensions) {
+    extensions.insert(Uncounted);
+}
 
 /// Leaves a decision for the handler. What a layer further out had left is told: the two charged one request.
 #[inline]

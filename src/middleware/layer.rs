@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response, request::Parts};
+use http::{Extensions, Response, request::Parts};
 use smallvec::SmallVec;
 use tokio::time::{Sleep, sleep};
 use tower::Layer;
@@ -32,7 +32,7 @@ use super::{
     finding::{Finding, Findings, Stage},
     gate::Gate,
     headers::{Fields, Plan, Terms},
-    info::{self, Nested, Uncounted},
+    info::{self, Nested},
     rejection::Rejection,
     rule::Rule,
     service::RateLimit,
@@ -107,7 +107,7 @@ pub(crate) struct Shared {
     pub(crate) rules: Box<[Rule]>,
     pub(crate) limiter: RateLimiter,
     pub(crate) rejection: Arc<dyn MakeRejection>,
-    pub(crate) headers: Plan,
+    pub(crate) headers: Arc<Plan>,
     /// Whether charges must be remembered until the request has ended.
     pub(crate) keeps_charges: bool,
     /// Whether keys or tiers must be found before a request can be charged.
@@ -145,7 +145,7 @@ pub(super) struct Charged {
 /// What follows for a request that may go on.
 #[derive(Debug, Default)]
 pub(super) struct Admitted {
-    /// `None` when no rule counted it.
+    /// `None` when no rule counted it, or nothing is told.
     pub(super) fields: Option<Fields>,
     pub(super) tab: Option<Box<Tab>>,
     /// How long it waits for its turn.
@@ -225,22 +225,22 @@ impl Shared {
 
     /// What follows for a request that may go on; the request is given the decision.
     #[inline]
-    pub(super) fn admit<A>(
+    pub(super) fn admit(
         self: &Arc<Self>,
         decided: Result<Decision, Error>,
         charged: Charged,
-        request: &mut Request<A>,
+        extensions: &mut Extensions,
     ) -> Result<Admitted, Rejection> {
         match decided {
             Ok(decision) if decision.is_allowed() => {
                 let terms = charged.terms.as_deref();
-                let fields = Some(self.headers.fields(&decision, terms));
+                let fields = Fields::of(&self.headers, &decision, terms);
                 let (mut tab, mut delay) = (None, None);
                 if let Some(charged) = charged.list {
                     tab = self.tab(&charged, &decision);
                     delay = decision.delay();
                 }
-                if let Some(nested) = info::leave(request.extensions_mut(), decision) {
+                if let Some(nested) = info::leave(extensions, decision) {
                     self.note_nesting(&nested);
                 }
                 Ok(Admitted { fields, tab, delay })
@@ -248,11 +248,6 @@ impl Shared {
             Ok(decision) => Err(Rejection::denied(decision).under(charged.terms)),
             Err(error) => Err(self.undecided(error)),
         }
-    }
-
-    /// Lets the handler know that there is a layer, though no rule counted the request.
-    pub(super) fn pass<A>(&self, request: &mut Request<A>) {
-        request.extensions_mut().insert(Uncounted);
     }
 
     #[cold]
@@ -307,8 +302,8 @@ impl Shared {
         let response = self.rejection.make(&rejection, request);
         let mut response = response.map(ResponseBody::rejection);
         if let Some(decision) = rejection.decision() {
-            let fields = self.headers.fields(decision, rejection.terms());
-            fields.write(response.headers_mut());
+            let terms = rejection.terms();
+            self.headers.tell(decision, terms, response.headers_mut());
         }
         response.extensions_mut().insert(rejection);
         response

@@ -9,12 +9,13 @@ use std::{
 use http::{Request, Response, request::Parts};
 use tower::Service;
 
-use crate::{decision::Decision, error::Error};
+use crate::{decision::Decision, store::Answer};
 
 use super::{
     body::ResponseBody,
     future::ResponseFuture,
-    layer::{Asking, Charged, Shared, Step},
+    info,
+    layer::{Admitted, Asking, Charged, Shared, Step},
     rejection::Rejection,
     settling::start,
 };
@@ -50,13 +51,24 @@ where
         if self.shared.finds {
             return self.find(request);
         }
-        let (parts, body) = request.into_parts();
+        // The request is put together once, when it is known where it goes: each time is a copy of its head.
+        let (mut parts, body) = request.into_parts();
         let asking = match self.shared.decide(&parts) {
-            Ok(asking) => asking,
+            Ok(Some(asking)) => asking,
+            Ok(None) => return self.pass(parts, body),
             Err(rejection) => return self.reject(rejection, &parts),
         };
-        let request = Request::from_parts(parts, body);
-        self.ask(request, asking)
+        let decided = match asking.answer.now_or_later() {
+            Ok(decided) => decided,
+            Err(answer) => return self.wait(answer, asking.charged, (parts, body)),
+        };
+        let admitted = self
+            .shared
+            .admit(decided, asking.charged, &mut parts.extensions);
+        match admitted {
+            Ok(admitted) => self.go_on(admitted, (parts, body)),
+            Err(rejection) => self.reject(rejection, &parts),
+        }
     }
 }
 
@@ -66,64 +78,73 @@ impl<S: Clone> RateLimit<S> {
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
-        let (parts, body) = request.into_parts();
-        let step = self.shared.begin(&parts);
-        let request = Request::from_parts(parts, body);
-        match step {
-            Ok(Step::Decide(asking)) => self.ask(request, asking),
+        let (mut parts, body) = request.into_parts();
+        let asking = match self.shared.begin(&parts) {
+            Ok(Step::Decide(Some(asking))) => asking,
+            Ok(Step::Decide(None)) => return self.pass(parts, body),
             Ok(Step::Find(stage)) => {
                 let shared = Arc::clone(&self.shared);
-                ResponseFuture::finding(stage, self.take_ready(), request, shared)
+                let request = Request::from_parts(parts, body);
+                return ResponseFuture::finding(stage, self.take_ready(), request, shared);
             }
-            Err(rejection) => self.reject(rejection, &request.into_parts().0),
+            Err(rejection) => return self.reject(rejection, &parts),
+        };
+        let decided = match asking.answer.now_or_later() {
+            Ok(decided) => decided,
+            Err(answer) => return self.wait(answer, asking.charged, (parts, body)),
+        };
+        let admitted = self
+            .shared
+            .admit(decided, asking.charged, &mut parts.extensions);
+        match admitted {
+            Ok(admitted) => self.go_on(admitted, (parts, body)),
+            Err(rejection) => self.reject(rejection, &parts),
         }
     }
 
-    /// Goes on with what the store answers, now or later.
-    #[inline]
-    fn ask<A, B>(
+    /// Calls the inner service with a request that no rule counts.
+    fn pass<A, B>(&mut self, mut parts: Parts, body: A) -> ResponseFuture<S, A, B>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+    {
+        info::pass(&mut parts.extensions);
+        let request = Request::from_parts(parts, body);
+        ResponseFuture::calling(self.inner.call(request), None, None)
+    }
+
+    /// Waits for the store's answer.
+    fn wait<A, B>(
         &mut self,
-        mut request: Request<A>,
-        asking: Option<Asking>,
+        answer: Answer<Decision>,
+        charged: Charged,
+        (parts, body): (Parts, A),
     ) -> ResponseFuture<S, A, B>
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
-        let Some(Asking { answer, charged }) = asking else {
-            self.shared.pass(&mut request);
-            return ResponseFuture::calling(self.inner.call(request), None, None);
-        };
-        match answer.now_or_later() {
-            Ok(decided) => self.go_on(request, decided, charged),
-            Err(answer) => {
-                let asking = Asking { answer, charged };
-                let shared = Arc::clone(&self.shared);
-                ResponseFuture::deciding(asking, self.take_ready(), request, shared)
-            }
-        }
+        let asking = Asking { answer, charged };
+        let shared = Arc::clone(&self.shared);
+        let request = Request::from_parts(parts, body);
+        ResponseFuture::deciding(asking, self.take_ready(), request, shared)
     }
 
-    /// Calls the inner service, or answers, with a decision that was there at once.
+    /// Calls the inner service, now or when its turn has come.
     #[inline]
     fn go_on<A, B>(
         &mut self,
-        mut request: Request<A>,
-        decided: Result<Decision, Error>,
-        charged: Charged,
+        admitted: Admitted,
+        (mut parts, body): (Parts, A),
     ) -> ResponseFuture<S, A, B>
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
-        match self.shared.admit(decided, charged, &mut request) {
-            Ok(admitted) if admitted.delay.is_some() => {
-                ResponseFuture::waiting(self.take_ready(), request, admitted)
-            }
-            Ok(admitted) => {
-                let tab = start(admitted.tab, &mut request);
-                ResponseFuture::calling(self.inner.call(request), admitted.fields, tab)
-            }
-            Err(rejection) => self.reject(rejection, &request.into_parts().0),
+        if admitted.delay.is_some() {
+            let request = Request::from_parts(parts, body);
+            return ResponseFuture::waiting(self.take_ready(), request, admitted);
         }
+        let tab = start(admitted.tab, &mut parts.extensions);
+        let request = Request::from_parts(parts, body);
+        ResponseFuture::calling(self.inner.call(request), admitted.fields, tab)
     }
 
     #[cold]

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Extensions, HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
 
 use crate::{
@@ -185,15 +185,13 @@ impl fmt::Debug for Tab {
 
 /// Notes that a request starts, and lets its handler speak about the cost if any policy settles.
 #[inline]
-pub(super) fn start<A>(tab: Option<Box<Tab>>, request: &mut Request<A>) -> Option<Box<Tab>> {
+pub(super) fn start(tab: Option<Box<Tab>>, extensions: &mut Extensions) -> Option<Box<Tab>> {
     let mut tab = tab?;
     tab.is_waiting = false;
     tab.opened = Clock::system().now();
     if tab.heeds_handler() {
         // The handle of a layer around this one serves both, or that one would hear nothing.
-        let said = request
-            .extensions_mut()
-            .get_or_insert_with(ActualCost::default);
+        let said = extensions.get_or_insert_with(ActualCost::default);
         tab.said = said.clone();
     }
     Some(tab)

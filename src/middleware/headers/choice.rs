@@ -144,12 +144,11 @@ impl From<Discord> for Headers {
 /// Limit, remaining and reset of the narrowest policy, each in a header. Made by [`Headers::legacy`].
 ///
 /// The limit is what can be taken at once, so for a bucket its burst. The reset is when all of it is back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Legacy {
-    pub(super) limit: HeaderName,
-    pub(super) remaining: HeaderName,
-    pub(super) reset: HeaderName,
+    /// Of limit, remaining and reset. `None` for the usual ones: constants are written faster than clones of names.
+    pub(super) names: Option<Box<[HeaderName; 3]>>,
     pub(super) unit: Reset,
 }
 
@@ -166,24 +165,13 @@ impl Legacy {
     ///
     /// Default: `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
     pub fn names(mut self, limit: HeaderName, remaining: HeaderName, reset: HeaderName) -> Self {
-        (self.limit, self.remaining, self.reset) = (limit, remaining, reset);
+        self.names = Some(Box::new([limit, remaining, reset]));
         self
     }
 
     /// These and those. Where two write one header, the first does.
     pub fn and(self, others: impl Into<Headers>) -> Headers {
         Headers::from(self).and(others)
-    }
-}
-
-impl Default for Legacy {
-    fn default() -> Self {
-        Self {
-            limit: LIMIT,
-            remaining: REMAINING,
-            reset: RESET,
-            unit: Reset::default(),
-        }
     }
 }
 
@@ -243,6 +231,16 @@ pub enum Scope {
     /// The caller.
     #[default]
     User,
+}
+
+impl Scope {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Shared => "shared",
+            Self::User => "user",
+        }
+    }
 }
 
 pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");

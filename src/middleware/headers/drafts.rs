@@ -1,47 +1,59 @@
 //! `RateLimit` and `RateLimit-Policy`, by the drafts.
 
-use http::{HeaderName, HeaderValue};
+use http::HeaderValue;
 
 use crate::{
     decision::Decision,
+    name::PolicyName,
     policy::{Charge, Policy},
-    state::{PolicyState, Usage},
+    state::PolicyState,
 };
 
 use super::{
-    fields::{Fields, seconds_to, whole_seconds},
+    choice::Family,
+    fields::{Told, whole_seconds},
     terms::{Draft, Terms, named, write_unknown},
     text::Text,
 };
 
-/// The terms of a layer's policies, and what is the same for every answer.
+/// The terms of a layer's policies, and what is mostly said about them.
 #[derive(Debug)]
 pub(super) struct Drafts {
     terms: Box<[Terms]>,
     /// `RateLimit-Policy` when all policies were asked, by draft 11 and by draft 6.
-    named: Option<HeaderValue>,
-    bare: Option<HeaderValue>,
+    usual: [Option<HeaderValue>; 2],
 }
 
 impl Drafts {
     pub(super) fn new<'a>(policies: impl Iterator<Item = &'a Policy>) -> Self {
         let terms: Box<[Terms]> = policies.map(Terms::of).collect();
-        let joined = |draft: Draft| {
-            let text = Text::default();
-            let text = terms
-                .iter()
-                .fold(text, |text, terms| terms.write(draft, text));
+        let usual = Draft::BOTH.map(|draft| {
+            let mut text = Text::default();
+            terms.iter().for_each(|terms| terms.write(draft, &mut text));
             text.some_value()
-        };
-        Self {
-            named: joined(Draft::Eleven),
-            bare: joined(Draft::Six),
-            terms,
-        }
+        });
+        Self { terms, usual }
+    }
+
+    pub(super) fn usual(&self, draft: Draft) -> Option<&HeaderValue> {
+        self.usual[draft as usize].as_ref()
     }
 
     pub(super) fn has(&self, policy: &str) -> bool {
-        self.terms.iter().any(|terms| terms.name() == policy)
+        self.terms
+            .iter()
+            .any(|terms| terms.name().as_str() == policy)
+    }
+
+    /// A policy's place among those of the layer.
+    pub(super) fn place(&self, policy: &PolicyName) -> Option<u16> {
+        let place = self.terms.iter().position(|terms| terms.name() == policy);
+        place.and_then(|place| u16::try_from(place).ok())
+    }
+
+    pub(super) fn name(&self, place: u16) -> Option<&str> {
+        let terms = self.terms.get(usize::from(place))?;
+        Some(terms.name().as_str())
     }
 
     /// The terms of all charges when a tier made any of them other than the layer's.
@@ -83,79 +95,67 @@ pub(super) struct Telling<'a> {
 }
 
 impl Telling<'_> {
-    /// As draft 11 says it: the narrowest policy first.
-    pub(super) fn eleven(&self, fields: &mut Fields) {
-        if let Some(policies) = self.policies(Draft::Eleven) {
-            fields.push(POLICY, policies);
+    /// Takes from the decision what a draft's headers will say beyond the narrowest policy's numbers.
+    pub(super) fn told(&self, family: &Family, told: &mut Told) {
+        if let Family::Draft11 = family {
+            told.limits = self.limits(told.wait);
         }
+        if told.policies.is_none() && !self.is_usual() {
+            told.policies = Some(Box::new(Draft::BOTH.map(|draft| self.policies(draft))));
+        }
+    }
+
+    /// Draft 11's `RateLimit`: the narrowest policy first.
+    fn limits(&self, wait: u64) -> Option<Box<[u8]>> {
         let first = self.decision.narrowest();
         let is_other =
             |state: &&PolicyState| first.is_none_or(|first| !std::ptr::eq(first, *state));
         let others = self.decision.states().iter().filter(is_other);
-        let states = first.into_iter().chain(others);
-        let latest = self.decision.retry_after().map_or(u64::MAX, whole_seconds);
-        let text = states.fold(Text::default(), |text, state| {
-            self.limit(text, state, latest)
-        });
-        if let Some(limits) = text.some_value() {
-            fields.push(LIMITS, limits);
+        let latest = if wait > 0 { wait } else { u64::MAX };
+        let mut text = Text::default();
+        for state in first.into_iter().chain(others) {
+            self.write_limit(&mut text, state, latest);
         }
-    }
-
-    /// As draft 6 says it: the narrowest policy's three.
-    pub(super) fn six(&self, fields: &mut Fields, narrowest: Option<Usage>) {
-        if let Some(usage) = narrowest {
-            let integer = |number| Text::default().integer(number).value();
-            fields.push(LIMIT, integer(usage.limit));
-            fields.push(REMAINING, integer(usage.remaining));
-            fields.push(RESET, integer(seconds_to(usage, self.decision)));
-        }
-        if let Some(policies) = self.policies(Draft::Six) {
-            fields.push(POLICY, policies);
-        }
+        text.some_bytes()
     }
 
     /// `"name";r=..;t=..`, unless nobody counted; without a `t` that lies behind `Retry-After`.
-    fn limit(&self, text: Text, state: &PolicyState, latest: u64) -> Text {
+    fn write_limit(&self, text: &mut Text, state: &PolicyState, latest: u64) {
         let Some(usage) = state.usage() else {
-            return text;
+            return;
         };
         let text = named(text.next(), state.policy());
-        let text = text.text(";r=").integer(usage.remaining);
+        text.text(";r=").integer(usage.remaining);
         let now = self.decision.decided_at();
         let span = match self.terms(state) {
             Some(terms) => terms.effective_window(state, usage, now),
             None => Some(whole_seconds(usage.reset_at.since(now))),
         };
-        match span.filter(|span| *span <= latest) {
-            Some(span) => text.text(";t=").integer(span),
-            None => text,
+        if let Some(span) = span.filter(|span| *span <= latest) {
+            text.text(";t=").integer(span);
         }
     }
 
-    /// `RateLimit-Policy` with the policies that were asked: made beforehand when these are all, in the layer's terms.
-    fn policies(&self, draft: Draft) -> Option<HeaderValue> {
+    /// Whether all policies were asked, and on the layer's terms.
+    fn is_usual(&self) -> bool {
         let (states, own) = (self.decision.states(), &self.drafts.terms);
-        let are_all = self.changed.is_none()
+        self.changed.is_none()
             && states.len() == own.len()
             && states
                 .iter()
                 .zip(own)
-                .all(|(state, terms)| terms.fit(state));
-        if are_all {
-            let all = match draft {
-                Draft::Eleven => &self.drafts.named,
-                Draft::Six => &self.drafts.bare,
-            };
-            return all.clone();
+                .all(|(state, terms)| terms.fit(state))
+    }
+
+    /// `RateLimit-Policy` with the policies that were asked.
+    fn policies(&self, draft: Draft) -> Option<HeaderValue> {
+        let mut text = Text::default();
+        for state in self.decision.states() {
+            match self.terms(state) {
+                Some(terms) => terms.write(draft, &mut text),
+                None => write_unknown(state, draft, &mut text),
+            }
         }
-        let text = Text::default();
-        let text = states
-            .iter()
-            .fold(text, |text, state| match self.terms(state) {
-                Some(terms) => terms.write(draft, text),
-                None => write_unknown(state, draft, text),
-            });
         text.some_value()
     }
 
@@ -164,9 +164,3 @@ impl Telling<'_> {
         terms.iter().find(|terms| terms.fit(state))
     }
 }
-
-const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
-const LIMITS: HeaderName = HeaderName::from_static("ratelimit");
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");

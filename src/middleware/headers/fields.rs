@@ -1,51 +1,101 @@
 //! What the headers of one answer will say.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue,
-    header::{Entry, RETRY_AFTER},
+use http::{HeaderMap, HeaderValue};
+
+use crate::{
+    clock::Timestamp,
+    decision::Decision,
+    state::{Outcome, PolicyState, Usage},
 };
-use smallvec::SmallVec;
 
-use crate::{decision::Decision, state::Usage};
+use super::{plan::Plan, terms::Terms};
 
-use super::text::Text;
-
-/// The fields of one answer, taken from the decision before it moves on.
-#[derive(Debug, Default)]
+/// The fields of an answer that is still to come.
+///
+/// They are numbers for as long as they can be, since they move along with the request.
+#[derive(Debug)]
 pub(in crate::middleware) struct Fields {
-    /// The narrowest policy's three and `Retry-After` lie inline.
-    list: SmallVec<[(HeaderName, HeaderValue); 4]>,
+    plan: Arc<Plan>,
+    told: Told,
 }
 
 impl Fields {
-    pub(super) fn push(&mut self, name: HeaderName, value: HeaderValue) {
-        self.list.push((name, value));
-    }
-
-    pub(super) fn push_number(&mut self, name: HeaderName, number: u64) {
-        self.push(name, Text::default().number(number).value());
-    }
-
-    pub(super) fn push_wait(&mut self, wait: Duration) {
-        self.push_number(RETRY_AFTER, whole_seconds(wait));
+    /// What is to be told about a decision to let the request go on, if anything is.
+    #[inline]
+    pub(in crate::middleware) fn of(
+        plan: &Arc<Plan>,
+        decision: &Decision,
+        changed: Option<&[Terms]>,
+    ) -> Option<Self> {
+        plan.tells_success().then(|| Self {
+            plan: Arc::clone(plan),
+            told: plan.told(decision, changed),
+        })
     }
 
     /// Adds the fields to an answer. One that the inner service set itself knows better, and stays.
     pub(in crate::middleware) fn write(self, headers: &mut HeaderMap) {
-        for (name, value) in self.list {
-            if let Entry::Vacant(entry) = headers.entry(name) {
-                entry.insert(value);
-            }
+        self.plan.write(self.told, headers);
+    }
+}
+
+// === Told ===
+
+/// What is taken from a decision before it moves on.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) narrowest: Option<Narrowest>,
+    /// Whole seconds; 0 where waiting does not help or is not needed.
+    pub(super) wait: u64,
+    pub(super) is_denied: bool,
+    /// Draft 11's `RateLimit`: as text, which moves along in fewer words than a value.
+    pub(super) limits: Option<Box<[u8]>>,
+    /// `RateLimit-Policy` by draft 11 and by draft 6 where it is not what the layer mostly says.
+    pub(super) policies: Option<Box<[Option<HeaderValue>; 2]>>,
+}
+
+/// Where the narrowest policy stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Narrowest {
+    pub(super) usage: Usage,
+    /// From the decision to the reset, in microseconds.
+    pub(super) until_reset: u64,
+    /// The policy by its place in the layer.
+    pub(super) place: Option<u16>,
+}
+
+impl Told {
+    pub(super) fn of(decision: &Decision) -> Self {
+        Self {
+            narrowest: None,
+            wait: decision.retry_after().map_or(0, whole_seconds),
+            is_denied: decision.outcome() == Outcome::Deny,
+            limits: None,
+            policies: None,
         }
     }
 }
 
-/// Whole seconds until all is back, rounded up.
-pub(super) fn seconds_to(usage: Usage, decision: &Decision) -> u64 {
-    let span = usage.reset_at.since(decision.decided_at());
-    span.as_secs() + u64::from(span.subsec_nanos() > 0)
+impl Narrowest {
+    pub(super) fn of(decision: &Decision) -> Option<(Self, &PolicyState)> {
+        let state = decision.narrowest()?;
+        let usage = state.usage()?;
+        let now: Timestamp = decision.decided_at();
+        let until_reset = usage.reset_at.as_micros().saturating_sub(now.as_micros());
+        let narrowest = Self {
+            usage,
+            until_reset,
+            place: None,
+        };
+        Some((narrowest, state))
+    }
+
+    /// Whole seconds until all is back, rounded up.
+    pub(super) fn seconds(&self) -> u64 {
+        self.until_reset.div_ceil(1_000_000)
+    }
 }
 
 /// A wait as `Retry-After` says it: rounded up, so that nobody comes back too early, and never 0.

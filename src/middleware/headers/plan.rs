@@ -1,20 +1,22 @@
 //! What a layer's headers say about a decision.
 
-use http::{HeaderName, HeaderValue};
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{Entry, RETRY_AFTER},
+};
 
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
     policy::{Charge, Policy},
-    state::{Outcome, PolicyState, Usage},
 };
 
 use super::{
     choice::{Discord, Family, Headers, LIMIT, Legacy, REMAINING, RESET, Reset, Scope},
     drafts::Drafts,
-    fields::{Fields, seconds_to},
-    terms::Terms,
-    text::Text,
+    fields::{Narrowest, Told},
+    terms::{Draft, Terms},
+    text::{Text, digits, integer, whole},
 };
 
 /// The headers chosen, with what is the same for every answer of the layer.
@@ -50,76 +52,140 @@ impl Plan {
         }
     }
 
-    /// What the answer to a request that was decided on will say.
-    #[inline]
-    pub(in crate::middleware) fn fields(
+    /// Adds to an answer what there is to tell about a decision.
+    pub(in crate::middleware) fn tell(
         &self,
         decision: &Decision,
         changed: Option<&[Terms]>,
-    ) -> Fields {
-        let mut fields = Fields::default();
-        let narrowest = decision
-            .narrowest()
-            .and_then(|state| Some((state, state.usage()?)));
+        headers: &mut HeaderMap,
+    ) {
+        self.write(self.told(decision, changed), headers);
+    }
+
+    /// Whether answers to requests that may go on carry anything.
+    #[inline]
+    pub(super) fn tells_success(&self) -> bool {
+        !self.headers.families.is_empty()
+    }
+
+    /// Takes from a decision what is to be told.
+    #[inline]
+    pub(super) fn told(&self, decision: &Decision, changed: Option<&[Terms]>) -> Told {
+        let mut told = Told::of(decision);
+        let narrowest = Narrowest::of(decision);
+        told.narrowest = narrowest.map(|(narrowest, _)| narrowest);
         for family in &self.headers.families {
-            match (family, narrowest) {
-                (Family::Legacy(names), Some((_, usage))) => {
-                    legacy(&mut fields, names, usage, decision);
+            match family {
+                Family::Legacy(_) => {}
+                Family::Discord(_) => {
+                    if let (Some(told), Some((_, state))) = (&mut told.narrowest, narrowest) {
+                        told.place = self.drafts.place(state.policy());
+                    }
                 }
-                (Family::Draft11, _) => self.drafts.on(decision, changed).eleven(&mut fields),
-                (Family::Draft06, _) => {
-                    let usage = narrowest.map(|(_, usage)| usage);
-                    self.drafts.on(decision, changed).six(&mut fields, usage);
+                Family::Draft06 | Family::Draft11 => {
+                    self.drafts.on(decision, changed).told(family, &mut told);
                 }
+            }
+        }
+        told
+    }
+
+    /// Adds what is told to an answer, but for what is there already.
+    pub(super) fn write(&self, mut told: Told, headers: &mut HeaderMap) {
+        for family in &self.headers.families {
+            match (family, told.narrowest) {
+                (Family::Legacy(family), Some(narrowest)) => legacy(headers, family, &narrowest),
                 (Family::Discord(discord), Some(narrowest)) => {
-                    discord_fields(&mut fields, discord, narrowest, decision);
+                    self.discord(headers, discord, &narrowest, told.is_denied);
+                }
+                (Family::Draft11, _) => {
+                    self.policies(headers, &told, Draft::Eleven);
+                    if let Some(limits) = told.limits.take() {
+                        set(headers, LIMITS, whole(limits));
+                    }
+                }
+                (Family::Draft06, narrowest) => {
+                    if let Some(narrowest) = narrowest {
+                        set(headers, DRAFT_LIMIT, integer(narrowest.usage.limit));
+                        set(headers, DRAFT_REMAINING, integer(narrowest.usage.remaining));
+                        set(headers, DRAFT_RESET, integer(narrowest.seconds()));
+                    }
+                    self.policies(headers, &told, Draft::Six);
                 }
                 (Family::Legacy(_) | Family::Discord(_), None) => {}
             }
         }
-        if let Some(wait) = decision.retry_after().filter(|_| self.headers.tells_wait) {
-            fields.push_wait(wait);
+        if told.wait > 0 && self.headers.tells_wait {
+            set(headers, RETRY_AFTER, digits(told.wait));
         }
-        fields
+    }
+
+    fn policies(&self, headers: &mut HeaderMap, told: &Told, draft: Draft) {
+        let value = match &told.policies {
+            Some(made) => made[draft as usize].as_ref(),
+            None => self.drafts.usual(draft),
+        };
+        if let Some(value) = value {
+            set(headers, POLICY, value.clone());
+        }
+    }
+
+    fn discord(
+        &self,
+        headers: &mut HeaderMap,
+        discord: &Discord,
+        narrowest: &Narrowest,
+        is_denied: bool,
+    ) {
+        let seconds = |micros: u64| Text::default().millis(micros.div_ceil(1_000)).value();
+        set(headers, LIMIT, digits(narrowest.usage.limit));
+        set(headers, REMAINING, digits(narrowest.usage.remaining));
+        set(
+            headers,
+            RESET,
+            seconds(narrowest.usage.reset_at.as_micros()),
+        );
+        set(headers, RESET_AFTER, seconds(narrowest.until_reset));
+        let Some(policy) = narrowest.place.and_then(|place| self.drafts.name(place)) else {
+            return;
+        };
+        set(headers, BUCKET, Text::default().text(policy).value());
+        if is_denied {
+            let scope = discord.scope_of(policy);
+            if scope == Scope::Global {
+                set(headers, GLOBAL, HeaderValue::from_static("true"));
+            }
+            set(headers, SCOPE, HeaderValue::from_static(scope.word()));
+        }
     }
 }
 
-fn legacy(fields: &mut Fields, names: &Legacy, usage: Usage, decision: &Decision) {
-    fields.push_number(names.limit.clone(), usage.limit);
-    fields.push_number(names.remaining.clone(), usage.remaining);
-    let reset = match names.unit {
-        Reset::DeltaSeconds => seconds_to(usage, decision),
+fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
+    let usage = narrowest.usage;
+    let until = match family.unit {
+        Reset::DeltaSeconds => narrowest.seconds(),
         Reset::EpochMillis => usage.reset_at.as_micros().div_ceil(1_000),
         Reset::EpochSeconds => usage.reset_at.as_secs_ceil(),
     };
-    fields.push_number(names.reset.clone(), reset);
+    match family.names.as_deref() {
+        Some([limit, remaining, reset]) => {
+            set(headers, limit.clone(), digits(usage.limit));
+            set(headers, remaining.clone(), digits(usage.remaining));
+            set(headers, reset.clone(), digits(until));
+        }
+        None => {
+            set(headers, LIMIT, digits(usage.limit));
+            set(headers, REMAINING, digits(usage.remaining));
+            set(headers, RESET, digits(until));
+        }
+    }
 }
 
-fn discord_fields(
-    fields: &mut Fields,
-    discord: &Discord,
-    (state, usage): (&PolicyState, Usage),
-    decision: &Decision,
-) {
-    let policy = state.policy().as_str();
-    let after = usage.reset_at.since(decision.decided_at()).as_micros();
-    let after = u64::try_from(after.div_ceil(1_000)).unwrap_or(u64::MAX);
-    let at = usage.reset_at.as_micros().div_ceil(1_000);
-    fields.push_number(LIMIT, usage.limit);
-    fields.push_number(REMAINING, usage.remaining);
-    fields.push(RESET, Text::default().millis(at).value());
-    fields.push(RESET_AFTER, Text::default().millis(after).value());
-    fields.push(BUCKET, Text::default().text(policy).value());
-    if decision.outcome() == Outcome::Deny {
-        let scope = match discord.scope_of(policy) {
-            Scope::Global => {
-                fields.push(GLOBAL, HeaderValue::from_static("true"));
-                "global"
-            }
-            Scope::Shared => "shared",
-            Scope::User => "user",
-        };
-        fields.push(SCOPE, HeaderValue::from_static(scope));
+/// Sets a header. One that is there already stays.
+#[inline]
+fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    if let Entry::Vacant(entry) = headers.entry(name) {
+        entry.insert(value);
     }
 }
 
@@ -137,6 +203,11 @@ fn verify(discord: &Discord, drafts: &Drafts) -> Result<(), Error> {
 }
 
 const BUCKET: HeaderName = HeaderName::from_static("x-ratelimit-bucket");
+const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const DRAFT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const DRAFT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 const GLOBAL: HeaderName = HeaderName::from_static("x-ratelimit-global");
+const LIMITS: HeaderName = HeaderName::from_static("ratelimit");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
 const SCOPE: HeaderName = HeaderName::from_static("x-ratelimit-scope");

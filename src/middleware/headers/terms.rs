@@ -40,27 +40,29 @@ impl Terms {
         *state.policy() == self.name && state.usage().is_none_or(is_of)
     }
 
-    pub(super) fn name(&self) -> &str {
-        self.name.as_str()
+    pub(super) fn name(&self) -> &PolicyName {
+        &self.name
     }
 
     /// Writes the policy as a member of `RateLimit-Policy`; one without a window has no place in draft 6.
-    pub(super) fn write(&self, draft: Draft, text: Text) -> Text {
-        let quota = |text: Text| match draft {
-            Draft::Eleven => named(text.next(), &self.name).text(";q="),
-            Draft::Six => text.next(),
+    pub(super) fn write(&self, draft: Draft, text: &mut Text) {
+        match (draft, self.window) {
+            (Draft::Six, None) => return,
+            (Draft::Six, Some(_)) => text.next(),
+            (Draft::Eleven, _) => named(text.next(), &self.name).text(";q="),
         };
         match (self.window, &self.counter) {
             (Some(window), _) => {
-                let text = quota(text).integer(window.units);
-                text.text(";w=").integer(window.seconds)
+                text.integer(window.units);
+                text.text(";w=").integer(window.seconds);
             }
-            (None, _) if draft == Draft::Six => text,
             (None, Counter::Slots(slots)) => {
-                let text = quota(text).integer(slots.limit());
-                text.text(";qu=\"concurrent-requests\"")
+                text.integer(slots.limit());
+                text.text(";qu=\"concurrent-requests\"");
             }
-            (None, counter) => quota(text).integer(counter.limit()),
+            (None, counter) => {
+                text.integer(counter.limit());
+            }
         }
     }
 
@@ -104,19 +106,22 @@ pub(super) enum Draft {
     Six,
 }
 
+impl Draft {
+    /// Each at its own number.
+    pub(super) const BOTH: [Self; 2] = [Self::Eleven, Self::Six];
+}
+
 /// Writes a policy whose limit is not that of its terms: what is known of it is the limit.
-pub(super) fn write_unknown(state: &PolicyState, draft: Draft, text: Text) -> Text {
-    match (draft, state.usage()) {
-        (Draft::Eleven, Some(usage)) => {
-            let text = named(text.next(), state.policy()).text(";q=");
-            text.integer(usage.limit)
-        }
-        _ => text,
+pub(super) fn write_unknown(state: &PolicyState, draft: Draft, text: &mut Text) {
+    if let (Draft::Eleven, Some(usage)) = (draft, state.usage()) {
+        named(text.next(), state.policy())
+            .text(";q=")
+            .integer(usage.limit);
     }
 }
 
 /// A String of structured fields: no character of a policy's name needs an escape.
-pub(super) fn named(text: Text, policy: &PolicyName) -> Text {
+pub(super) fn named<'a>(text: &'a mut Text, policy: &PolicyName) -> &'a mut Text {
     text.text("\"").text(policy.as_str()).text("\"")
 }
 

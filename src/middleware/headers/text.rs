@@ -1,5 +1,6 @@
 //! The text of a header's value, on the stack until it is whole.
 
+use bytes::Bytes;
 use http::HeaderValue;
 use smallvec::SmallVec;
 
@@ -10,22 +11,23 @@ pub(super) struct Text {
 }
 
 impl Text {
-    pub(super) fn text(mut self, text: &str) -> Self {
+    #[inline]
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
         self.bytes.extend_from_slice(text.as_bytes());
         self
     }
 
-    pub(super) fn number(self, number: u64) -> Self {
+    pub(super) fn number(&mut self, number: u64) -> &mut Self {
         self.text(itoa::Buffer::new().format(number))
     }
 
     /// An Integer of structured fields (RFC 9651, section 3.3.1): at most 15 digits.
-    pub(super) fn integer(self, number: u64) -> Self {
+    pub(super) fn integer(&mut self, number: u64) -> &mut Self {
         self.number(number.min(LARGEST))
     }
 
     /// Seconds with three decimals.
-    pub(super) fn millis(self, millis: u64) -> Self {
+    pub(super) fn millis(&mut self, millis: u64) -> &mut Self {
         let rest = millis % 1_000;
         let zeros = match rest {
             0..10 => ".00",
@@ -36,7 +38,7 @@ impl Text {
     }
 
     /// Begins the next member of a list.
-    pub(super) fn next(self) -> Self {
+    pub(super) fn next(&mut self) -> &mut Self {
         match self.bytes.is_empty() {
             true => self,
             false => self.text(", "),
@@ -44,14 +46,36 @@ impl Text {
     }
 
     /// The value, or `None` when there is no text.
-    pub(super) fn some_value(self) -> Option<HeaderValue> {
+    pub(super) fn some_value(&self) -> Option<HeaderValue> {
         (!self.bytes.is_empty()).then(|| self.value())
     }
 
-    pub(super) fn value(self) -> HeaderValue {
+    /// The text, or `None` when there is none.
+    pub(super) fn some_bytes(self) -> Option<Box<[u8]>> {
+        (!self.bytes.is_empty()).then(|| Box::from(&self.bytes[..]))
+    }
+
+    pub(super) fn value(&self) -> HeaderValue {
         // Invariant: only names of policies, digits and our own punctuation come in.
         HeaderValue::from_bytes(&self.bytes).expect("visible ASCII makes a header value")
     }
+}
+
+/// The bytes of a [`Text`] as a value, without copying them.
+pub(super) fn whole(bytes: Box<[u8]>) -> HeaderValue {
+    let value = HeaderValue::from_maybe_shared(Bytes::from(bytes));
+    value.expect("visible ASCII makes a header value")
+}
+
+/// A number as a value: one allocation, where `HeaderValue::from(u64)` makes two.
+pub(super) fn digits(number: u64) -> HeaderValue {
+    let value = HeaderValue::from_str(itoa::Buffer::new().format(number));
+    value.expect("digits make a header value")
+}
+
+/// An Integer of structured fields as a value.
+pub(super) fn integer(number: u64) -> HeaderValue {
+    digits(number.min(LARGEST))
 }
 
 const LARGEST: u64 = 999_999_999_999_999;
