@@ -2,6 +2,7 @@
 //!
 //! ```sh
 //! cargo run --features grpc --example tonic_server
+//! cargo run --features grpc --example tonic_server -- 127.0.0.1:50051   # for clients of your own
 //! ```
 //!
 //! How is a tonic server limited, and what does its client see?
@@ -42,10 +43,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limit = RateLimitLayer::builder()
         .policy(Policy::new("per-ip", Quota::per_minute(2)).key(peer))
         .build()?;
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let given = std::env::args().nth(1);
+    let listener = TcpListener::bind(given.as_deref().unwrap_or("127.0.0.1:0")).await?;
     let address = listener.local_addr()?;
     let server = Server::builder().layer(limit).add_service(Greeter);
-    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    let serving = server.serve_with_incoming(TcpIncoming::from(listener));
+    if given.is_some() {
+        println!("serving /example.Greeter/Greet on {address}");
+        return Ok(serving.await?);
+    }
+    tokio::spawn(serving);
 
     for name in ["ada", "bob", "cyd"] {
         match greet(address, name).await {

@@ -1,7 +1,8 @@
 """What a Python client of gRPC sees of a limited service. Run by hand:
 
     pip install grpcio grpcio-status
-    python tests/grpc/client.py 127.0.0.1:50051 /test.Echo/Say
+    cargo run --features grpc --example tonic_server -- 127.0.0.1:50051 &
+    python tests/grpc/client.py 127.0.0.1:50051 /example.Greeter/Greet
 
 It calls the unary method with empty messages until it is denied, prints the status with its details, waits as RetryInfo
 says, and calls once more. Exits with 1 when it was not denied, was told no wait, or was denied again after it.
