@@ -1,6 +1,6 @@
 //! What looks wrong about a set-up is told once, by its code, and nothing else is.
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, time::Duration};
 
 use axum::{Router, body::Body, routing::get};
 use http::{Request, StatusCode, request::Parts};
@@ -287,6 +287,22 @@ async fn closure_that_finds_one_key_for_all_peers_is_told() {
     let layer = layer(|_: &Parts| Some(Key::new("oops")));
     let app = app(&layer);
     for number in 0..WATCHED {
+        ask(&app, from(number as u8)).await;
+    }
+    assert_eq!(codes(&layer), [Code::OneBucket]);
+}
+
+#[tokio::test]
+async fn look_up_that_finds_one_key_for_all_peers_is_told() {
+    let plan = Policy::new("plan", Quota::per_second(1_000_000));
+    let one = |_: &Parts| async { Ok::<_, Infallible>(Some(Key::new("oops"))) };
+    let layer = RateLimitLayer::builder()
+        .policy(plan.key_async(one))
+        .build();
+    let layer = layer.expect("usable policies");
+    let app = app(&layer);
+    for number in 0..WATCHED {
+        assert_eq!(codes(&layer), []);
         ask(&app, from(number as u8)).await;
     }
     assert_eq!(codes(&layer), [Code::OneBucket]);

@@ -63,7 +63,12 @@ impl Finding {
     ) -> Result<Option<Pending>, Rejection> {
         let step = match std::mem::replace(self, Self::Unasked) {
             Self::Unasked => ask_key(rule, parts)?,
-            Self::Looked(Some(key)) => ask_tier(rule, key, parts),
+            Self::Looked(Some(key)) => {
+                if let Some(Source::Later(extractor)) = &rule.source {
+                    rule.note_found(extractor.label(), &key, parts);
+                }
+                ask_tier(rule, key, parts)
+            }
             Self::Looked(None) => Ok(no_key(rule)?),
             Self::Unidentified(fault) => Ok(failed(rule, fault)?),
             Self::Late(key) => {

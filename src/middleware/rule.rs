@@ -304,6 +304,13 @@ impl Rule {
         key
     }
 
+    /// Looks at what a look-up found.
+    #[inline]
+    pub(super) fn note_found(&self, label: &str, key: &Key, parts: &Parts) {
+        let name = self.policy.name();
+        self.watch.look_at_found(name, label, (parts, key));
+    }
+
     /// Reports that a look-up found no key.
     #[cold]
     pub(super) fn note_missing(&self, label: &str) {

@@ -60,36 +60,66 @@ impl Watch {
         extractor: &dyn KeyExtractor,
         (parts, key): (&Parts, &Key),
     ) {
-        let less = |left: u32| left.checked_sub(1);
-        let Ok(left) = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
-        else {
+        let Some(left) = self.count_down() else {
             return;
         };
         let label = extractor.label();
-        let report = |code, detail| {
-            let warning = Warning::new(code, detail);
-            self.ledger.report(warning.about(*policy));
-        };
         if let Some(code) = extractor.diagnose(parts) {
-            report(code, said(code, label));
+            self.report(policy, code, said(code, label));
         }
-        if !extractor.tells_callers_apart() || *key == Key::GLOBAL {
+        if extractor.tells_callers_apart() {
+            self.compare((policy, label), (parts, key), left);
+        }
+    }
+
+    /// Looks at a request whose key was looked up.
+    #[inline]
+    pub(super) fn look_at_found(
+        &self,
+        policy: &PolicyName,
+        label: &str,
+        (parts, key): (&Parts, &Key),
+    ) {
+        if self.left.load(Ordering::Relaxed) > 0
+            && let Some(left) = self.count_down()
+        {
+            self.compare((policy, label), (parts, key), left);
+        }
+    }
+
+    /// How many are to be looked at, this one included.
+    fn count_down(&self) -> Option<u32> {
+        let less = |left: u32| left.checked_sub(1);
+        let left = &self.left;
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .ok()
+    }
+
+    /// Looks whether all have one key, and says so at the last.
+    fn compare(
+        &self,
+        (policy, label): (&PolicyName, &str),
+        (parts, key): (&Parts, &Key),
+        left: u32,
+    ) {
+        if *key == Key::GLOBAL {
             return;
         }
         let mut sight = self.sight.lock();
         sight.see(parts, key);
         if left == 1 && sight.is_one_bucket() {
             drop(sight);
-            report(
-                Code::OneBucket,
-                format!(
-                    "the first {WATCHED} requests had one key, found by {label}, though they came from {CLIENTS} \
-                     clients or more"
-                ),
+            let detail = format!(
+                "the first {WATCHED} requests had one key, found by {label}, though they came from {CLIENTS} clients \
+                 or more"
             );
+            self.report(policy, Code::OneBucket, detail);
         }
+    }
+
+    fn report(&self, policy: &PolicyName, code: Code, detail: String) {
+        let warning = Warning::new(code, detail);
+        self.ledger.report(warning.about(*policy));
     }
 
     /// Reports the first request whose key was not found, with the code that its extractor has for it.
@@ -108,8 +138,7 @@ impl Watch {
         let code = code().filter(|code| *code == Code::NoPeerAddress);
         let detail =
             format!("{label} is missing from a request; such requests are handled as {then:?}");
-        let warning = Warning::new(code.unwrap_or(Code::MissingKey), detail);
-        self.ledger.report(warning.about(*policy));
+        self.report(policy, code.unwrap_or(Code::MissingKey), detail);
     }
 }
 
