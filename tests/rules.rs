@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
-    extract::{ApiKey, Global, PeerIp},
+    extract::{ApiKey, ClientIp, Global, PeerIp},
     matching::{
         AddressList, HasHeader, Host, KeyList, Likeness, Matcher, Methods, Path, Preflight,
     },
@@ -787,6 +787,21 @@ impl Matcher for Fixed {
 }
 
 // === Wrong ones ===
+
+// Reproducer: a deny list over an extractor that cannot work was built, and denied nobody.
+#[test]
+fn list_over_an_extractor_that_cannot_work_is_refused_when_the_layer_is_built() {
+    let list = || KeyList::new(ClientIp::behind(["10.0.0.0/33"]), [Key::new("192.0.2.1")]);
+    let builder = || RateLimitLayer::builder().policy(plan().key(Global));
+    for builder in [
+        builder().deny(list()),
+        builder().skip(list().not()),
+        RateLimitLayer::builder().policy(plan().key(Global).unless(list())),
+    ] {
+        let error = builder.build().expect_err("there is no such network");
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    }
+}
 
 #[test]
 fn patterns_and_hosts_that_cannot_be_are_refused_when_the_layer_is_built() {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, fmt, net::IpAddr};
 use http::request::Parts;
 use ipnet::IpNet;
 
-use crate::{extract::KeyExtractor, key::Key};
+use crate::{error::Error, extract::KeyExtractor, key::Key};
 
 use super::{
     matcher::{Likeness, Matcher},
@@ -82,6 +82,10 @@ impl<E: KeyExtractor> Matcher for KeyList<E> {
     fn compare(&self, parts: &Parts) -> Likeness {
         let key = self.extractor.extract(parts);
         key.is_some_and(|key| self.keys.contains(&key)).into()
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        self.extractor.validate()
     }
 }
 
