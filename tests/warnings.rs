@@ -348,6 +348,41 @@ async fn layer_inside_itself_is_told() {
     assert_eq!(used(&layer).await, 4, "what the warning is about");
 }
 
+// Reproducer: where one request could not be charged twice, all were denied and nothing was said.
+#[tokio::test]
+async fn layer_inside_itself_is_told_though_it_denies_everything() {
+    for policy in [
+        Policy::new("p", Quota::per_day(1)),
+        Policy::concurrency("p", 1),
+    ] {
+        let layer = build(policy, Global);
+        let app = app(&layer).layer(layer.clone());
+        for _ in 0..2 {
+            assert_eq!(ask(&app, get_root()).await, StatusCode::TOO_MANY_REQUESTS);
+        }
+        assert_eq!(codes(&layer), [Code::ChargedTwice]);
+    }
+}
+
+#[tokio::test]
+async fn denial_inside_of_another_layer_is_told_only_under_a_name_of_both() {
+    let [outer, between] = ["a", "b"].map(|name| build(Policy::new(name, PLENTY), Global));
+    let inner = build(Policy::new("c", Quota::per_day(1)), Global);
+    let again = build(Policy::new("a", Quota::per_day(1)), Global);
+    for (inside, told) in [(&inner, &[][..]), (&again, &[Code::ChargedTwice])] {
+        let app = app(inside).layer(between.clone()).layer(outer.clone());
+        inside_is_full(inside).await;
+        assert_eq!(ask(&app, get_root()).await, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(codes(inside), told);
+    }
+    assert_eq!(codes(&outer), []);
+}
+
+/// Takes the one unit that a layer has.
+async fn inside_is_full(layer: &RateLimitLayer) {
+    assert_eq!(ask(&app(layer), get_root()).await, StatusCode::OK);
+}
+
 #[tokio::test]
 async fn third_layer_is_compared_with_the_first() {
     let [outer, between, inner] =

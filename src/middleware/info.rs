@@ -194,10 +194,12 @@ pub(super) fn leave(extensions: &mut Extensions, decision: Decision) -> Option<N
     Some(Nested::new(extensions, outer))
 }
 
-/// Two decisions about one request.
+/// A decision about one request, and those of layers further out.
 pub(super) struct Nested<'a> {
-    pub(super) inner: &'a Decision,
-    pub(super) outer: &'a [Decision],
+    inner: &'a Decision,
+    /// The next one's, when it is not among the others.
+    latest: Option<&'a Decision>,
+    outer: &'a [Decision],
 }
 
 impl<'a> Nested<'a> {
@@ -207,11 +209,21 @@ impl<'a> Nested<'a> {
         others.decisions.push(outer);
         let extensions = &*extensions;
         let decision = extensions.get::<Decision>();
-        let outer = extensions.get::<Outer>();
         Self {
             inner: decision.expect("it was left just now"),
-            outer: outer.map_or(&[], |outer| &outer.decisions),
+            latest: None,
+            outer: others_of(extensions),
         }
+    }
+
+    /// Of a decision that is not left, since it denies.
+    #[cold]
+    pub(super) fn denied(extensions: &'a Extensions, inner: &'a Decision) -> Option<Self> {
+        Some(Self {
+            inner,
+            latest: Some(extensions.get::<Decision>()?),
+            outer: others_of(extensions),
+        })
     }
 
     /// A policy that both charged.
@@ -220,11 +232,15 @@ impl<'a> Nested<'a> {
         let mut inner = self.inner.states().iter().filter(|state| charges(state));
         inner.find(|state| {
             let name = state.policy().as_str();
-            let mut outer = self
-                .outer
-                .iter()
-                .filter_map(|decision| decision.state(name));
-            outer.any(charges)
+            let outer = self.latest.into_iter().chain(self.outer);
+            outer
+                .filter_map(|decision| decision.state(name))
+                .any(charges)
         })
     }
+}
+
+fn others_of(extensions: &Extensions) -> &[Decision] {
+    let outer = extensions.get::<Outer>();
+    outer.map_or(&[], |outer| &outer.decisions)
 }

@@ -245,7 +245,12 @@ impl Shared {
                 }
                 Ok(Admitted { fields, tab, delay })
             }
-            Ok(decision) => Err(Rejection::denied(decision).under(charged.terms)),
+            Ok(decision) => {
+                if let Some(nested) = Nested::denied(request.extensions(), &decision) {
+                    self.note_nesting(&nested);
+                }
+                Err(Rejection::denied(decision).under(charged.terms))
+            }
             Err(error) => Err(self.undecided(error)),
         }
     }
