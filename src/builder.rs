@@ -227,7 +227,8 @@ impl RateLimitLayerBuilder {
 
     /// Does not report this code: what it stands for is meant.
     ///
-    /// Default: every code is reported, each once per policy.
+    /// Default: every code is reported, each once per policy. A [limiter](Self::limiter) that several layers share, or a
+    /// store of your own, still logs what it sees.
     pub fn mute(mut self, code: Code) -> Self {
         self.muted = self.muted.with(code);
         self
@@ -272,9 +273,12 @@ impl RateLimitLayerBuilder {
                 ));
             }
             Some(limiter) => limiter.for_policies(policies)?,
-            None => policies
-                .fold(*self.settings, RateLimiterBuilder::policy)
-                .build()?,
+            None => {
+                self.settings.backend.muted = self.muted;
+                policies
+                    .fold(*self.settings, RateLimiterBuilder::policy)
+                    .build()?
+            }
         };
         let ledger = Arc::new(Ledger::new(self.muted));
         for rule in &mut self.rules {
@@ -341,6 +345,7 @@ struct Backend {
     clock: Option<Clock>,
     #[cfg(feature = "redis")]
     deadline: Option<Duration>,
+    muted: Muted,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -371,6 +376,7 @@ impl Backend {
         let memory = memory.build()?;
         #[cfg(feature = "redis")]
         if let Choice::Redis(server) = self.choice {
+            let server = server.mute(self.muted);
             return Ok(Arc::new(resilient(server, memory, self.deadline, clock)?));
         }
         Ok(Arc::new(memory))

@@ -433,6 +433,36 @@ async fn server_that_evicts_keys_is_told_once() {
     assert_eq!(server.command_calls()["info"], 1);
 }
 
+// Reproducer: what the layer was told to mute was reported by the store behind it.
+#[tokio::test]
+async fn muted_code_of_the_server_is_not_reported() {
+    logged();
+    let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let server = Server::start_with(&arguments);
+    server.flush_stats();
+    let builder = builder(Global).redis(server.url()).deadline(PATIENCE);
+    let layer = builder.mute(Code::EvictingServer).build();
+    let layer = layer.expect("it is well set up");
+    let heard = redis_layer(&server.url());
+    for layer in [&layer, &heard] {
+        ask(&app(layer), get_root()).await;
+    }
+    // the one that is not muted was asked last
+    told::<1>(&heard).await;
+    for own in 0.. {
+        if server.command_calls().get("info").copied() > Some(own + 1) {
+            break;
+        }
+        assert!(own < 1_000, "it is asked");
+    }
+    assert_eq!(codes(&layer), []);
+    let lines = logged();
+    assert_eq!(
+        lines.iter().filter(|line| line.contains("TG007")).count(),
+        1
+    );
+}
+
 #[tokio::test]
 async fn server_without_a_limit_on_memory_or_without_eviction_is_fine() {
     for arguments in [

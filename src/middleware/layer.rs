@@ -80,7 +80,8 @@ impl RateLimitLayer {
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = self.shared.ledger.warnings();
-        warnings.extend(self.shared.limiter.warnings());
+        let is_heard = |warning: &Warning| !self.shared.ledger.mutes(warning.code());
+        warnings.extend(self.shared.limiter.warnings().into_iter().filter(is_heard));
         warnings
     }
 
