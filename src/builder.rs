@@ -264,6 +264,10 @@ impl RateLimitLayerBuilder {
                 "lookup_timeout of zero: no key or tier could be looked up in time; the default is 100 ms",
             ));
         }
+        let mut policies = self.rules.iter().map(Rule::policy);
+        policies.try_for_each(Policy::validate)?;
+        // Before the limiter hears of the policies: a layer that is refused leaves no name behind.
+        let headers = Plan::new(self.headers, self.rules.iter().map(Rule::policy))?;
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let limiter = match self.limiter {
             Some(_) if self.has_settings => {
@@ -288,10 +292,7 @@ impl RateLimitLayerBuilder {
             gate: self.gate,
             finds: self.rules.iter().any(Rule::finds),
             lookup_timeout: self.lookup_timeout,
-            headers: Arc::new(Plan::new(
-                self.headers,
-                self.rules.iter().map(Rule::policy),
-            )?),
+            headers: Arc::new(headers),
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             rules: self.rules.into(),
             limiter,
