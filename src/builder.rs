@@ -294,6 +294,7 @@ impl RateLimitLayerBuilder {
             lookup_timeout: self.lookup_timeout,
             headers: Arc::new(headers),
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
+            settles: self.rules.iter().any(Rule::settles),
             rules: self.rules.into(),
             limiter,
             rejection: self.rejection,

@@ -36,7 +36,7 @@ use super::{
     rejection::Rejection,
     rule::Rule,
     service::RateLimit,
-    settling::{Finished, Tab},
+    settling::{ActualCost, Finished, Tab},
 };
 
 /// Limits the requests to any Tower service.
@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) headers: Arc<Plan>,
     /// Whether charges must be remembered until the request has ended.
     pub(crate) keeps_charges: bool,
+    /// Whether any rule settles, so that handlers may look for the handle on the cost.
+    pub(crate) settles: bool,
     /// Whether keys or tiers must be found before a request can be charged.
     pub(crate) finds: bool,
     /// How long a request waits for them.
@@ -241,6 +243,7 @@ impl Shared {
                     tab = self.tab(&charged, &decision);
                     delay = decision.delay();
                 }
+                self.offer(request);
                 if let Some(nested) = info::leave(request.extensions_mut(), decision) {
                     self.note_nesting(&nested);
                 }
@@ -259,6 +262,16 @@ impl Shared {
     /// Lets the handler know that there is a layer, though no rule counted the request.
     pub(super) fn pass<A>(&self, request: &mut Request<A>) {
         request.extensions_mut().insert(Uncounted);
+        self.offer(request);
+    }
+
+    /// Gives the handler its word on the cost, also where nothing was charged: it need not know of that.
+    #[inline]
+    fn offer<A>(&self, request: &mut Request<A>) {
+        if self.settles {
+            let extensions = request.extensions_mut();
+            extensions.get_or_insert_with(ActualCost::default);
+        }
     }
 
     #[cold]

@@ -225,7 +225,7 @@ impl Rule {
     }
 
     /// Whether what a request really cost is asked for.
-    pub(super) fn settles(&self) -> bool {
+    pub(crate) fn settles(&self) -> bool {
         self.pricing.is_some()
     }
 
