@@ -761,6 +761,22 @@ impl Store for Nobody {
     }
 }
 
+// Reproducer: a failed request kept its slot for as long as its future was kept.
+#[tokio::test]
+async fn failure_of_the_handler_is_settled_before_the_future_is_dropped() {
+    let mut world = World::in_process();
+    let slot = Policy::concurrency("slot", 1);
+    let layer = world.layer([slot.clone().key(Global)]);
+    let app = layer.layer(service_fn(|_: Request<()>| async { Answered::Err(Broken) }));
+    let mut failing = pin!(app.clone().oneshot(request()));
+    assert!(failing.as_mut().await.is_err());
+    assert_eq!(
+        world.settled().await,
+        [("slot".to_owned(), Correction::Release)]
+    );
+    assert_eq!(world.remaining(&slot).await, 1);
+}
+
 // === Stores that cannot ===
 
 /// Counts in process, and leaves settling at its default.

@@ -186,8 +186,10 @@ where
                     fields,
                     tab,
                 } => {
-                    let mut response = ready!(future.poll(context))?;
+                    let answer = ready!(future.poll(context));
+                    // Taken before the error is passed on: it is settled now, however long this future is kept.
                     let mut tab = tab.take();
+                    let mut response = answer?;
                     if let Some(tab) = &mut tab {
                         tab.answered(&response);
                     }
