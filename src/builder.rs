@@ -126,7 +126,6 @@ pub struct RateLimitLayerBuilder {
     has_settings: bool,
     rejection: Arc<dyn MakeRejection>,
     headers: Headers,
-    muted: Muted,
 }
 
 impl RateLimitLayerBuilder {
@@ -230,7 +229,8 @@ impl RateLimitLayerBuilder {
     /// Default: every code is reported, each once per policy. A [limiter](Self::limiter) that several layers share, or a
     /// store of your own, still logs what it sees.
     pub fn mute(mut self, code: Code) -> Self {
-        self.muted = self.muted.with(code);
+        let muted = &mut self.settings.backend.muted;
+        *muted = muted.with(code);
         self
     }
 
@@ -264,11 +264,10 @@ impl RateLimitLayerBuilder {
                 "lookup_timeout of zero: no key or tier could be looked up in time; the default is 100 ms",
             ));
         }
-        let mut policies = self.rules.iter().map(Rule::policy);
-        policies.try_for_each(Policy::validate)?;
         // Before the limiter hears of the policies: a layer that is refused leaves no name behind.
         let headers = Plan::new(self.headers, self.rules.iter().map(Rule::policy))?;
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
+        let muted = self.settings.backend.muted;
         let limiter = match self.limiter {
             Some(_) if self.has_settings => {
                 return Err(Error::new(
@@ -277,14 +276,11 @@ impl RateLimitLayerBuilder {
                 ));
             }
             Some(limiter) => limiter.for_policies(policies)?,
-            None => {
-                self.settings.backend.muted = self.muted;
-                policies
-                    .fold(*self.settings, RateLimiterBuilder::policy)
-                    .build()?
-            }
+            None => policies
+                .fold(*self.settings, RateLimiterBuilder::policy)
+                .build()?,
         };
-        let ledger = Arc::new(Ledger::new(self.muted));
+        let ledger = Arc::new(Ledger::new(muted));
         for rule in &mut self.rules {
             rule.report_to(&ledger);
         }
@@ -321,7 +317,6 @@ impl Default for RateLimitLayerBuilder {
             has_settings: false,
             rejection: Arc::new(Denial::json()),
             headers: Headers::default(),
-            muted: Muted::default(),
         }
     }
 }

@@ -211,11 +211,12 @@ impl Rule {
             || self.cache.is_some()
     }
 
-    /// Says what keeps the rule from working, apart from its policy.
+    /// Says what keeps the rule from working.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if let Some(Source::Now(extractor)) = &self.source {
             extractor.validate()?;
         }
+        self.policy.validate()?;
         self.conditions.validate()?;
         self.costs.validate()?;
         match &self.choice {
@@ -326,7 +327,7 @@ impl Rule {
         }
     }
 
-    /// Reports the first request whose key is missing.
+    /// Reports the first look-up that failed.
     pub(super) fn warn(&self, message: fmt::Arguments<'_>) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             telemetry::warn(message);
