@@ -44,6 +44,15 @@ impl KeyExtractor for Header {
     fn label(&self) -> &str {
         self.name.as_str()
     }
+
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        is_repeated(&parts.headers, &self.name)
+    }
+}
+
+/// Whether the header is there more than once.
+pub(super) fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get_all(name).iter().nth(1).is_some()
 }
 
 /// The header's value when it is there once and not empty, without the space around it (RFC 9110, section 5.5): only
