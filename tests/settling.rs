@@ -549,6 +549,24 @@ async fn peek_is_not_settled(world: World) {
     assert_eq!(take(&heard), []);
 }
 
+// Reproducer: a rule that was to charge failures only was built, and never charged anybody.
+#[test]
+fn settling_what_always_costs_nothing_is_refused_when_the_layer_is_built() {
+    let failures = |finished: &Finished<'_>| u64::from(finished.status.is_none());
+    let rule = || plan().cost(0).key(Global).settle(failures);
+    let build = |rule| RateLimitLayer::builder().policy(rule).build();
+    let error = build(rule()).expect_err("it can never charge");
+    assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+    assert!(error.to_string().contains("\"plan\""), "{error}");
+    for rule in [
+        rule().cost_by(|_| 1),
+        rule().cost_when(|_: &Parts| true, 1),
+        plan().cost(0).key(Global),
+    ] {
+        assert!(build(rule).is_ok());
+    }
+}
+
 async fn only_some_policies_of_a_layer_settle(mut world: World) {
     let firm = Policy::new("firm", Quota::per_hour(10)).cost(2);
     let half = Policy::new("half", Quota::per_hour(10)).cost(4);

@@ -12,7 +12,7 @@ use http::{StatusCode, request::Parts};
 
 use crate::{
     diagnosis::Ledger,
-    error::Error,
+    error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
     key::Key,
     matching::Matcher,
@@ -172,6 +172,9 @@ impl Rule {
 
     /// Sets what a request really cost, once it is answered; the difference is given back or charged.
     ///
+    /// What was charged nothing, a request of cost 0, is not settled: to count failures only, charge each request and settle
+    /// the others at 0.
+    ///
     /// Default: what was charged. The closure is asked when the head of the answer is there; or, without a status, when
     /// there will be none, since the handler panicked or failed or the client went away. When it panics, the charge
     /// stands. The handler's own word by [`ActualCost`](super::ActualCost) goes before it. The settlement is sent when
@@ -217,6 +220,16 @@ impl Rule {
             extractor.validate()?;
         }
         self.policy.validate()?;
+        if self.settles() && self.costs.are_usual() && self.policy.costs_nothing() {
+            return Err(Error::new(
+                ErrorKind::InvalidPolicy,
+                format!(
+                    "policy {:?}: a request costs nothing, and what was not charged is not settled: charge it, and settle \
+                     what is to be free at 0",
+                    self.policy.name()
+                ),
+            ));
+        }
         self.conditions.validate()?;
         self.costs.validate()?;
         match &self.choice {
