@@ -364,6 +364,23 @@ async fn layer_inside_itself_is_told_though_it_denies_everything() {
     }
 }
 
+// Reproducer: a layer that only looks was told to charge twice.
+#[tokio::test]
+async fn layer_that_only_looks_charges_nothing_twice() {
+    let limiter = RateLimiter::builder().build().expect("it is well set up");
+    let layer = |cost| {
+        let rule = Policy::new("p", PLENTY).key(Global).cost_by(move |_| cost);
+        let builder = RateLimitLayer::builder().policy(rule).limiter(&limiter);
+        builder.build().expect("it is well set up")
+    };
+    for (outer, inner, told) in [(0, 1, &[][..]), (1, 0, &[]), (1, 1, &[Code::ChargedTwice])] {
+        let (outer, inner) = (layer(outer), layer(inner));
+        let app = app(&inner).layer(outer);
+        assert_eq!(ask(&app, get_root()).await, StatusCode::OK);
+        assert_eq!(codes(&inner), told);
+    }
+}
+
 #[tokio::test]
 async fn denial_inside_of_another_layer_is_told_only_under_a_name_of_both() {
     let [outer, between] = ["a", "b"].map(|name| build(Policy::new(name, PLENTY), Global));

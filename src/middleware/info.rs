@@ -226,13 +226,17 @@ impl<'a> Nested<'a> {
         })
     }
 
-    /// A policy that both charged.
+    /// A policy that both charged, as far as that is known: of decisions with peeks it is not.
     pub(super) fn shared_policy(&self) -> Option<&'a PolicyState> {
+        if self.inner.has_peeks() {
+            return None;
+        }
         let charges = |state: &PolicyState| state.usage().is_some();
         let mut inner = self.inner.states().iter().filter(|state| charges(state));
         inner.find(|state| {
             let name = state.policy().as_str();
             let outer = self.latest.into_iter().chain(self.outer);
+            let outer = outer.filter(|decision| !decision.has_peeks());
             outer
                 .filter_map(|decision| decision.state(name))
                 .any(charges)

@@ -143,6 +143,8 @@ pub(super) struct Charged {
     list: Option<Box<[OwnedCharge]>>,
     /// On which terms, when a tier made these other than the layer's.
     terms: Option<Box<[Terms]>>,
+    /// Whether any was a peek.
+    has_peeks: bool,
 }
 
 /// What follows for a request that may go on.
@@ -221,7 +223,11 @@ impl Shared {
             return None;
         }
         let list = keeps_charges.then(|| charges.iter().map(Charge::to_owned).collect());
-        let charged = Charged { list, terms };
+        let charged = Charged {
+            list,
+            terms,
+            has_peeks: charges.iter().any(|charge| charge.units() == 0),
+        };
         let answer = self.limiter.check(charges);
         Some(Asking { answer, charged })
     }
@@ -235,7 +241,7 @@ impl Shared {
         request: &mut Request<A>,
     ) -> Result<Admitted, Rejection> {
         match decided {
-            Ok(decision) if decision.is_allowed() => {
+            Ok(mut decision) if decision.is_allowed() => {
                 let terms = charged.terms.as_deref();
                 let fields = Fields::of(&self.headers, &decision, terms);
                 let (mut tab, mut delay) = (None, None);
@@ -244,12 +250,18 @@ impl Shared {
                     delay = decision.delay();
                 }
                 self.offer(request);
+                if charged.has_peeks {
+                    decision.note_peeks();
+                }
                 if let Some(nested) = info::leave(request.extensions_mut(), decision) {
                     self.note_nesting(&nested);
                 }
                 Ok(Admitted { fields, tab, delay })
             }
-            Ok(decision) => {
+            Ok(mut decision) => {
+                if charged.has_peeks {
+                    decision.note_peeks();
+                }
                 if let Some(nested) = Nested::denied(request.extensions(), &decision) {
                     self.note_nesting(&nested);
                 }
