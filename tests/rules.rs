@@ -834,6 +834,8 @@ fn header_is_there_or_has_a_value() {
     for (values, is_there, likeness) in [
         (&[][..], false, Likeness::Differs),
         (&["free"], true, Likeness::Matches),
+        (&[" free\t"], true, Likeness::Matches),
+        (&["fr ee"], true, Likeness::Differs),
         (&["Free"], true, Likeness::Differs),
         (&[""], true, Likeness::Differs),
         (&["free", "free"], true, Likeness::Matches),
