@@ -61,7 +61,8 @@ impl<F> fmt::Debug for AddressList<F> {
 /// Requests with one of these keys, as an extractor finds them.
 ///
 /// Where the key is missing the request differs; but where it is missing because there is more than one (a header that
-/// comes twice), the request resembles, since a handler may take any of them. A look-up takes the same time however long the list is.
+/// comes twice), the request resembles, since a handler may take any of them. Browsers send two cookies of one name where
+/// two paths set it, so deny by another thing than cookies. A look-up takes the same time however long the list is.
 #[derive(Clone)]
 pub struct KeyList<E> {
     extractor: E,
