@@ -126,7 +126,6 @@ pub struct RateLimitLayerBuilder {
     has_settings: bool,
     rejection: Arc<dyn MakeRejection>,
     headers: Headers,
-    muted: Muted,
 }
 
 impl RateLimitLayerBuilder {
@@ -227,9 +226,11 @@ impl RateLimitLayerBuilder {
 
     /// Does not report this code: what it stands for is meant.
     ///
-    /// Default: every code is reported, each once per policy.
+    /// Default: every code is reported, each once per policy. A [limiter](Self::limiter) that several layers share, or a
+    /// store of your own, still logs what it sees.
     pub fn mute(mut self, code: Code) -> Self {
-        self.muted = self.muted.with(code);
+        let muted = &mut self.settings.backend.muted;
+        *muted = muted.with(code);
         self
     }
 
@@ -263,7 +264,10 @@ impl RateLimitLayerBuilder {
                 "lookup_timeout of zero: no key or tier could be looked up in time; the default is 100 ms",
             ));
         }
+        // Before the limiter hears of the policies: a layer that is refused leaves no name behind.
+        let headers = Plan::new(self.headers, self.rules.iter().map(Rule::policy))?;
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
+        let muted = self.settings.backend.muted;
         let limiter = match self.limiter {
             Some(_) if self.has_settings => {
                 return Err(Error::new(
@@ -276,7 +280,7 @@ impl RateLimitLayerBuilder {
                 .fold(*self.settings, RateLimiterBuilder::policy)
                 .build()?,
         };
-        let ledger = Arc::new(Ledger::new(self.muted));
+        let ledger = Arc::new(Ledger::new(muted));
         for rule in &mut self.rules {
             rule.report_to(&ledger);
         }
@@ -284,11 +288,9 @@ impl RateLimitLayerBuilder {
             gate: self.gate,
             finds: self.rules.iter().any(Rule::finds),
             lookup_timeout: self.lookup_timeout,
-            headers: Arc::new(Plan::new(
-                self.headers,
-                self.rules.iter().map(Rule::policy),
-            )?),
+            headers: Arc::new(headers),
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
+            settles: self.rules.iter().any(Rule::settles),
             rules: self.rules.into(),
             limiter,
             rejection: self.rejection,
@@ -315,7 +317,6 @@ impl Default for RateLimitLayerBuilder {
             has_settings: false,
             rejection: Arc::new(Denial::json()),
             headers: Headers::default(),
-            muted: Muted::default(),
         }
     }
 }
@@ -341,6 +342,7 @@ struct Backend {
     clock: Option<Clock>,
     #[cfg(feature = "redis")]
     deadline: Option<Duration>,
+    muted: Muted,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -371,6 +373,7 @@ impl Backend {
         let memory = memory.build()?;
         #[cfg(feature = "redis")]
         if let Choice::Redis(server) = self.choice {
+            let server = server.mute(self.muted);
             return Ok(Arc::new(resilient(server, memory, self.deadline, clock)?));
         }
         Ok(Arc::new(memory))

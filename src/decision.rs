@@ -22,6 +22,8 @@ pub struct Decision {
     states: SmallVec<[PolicyState; 1]>,
     /// What tells the slots that it took from those of others, when it is not what the charges say.
     ticket: u64,
+    /// Whether any of its charges was a peek, which states do not tell.
+    has_peeks: bool,
 }
 
 impl Decision {
@@ -42,6 +44,7 @@ impl Decision {
             decided_at,
             states,
             ticket: 0,
+            has_peeks: false,
         }
     }
 
@@ -54,6 +57,7 @@ impl Decision {
             decided_at,
             states: SmallVec::from_buf([state]),
             ticket: 0,
+            has_peeks: false,
         }
     }
 
@@ -61,6 +65,15 @@ impl Decision {
     pub(crate) fn ticketed(mut self, ticket: u64) -> Self {
         self.ticket = ticket;
         self
+    }
+
+    /// Notes that a charge was a peek.
+    pub(crate) fn note_peeks(&mut self) {
+        self.has_peeks = true;
+    }
+
+    pub(crate) fn has_peeks(&self) -> bool {
+        self.has_peeks
     }
 
     pub(crate) fn ticket(&self) -> u64 {

@@ -214,7 +214,7 @@ impl Ledger {
     /// Logs and keeps a warning, the first time.
     #[cold]
     pub(crate) fn report(&self, warning: Warning) {
-        if self.muted.has(warning.code) {
+        if self.mutes(warning.code) {
             return;
         }
         let mut warnings = self.warnings.lock();
@@ -225,6 +225,11 @@ impl Ledger {
         warnings.push(warning.clone());
         drop(warnings);
         telemetry::warn(format_args!("{}: {warning}", warning.code));
+    }
+
+    /// Whether a code is not to be reported.
+    pub(crate) fn mutes(&self, code: Code) -> bool {
+        self.muted.has(code)
     }
 
     pub(crate) fn warnings(&self) -> Vec<Warning> {

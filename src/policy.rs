@@ -74,6 +74,9 @@ impl Policy {
 
     /// A policy on how many requests are in flight: a slot is taken until the body of the answer has ended.
     ///
+    /// The answer to a request that upgrades its connection (a WebSocket) ends at once, and its slot with it: hold a slot
+    /// for as long as the connection lasts with [`RateLimiter::hold`](crate::RateLimiter::hold).
+    ///
     /// In Redis a slot has a lease of 30 seconds, which its holder renews; [`algorithm`](Self::algorithm) with
     /// [`Algorithm::Concurrency`] sets another.
     #[must_use]
@@ -214,6 +217,11 @@ impl Policy {
             Counter::Slots(_) => true,
             _ => false,
         }
+    }
+
+    /// Whether a request is a peek unless its charge says otherwise.
+    pub(crate) fn costs_nothing(&self) -> bool {
+        self.cost == 0
     }
 
     /// Whether another policy counts the same in the same way.

@@ -330,6 +330,18 @@ async fn slot_of_a_call_that_is_dropped_or_fails_or_panics_is_given_back() {
     assert_eq!(left(&limiter, &slots).await, 1);
 }
 
+// Reproducer: a failed call kept its slot for as long as its future was kept.
+#[tokio::test]
+async fn slot_of_a_failed_call_is_given_back_before_its_future_is_dropped() {
+    let limiter = in_process();
+    let slots = Policy::concurrency("slots", 1);
+    let layer = layer_of(&limiter, slots.clone().key_of(everybody));
+    let inner = |call: Call| future::ready(Err::<String, _>(call.who.to_owned()));
+    let mut failing = pin!(layer.layer(service_fn(inner)).call(call("fails")));
+    assert_eq!(failing.as_mut().await, Err("fails".to_owned()));
+    assert_eq!(left(&limiter, &slots).await, 1);
+}
+
 #[tokio::test]
 async fn call_that_started_stays_charged_though_its_slot_is_given_back() {
     for limiter in limiters() {

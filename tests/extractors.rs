@@ -129,15 +129,21 @@ fn header_that_is_missing_empty_or_repeated_is_no_key() {
 #[test]
 fn header_values_that_are_no_text_are_told_apart() {
     let tenant = Header::new("x-tenant");
-    let mut keys: Vec<Key> = [&b"\xFF"[..], b"\xFE", b"\xFF\xFE", b"\xEF\xBF\xBD", b"\t"]
-        .into_iter()
-        .map(|value| {
-            let value = HeaderValue::from_bytes(value).expect("HTTP allows it");
-            let mut parts = nothing();
-            parts.headers.insert("x-tenant", value);
-            tenant.extract(&parts).expect("there is a value")
-        })
-        .collect();
+    let mut keys: Vec<Key> = [
+        &b"\xFF"[..],
+        b"\xFE",
+        b"\xFF\xFE",
+        b"\xEF\xBF\xBD",
+        b"\t\xFF\t\xFF",
+    ]
+    .into_iter()
+    .map(|value| {
+        let value = HeaderValue::from_bytes(value).expect("HTTP allows it");
+        let mut parts = nothing();
+        parts.headers.insert("x-tenant", value);
+        tenant.extract(&parts).expect("there is a value")
+    })
+    .collect();
     keys.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
     keys.dedup();
     assert_eq!(keys.len(), 5);
@@ -244,7 +250,6 @@ fn authorization_that_is_no_bearer_token_is_no_key() {
         "Basic abc",
         "Digest Bearer abc",
         "xBearer abc",
-        " Bearer abc",
         "abc",
         "Беарер abc",
     ] {

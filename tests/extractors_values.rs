@@ -5,8 +5,36 @@ use http::{HeaderValue, Request, StatusCode, header, request::Parts};
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
     Key,
-    extract::{ApiKey, Cookie, HashKey, Host, KeyExtractor, Query},
+    extract::{ApiKey, Cookie, HashKey, Header, Host, KeyExtractor, Query},
 };
+
+// === Headers ===
+
+// Reproducer: over HTTP/2, where nothing strips it, each space around a header's value made another key.
+#[test]
+fn space_around_a_headers_value_is_no_part_of_it() {
+    let with = |value: &'static str| {
+        let request = Request::get("/").header("x-key", HeaderValue::from_static(value));
+        request.body(()).expect("a request").into_parts().0
+    };
+    let (clear, secret) = (Header::new("x-key"), ApiKey::header("x-key"));
+    for value in ["a b", " a b", "a b\t", " \t a b  "] {
+        assert_eq!(
+            clear.extract(&with(value)),
+            Some(Key::new("a b")),
+            "{value:?}"
+        );
+        assert_eq!(
+            secret.extract(&with(value)),
+            Some(Key::secret("a b")),
+            "{value:?}"
+        );
+    }
+    for value in ["", " ", "\t "] {
+        assert_eq!(clear.extract(&with(value)), None, "{value:?}");
+        assert_eq!(secret.extract(&with(value)), None, "{value:?}");
+    }
+}
 
 // === Cookie ===
 

@@ -21,7 +21,7 @@ use tokio::{
     time,
 };
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::{Algorithm, Opening},
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
@@ -181,6 +181,22 @@ fn scope_of_a_policy_that_is_not_there_fails_at_build() {
     let error = error.expect_err("there is no such policy");
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("\"dya\""), "{error}");
+}
+
+// Reproducer: the names of a layer that was refused for its headers stayed known to the limiter.
+#[test]
+fn layer_refused_for_its_headers_leaves_no_name_behind() {
+    let limiter = RateLimiter::builder().build().expect("it is well set up");
+    let layer = |quota, scoped| {
+        RateLimitLayer::builder()
+            .policy(Policy::new("day", quota).key(Global))
+            .headers(Headers::discord().scope(scoped, Scope::Shared))
+            .limiter(&limiter)
+            .build()
+    };
+    let error = layer(Quota::per_day(10), "dya").expect_err("there is no such policy");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(layer(Quota::per_day(20), "day").is_ok(), "another quota");
 }
 
 #[tokio::test]

@@ -574,6 +574,23 @@ fn debug_of_the_layer_names_its_policies_and_keys() {
     assert!(shown.contains("per-tenant") && shown.contains("x-tenant"));
 }
 
+// Reproducer: it showed all tables with all that is counted, and the key under which they are hashed.
+#[tokio::test]
+async fn debug_of_the_layer_does_not_grow_with_what_is_counted() {
+    let layer = everybody(Quota::per_minute(1_000));
+    let shown = format!("{layer:#?}");
+    assert!(shown.contains("MemoryStore"), "{shown}");
+    assert!(
+        shown.lines().count() < 150,
+        "{} lines",
+        shown.lines().count()
+    );
+    assert!(!shown.contains("hasher"), "{shown}");
+    statuses(&ok().layer(layer.clone()), &["/"; 3]).await;
+    let later = format!("{layer:#?}");
+    assert_eq!(later.lines().count(), shown.lines().count());
+}
+
 // === Bodies ===
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
-    extract::{ApiKey, Global, PeerIp},
+    extract::{self, ApiKey, ClientIp, Cookie, Global, Header, KeyExtractor, PeerIp, Query},
     matching::{
         AddressList, HasHeader, Host, KeyList, Likeness, Matcher, Methods, Path, Preflight,
     },
@@ -368,6 +368,107 @@ async fn lists_let_pass_and_refuse() {
         let response = app.clone().oneshot(request).await.expect("it answers");
         assert_eq!(response.status(), status, "{address} {api_key}");
     }
+}
+
+// Reproducer: whoever sent a header of a deny list twice was not denied, and reached handlers that take the first.
+#[test]
+fn key_that_stands_there_twice_resembles_those_of_a_list() {
+    use Likeness::{Differs, Matches, Resembles};
+    let by_header = || ApiKey::header("x-key");
+    let keys = || [Key::secret("leaked")];
+    let listed: [(&str, Arc<dyn Matcher>); 6] = [
+        ("alone", Arc::new(KeyList::new(by_header(), keys()))),
+        (
+            "first",
+            Arc::new(KeyList::new(by_header().or_else(Global), keys())),
+        ),
+        (
+            "second",
+            Arc::new(KeyList::new(ApiKey::bearer().or_else(by_header()), keys())),
+        ),
+        (
+            "mapped",
+            Arc::new(KeyList::new(by_header().map(|key| key), keys())),
+        ),
+        (
+            "chosen",
+            Arc::new(KeyList::new(by_header().and_then(Some), keys())),
+        ),
+        (
+            "boxed",
+            Arc::new(KeyList::new(
+                Box::new(by_header()) as Box<dyn KeyExtractor>,
+                keys(),
+            )),
+        ),
+    ];
+    for (which, list) in listed {
+        for (values, likeness) in [
+            (&[][..], Differs),
+            (&["other"], Differs),
+            (
+                &["leaked"],
+                if which == "second" { Differs } else { Matches },
+            ),
+            (&["leaked", "leaked"], Resembles),
+            (&["leaked", "other"], Resembles),
+        ] {
+            let mut parts = head("/");
+            for value in values {
+                parts
+                    .headers
+                    .append("x-key", value.parse().expect("a value"));
+            }
+            assert_eq!(list.compare(&parts), likeness, "{which} {values:?}");
+        }
+    }
+}
+
+#[test]
+fn values_that_stand_there_twice_are_ambiguous_wherever_they_stand() {
+    fn check(extractor: impl KeyExtractor, once: Request<()>, twice: Request<()>) {
+        for (request, is_ambiguous) in [(once, false), (twice, true)] {
+            let (parts, ()) = request.into_parts();
+            assert_eq!(extractor.extract(&parts).is_none(), is_ambiguous);
+            assert_eq!(extractor.is_ambiguous(&parts), is_ambiguous);
+        }
+    }
+    let with = |name: &str, values: &[&str]| {
+        let request = values.iter().fold(Request::get("/"), |request, value| {
+            request.header(name, *value)
+        });
+        request.body(()).expect("a request")
+    };
+    let at = |uri: &str| Request::get(uri).body(()).expect("a request");
+    check(
+        Header::new("x-a"),
+        with("x-a", &["1"]),
+        with("x-a", &["1", "2"]),
+    );
+    check(
+        ApiKey::header("x-a"),
+        with("x-a", &["1"]),
+        with("x-a", &["", "2"]),
+    );
+    check(
+        ApiKey::bearer(),
+        with("authorization", &["Bearer 1"]),
+        with("authorization", &["Bearer 1", "Basic 2"]),
+    );
+    check(
+        Cookie::new("a"),
+        with("cookie", &["a=1; b=2"]),
+        with("cookie", &["a=1", "a=1"]),
+    );
+    check(Query::new("a"), at("/?a=1&b=2"), at("/?a=1&%61=2"));
+    check(ApiKey::query("a"), at("/?a=1"), at("/?a=1&a"));
+    check(
+        extract::Host,
+        with("host", &["a"]),
+        with("host", &["a", "b"]),
+    );
+    let both = || Header::new("x-a").and(Global);
+    check(both(), with("x-a", &["1"]), with("x-a", &["1", "2"]));
 }
 
 // === Paths ===
@@ -733,6 +834,8 @@ fn header_is_there_or_has_a_value() {
     for (values, is_there, likeness) in [
         (&[][..], false, Likeness::Differs),
         (&["free"], true, Likeness::Matches),
+        (&[" free\t"], true, Likeness::Matches),
+        (&["fr ee"], true, Likeness::Differs),
         (&["Free"], true, Likeness::Differs),
         (&[""], true, Likeness::Differs),
         (&["free", "free"], true, Likeness::Matches),
@@ -787,6 +890,21 @@ impl Matcher for Fixed {
 }
 
 // === Wrong ones ===
+
+// Reproducer: a deny list over an extractor that cannot work was built, and denied nobody.
+#[test]
+fn list_over_an_extractor_that_cannot_work_is_refused_when_the_layer_is_built() {
+    let list = || KeyList::new(ClientIp::behind(["10.0.0.0/33"]), [Key::new("192.0.2.1")]);
+    let builder = || RateLimitLayer::builder().policy(plan().key(Global));
+    for builder in [
+        builder().deny(list()),
+        builder().skip(list().not()),
+        RateLimitLayer::builder().policy(plan().key(Global).unless(list())),
+    ] {
+        let error = builder.build().expect_err("there is no such network");
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    }
+}
 
 #[test]
 fn patterns_and_hosts_that_cannot_be_are_refused_when_the_layer_is_built() {

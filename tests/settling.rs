@@ -14,7 +14,7 @@ use std::{
 
 use axum::{Extension, Router, body::Body, routing::get};
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, request::Parts};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::{
@@ -29,14 +29,16 @@ use tollgate::{
         Algorithm, BucketState, Counter, Counting, LogState, Mark, Opening, Queue, SlidingState,
         WindowState,
     },
+    builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
     memory::MemoryStore,
-    middleware::{ActualCost, Finished, ResponseBody, Rule},
+    middleware::{ActualCost, Finished, MissingKey, ResponseBody, Rule},
     remote::RedisStore,
     resilience::ResilientStore,
-    state::CountedBy,
+    state::{CountedBy, Outcome, PolicyState},
     store::{Answer, Charge, Correction, Health, Store},
+    tiers::Tier,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -547,6 +549,24 @@ async fn peek_is_not_settled(world: World) {
     assert_eq!(take(&heard), []);
 }
 
+// Reproducer: a rule that was to charge failures only was built, and never charged anybody.
+#[test]
+fn settling_what_always_costs_nothing_is_refused_when_the_layer_is_built() {
+    let failures = |finished: &Finished<'_>| u64::from(finished.status.is_none());
+    let rule = || plan().cost(0).key(Global).settle(failures);
+    let build = |rule| RateLimitLayer::builder().policy(rule).build();
+    let error = build(rule()).expect_err("it can never charge");
+    assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+    assert!(error.to_string().contains("\"plan\""), "{error}");
+    for rule in [
+        rule().cost_by(|_| 1),
+        rule().cost_when(|_: &Parts| true, 1),
+        plan().cost(0).key(Global),
+    ] {
+        assert!(build(rule).is_ok());
+    }
+}
+
 async fn only_some_policies_of_a_layer_settle(mut world: World) {
     let firm = Policy::new("firm", Quota::per_hour(10)).cost(2);
     let half = Policy::new("half", Quota::per_hour(10)).cost(4);
@@ -684,6 +704,95 @@ async fn layer_without_settling_gives_the_handler_a_decision_and_no_more() {
         read(ask(&app, request()).await).await;
         assert_eq!(world.remaining(&policy).await, left);
     }
+}
+
+// Reproducer: a handler that takes the handle got 500 for it wherever its request was charged nothing.
+#[tokio::test]
+async fn handler_may_speak_of_the_cost_of_a_request_that_is_charged_nothing() {
+    type Setup = fn(RateLimitLayerBuilder, Rule) -> RateLimitLayerBuilder;
+    let setups: [(&str, Setup); 8] = [
+        ("skipped", |builder, rule| {
+            builder.skip(|_: &Parts| true).policy(rule)
+        }),
+        ("not counted", |builder, rule| {
+            builder.policy(rule.unless(|_: &Parts| true))
+        }),
+        ("of an unlimited tier", |builder, rule| {
+            let tier = |_: &Parts, _: &Key| Some(Tier::unlimited());
+            builder.policy(rule.tier_by(tier))
+        }),
+        ("without a key", |builder, _| {
+            let rule = plan().key(Header::new("x-nobody"));
+            let rule = rule.settle(failures_are_free);
+            builder.policy(rule.on_missing_key(MissingKey::Skip))
+        }),
+        ("not counted beside one in flight", |builder, rule| {
+            let slot = Policy::concurrency("slot", 1).key(Global);
+            builder.policy(slot).policy(rule.unless(|_: &Parts| true))
+        }),
+        ("a peek", |builder, rule| {
+            builder.policy(rule.cost_by(|_| 0))
+        }),
+        ("counted by nobody", |builder, rule| {
+            builder.store(Nobody { later: false }).policy(rule)
+        }),
+        ("counted by nobody, later", |builder, rule| {
+            builder.store(Nobody { later: true }).policy(rule)
+        }),
+    ];
+    for (why, setup) in setups {
+        let rule = plan().key(Global).settle(failures_are_free);
+        let layer = setup(RateLimitLayer::builder(), rule).build();
+        let handler = get(async |Extension(cost): Extension<ActualCost>| {
+            cost.set("plan", 3);
+            "done"
+        });
+        let app = Router::new().route("/", handler);
+        let app = app.layer(layer.expect("it is well set up"));
+        let response = app.oneshot(Request::new(Body::empty())).await;
+        let response = response.expect("a router does not fail");
+        assert_eq!(response.status(), StatusCode::OK, "{why}");
+    }
+}
+
+/// Lets everything pass uncounted, at once or later.
+#[derive(Debug)]
+struct Nobody {
+    later: bool,
+}
+
+impl Store for Nobody {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let state =
+            |charge: &Charge<'_>| PolicyState::uncounted(*charge.policy().name(), Outcome::Allow);
+        let states = charges.iter().map(state);
+        let now = Timestamp::from_micros(0);
+        let decision = Ok(Decision::new(CountedBy::Nobody, now, states));
+        match self.later {
+            true => Answer::later(future::ready(decision)),
+            false => Answer::ready(decision),
+        }
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+// Reproducer: a failed request kept its slot for as long as its future was kept.
+#[tokio::test]
+async fn failure_of_the_handler_is_settled_before_the_future_is_dropped() {
+    let mut world = World::in_process();
+    let slot = Policy::concurrency("slot", 1);
+    let layer = world.layer([slot.clone().key(Global)]);
+    let app = layer.layer(service_fn(|_: Request<()>| async { Answered::Err(Broken) }));
+    let mut failing = pin!(app.clone().oneshot(request()));
+    assert!(failing.as_mut().await.is_err());
+    assert_eq!(
+        world.settled().await,
+        [("slot".to_owned(), Correction::Release)]
+    );
+    assert_eq!(world.remaining(&slot).await, 1);
 }
 
 // === Stores that cannot ===
@@ -1294,7 +1403,7 @@ fn costing(units: u64) -> Request<()> {
 }
 
 /// What the head says that a request costs.
-fn header(parts: &http::request::Parts) -> u64 {
+fn header(parts: &Parts) -> u64 {
     let text = parts.headers["x-cost"].to_str().expect("it is text");
     text.parse().expect("it is a number")
 }

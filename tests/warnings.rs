@@ -364,6 +364,58 @@ async fn layer_inside_itself_is_told() {
     assert_eq!(used(&layer).await, 4, "what the warning is about");
 }
 
+// Reproducer: where one request could not be charged twice, all were denied and nothing was said.
+#[tokio::test]
+async fn layer_inside_itself_is_told_though_it_denies_everything() {
+    for policy in [
+        Policy::new("p", Quota::per_day(1)),
+        Policy::concurrency("p", 1),
+    ] {
+        let layer = build(policy, Global);
+        let app = app(&layer).layer(layer.clone());
+        for _ in 0..2 {
+            assert_eq!(ask(&app, get_root()).await, StatusCode::TOO_MANY_REQUESTS);
+        }
+        assert_eq!(codes(&layer), [Code::ChargedTwice]);
+    }
+}
+
+// Reproducer: a layer that only looks was told to charge twice.
+#[tokio::test]
+async fn layer_that_only_looks_charges_nothing_twice() {
+    let limiter = RateLimiter::builder().build().expect("it is well set up");
+    let layer = |cost| {
+        let rule = Policy::new("p", PLENTY).key(Global).cost_by(move |_| cost);
+        let builder = RateLimitLayer::builder().policy(rule).limiter(&limiter);
+        builder.build().expect("it is well set up")
+    };
+    for (outer, inner, told) in [(0, 1, &[][..]), (1, 0, &[]), (1, 1, &[Code::ChargedTwice])] {
+        let (outer, inner) = (layer(outer), layer(inner));
+        let app = app(&inner).layer(outer);
+        assert_eq!(ask(&app, get_root()).await, StatusCode::OK);
+        assert_eq!(codes(&inner), told);
+    }
+}
+
+#[tokio::test]
+async fn denial_inside_of_another_layer_is_told_only_under_a_name_of_both() {
+    let [outer, between] = ["a", "b"].map(|name| build(Policy::new(name, PLENTY), Global));
+    let inner = build(Policy::new("c", Quota::per_day(1)), Global);
+    let again = build(Policy::new("a", Quota::per_day(1)), Global);
+    for (inside, told) in [(&inner, &[][..]), (&again, &[Code::ChargedTwice])] {
+        let app = app(inside).layer(between.clone()).layer(outer.clone());
+        inside_is_full(inside).await;
+        assert_eq!(ask(&app, get_root()).await, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(codes(inside), told);
+    }
+    assert_eq!(codes(&outer), []);
+}
+
+/// Takes the one unit that a layer has.
+async fn inside_is_full(layer: &RateLimitLayer) {
+    assert_eq!(ask(&app(layer), get_root()).await, StatusCode::OK);
+}
+
 #[tokio::test]
 async fn third_layer_is_compared_with_the_first() {
     let [outer, between, inner] =
@@ -412,6 +464,36 @@ async fn server_that_evicts_keys_is_told_once() {
     );
     assert_eq!(layer.limiter().warnings(), layer.warnings());
     assert_eq!(server.command_calls()["info"], 1);
+}
+
+// Reproducer: what the layer was told to mute was reported by the store behind it.
+#[tokio::test]
+async fn muted_code_of_the_server_is_not_reported() {
+    logged();
+    let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let server = Server::start_with(&arguments);
+    server.flush_stats();
+    let builder = builder(Global).redis(server.url()).deadline(PATIENCE);
+    let layer = builder.mute(Code::EvictingServer).build();
+    let layer = layer.expect("it is well set up");
+    let heard = redis_layer(&server.url());
+    for layer in [&layer, &heard] {
+        ask(&app(layer), get_root()).await;
+    }
+    // the one that is not muted was asked last
+    told::<1>(&heard).await;
+    for own in 0.. {
+        if server.command_calls().get("info").copied() > Some(own + 1) {
+            break;
+        }
+        assert!(own < 1_000, "it is asked");
+    }
+    assert_eq!(codes(&layer), []);
+    let lines = logged();
+    assert_eq!(
+        lines.iter().filter(|line| line.contains("TG007")).count(),
+        1
+    );
 }
 
 #[tokio::test]

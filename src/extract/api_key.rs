@@ -84,6 +84,14 @@ impl KeyExtractor for ApiKey {
         }
     }
 
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        match &self.place {
+            Place::Bearer => header::is_repeated(&parts.headers, &AUTHORIZATION),
+            Place::Header(name) => header::is_repeated(&parts.headers, name),
+            Place::Query(name) => query::is_repeated(&parts.uri, name),
+        }
+    }
+
     /// 401.
     fn missing_status(&self) -> StatusCode {
         StatusCode::UNAUTHORIZED

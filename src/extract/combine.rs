@@ -50,6 +50,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         first.or_else(|| self.second.diagnose(parts))
     }
 
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        self.first.is_ambiguous(parts) || self.second.is_ambiguous(parts)
+    }
+
     fn tells_callers_apart(&self) -> bool {
         self.first.tells_callers_apart() || self.second.tells_callers_apart()
     }
@@ -105,6 +109,12 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
             Some(_) => self.first.diagnose(parts),
             None => self.second.diagnose(parts),
         }
+    }
+
+    /// Only what was looked at; but a second key does not settle what the first is.
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        self.first.is_ambiguous(parts)
+            || self.first.extract(parts).is_none() && self.second.is_ambiguous(parts)
     }
 
     fn tells_callers_apart(&self) -> bool {

@@ -97,6 +97,10 @@ impl KeyExtractor for Cookie {
         &self.name
     }
 
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        values(&parts.headers, &self.name).nth(1).is_some()
+    }
+
     /// 401; 400 for a cookie in clear.
     fn missing_status(&self) -> StatusCode {
         match self.is_clear {
@@ -108,17 +112,20 @@ impl KeyExtractor for Cookie {
 
 /// The cookie's raw value when it is there once.
 fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
-    let mut values = headers
-        .get_all(COOKIE)
-        .iter()
-        .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'))
-        .filter_map(|pair| {
-            let equals = pair.iter().position(|byte| *byte == b'=')?;
-            let (found, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
-            percent::reads_as(found, Plus::Itself, name).then_some(value)
-        });
+    let mut values = values(headers, name);
     let value = values.next()?;
     values.next().is_none().then_some(value)
+}
+
+/// All raw values of the cookie.
+fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(COOKIE).iter();
+    let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    pairs.filter_map(move |pair| {
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        let (found, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
+        percent::reads_as(found, Plus::Itself, name).then_some(value)
+    })
 }
 
 fn unquoted(value: &[u8]) -> &[u8] {

@@ -59,6 +59,15 @@ pub trait KeyExtractor: Send + Sync + 'static {
         None
     }
 
+    /// Whether the key is missing since there is more than one where one is looked for.
+    ///
+    /// A handler may take any of them, so [lists of keys](crate::matching::KeyList) take such a request for one of theirs
+    /// where that is the safe side. Default: no. Those that hold another extractor pass it on.
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        let _ = parts;
+        false
+    }
+
     /// Whether different callers are meant to get different keys.
     ///
     /// Default: yes, and when many get one it is reported as [`Code::OneBucket`].
@@ -151,6 +160,10 @@ macro_rules! delegate {
 
             fn diagnose(&self, parts: &Parts) -> Option<Code> {
                 (**self).diagnose(parts)
+            }
+
+            fn is_ambiguous(&self, parts: &Parts) -> bool {
+                (**self).is_ambiguous(parts)
             }
 
             fn tells_callers_apart(&self) -> bool {

@@ -41,6 +41,10 @@ impl KeyExtractor for Host {
         }
     }
 
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        parts.uri.host().is_none() && header::is_repeated(&parts.headers, &HOST)
+    }
+
     /// No: all callers of a host are meant to share its count.
     fn tells_callers_apart(&self) -> bool {
         false

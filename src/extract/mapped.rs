@@ -46,6 +46,10 @@ where
         self.inner.diagnose(parts)
     }
 
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        self.inner.is_ambiguous(parts)
+    }
+
     fn tells_callers_apart(&self) -> bool {
         self.inner.tells_callers_apart()
     }
@@ -95,6 +99,10 @@ where
 
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
         self.inner.diagnose(parts)
+    }
+
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        self.inner.is_ambiguous(parts)
     }
 
     fn tells_callers_apart(&self) -> bool {

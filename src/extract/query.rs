@@ -51,15 +51,30 @@ impl KeyExtractor for Query {
     fn label(&self) -> &str {
         &self.name
     }
+
+    fn is_ambiguous(&self, parts: &Parts) -> bool {
+        is_repeated(&parts.uri, &self.name)
+    }
+}
+
+/// Whether the parameter is there more than once.
+pub(super) fn is_repeated(uri: &Uri, name: &str) -> bool {
+    values(uri, name).nth(1).is_some()
 }
 
 /// The parameter's value when it is there once and not empty.
 pub(super) fn single<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, [u8]>> {
-    let mut values = uri.query()?.split('&').filter_map(|pair| {
-        let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
-        percent::reads_as(found.as_bytes(), Plus::Space, name).then_some(value)
-    });
+    let mut values = values(uri, name);
     let value = values.next()?;
     (values.next().is_none() && !value.is_empty())
         .then(|| percent::decoded(value.as_bytes(), Plus::Space))
+}
+
+/// All values of the parameter, as they are written.
+fn values<'a>(uri: &'a Uri, name: &str) -> impl Iterator<Item = &'a str> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    pairs.filter_map(move |pair| {
+        let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
+        percent::reads_as(found.as_bytes(), Plus::Space, name).then_some(value)
+    })
 }

@@ -94,13 +94,13 @@ impl HasHeader {
         }
     }
 
-    /// Sets the value that it has, byte by byte. Where the header comes more than once and not all have it, the request
-    /// resembles.
+    /// Sets the value that it has, byte by byte but for space around it. Where the header comes more than once and not all
+    /// have it, the request resembles.
     ///
     /// Default: any.
     #[must_use]
     pub fn equal_to(mut self, value: impl AsRef<[u8]>) -> Self {
-        self.value = Some(value.as_ref().into());
+        self.value = Some(value.as_ref().trim_ascii().into());
         self
     }
 }
@@ -111,7 +111,7 @@ impl Matcher for HasHeader {
             return parts.headers.contains_key(&self.name).into();
         };
         let values = parts.headers.get_all(&self.name).iter();
-        agreement(values.map(|found| found.as_bytes() == &**value))
+        agreement(values.map(|found| found.as_bytes().trim_ascii() == &**value))
     }
 }
 

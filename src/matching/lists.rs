@@ -5,7 +5,7 @@ use std::{collections::HashSet, fmt, net::IpAddr};
 use http::request::Parts;
 use ipnet::IpNet;
 
-use crate::{extract::KeyExtractor, key::Key};
+use crate::{error::Error, extract::KeyExtractor, key::Key};
 
 use super::{
     matcher::{Likeness, Matcher},
@@ -60,7 +60,9 @@ impl<F> fmt::Debug for AddressList<F> {
 
 /// Requests with one of these keys, as an extractor finds them.
 ///
-/// Where the key is missing the request differs. A look-up takes the same time however long the list is.
+/// Where the key is missing the request differs; but where it is missing because there is more than one (a header that
+/// comes twice), the request resembles, since a handler may take any of them. Browsers send two cookies of one name where
+/// two paths set it, so deny by another thing than cookies. A look-up takes the same time however long the list is.
 #[derive(Clone)]
 pub struct KeyList<E> {
     extractor: E,
@@ -81,7 +83,15 @@ impl<E: KeyExtractor> KeyList<E> {
 impl<E: KeyExtractor> Matcher for KeyList<E> {
     fn compare(&self, parts: &Parts) -> Likeness {
         let key = self.extractor.extract(parts);
-        key.is_some_and(|key| self.keys.contains(&key)).into()
+        match key.is_some_and(|key| self.keys.contains(&key)) {
+            true => Likeness::Matches,
+            false if self.extractor.is_ambiguous(parts) => Likeness::Resembles,
+            false => Likeness::Differs,
+        }
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        self.extractor.validate()
     }
 }
 

@@ -77,6 +77,11 @@ impl Costs {
         }
     }
 
+    /// Whether all requests cost what the policy says.
+    pub(super) fn are_usual(&self) -> bool {
+        self.by.is_none() && self.when.is_empty()
+    }
+
     pub(super) fn validate(&self) -> Result<(), Error> {
         let mut matchers = self.when.iter();
         matchers.try_for_each(|(matcher, _)| matcher.validate())

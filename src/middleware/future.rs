@@ -20,7 +20,6 @@ use super::{
     body::ResponseBody,
     finding::Stage,
     headers::Fields,
-    info,
     layer::{Admitted, Asking, Charged, Shared, Step},
     rejection::Rejection,
     settling::{Tab, start},
@@ -187,8 +186,10 @@ where
                     fields,
                     tab,
                 } => {
-                    let mut response = ready!(future.poll(context))?;
+                    let answer = ready!(future.poll(context));
+                    // Taken before the error is passed on: it is settled now, however long this future is kept.
                     let mut tab = tab.take();
+                    let mut response = answer?;
                     if let Some(tab) = &mut tab {
                         tab.answered(&response);
                     }
@@ -257,7 +258,7 @@ where
             },
         },
         Ok(Step::Decide(None)) => {
-            info::pass(request.extensions_mut());
+            shared.pass(request.extensions_mut());
             called(ready, request, Admitted::default())
         }
         Ok(Step::Find(stage)) => State::finding(stage, ready, request, shared),

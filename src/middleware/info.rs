@@ -199,10 +199,12 @@ pub(super) fn leave(extensions: &mut Extensions, decision: Decision) -> Option<N
     Some(Nested::new(extensions, outer))
 }
 
-/// Two decisions about one request.
+/// A decision about one request, and those of layers further out.
 pub(super) struct Nested<'a> {
-    pub(super) inner: &'a Decision,
-    pub(super) outer: &'a [Decision],
+    inner: &'a Decision,
+    /// The next one's, when it is not among the others.
+    latest: Option<&'a Decision>,
+    outer: &'a [Decision],
 }
 
 impl<'a> Nested<'a> {
@@ -212,24 +214,42 @@ impl<'a> Nested<'a> {
         others.decisions.push(outer);
         let extensions = &*extensions;
         let decision = extensions.get::<Decision>();
-        let outer = extensions.get::<Outer>();
         Self {
             inner: decision.expect("it was left just now"),
-            outer: outer.map_or(&[], |outer| &outer.decisions),
+            latest: None,
+            outer: others_of(extensions),
         }
     }
 
-    /// A policy that both charged.
+    /// Of a decision that is not left, since it denies.
+    #[cold]
+    pub(super) fn denied(extensions: &'a Extensions, inner: &'a Decision) -> Option<Self> {
+        Some(Self {
+            inner,
+            latest: Some(extensions.get::<Decision>()?),
+            outer: others_of(extensions),
+        })
+    }
+
+    /// A policy that both charged, as far as that is known: of decisions with peeks it is not.
     pub(super) fn shared_policy(&self) -> Option<&'a PolicyState> {
+        if self.inner.has_peeks() {
+            return None;
+        }
         let charges = |state: &PolicyState| state.usage().is_some();
         let mut inner = self.inner.states().iter().filter(|state| charges(state));
         inner.find(|state| {
             let name = state.policy().as_str();
-            let mut outer = self
-                .outer
-                .iter()
-                .filter_map(|decision| decision.state(name));
-            outer.any(charges)
+            let outer = self.latest.into_iter().chain(self.outer);
+            let outer = outer.filter(|decision| !decision.has_peeks());
+            outer
+                .filter_map(|decision| decision.state(name))
+                .any(charges)
         })
     }
+}
+
+fn others_of(extensions: &Extensions) -> &[Decision] {
+    let outer = extensions.get::<Outer>();
+    outer.map_or(&[], |outer| &outer.decisions)
 }

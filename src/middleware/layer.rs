@@ -36,7 +36,7 @@ use super::{
     rejection::Rejection,
     rule::Rule,
     service::RateLimit,
-    settling::{Finished, Tab},
+    settling::{ActualCost, Finished, Tab},
 };
 
 /// Limits the requests to any Tower service.
@@ -80,7 +80,8 @@ impl RateLimitLayer {
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = self.shared.ledger.warnings();
-        warnings.extend(self.shared.limiter.warnings());
+        let is_heard = |warning: &Warning| !self.shared.ledger.mutes(warning.code());
+        warnings.extend(self.shared.limiter.warnings().into_iter().filter(is_heard));
         warnings
     }
 
@@ -110,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) headers: Arc<Plan>,
     /// Whether charges must be remembered until the request has ended.
     pub(crate) keeps_charges: bool,
+    /// Whether any rule settles, so that handlers may look for the handle on the cost.
+    pub(crate) settles: bool,
     /// Whether keys or tiers must be found before a request can be charged.
     pub(crate) finds: bool,
     /// How long a request waits for them.
@@ -140,6 +143,8 @@ pub(super) struct Charged {
     list: Option<Box<[OwnedCharge]>>,
     /// On which terms, when a tier made these other than the layer's.
     terms: Option<Box<[Terms]>>,
+    /// Whether any was a peek.
+    has_peeks: bool,
 }
 
 /// What follows for a request that may go on.
@@ -218,7 +223,11 @@ impl Shared {
             return None;
         }
         let list = keeps_charges.then(|| charges.iter().map(Charge::to_owned).collect());
-        let charged = Charged { list, terms };
+        let charged = Charged {
+            list,
+            terms,
+            has_peeks: charges.iter().any(|charge| charge.units() == 0),
+        };
         let answer = self.limiter.check(charges);
         Some(Asking { answer, charged })
     }
@@ -232,7 +241,7 @@ impl Shared {
         extensions: &mut Extensions,
     ) -> Result<Admitted, Rejection> {
         match decided {
-            Ok(decision) if decision.is_allowed() => {
+            Ok(mut decision) if decision.is_allowed() => {
                 let terms = charged.terms.as_deref();
                 let fields = Fields::of(&self.headers, &decision, terms);
                 let (mut tab, mut delay) = (None, None);
@@ -240,13 +249,39 @@ impl Shared {
                     tab = self.tab(&charged, &decision);
                     delay = decision.delay();
                 }
+                self.offer(extensions);
+                if charged.has_peeks {
+                    decision.note_peeks();
+                }
                 if let Some(nested) = info::leave(extensions, decision) {
                     self.note_nesting(&nested);
                 }
                 Ok(Admitted { fields, tab, delay })
             }
-            Ok(decision) => Err(Rejection::denied(decision).under(charged.terms)),
+            Ok(mut decision) => {
+                if charged.has_peeks {
+                    decision.note_peeks();
+                }
+                if let Some(nested) = Nested::denied(extensions, &decision) {
+                    self.note_nesting(&nested);
+                }
+                Err(Rejection::denied(decision).under(charged.terms))
+            }
             Err(error) => Err(self.undecided(error)),
+        }
+    }
+
+    /// Lets the handler know that there is a layer, though no rule counted the request.
+    pub(super) fn pass(&self, extensions: &mut Extensions) {
+        info::pass(extensions);
+        self.offer(extensions);
+    }
+
+    /// Gives the handler its word on the cost, also where nothing was charged: it need not know of that.
+    #[inline]
+    fn offer(&self, extensions: &mut Extensions) {
+        if self.settles {
+            extensions.get_or_insert_with(ActualCost::default);
         }
     }
 

@@ -12,7 +12,7 @@ use http::{StatusCode, request::Parts};
 
 use crate::{
     diagnosis::Ledger,
-    error::Error,
+    error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
     key::Key,
     matching::Matcher,
@@ -172,6 +172,9 @@ impl Rule {
 
     /// Sets what a request really cost, once it is answered; the difference is given back or charged.
     ///
+    /// What was charged nothing, a request of cost 0, is not settled: to count failures only, charge each request and settle
+    /// the others at 0.
+    ///
     /// Default: what was charged. The closure is asked when the head of the answer is there; or, without a status, when
     /// there will be none, since the handler panicked or failed or the client went away. When it panics, the charge
     /// stands. The handler's own word by [`ActualCost`](super::ActualCost) goes before it. The settlement is sent when
@@ -211,10 +214,21 @@ impl Rule {
             || self.cache.is_some()
     }
 
-    /// Says what keeps the rule from working, apart from its policy.
+    /// Says what keeps the rule from working.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if let Some(Source::Now(extractor)) = &self.source {
             extractor.validate()?;
+        }
+        self.policy.validate()?;
+        if self.settles() && self.costs.are_usual() && self.policy.costs_nothing() {
+            return Err(Error::new(
+                ErrorKind::InvalidPolicy,
+                format!(
+                    "policy {:?}: a request costs nothing, and what was not charged is not settled: charge it, and settle \
+                     what is to be free at 0",
+                    self.policy.name()
+                ),
+            ));
         }
         self.conditions.validate()?;
         self.costs.validate()?;
@@ -225,7 +239,7 @@ impl Rule {
     }
 
     /// Whether what a request really cost is asked for.
-    pub(super) fn settles(&self) -> bool {
+    pub(crate) fn settles(&self) -> bool {
         self.pricing.is_some()
     }
 
@@ -333,7 +347,7 @@ impl Rule {
         }
     }
 
-    /// Reports the first request whose key is missing.
+    /// Reports the first look-up that failed.
     pub(super) fn warn(&self, message: fmt::Arguments<'_>) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             telemetry::warn(message);

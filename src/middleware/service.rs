@@ -14,7 +14,6 @@ use crate::{decision::Decision, store::Answer};
 use super::{
     body::ResponseBody,
     future::ResponseFuture,
-    info,
     layer::{Admitted, Asking, Charged, Shared, Step},
     rejection::Rejection,
     settling::start,
@@ -107,7 +106,7 @@ impl<S: Clone> RateLimit<S> {
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
-        info::pass(&mut parts.extensions);
+        self.shared.pass(&mut parts.extensions);
         let request = Request::from_parts(parts, body);
         ResponseFuture::calling(self.inner.call(request), None, None)
     }

@@ -39,9 +39,11 @@ pub(super) type Pricing = Arc<dyn Fn(&Finished<'_>) -> u64 + Send + Sync>;
 
 // === ActualCost ===
 
-/// The handler's word on what a request really costs. It is in the extensions of requests that are settled.
+/// The handler's word on what a request really costs. It is in the extensions of all requests that pass a layer of which
+/// a rule [settles](super::Rule::settle).
 ///
-/// It may be given until the body of the answer has ended, and goes before what the rule's closure says.
+/// It may be given until the body of the answer has ended, and goes before what the rule's closure says. Where nothing
+/// was charged it changes nothing.
 ///
 /// # Examples
 ///
@@ -183,7 +185,7 @@ impl fmt::Debug for Tab {
     }
 }
 
-/// Notes that a request starts, and lets its handler speak about the cost if any policy settles.
+/// Notes that a request starts, and heeds its handler's word about the cost if any charge is settled by it.
 #[inline]
 pub(super) fn start(tab: Option<Box<Tab>>, extensions: &mut Extensions) -> Option<Box<Tab>> {
     let mut tab = tab?;

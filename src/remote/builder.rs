@@ -10,6 +10,7 @@ use redis::{
 
 use crate::{
     clock::Clock,
+    diagnosis::Muted,
     error::{Error, ErrorKind},
 };
 
@@ -28,6 +29,7 @@ pub struct RedisStoreBuilder {
     deadline: Duration,
     connect_timeout: Duration,
     clock: Option<Clock>,
+    muted: Muted,
 }
 
 #[derive(Clone)]
@@ -135,7 +137,7 @@ impl RedisStoreBuilder {
             deadline: self.deadline,
             connect_timeout: self.connect_timeout,
             clock: self.clock,
-            checkup: Checkup::default(),
+            checkup: Checkup::new(self.muted),
         }))
     }
 
@@ -153,7 +155,14 @@ impl RedisStoreBuilder {
             deadline: Duration::from_millis(50),
             connect_timeout: Duration::from_millis(500),
             clock: None,
+            muted: Muted::default(),
         }
+    }
+
+    /// Does not report these codes.
+    pub(crate) fn mute(mut self, muted: Muted) -> Self {
+        self.muted = muted;
+        self
     }
 
     fn pool(&self) -> Result<Pool, Error> {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::{
     clock::{Clock, Timestamp},
-    diagnosis::{Code, Ledger, Warning},
+    diagnosis::{Code, Ledger, Muted, Warning},
     task,
 };
 
@@ -28,6 +28,13 @@ pub(super) struct Checkup {
 }
 
 impl Checkup {
+    pub(super) fn new(muted: Muted) -> Self {
+        Self {
+            ledger: Arc::new(Ledger::new(muted)),
+            ..Self::default()
+        }
+    }
+
     /// Compares the server's time with the time of the call that it answered.
     #[inline]
     pub(super) fn compare(&self, called: Timestamp, told: Timestamp) {

@@ -222,7 +222,7 @@ impl Shared {
         };
         let tier = entry.tier(now);
         if is_awaited {
-            shelf.put(*key, entry, settings.max_keys.div_ceil(self.shelves.len()));
+            shelf.put(*key, entry, settings.max_keys / self.shelves.len());
         }
         tier
     }

@@ -134,8 +134,11 @@ where
                 }
                 // ## Calling => end
                 StateProjection::Calling { future, slip } => {
-                    let mut response = ready!(future.poll(context))?;
-                    this.shared.end(slip.take(), &mut response);
+                    let answer = ready!(future.poll(context));
+                    // Taken before the error is passed on: it is given back now, however long this future is kept.
+                    let slip = slip.take();
+                    let mut response = answer?;
+                    this.shared.end(slip, &mut response);
                     return Poll::Ready(Ok(response));
                 }
                 // ## Denied => end

@@ -21,8 +21,8 @@ use super::grpc::{Pushback, Wire};
 /// With the feature `grpc` a request of gRPC or gRPC-Web, known by its content type, gets its answer as gRPC in any of
 /// these forms: HTTP 200, no body, and `grpc-status` with `grpc-message` and `grpc-status-details-bin`. Over a limit that is
 /// `RESOURCE_EXHAUSTED` with a `RetryInfo` (unless waiting does not help) and a `QuotaFailure`; when nobody could decide it
-/// is `UNAVAILABLE`; for a key that is missing, `UNAUTHENTICATED` for 401, `PERMISSION_DENIED` for 403,
-/// `INVALID_ARGUMENT` for any other fault of the client's, and `INTERNAL` for the server's. The rate limit headers are on it
+/// is `UNAVAILABLE`; for one that is not let in, `PERMISSION_DENIED`; for a key that is missing, `UNAUTHENTICATED` for 401,
+/// `PERMISSION_DENIED` for 403, `INVALID_ARGUMENT` for any other fault of the client's, and `INTERNAL` for the server's. The rate limit headers are on it
 /// as on any answer.
 ///
 /// # Examples
