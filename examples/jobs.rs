@@ -12,7 +12,10 @@ use std::{error::Error, fmt};
 
 use tollgate::{
     Hold, Key, Policy, Quota, RateLimiter,
-    middleware::{Reason, Rejection, call::CallLimitLayer},
+    middleware::{
+        Reason, Rejection,
+        call::{CallLimitLayer, Ended},
+    },
 };
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
@@ -63,6 +66,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         )
         .policy(Policy::concurrency("printers", 2).key_of(|_| Some(Key::GLOBAL)))
         .hold_with(|printing: &mut Printing, hold| printing.printer = Some(hold))
+        .settle_with(|ended: &Ended<'_, Printing, Refusal>| match ended.outcome {
+            Some(Err(Refusal::PaperJam)) => 0, // nothing was printed
+            _ => ended.charged,
+        })
         .build()?;
     let mut printers = ServiceBuilder::new()
         .layer(layer)
@@ -84,6 +91,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     drop(first);
     println!("one is done");
     work("globex", 13).await?;
+    work("globex", 17).await?;
     drop(second);
     Ok(())
 }

@@ -19,7 +19,7 @@ use tollgate::{
     memory::MemoryStore,
     middleware::{
         MissingKey, Reason, Rejection,
-        call::{CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallRule},
+        call::{CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallRule, Ended},
     },
     store::{Answer, Charge, Receipt, Store},
 };
@@ -357,6 +357,88 @@ async fn call_that_started_stays_charged_though_its_slot_is_given_back() {
             assert_eq!(left(&limiter, &slots).await, 5);
             assert_eq!(left(&limiter, &minute(10)).await, 10 - passed);
         }
+    }
+}
+
+// === Settling ===
+
+#[tokio::test]
+async fn call_costs_what_came_out_of_it() {
+    for limiter in limiters() {
+        let policy = minute(100);
+        let layer = CallLimitLayer::builder(&limiter, deny)
+            .policy(policy.clone().key_of(everybody).cost_by(|call| call.cost))
+            .settle_with(|ended: &Ended<'_, String, String>| {
+                assert_eq!(ended.policy.as_str(), "p");
+                match ended.outcome {
+                    Some(Ok(units)) => units.parse().expect("a number"),
+                    Some(Err(_)) => 0,
+                    None => ended.charged + 1,
+                }
+            })
+            .build()
+            .expect("it is well set up");
+        let mut service = layer.layer(service_fn(|call: Call| async move {
+            match call.who {
+                "waits" => future::pending().await,
+                "panics" => panic!("as told"),
+                "fails" => Err("failed".to_owned()),
+                units => Ok(units.to_owned()),
+            }
+        }));
+        let ten = |who| Call { who, cost: 10 };
+        let mut expected = 100;
+        for (who, cost) in [
+            ("3", 3),
+            ("12", 12),
+            ("fails", 0),
+            ("waits", 11),
+            ("panics", 11),
+            ("the closure panics, and the charge stands", 10),
+        ] {
+            let ready = service.ready().await.expect("it is ready");
+            let mut calling = Box::pin(ready.call(ten(who)));
+            let ended = tokio::spawn(async move {
+                // the one that waits is given up when it has started
+                for _ in 0..3 {
+                    if poll(calling.as_mut()).is_ready() {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            });
+            assert_eq!(ended.await.is_err(), who == "panics");
+            expected -= cost;
+            assert_eq!(left(&limiter, &policy).await, expected, "{who}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_holds_what_a_response_was_charged_settles_it() {
+    for limiter in limiters() {
+        let policy = minute(100);
+        let layer = CallLimitLayer::builder(&limiter, |_: Call, _: &Rejection| Err(()))
+            .policy(policy.clone().key_of(everybody).cost_by(|call| call.cost))
+            .settle_with(|_: &Ended<'_, Option<Hold>, ()>| 0)
+            .hold_with(|kept: &mut Option<Hold>, hold| *kept = Some(hold))
+            .build()
+            .expect("it is well set up");
+        let inner = |call: Call| {
+            future::ready(match call.who {
+                "fails" => Err(()),
+                _ => Ok(None),
+            })
+        };
+        let mut service = layer.layer(service_fn(inner));
+        let ten = |who| Call { who, cost: 10 };
+        let hold = ask(&mut service, ten("ada")).await.expect("it passes");
+        assert_eq!(left(&limiter, &policy).await, 90);
+        hold.expect("it is handed on")
+            .settle(|_, charged| charged / 2);
+        assert_eq!(left(&limiter, &policy).await, 95);
+        assert!(ask(&mut service, ten("fails")).await.is_err());
+        assert_eq!(left(&limiter, &policy).await, 95);
     }
 }
 

@@ -99,7 +99,8 @@ fn jobs_are_refused_in_their_own_words() {
          both printers are taken\n\
          globex   3 pages: all printers are taken\n\
          one is done\n\
-         globex  13 pages: paper jam\n"
+         globex  13 pages: paper jam\n\
+         globex  17 pages: printing\n"
     );
 }
 

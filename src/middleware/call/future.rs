@@ -48,13 +48,13 @@ enum State<S, R, T, E, F> {
     Waiting {
         turn: Pin<Box<Sleep>>,
         waiting: Option<Box<(S, R)>>,
-        slip: Option<Slip>,
+        slip: Option<Slip<T, E>>,
     },
     /// Waits for the inner service.
     Calling {
         #[pin]
         future: F,
-        slip: Option<Slip>,
+        slip: Option<Slip<T, E>>,
     },
     /// Has the answer.
     Denied { answer: Option<Result<T, E>> },
@@ -75,7 +75,7 @@ where
 
     pub(super) fn waiting(
         waiting: (S, R),
-        admitted: Admitted,
+        admitted: Admitted<T, E>,
         shared: Arc<Shared<R, T, E>>,
     ) -> Self {
         let state = State::waiting(waiting, admitted);
@@ -84,7 +84,7 @@ where
 
     pub(super) fn calling(
         future: S::Future,
-        slip: Option<Slip>,
+        slip: Option<Slip<T, E>>,
         shared: Arc<Shared<R, T, E>>,
     ) -> Self {
         let state = State::Calling { future, slip };
@@ -134,12 +134,10 @@ where
                 }
                 // ## Calling => end
                 StateProjection::Calling { future, slip } => {
-                    let answer = ready!(future.poll(context));
-                    // Taken before the error is passed on: it is given back now, however long this future is kept.
-                    let slip = slip.take();
-                    let mut response = answer?;
-                    this.shared.end(slip, &mut response);
-                    return Poll::Ready(Ok(response));
+                    let mut outcome = ready!(future.poll(context));
+                    // An error too ends it now, however long this future is kept.
+                    this.shared.end(slip.take(), &mut outcome);
+                    return Poll::Ready(outcome);
                 }
                 // ## Denied => end
                 StateProjection::Denied { answer } => {
@@ -152,7 +150,7 @@ where
 }
 
 impl<S, R, T, E, F> State<S, R, T, E, F> {
-    fn waiting(waiting: (S, R), admitted: Admitted) -> Self {
+    fn waiting(waiting: (S, R), admitted: Admitted<T, E>) -> Self {
         Self::Waiting {
             turn: Box::pin(sleep(admitted.delay.unwrap_or_default())),
             waiting: Some(Box::new(waiting)),
@@ -184,7 +182,7 @@ where
 
 fn called<S, R, T, E>(
     (mut ready, request): (S, R),
-    slip: Option<Slip>,
+    slip: Option<Slip<T, E>>,
 ) -> State<S, R, T, E, S::Future>
 where
     S: Service<R, Response = T, Error = E>,

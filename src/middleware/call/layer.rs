@@ -24,7 +24,11 @@ use crate::{
     telemetry,
 };
 
-use super::{rule::CallRule, service::CallLimit, slip::Slip};
+use super::{
+    rule::CallRule,
+    service::CallLimit,
+    slip::{Ended, Price, Slip},
+};
 
 /// Limits calls with requests `R` to a service that answers with `T` or fails with `E`.
 ///
@@ -48,6 +52,7 @@ impl<R, T, E> CallLimitLayer<R, T, E> {
                 deny: Box::new(deny),
                 admitted: None,
                 hold: None,
+                price: None,
             },
         }
     }
@@ -127,6 +132,43 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
         self
     }
 
+    /// Sets what a call really cost under each policy, once something came out of it or nothing will; the difference is
+    /// given back or charged.
+    ///
+    /// Default: what was charged. When the closure panics, the charge stands. A response whose [`Hold`] somebody
+    /// [keeps](Self::hold_with) is settled by them, with [`Hold::settle`]. Over Redis it needs the Tokio runtime on which
+    /// the call ends.
+    ///
+    /// # Examples
+    ///
+    /// Failures cost nothing, and an answer what it took:
+    ///
+    /// ```
+    /// use tollgate::{Key, Policy, Quota, RateLimiter};
+    /// use tollgate::middleware::{Rejection, call::{CallLimitLayer, Ended}};
+    ///
+    /// struct Answer { tokens: u64 }
+    ///
+    /// let limiter = RateLimiter::builder().build()?;
+    /// let layer = CallLimitLayer::builder(&limiter, |_: String, _: &Rejection| Err("busy"))
+    ///     .policy(Policy::new("tokens", Quota::per_minute(50_000)).cost(1_000).key_of(|_| Some(Key::GLOBAL)))
+    ///     .settle_with(|ended: &Ended<'_, Answer, _>| match ended.outcome {
+    ///         Some(Ok(answer)) => answer.tokens,
+    ///         Some(Err(_)) => 0,
+    ///         None => ended.charged,
+    ///     })
+    ///     .build()?;
+    /// # let _ = layer;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn settle_with(
+        mut self,
+        price: impl Fn(&Ended<'_, T, E>) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.price = Some(Arc::new(price));
+        self
+    }
+
     /// Makes the layer.
     ///
     /// # Errors
@@ -142,9 +184,10 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
         }
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let limiter = self.limiter.for_policies(policies)?;
+        let must_end = |rule: &CallRule<R>| rule.policy().must_end();
         Ok(CallLimitLayer {
             shared: Arc::new(Shared {
-                keeps_charges: self.rules.iter().any(|rule| rule.policy().must_end()),
+                keeps_charges: self.hooks.price.is_some() || self.rules.iter().any(must_end),
                 rules: self.rules.into(),
                 limiter,
                 hooks: self.hooks,
@@ -182,6 +225,7 @@ struct Hooks<R, T, E> {
     deny: Box<Deny<R, T, E>>,
     admitted: Option<Box<Tell<R>>>,
     hold: Option<Box<Keep<T>>>,
+    price: Option<Arc<Price<T, E>>>,
 }
 
 type Deny<R, T, E> = dyn Fn(R, &Rejection) -> Result<T, E> + Send + Sync;
@@ -197,9 +241,8 @@ pub(super) struct Asking {
 pub(super) type Charged = Option<Box<[OwnedCharge]>>;
 
 /// What follows for a call that may go on.
-#[derive(Debug, Default)]
-pub(super) struct Admitted {
-    pub(super) slip: Option<Slip>,
+pub(super) struct Admitted<T, E> {
+    pub(super) slip: Option<Slip<T, E>>,
     /// How long it waits for its turn.
     pub(super) delay: Option<Duration>,
 }
@@ -229,13 +272,16 @@ impl<R, T, E> Shared<R, T, E> {
         decided: Result<Decision, Error>,
         charged: Charged,
         request: &mut R,
-    ) -> Result<Admitted, Rejection> {
+    ) -> Result<Admitted<T, E>, Rejection> {
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
             Ok(decision) => return Err(Rejection::denied(decision)),
             Err(error) => return Err(self.undecided(error)),
         };
-        let mut admitted = Admitted::default();
+        let mut admitted = Admitted {
+            slip: None,
+            delay: None,
+        };
         if let Some(charged) = charged {
             admitted.slip = self.slip(&charged, &decision);
             admitted.delay = decision.delay();
@@ -252,20 +298,29 @@ impl<R, T, E> Shared<R, T, E> {
         (self.hooks.deny)(request, rejection)
     }
 
-    /// Ends a call that was answered.
+    /// Ends a call that something came out of.
     #[inline]
-    pub(super) fn end(&self, slip: Option<Slip>, response: &mut T) {
-        if let (Some(slip), Some(keep)) = (slip, &self.hooks.hold)
-            && let Some(hold) = slip.into_hold()
-        {
-            keep(response, hold);
+    pub(super) fn end(&self, slip: Option<Slip<T, E>>, outcome: &mut Result<T, E>) {
+        let Some(slip) = slip else {
+            return;
+        };
+        match (outcome, &self.hooks.hold) {
+            (Ok(response), Some(keep)) => {
+                if let Some(hold) = slip.into_hold() {
+                    keep(response, hold);
+                }
+            }
+            (outcome, _) => slip.end(outcome.as_ref()),
         }
     }
 
-    fn slip(&self, charged: &[OwnedCharge], decision: &Decision) -> Option<Slip> {
+    fn slip(&self, charged: &[OwnedCharge], decision: &Decision) -> Option<Slip<T, E>> {
         let charges: SmallVec<[Charge<'_>; 2]> = charged.iter().map(OwnedCharge::borrow).collect();
         let receipt = Receipt::of(&charges, decision)?;
-        Some(Slip::new(self.limiter.hold(receipt)))
+        Some(Slip::new(
+            self.limiter.hold(receipt),
+            self.hooks.price.clone(),
+        ))
     }
 
     /// The rejection for a store that could not decide, reported the first time.
