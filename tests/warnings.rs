@@ -1,9 +1,10 @@
 //! What looks wrong about a set-up is told once, by its code, and nothing else is.
 
-use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, routing::get};
 use http::{Request, StatusCode, request::Parts};
+use ipnet::IpNet;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -14,6 +15,7 @@ use tollgate::{
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
     extract::{ApiKey, ClientIp, Global, Header, KeyExtractor, PeerIp, Route},
+    matching::{AddressList, KeyList, Matcher, Path},
     middleware::MissingKey,
     state::PolicyName,
     store::{Answer, Charge, Store},
@@ -257,6 +259,86 @@ async fn extractor_of_ones_own_can_have_a_diagnosis() {
         warning.detail(),
         "a request bears a header that suspicious looks at, from a peer that is not trusted"
     );
+}
+
+// === Lists ===
+
+#[tokio::test]
+async fn list_that_misses_addresses_is_told() {
+    let everybody = || Policy::new("everybody", Quota::per_second(1_000_000)).key(Global);
+    let list = || AddressList::new(|parts: &Parts| PeerIp.address(parts), [network()]);
+    let shared: Arc<dyn Matcher> = Arc::new(list());
+    let builder = RateLimitLayer::builder;
+    for (policy, builder) in [
+        (None, builder().deny(list()).policy(everybody())),
+        (None, builder().skip(list()).policy(everybody())),
+        (
+            None,
+            builder()
+                .deny(Path::new("/").and(list().not()))
+                .policy(everybody()),
+        ),
+        (
+            None,
+            builder()
+                .deny(list().or(Path::new("/x")))
+                .policy(everybody()),
+        ),
+        (None, builder().deny(shared).policy(everybody())),
+        (
+            None,
+            builder()
+                .deny(KeyList::new(PeerIp, [Key::new("192.0.2.1")]))
+                .policy(everybody()),
+        ),
+        (
+            Some("everybody"),
+            builder().policy(everybody().when(list().not())),
+        ),
+        (
+            Some("everybody"),
+            builder().policy(everybody().unless(list())),
+        ),
+        (
+            Some("everybody"),
+            builder().policy(everybody().cost_when(list(), 2)),
+        ),
+    ] {
+        let layer = builder.build().expect("it is well set up");
+        let app = app(&layer);
+        ask(&app, from(1)).await;
+        assert_eq!(codes(&layer), []);
+        for _ in 0..2 {
+            ask(&app, get_root()).await;
+        }
+        let [warning] = warnings(&layer);
+        assert_eq!(warning.code(), Code::NoPeerAddress);
+        assert_eq!(warning.policy().map(PolicyName::as_str), policy);
+        assert!(warning.detail().contains("list"), "{}", warning.detail());
+    }
+}
+
+#[tokio::test]
+async fn list_of_keys_tells_what_its_extractor_sees() {
+    let layer = builder(Global).deny(KeyList::new(PeerIp, [Key::new("192.0.2.9")]));
+    let layer = layer.build().expect("it is well set up");
+    let mut request = from(1);
+    forward(&mut request, "192.0.2.9");
+    ask(&app(&layer), request).await;
+    assert_eq!(codes(&layer), [Code::ForwardedIgnored]);
+}
+
+#[tokio::test]
+async fn list_of_addresses_that_are_seldom_there_is_fine() {
+    let seldom = |_: &Parts| None;
+    let layer = builder(Global).deny(AddressList::new(seldom, [network()]));
+    let layer = layer.build().expect("it is well set up");
+    ask(&app(&layer), from(1)).await;
+    assert_eq!(codes(&layer), []);
+}
+
+fn network() -> IpNet {
+    "192.0.2.0/31".parse().expect("a network")
 }
 
 // === One bucket ===

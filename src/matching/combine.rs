@@ -2,7 +2,7 @@
 
 use http::request::Parts;
 
-use crate::error::Error;
+use crate::{diagnosis::Code, error::Error};
 
 use super::matcher::{Likeness, Matcher};
 
@@ -30,6 +30,11 @@ impl<A: Matcher, B: Matcher> Matcher for And<A, B> {
     fn validate(&self) -> Result<(), Error> {
         self.first.validate()?;
         self.second.validate()
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let first = self.first.diagnose(parts);
+        first.or_else(|| self.second.diagnose(parts))
     }
 }
 
@@ -60,6 +65,11 @@ impl<A: Matcher, B: Matcher> Matcher for Or<A, B> {
         self.first.validate()?;
         self.second.validate()
     }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let first = self.first.diagnose(parts);
+        first.or_else(|| self.second.diagnose(parts))
+    }
 }
 
 // === Not ===
@@ -87,5 +97,9 @@ impl<M: Matcher> Matcher for Not<M> {
 
     fn validate(&self) -> Result<(), Error> {
         self.matcher.validate()
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        self.matcher.diagnose(parts)
     }
 }

@@ -5,7 +5,12 @@ use std::{collections::HashSet, fmt, net::IpAddr};
 use http::request::Parts;
 use ipnet::IpNet;
 
-use crate::{error::Error, extract::KeyExtractor, key::Key};
+use crate::{
+    diagnosis::Code,
+    error::Error,
+    extract::{KeyExtractor, PeerIp},
+    key::Key,
+};
 
 use super::{
     matcher::{Likeness, Matcher},
@@ -14,7 +19,8 @@ use super::{
 
 /// Requests from addresses in these networks.
 ///
-/// Where the address is not known the request differs: a deny list lets it go on to the rules. A look-up takes a binary
+/// Where the address is not known the request differs: a deny list lets it go on to the rules, and the layer warns of it
+/// ([TG001](crate::diagnosis)) when the server tells no addresses. A look-up takes a binary
 /// search, so lists of many thousands are fine; networks that touch are joined. IPv4 in IPv6 form is IPv4, in the list and
 /// in requests.
 #[derive(Clone)]
@@ -45,6 +51,11 @@ where
         address
             .is_some_and(|address| self.networks.contains(address))
             .into()
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let is_missing = (self.address)(parts).is_none() && PeerIp.address(parts).is_none();
+        is_missing.then_some(Code::NoPeerAddress)
     }
 }
 
@@ -92,6 +103,10 @@ impl<E: KeyExtractor> Matcher for KeyList<E> {
 
     fn validate(&self) -> Result<(), Error> {
         self.extractor.validate()
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        self.extractor.diagnose(parts)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use crate::error::Error;
+use crate::{diagnosis::Code, error::Error};
 
 use super::combine::{And, Not, Or};
 
@@ -23,6 +23,14 @@ pub trait Matcher: Send + Sync + 'static {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), with what to do.
     fn validate(&self) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// What looks wrong about the set-up, seen at this request. Asked for the first 1,000 requests, and reported once.
+    ///
+    /// Default: nothing. One that holds another passes it on.
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let _ = parts;
+        None
     }
 
     /// Requests that both match.
@@ -89,5 +97,9 @@ impl Matcher for Arc<dyn Matcher> {
 
     fn validate(&self) -> Result<(), Error> {
         (**self).validate()
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        (**self).diagnose(parts)
     }
 }

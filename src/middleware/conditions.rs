@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use crate::{
+    diagnosis::Code,
     error::Error,
     matching::{Likeness, Matcher},
 };
@@ -35,6 +36,11 @@ impl Conditions {
     pub(super) fn validate(&self) -> Result<(), Error> {
         let mut matchers = self.when.iter().chain(&self.unless);
         matchers.try_for_each(Matcher::validate)
+    }
+
+    pub(super) fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let mut matchers = self.when.iter().chain(&self.unless);
+        matchers.find_map(|matcher| matcher.diagnose(parts))
     }
 }
 
@@ -85,5 +91,10 @@ impl Costs {
     pub(super) fn validate(&self) -> Result<(), Error> {
         let mut matchers = self.when.iter();
         matchers.try_for_each(|(matcher, _)| matcher.validate())
+    }
+
+    pub(super) fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let mut matchers = self.when.iter();
+        matchers.find_map(|(matcher, _)| matcher.diagnose(parts))
     }
 }

@@ -5,17 +5,22 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use crate::{
+    diagnosis::{Ledger, Warning},
     error::Error,
     matching::{Likeness, Matcher},
 };
 
-use super::rejection::Rejection;
+use super::{
+    rejection::Rejection,
+    watch::{Glance, said},
+};
 
 /// The deny and skip lists of a layer, in this order. What is in doubt is denied, and not skipped.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
     deny: Vec<Arc<dyn Matcher>>,
     skip: Vec<Arc<dyn Matcher>>,
+    glance: Glance,
 }
 
 impl Gate {
@@ -34,12 +39,27 @@ impl Gate {
 
     /// Whether a request is to be limited.
     #[inline]
-    pub(super) fn limits(&self, parts: &Parts) -> Result<bool, Rejection> {
+    pub(super) fn limits(&self, parts: &Parts, ledger: &Ledger) -> Result<bool, Rejection> {
+        if self.glance.is_due() {
+            self.look(parts, ledger);
+        }
         let is_refused = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) != Likeness::Differs;
         let is_free = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) == Likeness::Matches;
         if self.deny.iter().any(is_refused) {
             return Err(Rejection::forbidden(None));
         }
         Ok(!self.skip.iter().any(is_free))
+    }
+
+    /// Looks for signs of a wrong set-up.
+    #[cold]
+    fn look(&self, parts: &Parts, ledger: &Ledger) {
+        for (list, matchers) in [("a deny list", &self.deny), ("a skip list", &self.skip)] {
+            for matcher in matchers {
+                if let Some(code) = matcher.diagnose(parts) {
+                    ledger.report(Warning::new(code, said(code, list)));
+                }
+            }
+        }
     }
 }

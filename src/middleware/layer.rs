@@ -161,7 +161,7 @@ impl Shared {
     /// Decides on a request by its head, when nothing else is needed. `None` when no rule counts it.
     #[inline]
     pub(super) fn decide(&self, parts: &Parts) -> Result<Option<Asking>, Rejection> {
-        if !self.gate.limits(parts)? {
+        if !self.gate.limits(parts, &self.ledger)? {
             return Ok(None);
         }
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
@@ -173,7 +173,7 @@ impl Shared {
 
     /// Begins to find what is needed to decide on a request.
     pub(super) fn begin(&self, parts: &Parts) -> Result<Step, Rejection> {
-        if !self.gate.limits(parts)? {
+        if !self.gate.limits(parts, &self.ledger)? {
             return Ok(Step::Decide(None));
         }
         let unasked = self.rules.iter().map(|_| Finding::Unasked);

@@ -26,7 +26,7 @@ use super::{
     conditions::{Conditions, Costs},
     rejection::Rejection,
     settling::{Finished, Pricing},
-    watch::Watch,
+    watch::{Glance, Watch, said},
 };
 
 /// A policy with the extractor of its key, and with which requests it counts.
@@ -41,6 +41,7 @@ pub struct Rule {
     pub(super) cache: Option<TierCache>,
     pricing: Option<Pricing>,
     watch: Watch,
+    glance: Glance,
     /// Whether a look-up that failed was reported.
     warned: Arc<AtomicBool>,
     /// Whether a tier that the policy cannot count was reported.
@@ -269,7 +270,20 @@ impl Rule {
     /// Whether the rule counts a request.
     #[inline]
     pub(super) fn counts(&self, parts: &Parts) -> bool {
+        if self.glance.is_due() {
+            self.look_at_matchers(parts);
+        }
         self.conditions.hold(parts)
+    }
+
+    #[cold]
+    fn look_at_matchers(&self, parts: &Parts) {
+        let code = self.conditions.diagnose(parts);
+        if let Some(code) = code.or_else(|| self.costs.diagnose(parts)) {
+            let name = self.policy.name();
+            self.watch
+                .report(name, code, said(code, "a list of the rule"));
+        }
     }
 
     /// The charge for a request, or `None` when the rule does not count it. For rules that need not find anything.
@@ -386,6 +400,7 @@ impl From<Policy> for Rule {
             cache: None,
             pricing: None,
             watch: Watch::default(),
+            glance: Glance::default(),
             warned: Arc::default(),
             misfit: Arc::default(),
         }

@@ -117,7 +117,7 @@ impl Watch {
         }
     }
 
-    fn report(&self, policy: &PolicyName, code: Code, detail: String) {
+    pub(super) fn report(&self, policy: &PolicyName, code: Code, detail: String) {
         let warning = Warning::new(code, detail);
         self.ledger.report(warning.about(*policy));
     }
@@ -160,8 +160,12 @@ impl Clone for Watch {
     }
 }
 
-fn said(code: Code, label: &str) -> String {
+/// What was seen at a request, in words.
+pub(super) fn said(code: Code, label: &str) -> String {
     match code {
+        Code::NoPeerAddress => {
+            format!("{label} looks for an address, and a request does not tell that of its peer")
+        }
         Code::ForwardedIgnored => format!(
             "a request bears X-Forwarded-For or Forwarded, and {label} does not look at them"
         ),
@@ -169,6 +173,44 @@ fn said(code: Code, label: &str) -> String {
             "a request bears a header that {label} looks at, from a peer that is not trusted"
         ),
         _ => format!("{label} found a request that is not as it should be"),
+    }
+}
+
+// === Glance ===
+
+/// Whether matchers too are looked at: for the first requests they are.
+#[derive(Debug)]
+pub(super) struct Glance {
+    left: AtomicU32,
+}
+
+impl Glance {
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0 && self.count_down()
+    }
+
+    #[cold]
+    fn count_down(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        let left = &self.left;
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
+    }
+}
+
+impl Default for Glance {
+    fn default() -> Self {
+        Self {
+            left: AtomicU32::new(WATCHED),
+        }
+    }
+}
+
+// As with `Watch`: on another layer nothing was seen yet.
+impl Clone for Glance {
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 
