@@ -2,8 +2,8 @@
 //!
 //! What is wrong in itself fails at `build()`. What is wrong only where it stands (behind a proxy, inside another layer,
 //! over this Redis server) works, counts the wrong people and says nothing, so it is looked for: in the first
-//! 1,000 requests of each rule, in the first answers of a server. What is found is logged once, as a warning that begins
-//! with its code, and kept: see [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
+//! 1,000 requests of each rule and list, in the first answers of a server. What is found is logged once, as a warning that
+//! begins with its code, and kept: see [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
 //!
 //! | code | [`Code`] | what was seen | what to do |
 //! |---|---|---|---|
@@ -16,6 +16,7 @@
 //! | TG007 | [`EvictingServer`](Code::EvictingServer) | the Redis server evicts keys when its memory is full, which forgives who is in debt | `CONFIG SET maxmemory-policy noeviction`, or a server of its own |
 //! | TG008 | [`ClockOff`](Code::ClockOff) | the clocks of this process and of the Redis server differ by more than 5 seconds | let NTP set both |
 //! | TG009 | | reserved for Redis Cluster | |
+//! | TG010 | [`UnfitTier`](Code::UnfitTier) | a caller's tier cannot be counted in the way of the policy, whose own quota holds then | give the tier a quota that the policy's algorithm and cost allow |
 //!
 //! Codes keep their meaning; new ones get new numbers.
 //!
@@ -58,11 +59,13 @@ pub enum Code {
     EvictingServer,
     /// TG008: the Redis server's clock is far from this process'.
     ClockOff,
+    /// TG010: a tier cannot be counted in the way of its policy.
+    UnfitTier,
 }
 
 impl Code {
     /// All of them, by number.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -71,6 +74,7 @@ impl Code {
         Self::ChargedTwice,
         Self::EvictingServer,
         Self::ClockOff,
+        Self::UnfitTier,
     ];
 
     /// The code itself, such as `TG001`.
@@ -122,6 +126,10 @@ impl Code {
             Self::ClockOff => (
                 "TG008",
                 "let NTP set both: reset times, calendar windows and counting in an outage go by them",
+            ),
+            Self::UnfitTier => (
+                "TG010",
+                "give the tier a quota that the policy's algorithm and cost allow; the policy's own holds until then",
             ),
         }
     }

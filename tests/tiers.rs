@@ -24,6 +24,7 @@ use tollgate::{
     algorithm::{Algorithm, Opening, Queue},
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
+    diagnosis::Code,
     extract::{Global, Header},
     middleware::{Finished, MissingKey, Reason, Rejection, Rule},
     store::Correction,
@@ -446,7 +447,8 @@ async fn tier_that_does_not_fit_fails_at_build_or_leaves_the_own_quota_and_is_lo
     let rule = log()
         .key(Global)
         .tier_by(move |_: &Parts, _: &Key| Some(late.clone()));
-    let app = layer([rule]).layer(service_fn(fine));
+    let layer = layer([rule]);
+    let app = layer.layer(service_fn(fine));
     for _ in 0..3 {
         assert_eq!(
             header(&ask(&app, "ada").await, "x-ratelimit-limit"),
@@ -456,9 +458,10 @@ async fn tier_that_does_not_fit_fails_at_build_or_leaves_the_own_quota_and_is_lo
     let lines = logged();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
-        lines[0].contains("the policy's own quota holds: tier \"long\""),
+        lines[0].contains("TG010: policy api: tier \"long\""),
         "{lines:?}"
     );
+    assert_eq!(layer.warnings()[0].code(), Code::UnfitTier);
 }
 
 #[test]

@@ -29,7 +29,9 @@ use crate::support::{Mode, Proxy, Server, logged};
 #[test]
 fn every_code_has_a_number_of_its_own_and_says_what_to_do() {
     let numbers: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    let expected: Vec<String> = (1..=Code::ALL.len())
+    // TG009 is reserved
+    let expected: Vec<String> = (1..=Code::ALL.len() + 1)
+        .filter(|number| *number != 9)
         .map(|number| format!("TG{number:03}"))
         .collect();
     assert_eq!(numbers, expected);
@@ -45,7 +47,8 @@ fn table_of_the_docs_lists_every_code() {
         .filter_map(|line| line.strip_prefix("//! | TG")?.split_once(" | "))
         .collect();
     assert_eq!(rows.len(), Code::ALL.len() + 1, "and one that is reserved");
-    for (code, (number, rest)) in Code::ALL.iter().zip(&rows) {
+    let rows = rows.iter().filter(|(number, _)| *number != "009");
+    for (code, (number, rest)) in Code::ALL.iter().zip(rows) {
         assert_eq!(code.as_str(), format!("TG{number}"));
         assert!(rest.starts_with(&format!("[`{code:?}`]")), "{rest}");
     }

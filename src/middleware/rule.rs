@@ -44,8 +44,6 @@ pub struct Rule {
     glance: Glance,
     /// Whether a look-up that failed was reported.
     warned: Arc<AtomicBool>,
-    /// Whether a tier that the policy cannot count was reported.
-    misfit: Arc<AtomicBool>,
 }
 
 /// Where the key comes from.
@@ -373,17 +371,11 @@ impl Rule {
     pub(super) fn policy_under<'a>(&'a self, tier: &'a Tier) -> &'a Policy {
         match tier.policy(&self.policy) {
             Ok(policy) => policy,
-            Err(error) => self.note_misfit(error),
+            Err(error) => {
+                self.watch.misfit(self.policy.name(), error);
+                &self.policy
+            }
         }
-    }
-
-    /// Reports the first tier that the policy cannot count.
-    #[cold]
-    fn note_misfit(&self, error: &Error) -> &Policy {
-        if !self.misfit.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!("the policy's own quota holds: {error}"));
-        }
-        &self.policy
     }
 }
 
@@ -402,7 +394,6 @@ impl From<Policy> for Rule {
             watch: Watch::default(),
             glance: Glance::default(),
             warned: Arc::default(),
-            misfit: Arc::default(),
         }
     }
 }

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use crate::{
     diagnosis::{Code, Ledger, Warning},
+    error::Error,
     extract::{KeyExtractor, PeerIp},
     key::Key,
     name::PolicyName,
@@ -30,6 +31,7 @@ pub(super) struct Watch {
     left: AtomicU32,
     sight: Mutex<Sight>,
     misses_key: AtomicBool,
+    misfits: AtomicBool,
     /// The layer's, once the rule is on one.
     ledger: Arc<Ledger>,
 }
@@ -117,6 +119,14 @@ impl Watch {
         }
     }
 
+    /// Reports the first tier that the policy cannot count.
+    #[cold]
+    pub(super) fn misfit(&self, policy: &PolicyName, error: &Error) {
+        if !self.misfits.swap(true, Ordering::Relaxed) {
+            self.report(policy, Code::UnfitTier, error.to_string());
+        }
+    }
+
     pub(super) fn report(&self, policy: &PolicyName, code: Code, detail: String) {
         let warning = Warning::new(code, detail);
         self.ledger.report(warning.about(*policy));
@@ -148,6 +158,7 @@ impl Default for Watch {
             left: AtomicU32::new(WATCHED),
             sight: Mutex::default(),
             misses_key: AtomicBool::new(false),
+            misfits: AtomicBool::new(false),
             ledger: Arc::default(),
         }
     }
