@@ -73,6 +73,7 @@ where
 
 impl<S: Clone> RateLimit<S> {
     /// As a call, when keys or tiers must be found first.
+    #[inline(never)]
     fn find<A, B>(&mut self, request: Request<A>) -> ResponseFuture<S, A, B>
     where
         S: Service<Request<A>, Response = Response<B>>,
@@ -102,6 +103,7 @@ impl<S: Clone> RateLimit<S> {
     }
 
     /// Calls the inner service with a request that no rule counts.
+    #[inline(never)]
     fn pass<A, B>(&mut self, mut parts: Parts, body: A) -> ResponseFuture<S, A, B>
     where
         S: Service<Request<A>, Response = Response<B>>,
@@ -112,6 +114,7 @@ impl<S: Clone> RateLimit<S> {
     }
 
     /// Waits for the store's answer.
+    #[inline(never)]
     fn wait<A, B>(
         &mut self,
         answer: Answer<Decision>,
