@@ -120,12 +120,12 @@ impl Decision {
     }
 
     /// The policy that matters most to the caller: the one that denies with the longest wait, else the one with
-    /// the least remaining. `None` when nothing was counted.
+    /// the least remaining; of those on what is in flight only when there is no other. `None` when nothing was counted.
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
         if self.is_allowed() {
             let counted = self.states.iter().filter(|state| state.usage().is_some());
-            return counted.min_by_key(|state| state.usage().map(|usage| usage.remaining));
+            return counted.min_by_key(|state| state.room());
         }
         let denying = self
             .states

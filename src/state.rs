@@ -11,6 +11,7 @@ pub struct PolicyState {
     outcome: Outcome,
     /// Apart, since `Option<Usage>` would be a word larger.
     is_counted: bool,
+    is_in_flight: bool,
     usage: Usage,
     wait: Wait,
     /// Of one that was admitted when it starts, of another when it may come again: both in one word, since every decision
@@ -41,6 +42,7 @@ impl PolicyState {
             policy,
             outcome,
             is_counted: true,
+            is_in_flight: false,
             usage,
             wait,
             at,
@@ -66,6 +68,14 @@ impl PolicyState {
         self
     }
 
+    /// Notes that units come back when requests end, and not with time: what remains does not say how often one may come.
+    #[must_use]
+    #[inline]
+    pub fn in_flight(mut self) -> Self {
+        self.is_in_flight = true;
+        self
+    }
+
     /// The state of a policy that nobody could count: its usage is unknown, and none is invented.
     #[must_use]
     pub fn uncounted(policy: PolicyName, outcome: Outcome) -> Self {
@@ -73,6 +83,7 @@ impl PolicyState {
             policy,
             outcome,
             is_counted: false,
+            is_in_flight: false,
             usage: Usage::new(0, 0, NO_TIME),
             wait: Wait::Now,
             at: NO_TIME,
@@ -113,6 +124,19 @@ impl PolicyState {
             Wait::Now => self.at,
             Wait::At | Wait::Never => NO_TIME,
         }
+    }
+
+    /// Whether units come back when requests end, as under [`Policy::concurrency`](crate::Policy::concurrency).
+    #[must_use]
+    pub fn is_in_flight(&self) -> bool {
+        self.is_in_flight
+    }
+
+    /// What makes this policy narrower than another that admits too, the narrower the less: of those that come back with
+    /// time, what remains; the others are behind them, however few remain.
+    pub(crate) fn room(&self) -> Option<(bool, u64)> {
+        let usage = self.usage()?;
+        Some((self.is_in_flight, usage.remaining))
     }
 
     /// When a request of the same cost can succeed under this policy.

@@ -71,6 +71,36 @@ async fn frees(limiter: &RateLimiter, policy: &Policy, key: &str, free: u64) {
     looked.await.expect("the slots come back");
 }
 
+// Reproducer: the free slots of a few stood in every answer's headers, and what was left of the rate in none.
+#[tokio::test]
+async fn rate_is_told_before_free_slots_however_few_they_are() {
+    let server = Server::start();
+    let slots = slots(3, Duration::from_secs(30));
+    let rate = Policy::new("rate", Quota::per_minute(60));
+    for limiter in [in_process(&slots), on(&server, &slots, None)] {
+        for both in [[&slots, &rate], [&rate, &slots]] {
+            let charges = both.map(|policy| policy.charge(Key::GLOBAL));
+            let decision = limiter.check(&charges).await.expect("a decision");
+            let narrowest = decision.narrowest().expect("it is counted");
+            assert_eq!(narrowest.policy().as_str(), "rate");
+            assert!(!narrowest.is_in_flight());
+            assert!(
+                decision
+                    .state("uploads")
+                    .expect("it was asked")
+                    .is_in_flight()
+            );
+            limiter
+                .reset(&slots, &Key::GLOBAL)
+                .await
+                .expect("it is reset");
+        }
+        let alone = limiter.check(&[slots.charge(Key::GLOBAL)]).await;
+        let alone = alone.expect("a decision");
+        assert_eq!(alone.narrowest(), alone.state("uploads"));
+    }
+}
+
 async fn slots_are_taken_and_given_back(limiter: RateLimiter, policy: Policy) {
     let first = take(&limiter, &policy, "ada", 1).await.expect("free");
     let second = take(&limiter, &policy, "ada", 2).await.expect("free");

@@ -119,6 +119,20 @@ async fn handler_sees_the_decisions_of_all_layers_and_the_narrowest_policy() {
 }
 
 #[tokio::test]
+async fn handler_sees_the_rate_before_the_free_slots() {
+    let slots = RateLimitLayer::builder().policy(Policy::concurrency("slots", 2).key(Global));
+    let seen = async |info: RateLimitInfo| format!("{:?} of {:?}", info.remaining(), info.limit());
+    let app = Router::new()
+        .route("/", get(seen))
+        .layer(slots.build().expect("it is well set up"))
+        .layer(limit("outer", 60, Global));
+    assert_eq!(
+        text(&app, "/").await,
+        (200, "Some(59) of Some(60)".to_owned())
+    );
+}
+
+#[tokio::test]
 async fn inner_layer_that_does_not_count_leaves_the_outer_decision() {
     let rule = Policy::new("inner", Quota::per_minute(1)).key(Header::new("x-tenant"));
     let inner = RateLimitLayer::builder().policy(rule.on_missing_key(MissingKey::Skip));

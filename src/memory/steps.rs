@@ -222,9 +222,13 @@ impl Told {
 
     #[inline]
     pub(super) fn of(self, charge: &Charge<'_>) -> PolicyState {
-        PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
+        let state = PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
             .turn(self.turn)
-            .returned(self.returned)
+            .returned(self.returned);
+        match charge.policy().counter() {
+            Counter::Slots(_) => state.in_flight(),
+            _ => state,
+        }
     }
 }
 

@@ -73,7 +73,8 @@ impl RateLimitInfo {
             .find_map(|decision| decision.state(policy))
     }
 
-    /// The policy with the least remaining, of any layer. `None` when nothing was counted.
+    /// The policy with the least remaining, of any layer; one on what is in flight only when there is no other. `None` when
+    /// nothing was counted.
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
         self.narrowest_at().map(|(state, _)| state)
@@ -120,7 +121,7 @@ impl RateLimitInfo {
     fn narrowest_at(&self) -> Option<(&PolicyState, &Decision)> {
         let narrowest = |decision| Some((Decision::narrowest(decision)?, decision));
         let narrowest = self.decisions.iter().filter_map(narrowest);
-        narrowest.min_by_key(|(state, _)| state.usage().map(|usage| usage.remaining))
+        narrowest.min_by_key(|(state, _)| state.room())
     }
 }
 

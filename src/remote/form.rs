@@ -247,9 +247,13 @@ pub(super) fn read(charge: &Charge<'_>, told: &Told, now: Timestamp) -> PolicySt
         Counter::Slots(slots) => standing(slots, &slots.state(first), charge, now),
     };
     let retry = if told.has_room { Retry::Now } else { retry };
-    PolicyState::counted(*charge.policy().name(), usage, retry)
+    let state = PolicyState::counted(*charge.policy().name(), usage, retry)
         .turn(turn)
-        .returned(told.returned)
+        .returned(told.returned);
+    match charge.policy().counter() {
+        Counter::Slots(_) => state.in_flight(),
+        _ => state,
+    }
 }
 
 fn standing<C: Counting>(
