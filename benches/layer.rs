@@ -115,10 +115,7 @@ fn layer(criterion: &mut Criterion) {
         (
             "allowed, not on a deny list of 10,000 networks",
             RateLimitLayer::builder()
-                .deny(AddressList::new(
-                    |parts: &Parts| PeerIp.address(parts),
-                    networks(),
-                ))
+                .deny(AddressList::new(PeerIp, networks()))
                 .policy(plenty()),
         ),
         (

@@ -900,6 +900,11 @@ fn list_over_an_extractor_that_cannot_work_is_refused_when_the_layer_is_built() 
         builder().deny(list()),
         builder().skip(list().not()),
         RateLimitLayer::builder().policy(plan().key(Global).unless(list())),
+        builder().deny(AddressList::new(PeerIp, ["10.0.0.0/33"])),
+        builder().deny(AddressList::new(
+            ClientIp::behind(["10.0.0.0/33"]),
+            ["192.0.2.1"],
+        )),
     ] {
         let error = builder.build().expect_err("there is no such network");
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);

@@ -269,7 +269,7 @@ async fn extractor_of_ones_own_can_have_a_diagnosis() {
 #[tokio::test]
 async fn list_that_misses_addresses_is_told() {
     let everybody = || Policy::new("everybody", Quota::per_second(1_000_000)).key(Global);
-    let list = || AddressList::new(|parts: &Parts| PeerIp.address(parts), [network()]);
+    let list = || AddressList::new(PeerIp, [network()]);
     let shared: Arc<dyn Matcher> = Arc::new(list());
     let builder = RateLimitLayer::builder;
     for (policy, builder) in [
@@ -329,6 +329,19 @@ async fn list_of_keys_tells_what_its_extractor_sees() {
     forward(&mut request, "192.0.2.9");
     ask(&app(&layer), request).await;
     assert_eq!(codes(&layer), [Code::ForwardedIgnored]);
+}
+
+#[tokio::test]
+async fn list_behind_a_proxy_that_is_not_trusted_is_told() {
+    let list = AddressList::new(ClientIp::behind(["10.0.0.0/8"]), ["192.0.2.9"]);
+    let layer = builder(Global)
+        .deny(list)
+        .build()
+        .expect("it is well set up");
+    let mut request = from(1);
+    forward(&mut request, "192.0.2.9");
+    assert_eq!(ask(&app(&layer), request).await, StatusCode::OK);
+    assert_eq!(codes(&layer), [Code::ForwardedUntrusted]);
 }
 
 #[tokio::test]

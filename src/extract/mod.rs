@@ -94,6 +94,7 @@ mod peer;
 mod percent;
 mod query;
 mod route;
+mod source;
 #[cfg(feature = "axum")]
 mod template;
 
@@ -113,4 +114,5 @@ pub use self::path_param::PathParam;
 pub use self::peer::PeerIp;
 pub use self::query::Query;
 pub use self::route::{Route, RouteOrUnmatched};
+pub use self::source::AddressSource;
 pub use crate::key::HashKey;

@@ -1,14 +1,13 @@
 //! Lists of addresses and of keys, for those who are always let pass or always refused.
 
-use std::{collections::HashSet, fmt, net::IpAddr};
+use std::{collections::HashSet, fmt};
 
 use http::request::Parts;
-use ipnet::IpNet;
 
 use crate::{
     diagnosis::Code,
     error::Error,
-    extract::{KeyExtractor, PeerIp},
+    extract::{AddressSource, KeyExtractor, Network, Networks},
     key::Key,
 };
 
@@ -20,46 +19,47 @@ use super::{
 /// Requests from addresses in these networks.
 ///
 /// Where the address is not known the request differs: a deny list lets it go on to the rules, and the layer warns of it
-/// ([TG001](crate::diagnosis)) when the server tells no addresses. A look-up takes a binary
-/// search, so lists of many thousands are fine; networks that touch are joined. IPv4 in IPv6 form is IPv4, in the list and
-/// in requests.
+/// ([TG001](crate::diagnosis)) when the server tells no addresses. A look-up takes a binary search, so lists of many thousands
+/// are fine; networks that touch are joined. IPv4 in IPv6 form is IPv4, in the list and in requests.
 #[derive(Clone)]
-pub struct AddressList<F> {
-    address: F,
-    networks: Ranges,
+pub struct AddressList<A> {
+    source: A,
+    networks: Result<Ranges, Error>,
 }
 
-impl<F> AddressList<F>
-where
-    F: Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static,
-{
-    /// The requests whose address, as `address` tells it, lies in one of the networks.
-    pub fn new(address: F, networks: impl IntoIterator<Item = IpNet>) -> Self {
+impl<A: AddressSource> AddressList<A> {
+    /// The requests whose address, as the source tells it, lies in one of the networks: text such as `"203.0.113.0/24"` or
+    /// `"192.0.2.7"`, [`IpAddr`](std::net::IpAddr)s or [`IpNet`](ipnet::IpNet)s. What is no network is reported at `build()`.
+    pub fn new<N: Into<Network>>(source: A, networks: impl IntoIterator<Item = N>) -> Self {
+        let networks = Networks::new(networks);
         Self {
-            address,
-            networks: Ranges::new(networks),
+            source,
+            networks: networks.map(|networks| Ranges::new(networks.iter())),
         }
     }
 }
 
-impl<F> Matcher for AddressList<F>
-where
-    F: Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static,
-{
+impl<A: AddressSource> Matcher for AddressList<A> {
     fn compare(&self, parts: &Parts) -> Likeness {
-        let address = (self.address)(parts);
-        address
-            .is_some_and(|address| self.networks.contains(address))
-            .into()
+        let (Ok(networks), Some(address)) = (&self.networks, self.source.address(parts)) else {
+            return Likeness::Differs;
+        };
+        networks.contains(address).into()
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        if let Err(error) = &self.networks {
+            return Err(error.clone());
+        }
+        self.source.validate()
     }
 
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        let is_missing = (self.address)(parts).is_none() && PeerIp.address(parts).is_none();
-        is_missing.then_some(Code::NoPeerAddress)
+        self.source.diagnose(parts)
     }
 }
 
-impl<F> fmt::Debug for AddressList<F> {
+impl<A> fmt::Debug for AddressList<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AddressList")
             .field("networks", &self.networks)

@@ -35,12 +35,12 @@
 //! let writes = Methods::new([Method::GET]).not().and(Path::prefix("/api"));
 //! let layer = RateLimitLayer::builder()
 //!     // Refused, whatever else they are.
-//!     .deny(AddressList::new(|parts: &Parts| PeerIp.address(parts), ["203.0.113.0/24".parse()?]))
+//!     .deny(AddressList::new(PeerIp, ["203.0.113.0/24"]))
 //!     .deny(KeyList::new(ApiKey::header("x-api-key"), [tollgate::Key::secret("leaked-key")]))
 //!     // Not limited.
 //!     .skip(Path::new("/health"))
 //!     .skip(Preflight)
-//!     .skip(AddressList::new(|parts: &Parts| PeerIp.address(parts), ["10.0.0.0/8".parse()?]))
+//!     .skip(AddressList::new(PeerIp, ["10.0.0.0/8"]))
 //!     // Logins are few, writes are dear, and a closure can look at anything.
 //!     .policy(
 //!         Policy::new("login", Quota::per_minute(5))
@@ -56,7 +56,7 @@
 //!             .cost_when(writes, 5),
 //!     )
 //!     .build()?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), tollgate::Error>(())
 //! ```
 
 mod combine;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
 /// Ranges of addresses that neither overlap nor touch, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,10 +12,11 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
+    /// From networks that are canonical: IPv4 in IPv6 form is IPv4.
     pub(super) fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for network in networks {
-            match canonical(network) {
+            match network {
                 IpNet::V4(network) => {
                     v4.push((bits(network.network()), bits(network.broadcast())));
                 }
@@ -42,17 +43,6 @@ impl Ranges {
 
 fn bits(address: Ipv4Addr) -> u128 {
     u32::from(address).into()
-}
-
-/// A network of IPv4 addresses in IPv6 form is the IPv4 network, as the addresses that are looked up are.
-fn canonical(network: IpNet) -> IpNet {
-    let IpNet::V6(mapped) = network else {
-        return network;
-    };
-    match (mapped.addr().to_ipv4_mapped(), mapped.prefix_len()) {
-        (Some(address), prefix @ 96..) => Ipv4Net::new_assert(address, prefix - 96).into(),
-        _ => network,
-    }
 }
 
 fn joined(mut ranges: Vec<(u128, u128)>) -> Box<[(u128, u128)]> {

@@ -1,0 +1,62 @@
+//! Where a request comes from, for those who want an address and not a key.
+
+use std::net::IpAddr;
+
+use http::request::Parts;
+
+use crate::{diagnosis::Code, error::Error};
+
+use super::{client_ip::ClientIp, extractor::KeyExtractor, peer::PeerIp};
+
+/// Tells the address that a request comes from: [`PeerIp`], [`ClientIp`], or a closure `Fn(&Parts) -> Option<IpAddr>`.
+pub trait AddressSource: Send + Sync + 'static {
+    /// The address, when it is known.
+    fn address(&self, parts: &Parts) -> Option<IpAddr>;
+
+    /// Says what keeps it from working, when the layer is built.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), with what to do.
+    fn validate(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// What looks wrong about the set-up, seen at this request.
+    ///
+    /// Default: [`Code::NoPeerAddress`] when neither this nor the server tells an address.
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let is_missing = self.address(parts).is_none() && PeerIp.address(parts).is_none();
+        is_missing.then_some(Code::NoPeerAddress)
+    }
+}
+
+impl<F> AddressSource for F
+where
+    F: Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static,
+{
+    fn address(&self, parts: &Parts) -> Option<IpAddr> {
+        self(parts)
+    }
+}
+
+/// For those who know by themselves where a request comes from.
+macro_rules! tell {
+    ($($extractor:ty),+) => {$(
+        impl AddressSource for $extractor {
+            fn address(&self, parts: &Parts) -> Option<IpAddr> {
+                self.address(parts)
+            }
+
+            fn validate(&self) -> Result<(), Error> {
+                KeyExtractor::validate(self)
+            }
+
+            fn diagnose(&self, parts: &Parts) -> Option<Code> {
+                KeyExtractor::diagnose(self, parts)
+            }
+        }
+    )+};
+}
+
+tell!(ClientIp, PeerIp);
