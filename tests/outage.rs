@@ -847,6 +847,25 @@ async fn cluster_is_said_to_be_the_reason() {
     }
 }
 
+// Reproducer: with few requests a wrong address was silent until the breaker opened.
+#[tokio::test]
+async fn server_that_was_never_there_is_logged_at_the_first_decision() {
+    logged();
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    let policy = Policy::new("wrong", Quota::per_hour(1_000));
+    let limiter = limiter(format!("redis://{address}/"), &policy);
+    for _ in 0..2 {
+        check(&limiter, &[policy.charge(Key::new("ada"))]).await;
+        assert!(!is_degraded(&limiter), "the breaker is not that quick");
+    }
+    let lines = logged();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains("has not decided yet"), "{lines:#?}");
+    assert!(lines[0].contains("refused"), "{lines:#?}");
+}
+
 #[tokio::test]
 async fn each_transition_is_logged_once_and_requests_never() {
     logged();

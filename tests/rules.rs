@@ -911,6 +911,24 @@ fn list_over_an_extractor_that_cannot_work_is_refused_when_the_layer_is_built() 
     }
 }
 
+// Reproducer: built, and then every such request was denied for ever.
+#[test]
+fn cost_that_never_fits_is_refused_when_the_layer_is_built_unless_tiers_may_have_more() {
+    let rule = || {
+        let small = Policy::new("small", Quota::per_minute(60).burst(5)).key(Global);
+        small.cost_when(Path::new("/a"), 5)
+    };
+    let build = |rule| RateLimitLayer::builder().policy(rule).build();
+    assert!(build(rule()).is_ok());
+    let dear = || rule().cost_when(Path::new("/b"), 6);
+    let error = build(dear()).expect_err("6 of 5 are never there");
+    assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+    for part in ["\"small\"", "6 units", "at most 5"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert!(build(dear().tier_by(|_: &Parts, _: &Key| None)).is_ok());
+}
+
 #[test]
 fn patterns_and_hosts_that_cannot_be_are_refused_when_the_layer_is_built() {
     for (pattern, hint) in [

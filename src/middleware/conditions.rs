@@ -88,6 +88,12 @@ impl Costs {
         self.by.is_none() && self.when.is_empty()
     }
 
+    /// The most that a matcher's requests cost.
+    pub(super) fn most(&self) -> u64 {
+        let units = self.when.iter().map(|(_, units)| *units);
+        units.max().unwrap_or(0)
+    }
+
     pub(super) fn validate(&self) -> Result<(), Error> {
         let mut matchers = self.when.iter();
         matchers.try_for_each(|(matcher, _)| matcher.validate())

@@ -132,7 +132,8 @@ impl Rule {
     /// Sets what the requests that a matcher matches cost: of several matchers the first that matches counts.
     ///
     /// Default: what [`cost_by`](Self::cost_by) says, or the policy's [`cost`](Policy::cost). A request that only resembles
-    /// costs the most of what it could.
+    /// costs the most of what it could. More than the policy's limit is refused at `build()`, unless tiers may have more;
+    /// whose tier has less is denied for good then.
     ///
     /// # Examples
     ///
@@ -231,6 +232,18 @@ impl Rule {
         }
         self.conditions.validate()?;
         self.costs.validate()?;
+        let (most, limit) = (self.costs.most(), self.policy.counter().limit());
+        let may_have_more = self.choice.is_some() || self.cache.is_some();
+        if most > limit && !may_have_more {
+            return Err(Error::new(
+                ErrorKind::InvalidPolicy,
+                format!(
+                    "policy {:?}: cost_when() says {most} units and at most {limit} can be taken at once, so such a request \
+                     could never pass: raise the burst, or refuse them with deny()",
+                    self.policy.name()
+                ),
+            ));
+        }
         match &self.choice {
             Some(choice) => choice.validate(&self.policy),
             None => Ok(()),

@@ -52,6 +52,8 @@ pub(super) struct Shared {
     decisions: AtomicU64,
     /// Whether a foreign value was reported.
     warned: AtomicBool,
+    /// Whether the primary ever decided, or it was reported that it does not.
+    was_heard: AtomicBool,
 }
 
 impl ResilientStore {
@@ -212,6 +214,13 @@ impl Shared {
     /// Counts a failure, or reports an error that says nothing about the store.
     fn note(self: &Arc<Self>, error: &Error) {
         if error.kind() != ErrorKind::ForeignValue {
+            // A wrong address is not to stay hidden until the breaker opens, which with few requests takes long.
+            if !self.was_heard.swap(true, Ordering::Relaxed) {
+                telemetry::warn(format_args!(
+                    "the shared store has not decided yet, and policies do what their outage choice says: {}",
+                    Chain(error)
+                ));
+            }
             self.record(Call::Failed, self.clock.now(), Some(error));
         } else if !self.warned.swap(true, Ordering::Relaxed) {
             telemetry::warn(format_args!(
@@ -263,6 +272,9 @@ impl Asked {
         self.is_answered = true;
         match result {
             Ok(_) => {
+                if !self.shared.was_heard.load(Ordering::Relaxed) {
+                    self.shared.was_heard.store(true, Ordering::Relaxed);
+                }
                 let now = self.shared.clock.now();
                 let after = now.since(self.at);
                 self.shared.record(Call::Answered { after }, now, None);
@@ -342,6 +354,7 @@ impl ResilientStoreBuilder {
                 clock: self.clock,
                 decisions: AtomicU64::new(0),
                 warned: AtomicBool::new(false),
+                was_heard: AtomicBool::new(false),
             }),
         })
     }
