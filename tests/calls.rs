@@ -506,6 +506,27 @@ async fn calls_in_a_queue_start_at_their_turns() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn call_in_a_queue_keeps_no_permit_and_takes_one_at_its_turn() {
+    let limiter = over(false, Clock::manual(START));
+    let layer = layer_of(
+        &limiter,
+        queue().key_of(|call: &Call| Some(Key::new(call.who))),
+    );
+    let mut service = layer.layer(ConcurrencyLimit::new(Echo, 1));
+    let mut other = service.clone();
+    assert_eq!(ask(&mut service, call("ada")).await, Ok("ada".to_owned()));
+    assert!(poll_ready(&mut service).is_ready());
+    let mut waits = Box::pin(service.call(call("ada")));
+    assert!(poll(waits.as_mut()).is_pending());
+    assert_eq!(ask(&mut other, call("bob")).await, Ok("bob".to_owned()));
+    assert!(poll_ready(&mut other).is_ready());
+    time::advance(Duration::from_millis(101)).await;
+    assert!(poll(waits.as_mut()).is_pending(), "another has the permit");
+    drop(other);
+    assert_eq!(waits.await, Ok("ada".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn call_dropped_in_the_queue_gives_its_turn_back_and_calls_nobody() {
     let limiter = over(false, Clock::manual(START));
     let layer = layer_of(&limiter, queue().key_of(everybody));

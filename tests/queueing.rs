@@ -310,7 +310,7 @@ async fn waiter_who_leaves_gives_back_what_other_policies_charged(mut world: Wor
 // === What a waiter holds ===
 
 #[tokio::test(start_paused = true)]
-async fn waiter_keeps_the_service_that_was_ready_and_calls_it_when_its_turn_comes() {
+async fn service_is_polled_ready_and_called_when_the_waiters_turn_comes() {
     let world = World::in_process();
     let policy = ten_a_second(5);
     let layer = world.layer([policy.clone().key(Global)]);
@@ -340,8 +340,9 @@ async fn waiter_keeps_the_service_that_was_ready_and_calls_it_when_its_turn_come
     assert_eq!(response.status(), StatusCode::OK);
 }
 
+// Reproducer: who waited under one key had the permits of all others.
 #[tokio::test(start_paused = true)]
-async fn waiter_holds_its_permit_and_gives_it_back_when_it_leaves() {
+async fn waiter_keeps_no_permit_and_takes_one_at_its_turn() {
     let world = World::in_process();
     let policy = ten_a_second(5);
     let layer = world.layer([policy.clone().key(Global)]);
@@ -349,21 +350,47 @@ async fn waiter_holds_its_permit_and_gives_it_back_when_it_leaves() {
     let (inner, mut handle) = mock::pair::<Request<()>, Response<()>>();
     let mut service = layer.layer(ConcurrencyLimit::new(inner, 1));
     let mut other = service.clone();
-    for is_polled in [false, true] {
-        assert!(poll_ready(&mut service).is_ready());
-        let mut future = Box::pin(service.call(numbered(0)));
-        if is_polled {
-            assert!(poll(future.as_mut()).is_pending());
-        }
-        assert!(poll_ready(&mut other).is_pending());
-        assert!(poll_ready(&mut service).is_pending());
-        drop(future);
-        assert!(poll_ready(&mut other).is_ready());
-        // what it had reserved by this poll goes back with it
-        other = service.clone();
-    }
-    assert!(handle.poll_request().is_pending());
-    assert_eq!(world.asked(), 2);
+    assert!(poll_ready(&mut service).is_ready());
+    let mut waiter = Box::pin(service.call(numbered(7)));
+    assert!(poll(waiter.as_mut()).is_pending());
+    assert!(poll_ready(&mut other).is_ready(), "nobody has the permit");
+    time::advance(TURN + Duration::from_millis(1)).await;
+    assert!(poll(waiter.as_mut()).is_pending());
+    assert!(handle.poll_request().is_pending(), "now another has it");
+    drop(other);
+    assert!(poll(waiter.as_mut()).is_pending());
+    let Poll::Ready(Some((request, answer))) = handle.poll_request() else {
+        panic!("it is called");
+    };
+    assert_eq!(request.extensions().get::<u32>(), Some(&7));
+    assert!(poll_ready(&mut service).is_pending(), "the waiter has it");
+    answer.send_response(Response::new(()));
+    assert!(poll(waiter.as_mut()).is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_that_fails_at_the_waiters_turn_costs_it_nothing() {
+    let world = World::in_process();
+    let policy = ten_a_second(5);
+    let other = Policy::new("other", Quota::per_hour(10));
+    let layer = world.layer([policy.clone().key(Global), other.clone().key(Global)]);
+    delays(&layer, &policy, 1).await;
+    let (inner, mut handle) = mock::pair::<Request<()>, Response<()>>();
+    let mut service = layer.layer(inner);
+    assert!(poll_ready(&mut service).is_ready());
+    let mut waiter = Box::pin(service.call(numbered(7)));
+    assert!(poll(waiter.as_mut()).is_pending());
+    handle.send_error("out of order");
+    time::advance(TURN + Duration::from_millis(1)).await;
+    let Poll::Ready(Err(error)) = poll(waiter.as_mut()) else {
+        panic!("it fails");
+    };
+    assert_eq!(error.to_string(), "out of order");
+    // though the future is still there
+    let left = layer.limiter().peek(&[other.charge(Key::GLOBAL)]).await;
+    let left = left.expect("a decision").states()[0].usage();
+    assert_eq!(left.expect("it is counted").remaining, 10);
+    drop(waiter);
 }
 
 async fn delayed_answer_tells_the_limits_of_its_decision(mut world: World) {

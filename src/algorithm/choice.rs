@@ -69,8 +69,9 @@ impl Algorithm {
 /// waiting gives the slot back when nobody has taken a later one; else it stays empty, since the others were told theirs
 /// already.
 ///
-/// While it waits it keeps what it has: the place in a `Buffer` or `ConcurrencyLimit` inside or outside of the layer, and
-/// slots of other policies. So keep queues short beside these, or those who wait under one key keep all others out.
+/// While it waits it keeps slots of other policies, and the place in a `Buffer` or `ConcurrencyLimit` outside of the layer; so
+/// keep queues short beside these, or those who wait under one key keep all others out. What the inner service had reserved
+/// for it is given back, and asked for again when its turn has come.
 ///
 /// # As nginx says it
 ///

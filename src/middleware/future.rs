@@ -32,7 +32,7 @@ use super::{
 /// Dropped while keys and tiers are looked up, nothing was charged; what the inner service had reserved is given back.
 /// Dropped while it decides, the charge may have been made or not; the inner service was not called, and what it had
 /// reserved is given back. Dropped while it waits for its turn in a queue, what was charged is given back, the turn itself
-/// if nobody stands behind it.
+/// if nobody stands behind it; the same while the inner service is not ready at its turn.
 #[pin_project]
 pub struct ResponseFuture<S, A, B>
 where
@@ -58,9 +58,13 @@ enum State<S, A, B, F> {
         waiting: Option<Box<(S, Request<A>)>>,
         shared: Arc<Shared>,
     },
-    /// Waits for its turn in a queue.
+    /// Waits for its turn in a queue, with an inner service that is not ready: one that is may keep others out.
     Waiting {
         turn: Pin<Box<Sleep>>,
+        waiting: Option<Box<(S, Request<A>, Admitted)>>,
+    },
+    /// Waits for the inner service to be ready, when its turn has come.
+    Readying {
         waiting: Option<Box<(S, Request<A>, Admitted)>>,
     },
     /// Waits for the inner service.
@@ -107,9 +111,9 @@ where
         }
     }
 
-    pub(super) fn waiting(ready: S, request: Request<A>, admitted: Admitted) -> Self {
+    pub(super) fn waiting(unready: S, request: Request<A>, admitted: Admitted) -> Self {
         Self {
-            state: State::waiting(ready, request, admitted),
+            state: State::waiting(unready, request, admitted),
         }
     }
 
@@ -138,7 +142,7 @@ where
 
 impl<S, A, B> Future for ResponseFuture<S, A, B>
 where
-    S: Service<Request<A>, Response = Response<B>>,
+    S: Service<Request<A>, Response = Response<B>> + Clone,
 {
     type Output = Result<Response<ResponseBody<B>>, S::Error>;
 
@@ -172,9 +176,22 @@ where
                         .expect("a future is not polled after it ended");
                     decided_to((decided, mem::take(charged)), ready, request, shared)
                 }
-                // ## Waiting => Calling
+                // ## Waiting => Readying
                 StateProjection::Waiting { turn, waiting } => {
                     ready!(turn.as_mut().poll(context));
+                    State::Readying {
+                        waiting: waiting.take(),
+                    }
+                }
+                // ## Readying => (Calling | end)
+                StateProjection::Readying { waiting } => {
+                    let inner = waiting.as_mut().map(|waiting| &mut waiting.0);
+                    let inner = inner.expect("a future is not polled after it ended");
+                    if let Err(error) = ready!(inner.poll_ready(context)) {
+                        // What was charged is given back now, however long this future is kept.
+                        *waiting = None;
+                        return Poll::Ready(Err(error));
+                    }
                     let (ready, request, admitted) = *waiting
                         .take()
                         .expect("a future is not polled after it ended");
@@ -227,10 +244,10 @@ impl<S, A, B, F> State<S, A, B, F> {
         }
     }
 
-    fn waiting(ready: S, request: Request<A>, admitted: Admitted) -> Self {
+    fn waiting(unready: S, request: Request<A>, admitted: Admitted) -> Self {
         Self::Waiting {
             turn: Box::pin(sleep(admitted.delay.unwrap_or_default())),
-            waiting: Some(Box::new((ready, request, admitted))),
+            waiting: Some(Box::new((unready, request, admitted))),
         }
     }
 }
@@ -242,7 +259,7 @@ fn found<S, A, B>(
     shared: &Arc<Shared>,
 ) -> State<S, A, B, S::Future>
 where
-    S: Service<Request<A>, Response = Response<B>>,
+    S: Service<Request<A>, Response = Response<B>> + Clone,
 {
     let (parts, body) = request.into_parts();
     let step = shared.resume(&parts, stage);
@@ -274,10 +291,12 @@ fn decided_to<S, A, B>(
     shared: &Arc<Shared>,
 ) -> State<S, A, B, S::Future>
 where
-    S: Service<Request<A>, Response = Response<B>>,
+    S: Service<Request<A>, Response = Response<B>> + Clone,
 {
     match shared.admit(decided, charged, request.extensions_mut()) {
-        Ok(admitted) if admitted.delay.is_some() => State::waiting(ready, request, admitted),
+        Ok(admitted) if admitted.delay.is_some() => {
+            State::waiting(ready.clone(), request, admitted)
+        }
         Ok(admitted) => called(ready, request, admitted),
         Err(rejection) => State::rejected(rejection, shared, &request.into_parts().0),
     }
@@ -308,6 +327,7 @@ where
             State::Finding { .. } => "finding",
             State::Deciding { .. } => "deciding",
             State::Waiting { .. } => "waiting",
+            State::Readying { .. } => "readying",
             State::Calling { .. } => "calling",
             State::Rejected { .. } => "rejected",
         };

@@ -7,7 +7,7 @@
 //!
 //! - A denied request never reaches the inner service, and costs it no readiness: what the inner service had reserved
 //!   for the request is given back.
-//! - The service that was polled ready is the one that is called.
+//! - The service that was polled ready is the one that is called; after a wait in a queue, one that is polled ready then.
 //! - Errors of the inner service pass unchanged, so a `Router` takes the layer as it is.
 //! - All clones, on however many routes, share one count.
 //! - With the in-process store a decision about one policy neither awaits nor allocates; several take one allocation.

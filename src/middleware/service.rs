@@ -142,7 +142,9 @@ impl<S: Clone> RateLimit<S> {
     {
         if admitted.delay.is_some() {
             let request = Request::from_parts(parts, body);
-            return ResponseFuture::waiting(self.take_ready(), request, admitted);
+            // What the ready service had reserved is not kept from others while this one waits.
+            drop(self.take_ready());
+            return ResponseFuture::waiting(self.inner.clone(), request, admitted);
         }
         let tab = start(admitted.tab, &mut parts.extensions);
         let request = Request::from_parts(parts, body);

@@ -24,7 +24,8 @@ use super::{
 /// # Cancel safety
 ///
 /// Dropped while it decides, the charge may have been made or not; the inner service was not called. Dropped while it
-/// waits for its turn in a queue, what was charged is given back, the turn itself if nobody stands behind it.
+/// waits for its turn in a queue, or then for the inner service, what was charged is given back, the turn itself if nobody
+/// stands behind it.
 #[pin_project]
 pub struct CallFuture<S, R, T, E>
 where
@@ -44,9 +45,14 @@ enum State<S, R, T, E, F> {
         /// Boxed: only a store that is awaited comes here, and the in-process path stays small.
         waiting: Option<Box<(S, R)>>,
     },
-    /// Waits for its turn in a queue.
+    /// Waits for its turn in a queue, with an inner service that is not ready: one that is may keep others out.
     Waiting {
         turn: Pin<Box<Sleep>>,
+        waiting: Option<Box<(S, R)>>,
+        slip: Option<Slip<T, E>>,
+    },
+    /// Waits for the inner service to be ready, when its turn has come.
+    Readying {
         waiting: Option<Box<(S, R)>>,
         slip: Option<Slip<T, E>>,
     },
@@ -103,7 +109,7 @@ where
 
 impl<S, R, T, E> Future for CallFuture<S, R, T, E>
 where
-    S: Service<R, Response = T, Error = E>,
+    S: Service<R, Response = T, Error = E> + Clone,
 {
     type Output = Result<T, E>;
 
@@ -122,13 +128,28 @@ where
                     let waiting = *waiting.take().expect(POLLED_ONCE);
                     decided_to((decided, charged.take()), waiting, this.shared)
                 }
-                // ## Waiting => Calling
+                // ## Waiting => Readying
                 StateProjection::Waiting {
                     turn,
                     waiting,
                     slip,
                 } => {
                     ready!(turn.as_mut().poll(context));
+                    State::Readying {
+                        waiting: waiting.take(),
+                        slip: slip.take(),
+                    }
+                }
+                // ## Readying => (Calling | end)
+                StateProjection::Readying { waiting, slip } => {
+                    let inner = waiting.as_mut().map(|waiting| &mut waiting.0);
+                    let inner = inner.expect(POLLED_ONCE);
+                    if let Err(error) = ready!(inner.poll_ready(context)) {
+                        // What was charged is given back now, however long this future is kept.
+                        *slip = None;
+                        *waiting = None;
+                        return Poll::Ready(Err(error));
+                    }
                     let waiting = *waiting.take().expect(POLLED_ONCE);
                     called(waiting, slip.take())
                 }
@@ -166,10 +187,12 @@ fn decided_to<S, R, T, E>(
     shared: &Shared<R, T, E>,
 ) -> State<S, R, T, E, S::Future>
 where
-    S: Service<R, Response = T, Error = E>,
+    S: Service<R, Response = T, Error = E> + Clone,
 {
     match shared.admit(decided, charged, &mut request) {
-        Ok(admitted) if admitted.delay.is_some() => State::waiting((ready, request), admitted),
+        Ok(admitted) if admitted.delay.is_some() => {
+            State::waiting((ready.clone(), request), admitted)
+        }
         Ok(admitted) => called((ready, request), admitted.slip),
         Err(rejection) => {
             drop(ready);
@@ -202,6 +225,7 @@ where
         let state = match &self.state {
             State::Deciding { .. } => "deciding",
             State::Waiting { .. } => "waiting",
+            State::Readying { .. } => "readying",
             State::Calling { .. } => "calling",
             State::Denied { .. } => "denied",
         };

@@ -15,7 +15,7 @@
 //! # What it promises
 //!
 //! - A denied call never reaches the inner service, and what that had reserved for it is given back.
-//! - The service that was polled ready is the one that is called.
+//! - The service that was polled ready is the one that is called; after a wait in a queue, one that is polled ready then.
 //! - Errors of the inner service pass unchanged; the error type may be anything, also neither `Send` nor an `Error`.
 //! - A call that waits in a queue starts at its turn; dropped before, it gives its turn back.
 //!

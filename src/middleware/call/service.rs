@@ -58,7 +58,9 @@ where
         };
         match shared.admit(decided, charged, &mut request) {
             Ok(admitted) if admitted.delay.is_some() => {
-                CallFuture::waiting((self.take_ready(), request), admitted, shared)
+                // What the ready service had reserved is not kept from others while this one waits.
+                drop(self.take_ready());
+                CallFuture::waiting((self.inner.clone(), request), admitted, shared)
             }
             Ok(admitted) => {
                 let slip = admitted.slip.map(Slip::start);
