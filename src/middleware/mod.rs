@@ -89,7 +89,7 @@ mod watch;
 pub(crate) use self::headers::Plan;
 
 pub use self::body::ResponseBody;
-pub use self::denial::{Denial, MakeRejection};
+pub use self::denial::{Denial, MakeRejection, RejectionBody};
 pub use self::future::ResponseFuture;
 pub use self::headers::{Discord, Headers, Legacy, Reset, Scope};
 pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
