@@ -1,19 +1,22 @@
 //! What is said to people: to users about settings that cannot work, to clients about keys that are not there.
 
-use std::{convert::Infallible, future, io, time::Duration};
+use std::{convert::Infallible, future, io, sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::Body,
     response::{Html, IntoResponse},
 };
-use http::{Method, Request, Response, StatusCode, header::WWW_AUTHENTICATE, request::Parts};
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode, header::WWW_AUTHENTICATE, request::Parts,
+};
 use http_body_util::BodyExt;
 use tollgate::{
     Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     diagnosis::Code,
     extract::{
-        ApiKey, Claim, Cookie, Extension, Global, Header, KeyExtractor, PathParam, PeerIp, Query,
+        ApiKey, AsyncKeyExtractor, Claim, Cookie, Extension, Global, Header, KeyExtractor,
+        KeyLookup, PathParam, PeerIp, Query,
     },
     matching::{HasHeader, Likeness, Matcher},
     middleware::{Denial, Headers, Reason, Rejection, Rule, Scope},
@@ -212,6 +215,10 @@ async fn answer_of_401_says_how_to_authenticate() {
             Some("Bearer"),
         ),
         (
+            plan().key(Arc::new(ApiKey::bearer()) as Arc<dyn KeyExtractor>),
+            Some("Bearer"),
+        ),
+        (
             plan().key(ApiKey::bearer().or_else(ApiKey::header("x-key"))),
             Some("Bearer, ApiKey"),
         ),
@@ -239,13 +246,42 @@ async fn answer_of_401_says_how_to_authenticate() {
 }
 
 #[tokio::test]
+async fn key_that_is_looked_up_says_how_to_authenticate_too() {
+    struct Session;
+
+    impl AsyncKeyExtractor for Session {
+        fn extract(&self, _: &Parts) -> KeyLookup {
+            Box::pin(future::ready(Ok(None)))
+        }
+
+        fn missing_status(&self) -> StatusCode {
+            StatusCode::UNAUTHORIZED
+        }
+
+        fn challenge(&self) -> Option<HeaderValue> {
+            Some(HeaderValue::from_static("Basic realm=\"shop\""))
+        }
+    }
+
+    let shared: Arc<dyn AsyncKeyExtractor> = Arc::new(Session);
+    for rule in [plan().key_async(Session), plan().key_async(shared)] {
+        let answer = asked(rule, empty("/")).await;
+        assert_eq!(answer.head.status, StatusCode::UNAUTHORIZED);
+        assert_eq!(
+            answer.head.headers[WWW_AUTHENTICATE],
+            "Basic realm=\"shop\""
+        );
+    }
+}
+
+#[tokio::test]
 async fn answer_that_says_how_to_authenticate_by_itself_is_left_as_it_is() {
     let make = |status: StatusCode, own: Option<&'static str>| {
         move |_: &Rejection| {
             let mut response = Response::new("no");
             *response.status_mut() = status;
             if let Some(own) = own {
-                let own = http::HeaderValue::from_static(own);
+                let own = HeaderValue::from_static(own);
                 response.headers_mut().insert(WWW_AUTHENTICATE, own);
             }
             response

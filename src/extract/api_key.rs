@@ -112,7 +112,7 @@ impl KeyExtractor for ApiKey {
         StatusCode::UNAUTHORIZED
     }
 
-    /// `Bearer` for a bearer token, else `ApiKey`, which no register has and API descriptions use.
+    /// `Bearer` for a bearer token, else `ApiKey`: no register has it, and API descriptions call it so.
     fn challenge(&self) -> Option<HeaderValue> {
         let scheme = match &self.place {
             Place::Bearer => "Bearer",

@@ -104,7 +104,7 @@ impl KeyExtractor for Cookie {
         values.nth(1).is_some()
     }
 
-    /// `Cookie`.
+    /// `Cookie`, a scheme that no register has: there is none for cookies.
     fn challenge(&self) -> Option<HeaderValue> {
         Some(HeaderValue::from_static("Cookie"))
     }

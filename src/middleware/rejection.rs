@@ -127,8 +127,8 @@ impl Rejection {
         &self.repr.reason
     }
 
-    /// The status that fits: 403 when it is not let in, 429 over a limit, 503 when nobody could decide, the extractor's
-    /// choice without a key.
+    /// The status that fits: 403 when it is not let in, 429 over a limit, 503 when nobody could decide or look a key up,
+    /// the extractor's choice without a key.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.repr.status
