@@ -54,9 +54,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let plans = TierCache::builder(move |parts: &Parts, _: &Key| {
         let (customers, pro) = (Arc::clone(&customers), pro.clone());
         // The key is a hash of the API key, so the head is asked for what it is a hash of.
-        let api_key = parts.headers["x-api-key"].to_str().map(str::to_owned);
+        let api_key = parts.headers.get("x-api-key");
+        let api_key = api_key.and_then(|value| value.to_str().ok().map(str::to_owned));
         async move {
-            let plan = customers.plan(&api_key.map_err(io::Error::other)?).await?;
+            let Some(api_key) = api_key else {
+                return Ok(None);
+            };
+            let plan = customers.plan(&api_key).await?;
             Ok::<_, io::Error>(plan.map(|_| pro))
         }
     })

@@ -1,4 +1,7 @@
-//! The front door: puts policies, a store and what protects it together.
+//! Settings of layers and limiters: policies, where they are counted, what is answered.
+//!
+//! Both begin at [`RateLimitLayer::builder`] or [`RateLimiter::builder`] and end at `build()`, which fails for what cannot
+//! work and says what to do.
 
 use std::{
     fmt,

@@ -1,4 +1,7 @@
-//! The only file that reads a clock.
+//! Where a limiter takes the time from.
+//!
+//! A program needs nothing of this: [`Clock::system`] is the default. With the feature `test-util`, tests move a clock of
+//! their own by hand ([`Clock::manual`](Clock), then `advance`), and wait for nothing.
 
 use std::{
     ops::{Add, Sub},

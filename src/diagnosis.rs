@@ -8,7 +8,7 @@
 //! | code | [`Code`] | what was seen | what to do |
 //! |---|---|---|---|
 //! | TG001 | [`NoPeerAddress`](Code::NoPeerAddress) | a request does not tell the address of its peer | with axum, serve `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere put a `SocketAddr` into the request's extensions |
-//! | TG002 | [`MissingKey`](Code::MissingKey) | a request does not tell whom to count | see that clients or outer layers send what the extractor looks at, or choose `on_missing_key` for such requests |
+//! | TG002 | [`MissingKey`](Code::MissingKey) | a request does not tell whom to count | see that clients or outer layers send what the extractor looks at, once, or choose `on_missing_key` for such requests |
 //! | TG003 | [`ForwardedIgnored`](Code::ForwardedIgnored) | a request bears `X-Forwarded-For` or `Forwarded`, and is counted by its peer | behind a proxy, count by [`ClientIp`](crate::extract::ClientIp) and name the proxies that are trusted |
 //! | TG004 | [`ForwardedUntrusted`](Code::ForwardedUntrusted) | the peer that sent such a header is not trusted | add the proxy's address to the trusted ones, if it is yours |
 //! | TG005 | [`OneBucket`](Code::OneBucket) | the first 1,000 requests had one key, though they came from many clients | look at what the extractor finds; if one key is meant, take `Global` or mute the code |
@@ -98,7 +98,7 @@ impl Code {
             ),
             Self::MissingKey => (
                 "TG002",
-                "see that clients or outer layers send it, or choose on_missing_key for such requests",
+                "see that clients or outer layers send it, once, or choose on_missing_key for such requests",
             ),
             Self::ForwardedIgnored => (
                 "TG003",

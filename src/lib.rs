@@ -20,7 +20,17 @@
 //! ```
 //!
 //! For the whole fleet, add `.redis("redis://127.0.0.1/")`. What then happens when Redis is away is each policy's
-//! [`OnOutage`] choice; see `resilience`.
+//! [`OnOutage`] choice; see [`resilience`](resilience/index.html).
+//!
+//! # Features
+//!
+//! | feature | default | brings |
+//! |---|---|---|
+//! | `axum` | yes | addresses from `ConnectInfo`, [`Route`](extract::Route) and [`PathParam`](extract::PathParam), [`RateLimitInfo`](middleware::RateLimitInfo) as an extractor |
+//! | `redis` | yes | counting in Redis: [`remote`](remote/index.html) and [`resilience`](resilience/index.html) |
+//! | `tracing` | yes | [warnings](diagnosis) and transitions as log lines: install a subscriber to see them |
+//! | `grpc` | no | answers that gRPC clients can read |
+//! | `test-util` | no | a [`clock`] that tests move by hand |
 //!
 //! # Where to look
 //!
@@ -31,12 +41,12 @@
 //! | which requests a rule counts, who is let pass or refused | [`matching`] |
 //! | other quotas for some callers | [`tiers`] |
 //! | the layer, its headers, its answers | [`RateLimitLayer`], [`middleware`] |
-//! | limiting without HTTP | [`RateLimiter`] |
+//! | limiting without HTTP | [`RateLimiter`]; Tower services: [`middleware::call`] |
 //! | which algorithm to take | [`algorithm::guide`] |
 //! | how counting works, and its bounds | [`algorithm`] |
 //! | memory in process | [`memory`] |
-//! | Redis: waiting, accuracy, failover | `remote` |
-//! | outages | `resilience` |
+//! | Redis: waiting, accuracy, failover | [`remote`](remote/index.html) |
+//! | outages | [`resilience`](resilience/index.html) |
 //! | a store of your own | [`store`] |
 //! | warnings and their codes | [`diagnosis`] |
 
@@ -84,6 +94,10 @@ pub use self::quota::Quota;
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../DESIGN.md")]

@@ -24,10 +24,15 @@ impl PolicyName {
     ///
     /// [`ErrorKind::InvalidPolicy`] when it is empty, too long, or has any other character.
     pub fn new(name: &str) -> Result<Self, Error> {
+        Self::of("policy", name)
+    }
+
+    /// Checks the name of what is called so.
+    pub(crate) fn of(what: &str, name: &str) -> Result<Self, Error> {
         if name.is_empty() || name.len() > Self::MAX_LENGTH || !name.bytes().all(is_name_byte) {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
-                format!("policy name {name:?} is not usable: take 1 to 39 of A-Z a-z 0-9 . _ -"),
+                format!("{what} name {name:?} is not usable: take 1 to 39 of A-Z a-z 0-9 . _ -"),
             ));
         }
         let mut bytes = [0; Self::MAX_LENGTH];

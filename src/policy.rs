@@ -256,11 +256,17 @@ impl Policy {
         }
         let limit = self.counter.limit();
         if self.cost > limit {
+            let (has, raise) = match self.counter {
+                Counter::Bucket(_) => (format!("the burst is {limit}"), "burst"),
+                Counter::Slots(_) => (format!("there are {limit} slots"), "limit"),
+                _ => (format!("the count is {limit}"), "count"),
+            };
+            let (name, cost) = (&self.name, self.cost);
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
-                    "policy {:?}: a request costs {} and the burst is {limit}, so none could ever pass: raise the burst",
-                    self.name, self.cost
+                    "policy {name:?}: a request costs {cost} and {has}, so none could ever pass: raise the {raise}, or \
+                     lower the cost"
                 ),
             ));
         }

@@ -65,11 +65,9 @@ impl Tier {
             },
             _ => Algorithm::TokenBucket,
         };
-        Counter::new(quota, algorithm)?;
-        Ok(Self::with(
-            PolicyName::new(name)?,
-            Grant::Limit(quota, None),
-        ))
+        let name = PolicyName::of("tier", name)?;
+        countable(name, quota, algorithm)?;
+        Ok(Self::with(name, Grant::Limit(quota, None)))
     }
 
     /// A tier that is not counted at all: the policy is as if it were not there.
@@ -98,7 +96,7 @@ impl Tier {
         let Grant::Limit(quota, _) = self.repr.grant else {
             return Err(self.without_quota(ErrorKind::InvalidQuota));
         };
-        Counter::new(quota, algorithm)?;
+        countable(self.repr.name, quota, algorithm)?;
         Ok(Self::with(
             self.repr.name,
             Grant::Limit(quota, Some(algorithm)),
@@ -187,6 +185,21 @@ impl Made {
             policy: under(tier, base),
             next: OnceLock::new(),
         }
+    }
+}
+
+/// Checks a tier's quota by itself.
+fn countable(name: PolicyName, quota: Quota, algorithm: Algorithm) -> Result<(), Error> {
+    let refuse =
+        |kind, why: &dyn fmt::Display| Err(Error::new(kind, format!("tier {name:?}: {why}")));
+    if quota.count() == 0 {
+        let advice =
+            "quota of 0: to refuse its callers, take Tier::denied(); else count at least 1";
+        return refuse(ErrorKind::InvalidQuota, &advice);
+    }
+    match Counter::new(quota, algorithm) {
+        Ok(_) => Ok(()),
+        Err(error) => refuse(error.kind(), &error),
     }
 }
 

@@ -60,7 +60,7 @@ async fn problem_of_a_missing_key_has_no_type_of_its_own() {
     let by_peer = builder(Policy::new("tenant", Quota::per_minute(1)).key(PeerIp));
     for (builder, status, title, label) in [
         (by_header, 400, "Bad Request", "x-tenant"),
-        (by_key, 401, "Unauthorized", "authorization"),
+        (by_key, 401, "Unauthorized", "bearer-token"),
         (by_peer, 500, "Internal Server Error", "peer-ip"),
     ] {
         let answer = refused(builder.on_rejection(Denial::problem_json()), plain()).await;

@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    panic,
 };
 
 use axum::{
@@ -154,14 +153,6 @@ fn header_may_be_named_at_run_time() {
     let name: HeaderName = "X-Tenant".parse().expect("it is a name");
     let key = Header::from(name).extract(&headers(&[("x-tenant", "acme")]));
     assert_eq!(key, Some(Key::new("acme")));
-}
-
-#[test]
-fn header_that_nobody_can_send_is_a_panic_where_it_is_made() {
-    for name in ["X-Tenant", "x tenant", ""] {
-        assert!(panic::catch_unwind(|| Header::new(name)).is_err());
-        assert!(panic::catch_unwind(|| ApiKey::header(name)).is_err());
-    }
 }
 
 // === ApiKey ===
@@ -525,7 +516,7 @@ fn extractors_can_be_kept_in_a_box() {
         [
             "peer-ip",
             "x-tenant+route",
-            "authorization-or-global",
+            "bearer-token-or-global",
             "closure"
         ]
     );
@@ -543,7 +534,7 @@ async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
         (policy().key(Header::new("x-tenant")), 400, "x-tenant"),
         (policy().key(key), 400, "closure"),
         (policy().key(Tenant), 400, "key"),
-        (policy().key(ApiKey::bearer()), 401, "authorization"),
+        (policy().key(ApiKey::bearer()), 401, "bearer-token"),
         (policy().key(ApiKey::header("x-key")), 401, "x-key"),
         (policy().key(Route), 404, "route"),
         (policy().key(PeerIp), 500, "peer-ip"),
@@ -570,8 +561,12 @@ async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
         };
         assert_eq!((policy.as_str(), missing.as_str()), ("any", label));
         let body = response.into_body().collect().await.expect("it is whole");
+        let said = match label {
+            "closure" | "extension" | "key" => "its key",
+            label => label,
+        };
         let expected = format!(
-            r#"{{"error":"key_missing","message":"the request cannot be counted: {label} is missing","retry_after":null}}"#
+            r#"{{"error":"key_missing","message":"the request cannot be counted: {said} is missing","retry_after":null}}"#
         );
         assert_eq!(body.to_bytes(), expected);
     }
@@ -967,11 +962,7 @@ fn extractor_chosen_at_run_time_keeps_its_label_and_status() {
     assert_eq!(told[0], ("peer-ip".into(), 500, "peer-ip-or-global".into()));
     assert_eq!(
         told[1],
-        (
-            "authorization".into(),
-            401,
-            "authorization-or-global".into()
-        )
+        ("bearer-token".into(), 401, "bearer-token-or-global".into())
     );
 }
 

@@ -68,7 +68,7 @@ async fn path_parameter_that_the_route_lacks_or_has_twice_is_no_key() {
         None
     );
     let missing = PathParam::new("id");
-    assert_eq!(missing.label(), "id");
+    assert_eq!(missing.label(), "path:id");
     assert_eq!(missing.missing_status(), StatusCode::NOT_FOUND);
 }
 

@@ -208,7 +208,8 @@ async fn key_that_is_late_or_failed_is_what_the_rule_says_of_missing_ones() {
             assert_eq!(decision.is_some(), choice == MissingKey::Share);
             if choice == MissingKey::Reject {
                 let rejection = response.extensions().get::<Rejection>().expect("why");
-                assert!(matches!(rejection.reason(), Reason::MissingKey { .. }));
+                let is_missing = matches!(rejection.reason(), Reason::MissingKey { .. });
+                assert_eq!(is_missing, status == 400);
             }
             let policy = plan();
             let shared = policy.charge(Key::UNIDENTIFIED);

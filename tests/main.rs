@@ -51,3 +51,4 @@ mod tiers;
 mod token_bucket;
 mod warnings;
 mod witness;
+mod wording;

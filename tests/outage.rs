@@ -733,7 +733,40 @@ async fn missing_password_is_said_to_be_the_reason() {
     let store = store.deadline(DEADLINE).build().expect("a usable store");
     let error = store.probe().await.expect_err("no password");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
-    assert!(error.to_string().contains("password"), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("redis://:password@host"), "{said}");
+}
+
+// Before Redis 6.2.3 and in its descendants the limits on a client without a password come before NOAUTH.
+#[tokio::test]
+async fn password_that_is_missing_is_the_reason_whatever_the_server_calls_it() {
+    for reply in [
+        &b"-ERR Protocol error: unauthenticated multibulk length\r\n"[..],
+        b"-ERR Protocol error: unauthenticated bulk length\r\n",
+        b"-NOAUTH Authentication required.\r\n",
+    ] {
+        let error = refusal(&parrot(reply).await).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("redis://:password@host"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn database_that_the_server_does_not_have_is_not_a_matter_of_the_script() {
+    let server = Server::start();
+    let error = refusal(&format!("{}/99", server.url().trim_end_matches('/'))).await;
+    let said = error.to_string();
+    assert!(said.contains("database"), "{said}");
+    assert!(!said.contains("script"), "{said}");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error:?}");
+}
+
+/// How a store says that it cannot work.
+async fn refusal(url: &str) -> tollgate::Error {
+    let store = RedisStore::builder(url).deadline(DEADLINE);
+    let store = store.build().expect("a usable store");
+    store.probe().await.expect_err("it cannot work")
 }
 
 /// A server that answers everything with one fixed text.

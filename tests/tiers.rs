@@ -26,6 +26,7 @@ use tollgate::{
     clock::{Clock, Timestamp},
     diagnosis::Code,
     extract::{Global, Header},
+    matching::Path,
     middleware::{Finished, MissingKey, Reason, Rejection, Rule},
     store::Correction,
     tiers::{ExtensionTier, Tier, TierCache, TierCacheBuilder, TierTable},
@@ -230,6 +231,24 @@ async fn cost_of_a_rule_counts_under_a_tier_too(world: World) {
         .insert("x-cost", "7".parse().expect("a value"));
     let response = app.oneshot(request).await.expect("it answers");
     assert_eq!(header(&response, "x-ratelimit-remaining"), Some(90));
+}
+
+#[tokio::test]
+async fn tier_below_what_a_request_costs_denies_that_request_for_good_and_counts_the_others() {
+    let free = Tier::new("free", Quota::per_hour(5)).expect("a usable tier");
+    let rule = api().cost_when(Path::new("/reports"), 8);
+    let rule = rule.tier_by(move |_: &Parts, _: &Key| Some(free.clone()));
+    let layer = RateLimitLayer::builder().policy(rule).build();
+    let app = layer.expect("it is not known yet").layer(service_fn(fine));
+    let mut dear = request("ada");
+    *dear.uri_mut() = "/reports".parse().expect("a path");
+    let response = app.clone().oneshot(dear).await.expect("it answers");
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(&response, "retry-after"), None);
+    let response = ask(&app, "ada").await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(header(&response, "x-ratelimit-limit"), Some(5));
+    assert_eq!(header(&response, "x-ratelimit-remaining"), Some(4));
 }
 
 // === Settled and held ===

@@ -49,7 +49,9 @@ impl Slots {
             );
         }
         if quota.count() == 0 || quota.count() > Self::MAX_LIMIT {
-            return refuse("a key has 1 to 10,000 slots");
+            return refuse(
+                "a key has 1 to 10,000 slots: to refuse everybody, take the route away; else allow at least 1 in flight",
+            );
         }
         let millis = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         if !LEASES.contains(&millis) || Duration::from_millis(millis) != lease {

@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderName, StatusCode, header::AUTHORIZATION, request::Parts};
+use http::{HeaderName, HeaderValue, StatusCode, header::AUTHORIZATION, request::Parts};
 
-use crate::key::{HashKey, Key};
+use crate::{
+    error::Error,
+    key::{HashKey, Key},
+};
 
-use super::{extractor::KeyExtractor, header, query};
+use super::{extractor::KeyExtractor, header, named::Name, query};
 
 /// An API key or bearer token, hashed: the secret itself never reaches a store, a log or a table.
 ///
@@ -24,14 +27,11 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// The API key in this header. One that is empty or comes more than once is missing.
-    ///
-    /// # Panics
-    ///
-    /// Panics when a header cannot have this name, or when it is not in lower case.
+    /// The API key in this header, named in any case. One that is empty or comes more than once is missing. What cannot
+    /// be a header's name is reported when the layer is built.
     #[must_use]
-    pub const fn header(name: &'static str) -> Self {
-        Self::at(Place::Header(HeaderName::from_static(name)))
+    pub fn header(name: impl AsRef<str>) -> Self {
+        Self::at(Place::Header(header::parsed(name.as_ref())))
     }
 
     /// The token in `Authorization: Bearer <token>`.
@@ -42,8 +42,8 @@ impl ApiKey {
 
     /// The API key in this parameter of the query, read as [`Query`](super::Query) does.
     #[must_use]
-    pub fn query(name: impl Into<Cow<'static, str>>) -> Self {
-        Self::at(Place::Query(name.into()))
+    pub fn query(name: impl AsRef<str>) -> Self {
+        Self::at(Place::Query(query::named(name.as_ref())))
     }
 
     /// Sets the fleet's own hash key, the same on every instance.
@@ -70,24 +70,39 @@ impl KeyExtractor for ApiKey {
                 let value = header::single(&parts.headers, &AUTHORIZATION)?;
                 Cow::Borrowed(bearer_token(value)?)
             }
-            Place::Header(name) => Cow::Borrowed(header::single(&parts.headers, name)?),
+            Place::Header(name) => {
+                let name = name.as_ref().ok()?;
+                Cow::Borrowed(header::single(&parts.headers, name)?)
+            }
             Place::Query(name) => query::single(&parts.uri, name)?,
         };
         Some(hashed(self.hash_key.as_ref(), &secret))
     }
 
+    /// `bearer-token`, the header's name, or `query:` and the parameter's.
     fn label(&self) -> &str {
         match &self.place {
-            Place::Bearer => AUTHORIZATION.as_str(),
-            Place::Header(name) => name.as_str(),
-            Place::Query(name) => name,
+            Place::Bearer => "bearer-token",
+            Place::Header(name) => header::label(name),
+            Place::Query(name) => name.label(),
+        }
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        match &self.place {
+            Place::Bearer => Ok(()),
+            Place::Header(name) => name.as_ref().map(drop).map_err(Clone::clone),
+            Place::Query(name) => query::validate(name),
         }
     }
 
     fn is_ambiguous(&self, parts: &Parts) -> bool {
         match &self.place {
             Place::Bearer => header::is_repeated(&parts.headers, &AUTHORIZATION),
-            Place::Header(name) => header::is_repeated(&parts.headers, name),
+            Place::Header(name) => {
+                let name = name.as_ref();
+                name.is_ok_and(|name| header::is_repeated(&parts.headers, name))
+            }
             Place::Query(name) => query::is_repeated(&parts.uri, name),
         }
     }
@@ -95,6 +110,15 @@ impl KeyExtractor for ApiKey {
     /// 401.
     fn missing_status(&self) -> StatusCode {
         StatusCode::UNAUTHORIZED
+    }
+
+    /// `Bearer` for a bearer token, else `ApiKey`: no register has it, and API descriptions call it so.
+    fn challenge(&self) -> Option<HeaderValue> {
+        let scheme = match &self.place {
+            Place::Bearer => "Bearer",
+            Place::Header(_) | Place::Query(_) => "ApiKey",
+        };
+        Some(HeaderValue::from_static(scheme))
     }
 }
 
@@ -119,6 +143,6 @@ fn bearer_token(value: &[u8]) -> Option<&[u8]> {
 #[derive(Clone, Debug)]
 enum Place {
     Bearer,
-    Header(HeaderName),
-    Query(Cow<'static, str>),
+    Header(Result<HeaderName, Error>),
+    Query(Name),
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData};
 
-use http::{StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::key::Key;
 
@@ -71,6 +71,11 @@ where
     /// 401: nobody has verified a token, or it has no such claim.
     fn missing_status(&self) -> StatusCode {
         StatusCode::UNAUTHORIZED
+    }
+
+    /// `Bearer`, which is how verified tokens mostly come.
+    fn challenge(&self) -> Option<HeaderValue> {
+        Some(HeaderValue::from_static("Bearer"))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Extractors made of two others.
 
-use http::{StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::{diagnosis::Code, error::Error, key::Key};
 
@@ -39,6 +39,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         self.first
             .missing_status()
             .max(self.second.missing_status())
+    }
+
+    fn challenge(&self) -> Option<HeaderValue> {
+        challenges(self.first.challenge(), self.second.challenge())
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -99,6 +103,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
         self.second.missing_status()
     }
 
+    fn challenge(&self) -> Option<HeaderValue> {
+        challenges(self.first.challenge(), self.second.challenge())
+    }
+
     fn validate(&self) -> Result<(), Error> {
         self.first.validate().and_then(|()| self.second.validate())
     }
@@ -120,4 +128,14 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
     fn tells_callers_apart(&self) -> bool {
         self.first.tells_callers_apart() || self.second.tells_callers_apart()
     }
+}
+
+/// Both as one list, from which a client takes what it can; one that is there twice is said once.
+fn challenges(first: Option<HeaderValue>, second: Option<HeaderValue>) -> Option<HeaderValue> {
+    let (first, second) = match (first, second) {
+        (Some(first), Some(second)) if first != second => (first, second),
+        (first, second) => return first.or(second),
+    };
+    let both = [first.as_bytes(), second.as_bytes()].join(&b", "[..]);
+    HeaderValue::from_bytes(&both).ok()
 }

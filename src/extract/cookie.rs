@@ -1,14 +1,16 @@
 //! Keys from cookies.
 
-use std::borrow::Cow;
+use http::{HeaderMap, HeaderValue, StatusCode, header::COOKIE, request::Parts};
 
-use http::{HeaderMap, StatusCode, header::COOKIE, request::Parts};
-
-use crate::key::{HashKey, Key};
+use crate::{
+    error::Error,
+    key::{HashKey, Key},
+};
 
 use super::{
     api_key,
     extractor::KeyExtractor,
+    named::Name,
     percent::{self, Plus},
 };
 
@@ -35,26 +37,18 @@ use super::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Cookie {
-    name: Cow<'static, str>,
+    name: Name,
     hash_key: Option<HashKey>,
     is_clear: bool,
 }
 
 impl Cookie {
-    /// The cookie of this name; names are told apart by case.
-    ///
-    /// # Panics
-    ///
-    /// Panics when no cookie can have this name: it is a token as RFC 6265 has it.
+    /// The cookie of this name; names are told apart by case. What cannot be one (it is a token as RFC 6265 has it) is
+    /// reported when the layer is built.
     #[must_use]
-    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
-        let name = name.into();
-        assert!(
-            !name.is_empty() && name.bytes().all(is_token_byte),
-            "{name:?} cannot be a cookie's name"
-        );
+    pub fn new(name: impl AsRef<str>) -> Self {
         Self {
-            name,
+            name: Name::new("cookie", name.as_ref()),
             hash_key: None,
             is_clear: false,
         }
@@ -81,7 +75,7 @@ impl Cookie {
 
 impl KeyExtractor for Cookie {
     fn extract(&self, parts: &Parts) -> Option<Key> {
-        let raw = single(&parts.headers, &self.name)?;
+        let raw = single(&parts.headers, self.name.as_str())?;
         let decoded = percent::decoded(raw, Plus::Itself);
         let value = unquoted(&decoded);
         if value.is_empty() {
@@ -93,12 +87,26 @@ impl KeyExtractor for Cookie {
         })
     }
 
+    /// `cookie:` and the name.
     fn label(&self) -> &str {
-        &self.name
+        self.name.label()
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let name = self.name.as_str();
+        let is_token = !name.is_empty() && name.bytes().all(is_token_byte);
+        let advice = "cookie: take letters, digits, - and _, as in \"session\"";
+        self.name.validate(is_token, advice)
     }
 
     fn is_ambiguous(&self, parts: &Parts) -> bool {
-        values(&parts.headers, &self.name).nth(1).is_some()
+        let mut values = values(&parts.headers, self.name.as_str());
+        values.nth(1).is_some()
+    }
+
+    /// `Cookie`, a scheme that no register has: there is none for cookies.
+    fn challenge(&self) -> Option<HeaderValue> {
+        Some(HeaderValue::from_static("Cookie"))
     }
 
     /// 401; 400 for a cookie in clear.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::{diagnosis::Code, error::Error, key::Key};
 
@@ -25,7 +25,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// The key, or `None` when the request does not tell.
     fn extract(&self, parts: &Parts) -> Option<Key>;
 
-    /// What it looks at, for messages: a short word without spaces.
+    /// What it looks at, for messages: a short word without spaces, such as `x-tenant` or `query:tenant`.
+    ///
+    /// Clients read that it is missing. Of the words `closure`, `extension`, `key` and `lookup`, which tell a client
+    /// nothing, the answer makes "its key". [`or_else`](Self::or_else) keeps keys apart by both labels: who changes one
+    /// starts the second's counts afresh.
     fn label(&self) -> &str {
         "key"
     }
@@ -36,6 +40,16 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// set-up answer 500.
     fn missing_status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
+    }
+
+    /// How a client may authenticate, for the `WWW-Authenticate` that an answer of 401 must have (RFC 9110, section
+    /// 15.5.2): a scheme such as `Bearer`, with parameters if it has any.
+    ///
+    /// Default: none. Give it where [`missing_status`](Self::missing_status) is 401. Only answers of 401 carry it, and one
+    /// that [`on_rejection`](crate::builder::RateLimitLayerBuilder::on_rejection) has set stays. Those that hold another
+    /// extractor pass it on.
+    fn challenge(&self) -> Option<HeaderValue> {
+        None
     }
 
     /// Whether the extractor's settings can work; asked once, when the layer is built.
@@ -62,7 +76,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Whether the key is missing since there is more than one where one is looked for.
     ///
     /// A handler may take any of them, so [lists of keys](crate::matching::KeyList) take such a request for one of theirs
-    /// where that is the safe side. Default: no. Those that hold another extractor pass it on.
+    /// where that is the safe side, and the answer says "there more than once" in place of "missing". Default: no. Those that hold another extractor pass it on.
     fn is_ambiguous(&self, parts: &Parts) -> bool {
         let _ = parts;
         false
@@ -152,6 +166,10 @@ macro_rules! delegate {
 
             fn missing_status(&self) -> StatusCode {
                 (**self).missing_status()
+            }
+
+            fn challenge(&self) -> Option<HeaderValue> {
+                (**self).challenge()
             }
 
             fn validate(&self) -> Result<(), Error> {

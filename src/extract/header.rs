@@ -2,7 +2,10 @@
 
 use http::{HeaderMap, HeaderName, request::Parts};
 
-use crate::key::Key;
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+};
 
 use super::extractor::KeyExtractor;
 
@@ -13,41 +16,56 @@ use super::extractor::KeyExtractor;
 /// secrets use [`ApiKey`](super::ApiKey).
 #[derive(Clone, Debug)]
 pub struct Header {
-    name: HeaderName,
+    name: Result<HeaderName, Error>,
 }
 
 impl Header {
-    /// The header of this name.
-    ///
-    /// # Panics
-    ///
-    /// Panics when a header cannot have this name, or when it is not in lower case.
+    /// The header of this name, in any case. What cannot be one is reported when the layer is built.
     #[must_use]
-    pub const fn new(name: &'static str) -> Self {
+    pub fn new(name: impl AsRef<str>) -> Self {
         Self {
-            name: HeaderName::from_static(name),
+            name: parsed(name.as_ref()),
         }
     }
 }
 
 impl From<HeaderName> for Header {
     fn from(name: HeaderName) -> Self {
-        Self { name }
+        Self { name: Ok(name) }
     }
 }
 
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Option<Key> {
-        single(&parts.headers, &self.name).map(Key::new)
+        single(&parts.headers, self.name.as_ref().ok()?).map(Key::new)
     }
 
     fn label(&self) -> &str {
-        self.name.as_str()
+        label(&self.name)
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        self.name.as_ref().map(drop).map_err(Clone::clone)
     }
 
     fn is_ambiguous(&self, parts: &Parts) -> bool {
-        is_repeated(&parts.headers, &self.name)
+        let name = self.name.as_ref();
+        name.is_ok_and(|name| is_repeated(&parts.headers, name))
     }
+}
+
+/// The name of a header, which is written in lower case from here on.
+pub(crate) fn parsed(name: &str) -> Result<HeaderName, Error> {
+    HeaderName::from_bytes(name.as_bytes()).map_err(|fault| {
+        let message =
+            format!("{name:?} is no header name: take letters, digits and -, as in \"x-api-key\"");
+        Error::new(ErrorKind::InvalidConfig, message).with_source(fault)
+    })
+}
+
+/// The label of what looks at a header.
+pub(super) fn label(name: &Result<HeaderName, Error>) -> &str {
+    name.as_ref().map_or("header", HeaderName::as_str)
 }
 
 /// Whether the header is there more than once.

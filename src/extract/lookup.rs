@@ -2,7 +2,7 @@
 
 use std::{error::Error, future::Future, pin::Pin, sync::Arc};
 
-use http::{StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::key::Key;
 
@@ -13,7 +13,7 @@ use crate::key::Key;
 ///
 /// The future is polled with the request and dropped with it, when the client goes away or when the layer's
 /// [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout) has passed. A key that is late, or whose look-up
-/// failed, is a [missing](crate::middleware::MissingKey) one.
+/// failed, is a [missing](crate::middleware::MissingKey) one, but that the answer says 503 and `unavailable`.
 ///
 /// # Examples
 ///
@@ -66,7 +66,7 @@ pub trait AsyncKeyExtractor: Send + Sync + 'static {
     /// The key; `None` when the request does not tell.
     fn extract(&self, parts: &Parts) -> KeyLookup;
 
-    /// What it looks at, for messages: a short word without spaces.
+    /// What it looks at, for messages: a short word without spaces, as [`KeyExtractor::label`](super::KeyExtractor::label).
     fn label(&self) -> &str {
         "lookup"
     }
@@ -77,6 +77,13 @@ pub trait AsyncKeyExtractor: Send + Sync + 'static {
     /// Default: 400, as for something that the client should have sent.
     fn missing_status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
+    }
+
+    /// How a client may authenticate, for the `WWW-Authenticate` of an answer of 401.
+    ///
+    /// Default: none. See [`KeyExtractor::challenge`](super::KeyExtractor::challenge).
+    fn challenge(&self) -> Option<HeaderValue> {
+        None
     }
 }
 
@@ -112,5 +119,9 @@ impl AsyncKeyExtractor for Arc<dyn AsyncKeyExtractor> {
 
     fn missing_status(&self) -> StatusCode {
         (**self).missing_status()
+    }
+
+    fn challenge(&self) -> Option<HeaderValue> {
+        (**self).challenge()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use http::{StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::{diagnosis::Code, error::Error, key::Key};
 
@@ -36,6 +36,10 @@ where
 
     fn missing_status(&self) -> StatusCode {
         self.inner.missing_status()
+    }
+
+    fn challenge(&self) -> Option<HeaderValue> {
+        self.inner.challenge()
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -91,6 +95,10 @@ where
 
     fn missing_status(&self) -> StatusCode {
         self.inner.missing_status()
+    }
+
+    fn challenge(&self) -> Option<HeaderValue> {
+        self.inner.challenge()
     }
 
     fn validate(&self) -> Result<(), Error> {

@@ -1,14 +1,12 @@
 //! Keys from the parameters of the route.
 
-use std::borrow::Cow;
-
 use http::{StatusCode, request::Parts};
 
-use crate::key::Key;
+use crate::{error::Error, key::Key};
 
-use super::extractor::KeyExtractor;
 #[cfg(feature = "axum")]
 use super::template;
+use super::{extractor::KeyExtractor, named::Name};
 
 /// One parameter of the route that matched, in clear: `PathParam::new("id")` finds `7` in `/users/7` at `/users/{id}`.
 ///
@@ -20,21 +18,24 @@ use super::template;
 /// Clients choose their paths: count what exists only once a handler has found it, or count beside an address.
 #[derive(Clone, Debug)]
 pub struct PathParam {
-    name: Cow<'static, str>,
+    name: Name,
 }
 
 impl PathParam {
-    /// The parameter of this name, without braces and without the `*` of one that takes the rest of the path.
+    /// The parameter of this name, without braces and without the `*` of one that takes the rest of the path. One with
+    /// them, or none, is reported when the layer is built.
     #[must_use]
-    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
-        Self { name: name.into() }
+    pub fn new(name: impl AsRef<str>) -> Self {
+        Self {
+            name: Name::new("path", name.as_ref()),
+        }
     }
 }
 
 impl KeyExtractor for PathParam {
     #[cfg(feature = "axum")]
     fn extract(&self, parts: &Parts) -> Option<Key> {
-        template::value(parts, &self.name).map(Key::new)
+        template::value(parts, self.name.as_str()).map(Key::new)
     }
 
     #[cfg(not(feature = "axum"))]
@@ -42,8 +43,16 @@ impl KeyExtractor for PathParam {
         None
     }
 
+    /// `path:` and the name.
     fn label(&self) -> &str {
-        &self.name
+        self.name.label()
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let name = self.name.as_str();
+        let is_usable = !name.is_empty() && !name.contains(['{', '}', '*', '/']);
+        let advice = "path parameter: write that of the route without braces, \"id\" for {id}";
+        self.name.validate(is_usable, advice)
     }
 
     /// 404: no route with such a parameter matched.

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use http::{Uri, request::Parts};
 
-use crate::key::Key;
+use crate::{error::Error, key::Key};
 
 use super::{
     extractor::KeyExtractor,
+    named::Name,
     percent::{self, Plus},
 };
 
@@ -32,14 +33,16 @@ use super::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Query {
-    name: Cow<'static, str>,
+    name: Name,
 }
 
 impl Query {
-    /// The parameter of this name, given as it reads when decoded.
+    /// The parameter of this name, given as it reads when decoded. An empty one is reported when the layer is built.
     #[must_use]
-    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
-        Self { name: name.into() }
+    pub fn new(name: impl AsRef<str>) -> Self {
+        Self {
+            name: named(name.as_ref()),
+        }
     }
 }
 
@@ -48,8 +51,13 @@ impl KeyExtractor for Query {
         single(&parts.uri, &self.name).map(Key::new)
     }
 
+    /// `query:` and the name.
     fn label(&self) -> &str {
-        &self.name
+        self.name.label()
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        validate(&self.name)
     }
 
     fn is_ambiguous(&self, parts: &Parts) -> bool {
@@ -57,13 +65,22 @@ impl KeyExtractor for Query {
     }
 }
 
+pub(super) fn named(name: &str) -> Name {
+    Name::new("query", name)
+}
+
+pub(super) fn validate(name: &Name) -> Result<(), Error> {
+    let advice = "query parameter: take that of one, as in \"tenant\"";
+    name.validate(!name.as_str().is_empty(), advice)
+}
+
 /// Whether the parameter is there more than once.
-pub(super) fn is_repeated(uri: &Uri, name: &str) -> bool {
+pub(super) fn is_repeated(uri: &Uri, name: &Name) -> bool {
     values(uri, name).nth(1).is_some()
 }
 
 /// The parameter's value when it is there once and not empty.
-pub(super) fn single<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, [u8]>> {
+pub(super) fn single<'a>(uri: &'a Uri, name: &Name) -> Option<Cow<'a, [u8]>> {
     let mut values = values(uri, name);
     let value = values.next()?;
     (values.next().is_none() && !value.is_empty())
@@ -71,10 +88,10 @@ pub(super) fn single<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, [u8]>> {
 }
 
 /// All values of the parameter, as they are written.
-fn values<'a>(uri: &'a Uri, name: &str) -> impl Iterator<Item = &'a str> {
+fn values<'a>(uri: &'a Uri, name: &Name) -> impl Iterator<Item = &'a str> {
     let pairs = uri.query().unwrap_or_default().split('&');
     pairs.filter_map(move |pair| {
         let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
-        percent::reads_as(found.as_bytes(), Plus::Space, name).then_some(value)
+        percent::reads_as(found.as_bytes(), Plus::Space, name.as_str()).then_some(value)
     })
 }

@@ -6,7 +6,10 @@ use http::{
     request::Parts,
 };
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    extract,
+};
 
 use super::matcher::{Likeness, Matcher};
 
@@ -76,20 +79,16 @@ impl Matcher for Preflight {
 /// Clients choose their headers: for `skip` and `unless`, take one that a trusted gateway sets or strips.
 #[derive(Clone, Debug)]
 pub struct HasHeader {
-    name: HeaderName,
+    name: Result<HeaderName, Error>,
     value: Option<Box<[u8]>>,
 }
 
 impl HasHeader {
-    /// The header of this name, with any value.
-    ///
-    /// # Panics
-    ///
-    /// Panics when a header cannot have this name, or when it is not in lower case.
+    /// The header of this name, in any case, with any value. What cannot be a name is reported when the layer is built.
     #[must_use]
-    pub const fn new(name: &'static str) -> Self {
+    pub fn new(name: impl AsRef<str>) -> Self {
         Self {
-            name: HeaderName::from_static(name),
+            name: extract::header_name(name.as_ref()),
             value: None,
         }
     }
@@ -107,11 +106,18 @@ impl HasHeader {
 
 impl Matcher for HasHeader {
     fn compare(&self, parts: &Parts) -> Likeness {
-        let Some(value) = &self.value else {
-            return parts.headers.contains_key(&self.name).into();
+        let Ok(name) = &self.name else {
+            return Likeness::Resembles;
         };
-        let values = parts.headers.get_all(&self.name).iter();
+        let Some(value) = &self.value else {
+            return parts.headers.contains_key(name).into();
+        };
+        let values = parts.headers.get_all(name).iter();
         agreement(values.map(|found| found.as_bytes().trim_ascii() == &**value))
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        self.name.as_ref().map(drop).map_err(Clone::clone)
     }
 }
 

@@ -18,6 +18,9 @@ use super::{
 /// | `Path::new("/static/{*rest}")` | one segment or more after `/static` |
 /// | `Path::prefix("/api")` | `/api` and all below it, but not `/apis` |
 ///
+/// What other frameworks write for a parameter (`/:id`, `/<id>`, `/**`) is refused when the layer is built. A segment that
+/// does begin with a colon is written with `%3A`.
+///
 /// The path is the request URI's as the layer sees it: within axum's `nest` that is the path without the prefix of the
 /// nested router. The query is no part of it.
 ///
@@ -233,8 +236,16 @@ fn parse_segment(text: &str) -> Result<Option<Segment>, &'static str> {
         }
         return Ok((!inside.starts_with('*')).then_some(Segment::Any));
     }
+    if text.starts_with(':') || text.starts_with('<') && text.ends_with('>') {
+        return Err(
+            "a parameter is written {name}, as in /users/{id}, or {*name} for the rest, and a segment that is meant so with %3A or %3C in front",
+        );
+    }
+    if text == "**" {
+        return Err("the rest of a path is written {*rest}, and one segment {name} or *");
+    }
     if text.contains(['{', '}', '*']) {
-        return Err("a parameter is a whole segment");
+        return Err("a parameter is a whole segment, {name}, {*name} or *");
     }
     let mut literal = Vec::new();
     let mut rest = text.as_bytes();

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{StatusCode, request::Parts};
+use http::request::Parts;
 use smallvec::SmallVec;
 use tokio::time::Sleep;
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 use super::{
-    rejection::Rejection,
+    rejection::{Lack, Rejection},
     rule::{Rule, Source},
 };
 
@@ -69,7 +69,7 @@ impl Finding {
                 }
                 ask_tier(rule, key, parts)
             }
-            Self::Looked(None) => Ok(no_key(rule)?),
+            Self::Looked(None) => Ok(no_key(rule, parts)?),
             Self::Unidentified(fault) => Ok(failed(rule, fault)?),
             Self::Late(key) => {
                 let tier = rule.cache.as_ref().and_then(|cache| cache.last_known(&key));
@@ -118,7 +118,7 @@ fn ask_key(rule: &Rule, parts: &Parts) -> Result<Result<Finding, Lookup>, Reject
         Some(Source::Later(extractor)) => Ok(Err(Lookup::Key(extractor.extract(parts)))),
         Some(Source::Now(extractor)) => match rule.key_of(extractor.as_ref(), parts) {
             Some(key) => Ok(ask_tier(rule, key, parts)),
-            None => no_key(rule).map(Ok),
+            None => no_key(rule, parts).map(Ok),
         },
         None => unreachable!("a rule without a key does not pass build()"),
     }
@@ -139,16 +139,17 @@ fn ask_tier(rule: &Rule, key: Key, parts: &Parts) -> Result<Finding, Lookup> {
     Ok(Finding::Known(Some((key, tier))))
 }
 
-fn no_key(rule: &Rule) -> Result<Finding, Rejection> {
-    let (label, status) = match &rule.source {
+fn no_key(rule: &Rule, parts: &Parts) -> Result<Finding, Rejection> {
+    let lack = match &rule.source {
         Some(Source::Later(extractor)) => {
-            rule.note_missing(extractor.label());
-            (extractor.label(), extractor.missing_status())
+            let lack = Lack::of_found(extractor.as_ref());
+            rule.note_missing(&lack);
+            lack
         }
-        Some(Source::Now(extractor)) => (extractor.label(), extractor.missing_status()),
+        Some(Source::Now(extractor)) => Lack::of(extractor.as_ref(), parts),
         None => unreachable!("a rule without a key does not pass build()"),
     };
-    let key = rule.unidentified(label, status)?;
+    let key = rule.unidentified(lack)?;
     // Nobody's tier: what is not known to be anybody has the policy's own quota.
     Ok(Finding::Known(key.map(|key| (key, None))))
 }
@@ -164,11 +165,7 @@ fn failed(rule: &Rule, fault: Option<Fault>) -> Result<Finding, Rejection> {
             "policy {name}: a key was not looked up in time"
         )),
     }
-    let label = match &rule.source {
-        Some(Source::Later(extractor)) => extractor.label(),
-        _ => "key",
-    };
-    let key = rule.unidentified(label, StatusCode::SERVICE_UNAVAILABLE)?;
+    let key = rule.not_looked_up()?;
     Ok(Finding::Known(key.map(|key| (key, None))))
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, Response, request::Parts};
+use http::{Extensions, Response, StatusCode, header::WWW_AUTHENTICATE, request::Parts};
 use smallvec::SmallVec;
 use tokio::time::{Sleep, sleep};
 use tower::Layer;
@@ -336,6 +336,13 @@ impl Shared {
     ) -> Response<ResponseBody<B>> {
         let response = self.rejection.make(&rejection, request);
         let mut response = response.map(ResponseBody::rejection);
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some(challenge) = rejection.challenge()
+            && !response.headers().contains_key(WWW_AUTHENTICATE)
+        {
+            let headers = response.headers_mut();
+            headers.insert(WWW_AUTHENTICATE, challenge.clone());
+        }
         if let Some(decision) = rejection.decision() {
             let terms = rejection.terms();
             self.headers.tell(decision, terms, response.headers_mut());

@@ -37,8 +37,9 @@
 //! # Answers
 //!
 //! A [`Denial`] is JSON by default, or problem+json, text, what the request accepts, or made by a closure. The status is
-//! 429 over a limit, 503 when nobody could decide, and the extractor's choice when a key is missing. With the feature
-//! `grpc`, gRPC clients get a status that they can read.
+//! 429 over a limit, 503 when nobody could decide, and the extractor's choice when a key is missing; with a 401 comes the
+//! extractor's [challenge](crate::extract::KeyExtractor::challenge) as `WWW-Authenticate`. With the feature `grpc`, gRPC
+//! clients get a status that they can read.
 //!
 //! # One layer inside another
 //!
@@ -89,7 +90,7 @@ mod watch;
 pub(crate) use self::headers::Plan;
 
 pub use self::body::ResponseBody;
-pub use self::denial::{Denial, MakeRejection};
+pub use self::denial::{Denial, MakeRejection, RejectionBody};
 pub use self::future::ResponseFuture;
 pub use self::headers::{Discord, Headers, Legacy, Reset, Scope};
 pub use self::info::{MissingRateLimitInfo, RateLimitInfo};

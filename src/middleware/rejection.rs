@@ -1,10 +1,11 @@
 //! Why a request may not go on.
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::{
     decision::Decision,
     error::Error,
+    extract::{AsyncKeyExtractor, KeyExtractor},
     state::{Outcome, PolicyName, PolicyState},
 };
 
@@ -23,6 +24,9 @@ struct Repr {
     status: StatusCode,
     decision: Option<Decision>,
     error: Option<Error>,
+    /// Of a missing key: how a client may authenticate, and whether more than one is there.
+    challenge: Option<HeaderValue>,
+    is_ambiguous: bool,
     /// The terms of the decision, when they are not the layer's.
     terms: Option<Box<[Terms]>>,
 }
@@ -41,14 +45,14 @@ pub enum Reason {
         /// The policy that denies, or the one with the longest wait when several do.
         policy: PolicyName,
     },
-    /// The request does not tell whom to count for this policy.
+    /// The request does not tell whom to count for this policy: nothing is there, or more than one.
     MissingKey {
         /// The policy whose key is missing.
         policy: PolicyName,
         /// What its extractor looks at.
         label: String,
     },
-    /// Nobody could decide, and a policy says to refuse then.
+    /// Nobody could decide, and a policy says to refuse then; or a key could not be looked up, and its rule says to reject.
     Unavailable,
 }
 
@@ -76,18 +80,26 @@ impl Rejection {
     }
 
     pub(super) fn undecided(error: Error) -> Self {
-        let mut rejection = Self::with(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE, None);
+        let mut rejection = Self::unidentified();
         rejection.repr.error = Some(error);
         rejection
+    }
+
+    /// For a key that could not be looked up: that is no fault of the client's.
+    pub(super) fn unidentified() -> Self {
+        Self::with(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE, None)
     }
 
     pub(super) fn forbidden(policy: Option<PolicyName>) -> Self {
         Self::with(Reason::Forbidden { policy }, StatusCode::FORBIDDEN, None)
     }
 
-    pub(super) fn missing_key(policy: PolicyName, label: &str, status: StatusCode) -> Self {
-        let label = label.to_owned();
-        Self::with(Reason::MissingKey { policy, label }, status, None)
+    pub(in crate::middleware) fn missing_key(policy: PolicyName, lack: Lack<'_>) -> Self {
+        let label = lack.label.to_owned();
+        let mut rejection = Self::with(Reason::MissingKey { policy, label }, lack.status, None);
+        rejection.repr.challenge = lack.challenge;
+        rejection.repr.is_ambiguous = lack.is_ambiguous;
+        rejection
     }
 
     fn with(reason: Reason, status: StatusCode, decision: Option<Decision>) -> Self {
@@ -96,6 +108,8 @@ impl Rejection {
             status,
             decision,
             error: None,
+            challenge: None,
+            is_ambiguous: false,
             terms: None,
         };
         Self {
@@ -113,8 +127,8 @@ impl Rejection {
         &self.repr.reason
     }
 
-    /// The status that fits: 403 when it is not let in, 429 over a limit, 503 when nobody could decide, the extractor's
-    /// choice without a key.
+    /// The status that fits: 403 when it is not let in, 429 over a limit, 503 when nobody could decide or look a key up,
+    /// the extractor's choice without a key.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.repr.status
@@ -130,6 +144,13 @@ impl Rejection {
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.repr.error.as_ref()
+    }
+
+    /// How a client may authenticate, by the extractor of a key that is missing. An answer of 401 gets it as
+    /// `WWW-Authenticate`, unless it has one.
+    #[must_use]
+    pub fn challenge(&self) -> Option<&HeaderValue> {
+        self.repr.challenge.as_ref()
     }
 
     /// The policies whose limit the request is over, in the layer's order.
@@ -165,7 +186,9 @@ impl Rejection {
                 format!("this request costs more than rate limit {policy} ever allows")
             }
             (Reason::MissingKey { label, .. }, _) => {
-                format!("the request cannot be counted: {label} is missing")
+                let what = spoken(label);
+                let fault = fault(self.repr.is_ambiguous);
+                format!("the request cannot be counted: {what} is {fault}")
             }
             (Reason::Unavailable, _) => "the rate limit cannot be checked now".to_owned(),
         }
@@ -182,3 +205,75 @@ impl Rejection {
         }
     }
 }
+
+// === Lack ===
+
+/// A key that is not there, as its extractor sees it.
+#[derive(Clone, Debug)]
+pub(in crate::middleware) struct Lack<'a> {
+    pub(super) label: &'a str,
+    pub(super) status: StatusCode,
+    pub(super) challenge: Option<HeaderValue>,
+    /// Whether more than one is there.
+    pub(super) is_ambiguous: bool,
+}
+
+impl<'a> Lack<'a> {
+    /// Of a key that this extractor did not find in a request.
+    #[cold]
+    pub(super) fn of(extractor: &'a dyn KeyExtractor, parts: &Parts) -> Self {
+        Self {
+            label: extractor.label(),
+            status: extractor.missing_status(),
+            challenge: extractor.challenge(),
+            is_ambiguous: extractor.is_ambiguous(parts),
+        }
+    }
+
+    /// Of a key that this extractor looked up and did not find.
+    #[cold]
+    pub(super) fn of_found(extractor: &'a dyn AsyncKeyExtractor) -> Self {
+        Self {
+            label: extractor.label(),
+            status: extractor.missing_status(),
+            challenge: extractor.challenge(),
+            is_ambiguous: false,
+        }
+    }
+
+    /// What is wrong with the key, after "is".
+    pub(super) fn fault(&self) -> &'static str {
+        fault(self.is_ambiguous)
+    }
+}
+
+impl Default for Lack<'_> {
+    /// Of a key that no extractor looks for.
+    fn default() -> Self {
+        Self {
+            label: "key",
+            status: StatusCode::BAD_REQUEST,
+            challenge: None,
+            is_ambiguous: false,
+        }
+    }
+}
+
+fn fault(is_ambiguous: bool) -> &'static str {
+    match is_ambiguous {
+        true => "there more than once",
+        false => "missing",
+    }
+}
+
+/// The label as a client understands it.
+fn spoken(label: &str) -> &str {
+    let mut words = label.split("-or-").flat_map(|either| either.split('+'));
+    match words.all(|word| UNSPOKEN.contains(&word)) {
+        true => "its key",
+        false => label,
+    }
+}
+
+/// Labels that say how the program finds a key, and nothing of what a client sends.
+const UNSPOKEN: [&str; 4] = ["closure", "extension", "key", "lookup"];

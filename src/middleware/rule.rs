@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use http::{StatusCode, request::Parts};
+use http::request::Parts;
 
 use crate::{
     diagnosis::Ledger,
@@ -24,7 +24,7 @@ use crate::{
 
 use super::{
     conditions::{Conditions, Costs},
-    rejection::Rejection,
+    rejection::{Lack, Rejection},
     settling::{Finished, Pricing},
     watch::{Glance, Watch, said},
 };
@@ -80,7 +80,8 @@ impl Policy {
     ///
     /// All keys and tiers of a layer are looked up at the same time, before anything is charged. A key that does not come
     /// within the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), or whose look-up fails,
-    /// is a missing one: what happens then is the [`MissingKey`] choice, and [`MissingKey::Reject`] answers 503.
+    /// is a missing one: what happens then is the [`MissingKey`] choice, and [`MissingKey::Reject`] answers 503 and
+    /// `unavailable`.
     #[must_use]
     pub fn key_async(self, extractor: impl AsyncKeyExtractor) -> Rule {
         Rule {
@@ -310,7 +311,7 @@ impl Rule {
         }
         let charge = match self.key_of(extractor.as_ref(), parts) {
             Some(key) => self.policy.charge(key),
-            None => match self.unidentified(extractor.label(), extractor.missing_status())? {
+            None => match self.unidentified(Lack::of(extractor.as_ref(), parts))? {
                 Some(key) => self.policy.charge(key),
                 None => return Ok(None),
             },
@@ -336,8 +337,8 @@ impl Rule {
             Some(key) => self.watch.look(name, extractor, (parts, key)),
             None => {
                 let code = || extractor.diagnose(parts);
-                self.watch
-                    .miss(name, extractor.label(), code, &self.missing);
+                let lack = || Lack::of(extractor, parts);
+                self.watch.miss(name, lack, code, &self.missing);
             }
         }
         key
@@ -352,21 +353,28 @@ impl Rule {
 
     /// Reports that a look-up found no key.
     #[cold]
-    pub(super) fn note_missing(&self, label: &str) {
+    pub(super) fn note_missing(&self, lack: &Lack<'_>) {
         let name = self.policy.name();
-        self.watch.miss(name, label, || None, &self.missing);
+        self.watch
+            .miss(name, || lack.clone(), || None, &self.missing);
     }
 
     /// Whom to count instead when the key is missing.
     #[cold]
-    pub(super) fn unidentified(
-        &self,
-        label: &str,
-        status: StatusCode,
-    ) -> Result<Option<Key>, Rejection> {
+    pub(super) fn unidentified(&self, lack: Lack<'_>) -> Result<Option<Key>, Rejection> {
         let name = self.policy.name();
+        self.instead(|| Rejection::missing_key(*name, lack))
+    }
+
+    /// Whom to count instead when the key could not be looked up.
+    #[cold]
+    pub(super) fn not_looked_up(&self) -> Result<Option<Key>, Rejection> {
+        self.instead(Rejection::unidentified)
+    }
+
+    fn instead(&self, rejection: impl FnOnce() -> Rejection) -> Result<Option<Key>, Rejection> {
         match self.missing {
-            MissingKey::Reject => Err(Rejection::missing_key(*name, label, status)),
+            MissingKey::Reject => Err(rejection()),
             MissingKey::Share => Ok(Some(Key::UNIDENTIFIED)),
             MissingKey::Skip => Ok(None),
         }

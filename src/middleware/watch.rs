@@ -25,6 +25,8 @@ use crate::{
     sync::Mutex,
 };
 
+use super::rejection::Lack;
+
 /// What a rule has seen of its first requests. Afterwards it costs one load per request.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -134,10 +136,10 @@ impl Watch {
 
     /// Reports the first request whose key was not found, with the code that its extractor has for it.
     #[cold]
-    pub(super) fn miss(
+    pub(super) fn miss<'a>(
         &self,
         policy: &PolicyName,
-        label: &str,
+        lack: impl FnOnce() -> Lack<'a>,
         code: impl FnOnce() -> Option<Code>,
         then: &dyn fmt::Debug,
     ) {
@@ -146,8 +148,13 @@ impl Watch {
         }
         // Of several extractors, another than the one that found nothing may have something to say.
         let code = code().filter(|code| *code == Code::NoPeerAddress);
-        let detail =
-            format!("{label} is missing from a request; such requests are handled as {then:?}");
+        let lack = lack();
+        let place = if lack.is_ambiguous { "in" } else { "from" };
+        let detail = format!(
+            "{} is {} {place} a request; such requests are handled as {then:?}",
+            lack.label,
+            lack.fault()
+        );
         self.report(policy, code.unwrap_or(Code::MissingKey), detail);
     }
 }

@@ -40,6 +40,7 @@ fn breaks_connection(error: &RedisError) -> bool {
         || error.code().is_none()
         || says(error, "READONLY")
         || says(error, "NOAUTH")
+        || says(error, "unauthenticated")
 }
 
 fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
@@ -79,6 +80,13 @@ fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
             "redis is part of a cluster, which tollgate does not speak to: name a server that stands alone",
         );
     }
+    if says(error, "DB index is out of range") {
+        return (
+            ErrorKind::InvalidConfig,
+            "redis does not have the database of the url: take one that it has, as in redis://host/0, or raise its \
+             setting databases",
+        );
+    }
     match UNAVAILABLE.iter().find(|(code, _)| says(error, code)) {
         Some((_, message)) => (ErrorKind::Unavailable, message),
         None => (ErrorKind::Script, "redis refused the decision script"),
@@ -95,7 +103,7 @@ fn says(error: &RedisError, what: &str) -> bool {
 }
 
 /// Answers of a server that lives and cannot serve now.
-const UNAVAILABLE: [(&str, &str); 12] = [
+const UNAVAILABLE: [(&str, &str); 14] = [
     ("READONLY", "redis is a read-only replica now"),
     ("LOADING", "redis is loading its data"),
     ("MASTERDOWN", "the redis replica has lost its primary"),
@@ -105,10 +113,14 @@ const UNAVAILABLE: [(&str, &str); 12] = [
     ("MISCONF", "redis cannot save and refuses to write"),
     ("NOREPLICAS", "redis has too few replicas to write"),
     ("max number of clients", "redis has too many clients"),
-    ("NOAUTH", "redis wants a password: put it in the url"),
+    ("NOAUTH", NO_PASSWORD),
+    // What a client may send before it has said who it is is short, and the server says so first.
+    ("unauthenticated multibulk length", NO_PASSWORD),
+    ("unauthenticated bulk length", NO_PASSWORD),
     ("WRONGPASS", "redis refused the user name or password"),
     (
         "NOPERM",
         "the redis user may not run scripts or touch these keys",
     ),
 ];
+const NO_PASSWORD: &str = "redis needs a password: put it in the url, as in redis://:password@host";

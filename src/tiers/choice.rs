@@ -69,6 +69,41 @@ pub struct TierTable {
 
 impl TierTable {
     /// These keys' tiers; of two for one key the later counts.
+    ///
+    /// A key is looked up as the rule's extractor makes it, so make it in the same way here:
+    ///
+    /// | extractor | key |
+    /// |---|---|
+    /// | `ApiKey`, `Cookie`, with `hash_key(..)` | `Key::secret(..)`, `Key::secret_with(&hash_key, ..)` |
+    /// | `Header`, `Query`, `PathParam`, `Cookie::in_clear` | `Key::new(..)` |
+    /// | `PeerIp`, `ClientIp` | `Key::from(address)`, for IPv6 the network's address: `2001:db8::` |
+    /// | `first.and(second)` | `first.and(&second)` |
+    /// | `first.or_else(second)` | the first's as it is; the second's [`labelled`](Key::labelled) with both labels |
+    /// | the middle of `a.or_else(b).or_else(c)` | none can be made: choose by a closure, which sees the head |
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::Request;
+    /// use std::net::IpAddr;
+    /// use tollgate::{Key, Quota, extract::{ApiKey, KeyExtractor, PeerIp}};
+    /// use tollgate::tiers::{Tier, TierChoice, TierTable};
+    ///
+    /// let caller = ApiKey::header("x-api-key").or_else(PeerIp);
+    /// let office = IpAddr::from([192, 0, 2, 7]);
+    /// let table = TierTable::new([
+    ///     (Key::secret("k-acme"), Tier::new("acme", Quota::per_minute(5_000))?),
+    ///     (Key::from(office).labelled(caller.label()), Tier::unlimited()),
+    /// ]);
+    ///
+    /// let (by_key, ()) = Request::get("/").header("x-api-key", "k-acme").body(())?.into_parts();
+    /// let (by_address, ()) = Request::get("/").extension(office).body(())?.into_parts();
+    /// for parts in [by_key, by_address] {
+    ///     let key = caller.extract(&parts).expect("it tells");
+    ///     assert!(table.tier(&parts, &key).is_some());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(tiers: impl IntoIterator<Item = (Key, Tier)>) -> Self {
         Self {
             tiers: tiers.into_iter().collect(),

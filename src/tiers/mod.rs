@@ -73,6 +73,11 @@
 //! A tier that the policy cannot count (its quota beyond what the algorithm takes, or less than one request costs) fails at
 //! `build()` where it is known by then. One that comes later is reported once, and its callers have the policy's own
 //! quota.
+//!
+//! What a single request costs is not compared: where [`cost_when`](crate::middleware::Rule::cost_when) or
+//! [`cost_by`](crate::middleware::Rule::cost_by) asks for more than the tier has at once, `build()` says nothing, and such a
+//! request is denied whenever it comes, without `Retry-After`, since waiting does not help. The tier's callers are counted
+//! by it for all other requests.
 
 mod cache;
 mod choice;

@@ -135,13 +135,16 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
     /// Sets what a call really cost under each policy, once something came out of it or nothing will; the difference is
     /// given back or charged.
     ///
+    /// The closure is asked for every policy, those of [concurrency](crate::Policy::concurrency) too: match on
+    /// [`Ended::policy`], and answer [`Ended::charged`] for those that are not meant.
+    ///
     /// Default: what was charged. When the closure panics, the charge stands. A response whose [`Hold`] somebody
     /// [keeps](Self::hold_with) is settled by them, with [`Hold::settle`]. Over Redis it needs the Tokio runtime on which
     /// the call ends.
     ///
     /// # Examples
     ///
-    /// Failures cost nothing, and an answer what it took:
+    /// Of the tokens, failures cost nothing and an answer what it took; a slot is a slot:
     ///
     /// ```
     /// use tollgate::{Key, Policy, Quota, RateLimiter};
@@ -152,10 +155,11 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
     /// let limiter = RateLimiter::builder().build()?;
     /// let layer = CallLimitLayer::builder(&limiter, |_: String, _: &Rejection| Err("busy"))
     ///     .policy(Policy::new("tokens", Quota::per_minute(50_000)).cost(1_000).key_of(|_| Some(Key::GLOBAL)))
-    ///     .settle_with(|ended: &Ended<'_, Answer, _>| match ended.outcome {
-    ///         Some(Ok(answer)) => answer.tokens,
-    ///         Some(Err(_)) => 0,
-    ///         None => ended.charged,
+    ///     .policy(Policy::concurrency("in-flight", 8).key_of(|_| Some(Key::GLOBAL)))
+    ///     .settle_with(|ended: &Ended<'_, Answer, _>| match (ended.policy.as_str(), ended.outcome) {
+    ///         ("tokens", Some(Ok(answer))) => answer.tokens,
+    ///         ("tokens", Some(Err(_))) => 0,
+    ///         _ => ended.charged,
     ///     })
     ///     .build()?;
     /// # let _ = layer;

@@ -5,12 +5,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use http::StatusCode;
-
 use crate::{
     diagnosis::{Code, Ledger, Warning},
     key::Key,
-    middleware::{MissingKey, Rejection},
+    middleware::{MissingKey, Rejection, rejection::Lack},
     policy::{Charge, Policy},
 };
 
@@ -93,7 +91,7 @@ impl<R> CallRule<R> {
             ledger.report(Warning::new(Code::MissingKey, detail).about(name));
         }
         match self.missing {
-            MissingKey::Reject => Err(Rejection::missing_key(name, "key", StatusCode::BAD_REQUEST)),
+            MissingKey::Reject => Err(Rejection::missing_key(name, Lack::default())),
             MissingKey::Share => Ok(Some(self.policy.charge(Key::UNIDENTIFIED))),
             MissingKey::Skip => Ok(None),
         }

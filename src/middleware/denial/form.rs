@@ -4,14 +4,19 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{
-    HeaderValue, Response,
-    header::{ACCEPT, CONTENT_TYPE, VARY},
+    Response,
+    header::{ACCEPT, VARY},
     request::Parts,
 };
 
 use crate::middleware::rejection::Rejection;
 
-use super::{accept, json, make::MakeRejection};
+use super::{
+    accept,
+    bodies::{self, RejectionBody},
+    json,
+    make::MakeRejection,
+};
 
 #[cfg(feature = "grpc")]
 use super::grpc::{Pushback, Wire};
@@ -63,14 +68,14 @@ enum Form {
 type Making = dyn Fn(&Rejection, &Parts) -> Response<Bytes> + Send + Sync;
 
 impl Denial {
-    /// What the closure makes of the rejection and the request's head: text or bytes.
+    /// What the closure makes of the rejection and the request's head: text, bytes, or with axum its own body.
     pub fn by<F, T>(make: F) -> Self
     where
         F: Fn(&Rejection, &Parts) -> Response<T> + Send + Sync + 'static,
-        T: Into<Bytes>,
+        T: RejectionBody,
     {
         Self::of(Form::Custom(Arc::new(move |rejection, request| {
-            make(rejection, request).map(Into::into)
+            bodies::whole(make(rejection, request), rejection)
         })))
     }
 
@@ -137,13 +142,13 @@ impl Form {
     fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
         match self {
             Self::Custom(make) => make(rejection, request),
-            Self::Json => typed(rejection, "application/json", json::plain(rejection)),
-            Self::Problem => typed(
+            Self::Json => json::answer(rejection),
+            Self::Problem => json::typed(
                 rejection,
                 "application/problem+json",
                 json::problem(rejection),
             ),
-            Self::Text => typed(rejection, "text/plain; charset=utf-8", rejection.message()),
+            Self::Text => json::typed(rejection, "text/plain; charset=utf-8", rejection.message()),
             Self::Negotiated => {
                 let offers = ["application/json", "application/problem+json", "text/plain"];
                 let form = match accept::best(&request.headers, offers) {
@@ -169,12 +174,4 @@ impl fmt::Debug for Form {
             Self::Text => "Text",
         })
     }
-}
-
-fn typed(rejection: &Rejection, kind: &'static str, text: String) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from(text));
-    *response.status_mut() = rejection.status();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
 }

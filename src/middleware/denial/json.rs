@@ -2,10 +2,27 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+use http::{HeaderValue, Response, header::CONTENT_TYPE};
+
 use crate::middleware::rejection::{Reason, Rejection};
 
+/// The default answer.
+pub(super) fn answer(rejection: &Rejection) -> Response<Bytes> {
+    typed(rejection, "application/json", plain(rejection))
+}
+
+/// An answer of this media type, with the rejection's status.
+pub(super) fn typed(rejection: &Rejection, kind: &'static str, text: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(text));
+    *response.status_mut() = rejection.status();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
 /// `{"error", "message", "retry_after"}`.
-pub(super) fn plain(rejection: &Rejection) -> String {
+fn plain(rejection: &Rejection) -> String {
     format!(
         r#"{{"error":"{}","message":"{}","retry_after":{}}}"#,
         rejection.code(),

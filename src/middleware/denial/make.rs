@@ -5,11 +5,34 @@ use http::{Response, request::Parts};
 
 use crate::middleware::rejection::Rejection;
 
+use super::bodies::{self, RejectionBody};
+
 /// Makes the answer to a request that may not go on.
 ///
-/// Implemented for [`Denial`](super::Denial), and for closures `Fn(&Rejection) -> Response<T>` where `T` is text or
-/// bytes. The rate limit headers and `Retry-After` are added afterwards, unless the answer has them. A body made for a
-/// HEAD request is not sent: servers leave it away.
+/// Implemented for [`Denial`](super::Denial), and for closures `Fn(&Rejection) -> Response<T>` where `T` is text, bytes, or axum's own
+/// body: see [`RejectionBody`]. The rate limit headers and `Retry-After` are added afterwards, unless the answer has them,
+/// and so is the `WWW-Authenticate` of a 401. A body made for a HEAD request is not sent: servers leave it away.
+///
+/// # Examples
+///
+/// With axum, whatever can be a response:
+///
+/// ```
+/// # #[cfg(feature = "axum")]
+/// # {
+/// use axum::response::{Html, IntoResponse};
+/// use tollgate::{RateLimitLayer, middleware::Rejection};
+///
+/// let layer = RateLimitLayer::builder().on_rejection(|rejection: &Rejection| {
+///     (rejection.status(), Html(format!("<p>{}</p>", rejection.message()))).into_response()
+/// });
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not make an answer to a request that is denied",
+    label = "no maker of answers",
+    note = "take `Denial::json()` or another of its kind, or a closure that names its argument's type: `|rejection: &Rejection| Response::new(rejection.message())`"
+)]
 pub trait MakeRejection: Send + Sync + 'static {
     /// The answer to the request with this head.
     fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes>;
@@ -18,9 +41,9 @@ pub trait MakeRejection: Send + Sync + 'static {
 impl<F, T> MakeRejection for F
 where
     F: Fn(&Rejection) -> Response<T> + Send + Sync + 'static,
-    T: Into<Bytes>,
+    T: RejectionBody,
 {
     fn make(&self, rejection: &Rejection, _: &Parts) -> Response<Bytes> {
-        self(rejection).map(Into::into)
+        bodies::whole(self(rejection), rejection)
     }
 }

@@ -3,6 +3,7 @@
 //! A [`Denial`] is ready-made; [`MakeRejection`] is for answers of one's own.
 
 mod accept;
+mod bodies;
 mod form;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -11,5 +12,6 @@ mod make;
 #[cfg(feature = "grpc")]
 mod protobuf;
 
+pub use self::bodies::RejectionBody;
 pub use self::form::Denial;
 pub use self::make::MakeRejection;

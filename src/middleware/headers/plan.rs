@@ -192,12 +192,17 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 /// Refuses scopes of policies that are not there.
 fn verify(discord: &Discord, drafts: &Drafts) -> Result<(), Error> {
     match discord.scopes.iter().find(|(name, _)| !drafts.has(name)) {
-        Some((name, _)) => Err(Error::new(
-            ErrorKind::InvalidConfig,
-            format!(
-                "Discord's headers are told the scope of policy {name:?}, which the layer does not have"
-            ),
-        )),
+        Some((name, _)) => {
+            let known: Vec<_> = (0..).map_while(|place| drafts.name(place)).collect();
+            let known = known.join("\", \"");
+            Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "Discord's headers are told the scope of policy {name:?}, which the layer does not have: it has \
+                     \"{known}\""
+                ),
+            ))
+        }
         None => Ok(()),
     }
 }
