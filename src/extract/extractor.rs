@@ -76,7 +76,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Whether the key is missing since there is more than one where one is looked for.
     ///
     /// A handler may take any of them, so [lists of keys](crate::matching::KeyList) take such a request for one of theirs
-    /// where that is the safe side, and the answer says "there more than once" in place of "missing". Default: no. Those that hold another extractor pass it on.
+    /// where that is the safe side, and the answer says "there more than once" in place of "missing". Default: no. Those
+    /// that hold another extractor pass it on.
     fn is_ambiguous(&self, parts: &Parts) -> bool {
         let _ = parts;
         false

@@ -63,8 +63,9 @@ impl Headers {
     /// over the next `t` seconds: for a bucket that is its rate; when nothing is left, `t` is when there will be some; for
     /// windows it is when all is back. On a denial by the policy, `t` is the wait.
     ///
-    /// All policies asked are listed: in `RateLimit` the narrowest first, in `RateLimit-Policy` in the layer's order. On a denial a `t` behind `Retry-After` is left out, since that
-    /// goes before it. Numbers end at 15 digits. There is no partition key: it would tell whom you count.
+    /// All policies asked are listed: in `RateLimit` the narrowest first, in `RateLimit-Policy` in the layer's order. On a
+    /// denial a `t` behind `Retry-After` is left out, since that goes before it. Numbers end at 15 digits. There is no
+    /// partition key: it would tell whom you count.
     ///
     /// A draft: what it says may change with a later one, which will then be another function.
     pub fn draft11() -> Self {
