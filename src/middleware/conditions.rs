@@ -27,6 +27,10 @@ impl Conditions {
     }
 
     #[inline]
+    pub(super) fn are_none(&self) -> bool {
+        self.when.is_empty() && self.unless.is_empty()
+    }
+
     pub(super) fn hold(&self, parts: &Parts) -> bool {
         let is_meant = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) != Likeness::Differs;
         let is_free = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) == Likeness::Matches;

@@ -285,7 +285,7 @@ impl Rule {
         if self.glance.is_due() {
             self.look_at_matchers(parts);
         }
-        self.conditions.hold(parts)
+        self.conditions.are_none() || self.conditions.hold(parts)
     }
 
     #[cold]
