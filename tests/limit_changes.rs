@@ -408,16 +408,29 @@ fn change_is_fair<C: Counting>(
             "{mine} instead of at most {most} us for {cost}"
         );
     }
-    // A bucket's span is up to two microseconds longer than its units need, so what is owed of the new one within these
-    // takes no unit away.
-    let mut all = C::State::default();
-    assert!(old.take(&mut all, at(now), had.limit));
-    let [owed, whole] = [&state, &all].map(|state| wait(old, state, now, had.limit));
-    let most = wait(new, &spent, now, got.limit);
-    let is_too_little = u128::from(owed) * u128::from(most) < 2 * u128::from(whole);
-    // A log knows the times: perhaps nothing was taken within the new period.
-    let is_log = algorithm == Algorithm::SlidingLog;
-    if had.remaining == 0 && !is_log && !is_too_little && !is_nearly_back(old, &state, now) {
+    let is_too_little = match algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            let mut all = C::State::default();
+            assert!(old.take(&mut all, at(now), had.limit));
+            let [owed, whole] = [&state, &all].map(|state| wait(old, state, now, had.limit));
+            let most = wait(new, &spent, now, got.limit);
+            let share = u128::from(owed) * u128::from(most) / u128::from(whole);
+            let share = u64::try_from(share).expect("no more than the most");
+            let kept = wait(new, &changed, now, got.limit);
+            // Three microseconds of either span, and the old one is kept to 26 significant bits.
+            let error = 3 + 3 * most.div_ceil(whole) + (most >> 24);
+            assert!(
+                kept.abs_diff(share) <= error,
+                "{kept} of a share of {share}"
+            );
+            // A span is up to two microseconds longer than its units need: within these, a debt takes no unit away.
+            share < 2
+        }
+        // A log knows the times: perhaps nothing was taken within the new period.
+        Algorithm::SlidingLog => true,
+        _ => is_nearly_back(old, &state, now),
+    };
+    if had.remaining == 0 && !is_too_little {
         assert!(got.remaining < got.limit, "{had:?} became {got:?}");
     }
     // Told about before it is stored, the same is told as after.
@@ -429,7 +442,7 @@ fn change_is_fair<C: Counting>(
     assert_eq!(twice, changed);
 }
 
-/// Whether a bucket of one unit owes so little of it that a share of it is less than a unit's rounding.
+/// Whether so little is owed that a share of it is less than a millisecond, in which windows are kept.
 fn is_nearly_back<C: Counting>(old: &C, state: &C::State, now: u64) -> bool {
     let limit = old.usage(state, at(now)).limit;
     wait(old, state, now, limit) < 1_000

@@ -59,6 +59,8 @@ impl RejectionBody for axum::body::Body {
 
         use http_body::Body as _;
 
+        // A stream may go on for ever, and what is there at once knows its length.
+        self.size_hint().exact()?;
         let mut context = Context::from_waker(Waker::noop());
         let mut whole = bytes::BytesMut::new();
         loop {
