@@ -154,43 +154,51 @@ where
     }
 }
 
-macro_rules! delegate {
+/// What an extractor that holds another says as that one does: everything but the key.
+macro_rules! pass_on {
+    ($this:ident => $held:expr) => {
+        fn label(&$this) -> &str {
+            $held.label()
+        }
+
+        fn missing_status(&$this) -> ::http::StatusCode {
+            $held.missing_status()
+        }
+
+        fn challenge(&$this) -> Option<::http::HeaderValue> {
+            $held.challenge()
+        }
+
+        fn validate(&$this) -> Result<(), $crate::Error> {
+            $held.validate()
+        }
+
+        fn diagnose(&$this, parts: &Parts) -> Option<$crate::diagnosis::Code> {
+            $held.diagnose(parts)
+        }
+
+        fn is_ambiguous(&$this, parts: &Parts) -> bool {
+            $held.is_ambiguous(parts)
+        }
+
+        fn tells_callers_apart(&$this) -> bool {
+            $held.tells_callers_apart()
+        }
+    };
+}
+pub(super) use pass_on;
+
+// For extractors that are chosen at run time.
+macro_rules! point {
     ($($pointer:ty)*) => {
         $(impl KeyExtractor for $pointer {
             fn extract(&self, parts: &Parts) -> Option<Key> {
                 (**self).extract(parts)
             }
 
-            fn label(&self) -> &str {
-                (**self).label()
-            }
-
-            fn missing_status(&self) -> StatusCode {
-                (**self).missing_status()
-            }
-
-            fn challenge(&self) -> Option<HeaderValue> {
-                (**self).challenge()
-            }
-
-            fn validate(&self) -> Result<(), Error> {
-                (**self).validate()
-            }
-
-            fn diagnose(&self, parts: &Parts) -> Option<Code> {
-                (**self).diagnose(parts)
-            }
-
-            fn is_ambiguous(&self, parts: &Parts) -> bool {
-                (**self).is_ambiguous(parts)
-            }
-
-            fn tells_callers_apart(&self) -> bool {
-                (**self).tells_callers_apart()
-            }
+            pass_on!(self => (**self));
         })*
     };
 }
 
-// For extractors that are chosen at run time.
-delegate!(Arc<dyn KeyExtractor> Box<dyn KeyExtractor>);
+point!(Arc<dyn KeyExtractor> Box<dyn KeyExtractor>);

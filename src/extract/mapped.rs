@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use http::{HeaderValue, StatusCode, request::Parts};
+use http::request::Parts;
 
-use crate::{diagnosis::Code, error::Error, key::Key};
+use crate::key::Key;
 
-use super::extractor::KeyExtractor;
+use super::extractor::{KeyExtractor, pass_on};
 
 /// Another key for each key: see [`KeyExtractor::map`].
 #[derive(Clone, Copy)]
@@ -30,33 +30,7 @@ where
         self.inner.extract(parts).map(&self.change)
     }
 
-    fn label(&self) -> &str {
-        self.inner.label()
-    }
-
-    fn missing_status(&self) -> StatusCode {
-        self.inner.missing_status()
-    }
-
-    fn challenge(&self) -> Option<HeaderValue> {
-        self.inner.challenge()
-    }
-
-    fn validate(&self) -> Result<(), Error> {
-        self.inner.validate()
-    }
-
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        self.inner.diagnose(parts)
-    }
-
-    fn is_ambiguous(&self, parts: &Parts) -> bool {
-        self.inner.is_ambiguous(parts)
-    }
-
-    fn tells_callers_apart(&self) -> bool {
-        self.inner.tells_callers_apart()
-    }
+    pass_on!(self => self.inner);
 }
 
 impl<E: fmt::Debug, F> fmt::Debug for Map<E, F> {
@@ -89,33 +63,7 @@ where
         self.inner.extract(parts).and_then(&self.change)
     }
 
-    fn label(&self) -> &str {
-        self.inner.label()
-    }
-
-    fn missing_status(&self) -> StatusCode {
-        self.inner.missing_status()
-    }
-
-    fn challenge(&self) -> Option<HeaderValue> {
-        self.inner.challenge()
-    }
-
-    fn validate(&self) -> Result<(), Error> {
-        self.inner.validate()
-    }
-
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        self.inner.diagnose(parts)
-    }
-
-    fn is_ambiguous(&self, parts: &Parts) -> bool {
-        self.inner.is_ambiguous(parts)
-    }
-
-    fn tells_callers_apart(&self) -> bool {
-        self.inner.tells_callers_apart()
-    }
+    pass_on!(self => self.inner);
 }
 
 impl<E: fmt::Debug, F> fmt::Debug for AndThen<E, F> {

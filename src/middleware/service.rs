@@ -51,23 +51,13 @@ where
             return self.find(request);
         }
         // The request is put together once, when it is known where it goes: each time is a copy of its head.
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let asking = match self.shared.decide(&parts) {
             Ok(Some(asking)) => asking,
             Ok(None) => return self.pass(parts, body),
             Err(rejection) => return self.reject(rejection, &parts),
         };
-        let decided = match asking.answer.now_or_later() {
-            Ok(decided) => decided,
-            Err(answer) => return self.wait(answer, asking.charged, (parts, body)),
-        };
-        let admitted = self
-            .shared
-            .admit(decided, asking.charged, &mut parts.extensions);
-        match admitted {
-            Ok(admitted) => self.go_on(admitted, (parts, body)),
-            Err(rejection) => self.reject(rejection, &parts),
-        }
+        self.ask(asking, (parts, body))
     }
 }
 
@@ -78,7 +68,7 @@ impl<S: Clone> RateLimit<S> {
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let asking = match self.shared.begin(&parts) {
             Ok(Step::Decide(Some(asking))) => asking,
             Ok(Step::Decide(None)) => return self.pass(parts, body),
@@ -89,17 +79,7 @@ impl<S: Clone> RateLimit<S> {
             }
             Err(rejection) => return self.reject(rejection, &parts),
         };
-        let decided = match asking.answer.now_or_later() {
-            Ok(decided) => decided,
-            Err(answer) => return self.wait(answer, asking.charged, (parts, body)),
-        };
-        let admitted = self
-            .shared
-            .admit(decided, asking.charged, &mut parts.extensions);
-        match admitted {
-            Ok(admitted) => self.go_on(admitted, (parts, body)),
-            Err(rejection) => self.reject(rejection, &parts),
-        }
+        self.ask(asking, (parts, body))
     }
 
     /// Calls the inner service with a request that no rule counts.
@@ -111,6 +91,29 @@ impl<S: Clone> RateLimit<S> {
         self.shared.pass(&mut parts.extensions);
         let request = Request::from_parts(parts, body);
         ResponseFuture::calling(self.inner.call(request), None, None)
+    }
+
+    /// Goes on with what the store answers, now or later.
+    #[inline]
+    fn ask<A, B>(
+        &mut self,
+        asking: Asking,
+        (mut parts, body): (Parts, A),
+    ) -> ResponseFuture<S, A, B>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+    {
+        let decided = match asking.answer.now_or_later() {
+            Ok(decided) => decided,
+            Err(answer) => return self.wait(answer, asking.charged, (parts, body)),
+        };
+        let admitted = self
+            .shared
+            .admit(decided, asking.charged, &mut parts.extensions);
+        match admitted {
+            Ok(admitted) => self.go_on(admitted, (parts, body)),
+            Err(rejection) => self.reject(rejection, &parts),
+        }
     }
 
     /// Waits for the store's answer.
