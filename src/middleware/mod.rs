@@ -73,6 +73,7 @@
 
 mod body;
 pub mod call;
+mod charging;
 mod conditions;
 mod denial;
 mod finding;

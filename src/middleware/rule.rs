@@ -2,10 +2,7 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use http::request::Parts;
@@ -14,36 +11,32 @@ use crate::{
     diagnosis::Ledger,
     error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
-    key::Key,
     matching::Matcher,
-    policy::{Charge, Policy},
-    telemetry,
-    tier::Tier,
+    policy::Policy,
     tiers::{TierCache, TierChoice},
 };
 
 use super::{
     conditions::{Conditions, Costs},
-    rejection::{Lack, Rejection},
     settling::{Finished, Pricing},
-    watch::{Glance, Watch, said},
+    watch::{Glance, Watch},
 };
 
 /// A policy with the extractor of its key, and with which requests it counts.
 #[derive(Clone)]
 pub struct Rule {
-    policy: Policy,
+    pub(super) policy: Policy,
     pub(super) source: Option<Source>,
-    missing: MissingKey,
-    conditions: Conditions,
-    costs: Costs,
+    pub(super) missing: MissingKey,
+    pub(super) conditions: Conditions,
+    pub(super) costs: Costs,
     pub(super) choice: Option<Arc<dyn TierChoice>>,
     pub(super) cache: Option<TierCache>,
     pricing: Option<Pricing>,
-    watch: Watch,
-    glance: Glance,
+    pub(super) watch: Watch,
+    pub(super) glance: Glance,
     /// Whether a look-up that failed was reported.
-    warned: Arc<AtomicBool>,
+    pub(super) warned: Arc<AtomicBool>,
 }
 
 /// Where the key comes from.
@@ -277,126 +270,6 @@ impl Rule {
 
     pub(crate) fn has_key(&self) -> bool {
         self.source.is_some()
-    }
-
-    /// Whether the rule counts a request.
-    #[inline]
-    pub(super) fn counts(&self, parts: &Parts) -> bool {
-        if self.glance.is_due() {
-            self.look_at_matchers(parts);
-        }
-        self.conditions.are_none() || self.conditions.hold(parts)
-    }
-
-    #[cold]
-    fn look_at_matchers(&self, parts: &Parts) {
-        let code = self.conditions.diagnose(parts);
-        if let Some(code) = code.or_else(|| self.costs.diagnose(parts)) {
-            let name = self.policy.name();
-            self.watch
-                .report(name, code, said(code, "a list of the rule"));
-        }
-    }
-
-    /// The charge for a request, or `None` when the rule does not count it. For rules that need not find anything.
-    #[inline]
-    pub(super) fn charge(&self, parts: &Parts) -> Result<Option<Charge<'_>>, Rejection> {
-        let Some(Source::Now(extractor)) = &self.source else {
-            unreachable!(
-                "a rule without a key does not pass build(), and one that finds its key is not asked"
-            )
-        };
-        if !self.counts(parts) {
-            return Ok(None);
-        }
-        let charge = match self.key_of(extractor.as_ref(), parts) {
-            Some(key) => self.policy.charge(key),
-            None => match self.unidentified(Lack::of(extractor.as_ref(), parts))? {
-                Some(key) => self.policy.charge(key),
-                None => return Ok(None),
-            },
-        };
-        Ok(Some(self.price_of(charge, parts)))
-    }
-
-    /// The charge at what the request costs.
-    #[inline]
-    pub(super) fn price_of<'a>(&self, charge: Charge<'a>, parts: &Parts) -> Charge<'a> {
-        match self.costs.of(parts, charge.units()) {
-            Some(cost) => charge.cost(cost),
-            None => charge,
-        }
-    }
-
-    /// What the extractor finds, with a look at whether the set-up is right.
-    #[inline]
-    pub(super) fn key_of(&self, extractor: &dyn KeyExtractor, parts: &Parts) -> Option<Key> {
-        let name = self.policy.name();
-        let key = extractor.extract(parts);
-        match &key {
-            Some(key) => self.watch.look(name, extractor, (parts, key)),
-            None => {
-                let code = || extractor.diagnose(parts);
-                let lack = || Lack::of(extractor, parts);
-                self.watch.miss(name, lack, code, &self.missing);
-            }
-        }
-        key
-    }
-
-    /// Looks at what a look-up found.
-    #[inline]
-    pub(super) fn note_found(&self, label: &str, key: &Key, parts: &Parts) {
-        let name = self.policy.name();
-        self.watch.look_at_found(name, label, (parts, key));
-    }
-
-    /// Reports that a look-up found no key.
-    #[cold]
-    pub(super) fn note_missing(&self, lack: &Lack<'_>) {
-        let name = self.policy.name();
-        self.watch
-            .miss(name, || lack.clone(), || None, &self.missing);
-    }
-
-    /// Whom to count instead when the key is missing.
-    #[cold]
-    pub(super) fn unidentified(&self, lack: Lack<'_>) -> Result<Option<Key>, Rejection> {
-        let name = self.policy.name();
-        self.instead(|| Rejection::missing_key(*name, lack))
-    }
-
-    /// Whom to count instead when the key could not be looked up.
-    #[cold]
-    pub(super) fn not_looked_up(&self) -> Result<Option<Key>, Rejection> {
-        self.instead(Rejection::unidentified)
-    }
-
-    fn instead(&self, rejection: impl FnOnce() -> Rejection) -> Result<Option<Key>, Rejection> {
-        match self.missing {
-            MissingKey::Reject => Err(rejection()),
-            MissingKey::Share => Ok(Some(Key::UNIDENTIFIED)),
-            MissingKey::Skip => Ok(None),
-        }
-    }
-
-    /// Reports the first look-up that failed.
-    pub(super) fn warn(&self, message: fmt::Arguments<'_>) {
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            telemetry::warn(message);
-        }
-    }
-
-    /// The policy that a tier's callers are charged under.
-    #[inline]
-    pub(super) fn policy_under<'a>(&'a self, tier: &'a Tier) -> &'a Policy {
-        match tier.policy(&self.policy) {
-            Ok(policy) => policy,
-            Err(error) => {
-                self.watch.misfit(self.policy.name(), error);
-                &self.policy
-            }
-        }
     }
 }
 

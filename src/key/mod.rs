@@ -1,0 +1,8 @@
+//! Who is counted.
+
+mod hash_key;
+mod identity;
+mod spelling;
+
+pub use self::hash_key::HashKey;
+pub use self::identity::Key;
