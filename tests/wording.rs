@@ -342,9 +342,15 @@ async fn answer_whose_body_is_still_to_come_is_json() {
         let body = futures_util::stream::iter([Ok("half"), Err(io::Error::other("gone"))]);
         (StatusCode::OK, Body::from_stream(body)).into_response()
     };
+    // Reproducer: it was collected for ever.
+    let endless = |_: &Rejection| {
+        let body = futures_util::stream::repeat_with(|| Ok::<_, Infallible>("more"));
+        (StatusCode::OK, Body::from_stream(body)).into_response()
+    };
     let rule = || plan().key(ApiKey::bearer());
     for builder in [
         RateLimitLayer::builder().on_rejection(streaming),
+        RateLimitLayer::builder().on_rejection(endless),
         RateLimitLayer::builder().on_rejection(broken),
         RateLimitLayer::builder()
             .on_rejection(Denial::by(move |rejection, _| streaming(rejection))),
