@@ -169,7 +169,7 @@ macro_rules! pass_on {
             $held.challenge()
         }
 
-        fn validate(&$this) -> Result<(), $crate::Error> {
+        fn validate(&$this) -> Result<(), $crate::error::Error> {
             $held.validate()
         }
 
