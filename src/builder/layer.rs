@@ -1,7 +1,4 @@
-//! Settings of layers and limiters: policies, where they are counted, what is answered.
-//!
-//! Both begin at [`RateLimitLayer::builder`] or [`RateLimiter::builder`] and end at `build()`, which fails for what cannot
-//! work and says what to do.
+//! Settings of a layer.
 
 use std::{
     fmt,
@@ -9,31 +6,23 @@ use std::{
     time::Duration,
 };
 
+use super::limiter::RateLimiterBuilder;
 use crate::{
     clock::Clock,
-    diagnosis::{Code, Ledger, Muted},
+    diagnosis::{Code, Ledger},
     error::{Error, ErrorKind},
     limiter::RateLimiter,
     matching::Matcher,
-    memory::MemoryStoreBuilder,
     middleware::{
         Denial, Headers, MakeRejection, Plan, Rule,
         gate::Gate,
         layer::{RateLimitLayer, Shared},
     },
-    policy::Policy,
     store::Store,
 };
 
 #[cfg(feature = "redis")]
-use crate::{memory::MemoryStore, remote::RedisStoreBuilder, resilience::ResilientStore};
-
-impl RateLimiter {
-    /// Settings to start from: in process, without policies.
-    pub fn builder() -> RateLimiterBuilder {
-        RateLimiterBuilder::default()
-    }
-}
+use crate::remote::RedisStoreBuilder;
 
 impl RateLimitLayer {
     /// Settings to start from: in process, without policies.
@@ -41,81 +30,6 @@ impl RateLimitLayer {
         RateLimitLayerBuilder::default()
     }
 }
-
-// === RateLimiterBuilder ===
-
-/// Settings of a [`RateLimiter`].
-#[derive(Clone, Debug, Default)]
-#[must_use = "a builder does nothing until build() is called"]
-pub struct RateLimiterBuilder {
-    policies: Vec<Policy>,
-    backend: Backend,
-}
-
-impl RateLimiterBuilder {
-    /// Adds a policy, so that `build()` checks it.
-    pub fn policy(mut self, policy: Policy) -> Self {
-        self.policies.push(policy);
-        self
-    }
-
-    /// Counts in Redis, with a breaker before it and each policy's outage choice behind.
-    ///
-    /// Default: in process. Takes a URL, or a [`RedisStoreBuilder`] with settings.
-    #[cfg(feature = "redis")]
-    pub fn redis(mut self, server: impl Into<RedisStoreBuilder>) -> Self {
-        self.backend.choose(Choice::Redis(server.into()));
-        self
-    }
-
-    /// Counts in a store of your own, as it is: nothing is put before or behind it.
-    ///
-    /// Default: in process. To give a remote store a breaker and a fallback, wrap it in a
-    /// `resilience::ResilientStore` first. Such a store has its own deadline, clock and bound on keys: setting one
-    /// here too fails at [`build`](Self::build).
-    pub fn store(mut self, store: impl Store) -> Self {
-        self.backend.choose(Choice::Custom(Arc::new(store)));
-        self
-    }
-
-    /// Sets how long one decision may take in all when it is made in Redis.
-    ///
-    /// Default: 50 ms, or what the [`RedisStoreBuilder`] says.
-    #[cfg(feature = "redis")]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.backend.deadline = Some(deadline);
-        self
-    }
-
-    /// Sets how many keys in debt this process tells apart: those counted in process, and during an outage.
-    ///
-    /// Default: 1,000,000, which is 32 MB when full.
-    pub fn max_keys(mut self, keys: usize) -> Self {
-        self.backend.max_keys = Some(keys);
-        self
-    }
-
-    /// Sets the clock that this process counts by. Redis counts by its own.
-    ///
-    /// Default: [`Clock::system`].
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.backend.clock = Some(clock);
-        self
-    }
-
-    /// Makes the limiter.
-    ///
-    /// # Errors
-    ///
-    /// One [`ErrorKind`] per mistake, with a sentence that says what to do: unusable or duplicate policies, an
-    /// unparsable URL, a deadline of zero, and the like.
-    pub fn build(self) -> Result<RateLimiter, Error> {
-        let store = self.backend.build()?;
-        RateLimiter::with(store, self.policies)
-    }
-}
-
-// === RateLimitLayerBuilder ===
 
 /// Settings of a [`RateLimitLayer`].
 #[derive(Clone)]
@@ -331,94 +245,4 @@ impl fmt::Debug for RateLimitLayerBuilder {
             .field("headers", &self.headers)
             .finish_non_exhaustive()
     }
-}
-
-// === Backend ===
-
-/// Where to count, and what protects it.
-#[derive(Clone, Debug, Default)]
-struct Backend {
-    choice: Choice,
-    /// Whether a second choice overruled a first one: nobody means both.
-    is_torn: bool,
-    max_keys: Option<usize>,
-    clock: Option<Clock>,
-    #[cfg(feature = "redis")]
-    deadline: Option<Duration>,
-    muted: Muted,
-}
-
-#[derive(Clone, Debug, Default)]
-enum Choice {
-    Custom(Arc<dyn Store>),
-    #[default]
-    Memory,
-    #[cfg(feature = "redis")]
-    Redis(RedisStoreBuilder),
-}
-
-impl Backend {
-    fn choose(&mut self, choice: Choice) {
-        self.is_torn |= !matches!(self.choice, Choice::Memory);
-        self.choice = choice;
-    }
-
-    fn build(self) -> Result<Arc<dyn Store>, Error> {
-        self.validate()?;
-        if let Choice::Custom(store) = self.choice {
-            return Ok(store);
-        }
-        let clock = self.clock.unwrap_or_default();
-        let mut memory = MemoryStoreBuilder::default().clock(clock.clone());
-        if let Some(keys) = self.max_keys {
-            memory = memory.max_keys(keys);
-        }
-        let memory = memory.build()?;
-        #[cfg(feature = "redis")]
-        if let Choice::Redis(server) = self.choice {
-            let server = server.mute(self.muted);
-            return Ok(Arc::new(resilient(server, memory, self.deadline, clock)?));
-        }
-        Ok(Arc::new(memory))
-    }
-
-    fn validate(&self) -> Result<(), Error> {
-        let refuse = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
-        if self.is_torn {
-            return refuse("two stores: a limiter counts in one, so set store() or redis(), once");
-        }
-        #[cfg(feature = "redis")]
-        if self.deadline.is_some_and(|deadline| deadline.is_zero()) {
-            return refuse(
-                "deadline of zero: no decision could be made in time; the default is 50 ms",
-            );
-        }
-        #[cfg(feature = "redis")]
-        let has_deadline = self.deadline.is_some();
-        #[cfg(not(feature = "redis"))]
-        let has_deadline = false;
-        let is_set = has_deadline || self.max_keys.is_some() || self.clock.is_some();
-        if is_set && matches!(self.choice, Choice::Custom(_)) {
-            return refuse(
-                "a store of your own has its own deadline, clock and max_keys: set them on the store",
-            );
-        }
-        Ok(())
-    }
-}
-
-#[cfg(feature = "redis")]
-fn resilient(
-    server: RedisStoreBuilder,
-    local: MemoryStore,
-    deadline: Option<Duration>,
-    clock: Clock,
-) -> Result<ResilientStore, Error> {
-    let deadline = deadline.unwrap_or(server.decision_deadline());
-    let primary = server.deadline(deadline).build()?;
-    ResilientStore::builder(primary, local)
-        .deadline(deadline)
-        .primary_keeps_deadline()
-        .clock(clock)
-        .build()
 }
