@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::{
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
     holding::{Hold, Keeper},
     key::Key,
-    policy::{self, Charge, Policy},
+    policy::{self, Charge, Charges, Policy},
     store::{Answer, Health, Receipt, Store},
     sync::Mutex,
 };
@@ -91,7 +89,7 @@ impl RateLimiter {
     fn check_slots(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
         let ticket = policy::ticket();
         let charges = charges.iter().map(|charge| charge.ticketed(ticket));
-        let charges: SmallVec<[Charge<'_>; 2]> = charges.collect();
+        let charges: Charges<'_> = charges.collect();
         match self.store.decide(&charges).now_or_later() {
             Ok(decided) => Answer::ready(decided.map(|decision| decision.ticketed(ticket))),
             Err(answer) => Answer::later(async move { Ok(answer.await?.ticketed(ticket)) }),

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use smallvec::SmallVec;
+
 use crate::{
     algorithm::{Algorithm, Counter},
     error::{Error, ErrorKind},
@@ -299,6 +301,9 @@ pub struct Charge<'a> {
     cost: u64,
     ticket: u64,
 }
+
+/// What one request is charged.
+pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
 impl<'a> Charge<'a> {
     /// The same charge with another cost; 0 is a peek.

@@ -134,9 +134,11 @@ impl PolicyState {
 
     /// What makes this policy narrower than another that admits too, the narrower the less: of those that come back with
     /// time, what remains; the others are behind them, however few remain.
-    pub(crate) fn room(&self) -> Option<(bool, u64)> {
-        let usage = self.usage()?;
-        Some((self.is_in_flight, usage.remaining))
+    ///
+    /// One number, since it is compared at every request; 0 where nobody counted.
+    #[inline]
+    pub(crate) fn room(&self) -> u128 {
+        u128::from(self.is_in_flight) << u64::BITS | u128::from(self.usage.remaining)
     }
 
     /// When a request of the same cost can succeed under this policy.

@@ -98,8 +98,11 @@ pub struct Answer<T> {
 
 enum State<T> {
     Ready(Option<Result<T, Error>>),
-    Later(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+    Later(Later<T>),
 }
+
+/// The future of an answer that is not known yet.
+pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 impl<T> Answer<T> {
     /// An answer that is known.
@@ -129,6 +132,15 @@ impl<T> Answer<T> {
             state => Err(Self { state }),
         }
     }
+
+    /// As [`now_or_later`](Self::now_or_later), with a future that is no larger than it must be.
+    #[inline]
+    pub(crate) fn into_later(self) -> Result<Result<T, Error>, Later<T>> {
+        match self.state {
+            State::Ready(result) => Ok(result.expect(UNTAKEN)),
+            State::Later(future) => Err(future),
+        }
+    }
 }
 
 impl<T> Unpin for Answer<T> {}
@@ -138,11 +150,7 @@ impl<T> Future for Answer<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.state {
-            State::Ready(result) => Poll::Ready(
-                result
-                    .take()
-                    .expect("an answer is polled until it is ready, once"),
-            ),
+            State::Ready(result) => Poll::Ready(result.take().expect(UNTAKEN)),
             State::Later(future) => future.as_mut().poll(context),
         }
     }
@@ -156,6 +164,8 @@ impl<T> Debug for Answer<T> {
         })
     }
 }
+
+const UNTAKEN: &str = "an answer is polled until it is ready, once";
 
 // === Health ===
 

@@ -38,8 +38,9 @@ pub(super) fn take(
     match charge.policy().counter() {
         // The usual one is not to pay for the size of the others.
         Counter::Bucket(counter) => {
-            let (told, kept) = take_by(counter, charge, shard, asked, now);
-            (told.marked(shard, asked.fingerprint), kept)
+            let (mut told, kept) = take_by(counter, charge, shard, asked, now);
+            told.mark(shard, asked.fingerprint);
+            (told, kept)
         }
         _ => take_otherwise(charge, shard, asked, now),
     }
@@ -79,15 +80,15 @@ fn take_by<C: Shelved>(
 }
 
 /// Looks whether a charge fits that is decided on together with others.
-pub(super) fn look(
-    charge: &Charge<'_>,
+pub(super) fn look<'a>(
+    charge: &Charge<'a>,
     (index, shard): (usize, &mut Shard),
     asked: &Asked<impl Fn() -> u64>,
-    others: &[Look],
+    others: &[Look<'a>],
     now: Timestamp,
-) -> Look {
+) -> Look<'a> {
     counted!(charge, counter => {
-        let pool = counter.may_be_pooled(shard, asked, now).then(|| (index, *charge.policy().name()));
+        let pool = counter.may_be_pooled(shard, asked, now).then(|| (index, charge.policy().name()));
         let cost = match charge.units() {
             0 => 0,
             // Newcomers of one policy that may share a state also share what this decision takes of it.
@@ -116,7 +117,7 @@ pub(super) fn conclude(
 ) -> (Told, Kept) {
     let cost = charge.units();
     let is_penalised = !all && cost > 0 && charge.policy().counts_denied();
-    let (told, kept) = counted!(charge, counter => {
+    let (mut told, kept) = counted!(charge, counter => {
         counter.update(shard, asked, now, |state| {
             if all && cost > 0 {
                 counter.charge(state, now, cost);
@@ -127,7 +128,8 @@ pub(super) fn conclude(
             (tell(counter, charge, state, has_room, now), changed)
         })
     });
-    (told.marked(shard, asked.fingerprint), kept)
+    told.mark(shard, asked.fingerprint);
+    (told, kept)
 }
 
 /// Puts a charge right that was made earlier.
@@ -210,14 +212,11 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// With what had been taken back of the key's charges.
+    /// Notes what had been taken back of the key's charges.
     #[inline]
-    fn marked(self, shard: &mut Shard, fingerprint: Fingerprint) -> Self {
+    fn mark(&mut self, shard: &mut Shard, fingerprint: Fingerprint) {
         let until = self.usage.reset_at.as_micros();
-        Self {
-            returned: shard.returned().mark(fingerprint, until),
-            ..self
-        }
+        self.returned = shard.returned().mark(fingerprint, until);
     }
 
     #[inline]
@@ -236,9 +235,9 @@ impl Told {
 
 /// What was found out about one of several charges before it is known whether all are admitted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct Look<'a> {
     pub(super) has_room: bool,
     /// The shared state that the charge may fall on: shard and policy.
-    pool: Option<(usize, PolicyName)>,
+    pool: Option<(usize, &'a PolicyName)>,
     units: u64,
 }

@@ -146,7 +146,7 @@ impl MemoryStore {
         let asked: SmallVec<[_; 4]> = charges.iter().map(|charge| self.asked(charge)).collect();
         let now = self.shared.clock.now();
         let mut shards = self.lock_all(asked.iter().map(|asked| asked.fingerprint));
-        let mut looks: SmallVec<[Look; 4]> = SmallVec::new();
+        let mut looks: SmallVec<[Look<'_>; 4]> = SmallVec::new();
         for (charge, asked) in charges.iter().zip(&asked) {
             let index = self.shard_of(asked.fingerprint);
             let shard = (index, shards.of(index));

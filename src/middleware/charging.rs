@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     extract::KeyExtractor,
     key::Key,
-    policy::{Charge, Policy},
+    policy::{Charge, Charges, Policy},
     telemetry,
     tier::Tier,
 };
@@ -38,25 +38,30 @@ impl Rule {
         }
     }
 
-    /// The charge for a request, or `None` when the rule does not count it. For rules that need not find anything.
+    /// Adds the charge for a request if the rule counts it. For rules that need not find anything.
     #[inline]
-    pub(super) fn charge(&self, parts: &Parts) -> Result<Option<Charge<'_>>, Rejection> {
+    pub(super) fn charge<'a>(
+        &'a self,
+        parts: &Parts,
+        charges: &mut Charges<'a>,
+    ) -> Result<(), Rejection> {
         let Some(Source::Now(extractor)) = &self.source else {
             unreachable!(
                 "a rule without a key does not pass build(), and one that finds its key is not asked"
             )
         };
         if !self.counts(parts) {
-            return Ok(None);
+            return Ok(());
         }
-        let charge = match self.key_of(extractor.as_ref(), parts) {
-            Some(key) => self.policy.charge(key),
+        let key = match self.key_of(extractor.as_ref(), parts) {
+            Some(key) => key,
             None => match self.unidentified(Lack::of(extractor.as_ref(), parts))? {
-                Some(key) => self.policy.charge(key),
-                None => return Ok(None),
+                Some(key) => key,
+                None => return Ok(()),
             },
         };
-        Ok(Some(self.price_of(charge, parts)))
+        charges.push(self.price_of(self.policy.charge(key), parts));
+        Ok(())
     }
 
     /// The charge at what the request costs.

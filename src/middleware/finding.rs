@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 use crate::{
     extract::KeyLookup,
     key::Key,
-    policy::Charge,
+    policy::Charges,
     tier::Tier,
     tiers::{Asked, TierWait},
 };
@@ -89,24 +89,26 @@ impl Finding {
         }
     }
 
-    /// The charge, when all is known.
+    /// Adds the charge, when all is known.
     pub(super) fn charge<'a>(
         &'a self,
         rule: &'a Rule,
         parts: &Parts,
-    ) -> Result<Option<Charge<'a>>, Rejection> {
+        charges: &mut Charges<'a>,
+    ) -> Result<(), Rejection> {
         let Self::Known(Some((key, tier))) = self else {
-            return Ok(None);
+            return Ok(());
         };
         let policy = match tier {
             None => rule.policy(),
-            Some(tier) if tier.is_unlimited() => return Ok(None),
+            Some(tier) if tier.is_unlimited() => return Ok(()),
             Some(tier) if tier.is_denied() => {
                 return Err(Rejection::forbidden(Some(*rule.policy().name())));
             }
             Some(tier) => rule.policy_under(tier),
         };
-        Ok(Some(rule.price_of(policy.charge(*key), parts)))
+        charges.push(rule.price_of(policy.charge(*key), parts));
+        Ok(())
     }
 }
 

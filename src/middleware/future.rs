@@ -14,13 +14,13 @@ use pin_project::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower::Service;
 
-use crate::{decision::Decision, error::Error, store::Answer};
+use crate::{decision::Decision, error::Error};
 
 use super::{
     body::ResponseBody,
     finding::Stage,
     headers::Fields,
-    layer::{Admitted, Asking, Charged, Shared, Step},
+    layer::{Admitted, Asking, Charged, Next, Shared},
     rejection::Rejection,
     settling::{Tab, start},
 };
@@ -52,8 +52,7 @@ enum State<S, A, B, F> {
     },
     /// Waits for the store, with the inner service that is ready for the request.
     Deciding {
-        answer: Answer<Decision>,
-        charged: Charged,
+        asking: Asking,
         /// Boxed: only a store that is awaited comes here, and the in-process path stays small.
         waiting: Option<Box<(S, Request<A>)>>,
         shared: Arc<Shared>,
@@ -88,10 +87,10 @@ where
         stage: Box<Stage>,
         ready: S,
         request: Request<A>,
-        shared: Arc<Shared>,
+        shared: &Arc<Shared>,
     ) -> Self {
         Self {
-            state: State::finding(stage, ready, request, &shared),
+            state: State::finding(stage, ready, request, shared),
         }
     }
 
@@ -99,15 +98,10 @@ where
         asking: Asking,
         ready: S,
         request: Request<A>,
-        shared: Arc<Shared>,
+        shared: &Arc<Shared>,
     ) -> Self {
         Self {
-            state: State::Deciding {
-                answer: asking.answer,
-                charged: asking.charged,
-                waiting: Some(Box::new((ready, request))),
-                shared,
-            },
+            state: State::deciding(asking, ready, request, shared),
         }
     }
 
@@ -165,16 +159,20 @@ where
                 }
                 // ## Deciding => (Waiting | Calling | Rejected)
                 StateProjection::Deciding {
-                    answer,
-                    charged,
+                    asking,
                     waiting,
                     shared,
                 } => {
-                    let decided = ready!(Pin::new(answer).poll(context));
+                    let decided = ready!(asking.answer.as_mut().poll(context));
                     let (ready, request) = *waiting
                         .take()
                         .expect("a future is not polled after it ended");
-                    decided_to((decided, mem::take(charged)), ready, request, shared)
+                    decided_to(
+                        (decided, mem::take(&mut asking.charged)),
+                        ready,
+                        request,
+                        shared,
+                    )
                 }
                 // ## Waiting => Readying
                 StateProjection::Waiting { turn, waiting } => {
@@ -210,7 +208,7 @@ where
                     if let Some(tab) = &mut tab {
                         tab.answered(&response);
                     }
-                    if let Some(fields) = fields.take() {
+                    if let Some(fields) = fields {
                         fields.write(response.headers_mut());
                     }
                     let body = |body| ResponseBody::inner(body, tab);
@@ -233,6 +231,14 @@ impl<S, A, B, F> State<S, A, B, F> {
     fn finding(stage: Box<Stage>, ready: S, request: Request<A>, shared: &Arc<Shared>) -> Self {
         Self::Finding {
             stage: Some(stage),
+            waiting: Some(Box::new((ready, request))),
+            shared: Arc::clone(shared),
+        }
+    }
+
+    fn deciding(asking: Asking, ready: S, request: Request<A>, shared: &Arc<Shared>) -> Self {
+        Self::Deciding {
+            asking,
             waiting: Some(Box::new((ready, request))),
             shared: Arc::clone(shared),
         }
@@ -261,29 +267,21 @@ fn found<S, A, B>(
 where
     S: Service<Request<A>, Response = Response<B>> + Clone,
 {
-    let (parts, body) = request.into_parts();
-    let step = shared.resume(&parts, stage);
-    let mut request = Request::from_parts(parts, body);
-    match step {
-        Ok(Step::Decide(Some(Asking { answer, charged }))) => match answer.now_or_later() {
-            Ok(decided) => decided_to((decided, charged), ready, request, shared),
-            Err(answer) => State::Deciding {
-                answer,
-                charged,
-                waiting: Some(Box::new((ready, request))),
-                shared: Arc::clone(shared),
-            },
-        },
-        Ok(Step::Decide(None)) => {
-            shared.pass(request.extensions_mut());
-            called(ready, request, Admitted::default())
+    let (mut parts, body) = request.into_parts();
+    match shared.resume(&mut parts, stage) {
+        Ok(next) => {
+            let request = Request::from_parts(parts, body);
+            match next {
+                Next::Find(stage) => State::finding(stage, ready, request, shared),
+                Next::Go(admitted) => admitted_to(admitted, ready, request),
+                Next::Wait(asking) => State::deciding(asking, ready, request, shared),
+            }
         }
-        Ok(Step::Find(stage)) => State::finding(stage, ready, request, shared),
-        Err(rejection) => State::rejected(rejection, shared, &request.into_parts().0),
+        Err(rejection) => State::rejected(rejection, shared, &parts),
     }
 }
 
-/// Calls the ready service, now or when its turn comes, or drops it and answers.
+/// Goes on with a request that was decided on, or drops the ready service and answers.
 fn decided_to<S, A, B>(
     (decided, charged): (Result<Decision, Error>, Charged),
     ready: S,
@@ -294,11 +292,23 @@ where
     S: Service<Request<A>, Response = Response<B>> + Clone,
 {
     match shared.admit(decided, charged, request.extensions_mut()) {
-        Ok(admitted) if admitted.delay.is_some() => {
-            State::waiting(ready.clone(), request, admitted)
-        }
-        Ok(admitted) => called(ready, request, admitted),
+        Ok(admitted) => admitted_to(admitted, ready, request),
         Err(rejection) => State::rejected(rejection, shared, &request.into_parts().0),
+    }
+}
+
+/// Calls the ready service, or lets go of it until its turn comes.
+fn admitted_to<S, A, B>(
+    admitted: Admitted,
+    ready: S,
+    request: Request<A>,
+) -> State<S, A, B, S::Future>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone,
+{
+    match admitted.delay {
+        Some(_) => State::waiting(ready.clone(), request, admitted),
+        None => called(ready, request, admitted),
     }
 }
 

@@ -20,9 +20,9 @@ use crate::{
     diagnosis::{Code, Ledger, Warning},
     error::Error,
     limiter::RateLimiter,
-    policy::{Charge, OwnedCharge},
+    policy::{Charge, Charges, OwnedCharge},
     state::PolicyName,
-    store::{Answer, Health, Receipt},
+    store::{Health, Later, Receipt},
     telemetry,
 };
 
@@ -122,17 +122,19 @@ pub(crate) struct Shared {
     pub(crate) ledger: Arc<Ledger>,
 }
 
-/// What comes next for a request that needs more than its head.
-pub(super) enum Step {
-    /// `None` when no rule counts it.
-    Decide(Option<Asking>),
+/// What comes next for a request that is not rejected.
+pub(super) enum Next {
     /// Its keys and tiers are looked up first.
     Find(Box<Stage>),
+    /// It goes on, at once or when its turn has come.
+    Go(Admitted),
+    /// It waits for the store.
+    Wait(Asking),
 }
 
-/// A decision that was asked for, with its charges when they must be remembered.
+/// A decision that was asked for, with what must be remembered of its charges.
 pub(super) struct Asking {
-    pub(super) answer: Answer<Decision>,
+    pub(super) answer: Later<Decision>,
     pub(super) charged: Charged,
 }
 
@@ -158,69 +160,78 @@ pub(super) struct Admitted {
 }
 
 impl Shared {
-    /// Decides on a request by its head, when nothing else is needed. `None` when no rule counts it.
+    /// Decides on a request by its head, when nothing must be found first. The request is given the decision.
     #[inline]
-    pub(super) fn decide(&self, parts: &Parts) -> Result<Option<Asking>, Rejection> {
+    pub(super) fn decide(self: &Arc<Self>, parts: &mut Parts) -> Result<Next, Rejection> {
         if !self.gate.limits(parts, &self.ledger)? {
-            return Ok(None);
+            return Ok(self.pass(&mut parts.extensions));
         }
-        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
+        let mut charges = Charges::new();
+        charges.reserve(self.rules.len());
         for rule in &self.rules {
-            charges.extend(rule.charge(parts)?);
+            rule.charge(parts, &mut charges)?;
         }
-        Ok(self.ask(&charges, self.keeps_charges, None))
+        self.ask(&charges, self.keeps_charges, None, &mut parts.extensions)
     }
 
     /// Begins to find what is needed to decide on a request.
-    pub(super) fn begin(&self, parts: &Parts) -> Result<Step, Rejection> {
+    #[inline(never)]
+    pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Result<Next, Rejection> {
         if !self.gate.limits(parts, &self.ledger)? {
-            return Ok(Step::Decide(None));
+            return Ok(self.pass(&mut parts.extensions));
         }
         let unasked = self.rules.iter().map(|_| Finding::Unasked);
         self.find(parts, unasked.collect(), None)
     }
 
     /// Goes on with a request whose keys and tiers were looked up, or are late.
-    pub(super) fn resume(&self, parts: &Parts, stage: Stage) -> Result<Step, Rejection> {
+    pub(super) fn resume(
+        self: &Arc<Self>,
+        parts: &mut Parts,
+        stage: Stage,
+    ) -> Result<Next, Rejection> {
         let (findings, time) = stage.into_parts();
         self.find(parts, findings, Some(time))
     }
 
     /// Finds what is not known yet. At most twice there is something to wait for: keys, and then their tiers.
     fn find(
-        &self,
-        parts: &Parts,
+        self: &Arc<Self>,
+        parts: &mut Parts,
         mut findings: Findings,
         time: Option<Pin<Box<Sleep>>>,
-    ) -> Result<Step, Rejection> {
+    ) -> Result<Next, Rejection> {
         let mut pending = SmallVec::new();
         for (rule, finding) in self.rules.iter().enumerate().zip(&mut findings) {
             pending.extend(finding.go_on(rule, parts)?);
         }
         if !pending.is_empty() {
             let time = time.unwrap_or_else(|| Box::pin(sleep(self.lookup_timeout)));
-            return Ok(Step::Find(Stage::new(findings, pending, time)));
+            return Ok(Next::Find(Stage::new(findings, pending, time)));
         }
-        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
+        let mut charges = Charges::new();
+        charges.reserve(self.rules.len());
         for (rule, finding) in self.rules.iter().zip(&findings) {
-            charges.extend(finding.charge(rule, parts)?);
+            finding.charge(rule, parts, &mut charges)?;
         }
         // A tier may be counted in a way that its policy is not.
         let must_end = |charge: &Charge<'_>| charge.policy().must_end();
         let keeps_charges = self.keeps_charges || charges.iter().any(must_end);
         let terms = self.headers.changed(&charges);
-        Ok(Step::Decide(self.ask(&charges, keeps_charges, terms)))
+        self.ask(&charges, keeps_charges, terms, &mut parts.extensions)
     }
 
+    /// Asks the store, and goes on with its answer when that is there at once.
     #[inline]
     fn ask(
-        &self,
+        self: &Arc<Self>,
         charges: &[Charge<'_>],
         keeps_charges: bool,
         terms: Option<Box<[Terms]>>,
-    ) -> Option<Asking> {
+        extensions: &mut Extensions,
+    ) -> Result<Next, Rejection> {
         if charges.is_empty() {
-            return None;
+            return Ok(self.pass(extensions));
         }
         let list = keeps_charges.then(|| charges.iter().map(Charge::to_owned).collect());
         let charged = Charged {
@@ -228,8 +239,10 @@ impl Shared {
             terms,
             has_peeks: charges.iter().any(|charge| charge.units() == 0),
         };
-        let answer = self.limiter.check(charges);
-        Some(Asking { answer, charged })
+        match self.limiter.check(charges).into_later() {
+            Ok(decided) => self.admit(decided, charged, extensions).map(Next::Go),
+            Err(answer) => Ok(Next::Wait(Asking { answer, charged })),
+        }
     }
 
     /// What follows for a request that may go on; the request is given the decision.
@@ -271,10 +284,11 @@ impl Shared {
         }
     }
 
-    /// Lets the handler know that there is a layer, though no rule counted the request.
-    pub(super) fn pass(&self, extensions: &mut Extensions) {
+    /// Lets a request go on that no rule counts. Its handler shall know that there is a layer.
+    fn pass(&self, extensions: &mut Extensions) -> Next {
         info::pass(extensions);
         self.offer(extensions);
+        Next::Go(Admitted::default())
     }
 
     /// Gives the handler its word on the cost, also where nothing was charged: it need not know of that.
@@ -295,7 +309,7 @@ impl Shared {
     }
 
     fn tab(self: &Arc<Self>, charged: &[OwnedCharge], decision: &Decision) -> Option<Box<Tab>> {
-        let charges: SmallVec<[Charge<'_>; 2]> = charged.iter().map(OwnedCharge::borrow).collect();
+        let charges: Charges<'_> = charged.iter().map(OwnedCharge::borrow).collect();
         let receipt = Receipt::of(&charges, decision)?;
         Some(Tab::open(receipt, self))
     }

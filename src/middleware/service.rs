@@ -9,12 +9,10 @@ use std::{
 use http::{Request, Response, request::Parts};
 use tower::Service;
 
-use crate::{decision::Decision, store::Answer};
-
 use super::{
     body::ResponseBody,
     future::ResponseFuture,
-    layer::{Admitted, Asking, Charged, Shared, Step},
+    layer::{Next, Shared},
     rejection::Rejection,
     settling::start,
 };
@@ -47,111 +45,42 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        if self.shared.finds {
-            return self.find(request);
-        }
         // The request is put together once, when it is known where it goes: each time is a copy of its head.
-        let (parts, body) = request.into_parts();
-        let asking = match self.shared.decide(&parts) {
-            Ok(Some(asking)) => asking,
-            Ok(None) => return self.pass(parts, body),
-            Err(rejection) => return self.reject(rejection, &parts),
+        let (mut parts, body) = request.into_parts();
+        let next = match self.shared.finds {
+            false => self.shared.decide(&mut parts),
+            true => self.shared.begin(&mut parts),
         };
-        self.ask(asking, (parts, body))
+        match next {
+            Ok(Next::Go(admitted)) if admitted.delay.is_none() => {
+                let tab = start(admitted.tab, &mut parts.extensions);
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::calling(self.inner.call(request), admitted.fields, tab)
+            }
+            Ok(next) => self.wait(next, Request::from_parts(parts, body)),
+            Err(rejection) => self.reject(rejection, &parts),
+        }
     }
 }
 
 impl<S: Clone> RateLimit<S> {
-    /// As a call, when keys or tiers must be found first.
+    /// Waits for what must be there before the inner service is called.
     #[inline(never)]
-    fn find<A, B>(&mut self, request: Request<A>) -> ResponseFuture<S, A, B>
+    fn wait<A, B>(&mut self, next: Next, request: Request<A>) -> ResponseFuture<S, A, B>
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
-        let (parts, body) = request.into_parts();
-        let asking = match self.shared.begin(&parts) {
-            Ok(Step::Decide(Some(asking))) => asking,
-            Ok(Step::Decide(None)) => return self.pass(parts, body),
-            Ok(Step::Find(stage)) => {
-                let shared = Arc::clone(&self.shared);
-                let request = Request::from_parts(parts, body);
-                return ResponseFuture::finding(stage, self.take_ready(), request, shared);
+        let ready = self.take_ready();
+        let shared = &self.shared;
+        match next {
+            Next::Find(stage) => ResponseFuture::finding(stage, ready, request, shared),
+            Next::Wait(asking) => ResponseFuture::deciding(asking, ready, request, shared),
+            Next::Go(admitted) => {
+                // What the ready service had reserved is not kept from others while this one waits.
+                drop(ready);
+                ResponseFuture::waiting(self.inner.clone(), request, admitted)
             }
-            Err(rejection) => return self.reject(rejection, &parts),
-        };
-        self.ask(asking, (parts, body))
-    }
-
-    /// Calls the inner service with a request that no rule counts.
-    #[inline(never)]
-    fn pass<A, B>(&mut self, mut parts: Parts, body: A) -> ResponseFuture<S, A, B>
-    where
-        S: Service<Request<A>, Response = Response<B>>,
-    {
-        self.shared.pass(&mut parts.extensions);
-        let request = Request::from_parts(parts, body);
-        ResponseFuture::calling(self.inner.call(request), None, None)
-    }
-
-    /// Goes on with what the store answers, now or later.
-    #[inline]
-    fn ask<A, B>(
-        &mut self,
-        asking: Asking,
-        (mut parts, body): (Parts, A),
-    ) -> ResponseFuture<S, A, B>
-    where
-        S: Service<Request<A>, Response = Response<B>>,
-    {
-        let decided = match asking.answer.now_or_later() {
-            Ok(decided) => decided,
-            Err(answer) => return self.wait(answer, asking.charged, (parts, body)),
-        };
-        let admitted = self
-            .shared
-            .admit(decided, asking.charged, &mut parts.extensions);
-        match admitted {
-            Ok(admitted) => self.go_on(admitted, (parts, body)),
-            Err(rejection) => self.reject(rejection, &parts),
         }
-    }
-
-    /// Waits for the store's answer.
-    #[inline(never)]
-    fn wait<A, B>(
-        &mut self,
-        answer: Answer<Decision>,
-        charged: Charged,
-        (parts, body): (Parts, A),
-    ) -> ResponseFuture<S, A, B>
-    where
-        S: Service<Request<A>, Response = Response<B>>,
-    {
-        let asking = Asking { answer, charged };
-        let shared = Arc::clone(&self.shared);
-        let request = Request::from_parts(parts, body);
-        ResponseFuture::deciding(asking, self.take_ready(), request, shared)
-    }
-
-    /// Calls the inner service, now or when its turn has come.
-    #[inline]
-    fn go_on<A, B>(
-        &mut self,
-        admitted: Admitted,
-        (mut parts, body): (Parts, A),
-    ) -> ResponseFuture<S, A, B>
-    where
-        S: Service<Request<A>, Response = Response<B>>,
-    {
-        if admitted.delay.is_some() {
-            let request = Request::from_parts(parts, body);
-            // What the ready service had reserved is not kept from others while this one waits.
-            drop(self.take_ready());
-            return ResponseFuture::waiting(self.inner.clone(), request, admitted);
-        }
-        let tab = start(admitted.tab, &mut parts.extensions);
-        let request = Request::from_parts(parts, body);
-        ResponseFuture::calling(self.inner.call(request), admitted.fields, tab)
     }
 
     #[cold]

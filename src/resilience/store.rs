@@ -17,7 +17,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind, Phase},
     key::Key,
-    policy::{Charge, OwnedCharge, Policy},
+    policy::{Charge, Charges, OwnedCharge, Policy},
     state::CountedBy,
     store::{Answer, Health, Receipt, Store},
     telemetry,
@@ -92,8 +92,7 @@ impl Store for ResilientStore {
             let result = asked.shared.bounded(answer).await;
             let shared = asked.answered(&result);
             result.or_else(|_| {
-                let charges: SmallVec<[Charge<'_>; 2]> =
-                    charges.iter().map(OwnedCharge::borrow).collect();
+                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 Ok(shared.decide_without(&charges))
             })
         })

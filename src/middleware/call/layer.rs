@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use smallvec::SmallVec;
 use tower::Layer;
 
 use crate::{
@@ -19,7 +18,7 @@ use crate::{
     holding::Hold,
     limiter::RateLimiter,
     middleware::Rejection,
-    policy::{Charge, OwnedCharge},
+    policy::{Charge, Charges, OwnedCharge},
     store::{Answer, Receipt},
     telemetry,
 };
@@ -255,7 +254,7 @@ impl<R, T, E> Shared<R, T, E> {
     /// Decides on a request. `None` when no rule counts it.
     #[inline]
     pub(super) fn decide(&self, request: &R) -> Result<Option<Asking>, Rejection> {
-        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
+        let mut charges = Charges::with_capacity(self.rules.len());
         for rule in &self.rules {
             charges.extend(rule.charge(request, &self.ledger)?);
         }
@@ -319,7 +318,7 @@ impl<R, T, E> Shared<R, T, E> {
     }
 
     fn slip(&self, charged: &[OwnedCharge], decision: &Decision) -> Option<Slip<T, E>> {
-        let charges: SmallVec<[Charge<'_>; 2]> = charged.iter().map(OwnedCharge::borrow).collect();
+        let charges: Charges<'_> = charged.iter().map(OwnedCharge::borrow).collect();
         let receipt = Receipt::of(&charges, decision)?;
         Some(Slip::new(
             self.limiter.hold(receipt),

@@ -10,14 +10,18 @@ use crate::{
     state::{Outcome, PolicyState, Usage},
 };
 
-use super::{plan::Plan, terms::Terms};
+use super::{
+    plan::{Plan, write_usual},
+    terms::Terms,
+};
 
 /// The fields of an answer that is still to come.
 ///
 /// They are numbers for as long as they can be, since they move along with the request.
 #[derive(Debug)]
 pub(in crate::middleware) struct Fields {
-    plan: Arc<Plan>,
+    /// `None` for the usual headers: to share a plan is two writes to what all cores share.
+    plan: Option<Arc<Plan>>,
     told: Told,
 }
 
@@ -30,14 +34,18 @@ impl Fields {
         changed: Option<&[Terms]>,
     ) -> Option<Self> {
         plan.tells_success().then(|| Self {
-            plan: Arc::clone(plan),
+            plan: (!plan.is_usual()).then(|| Arc::clone(plan)),
             told: plan.told(decision, changed),
         })
     }
 
     /// Adds the fields to an answer. One that the inner service set itself knows better, and stays.
-    pub(in crate::middleware) fn write(self, headers: &mut HeaderMap) {
-        self.plan.write(self.told, headers);
+    #[inline]
+    pub(in crate::middleware) fn write(&mut self, headers: &mut HeaderMap) {
+        match &self.plan {
+            Some(plan) => plan.write(&mut self.told, headers),
+            None => write_usual(&self.told, headers),
+        }
     }
 }
 

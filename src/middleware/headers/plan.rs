@@ -1,9 +1,6 @@
 //! What a layer's headers say about a decision.
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue,
-    header::{Entry, RETRY_AFTER},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
 use crate::{
     decision::Decision,
@@ -24,6 +21,8 @@ use super::{
 pub(crate) struct Plan {
     headers: Headers,
     drafts: Drafts,
+    /// Whether the headers are those that a layer has by default.
+    is_usual: bool,
 }
 
 impl Plan {
@@ -40,7 +39,24 @@ impl Plan {
                 verify(discord, &drafts)?;
             }
         }
-        Ok(Self { headers, drafts })
+        let is_usual = matches!(
+            &headers.families[..],
+            [Family::Legacy(Legacy {
+                names: None,
+                unit: Reset::EpochSeconds
+            })]
+        );
+        Ok(Self {
+            headers,
+            drafts,
+            is_usual,
+        })
+    }
+
+    /// Whether [`write_usual`] writes them for a request that may go on.
+    #[inline]
+    pub(super) fn is_usual(&self) -> bool {
+        self.is_usual
     }
 
     /// The terms of all charges when a tier made any of them other than the layer's, and the headers tell of terms.
@@ -59,7 +75,7 @@ impl Plan {
         changed: Option<&[Terms]>,
         headers: &mut HeaderMap,
     ) {
-        self.write(self.told(decision, changed), headers);
+        self.write(&mut self.told(decision, changed), headers);
     }
 
     /// Whether answers to requests that may go on carry anything.
@@ -91,32 +107,32 @@ impl Plan {
     }
 
     /// Adds what is told to an answer, but for what is there already.
-    pub(super) fn write(&self, mut told: Told, headers: &mut HeaderMap) {
+    pub(super) fn write(&self, told: &mut Told, headers: &mut HeaderMap) {
         for family in &self.headers.families {
-            match (family, told.narrowest) {
-                (Family::Legacy(family), Some(narrowest)) => legacy(headers, family, &narrowest),
+            match (family, &told.narrowest) {
+                (Family::Legacy(family), Some(narrowest)) => legacy(headers, family, narrowest),
                 (Family::Discord(discord), Some(narrowest)) => {
-                    self.discord(headers, discord, &narrowest, told.is_denied);
+                    self.discord(headers, discord, narrowest, told.is_denied);
                 }
                 (Family::Draft11, _) => {
-                    self.policies(headers, &told, Draft::Eleven);
+                    self.policies(headers, told, Draft::Eleven);
                     if let Some(limits) = told.limits.take() {
                         set(headers, LIMITS, whole(limits));
                     }
                 }
                 (Family::Draft06, narrowest) => {
                     if let Some(narrowest) = narrowest {
-                        set(headers, DRAFT_LIMIT, integer(narrowest.usage.limit));
-                        set(headers, DRAFT_REMAINING, integer(narrowest.usage.remaining));
-                        set(headers, DRAFT_RESET, integer(narrowest.seconds()));
+                        count(headers, DRAFT_LIMIT, integer(narrowest.usage.limit));
+                        count(headers, DRAFT_REMAINING, integer(narrowest.usage.remaining));
+                        count(headers, DRAFT_RESET, integer(narrowest.seconds()));
                     }
-                    self.policies(headers, &told, Draft::Six);
+                    self.policies(headers, told, Draft::Six);
                 }
                 (Family::Legacy(_) | Family::Discord(_), None) => {}
             }
         }
         if told.wait > 0 && self.headers.tells_wait {
-            set(headers, RETRY_AFTER, digits(told.wait));
+            count(headers, RETRY_AFTER, told.wait);
         }
     }
 
@@ -138,8 +154,8 @@ impl Plan {
         is_denied: bool,
     ) {
         let seconds = |micros: u64| Text::default().millis(micros.div_ceil(1_000)).value();
-        set(headers, LIMIT, digits(narrowest.usage.limit));
-        set(headers, REMAINING, digits(narrowest.usage.remaining));
+        count(headers, LIMIT, narrowest.usage.limit);
+        count(headers, REMAINING, narrowest.usage.remaining);
         set(
             headers,
             RESET,
@@ -160,6 +176,16 @@ impl Plan {
     }
 }
 
+/// Adds what is told in the headers that a layer has by default.
+pub(super) fn write_usual(told: &Told, headers: &mut HeaderMap) {
+    if let Some(narrowest) = &told.narrowest {
+        let usage = narrowest.usage;
+        count(headers, LIMIT, usage.limit);
+        count(headers, REMAINING, usage.remaining);
+        count(headers, RESET, usage.reset_at.as_secs_ceil());
+    }
+}
+
 fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
     let usage = narrowest.usage;
     let until = match family.unit {
@@ -169,14 +195,14 @@ fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
     };
     match family.names.as_deref() {
         Some([limit, remaining, reset]) => {
-            set(headers, limit.clone(), digits(usage.limit));
-            set(headers, remaining.clone(), digits(usage.remaining));
-            set(headers, reset.clone(), digits(until));
+            count(headers, limit.clone(), usage.limit);
+            count(headers, remaining.clone(), usage.remaining);
+            count(headers, reset.clone(), until);
         }
         None => {
-            set(headers, LIMIT, digits(usage.limit));
-            set(headers, REMAINING, digits(usage.remaining));
-            set(headers, RESET, digits(until));
+            count(headers, LIMIT, usage.limit);
+            count(headers, REMAINING, usage.remaining);
+            count(headers, RESET, until);
         }
     }
 }
@@ -184,9 +210,12 @@ fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
 /// Sets a header. One that is there already stays.
 #[inline]
 fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
-    if let Entry::Vacant(entry) = headers.entry(name) {
-        entry.insert(value);
-    }
+    headers.entry(name).or_insert(value);
+}
+
+/// Sets a header to a number. One that is there already stays.
+fn count(headers: &mut HeaderMap, name: HeaderName, number: u64) {
+    set(headers, name, digits(number));
 }
 
 /// Refuses scopes of policies that are not there.

@@ -21,9 +21,9 @@ impl Text {
         self.text(itoa::Buffer::new().format(number))
     }
 
-    /// An Integer of structured fields (RFC 9651, section 3.3.1): at most 15 digits.
+    /// An Integer of structured fields.
     pub(super) fn integer(&mut self, number: u64) -> &mut Self {
-        self.number(number.min(LARGEST))
+        self.number(integer(number))
     }
 
     /// Seconds with three decimals.
@@ -73,9 +73,9 @@ pub(super) fn digits(number: u64) -> HeaderValue {
     value.expect("digits make a header value")
 }
 
-/// An Integer of structured fields as a value.
-pub(super) fn integer(number: u64) -> HeaderValue {
-    digits(number.min(LARGEST))
+/// The number as an Integer of structured fields can hold it (RFC 9651, section 3.3.1): at most 15 digits.
+pub(super) fn integer(number: u64) -> u64 {
+    number.min(LARGEST)
 }
 
 const LARGEST: u64 = 999_999_999_999_999;
