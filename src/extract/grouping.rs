@@ -40,6 +40,7 @@ impl Grouping {
     }
 
     /// The network's address as a key.
+    #[inline]
     pub(super) fn key(self, address: IpAddr) -> Key {
         match address.to_canonical() {
             // The usual case, and done for each request: an address that stands for itself.

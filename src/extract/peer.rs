@@ -57,6 +57,7 @@ impl KeyExtractor for PeerIp {
 }
 
 /// The address of the connection's other end, as the server tells it.
+#[inline]
 pub(super) fn address(parts: &Parts) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(ConnectInfo(address)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {

@@ -196,6 +196,7 @@ impl From<u64> for Key {
 
 impl From<IpAddr> for Key {
     /// The address in its usual notation; an IPv4 address mapped into IPv6 is the IPv4 address.
+    #[inline]
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::dotted(address.octets()),
