@@ -14,9 +14,8 @@ use crate::{
     limiter::RateLimiter,
     matching::Matcher,
     middleware::{
-        Denial, Headers, MakeRejection, Plan, Rule,
-        gate::Gate,
-        layer::{RateLimitLayer, Shared},
+        Denial, Headers, MakeRejection, Plan, Rule, gate::Gate, layer::RateLimitLayer,
+        shared::Shared,
     },
     store::Store,
 };

@@ -20,9 +20,10 @@ use super::{
     body::ResponseBody,
     finding::Stage,
     headers::Fields,
-    layer::{Admitted, Asking, Charged, Next, Shared},
+    next::{Admitted, Asking, Charged, Next},
     rejection::Rejection,
     settling::{Tab, start},
+    shared::Shared,
 };
 
 /// Decides, then calls the inner service or answers itself.

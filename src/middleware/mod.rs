@@ -82,10 +82,12 @@ pub(crate) mod gate;
 mod headers;
 mod info;
 pub(crate) mod layer;
+mod next;
 mod rejection;
 mod rule;
 mod service;
 mod settling;
+pub(crate) mod shared;
 mod watch;
 
 pub(crate) use self::headers::Plan;

@@ -10,11 +10,8 @@ use http::{Request, Response, request::Parts};
 use tower::Service;
 
 use super::{
-    body::ResponseBody,
-    future::ResponseFuture,
-    layer::{Next, Shared},
-    rejection::Rejection,
-    settling::start,
+    body::ResponseBody, future::ResponseFuture, next::Next, rejection::Rejection, settling::start,
+    shared::Shared,
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).

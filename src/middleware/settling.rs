@@ -18,7 +18,7 @@ use crate::{
     sync::Mutex,
 };
 
-use super::layer::Shared;
+use super::shared::Shared;
 
 /// How a request ended, for the closure that says what it really cost.
 #[derive(Clone, Copy, Debug)]

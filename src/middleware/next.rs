@@ -1,0 +1,48 @@
+//! What comes next for a request.
+
+use std::time::Duration;
+
+use crate::{decision::Decision, policy::OwnedCharge, store::Later};
+
+use super::{
+    finding::Stage,
+    headers::{Fields, Terms},
+    settling::Tab,
+};
+
+/// What comes next for a request that is not rejected.
+pub(super) enum Next {
+    /// Its keys and tiers are looked up first.
+    Find(Box<Stage>),
+    /// It goes on, at once or when its turn has come.
+    Go(Admitted),
+    /// It waits for the store.
+    Wait(Asking),
+}
+
+/// A decision that was asked for, with what must be remembered of its charges.
+pub(super) struct Asking {
+    pub(super) answer: Later<Decision>,
+    pub(super) charged: Charged,
+}
+
+/// What must be remembered of a request's charges.
+#[derive(Default)]
+pub(super) struct Charged {
+    /// What is to be settled, when anything is.
+    pub(super) list: Option<Box<[OwnedCharge]>>,
+    /// On which terms, when a tier made these other than the layer's.
+    pub(super) terms: Option<Box<[Terms]>>,
+    /// Whether any was a peek.
+    pub(super) has_peeks: bool,
+}
+
+/// What follows for a request that may go on.
+#[derive(Debug, Default)]
+pub(super) struct Admitted {
+    /// `None` when no rule counted it, or nothing is told.
+    pub(super) fields: Option<Fields>,
+    pub(super) tab: Option<Box<Tab>>,
+    /// How long it waits for its turn.
+    pub(super) delay: Option<Duration>,
+}
