@@ -19,10 +19,11 @@ use super::{
 ///
 /// They are numbers for as long as they can be, since they move along with the request.
 #[derive(Debug)]
-pub(in crate::middleware) struct Fields {
-    /// `None` for the usual headers: to share a plan is two writes to what all cores share.
-    plan: Option<Arc<Plan>>,
-    told: Told,
+pub(in crate::middleware) enum Fields {
+    /// Boxed, and with a share in the plan, which is two writes to what all cores share: the usual headers need neither.
+    Planned(Box<Planned>),
+    /// The headers that a layer has by default.
+    Usual(Usage),
 }
 
 impl Fields {
@@ -33,20 +34,31 @@ impl Fields {
         decision: &Decision,
         changed: Option<&[Terms]>,
     ) -> Option<Self> {
-        plan.tells_success().then(|| Self {
-            plan: (!plan.is_usual()).then(|| Arc::clone(plan)),
-            told: plan.told(decision, changed),
+        if plan.is_usual() {
+            return decision.narrowest()?.usage().map(Self::Usual);
+        }
+        plan.tells_success().then(|| {
+            let told = plan.told(decision, changed);
+            let plan = Arc::clone(plan);
+            Self::Planned(Box::new(Planned { plan, told }))
         })
     }
 
     /// Adds the fields to an answer. One that the inner service set itself knows better, and stays.
     #[inline]
     pub(in crate::middleware) fn write(&mut self, headers: &mut HeaderMap) {
-        match &self.plan {
-            Some(plan) => plan.write(&mut self.told, headers),
-            None => write_usual(&self.told, headers),
+        match self {
+            Self::Planned(planned) => planned.plan.write(&mut planned.told, headers),
+            Self::Usual(usage) => write_usual(headers, usage),
         }
     }
+}
+
+/// What is told, with the plan that says how.
+#[derive(Debug)]
+pub(in crate::middleware) struct Planned {
+    plan: Arc<Plan>,
+    told: Told,
 }
 
 // === Told ===

@@ -6,6 +6,7 @@ use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
     policy::{Charge, Policy},
+    state::Usage,
 };
 
 use super::{
@@ -176,14 +177,11 @@ impl Plan {
     }
 }
 
-/// Adds what is told in the headers that a layer has by default.
-pub(super) fn write_usual(told: &Told, headers: &mut HeaderMap) {
-    if let Some(narrowest) = &told.narrowest {
-        let usage = narrowest.usage;
-        count(headers, LIMIT, usage.limit);
-        count(headers, REMAINING, usage.remaining);
-        count(headers, RESET, usage.reset_at.as_secs_ceil());
-    }
+/// Adds the headers that a layer has by default.
+pub(super) fn write_usual(headers: &mut HeaderMap, usage: &Usage) {
+    count(headers, LIMIT, usage.limit);
+    count(headers, REMAINING, usage.remaining);
+    count(headers, RESET, usage.reset_at.as_secs_ceil());
 }
 
 fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
