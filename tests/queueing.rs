@@ -170,11 +170,11 @@ async fn in_real_time_nobody_starts_before_its_slot() {
     );
     assert_eq!(starts.len(), 100);
     assert!(starts.iter().all(|(slot, at)| at >= slot), "{starts:?}");
-    for pair in starts.windows(2) {
-        assert!(
-            pair[1].0 >= pair[0].0 + 5_000,
-            "one slot each, in order: {pair:?}"
-        );
+    // By slot: an answer that a busy machine reads late starts its caller late, and then perhaps behind the next one.
+    let mut slots: Vec<u64> = starts.iter().map(|(slot, _)| *slot).collect();
+    slots.sort_unstable();
+    for pair in slots.windows(2) {
+        assert!(pair[1] >= pair[0] + 5_000, "one slot each: {pair:?}");
     }
 }
 

@@ -81,7 +81,7 @@ impl RateLimiterBuilder {
     ///
     /// # Errors
     ///
-    /// One [`ErrorKind`] per mistake, with a sentence that says what to do: unusable or duplicate policies, an
+    /// One [`ErrorKind`](crate::ErrorKind) per mistake, with a sentence that says what to do: unusable or duplicate policies, an
     /// unparsable URL, a deadline of zero, and the like.
     pub fn build(self) -> Result<RateLimiter, Error> {
         let store = self.backend.build()?;
