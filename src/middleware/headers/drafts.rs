@@ -106,7 +106,7 @@ impl Telling<'_> {
     }
 
     /// Draft 11's `RateLimit`: the narrowest policy first.
-    fn limits(&self, wait: u64) -> Option<Box<[u8]>> {
+    fn limits(&self, wait: u64) -> Option<HeaderValue> {
         let first = self.decision.narrowest();
         let is_other =
             |state: &&PolicyState| first.is_none_or(|first| !std::ptr::eq(first, *state));
@@ -116,7 +116,7 @@ impl Telling<'_> {
         for state in first.into_iter().chain(others) {
             self.write_limit(&mut text, state, latest);
         }
-        text.some_bytes()
+        text.some_value()
     }
 
     /// `"name";r=..;t=..`, unless nobody counted; without a `t` that lies behind `Retry-After`.

@@ -70,8 +70,8 @@ pub(super) struct Told {
     /// Whole seconds; 0 where waiting does not help or is not needed.
     pub(super) wait: u64,
     pub(super) is_denied: bool,
-    /// Draft 11's `RateLimit`: as text, which moves along in fewer words than a value.
-    pub(super) limits: Option<Box<[u8]>>,
+    /// Draft 11's `RateLimit`.
+    pub(super) limits: Option<HeaderValue>,
     /// `RateLimit-Policy` by draft 11 and by draft 6 where it is not what the layer mostly says.
     pub(super) policies: Option<Box<[Option<HeaderValue>; 2]>>,
 }

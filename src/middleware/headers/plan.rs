@@ -14,7 +14,7 @@ use super::{
     drafts::Drafts,
     fields::{Narrowest, Told},
     terms::{Draft, Terms},
-    text::{Text, digits, integer, whole},
+    text::{Text, digits, integer},
 };
 
 /// The headers chosen, with what is the same for every answer of the layer.
@@ -118,7 +118,7 @@ impl Plan {
                 (Family::Draft11, _) => {
                     self.policies(headers, told, Draft::Eleven);
                     if let Some(limits) = told.limits.take() {
-                        set(headers, LIMITS, whole(limits));
+                        set(headers, LIMITS, limits);
                     }
                 }
                 (Family::Draft06, narrowest) => {

@@ -1,6 +1,5 @@
 //! The text of a header's value, on the stack until it is whole.
 
-use bytes::Bytes;
 use http::HeaderValue;
 use smallvec::SmallVec;
 
@@ -50,21 +49,10 @@ impl Text {
         (!self.bytes.is_empty()).then(|| self.value())
     }
 
-    /// The text, or `None` when there is none.
-    pub(super) fn some_bytes(self) -> Option<Box<[u8]>> {
-        (!self.bytes.is_empty()).then(|| Box::from(&self.bytes[..]))
-    }
-
     pub(super) fn value(&self) -> HeaderValue {
         // Invariant: only names of policies, digits and our own punctuation come in.
         HeaderValue::from_bytes(&self.bytes).expect("visible ASCII makes a header value")
     }
-}
-
-/// The bytes of a [`Text`] as a value, without copying them.
-pub(super) fn whole(bytes: Box<[u8]>) -> HeaderValue {
-    let value = HeaderValue::from_maybe_shared(Bytes::from(bytes));
-    value.expect("visible ASCII makes a header value")
 }
 
 /// A number as a value: one allocation, where `HeaderValue::from(u64)` makes two.
