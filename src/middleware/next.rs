@@ -46,3 +46,18 @@ pub(super) struct Admitted {
     /// How long it waits for its turn.
     pub(super) delay: Option<Duration>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{error::Error, middleware::Rejection};
+
+    /// Up to which size a value is copied without a call.
+    const SMALL: usize = 128;
+
+    #[test]
+    fn what_moves_with_each_request_is_copied_without_a_call() {
+        assert!(size_of::<Result<Decision, Error>>() <= SMALL);
+        assert!(size_of::<Result<Next, Rejection>>() <= SMALL);
+    }
+}
