@@ -302,9 +302,6 @@ pub struct Charge<'a> {
     ticket: u64,
 }
 
-/// What one request is charged.
-pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
-
 impl<'a> Charge<'a> {
     /// The same charge with another cost; 0 is a peek.
     ///
@@ -362,6 +359,9 @@ impl<'a> Charge<'a> {
         }
     }
 }
+
+/// What one request is charged.
+pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
 // === OwnedCharge ===
 

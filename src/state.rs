@@ -135,7 +135,7 @@ impl PolicyState {
     /// What makes this policy narrower than another that admits too, the narrower the less: of those that come back with
     /// time, what remains; the others are behind them, however few remain.
     ///
-    /// One number, since it is compared at every request; 0 where nobody counted.
+    /// One number, since it is compared at every request. Of a policy that was counted.
     #[inline]
     pub(crate) fn room(&self) -> u128 {
         u128::from(self.is_in_flight) << u64::BITS | u128::from(self.usage.remaining)

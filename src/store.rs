@@ -101,9 +101,6 @@ enum State<T> {
     Later(Later<T>),
 }
 
-/// The future of an answer that is not known yet.
-pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
-
 impl<T> Answer<T> {
     /// An answer that is known.
     #[inline]
@@ -133,7 +130,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// As [`now_or_later`](Self::now_or_later), with a future that is no larger than it must be.
+    /// As [`now_or_later`](Self::now_or_later), with the bare future.
     #[inline]
     pub(crate) fn into_later(self) -> Result<Result<T, Error>, Later<T>> {
         match self.state {
@@ -164,6 +161,9 @@ impl<T> Debug for Answer<T> {
         })
     }
 }
+
+/// The future of an answer that is not known yet.
+pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 const UNTAKEN: &str = "an answer is polled until it is ready, once";
 

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use super::limiter::RateLimiterBuilder;
 use crate::{
     clock::Clock,
     diagnosis::{Code, Ledger},
@@ -22,6 +21,8 @@ use crate::{
 
 #[cfg(feature = "redis")]
 use crate::remote::RedisStoreBuilder;
+
+use super::limiter::RateLimiterBuilder;
 
 impl RateLimitLayer {
     /// Settings to start from: in process, without policies.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::time::Duration;
 
-use super::backend::{Backend, Choice};
 use crate::{clock::Clock, error::Error, limiter::RateLimiter, policy::Policy, store::Store};
 
 #[cfg(feature = "redis")]
 use crate::remote::RedisStoreBuilder;
+
+use super::backend::{Backend, Choice};
 
 impl RateLimiter {
     /// Settings to start from: in process, without policies.
@@ -81,8 +82,8 @@ impl RateLimiterBuilder {
     ///
     /// # Errors
     ///
-    /// One [`ErrorKind`](crate::ErrorKind) per mistake, with a sentence that says what to do: unusable or duplicate policies, an
-    /// unparsable URL, a deadline of zero, and the like.
+    /// One [`ErrorKind`](crate::ErrorKind) per mistake, with a sentence that says what to do: unusable or duplicate
+    /// policies, an unparsable URL, a deadline of zero, and the like.
     pub fn build(self) -> Result<RateLimiter, Error> {
         let store = self.backend.build()?;
         RateLimiter::with(store, self.policies)

@@ -20,11 +20,15 @@ pub(super) enum Next {
     Wait(Asking),
 }
 
+// === Asking ===
+
 /// A decision that was asked for, with what must be remembered of its charges.
 pub(super) struct Asking {
     pub(super) answer: Later<Decision>,
     pub(super) charged: Charged,
 }
+
+// === Charged ===
 
 /// What must be remembered of a request's charges.
 #[derive(Default)]
@@ -36,6 +40,8 @@ pub(super) struct Charged {
     /// Whether any was a peek.
     pub(super) has_peeks: bool,
 }
+
+// === Admitted ===
 
 /// What follows for a request that may go on.
 #[derive(Debug, Default)]

@@ -62,6 +62,7 @@ where
 
 impl<S: Clone> RateLimit<S> {
     /// Waits for what must be there before the inner service is called.
+    // Out of line: what goes on at once shall not carry it.
     #[inline(never)]
     fn wait<A, B>(&mut self, next: Next, request: Request<A>) -> ResponseFuture<S, A, B>
     where

@@ -66,7 +66,6 @@ impl Shared {
             return Ok(self.pass(&mut parts.extensions));
         }
         let mut charges = Charges::new();
-        charges.reserve(self.rules.len());
         for rule in &self.rules {
             rule.charge(parts, &mut charges)?;
         }
@@ -74,6 +73,7 @@ impl Shared {
     }
 
     /// Begins to find what is needed to decide on a request.
+    // Out of line: its size is not for those to carry that need not find anything.
     #[inline(never)]
     pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Result<Next, Rejection> {
         if !self.gate.limits(parts, &self.ledger)? {
@@ -109,7 +109,6 @@ impl Shared {
             return Ok(Next::Find(Stage::new(findings, pending, time)));
         }
         let mut charges = Charges::new();
-        charges.reserve(self.rules.len());
         for (rule, finding) in self.rules.iter().zip(&findings) {
             finding.charge(rule, parts, &mut charges)?;
         }

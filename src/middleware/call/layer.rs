@@ -254,7 +254,7 @@ impl<R, T, E> Shared<R, T, E> {
     /// Decides on a request. `None` when no rule counts it.
     #[inline]
     pub(super) fn decide(&self, request: &R) -> Result<Option<Asking>, Rejection> {
-        let mut charges = Charges::with_capacity(self.rules.len());
+        let mut charges = Charges::new();
         for rule in &self.rules {
             charges.extend(rule.charge(request, &self.ledger)?);
         }

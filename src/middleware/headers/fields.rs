@@ -11,19 +11,17 @@ use crate::{
 };
 
 use super::{
-    plan::{Plan, write_usual},
+    plan::{Plan, write_default},
     terms::Terms,
 };
 
-/// The fields of an answer that is still to come.
-///
-/// They are numbers for as long as they can be, since they move along with the request.
+/// The fields of an answer that is still to come: small, since they move along with the request.
 #[derive(Debug)]
 pub(in crate::middleware) enum Fields {
-    /// Boxed, and with a share in the plan, which is two writes to what all cores share: the usual headers need neither.
+    /// The numbers of the headers that a layer has by default.
+    Default(Usage),
+    /// Boxed, and with a share in the plan, which is two writes to what all cores share: the default needs neither.
     Planned(Box<Planned>),
-    /// The headers that a layer has by default.
-    Usual(Usage),
 }
 
 impl Fields {
@@ -34,8 +32,8 @@ impl Fields {
         decision: &Decision,
         changed: Option<&[Terms]>,
     ) -> Option<Self> {
-        if plan.is_usual() {
-            return decision.narrowest()?.usage().map(Self::Usual);
+        if plan.is_default() {
+            return decision.narrowest()?.usage().map(Self::Default);
         }
         plan.tells_success().then(|| {
             let told = plan.told(decision, changed);
@@ -48,11 +46,13 @@ impl Fields {
     #[inline]
     pub(in crate::middleware) fn write(&mut self, headers: &mut HeaderMap) {
         match self {
+            Self::Default(usage) => write_default(headers, usage),
             Self::Planned(planned) => planned.plan.write(&mut planned.told, headers),
-            Self::Usual(usage) => write_usual(headers, usage),
         }
     }
 }
+
+// === Planned ===
 
 /// What is told, with the plan that says how.
 #[derive(Debug)]

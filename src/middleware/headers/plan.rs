@@ -14,7 +14,7 @@ use super::{
     drafts::Drafts,
     fields::{Narrowest, Told},
     terms::{Draft, Terms},
-    text::{Text, digits, integer},
+    text::{Text, capped, digits},
 };
 
 /// The headers chosen, with what is the same for every answer of the layer.
@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     headers: Headers,
     drafts: Drafts,
     /// Whether the headers are those that a layer has by default.
-    is_usual: bool,
+    is_default: bool,
 }
 
 impl Plan {
@@ -40,7 +40,7 @@ impl Plan {
                 verify(discord, &drafts)?;
             }
         }
-        let is_usual = matches!(
+        let is_default = matches!(
             &headers.families[..],
             [Family::Legacy(Legacy {
                 names: None,
@@ -50,14 +50,14 @@ impl Plan {
         Ok(Self {
             headers,
             drafts,
-            is_usual,
+            is_default,
         })
     }
 
-    /// Whether [`write_usual`] writes them for a request that may go on.
+    /// Whether [`write_default`] writes them for a request that may go on.
     #[inline]
-    pub(super) fn is_usual(&self) -> bool {
-        self.is_usual
+    pub(super) fn is_default(&self) -> bool {
+        self.is_default
     }
 
     /// The terms of all charges when a tier made any of them other than the layer's, and the headers tell of terms.
@@ -123,9 +123,9 @@ impl Plan {
                 }
                 (Family::Draft06, narrowest) => {
                     if let Some(narrowest) = narrowest {
-                        count(headers, DRAFT_LIMIT, integer(narrowest.usage.limit));
-                        count(headers, DRAFT_REMAINING, integer(narrowest.usage.remaining));
-                        count(headers, DRAFT_RESET, integer(narrowest.seconds()));
+                        set_number(headers, DRAFT_LIMIT, capped(narrowest.usage.limit));
+                        set_number(headers, DRAFT_REMAINING, capped(narrowest.usage.remaining));
+                        set_number(headers, DRAFT_RESET, capped(narrowest.seconds()));
                     }
                     self.policies(headers, told, Draft::Six);
                 }
@@ -133,7 +133,7 @@ impl Plan {
             }
         }
         if told.wait > 0 && self.headers.tells_wait {
-            count(headers, RETRY_AFTER, told.wait);
+            set_number(headers, RETRY_AFTER, told.wait);
         }
     }
 
@@ -155,8 +155,8 @@ impl Plan {
         is_denied: bool,
     ) {
         let seconds = |micros: u64| Text::default().millis(micros.div_ceil(1_000)).value();
-        count(headers, LIMIT, narrowest.usage.limit);
-        count(headers, REMAINING, narrowest.usage.remaining);
+        set_number(headers, LIMIT, narrowest.usage.limit);
+        set_number(headers, REMAINING, narrowest.usage.remaining);
         set(
             headers,
             RESET,
@@ -178,10 +178,10 @@ impl Plan {
 }
 
 /// Adds the headers that a layer has by default.
-pub(super) fn write_usual(headers: &mut HeaderMap, usage: &Usage) {
-    count(headers, LIMIT, usage.limit);
-    count(headers, REMAINING, usage.remaining);
-    count(headers, RESET, usage.reset_at.as_secs_ceil());
+pub(super) fn write_default(headers: &mut HeaderMap, usage: &Usage) {
+    set_number(headers, LIMIT, usage.limit);
+    set_number(headers, REMAINING, usage.remaining);
+    set_number(headers, RESET, usage.reset_at.as_secs_ceil());
 }
 
 fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
@@ -193,14 +193,14 @@ fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
     };
     match family.names.as_deref() {
         Some([limit, remaining, reset]) => {
-            count(headers, limit.clone(), usage.limit);
-            count(headers, remaining.clone(), usage.remaining);
-            count(headers, reset.clone(), until);
+            set_number(headers, limit.clone(), usage.limit);
+            set_number(headers, remaining.clone(), usage.remaining);
+            set_number(headers, reset.clone(), until);
         }
         None => {
-            count(headers, LIMIT, usage.limit);
-            count(headers, REMAINING, usage.remaining);
-            count(headers, RESET, until);
+            set_number(headers, LIMIT, usage.limit);
+            set_number(headers, REMAINING, usage.remaining);
+            set_number(headers, RESET, until);
         }
     }
 }
@@ -212,7 +212,7 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 }
 
 /// Sets a header to a number. One that is there already stays.
-fn count(headers: &mut HeaderMap, name: HeaderName, number: u64) {
+fn set_number(headers: &mut HeaderMap, name: HeaderName, number: u64) {
     set(headers, name, digits(number));
 }
 

@@ -22,7 +22,7 @@ impl Text {
 
     /// An Integer of structured fields.
     pub(super) fn integer(&mut self, number: u64) -> &mut Self {
-        self.number(integer(number))
+        self.number(capped(number))
     }
 
     /// Seconds with three decimals.
@@ -62,7 +62,7 @@ pub(super) fn digits(number: u64) -> HeaderValue {
 }
 
 /// The number as an Integer of structured fields can hold it (RFC 9651, section 3.3.1): at most 15 digits.
-pub(super) fn integer(number: u64) -> u64 {
+pub(super) fn capped(number: u64) -> u64 {
     number.min(LARGEST)
 }
 
