@@ -36,6 +36,7 @@ use super::{
     bucket_state::{BucketState, shape_of, span_of},
     choice::Queue,
     counting::{Counting, Mark},
+    form::Form,
     rate::Rate,
     share::share,
 };
@@ -378,28 +379,6 @@ impl TokenBucket {
         }
         self.rate.back(made.as_micros(), units.min(self.capacity))
     }
-}
-
-// === Form ===
-
-/// The numbers that the Lua twin needs for one charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Form {
-    /// The interval is no whole number of microseconds: walk the lattice.
-    Lattice {
-        /// Units to take; `None` when they can never fit.
-        cost: Option<u64>,
-        /// Units that come back in each `micros`.
-        units: u64,
-        /// Length of the lattice's period.
-        micros: u64,
-    },
-    /// The interval is whole microseconds: one addition and one comparison.
-    Whole {
-        /// How far the charge moves the TAT; `None` when it can never fit.
-        increment: Option<u64>,
-    },
 }
 
 const LONGEST_INTERVAL: u64 = 366 * 86_400 * 1_000_000;

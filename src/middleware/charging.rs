@@ -54,13 +54,12 @@ impl Rule {
             return Ok(());
         }
         let key = match self.key_of(extractor.as_ref(), parts) {
-            Some(key) => key,
-            None => match self.unidentified(Lack::of(extractor.as_ref(), parts))? {
-                Some(key) => key,
-                None => return Ok(()),
-            },
+            None => self.unidentified(Lack::of(extractor.as_ref(), parts))?,
+            key => key,
         };
-        charges.push(self.price_of(self.policy.charge(key), parts));
+        if let Some(key) = key {
+            charges.push(self.price_of(self.policy.charge(key), parts));
+        }
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! Why a request may not go on.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::{
@@ -7,6 +9,7 @@ use crate::{
     error::Error,
     extract::{AsyncKeyExtractor, KeyExtractor},
     state::{Outcome, PolicyName, PolicyState},
+    telemetry,
 };
 
 use super::headers::{Terms, whole_seconds};
@@ -79,7 +82,14 @@ impl Rejection {
         self
     }
 
-    pub(super) fn undecided(error: Error) -> Self {
+    /// For a store that could not decide: `warned` says whether that was reported, with what follows from it.
+    #[cold]
+    pub(super) fn undecided(error: Error, warned: &AtomicBool, consequence: &str) -> Self {
+        if !warned.swap(true, Ordering::Relaxed) {
+            telemetry::warn(format_args!(
+                "the store could not decide, so {consequence}: {error:?}"
+            ));
+        }
         let mut rejection = Self::unidentified();
         rejection.repr.error = Some(error);
         rejection

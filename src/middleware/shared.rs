@@ -3,10 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -22,7 +19,6 @@ use crate::{
     policy::{Charge, Charges, OwnedCharge},
     state::PolicyName,
     store::Receipt,
-    telemetry,
 };
 
 use super::{
@@ -178,7 +174,11 @@ impl Shared {
                 }
                 Err(Rejection::denied(decision).under(charged.terms))
             }
-            Err(error) => Err(self.undecided(error)),
+            Err(error) => Err(Rejection::undecided(
+                error,
+                &self.warned,
+                "requests get 503",
+            )),
         }
     }
 
@@ -226,17 +226,6 @@ impl Shared {
     fn rule(&self, policy: &PolicyName) -> Option<&Rule> {
         let mut rules = self.rules.iter();
         rules.find(|rule| rule.policy().name() == policy)
-    }
-
-    /// The rejection for a store that could not decide, reported the first time.
-    #[cold]
-    fn undecided(&self, error: Error) -> Rejection {
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!(
-                "the store could not decide, so requests get 503: {error:?}"
-            ));
-        }
-        Rejection::undecided(error)
     }
 
     /// The answer to a request that may not go on.

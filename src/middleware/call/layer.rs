@@ -2,10 +2,7 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -20,7 +17,6 @@ use crate::{
     middleware::Rejection,
     policy::{Charge, Charges, OwnedCharge},
     store::{Answer, Receipt},
-    telemetry,
 };
 
 use super::{
@@ -279,7 +275,13 @@ impl<R, T, E> Shared<R, T, E> {
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
             Ok(decision) => return Err(Rejection::denied(decision)),
-            Err(error) => return Err(self.undecided(error)),
+            Err(error) => {
+                return Err(Rejection::undecided(
+                    error,
+                    &self.warned,
+                    "calls are denied",
+                ));
+            }
         };
         let mut admitted = Admitted {
             slip: None,
@@ -324,17 +326,6 @@ impl<R, T, E> Shared<R, T, E> {
             self.limiter.hold(receipt),
             self.hooks.price.clone(),
         ))
-    }
-
-    /// The rejection for a store that could not decide, reported the first time.
-    #[cold]
-    fn undecided(&self, error: Error) -> Rejection {
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!(
-                "the store could not decide, so calls are denied: {error:?}"
-            ));
-        }
-        Rejection::undecided(error)
     }
 }
 

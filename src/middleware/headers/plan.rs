@@ -179,9 +179,7 @@ impl Plan {
 
 /// Adds the headers that a layer has by default.
 pub(super) fn write_default(headers: &mut HeaderMap, usage: &Usage) {
-    set_number(headers, LIMIT, usage.limit);
-    set_number(headers, REMAINING, usage.remaining);
-    set_number(headers, RESET, usage.reset_at.as_secs_ceil());
+    write_legacy(headers, usage, usage.reset_at.as_secs_ceil());
 }
 
 fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
@@ -197,12 +195,15 @@ fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
             set_number(headers, remaining.clone(), usage.remaining);
             set_number(headers, reset.clone(), until);
         }
-        None => {
-            set_number(headers, LIMIT, usage.limit);
-            set_number(headers, REMAINING, usage.remaining);
-            set_number(headers, RESET, until);
-        }
+        None => write_legacy(headers, &usage, until),
     }
+}
+
+/// Under the usual names.
+fn write_legacy(headers: &mut HeaderMap, usage: &Usage, reset: u64) {
+    set_number(headers, LIMIT, usage.limit);
+    set_number(headers, REMAINING, usage.remaining);
+    set_number(headers, RESET, reset);
 }
 
 /// Sets a header. One that is there already stays.
