@@ -27,7 +27,7 @@ use tollgate::{
     clock::{Clock, Timestamp},
     extract::{Global, Header},
     memory::MemoryStore,
-    middleware::{Headers, MissingKey, Reset, Scope},
+    middleware::{Headers, Legacy, MissingKey, Reset, Scope},
     state::{CountedBy, Outcome, PolicyState, Retry, Usage},
     store::{Answer, Charge, OwnedCharge, Store},
     tiers::Tier,
@@ -132,12 +132,15 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
 }
 
 fn millis() -> Headers {
-    let named = Headers::legacy().names(
+    named().reset(Reset::EpochMillis).into()
+}
+
+fn named() -> Legacy {
+    Headers::legacy().names(
         HeaderName::from_static("x-rate-limit-limit"),
         HeaderName::from_static("x-rate-limit-remaining"),
         HeaderName::from_static("x-rate-limit-reset"),
-    );
-    named.reset(Reset::EpochMillis).into()
+    )
 }
 
 fn two_policies() -> RateLimitLayerBuilder {
@@ -145,6 +148,15 @@ fn two_policies() -> RateLimitLayerBuilder {
         .policy(Policy::new("per-ip", Quota::per_minute(2)).key(Global))
         .policy(Policy::new("day", Quota::per_day(1_000)).key(Global))
         .clock(stopped())
+}
+
+#[tokio::test]
+async fn names_of_ones_own_stand_in_place_of_the_usual_ones() {
+    let (_, found) = ask(&two_policies().headers(named())).await;
+    assert_eq!(found["x-rate-limit-limit"], "2");
+    assert_eq!(found["x-rate-limit-remaining"], "1");
+    assert_eq!(found["x-rate-limit-reset"], "1700000031");
+    assert!(!found.contains_key("x-ratelimit-limit"), "{found:?}");
 }
 
 #[tokio::test]
