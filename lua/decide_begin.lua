@@ -33,6 +33,7 @@ local KEYS, ARGV = KEYS, ARGV
 local call, pcall = redis.call, redis.pcall
 local floor, ceil = math.floor, math.ceil
 local byte, sub = string.byte, string.sub
+local spread = table.unpack or unpack
 local pack, unpack = struct.pack, struct.unpack
 
 -- Milliseconds that a key outlives its state. Before Redis 7.2 the clock moves while a script runs, so the expiry

@@ -57,4 +57,4 @@
   end
   said = place - 1
 end
-return reply
+return pack('>' .. string.rep('I8', said), spread(reply))

@@ -53,7 +53,10 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         matches!(
             self.repr.kind,
-            ErrorKind::Timeout(_) | ErrorKind::Connect | ErrorKind::Unavailable
+            ErrorKind::Connect
+                | ErrorKind::Overloaded
+                | ErrorKind::Timeout(_)
+                | ErrorKind::Unavailable
         )
     }
 }
@@ -104,6 +107,8 @@ pub enum ErrorKind {
     MissingKey,
     /// A layer without any policy.
     NoPolicy,
+    /// This process asks for more decisions than the server can make in time, so this one was not sent.
+    Overloaded,
     /// A reply of the wrong shape.
     Protocol,
     /// The server refused the script for a reason that waiting does not cure.

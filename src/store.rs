@@ -4,7 +4,9 @@ use std::{
     fmt::Debug,
     future::Future,
     pin::Pin,
+    sync::Weak,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use crate::{
@@ -74,6 +76,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         Answer::ready(Ok(()))
     }
 
+    /// Reports every call that the store makes to its server from now on, so that a breaker can judge the server by them.
+    ///
+    /// Returns `false`, the default, when the store does not report calls. Each decision is then judged as a call.
+    fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
+        drop(observer);
+        false
+    }
+
     /// What looked wrong about the set-up so far. A store around another passes it on.
     fn warnings(&self) -> Vec<Warning> {
         Vec::new()
@@ -83,6 +93,32 @@ pub trait Store: Debug + Send + Sync + 'static {
     fn health(&self) -> Health {
         Health::Steady
     }
+}
+
+// === CallObserver ===
+
+/// Receives a report on each call that a store makes to its server. A call may carry many decisions.
+pub trait CallObserver: Debug + Send + Sync {
+    /// Reports a call that ended. Not called with a lock held that a decision needs.
+    fn call_ended(&self, call: CallReport<'_>);
+}
+
+/// How one call to a server ended.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum CallReport<'a> {
+    /// The server replied and was able to decide.
+    #[non_exhaustive]
+    Answered {
+        /// What the server and the network took: no wait in this process is included.
+        took: Duration,
+    },
+    /// There was no connection, no reply before the deadline, or a reply that says that the server cannot decide.
+    #[non_exhaustive]
+    Failed {
+        /// The cause.
+        error: &'a Error,
+    },
 }
 
 // === Answer ===

@@ -15,7 +15,10 @@ use crate::{
 };
 
 use super::{
-    checkup::Checkup, keyspace::Keyspace, lane::Lane, queue::Queue, shared::Shared,
+    batch::Queue,
+    connection::{Lane, ServerCheck},
+    protocol::Keyspace,
+    shared::Shared,
     store::RedisStore,
 };
 
@@ -137,7 +140,7 @@ impl RedisStoreBuilder {
             deadline: self.deadline,
             connect_timeout: self.connect_timeout,
             clock: self.clock,
-            checkup: Checkup::new(self.muted),
+            check: ServerCheck::new(self.muted),
         }))
     }
 

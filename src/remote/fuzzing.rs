@@ -35,15 +35,15 @@ pub fn decisions(
     reply: &Value,
     groups: &[Vec<OwnedCharge>],
 ) -> Result<Vec<Result<Decision, Error>>, Error> {
-    let of_charge = |charge: &OwnedCharge| form::tells(&charge.borrow());
-    let tells: Vec<Vec<usize>> = groups
+    let of_charge = |charge: &OwnedCharge| reply_len(&charge.borrow());
+    let reply_lens: Vec<Vec<u8>> = groups
         .iter()
         .map(|group| group.iter().map(of_charge).collect())
         .collect();
-    let verdicts = wire::verdicts(reply, tells.iter().map(Vec::as_slice))?;
+    let verdicts = reply::parse(reply, reply_lens.iter().map(Vec::as_slice))?;
     Ok(verdicts
         .into_iter()
         .zip(groups)
-        .map(|(verdict, charges)| verdict.into_decision(charges))
+        .map(|(reply, charges)| reply?.into_decision(charges))
         .collect())
 }

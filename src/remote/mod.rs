@@ -61,23 +61,16 @@
 //! Redis replicates asynchronously: what the new primary has not seen is forgotten. A server that evicts keys under
 //! memory pressure forgets them too: give the limiter `maxmemory-policy noeviction`.
 
-mod attempt;
+mod batch;
 mod builder;
-mod checkup;
-mod claim;
-mod failure;
-mod form;
+mod connection;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod keyspace;
-mod lane;
-mod queue;
-mod script;
+mod protocol;
 mod shared;
+mod slot_guard;
 mod store;
-mod wire;
-mod worker;
 
 pub use self::builder::RedisStoreBuilder;
-pub use self::script::Script;
+pub use self::protocol::Script;
 pub use self::store::RedisStore;

@@ -10,7 +10,11 @@ use crate::{
     error::{Error, ErrorKind, Phase},
 };
 
-use super::{checkup::Checkup, failure, keyspace::Keyspace, lane::Lane, queue::Queue};
+use super::{
+    batch::Queue,
+    connection::{Lane, ServerCheck, classify},
+    protocol::Keyspace,
+};
 
 /// The connections, what waits for them, and how long it may.
 #[derive(Debug)]
@@ -22,13 +26,13 @@ pub(super) struct Shared {
     pub(super) connect_timeout: Duration,
     /// The caller's clock, when the server's must not be used.
     pub(super) clock: Option<Clock>,
-    pub(super) checkup: Checkup,
+    pub(super) check: ServerCheck,
 }
 
 impl Shared {
     /// Runs a command that is no decision on the first lane that has a connection.
     pub(super) async fn command(&self, command: &Cmd) -> Result<(), Error> {
-        Handle::try_current().map_err(failure::no_runtime)?;
+        Handle::try_current().map_err(classify::no_runtime)?;
         let up = self.lanes.iter().find(|lane| lane.is_up());
         let lane = up.unwrap_or(&self.lanes[0]);
         let mut used = None;
@@ -47,7 +51,7 @@ impl Shared {
         .await;
         let (error, is_broken) = match replied {
             Ok(Ok(Ok(_))) => return Ok(()),
-            Ok(Ok(Err(error))) => failure::judge(error),
+            Ok(Ok(Err(error))) => classify::judge(error),
             Ok(Err(error)) => (error, false),
             Err(_) => (self.late(self.phase()), true),
         };

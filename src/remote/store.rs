@@ -16,7 +16,7 @@ use crate::{
     store::{Answer, Receipt, Store},
 };
 
-use super::{builder::RedisStoreBuilder, claim, shared::Shared, wire::Group, worker};
+use super::{batch, builder::RedisStoreBuilder, protocol::Request, shared::Shared, slot_guard};
 
 /// Keeps counts in Redis. Clones share the connections.
 ///
@@ -40,13 +40,13 @@ impl RedisStore {
     }
 
     /// Has groups carried of which each stands for itself: one that fails does not keep the others from being done.
-    fn carry(&self, groups: Vec<Group>) -> Answer<()> {
+    fn carry(&self, groups: Vec<Request>) -> Answer<()> {
         if groups.is_empty() {
             return Answer::ready(Ok(()));
         }
         let shared = Arc::clone(&self.shared);
         Answer::later(async move {
-            let asked = groups.into_iter().map(|group| worker::ask(&shared, group));
+            let asked = groups.into_iter().map(|group| batch::ask(&shared, group));
             let verdicts = join_all(asked).await;
             verdicts
                 .into_iter()
@@ -77,10 +77,10 @@ impl Store for RedisStore {
             return Answer::ready(Err(error));
         }
         let shared = Arc::clone(&self.shared);
-        let group = Group::decide(&shared.keyspace, charges);
+        let group = Request::decide(&shared.keyspace, charges);
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         Answer::later(async move {
-            let verdict = claim::ask(&shared, group, &charges).await?;
+            let verdict = slot_guard::ask(&shared, group, &charges).await?;
             verdict.into_decision(&charges)
         })
     }
@@ -90,7 +90,7 @@ impl Store for RedisStore {
             return Answer::ready(Err(error));
         }
         let settlements = receipt.settlements().iter();
-        let groups = settlements.filter_map(|one| Group::settle(&self.shared.keyspace, one));
+        let groups = settlements.filter_map(|one| Request::settle(&self.shared.keyspace, one));
         self.carry(groups.collect())
     }
 
@@ -99,7 +99,7 @@ impl Store for RedisStore {
             return Answer::ready(Err(error));
         }
         let groups = charges.iter();
-        let groups = groups.filter_map(|charge| Group::renew(&self.shared.keyspace, charge));
+        let groups = groups.filter_map(|charge| Request::renew(&self.shared.keyspace, charge));
         self.carry(groups.collect())
     }
 
@@ -113,7 +113,7 @@ impl Store for RedisStore {
     }
 
     fn warnings(&self) -> Vec<Warning> {
-        self.shared.checkup.ledger.warnings()
+        self.shared.check.ledger.warnings()
     }
 
     fn probe(&self) -> Answer<()> {
@@ -122,8 +122,8 @@ impl Store for RedisStore {
         }
         let shared = Arc::clone(&self.shared);
         Answer::later(async move {
-            let group = Group::probe(&shared.keyspace);
-            let verdict = worker::ask(&shared, group).await?;
+            let group = Request::probe(&shared.keyspace);
+            let verdict = batch::ask(&shared, group).await?;
             if verdict.is_admitted() {
                 return Ok(());
             }

@@ -10,23 +10,21 @@ use crate::{
     error::{Error, ErrorKind, Phase},
 };
 
-use super::{
-    failure,
-    lane::{Held, Lane},
-    queue::{Fate, Job, Lease},
-    script::Script,
+use super::super::{
+    connection::{Held, Lane, classify},
+    protocol::{Reply, Request, Script, reply},
     shared::Shared,
-    wire::{self, Group, Verdict},
 };
+use super::queue::{Fate, Job, Lease};
 
 /// Decides a group of charges, together with whatever else waits.
 ///
 /// # Cancel safety
 ///
 /// Dropped before the group is sent, nothing is charged; afterwards the charge may have been made.
-pub(super) async fn ask(shared: &Arc<Shared>, group: Group) -> Result<Verdict, Error> {
+pub(in crate::remote) async fn ask(shared: &Arc<Shared>, group: Request) -> Result<Reply, Error> {
     // Timers would panic without one.
-    let runtime = Handle::try_current().map_err(failure::no_runtime)?;
+    let runtime = Handle::try_current().map_err(classify::no_runtime)?;
     let is_up = |lane: usize| shared.lanes[lane].is_up();
     // A leader does not dial: when its time is up and it is not, nobody polls it.
     if let Some(lease) = shared.queue.lead(shared.deadline, is_up) {
@@ -48,9 +46,9 @@ pub(super) async fn ask(shared: &Arc<Shared>, group: Group) -> Result<Verdict, E
 /// Waits until a lane has carried a group.
 async fn follow(
     shared: &Arc<Shared>,
-    mut group: Group,
+    mut group: Request,
     runtime: &Handle,
-) -> Result<Verdict, Error> {
+) -> Result<Reply, Error> {
     // Each lane may find its connection gone. Not without end: on a runtime that is ending each new worker is dropped.
     for _ in 0..=shared.lanes.len() {
         let (answer, answered) = oneshot::channel();
@@ -60,7 +58,7 @@ async fn follow(
             runtime.spawn(Worker::new(shared, lease, false).run());
         }
         match answered.await {
-            Ok(Fate::Told(result)) => return result,
+            Ok(Fate::ChargeReply(result)) => return result,
             Ok(Fate::Unsent(left)) => group = *left,
             Err(_) => break,
         }
@@ -97,10 +95,10 @@ impl Worker {
     }
 
     /// Carries one group; dropped, also in mid-call, it leaves the lane to a task for what has gathered meanwhile.
-    async fn lead(mut self, held: &mut Held, group: &Group) -> Result<Verdict, Error> {
+    async fn lead(mut self, held: &mut Held, group: &Request) -> Result<Reply, Error> {
         let verdicts = self.exchange(held, std::slice::from_ref(group)).await?;
         let verdict = verdicts.into_iter().next();
-        Ok(verdict.expect("one verdict per group"))
+        verdict.expect("one verdict per group")
     }
 
     async fn run(mut self) {
@@ -127,18 +125,22 @@ impl Worker {
                     .into_iter()
                     .zip(verdicts)
                     .for_each(|(answer, verdict)| {
-                        let _ = answer.send(Fate::Told(Ok(verdict)));
+                        let _ = answer.send(Fate::ChargeReply(verdict));
                     }),
                 Err(_) if held.is_gone => groups.into_iter().zip(answers).for_each(hand_back),
                 Err(error) => answers.into_iter().for_each(|answer| {
-                    let _ = answer.send(Fate::Told(Err(error.clone())));
+                    let _ = answer.send(Fate::ChargeReply(Err(error.clone())));
                 }),
             }
         }
     }
 
     /// One call for all groups. Gives the connection up when it is to blame for a failure.
-    async fn exchange(&mut self, held: &mut Held, groups: &[Group]) -> Result<Vec<Verdict>, Error> {
+    async fn exchange(
+        &mut self,
+        held: &mut Held,
+        groups: &[Request],
+    ) -> Result<Vec<Result<Reply, Error>>, Error> {
         let called = Clock::system().now();
         self.call = Some((called, held.generation));
         let replied = timeout(self.shared.deadline, self.call(held, groups)).await;
@@ -147,7 +149,7 @@ impl Worker {
             self.lane().answered(held.generation);
         }
         let (error, is_broken) = match replied {
-            Ok(Ok(reply)) => match wire::verdicts(&reply, groups.iter().map(Group::tells)) {
+            Ok(Ok(reply)) => match reply::parse(&reply, groups.iter().map(Request::reply_lens)) {
                 Ok(verdicts) => {
                     self.check_up(called, &verdicts);
                     return Ok(verdicts);
@@ -155,7 +157,7 @@ impl Worker {
                 // Another reply than the one asked for: requests and replies may have got out of step.
                 Err(error) => (error, true),
             },
-            Ok(Err(error)) => failure::judge(error),
+            Ok(Err(error)) => classify::judge(error),
             // On a half-open connection the reply never comes: the next decision needs another.
             Err(_) => (self.shared.late(Phase::Reply), true),
         };
@@ -166,17 +168,17 @@ impl Worker {
     }
 
     /// Looks at the server, by an answer to a call.
-    fn check_up(&self, called: Timestamp, verdicts: &[Verdict]) {
-        let checkup = &self.shared.checkup;
+    fn check_up(&self, called: Timestamp, verdicts: &[Result<Reply, Error>]) {
+        let check = &self.shared.check;
         if self.shared.clock.is_none()
-            && let Some(verdict) = verdicts.first()
+            && let Some(Ok(verdict)) = verdicts.first()
         {
-            checkup.compare(called, verdict.decided_at());
+            check.compare(called, verdict.decided_at());
         }
-        checkup.ask(|| self.lane().held());
+        check.ask(|| self.lane().held());
     }
 
-    async fn call(&self, held: &mut Held, groups: &[Group]) -> Result<Value, RedisError> {
+    async fn call(&self, held: &mut Held, groups: &[Request]) -> Result<Value, RedisError> {
         let clock = self.shared.clock.as_ref();
         let now = clock.map(Clock::now);
         match held
@@ -184,7 +186,7 @@ impl Worker {
             .await
         {
             // A new, restarted or flushed server: nothing was done, so asking again is safe.
-            Err(error) if failure::is_unknown_script(&error) => {
+            Err(error) if classify::is_unknown_script(&error) => {
                 let command = command(Script::DECIDE.by_text(), now, groups);
                 let reply = held.send(&command).await;
                 // Time has passed, and another connection would be given a deadline of its own.
@@ -216,8 +218,8 @@ impl Drop for Worker {
     }
 }
 
-fn command(mut command: Cmd, now: Option<Timestamp>, groups: &[Group]) -> Cmd {
-    command.arg(groups.iter().map(Group::charges).sum::<usize>());
+fn command(mut command: Cmd, now: Option<Timestamp>, groups: &[Request]) -> Cmd {
+    command.arg(groups.iter().map(Request::charges).sum::<usize>());
     for group in groups {
         group.write_keys(&mut command);
     }
@@ -231,12 +233,12 @@ fn command(mut command: Cmd, now: Option<Timestamp>, groups: &[Group]) -> Cmd {
 }
 
 /// Lets a caller submit its group again.
-fn hand_back((group, answer): (Group, oneshot::Sender<Fate>)) {
+fn hand_back((group, answer): (Request, oneshot::Sender<Fate>)) {
     let _ = answer.send(Fate::Unsent(Box::new(group)));
 }
 
 fn answer_all(jobs: impl IntoIterator<Item = Job>, error: &Error) {
     for job in jobs {
-        let _ = job.answer.send(Fate::Told(Err(error.clone())));
+        let _ = job.answer.send(Fate::ChargeReply(Err(error.clone())));
     }
 }

@@ -33,14 +33,14 @@ impl Script {
     }
 
     /// The start of a command that runs the script by its hash.
-    pub(super) fn by_hash(&self) -> Cmd {
+    pub(in crate::remote) fn by_hash(&self) -> Cmd {
         let mut command = Cmd::with_capacity(16, 256);
         command.arg(b"EVALSHA").arg(self.hash());
         command
     }
 
     /// The start of a command that runs the script by its text, which also makes the server remember it.
-    pub(super) fn by_text(&self) -> Cmd {
+    pub(in crate::remote) fn by_text(&self) -> Cmd {
         let mut command = Cmd::with_capacity(16, self.source.len() + 256);
         command.arg(b"EVAL").arg(self.source);
         command
@@ -53,11 +53,11 @@ static DECIDE: Script = Script {
 };
 
 const DECIDE_SOURCE: &str = concat!(
-    include_str!("../../lua/decide_begin.lua"),
-    include_str!("../../lua/token_bucket.lua"),
-    include_str!("../../lua/fixed_window.lua"),
-    include_str!("../../lua/sliding_window.lua"),
-    include_str!("../../lua/sliding_log.lua"),
-    include_str!("../../lua/concurrency.lua"),
-    include_str!("../../lua/decide_end.lua"),
+    include_str!("../../../lua/decide_begin.lua"),
+    include_str!("../../../lua/token_bucket.lua"),
+    include_str!("../../../lua/fixed_window.lua"),
+    include_str!("../../../lua/sliding_window.lua"),
+    include_str!("../../../lua/sliding_log.lua"),
+    include_str!("../../../lua/concurrency.lua"),
+    include_str!("../../../lua/decide_end.lua"),
 );

@@ -1,4 +1,4 @@
-//! How a charge is put to the script, and what the script tells of it, by the way it is counted.
+//! Arguments and replies of the decision script, per algorithm.
 
 use redis::Cmd;
 use smallvec::SmallVec;
@@ -21,7 +21,7 @@ pub(super) enum Argument {
     Never,
     Number(u64),
     Ticket(u64),
-    /// A letter, and what tells the shape of the policy from others.
+    /// The letter of an algorithm or mark, followed by the bytes of the quota that a state was made under.
     Tag {
         bytes: [u8; 5],
         length: usize,
@@ -187,8 +187,8 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
     }
 }
 
-/// How many numbers the script tells of a charge's state.
-pub(super) fn tells(charge: &Charge<'_>) -> usize {
+/// Returns the number of integers that the reply holds about a charge's state.
+pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
     match charge.policy().counter() {
         Counter::Bucket(_) | Counter::Slots(_) => 1,
         Counter::FixedWindow(_) => 2,
@@ -205,25 +205,25 @@ pub(super) fn always() -> Arguments {
     ])
 }
 
-// === Told ===
+// === ChargeReply ===
 
-/// What the script tells of a charge.
+/// The part of the reply that belongs to one charge.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct ChargeReply {
     pub(super) has_room: bool,
     pub(super) numbers: [u64; 3],
-    /// What had been taken back of the key's charges.
+    /// Total units refunded on this key so far.
     pub(super) returned: u64,
 }
 
-/// Reads what was told of a charge.
-pub(super) fn read(charge: &Charge<'_>, told: &Told, now: Timestamp) -> PolicyState {
-    let [first, second, third] = told.numbers;
+/// Returns the state of a policy by the reply to its charge.
+pub(super) fn read(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> PolicyState {
+    let [first, second, third] = reply.numbers;
     let mut turn = now;
     let (usage, retry) = match charge.policy().counter() {
         Counter::Bucket(bucket) => {
             let state = bucket.state(first);
-            if told.has_room && charge.units() > 0 {
+            if reply.has_room && charge.units() > 0 {
                 turn = bucket.turn(&state, now);
             }
             standing(bucket, &state, charge, now)
@@ -246,10 +246,10 @@ pub(super) fn read(charge: &Charge<'_>, told: &Told, now: Timestamp) -> PolicySt
         }
         Counter::Slots(slots) => standing(slots, &slots.state(first), charge, now),
     };
-    let retry = if told.has_room { Retry::Now } else { retry };
+    let retry = if reply.has_room { Retry::Now } else { retry };
     let state = PolicyState::counted(*charge.policy().name(), usage, retry)
         .turn(turn)
-        .returned(told.returned);
+        .returned(reply.returned);
     match charge.policy().counter() {
         Counter::Slots(_) => state.in_flight(),
         _ => state,

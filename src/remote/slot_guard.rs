@@ -16,9 +16,9 @@ use crate::{
 };
 
 use super::{
+    batch,
+    protocol::{Reply, Request},
     shared::Shared,
-    wire::{Group, Verdict},
-    worker,
 };
 
 /// Decides a group of charges, together with whatever else waits.
@@ -29,18 +29,18 @@ use super::{
 /// then: they would stay taken until their lease ends, and nothing is in flight. So they are when the answer is late.
 pub(super) async fn ask(
     shared: &Arc<Shared>,
-    group: Group,
+    group: Request,
     charges: &[OwnedCharge],
-) -> Result<Verdict, Error> {
+) -> Result<Reply, Error> {
     let charges = charges.iter().map(OwnedCharge::borrow);
-    let slots = charges.filter_map(|charge| Group::release(&shared.keyspace, &charge));
-    let slots: Vec<Group> = slots.collect();
+    let slots = charges.filter_map(|charge| Request::release(&shared.keyspace, &charge));
+    let slots: Vec<Request> = slots.collect();
     if slots.is_empty() {
-        return worker::ask(shared, group).await;
+        return batch::ask(shared, group).await;
     }
     let asking = {
         let shared = Arc::clone(shared);
-        Box::pin(async move { worker::ask(&shared, group).await })
+        Box::pin(async move { batch::ask(&shared, group).await })
     };
     let claim = Claim {
         asking: Some(asking),
@@ -55,24 +55,24 @@ struct Claim {
     asking: Option<Asking>,
     shared: Arc<Shared>,
     /// What gives the slots back.
-    slots: Vec<Group>,
+    slots: Vec<Request>,
 }
 
-type Asking = Pin<Box<dyn Future<Output = Result<Verdict, Error>> + Send>>;
+type Asking = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
 
 impl Claim {
     /// Gives the slots back. Once: while the server is away it would be in vain, and then leases end.
     fn give_back(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let (shared, slots) = (Arc::clone(&self.shared), std::mem::take(&mut self.slots));
         async move {
-            let given = slots.into_iter().map(|group| worker::ask(&shared, group));
+            let given = slots.into_iter().map(|group| batch::ask(&shared, group));
             join_all(given).await;
         }
     }
 }
 
 impl Future for Claim {
-    type Output = Result<Verdict, Error>;
+    type Output = Result<Reply, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let asking = self.asking.as_mut();

@@ -21,14 +21,14 @@ use super::lane::Held;
 
 /// Looks at the first answers of a server.
 #[derive(Debug, Default)]
-pub(super) struct Checkup {
+pub(in crate::remote) struct ServerCheck {
     has_asked: AtomicBool,
     is_clock_off: AtomicBool,
-    pub(super) ledger: Arc<Ledger>,
+    pub(in crate::remote) ledger: Arc<Ledger>,
 }
 
-impl Checkup {
-    pub(super) fn new(muted: Muted) -> Self {
+impl ServerCheck {
+    pub(in crate::remote) fn new(muted: Muted) -> Self {
         Self {
             ledger: Arc::new(Ledger::new(muted)),
             ..Self::default()
@@ -37,7 +37,7 @@ impl Checkup {
 
     /// Compares the server's time with the time of the call that it answered.
     #[inline]
-    pub(super) fn compare(&self, called: Timestamp, told: Timestamp) {
+    pub(in crate::remote) fn compare(&self, called: Timestamp, told: Timestamp) {
         let behind = called.since(told);
         let ahead = told.since(called);
         if behind.max(ahead) > TOLERANCE {
@@ -62,7 +62,7 @@ impl Checkup {
 
     /// Asks once, in the background, whether the server evicts keys.
     #[inline]
-    pub(super) fn ask(&self, held: impl FnOnce() -> Option<Held>) {
+    pub(in crate::remote) fn ask(&self, held: impl FnOnce() -> Option<Held>) {
         if !self.has_asked.load(Ordering::Relaxed) {
             self.ask_now(held);
         }

@@ -20,14 +20,14 @@ use crate::{
     sync::Mutex,
 };
 
-use super::{attempt::Attempt, failure};
+use super::{classify, dial::Attempt};
 
 /// A place for one connection out of the pool.
 ///
 /// The connection is checked out once and multiplexed: checking it out per decision would cost a PING round trip each.
 /// A lane that broke takes its connection out of the pool, which makes room for a new one.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(in crate::remote) struct Lane {
     pool: Pool,
     connect_timeout: Duration,
     generations: AtomicU64,
@@ -56,18 +56,18 @@ enum State {
 type Dialled = Option<Result<(), Error>>;
 
 /// A lane's connection, for one decision.
-pub(super) struct Held {
+pub(in crate::remote) struct Held {
     connection: MultiplexedConnection,
-    pub(super) generation: u64,
+    pub(in crate::remote) generation: u64,
     /// Whether the last call before it was not awaited to its end.
-    pub(super) is_doubtful: bool,
+    pub(in crate::remote) is_doubtful: bool,
     /// Whether it had ended before it took the last command: nothing was sent, so it may be sent on another one.
-    pub(super) is_gone: bool,
+    pub(in crate::remote) is_gone: bool,
 }
 
 impl Held {
     /// Sends a command and waits for its reply; an error reply is an error.
-    pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+    pub(in crate::remote) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         let mut sending = pin!(self.connection.send_packed_command(command));
         let mut is_first = true;
         let reply = poll_fn(|context| {
@@ -83,7 +83,7 @@ impl Held {
 }
 
 impl Lane {
-    pub(super) fn new(pool: Pool, connect_timeout: Duration) -> Arc<Self> {
+    pub(in crate::remote) fn new(pool: Pool, connect_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             pool,
             connect_timeout,
@@ -97,7 +97,7 @@ impl Lane {
     /// # Cancel safety
     ///
     /// A dial goes on when its callers leave, and serves the next one.
-    pub(super) async fn hold(self: &Arc<Self>) -> Result<Held, Error> {
+    pub(in crate::remote) async fn hold(self: &Arc<Self>) -> Result<Held, Error> {
         // Twice at most: on a runtime that is ending each new dial is dropped at once, and its task could not end either.
         for _ in 0..2 {
             let mut dialled = match self.held_or_dial() {
@@ -121,17 +121,17 @@ impl Lane {
     }
 
     /// Whether the lane has a connection.
-    pub(super) fn is_up(&self) -> bool {
+    pub(in crate::remote) fn is_up(&self) -> bool {
         matches!(&*self.state.lock(), State::Up { .. })
     }
 
     /// The lane's connection, if it has one.
-    pub(super) fn held(&self) -> Option<Held> {
+    pub(in crate::remote) fn held(&self) -> Option<Held> {
         self.state.lock().held()
     }
 
     /// Gives up the connection of this generation, if the lane still has it.
-    pub(super) fn break_off(&self, generation: u64) {
+    pub(in crate::remote) fn break_off(&self, generation: u64) {
         let mut state = self.state.lock();
         if matches!(&*state, State::Up { generation: current, .. } if *current == generation) {
             // ## Up => Down
@@ -142,7 +142,7 @@ impl Lane {
     }
 
     /// Notes that the connection answered a call.
-    pub(super) fn answered(&self, generation: u64) {
+    pub(in crate::remote) fn answered(&self, generation: u64) {
         if let Some(unanswered) = self.state.lock().unanswered(generation) {
             *unanswered = None;
         }
@@ -151,7 +151,7 @@ impl Lane {
     /// Notes a call that its caller left before the reply, and before the deadline that would tell whether one comes.
     ///
     /// When that is all that happened for a deadline, nobody would ever find out that the connection is mute.
-    pub(super) fn left(&self, generation: u64, called: Timestamp, deadline: Duration) {
+    pub(in crate::remote) fn left(&self, generation: u64, called: Timestamp, deadline: Duration) {
         let mut state = self.state.lock();
         let Some(unanswered) = state.unanswered(generation) else {
             return;
@@ -202,7 +202,7 @@ impl Lane {
         };
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(dial.run())),
-            Err(error) => dial.end(Err(failure::no_runtime(error))),
+            Err(error) => dial.end(Err(classify::no_runtime(error))),
         }
         Err(dialled)
     }

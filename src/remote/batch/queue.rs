@@ -10,26 +10,26 @@ use crate::{
     sync::Mutex,
 };
 
-use super::wire::{Group, Verdict};
+use super::super::protocol::{Reply, Request};
 
 /// One decision that waits, and where its answer goes.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) group: Group,
+pub(in crate::remote) struct Job {
+    pub(super) group: Request,
     pub(super) answer: oneshot::Sender<Fate>,
 }
 
 /// What became of a job.
 #[derive(Debug)]
-pub(super) enum Fate {
-    Told(Result<Verdict, Error>),
+pub(in crate::remote) enum Fate {
+    ChargeReply(Result<Reply, Error>),
     /// Nobody is left to carry it. It was not sent, so its caller may submit it again.
-    Unsent(Box<Group>),
+    Unsent(Box<Request>),
 }
 
 /// What waits, and which lanes are at work.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(in crate::remote) struct Queue {
     state: Mutex<State>,
 }
 
@@ -42,14 +42,14 @@ struct State {
 
 /// A worker's leave to use a lane. Not renewed in time (its runtime is gone, or nobody drives it), another may have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lease {
+pub(in crate::remote) struct Lease {
     pub(super) lane: usize,
     number: u64,
     until: Timestamp,
 }
 
 impl Queue {
-    pub(super) fn new(lanes: usize) -> Self {
+    pub(in crate::remote) fn new(lanes: usize) -> Self {
         Self {
             state: Mutex::new(State {
                 jobs: VecDeque::new(),
@@ -60,7 +60,11 @@ impl Queue {
     }
 
     /// A lane for a decision that need not be added, because nothing waits and a lane that `is_up` is idle.
-    pub(super) fn lead(&self, span: Duration, is_up: impl Fn(usize) -> bool) -> Option<Lease> {
+    pub(in crate::remote) fn lead(
+        &self,
+        span: Duration,
+        is_up: impl Fn(usize) -> bool,
+    ) -> Option<Lease> {
         let mut state = self.state.lock();
         if !state.jobs.is_empty() {
             return None;
@@ -72,7 +76,7 @@ impl Queue {
 
     /// Renews a lease for a successor when something waits. When nothing does it ends, in the same step, so that nothing
     /// that is added afterwards is overlooked.
-    pub(super) fn pass_on(&self, lease: &mut Lease, span: Duration) -> bool {
+    pub(in crate::remote) fn pass_on(&self, lease: &mut Lease, span: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.has(lease) {
             return false;
@@ -86,7 +90,7 @@ impl Queue {
     /// Adds a decision. `Some` when a lane is idle: the caller is to start a worker on it.
     ///
     /// Of several idle lanes it is the first that `is_up`.
-    pub(super) fn push(
+    pub(in crate::remote) fn push(
         &self,
         job: Job,
         span: Duration,
@@ -109,7 +113,7 @@ impl Queue {
 
     /// What waits, up to one batch; those whose callers left are passed over. When nothing waits the lease ends, in the
     /// same step, so that nothing that is added afterwards is overlooked.
-    pub(super) fn take(&self, lease: &mut Lease, span: Duration) -> Vec<Job> {
+    pub(in crate::remote) fn take(&self, lease: &mut Lease, span: Duration) -> Vec<Job> {
         let mut state = self.state.lock();
         if !state.has(lease) {
             return Vec::new();
@@ -136,7 +140,7 @@ impl Queue {
     }
 
     /// Ends a lease, if it has not ended. What waits is returned when no other lane is at work on it.
-    pub(super) fn give_up(&self, lease: &Lease) -> VecDeque<Job> {
+    pub(in crate::remote) fn give_up(&self, lease: &Lease) -> VecDeque<Job> {
         let mut state = self.state.lock();
         if !state.has(lease) {
             return VecDeque::new();

@@ -16,14 +16,14 @@ use crate::{
     sync::Mutex,
 };
 
-use super::failure;
+use super::classify;
 
 /// What asks the pool for a connection.
 ///
 /// It has a place in the pool, so it lies where it can be dropped even if nobody drives the task that polls it: with
 /// that place taken for good, the pool would make no other connection.
 #[derive(Clone)]
-pub(super) struct Attempt {
+pub(in crate::remote) struct Attempt {
     asking: Arc<Mutex<Option<Asking>>>,
 }
 
@@ -31,7 +31,7 @@ type Asking = Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>>;
 
 impl Attempt {
     /// One timeout over all phases: a pool that the application made may have no timer of its own.
-    pub(super) fn new(pool: Pool, connect_timeout: Duration) -> Self {
+    pub(in crate::remote) fn new(pool: Pool, connect_timeout: Duration) -> Self {
         let asking = async move {
             let phases = Timeouts::new();
             match timeout(connect_timeout, pool.timeout_get(&phases)).await {
@@ -45,7 +45,7 @@ impl Attempt {
     }
 
     /// Waits for the connection.
-    pub(super) async fn finish(&self) -> Result<Connection, Error> {
+    pub(in crate::remote) async fn finish(&self) -> Result<Connection, Error> {
         poll_fn(|context| match self.asking.lock().as_mut() {
             Some(asking) => asking.as_mut().poll(context),
             None => Poll::Ready(Err(late_dial())),
@@ -54,7 +54,7 @@ impl Attempt {
     }
 
     /// Ends it, and gives its place in the pool back.
-    pub(super) fn call_off(&self) {
+    pub(in crate::remote) fn call_off(&self) {
         let asking = self.asking.lock().take();
         // Not under the lock: it wakes whoever waits for that place.
         drop(asking);
@@ -70,7 +70,7 @@ fn late_dial() -> Error {
 
 fn failure_to_dial(error: PoolError) -> Error {
     match error {
-        PoolError::Backend(error) => failure::classify(error),
+        PoolError::Backend(error) => classify::classify(error),
         error => Error::new(ErrorKind::Connect, "the pool gave no connection to redis")
             .with_source(error),
     }

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A key as it goes over the wire.
-pub(super) type WireKey = SmallVec<[u8; 128]>;
+pub(in crate::remote) type WireKey = SmallVec<[u8; 128]>;
 
 /// The prefix that all of a store's keys share.
 ///
@@ -18,12 +18,12 @@ pub(super) type WireKey = SmallVec<[u8; 128]>;
 /// changes its algorithm does not find a state that it cannot read. The identity is the hash tag, so all policies about one identity lie in one
 /// slot of a cluster; neither prefix, identity nor policy holds a brace, so there is exactly one tag and it is whole.
 #[derive(Clone, Debug)]
-pub(super) struct Keyspace {
+pub(in crate::remote) struct Keyspace {
     prefix: Box<str>,
 }
 
 impl Keyspace {
-    pub(super) fn new(prefix: &str) -> Result<Self, Error> {
+    pub(in crate::remote) fn new(prefix: &str) -> Result<Self, Error> {
         let usable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
         if prefix.is_empty() || prefix.len() > 64 || !prefix.bytes().all(usable) {
             return Err(Error::new(
@@ -39,7 +39,7 @@ impl Keyspace {
     }
 
     /// The key that a charge is counted under.
-    pub(super) fn of(&self, charge: &Charge<'_>) -> WireKey {
+    pub(in crate::remote) fn of(&self, charge: &Charge<'_>) -> WireKey {
         self.of_policy(charge.policy(), charge.key())
     }
 
@@ -49,7 +49,11 @@ impl Keyspace {
     }
 
     /// All keys that the policy's count for an identity may have had, however it was counted.
-    pub(super) fn all_of(&self, policy: &Policy, key: &Key) -> impl Iterator<Item = WireKey> {
+    pub(in crate::remote) fn all_of(
+        &self,
+        policy: &Policy,
+        key: &Key,
+    ) -> impl Iterator<Item = WireKey> {
         MARKS.iter().map(|mark| self.marked(policy, key, mark))
     }
 
@@ -60,7 +64,7 @@ impl Keyspace {
     }
 
     /// A key of the store's own that no identity can have: `!` alone is none.
-    pub(super) fn probe(&self) -> WireKey {
+    pub(in crate::remote) fn probe(&self) -> WireKey {
         self.join(b"!", b"probe")
     }
 

@@ -6,19 +6,19 @@ use tokio::runtime::TryCurrentError;
 use crate::error::{Error, ErrorKind};
 
 /// An error from the client library in our words.
-pub(super) fn classify(error: RedisError) -> Error {
+pub(in crate::remote) fn classify(error: RedisError) -> Error {
     let (kind, message) = meaning(&error);
     Error::new(kind, message).with_source(error)
 }
 
 /// The error in our words, and whether the connection must not be used again.
-pub(super) fn judge(error: RedisError) -> (Error, bool) {
+pub(in crate::remote) fn judge(error: RedisError) -> (Error, bool) {
     let is_broken = breaks_connection(&error);
     (classify(error), is_broken)
 }
 
 /// What a caller outside of any Tokio runtime is told.
-pub(super) fn no_runtime(error: TryCurrentError) -> Error {
+pub(in crate::remote) fn no_runtime(error: TryCurrentError) -> Error {
     Error::new(
         ErrorKind::Connect,
         "no tokio runtime: ask for decisions inside of one",
@@ -27,7 +27,7 @@ pub(super) fn no_runtime(error: TryCurrentError) -> Error {
 }
 
 /// Whether the server does not know the script (yet).
-pub(super) fn is_unknown_script(error: &RedisError) -> bool {
+pub(in crate::remote) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 

@@ -1,0 +1,14 @@
+//! The conversation with the decision script: keys, arguments and replies.
+
+mod codec;
+mod keyspace;
+pub(super) mod reply;
+mod request;
+mod script;
+
+#[cfg(fuzzing)]
+pub(super) use self::codec::reply_len;
+pub(super) use self::keyspace::Keyspace;
+pub(super) use self::reply::Reply;
+pub(super) use self::request::Request;
+pub use self::script::Script;
