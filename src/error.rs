@@ -127,6 +127,8 @@ pub enum ErrorKind {
 pub enum Phase {
     /// Waiting for a connection: pool, dial and handshake.
     Connect,
+    /// Waiting to be sent; nothing was charged.
+    Queue,
     /// Waiting for the reply; the charge may have been made.
     Reply,
 }

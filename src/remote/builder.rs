@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use deadpool_redis::{Manager, Pool, Runtime};
+use deadpool_redis::{Manager, Pool};
 use redis::{
     AsyncConnectionConfig, IntoConnectionInfo,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
@@ -15,10 +15,9 @@ use crate::{
 };
 
 use super::{
-    batch::Queue,
     connection::{Lane, ServerCheck},
+    node::Node,
     protocol::Keyspace,
-    shared::Shared,
     store::RedisStore,
 };
 
@@ -131,17 +130,10 @@ impl RedisStoreBuilder {
         let keyspace = Keyspace::new(&self.prefix)?;
         let pool = self.pool()?;
         let lanes = self.connections.min(pool.status().max_size).max(1);
-        Ok(RedisStore::with(Shared {
-            lanes: (0..lanes)
-                .map(|_| Lane::new(pool.clone(), self.connect_timeout))
-                .collect(),
-            queue: Queue::new(lanes),
-            keyspace,
-            deadline: self.deadline,
-            connect_timeout: self.connect_timeout,
-            clock: self.clock,
-            check: ServerCheck::new(self.muted),
-        }))
+        let lanes = (0..lanes).map(|_| Lane::new(pool.clone(), self.connect_timeout));
+        let check = ServerCheck::new(self.muted);
+        let node = Node::new(lanes.collect(), keyspace, self.deadline, self.clock, check);
+        Ok(RedisStore::with(node))
     }
 
     /// How long one decision may take in all.
@@ -182,14 +174,13 @@ impl RedisStoreBuilder {
         let invalid = |source| Error::new(ErrorKind::InvalidUrl, what).with_source(source);
         let server = url.as_str().into_connection_info().map_err(invalid)?;
         let server = server.set_tcp_settings(tcp_settings());
-        // Deadlines are the store's own: the client library's default of 500 ms would cut in before longer ones.
+        // The store keeps deadlines and the connect timeout itself: the client library's need a runtime with timers.
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
+            .set_connection_timeout(None)
             .set_response_timeout(None);
         let manager = Manager::new_with_config(server, config).map_err(invalid)?;
         Pool::builder(manager)
             .max_size(self.connections)
-            .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| {
                 Error::new(ErrorKind::InvalidConfig, "the pool cannot be built").with_source(error)

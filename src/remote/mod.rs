@@ -66,8 +66,8 @@ mod builder;
 mod connection;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod node;
 mod protocol;
-mod shared;
 mod slot_guard;
 mod store;
 

@@ -17,8 +17,8 @@ use crate::{
 
 use super::{
     batch,
+    node::Node,
     protocol::{Reply, Request},
-    shared::Shared,
 };
 
 /// Decides a group of charges, together with whatever else waits.
@@ -28,7 +28,7 @@ use super::{
 /// Dropped before the group is sent, nothing is charged; afterwards the charge may have been made. Slots are given back
 /// then: they would stay taken until their lease ends, and nothing is in flight. So they are when the answer is late.
 pub(super) async fn ask(
-    shared: &Arc<Shared>,
+    shared: &Arc<Node>,
     group: Request,
     charges: &[OwnedCharge],
 ) -> Result<Reply, Error> {
@@ -53,7 +53,7 @@ pub(super) async fn ask(
 /// A decision on slots that is under way. Dropped, it is heard out in the background.
 struct Claim {
     asking: Option<Asking>,
-    shared: Arc<Shared>,
+    shared: Arc<Node>,
     /// What gives the slots back.
     slots: Vec<Request>,
 }

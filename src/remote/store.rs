@@ -1,6 +1,6 @@
 //! The Redis store.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -13,10 +13,10 @@ use crate::{
     key::Key,
     policy::{Charge, OwnedCharge, Policy},
     state::CountedBy,
-    store::{Answer, Receipt, Store},
+    store::{Answer, CallObserver, Receipt, Store},
 };
 
-use super::{batch, builder::RedisStoreBuilder, protocol::Request, shared::Shared, slot_guard};
+use super::{batch, builder::RedisStoreBuilder, node::Node, protocol::Request, slot_guard};
 
 /// Keeps counts in Redis. Clones share the connections.
 ///
@@ -24,7 +24,7 @@ use super::{batch, builder::RedisStoreBuilder, protocol::Request, shared::Shared
 /// an outage with an error; the builders put a breaker and each policy's outage choice around it.
 #[derive(Clone, Debug)]
 pub struct RedisStore {
-    shared: Arc<Shared>,
+    node: Arc<Node>,
 }
 
 impl RedisStore {
@@ -33,10 +33,8 @@ impl RedisStore {
         RedisStoreBuilder::new(url.as_ref())
     }
 
-    pub(super) fn with(shared: Shared) -> Self {
-        Self {
-            shared: Arc::new(shared),
-        }
+    pub(super) fn with(node: Arc<Node>) -> Self {
+        Self { node }
     }
 
     /// Has groups carried of which each stands for itself: one that fails does not keep the others from being done.
@@ -44,9 +42,9 @@ impl RedisStore {
         if groups.is_empty() {
             return Answer::ready(Ok(()));
         }
-        let shared = Arc::clone(&self.shared);
+        let node = Arc::clone(&self.node);
         Answer::later(async move {
-            let asked = groups.into_iter().map(|group| batch::ask(&shared, group));
+            let asked = groups.into_iter().map(|group| batch::ask(&node, group));
             let verdicts = join_all(asked).await;
             verdicts
                 .into_iter()
@@ -56,7 +54,7 @@ impl RedisStore {
 
     /// What keeps the store from deciding, before anything is asked.
     fn check(&self) -> Result<(), Error> {
-        let now = self.shared.clock.as_ref().map(Clock::now);
+        let now = self.node.clock.as_ref().map(Clock::now);
         match now {
             Some(now) if !STORABLE.contains(&now.as_micros()) => Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -70,17 +68,17 @@ impl RedisStore {
 impl Store for RedisStore {
     fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
         if charges.is_empty() {
-            let now = self.shared.clock.as_ref().unwrap_or(&Clock::system()).now();
+            let now = self.node.clock.as_ref().unwrap_or(&Clock::system()).now();
             return Answer::ready(Ok(Decision::new(CountedBy::Shared, now, [])));
         }
         if let Err(error) = self.check() {
             return Answer::ready(Err(error));
         }
-        let shared = Arc::clone(&self.shared);
-        let group = Request::decide(&shared.keyspace, charges);
+        let node = Arc::clone(&self.node);
+        let group = Request::decide(&node.keyspace, charges);
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         Answer::later(async move {
-            let verdict = slot_guard::ask(&shared, group, &charges).await?;
+            let verdict = slot_guard::ask(&node, group, &charges).await?;
             verdict.into_decision(&charges)
         })
     }
@@ -90,7 +88,7 @@ impl Store for RedisStore {
             return Answer::ready(Err(error));
         }
         let settlements = receipt.settlements().iter();
-        let groups = settlements.filter_map(|one| Request::settle(&self.shared.keyspace, one));
+        let groups = settlements.filter_map(|one| Request::settle(&self.node.keyspace, one));
         self.carry(groups.collect())
     }
 
@@ -99,31 +97,40 @@ impl Store for RedisStore {
             return Answer::ready(Err(error));
         }
         let groups = charges.iter();
-        let groups = groups.filter_map(|charge| Request::renew(&self.shared.keyspace, charge));
+        let groups = groups.filter_map(|charge| Request::renew(&self.node.keyspace, charge));
         self.carry(groups.collect())
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let shared = Arc::clone(&self.shared);
+        let node = Arc::clone(&self.node);
         let mut command = redis::cmd("DEL");
-        for key in shared.keyspace.all_of(policy, key) {
+        for key in node.keyspace.all_of(policy, key) {
             command.arg(key.as_slice());
         }
-        Answer::later(async move { shared.command(&command).await })
+        Answer::later(async move {
+            batch::command(&node, &command).await?;
+            Ok(())
+        })
+    }
+
+    fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
+        // A second observer, of a second breaker over this store, judges it by decisions.
+        self.node.observer.set(observer).is_ok()
     }
 
     fn warnings(&self) -> Vec<Warning> {
-        self.shared.check.ledger.warnings()
+        self.node.check.ledger.warnings()
     }
 
     fn probe(&self) -> Answer<()> {
         if let Err(error) = self.check() {
             return Answer::ready(Err(error));
         }
-        let shared = Arc::clone(&self.shared);
+        let node = Arc::clone(&self.node);
         Answer::later(async move {
-            let group = Request::probe(&shared.keyspace);
-            let verdict = batch::ask(&shared, group).await?;
+            node.dial_at_once();
+            let group = Request::probe(&node.keyspace);
+            let verdict = batch::ask(&node, group).await?;
             if verdict.is_admitted() {
                 return Ok(());
             }

@@ -1,7 +1,32 @@
-//! Decisions of many callers, carried to the server in few calls.
+//! Decisions of many callers, carried to one server in few calls.
+//!
+//! # When a decision is sent
+//!
+//! - Nothing is in flight: at once, in the caller's own future. No task, no queue.
+//! - Otherwise it waits. A task gathers: it yields once, so that everybody who is ready to run asks first, and then sends
+//!   what waits, up to 64 charges in one call. There is no timer.
+//! - Up to 16 calls are in flight, so a single decision does not wait for the reply to another one. A full batch of 64
+//!   charges does not wait for that either.
+//! - The number of charges in flight is limited to what the server answers in a quarter of the deadline (Little's law),
+//!   see [`Window`](window::Window). Beyond it the server's own queue would grow, where nothing can be dropped.
+//!
+//! # Overload
+//!
+//! While the oldest decision has waited longer than a sixth of the deadline, the newest goes first: it can still be
+//! answered in time. A decision that has waited for half of the deadline is shed, and so is the oldest one when more wait
+//! than the server answers in a third of the deadline. Shed decisions were not sent and fail with
+//! [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
+//!
+//! # Deadlines
+//!
+//! A [`Watch`] thread keeps them, one per store. So they hold whatever the runtimes do, and a decision needs no timer.
 
 mod queue;
+mod traffic;
+mod watch;
+mod window;
 mod worker;
 
-pub(super) use self::queue::Queue;
-pub(super) use self::worker::ask;
+pub(super) use self::traffic::Traffic;
+pub(super) use self::watch::Watch;
+pub(super) use self::worker::{ask, command};

@@ -17,7 +17,18 @@ pub(in crate::remote) fn judge(error: RedisError) -> (Error, bool) {
     (classify(error), is_broken)
 }
 
-/// What a caller outside of any Tokio runtime is told.
+/// The error of a connection that was found closed.
+pub(in crate::remote) fn closed() -> Error {
+    Error::new(ErrorKind::Connect, CLOSED)
+}
+
+/// The error of a server that runs in cluster mode, as the server returns it to a decision with keys in several slots.
+pub(super) fn cluster_mode() -> RedisError {
+    let kind = redis::ErrorKind::Server(redis::ServerErrorKind::CrossSlot);
+    RedisError::from((kind, "redis_mode is cluster"))
+}
+
+/// The error of a caller outside of any Tokio runtime.
 pub(in crate::remote) fn no_runtime(error: TryCurrentError) -> Error {
     Error::new(
         ErrorKind::Connect,
@@ -33,11 +44,13 @@ pub(in crate::remote) fn is_unknown_script(error: &RedisError) -> bool {
 
 /// Whether the connection must not be used again.
 ///
-/// READONLY among them: a demoted primary answers PING and keeps its connections, so nothing else would end them.
+/// READONLY among them: a demoted primary answers PING and keeps its connections, so nothing else would end them. After
+/// CROSSSLOT a new connection shows whether the server still runs in cluster mode.
 fn breaks_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.code().is_none()
+        || says(error, "CROSSSLOT")
         || says(error, "READONLY")
         || says(error, "NOAUTH")
         || says(error, "unauthenticated")
@@ -45,10 +58,7 @@ fn breaks_connection(error: &RedisError) -> bool {
 
 fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
     if error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal() {
-        return (
-            ErrorKind::Connect,
-            "the connection to redis broke or could not be made",
-        );
+        return (ErrorKind::Connect, CLOSED);
     }
     if error.code().is_none() {
         return match error.kind() {
@@ -75,10 +85,7 @@ fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
         .iter()
         .any(|code| says(error, code))
     {
-        return (
-            ErrorKind::Script,
-            "redis is part of a cluster, which tollgate does not speak to: name a server that stands alone",
-        );
+        return (ErrorKind::Script, CLUSTER);
     }
     if says(error, "DB index is out of range") {
         return (
@@ -124,3 +131,6 @@ const UNAVAILABLE: [(&str, &str); 14] = [
     ),
 ];
 const NO_PASSWORD: &str = "redis needs a password: put it in the url, as in redis://:password@host";
+const CLOSED: &str = "the connection to redis broke or could not be made";
+const CLUSTER: &str =
+    "redis is part of a cluster, which tollgate does not speak to: name a server that stands alone";

@@ -1,15 +1,14 @@
-//! Asking the pool for a connection, so that others can call it off.
+//! Getting a connection from the pool, in a way that others can call off.
 
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::Poll,
-    time::Duration,
 };
 
 use deadpool_redis::{Connection, Pool, PoolError, Timeouts};
-use tokio::time::timeout;
+use futures_util::task::AtomicWaker;
 
 use crate::{
     error::{Error, ErrorKind, Phase},
@@ -18,57 +17,67 @@ use crate::{
 
 use super::classify;
 
-/// What asks the pool for a connection.
+/// A request for a connection from the pool.
 ///
-/// It has a place in the pool, so it lies where it can be dropped even if nobody drives the task that polls it: with
-/// that place taken for good, the pool would make no other connection.
+/// It occupies a place in the pool, so it is kept where it can be dropped even if nobody polls the task that waits for
+/// it. Otherwise that place would be taken permanently, and the pool would make no other connection.
 #[derive(Clone)]
-pub(in crate::remote) struct Attempt {
-    asking: Arc<Mutex<Option<Asking>>>,
+pub(super) struct Dial {
+    shared: Arc<Shared>,
 }
 
-type Asking = Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>>;
+struct Shared {
+    future: Mutex<Option<DialFuture>>,
+    waker: AtomicWaker,
+}
 
-impl Attempt {
-    /// One timeout over all phases: a pool that the application made may have no timer of its own.
-    pub(in crate::remote) fn new(pool: Pool, connect_timeout: Duration) -> Self {
-        let asking = async move {
-            let phases = Timeouts::new();
-            match timeout(connect_timeout, pool.timeout_get(&phases)).await {
-                Ok(result) => result.map_err(failure_to_dial),
-                Err(late) => Err(late_dial().with_source(late)),
-            }
+type DialFuture = Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>>;
+
+impl Dial {
+    /// A dial without a timeout of its own: the lane calls it off.
+    pub(super) fn new(pool: Pool) -> Self {
+        let future = async move {
+            let dialled = pool.timeout_get(&Timeouts::new()).await;
+            dialled.map_err(failed)
         };
         Self {
-            asking: Arc::new(Mutex::new(Some(Box::pin(asking)))),
+            shared: Arc::new(Shared {
+                future: Mutex::new(Some(Box::pin(future))),
+                waker: AtomicWaker::new(),
+            }),
         }
     }
 
     /// Waits for the connection.
-    pub(in crate::remote) async fn finish(&self) -> Result<Connection, Error> {
-        poll_fn(|context| match self.asking.lock().as_mut() {
-            Some(asking) => asking.as_mut().poll(context),
-            None => Poll::Ready(Err(late_dial())),
+    pub(super) async fn finish(&self) -> Result<Connection, Error> {
+        poll_fn(|context| {
+            self.shared.waker.register(context.waker());
+            match self.shared.future.lock().as_mut() {
+                Some(future) => future.as_mut().poll(context),
+                None => Poll::Ready(Err(late())),
+            }
         })
         .await
     }
 
-    /// Ends it, and gives its place in the pool back.
-    pub(in crate::remote) fn call_off(&self) {
-        let asking = self.asking.lock().take();
+    /// Ends it, and returns its place to the pool.
+    pub(super) fn call_off(&self) {
+        let future = self.shared.future.lock().take();
         // Not under the lock: it wakes whoever waits for that place.
-        drop(asking);
+        drop(future);
+        self.shared.waker.wake();
     }
 }
 
-fn late_dial() -> Error {
+/// The error of a dial that took longer than the connect timeout.
+pub(super) fn late() -> Error {
     Error::new(
         ErrorKind::Timeout(Phase::Connect),
         "no connection to redis within the connect timeout",
     )
 }
 
-fn failure_to_dial(error: PoolError) -> Error {
+fn failed(error: PoolError) -> Error {
     match error {
         PoolError::Backend(error) => classify::classify(error),
         error => Error::new(ErrorKind::Connect, "the pool gave no connection to redis")

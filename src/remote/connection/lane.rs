@@ -1,4 +1,4 @@
-//! A connection that is held for good and shared by all decisions.
+//! A connection that is held permanently and shared by all decisions.
 
 use std::{
     future::poll_fn,
@@ -12,7 +12,7 @@ use std::{
 
 use deadpool_redis::{Connection, Pool, redis::aio::MultiplexedConnection};
 use redis::{Cmd, RedisError, RedisResult, Value};
-use tokio::{runtime::Handle, sync::watch, time::timeout};
+use tokio::{runtime::Handle, sync::watch};
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -20,9 +20,13 @@ use crate::{
     sync::Mutex,
 };
 
-use super::{classify, dial::Attempt};
+use super::{
+    backoff::Backoff,
+    classify,
+    dial::{self, Dial},
+};
 
-/// A place for one connection out of the pool.
+/// A place for one connection from the pool.
 ///
 /// The connection is checked out once and multiplexed: checking it out per decision would cost a PING round trip each.
 /// A lane that broke takes its connection out of the pool, which makes room for a new one.
@@ -30,55 +34,74 @@ use super::{classify, dial::Attempt};
 pub(in crate::remote) struct Lane {
     pool: Pool,
     connect_timeout: Duration,
-    generations: AtomicU64,
+    /// The generation of the connection that is up; 0 without one.
+    up: AtomicU64,
     state: Mutex<State>,
 }
 
-enum State {
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    backoff: Backoff,
+    /// The error that ended the last connection or dial.
+    last_error: Option<Error>,
+}
+
+enum Phase {
     Down,
     /// One dial is under way; everybody who needs the lane waits for it.
     Dialling {
         dialled: watch::Receiver<Dialled>,
-        /// When its task must have ended, if anybody drives it.
-        until: Timestamp,
+        due: Timestamp,
         generation: u64,
-        attempt: Attempt,
+        dial: Dial,
     },
     Up {
         connection: Connection,
-        /// Which of the lane's connections it is: a late failure of an old one must not end its successor.
+        /// Tells connections apart: a late failure of an old one must not end its successor.
         generation: u64,
-        /// When the first call was made that was not awaited to its end, since the last reply.
-        unanswered: Option<Timestamp>,
+        made_at: Timestamp,
+        is_first: bool,
     },
 }
 
 type Dialled = Option<Result<(), Error>>;
 
-/// A lane's connection, for one decision.
+/// A lane's connection, for one call.
 pub(in crate::remote) struct Held {
     connection: MultiplexedConnection,
     pub(in crate::remote) generation: u64,
-    /// Whether the last call before it was not awaited to its end.
-    pub(in crate::remote) is_doubtful: bool,
-    /// Whether it had ended before it took the last command: nothing was sent, so it may be sent on another one.
-    pub(in crate::remote) is_gone: bool,
+    /// Whether this is the first call on the connection.
+    pub(in crate::remote) is_first: bool,
+    /// Whether the connection had ended before it took the last command. Nothing was sent then, so the command may be
+    /// sent on another one.
+    pub(in crate::remote) is_closed: bool,
 }
 
 impl Held {
     /// Sends a command and waits for its reply; an error reply is an error.
     pub(in crate::remote) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         let mut sending = pin!(self.connection.send_packed_command(command));
-        let mut is_first = true;
+        let mut is_first_poll = true;
         let reply = poll_fn(|context| {
             let polled = sending.as_mut().poll(context);
-            is_first &= polled.is_ready();
+            is_first_poll &= polled.is_ready();
             polled
         })
         .await;
-        // The client library does not say it: a command that was taken is still on its way when it is first looked for.
-        self.is_gone = is_first && reply.as_ref().is_err_and(RedisError::is_io_error);
+        // The client library does not report it: a command that was taken is pending when it is first polled.
+        self.is_closed = is_first_poll && reply.as_ref().is_err_and(RedisError::is_io_error);
         reply?.extract_error()
+    }
+
+    /// Another handle on the same connection.
+    pub(in crate::remote) fn again(&self) -> Self {
+        Self {
+            connection: self.connection.clone(),
+            generation: self.generation,
+            is_first: false,
+            is_closed: false,
+        }
     }
 }
 
@@ -87,26 +110,44 @@ impl Lane {
         Arc::new(Self {
             pool,
             connect_timeout,
-            generations: AtomicU64::new(0),
-            state: Mutex::new(State::Down),
+            up: AtomicU64::new(0),
+            state: Mutex::new(State {
+                phase: Phase::Down,
+                backoff: Backoff::default(),
+                last_error: None,
+            }),
         })
     }
 
-    /// The lane's connection, dialling when there is none.
+    /// Returns the generation of the lane's connection, if it has one.
+    #[inline]
+    pub(in crate::remote) fn generation(&self) -> Option<u64> {
+        match self.up.load(Ordering::Acquire) {
+            0 => None,
+            generation => Some(generation),
+        }
+    }
+
+    /// Returns the lane's connection, if it has one.
+    pub(in crate::remote) fn held(&self) -> Option<Held> {
+        self.state.lock().held()
+    }
+
+    /// Returns the lane's connection, and dials when there is none. While the lane backs off after failures, the last
+    /// error is returned at once, unless `now` is set.
     ///
     /// # Cancel safety
     ///
     /// A dial goes on when its callers leave, and serves the next one.
-    pub(in crate::remote) async fn hold(self: &Arc<Self>) -> Result<Held, Error> {
+    pub(in crate::remote) async fn hold(self: &Arc<Self>, now: bool) -> Result<Held, Error> {
         // Twice at most: on a runtime that is ending each new dial is dropped at once, and its task could not end either.
         for _ in 0..2 {
-            let mut dialled = match self.held_or_dial() {
+            let mut dialled = match self.held_or_dial(now)? {
                 Ok(held) => return Ok(held),
                 Err(dialled) => dialled,
             };
             // No result: the dial's task was dropped with its runtime, or nobody drives it. The lane is free again.
-            let result = timeout(self.overdue(), dialled.wait_for(Option::is_some)).await;
-            if let Ok(Ok(result)) = result
+            if let Ok(result) = dialled.wait_for(Option::is_some).await
                 && let Some(Err(error)) = &*result
             {
                 return Err(error.clone());
@@ -120,134 +161,150 @@ impl Lane {
         })
     }
 
-    /// Whether the lane has a connection.
-    pub(in crate::remote) fn is_up(&self) -> bool {
-        matches!(&*self.state.lock(), State::Up { .. })
+    /// Starts a dial if the lane is down and does not back off. Nobody waits for it.
+    pub(in crate::remote) fn dial(self: &Arc<Self>) {
+        let _ = self.held_or_dial(false);
     }
 
-    /// The lane's connection, if it has one.
-    pub(in crate::remote) fn held(&self) -> Option<Held> {
-        self.state.lock().held()
-    }
-
-    /// Gives up the connection of this generation, if the lane still has it.
-    pub(in crate::remote) fn break_off(&self, generation: u64) {
+    /// Gives up the connection of this generation, if the lane still has it. `error` shows why; without one it was found
+    /// closed before anything was sent.
+    pub(in crate::remote) fn disconnect(&self, generation: u64, error: Option<&Error>) {
         let mut state = self.state.lock();
-        if matches!(&*state, State::Up { generation: current, .. } if *current == generation) {
-            // ## Up => Down
-            let broken = std::mem::replace(&mut *state, State::Down);
-            drop(state);
-            broken.end();
-        }
-    }
-
-    /// Notes that the connection answered a call.
-    pub(in crate::remote) fn answered(&self, generation: u64) {
-        if let Some(unanswered) = self.state.lock().unanswered(generation) {
-            *unanswered = None;
-        }
-    }
-
-    /// Notes a call that its caller left before the reply, and before the deadline that would tell whether one comes.
-    ///
-    /// When that is all that happened for a deadline, nobody would ever find out that the connection is mute.
-    pub(in crate::remote) fn left(&self, generation: u64, called: Timestamp, deadline: Duration) {
-        let mut state = self.state.lock();
-        let Some(unanswered) = state.unanswered(generation) else {
+        let Phase::Up {
+            generation: current,
+            made_at,
+            is_first,
+            ..
+        } = state.phase
+        else {
             return;
         };
-        let first = *unanswered.get_or_insert(called);
-        drop(state);
-        if Clock::system().now().since(first) > deadline {
-            self.break_off(generation);
+        if current != generation {
+            return;
         }
+        // ## Up => Down
+        let now = Clock::system().now();
+        match error {
+            Some(error) => {
+                state.backoff.broke(made_at, now);
+                state.last_error = Some(error.clone());
+            }
+            // Never used: the server closes what it accepts.
+            None if is_first => state.fail(classify::closed(), now),
+            // Idle connections are closed by servers, networks and runtimes that end.
+            None => {}
+        }
+        self.up.store(0, Ordering::Release);
+        let broken = std::mem::replace(&mut state.phase, Phase::Down);
+        drop(state);
+        broken.end();
     }
 
-    /// How long a dial takes at most, if anybody drives it.
-    fn overdue(&self) -> Duration {
-        self.connect_timeout * 2
+    /// Whether a dial is under way.
+    pub(in crate::remote) fn is_dialling(&self) -> bool {
+        matches!(self.state.lock().phase, Phase::Dialling { .. })
     }
 
-    fn held_or_dial(self: &Arc<Self>) -> Result<Held, watch::Receiver<Dialled>> {
+    /// Ends a dial that took too long. Returns when to look at the one that is under way.
+    pub(in crate::remote) fn end_late_dial(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut state = self.state.lock();
+        let Phase::Dialling { due, dial, .. } = &state.phase else {
+            return None;
+        };
+        if *due > now {
+            return Some(*due);
+        }
+        // ## Dialling => Down: its task finds that it was called off, and reports it
+        let dial = dial.clone();
+        state.phase = Phase::Down;
+        state.fail(dial::late(), now);
+        drop(state);
+        dial.call_off();
+        None
+    }
+
+    #[expect(
+        clippy::type_complexity,
+        reason = "an error, a connection, or a dial to wait for"
+    )]
+    fn held_or_dial(
+        self: &Arc<Self>,
+        at_once: bool,
+    ) -> Result<Result<Held, watch::Receiver<Dialled>>, Error> {
         let mut state = self.state.lock();
         if let Some(held) = state.held() {
-            return Ok(held);
+            return Ok(Ok(held));
         }
-        if let State::Dialling { dialled, until, .. } = &*state
-            && Clock::system().now() < *until
+        if let Phase::Dialling { dialled, .. } = &state.phase {
+            return Ok(Err(dialled.clone()));
+        }
+        let now = Clock::system().now();
+        if !at_once
+            && !state.backoff.is_over(now)
+            && let Some(error) = &state.last_error
         {
-            return Err(dialled.clone());
+            return Err(error.clone());
         }
-        // ## (Down | Dialling, on a runtime that nobody drives) => Dialling
+        let runtime = Handle::try_current().map_err(classify::no_runtime)?;
+        // ## Down => Dialling
         let (sender, dialled) = watch::channel(None);
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-        let attempt = Attempt::new(self.pool.clone(), self.connect_timeout);
-        let before = std::mem::replace(
-            &mut *state,
-            State::Dialling {
-                dialled: dialled.clone(),
-                until: Clock::system().now() + self.overdue(),
-                generation,
-                attempt: attempt.clone(),
-            },
-        );
+        let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
+        let dial = Dial::new(self.pool.clone());
+        state.phase = Phase::Dialling {
+            dialled: dialled.clone(),
+            due: now + self.connect_timeout,
+            generation,
+            dial: dial.clone(),
+        };
         drop(state);
-        before.end();
         // Made here and not in the task: a task that is dropped before its first poll must end the dial too.
-        let dial = Dial {
+        let task = DialTask {
             lane: Arc::clone(self),
             generation,
-            attempt,
+            dial,
             sender,
         };
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(dial.run())),
-            Err(error) => dial.end(Err(classify::no_runtime(error))),
-        }
-        Err(dialled)
+        runtime.spawn(task.run());
+        Ok(Err(dialled))
     }
 }
 
 impl State {
-    fn held(&self) -> Option<Held> {
-        match self {
-            Self::Up {
+    fn held(&mut self) -> Option<Held> {
+        match &mut self.phase {
+            Phase::Up {
                 connection,
                 generation,
-                unanswered,
+                is_first,
+                ..
             } => Some(Held {
                 connection: MultiplexedConnection::clone(connection),
                 generation: *generation,
-                is_doubtful: unanswered.is_some(),
-                is_gone: false,
+                is_first: std::mem::replace(is_first, false),
+                is_closed: false,
             }),
-            Self::Dialling { .. } | Self::Down => None,
+            Phase::Dialling { .. } | Phase::Down => None,
         }
     }
 
-    /// What is known of calls without a reply, while the connection is the one of this generation.
-    fn unanswered(&mut self, of: u64) -> Option<&mut Option<Timestamp>> {
-        match self {
-            Self::Up {
-                generation,
-                unanswered,
-                ..
-            } if *generation == of => Some(unanswered),
-            _ => None,
-        }
+    fn fail(&mut self, error: Error, now: Timestamp) {
+        self.backoff.dial_failed(now);
+        self.last_error = Some(error);
     }
+}
 
-    /// Gives back what it has of the pool. Not under the lane's lock: it wakes whoever waits for a connection.
+impl Phase {
+    /// Returns what it has to the pool. Not under the lane's lock: it wakes whoever waits for a connection.
     fn end(self) {
         match self {
-            Self::Dialling { attempt, .. } => attempt.call_off(),
+            Self::Dialling { dial, .. } => dial.call_off(),
             Self::Down => {}
             Self::Up { connection, .. } => drop(Connection::take(connection)),
         }
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for Phase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Down => "Down",
@@ -257,52 +314,64 @@ impl std::fmt::Debug for State {
     }
 }
 
-// === Dial ===
+// === DialTask ===
 
-/// A dial under way; dropped without an end, it leaves the lane down.
-struct Dial {
+/// The task of a dial under way; dropped without an end, it leaves the lane down.
+struct DialTask {
     lane: Arc<Lane>,
     generation: u64,
-    attempt: Attempt,
+    dial: Dial,
     sender: watch::Sender<Dialled>,
 }
 
-impl Dial {
+impl DialTask {
     async fn run(self) {
-        let result = self.attempt.finish().await;
+        let result = self.dial.finish().await;
         self.end(result);
     }
 
-    /// ## Dialling => (Up | Down), and tells everybody who waits.
+    /// ## Dialling => (Up | Down), and wakes everybody who waits.
     fn end(self, result: Result<Connection, Error>) {
-        let told = match result {
+        let now = Clock::system().now();
+        let result = match result {
             Ok(connection) => {
-                self.leave(State::Up {
-                    connection,
-                    generation: self.generation,
-                    unanswered: None,
+                self.leave(|state, lane| {
+                    state.phase = Phase::Up {
+                        connection,
+                        generation: self.generation,
+                        made_at: now,
+                        is_first: true,
+                    };
+                    lane.up.store(self.generation, Ordering::Release);
                 });
                 Ok(())
             }
             Err(error) => {
-                self.leave(State::Down);
+                self.leave(|state, _| {
+                    state.phase = Phase::Down;
+                    state.fail(error.clone(), now);
+                });
                 Err(error)
             }
         };
-        self.sender.send_replace(Some(told));
+        self.sender.send_replace(Some(result));
     }
 
-    /// Sets the lane's state, unless the dial was overdue and another has taken its place.
-    fn leave(&self, next: State) {
+    /// Changes the lane's state, unless the dial was called off.
+    fn leave(&self, change: impl FnOnce(&mut State, &Lane)) {
         let mut state = self.lane.state.lock();
-        if matches!(&*state, State::Dialling { generation, .. } if *generation == self.generation) {
-            *state = next;
+        if matches!(&state.phase, Phase::Dialling { generation, .. } if *generation == self.generation)
+        {
+            change(&mut state, &self.lane);
         }
     }
 }
 
-impl Drop for Dial {
+impl Drop for DialTask {
     fn drop(&mut self) {
-        self.leave(State::Down);
+        self.leave(|state, _| state.phase = Phase::Down);
     }
 }
+
+/// The number of the next connection of any lane.
+static GENERATIONS: AtomicU64 = AtomicU64::new(1);

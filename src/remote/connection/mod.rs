@@ -1,9 +1,10 @@
 //! Connections to one server: how they are made, held, judged and given up.
 
+mod backoff;
 pub(super) mod classify;
 mod dial;
 mod lane;
-mod server_check;
+pub(super) mod server_check;
 
 pub(super) use self::lane::{Held, Lane};
 pub(super) use self::server_check::ServerCheck;

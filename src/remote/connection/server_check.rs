@@ -1,14 +1,17 @@
 //! Whether the server is fit to keep counts.
 
 use std::{
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
-use redis::{Value, cmd};
+use redis::{Cmd, RedisResult, Value, cmd};
 use tokio::time::timeout;
 
 use crate::{
@@ -17,7 +20,7 @@ use crate::{
     task,
 };
 
-use super::lane::Held;
+use super::{classify, lane::Held};
 
 /// Looks at the first answers of a server.
 #[derive(Debug, Default)]
@@ -90,6 +93,43 @@ impl ServerCheck {
             });
         }
     }
+}
+
+/// Sends the first command on a connection, and with it the question whether the server runs in cluster mode.
+///
+/// A cluster of one node decides single keys like any other server, and fails under load, when decisions with keys in
+/// different slots travel together. So it is refused by name at once. A server that does not answer the question is
+/// taken for one that stands alone.
+pub(in crate::remote) async fn with_mode(held: &mut Held, command: &Cmd) -> RedisResult<Value> {
+    let mut other = held.again();
+    let question = cmd("HELLO");
+    let mut asking = pin!(other.send(&question));
+    let mut sending = pin!(held.send(command));
+    let mut mode = None;
+    // The reply to the question comes first, since it was sent first.
+    let reply = poll_fn(|context| {
+        if mode.is_none()
+            && let Poll::Ready(reply) = asking.as_mut().poll(context)
+        {
+            mode = Some(reply);
+        }
+        sending.as_mut().poll(context)
+    })
+    .await;
+    match mode {
+        Some(Ok(hello)) if is_cluster(&hello) => Err(classify::cluster_mode()),
+        _ => reply,
+    }
+}
+
+/// Whether the reply to `HELLO` names the mode `cluster`.
+fn is_cluster(hello: &Value) -> bool {
+    let fields: std::collections::HashMap<String, Value> =
+        redis::from_redis_value_ref(hello).unwrap_or_default();
+    let mode = fields.get("mode");
+    mode.is_some_and(|mode| {
+        redis::from_redis_value_ref(mode).is_ok_and(|mode: String| mode == "cluster")
+    })
 }
 
 /// By what the server evicts keys when its memory is full, if it does.

@@ -1,0 +1,604 @@
+//! Everything that waits for one server or is in flight to it.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use futures_util::task::AtomicWaker;
+use tokio::sync::oneshot;
+
+use crate::{clock::Timestamp, sync::Mutex};
+
+use super::{
+    super::{connection::Lane, protocol::Request},
+    queue::{Answer, Job, JobResult, Queue, waited},
+    window::Window,
+};
+
+/// The waiting decisions and the calls in flight, under one lock. See the [module docs](super) for the rules.
+#[derive(Debug)]
+pub(in crate::remote) struct Traffic {
+    deadline: Duration,
+    lanes: Box<[Arc<Lane>]>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: Queue,
+    calls: Vec<InFlight>,
+    charges_in_flight: usize,
+    window: Window,
+    /// Per lane, the send time of the oldest call since the last reply whose caller stopped waiting.
+    unanswered: Box<[Option<Unanswered>]>,
+    gatherer: Option<Gatherer>,
+    /// The number of the next call or gatherer.
+    next: u64,
+    /// Since when a connection is up: time before that is no sign of overload.
+    sendable_since: Timestamp,
+    last_generation: u64,
+}
+
+/// A call whose reply has not come yet.
+#[derive(Debug)]
+struct InFlight {
+    call: Call,
+    sent_at: Timestamp,
+    /// When its oldest job must be answered.
+    due: Timestamp,
+    /// When that was before it was put off, see [`Traffic::put_off`].
+    first_due: Timestamp,
+    charges: usize,
+    /// Where its results go; empty for a call in its caller's own future.
+    answers: Vec<Answer>,
+    alarm: Arc<Alarm>,
+}
+
+/// Names a call in flight, and the connection that carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) number: u64,
+    pub(super) lane: usize,
+    pub(super) generation: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Unanswered {
+    generation: u64,
+    since: Timestamp,
+}
+
+/// The task that is about to send what waits. There is one at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gatherer {
+    number: u64,
+    /// When it last took something, or began.
+    since: Timestamp,
+}
+
+/// What a caller does next.
+pub(super) enum Entered {
+    /// It calls the server in its own future.
+    Lead(Call, Arc<Alarm>, Request),
+    /// It waits, and starts the gatherer if there is one.
+    Wait {
+        answered: oneshot::Receiver<JobResult>,
+        gatherer: Option<Gatherer>,
+        shed: Option<Answer>,
+    },
+}
+
+/// What a gatherer does next.
+pub(super) enum Taken {
+    /// It sends a batch. When `is_last`, it has stopped gathering.
+    Batch {
+        call: Call,
+        alarm: Arc<Alarm>,
+        requests: Vec<Request>,
+        is_last: bool,
+        /// A lane without a connection that would be of use.
+        dial: Option<usize>,
+    },
+    /// No lane has a connection.
+    Down,
+    /// It has stopped gathering.
+    Nothing,
+}
+
+/// What is left to do when a call has ended.
+pub(super) struct Ended {
+    /// Where the results go. Empty if the deadline has passed, or the caller was the leader.
+    pub(super) answers: Vec<Answer>,
+    /// The caller is to gather next.
+    pub(super) gatherer: Option<Gatherer>,
+    /// Whether its jobs were still waiting for the reply.
+    pub(super) in_time: bool,
+}
+
+/// What a look at the time has found.
+#[derive(Debug, Default)]
+pub(super) struct Overdue {
+    /// Jobs that waited for the whole deadline.
+    pub(super) unsent: Vec<Answer>,
+    /// Jobs to hand back to their callers, since nobody sends them.
+    pub(super) stranded: Vec<Job>,
+    /// Jobs of calls that nobody polls any more.
+    pub(super) unpolled: Vec<Answer>,
+    /// Connections without a reply for a deadline: lane and generation.
+    pub(super) mute: Vec<(usize, u64)>,
+    /// Whether any call among them has ended without a report.
+    pub(super) is_unreported: bool,
+    /// Tasks to wake.
+    pub(super) woken: Vec<Arc<Alarm>>,
+    /// When to look again; `None` if nothing waits and nothing is in flight.
+    pub(super) next: Option<Timestamp>,
+}
+
+impl Traffic {
+    pub(in crate::remote) fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
+        let unanswered = vec![None; lanes.len()].into();
+        Self {
+            deadline,
+            lanes,
+            state: Mutex::new(State {
+                queue: Queue::default(),
+                calls: Vec::new(),
+                charges_in_flight: 0,
+                window: Window::new(deadline),
+                unanswered,
+                gatherer: None,
+                next: 0,
+                sendable_since: Timestamp::default(),
+                last_generation: 0,
+            }),
+        }
+    }
+
+    pub(in crate::remote) fn lanes(&self) -> &[Arc<Lane>] {
+        &self.lanes
+    }
+
+    /// Lets a decision in: it is called for at once, or waits.
+    pub(super) fn enter(&self, request: Request, asked_at: Timestamp, now: Timestamp) -> Entered {
+        let mut state = self.state.lock();
+        let is_idle = state.calls.is_empty() && state.queue.is_empty() && state.gatherer.is_none();
+        if is_idle && let Some((lane, generation)) = self.lane_for(&state) {
+            let charges = request.charges();
+            let due = asked_at + self.deadline;
+            let (call, alarm) = state.begin(lane, generation, now, due, charges, Vec::new());
+            return Entered::Lead(call, alarm, request);
+        }
+        let (answer, answered) = oneshot::channel();
+        let job = Job {
+            request,
+            asked_at,
+            answer,
+        };
+        let most = self.most_waiting(&state);
+        let shed = state.queue.push(job, most);
+        Entered::Wait {
+            answered,
+            gatherer: state.start_gathering(now),
+            shed: shed.map(|job| job.answer),
+        }
+    }
+
+    /// Notes a command that is not a decision, so that its deadline is kept. It belongs to no connection.
+    pub(super) fn begin(&self, now: Timestamp) -> (Call, Arc<Alarm>) {
+        let due = now + self.deadline;
+        let mut state = self.state.lock();
+        state.begin(0, NO_CONNECTION, now, due, 0, Vec::new())
+    }
+
+    /// Takes the next batch of what waits. Jobs that came too late for it are returned as shed.
+    pub(super) fn take(&self, gatherer: Gatherer, now: Timestamp) -> (Taken, Vec<Answer>) {
+        let mut state = self.state.lock();
+        if !state.is_gatherer(gatherer) {
+            return (Taken::Nothing, Vec::new());
+        }
+        if state.queue.is_empty() {
+            state.gatherer = None;
+            return (Taken::Nothing, Vec::new());
+        }
+        state.gatherer = Some(Gatherer {
+            since: now,
+            ..gatherer
+        });
+        let Some((lane, generation)) = self.lane_for(&state) else {
+            return (Taken::Down, Vec::new());
+        };
+        state.note_generation(generation, now);
+        let shed = self.shed(&mut state, now);
+        if state.queue.is_empty() || !state.may_send() {
+            state.gatherer = None;
+            return (Taken::Nothing, shed);
+        }
+        let oldest = state.queue.oldest().unwrap_or(now);
+        let newest_first = waited(oldest, state.sendable_since, now) > self.deadline / 6;
+        let jobs = state.queue.take(MOST_CHARGES, newest_first);
+        let Some(asked_at) = jobs.iter().map(|job| job.asked_at).min() else {
+            state.gatherer = None;
+            return (Taken::Nothing, shed);
+        };
+        let is_second = state.calls.iter().any(|other| other.call.lane == lane);
+        let charges = jobs.iter().map(|job| job.request.charges()).sum();
+        let (requests, answers) = jobs
+            .into_iter()
+            .map(|job| (job.request, job.answer))
+            .unzip();
+        let due = asked_at + self.deadline;
+        let (call, alarm) = state.begin(lane, generation, now, due, charges, answers);
+        let is_last = state.queue.is_empty() || !state.may_send();
+        state.gatherer = state.gatherer.filter(|_| !is_last);
+        let down = || {
+            self.lanes
+                .iter()
+                .position(|lane| lane.generation().is_none())
+        };
+        let taken = Taken::Batch {
+            call,
+            alarm,
+            requests,
+            is_last,
+            dial: if is_second { down() } else { None },
+        };
+        (taken, shed)
+    }
+
+    /// Stops gathering, and removes what waits: nobody will send it.
+    pub(super) fn give_up(&self, gatherer: Gatherer) -> VecDeque<Job> {
+        let mut state = self.state.lock();
+        if !state.is_gatherer(gatherer) {
+            return VecDeque::new();
+        }
+        state.gatherer = None;
+        state.queue.drain()
+    }
+
+    /// Notes the end of a call; `replied` if the server sent a reply, whatever it says.
+    pub(super) fn end(&self, call: Call, now: Timestamp, replied: bool) -> Ended {
+        let mut state = self.state.lock();
+        let ended = state.remove(call);
+        if replied {
+            state.note_reply(call);
+        }
+        if let Some(ended) = &ended
+            && replied
+        {
+            let round_trip = now.since(ended.sent_at);
+            state.window.note_reply(now, ended.charges, round_trip);
+        }
+        let in_time = ended
+            .as_ref()
+            .is_some_and(|ended| !ended.alarm.is_expired());
+        Ended {
+            in_time,
+            answers: ended.map(|ended| ended.answers).unwrap_or_default(),
+            gatherer: state.start_gathering(now),
+        }
+    }
+
+    /// Notes that the caller of a call in its own future does not wait for the reply any more.
+    pub(super) fn abandon(&self, call: Call, now: Timestamp) -> Option<Gatherer> {
+        let mut state = self.state.lock();
+        if let Some(ended) = state.remove(call)
+            && call.generation != NO_CONNECTION
+        {
+            let unanswered = &mut state.unanswered[call.lane];
+            let is_known = unanswered.is_some_and(|known| known.generation == call.generation);
+            if !is_known {
+                *unanswered = Some(Unanswered {
+                    generation: call.generation,
+                    since: ended.sent_at,
+                });
+            }
+        }
+        state.start_gathering(now)
+    }
+
+    /// Decides what becomes of a call whose task is polled after its deadline.
+    ///
+    /// If the task was polled long after it was woken, its runtime was busy, and the reply may have arrived: the call is
+    /// given as long again, but twice the deadline at most. Otherwise its jobs get no reply in time: they are returned.
+    pub(super) fn expire(&self, call: Call, now: Timestamp) -> Option<Vec<Answer>> {
+        let mut state = self.state.lock();
+        let in_flight = state.find(call)?;
+        let late = now.since(in_flight.due);
+        let last = in_flight.first_due + self.deadline;
+        if late > LAG && now < last {
+            in_flight.due = (now + late).min(last);
+            in_flight.alarm.reset();
+            return None;
+        }
+        in_flight.alarm.raise(EXPIRED);
+        Some(std::mem::take(&mut in_flight.answers))
+    }
+
+    /// Looks at the time: finds what is overdue, and when to look again.
+    pub(super) fn overdue(&self, now: Timestamp) -> Overdue {
+        let mut overdue = Overdue::default();
+        let mut state = self.state.lock();
+        while let Some(job) = state.queue.pop_older_than(now - self.deadline) {
+            overdue.unsent.push(job.answer);
+        }
+        let patience = self.deadline / 3 * 2;
+        // A gatherer that does not come back is on a runtime that nobody drives, unless it waits for a dial.
+        if let Some(gatherer) = state.gatherer
+            && now.since(gatherer.since) > patience
+            && (self.is_up() || !self.lanes.iter().any(|lane| lane.is_dialling()))
+        {
+            state.gatherer = None;
+            overdue.stranded.extend(state.queue.drain());
+        }
+        let mut next = state.queue.oldest().map(|oldest| oldest + patience);
+        let mut sooner = |at: Timestamp| next = Some(next.map_or(at, |next| next.min(at)));
+        let (mut unpolled, mut mute) = (Vec::new(), Vec::new());
+        for in_flight in &mut state.calls {
+            let last = in_flight.first_due + self.deadline;
+            if in_flight.alarm.is_quiet() && in_flight.due <= now {
+                in_flight.alarm.raise(DUE);
+                overdue.woken.push(Arc::clone(&in_flight.alarm));
+            }
+            if last <= now && !in_flight.alarm.is_expired() {
+                unpolled.append(&mut in_flight.answers);
+                overdue.is_unreported = true;
+            }
+            // A call whose jobs were answered shows that the connection is mute when no reply comes for a deadline.
+            let mute_at = (in_flight.sent_at + self.deadline).max(in_flight.due);
+            let is_mute = in_flight.alarm.is_expired() && mute_at <= now;
+            if is_mute || last <= now {
+                mute.push((in_flight.call.lane, in_flight.call.generation));
+            }
+            for at in [in_flight.due, mute_at, last] {
+                if at > now {
+                    sooner(at);
+                }
+            }
+        }
+        for (lane, unanswered) in state.unanswered.iter().enumerate() {
+            let Some(unanswered) = unanswered else {
+                continue;
+            };
+            if now.since(unanswered.since) > self.deadline {
+                overdue.is_unreported = true;
+                mute.push((lane, unanswered.generation));
+            } else {
+                sooner(unanswered.since + self.deadline);
+            }
+        }
+        overdue.unpolled = unpolled;
+        for (lane, generation) in &mute {
+            overdue
+                .woken
+                .extend(state.end_connection(*lane, *generation));
+        }
+        overdue.mute = mute;
+        overdue.next = next;
+        overdue
+    }
+
+    /// Whether any lane has a connection.
+    pub(super) fn is_up(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.generation().is_some())
+    }
+
+    /// The lane with the fewest calls in flight of those that have a connection.
+    fn lane_for(&self, state: &State) -> Option<(usize, u64)> {
+        let up = self.lanes.iter().enumerate();
+        let up = up.filter_map(|(lane, held)| Some((lane, held.generation()?)));
+        match state.calls.is_empty() {
+            true => up.into_iter().next(),
+            false => up.min_by_key(|(lane, _)| {
+                let calls = state.calls.iter();
+                calls.filter(|other| other.call.lane == *lane).count()
+            }),
+        }
+    }
+
+    /// Removes jobs that waited too long to be answered in time.
+    fn shed(&self, state: &mut State, now: Timestamp) -> Vec<Answer> {
+        let half = self.deadline / 2;
+        let mut shed = Vec::new();
+        if now.since(state.sendable_since) > half {
+            while let Some(job) = state.queue.pop_older_than(now - half) {
+                shed.push(job.answer);
+            }
+        }
+        shed
+    }
+
+    /// How many may wait: as many as the server answers in a third of the deadline.
+    fn most_waiting(&self, state: &State) -> usize {
+        match state.window.answered_in(self.deadline / 3) {
+            0 => MOST_WAITING,
+            few => few.clamp(LEAST_WAITING, MOST_WAITING),
+        }
+    }
+}
+
+impl State {
+    fn begin(
+        &mut self,
+        lane: usize,
+        generation: u64,
+        now: Timestamp,
+        due: Timestamp,
+        charges: usize,
+        answers: Vec<Answer>,
+    ) -> (Call, Arc<Alarm>) {
+        self.note_generation(generation, now);
+        let call = Call {
+            number: self.number(),
+            lane,
+            generation,
+        };
+        let alarm = Arc::new(Alarm::default());
+        self.charges_in_flight += charges;
+        self.calls.push(InFlight {
+            call,
+            sent_at: now,
+            due,
+            first_due: due,
+            charges,
+            answers,
+            alarm: Arc::clone(&alarm),
+        });
+        (call, alarm)
+    }
+
+    fn is_gatherer(&self, gatherer: Gatherer) -> bool {
+        self.gatherer
+            .is_some_and(|current| current.number == gatherer.number)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Notes which connection is used: one that was just made may lead elsewhere, and nothing could be sent before.
+    fn note_generation(&mut self, generation: u64, now: Timestamp) {
+        if generation > self.last_generation {
+            self.last_generation = generation;
+            self.window.note_connection();
+            if self.calls.is_empty() {
+                self.sendable_since = now;
+            }
+        }
+    }
+
+    fn find(&mut self, call: Call) -> Option<&mut InFlight> {
+        self.calls.iter_mut().find(|other| other.call == call)
+    }
+
+    fn remove(&mut self, call: Call) -> Option<InFlight> {
+        let place = self.calls.iter().position(|other| other.call == call)?;
+        let removed = self.calls.swap_remove(place);
+        self.charges_in_flight -= removed.charges;
+        Some(removed)
+    }
+
+    fn note_reply(&mut self, call: Call) {
+        let unanswered = &mut self.unanswered[call.lane];
+        if unanswered.is_some_and(|unanswered| unanswered.generation == call.generation) {
+            *unanswered = None;
+        }
+    }
+
+    /// Ends all calls on a connection. Returns the alarms of their tasks.
+    fn end_connection(&mut self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
+        let unanswered = &mut self.unanswered[lane];
+        if unanswered.is_some_and(|unanswered| unanswered.generation == generation) {
+            *unanswered = None;
+        }
+        let on_it = |call: &Call| call.lane == lane && call.generation == generation;
+        let calls = self.calls.iter().filter(|other| on_it(&other.call));
+        calls
+            .map(|other| {
+                other.alarm.raise(MUTE);
+                Arc::clone(&other.alarm)
+            })
+            .collect()
+    }
+
+    /// Whether what waits may be sent: the window has room, and the call is full or one of few.
+    fn may_send(&mut self) -> bool {
+        if self.charges_in_flight >= self.window.capacity() {
+            self.window.note_full();
+            return false;
+        }
+        self.calls.len() < MOST_PART_CALLS || self.queue.charges() >= MOST_CHARGES
+    }
+
+    /// Makes the caller the gatherer if something waits that may be sent, and nobody gathers.
+    fn start_gathering(&mut self, now: Timestamp) -> Option<Gatherer> {
+        if self.gatherer.is_some() || self.queue.is_empty() || !self.may_send() {
+            return None;
+        }
+        self.gatherer = Some(Gatherer {
+            number: self.number(),
+            since: now,
+        });
+        self.gatherer
+    }
+}
+
+// === Alarm ===
+
+/// Wakes the task of a call when the time is up.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    level: AtomicU8,
+    waker: AtomicWaker,
+}
+
+impl Alarm {
+    /// Has this task woken when the alarm is raised. Poll the call after it, so that no alarm is missed.
+    pub(super) fn register(&self, context: &Context<'_>) {
+        self.waker.register(context.waker());
+    }
+
+    /// Whether the deadline has passed, and nobody has dealt with it.
+    pub(super) fn is_due(&self) -> bool {
+        self.level.load(Ordering::Acquire) == DUE
+    }
+
+    /// Whether the connection was given up.
+    pub(super) fn is_mute(&self) -> bool {
+        self.level.load(Ordering::Acquire) == MUTE
+    }
+
+    /// Wakes the task. Not under a lock.
+    pub(super) fn ring(&self) {
+        if let Some(waker) = self.waker.take() {
+            Waker::wake(waker);
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.level.load(Ordering::Acquire) == QUIET
+    }
+
+    fn is_expired(&self) -> bool {
+        self.level.load(Ordering::Acquire) >= EXPIRED
+    }
+
+    fn raise(&self, level: u8) {
+        self.level.fetch_max(level, Ordering::AcqRel);
+    }
+
+    fn reset(&self) {
+        let _ = self
+            .level
+            .compare_exchange(DUE, QUIET, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// Before the deadline.
+const QUIET: u8 = 0;
+/// The deadline has passed, which the task has not seen yet.
+const DUE: u8 = 1;
+/// The jobs were answered that no reply came in time.
+const EXPIRED: u8 = 2;
+/// The connection was given up.
+const MUTE: u8 = 3;
+
+/// The generation of a command that is not bound to a connection.
+const NO_CONNECTION: u64 = 0;
+/// Charges in one call, unless one decision has more. More would make each call longer than it saves: 64 take Redis
+/// about 0.2 ms.
+const MOST_CHARGES: usize = 64;
+/// Calls in flight, beyond which a call must be full.
+const MOST_PART_CALLS: usize = 16;
+/// Decisions that may wait whatever the server's rate is. Each takes a few hundred bytes.
+const MOST_WAITING: usize = 16_384;
+/// Decisions that may wait however slow the server is.
+const LEAST_WAITING: usize = 256;
+/// A task that runs so much later than it was woken is on a busy runtime.
+const LAG: Duration = Duration::from_millis(2);
