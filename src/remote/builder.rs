@@ -47,15 +47,17 @@ impl RedisStoreBuilder {
 
     /// Settings for a deadpool-redis pool that the application already has.
     ///
-    /// The store takes its [`connections`](Self::connections) out of it for good, when first needed.
+    /// The store takes its [`connections`](Self::connections) out of the pool permanently, when they are first needed. Set
+    /// `TCP_NODELAY` in the pool's settings: redis leaves Nagle's algorithm on, which halves the rate over a network. Leave
+    /// the response timeout unset, or above the deadline.
     pub fn over_pool(pool: Pool) -> Self {
         Self::for_server(Server::Pool(pool))
     }
 
     /// Sets how many connections are held and shared.
     ///
-    /// Default: 2, so that one batch of decisions is under way while the next gathers. More gained nothing where it was
-    /// measured. At most 1,024.
+    /// Default: 2, so that decisions go on when one breaks. Several calls are in flight on each, so more gain nothing:
+    /// 1, 2, 4 and 8 were measured at round trips from 0 to 5 ms. At most 1,024.
     pub fn connections(mut self, count: usize) -> Self {
         self.connections = count;
         self

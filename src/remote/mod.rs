@@ -22,26 +22,37 @@
 //!
 //! # Waiting
 //!
-//! A decision waits at most its deadline (default 50 ms), whatever breaks: dialling, the pool, the server, the network.
-//! A few connections are held for good; a decision never checks one out of the pool, so it costs no PING. What arrives
-//! while a call is under way goes in the next one, up to 64 charges in one script call: no timer, and no delay when the
-//! connection is idle. At most 16,384 decisions wait; beyond that they fail at once.
+//! A decision waits for at most its deadline (default 50 ms), whatever breaks: dialling, the pool, the server, the network.
+//! Two connections are held permanently; a decision never checks one out of the pool, so it costs no PING. A decision that
+//! finds nothing under way is sent at once. Others travel together, up to 64 charges in one script call, and several calls
+//! are in flight at a time, so a long round trip limits no rate. There is no timer: nothing waits that could be sent.
 //!
-//! While every connection is busy, a decision waits for a reply before it is sent: up to two round trips in all. The
-//! breaker takes an answer later than half the deadline for a bad one, so keep the deadline above four round trips: the
-//! default suits networks up to about 10 ms.
+//! # Overload
+//!
+//! More is not sent than the server answers in a quarter of the deadline. What would come too late is shed: it is not
+//! sent, costs the server nothing, and fails at once with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Under
+//! overload the newest decisions go first, since they can still be answered in time. At most 16,384 decisions wait.
+//!
+//! # Distance
+//!
+//! A new connection takes two round trips, and three with a password. With the default deadline the first decisions of a
+//! process are made by Redis if the round trip is at most about 10 ms. For a longer one raise the deadline: four round
+//! trips at least.
 //!
 //! # Runtime
 //!
-//! A decision that finds a connection idle makes its call itself; the others, and dials, are carried by Tokio tasks on the
-//! runtime of a decision that found them missing. So runtimes must be driven, and answers polled: a caller who stops
-//! polling keeps a connection from the others for a deadline, a runtime that nobody drives for a few seconds. Runtimes
-//! may end while others go on with the same store.
+//! A decision that finds nothing under way makes its call itself; the others, and dials, are carried by Tokio tasks on the
+//! runtime of one of the callers. The runtime must be able to use sockets (`enable_io`), and needs no timers. A thread named
+//! `tollgate-watch`, one per store, keeps the deadlines, so they hold while a runtime is busy, blocked or not driven. It
+//! sleeps while there is nothing to watch. Runtimes may end while others go on with the same store.
+//!
+//! A reply that has arrived is used even if a busy runtime looks at it after the deadline, up to twice the deadline: what
+//! this process is slow at is not taken for a fault of Redis.
 //!
 //! # Accuracy
 //!
 //! Exact, whatever the number of instances: the script reads, decides and writes as one step by the server's clock.
-//! A decision whose reply did not come is not asked again, since it may have been made: that can count a request too
+//! A decision whose reply did not come is not asked again, since it may have been made: that can count one request too
 //! many, and never admits one too many. One that found its connection closed was not sent, and goes over another.
 //!
 //! # Memory
