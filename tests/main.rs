@@ -36,6 +36,7 @@ mod memory;
 mod memory_algorithms;
 mod memory_logs;
 mod middleware;
+mod network;
 mod outage;
 mod queueing;
 mod rules;

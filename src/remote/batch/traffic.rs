@@ -602,3 +602,262 @@ const MOST_WAITING: usize = 16_384;
 const LEAST_WAITING: usize = 256;
 /// A task that runs so much later than it was woken is on a busy runtime.
 const LAG: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use deadpool_redis::{Config, Runtime};
+
+    use crate::remote::protocol::Keyspace;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_millis(60);
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000 + millis * 1_000)
+    }
+
+    /// Traffic over lanes that look as if they were up.
+    fn traffic(lanes: usize) -> Traffic {
+        let pool = Config::from_url("redis://127.0.0.1:1/").create_pool(Some(Runtime::Tokio1));
+        let pool = pool.expect("a pool that nobody uses");
+        let lanes = (1..=lanes).map(|generation| {
+            let lane = Lane::new(pool.clone(), DEADLINE);
+            lane.pretend(generation as u64);
+            lane
+        });
+        Traffic::new(DEADLINE, lanes.collect())
+    }
+
+    fn request() -> Request {
+        Request::probe(&Keyspace::new("t").expect("a usable prefix"))
+    }
+
+    /// A decision that waits.
+    struct Waiting {
+        answered: oneshot::Receiver<JobResult>,
+        gatherer: Option<Gatherer>,
+        shed: Option<Answer>,
+    }
+
+    fn wait(traffic: &Traffic, millis: u64) -> Waiting {
+        match traffic.enter(request(), at(millis), at(millis)) {
+            Entered::Lead(..) => panic!("it is not to wait"),
+            Entered::Wait {
+                answered,
+                gatherer,
+                shed,
+            } => Waiting {
+                answered,
+                gatherer,
+                shed,
+            },
+        }
+    }
+
+    fn lead(traffic: &Traffic, millis: u64) -> (Call, Arc<Alarm>) {
+        match traffic.enter(request(), at(millis), at(millis)) {
+            Entered::Lead(call, alarm, _) => (call, alarm),
+            Entered::Wait { .. } => panic!("nothing is under way"),
+        }
+    }
+
+    fn take(traffic: &Traffic, gatherer: Gatherer, millis: u64) -> (Call, usize, bool) {
+        match traffic.take(gatherer, at(millis)).0 {
+            Taken::Batch {
+                call,
+                requests,
+                is_last,
+                ..
+            } => (call, requests.len(), is_last),
+            Taken::Down | Taken::Nothing => panic!("something waits"),
+        }
+    }
+
+    #[test]
+    fn first_decision_leads_and_the_next_one_gathers() {
+        let traffic = traffic(2);
+        let (call, _) = lead(&traffic, 0);
+        let second = wait(&traffic, 0);
+        let third = wait(&traffic, 0);
+        let gatherer = second.gatherer.expect("it is to gather");
+        assert!(third.gatherer.is_none(), "somebody gathers already");
+        let (other, taken, is_last) = take(&traffic, gatherer, 1);
+        assert_eq!((taken, is_last), (2, true));
+        assert_ne!(call.lane, other.lane, "the lane with fewer calls");
+        assert_eq!(traffic.end(other, at(2), true).answers.len(), 2);
+    }
+
+    #[test]
+    fn sixteen_calls_are_in_flight_at_most_unless_a_batch_is_full() {
+        let traffic = traffic(2);
+        lead(&traffic, 0);
+        let mut kept = Vec::new();
+        for _ in 1..16 {
+            let waiting = wait(&traffic, 0);
+            take(&traffic, waiting.gatherer.expect("it is to gather"), 0);
+            kept.push(waiting);
+        }
+        for _ in 0..63 {
+            let waiting = wait(&traffic, 0);
+            assert!(waiting.gatherer.is_none(), "sixteen calls are in flight");
+            kept.push(waiting);
+        }
+        let last = wait(&traffic, 0);
+        let (_, taken, _) = take(&traffic, last.gatherer.expect("a full batch"), 0);
+        assert_eq!(taken, 64);
+    }
+
+    #[test]
+    fn charges_in_flight_are_limited_and_a_reply_makes_room() {
+        let traffic = traffic(1);
+        lead(&traffic, 0);
+        let kept: Vec<_> = (0..1_000).map(|_| wait(&traffic, 0)).collect();
+        let gatherer = kept[0].gatherer.expect("it is to gather");
+        let mut calls = Vec::new();
+        loop {
+            let (call, taken, is_last) = take(&traffic, gatherer, 0);
+            assert_eq!(taken, 64);
+            calls.push(call);
+            if is_last {
+                break;
+            }
+        }
+        // One leads, and 256 fill the window: the batch that reaches the limit is the last.
+        assert_eq!(calls.len(), 4);
+        let next = traffic.end(calls[0], at(1), true).gatherer;
+        take(&traffic, next.expect("there is room again"), 1);
+    }
+
+    #[test]
+    fn newest_go_first_once_the_oldest_has_waited_for_a_sixth_of_the_deadline() {
+        for (millis, newest_first) in [(10, false), (11, true)] {
+            let traffic = traffic(1);
+            let (call, _) = lead(&traffic, 0);
+            // The connection is not new.
+            traffic.end(call, at(0), true);
+            let (call, _) = lead(&traffic, 1_000);
+            let mut kept: Vec<_> = (0..200).map(|_| wait(&traffic, 1_000)).collect();
+            let gatherer = kept[0].gatherer.expect("it is to gather");
+            let (batch, ..) = take(&traffic, gatherer, 1_000 + millis);
+            for answer in traffic.end(batch, at(1_000 + millis), true).answers {
+                let _ = answer.send(JobResult::NotSent(Box::new(request())));
+            }
+            let is_answered = |waiting: &mut Waiting| waiting.answered.try_recv().is_ok();
+            assert_eq!(is_answered(&mut kept[199]), newest_first);
+            assert_eq!(is_answered(&mut kept[0]), !newest_first);
+            traffic.end(call, at(1_100), true);
+        }
+    }
+
+    #[test]
+    fn decisions_that_waited_for_half_of_the_deadline_are_shed() {
+        let traffic = traffic(1);
+        let (call, _) = lead(&traffic, 0);
+        traffic.end(call, at(0), true);
+        lead(&traffic, 1_000);
+        let old = wait(&traffic, 1_000);
+        let young = wait(&traffic, 1_030);
+        let gatherer = old.gatherer.expect("it is to gather");
+        let (taken, shed) = traffic.take(gatherer, at(1_031));
+        assert_eq!(shed.len(), 1);
+        assert!(matches!(taken, Taken::Batch { requests, .. } if requests.len() == 1));
+        drop((old, young));
+    }
+
+    #[test]
+    fn waiting_for_the_first_connection_is_no_overload() {
+        let traffic = traffic(1);
+        traffic.lanes[0].pretend(0);
+        let waiting = wait(&traffic, 0);
+        let gatherer = waiting.gatherer.expect("it is to gather");
+        assert!(matches!(traffic.take(gatherer, at(1)).0, Taken::Down));
+        traffic.lanes[0].pretend(7);
+        let (taken, shed) = traffic.take(gatherer, at(50));
+        assert!(shed.is_empty());
+        assert!(matches!(taken, Taken::Batch { .. }));
+    }
+
+    #[test]
+    fn oldest_is_shed_when_more_wait_than_the_server_answers_in_a_third_of_the_deadline() {
+        let traffic = traffic(1);
+        // 64 charges every 5 ms are 12,800 a second, of which 20 ms take 256.
+        for step in 0..20 {
+            let (call, _) = lead(&traffic, step * 5);
+            traffic
+                .state
+                .lock()
+                .window
+                .note_reply(at(step * 5), 63, Duration::from_millis(1));
+            traffic.end(call, at(step * 5), true);
+        }
+        lead(&traffic, 100);
+        let kept: Vec<_> = (0..256).map(|_| wait(&traffic, 100)).collect();
+        assert!(kept.iter().all(|waiting| waiting.shed.is_none()));
+        assert!(wait(&traffic, 100).shed.is_some());
+    }
+
+    #[test]
+    fn call_without_a_reply_is_due_at_the_deadline_of_its_oldest_decision() {
+        let traffic = traffic(1);
+        let (leading, _) = lead(&traffic, 0);
+        let waiting = wait(&traffic, 0);
+        let (call, ..) = take(&traffic, waiting.gatherer.expect("it is to gather"), 20);
+        assert!(traffic.overdue(at(59)).woken.is_empty());
+        assert_eq!(traffic.overdue(at(60)).woken.len(), 2);
+        assert_eq!(traffic.expire(call, at(61)).map(|late| late.len()), Some(1));
+        // Its connection is given up when the call itself has been out for a deadline.
+        traffic.abandon(leading, at(61));
+        traffic.state.lock().unanswered[0] = None;
+        assert!(traffic.overdue(at(79)).mute.is_empty());
+        assert_eq!(traffic.overdue(at(80)).mute, [(0, 1)]);
+    }
+
+    #[test]
+    fn call_whose_task_runs_late_is_given_as_long_again() {
+        let traffic = traffic(1);
+        let (call, alarm) = lead(&traffic, 0);
+        traffic.overdue(at(60));
+        assert!(alarm.is_due());
+        assert!(traffic.expire(call, at(75)).is_none(), "15 ms late");
+        assert!(traffic.overdue(at(89)).woken.is_empty());
+        assert_eq!(traffic.overdue(at(90)).woken.len(), 1);
+        assert!(traffic.expire(call, at(91)).is_some(), "on time");
+    }
+
+    #[test]
+    fn decisions_of_a_call_that_nobody_polls_fail_at_twice_the_deadline() {
+        let traffic = traffic(1);
+        lead(&traffic, 0);
+        let waiting = wait(&traffic, 0);
+        take(&traffic, waiting.gatherer.expect("it is to gather"), 0);
+        assert!(traffic.overdue(at(119)).unpolled.is_empty());
+        assert_eq!(traffic.overdue(at(120)).unpolled.len(), 1);
+    }
+
+    #[test]
+    fn decisions_are_handed_back_when_the_gatherer_does_not_come() {
+        let traffic = traffic(1);
+        lead(&traffic, 0);
+        let waiting = wait(&traffic, 0);
+        let gatherer = waiting.gatherer.expect("it is to gather");
+        assert!(traffic.overdue(at(40)).stranded.is_empty());
+        assert_eq!(traffic.overdue(at(41)).stranded.len(), 1);
+        assert!(matches!(traffic.take(gatherer, at(42)).0, Taken::Nothing));
+        assert!(wait(&traffic, 42).gatherer.is_some(), "another gathers");
+    }
+
+    #[test]
+    fn connection_that_no_caller_waited_for_is_given_up_unless_it_replies() {
+        for replies in [false, true] {
+            let traffic = traffic(1);
+            let (left, _) = lead(&traffic, 0);
+            traffic.abandon(left, at(10));
+            if replies {
+                let (call, _) = lead(&traffic, 50);
+                traffic.end(call, at(51), true);
+            }
+            assert_eq!(traffic.overdue(at(61)).mute.is_empty(), replies);
+        }
+    }
+}

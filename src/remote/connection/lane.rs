@@ -128,6 +128,12 @@ impl Lane {
         }
     }
 
+    /// Makes the lane look as if it had a connection of this generation.
+    #[cfg(test)]
+    pub(in crate::remote) fn pretend(&self, generation: u64) {
+        self.up.store(generation, Ordering::Release);
+    }
+
     /// Returns the lane's connection, if it has one.
     pub(in crate::remote) fn held(&self) -> Option<Held> {
         self.state.lock().held()
