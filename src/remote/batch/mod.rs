@@ -13,9 +13,8 @@
 //! # Overload
 //!
 //! While the oldest decision has waited longer than a sixth of the deadline, the newest goes first: it can still be
-//! answered in time. A decision that has waited for half of the deadline is shed, and so is the oldest one when more wait
-//! than the server answers in a third of the deadline. Shed decisions were not sent and fail with
-//! [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
+//! answered in time. A decision that has waited for half of the deadline is shed, and so is the oldest one when over 16,384
+//! wait. Shed decisions were not sent and fail with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
 //!
 //! # Deadlines
 //!

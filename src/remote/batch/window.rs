@@ -39,14 +39,8 @@ impl Window {
     /// Returns how many charges may be in flight.
     pub(super) fn capacity(&self) -> usize {
         let round_trips = self.least_round_trip.unwrap_or_default() * 2;
-        self.answered_in(self.span.max(round_trips)).max(LEAST)
-    }
-
-    /// Returns how many charges the server answers in this time; 0 while unknown.
-    pub(super) fn answered_in(&self, time: Duration) -> usize {
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let charges = u128::from(self.rate) * u128::from(micros) / 1_000_000;
-        usize::try_from(charges).unwrap_or(usize::MAX)
+        let charges = u128::from(self.rate) * self.span.max(round_trips).as_micros() / 1_000_000;
+        usize::try_from(charges).unwrap_or(usize::MAX).max(LEAST)
     }
 
     /// Notes that a decision waits because the window is full.
