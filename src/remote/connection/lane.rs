@@ -71,7 +71,7 @@ type Dialled = Option<Result<(), Error>>;
 pub(in crate::remote) struct Held {
     connection: MultiplexedConnection,
     pub(in crate::remote) generation: u64,
-    /// Whether this is the first call on the connection.
+    /// Whether it is for the first decision on the connection.
     pub(in crate::remote) is_first: bool,
     /// Whether the connection had ended before it took the last command. Nothing was sent then, so the command may be
     /// sent on another one.
@@ -134,9 +134,14 @@ impl Lane {
         self.up.store(generation, Ordering::Release);
     }
 
-    /// Returns the lane's connection, if it has one.
+    /// Returns the lane's connection for a decision, if it has one.
     pub(in crate::remote) fn held(&self) -> Option<Held> {
-        self.state.lock().held()
+        let mut state = self.state.lock();
+        let held = state.held()?;
+        if let Phase::Up { is_first, .. } = &mut state.phase {
+            *is_first = false;
+        }
+        Some(held)
     }
 
     /// Returns the lane's connection, and dials when there is none. While the lane backs off after failures, the last
@@ -159,7 +164,7 @@ impl Lane {
                 return Err(error.clone());
             }
         }
-        self.held().ok_or_else(|| {
+        self.state.lock().held().ok_or_else(|| {
             Error::new(
                 ErrorKind::Connect,
                 "the connection to redis was lost as soon as it was made",
@@ -276,8 +281,8 @@ impl Lane {
 }
 
 impl State {
-    fn held(&mut self) -> Option<Held> {
-        match &mut self.phase {
+    fn held(&self) -> Option<Held> {
+        match &self.phase {
             Phase::Up {
                 connection,
                 generation,
@@ -286,7 +291,7 @@ impl State {
             } => Some(Held {
                 connection: MultiplexedConnection::clone(connection),
                 generation: *generation,
-                is_first: std::mem::replace(is_first, false),
+                is_first: *is_first,
                 is_closed: false,
             }),
             Phase::Dialling { .. } | Phase::Down => None,
