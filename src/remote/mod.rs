@@ -29,9 +29,8 @@
 //!
 //! # Overload
 //!
-//! More is not sent than the server answers in a quarter of the deadline. Under overload the
-//! newest decisions go first, since they can still be answered in time. A decision that could not be sent within half of
-//! the deadline is shed: it costs the server nothing, and fails with
+//! More is not sent than the server answers in a quarter of the deadline. A decision that would come too late is shed: it is
+//! not sent, costs the server nothing, and fails at once with
 //! [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). At most 16,384 decisions wait.
 //!
 //! # Distance

@@ -74,6 +74,9 @@ impl Store for RedisStore {
         if let Err(error) = self.check() {
             return Answer::ready(Err(error));
         }
+        if self.node.traffic.is_full() {
+            return Answer::ready(Err(batch::overloaded()));
+        }
         let node = Arc::clone(&self.node);
         let group = Request::decide(&node.keyspace, charges);
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();

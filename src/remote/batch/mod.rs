@@ -12,9 +12,12 @@
 //!
 //! # Overload
 //!
-//! While the oldest decision has waited longer than a sixth of the deadline, the newest goes first: it can still be
-//! answered in time. A decision that has waited for half of the deadline is shed, and so is the oldest one when over 16,384
-//! wait. Shed decisions were not sent and fail with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
+//! When the oldest decision has waited for a sixth of the deadline, and more wait than the server answers in an eighth of
+//! it, no other one is let in: it would come too late. So those that wait are answered in time, in their order, and the
+//! others are shed at once and at little cost. While the server becomes slower, what waits may be too much. Then the newest
+//! goes first, since it can still be answered in time, and what has waited for half of the deadline is shed too. So is the
+//! oldest one when over 16,384 wait. Shed decisions were not sent and fail with
+//! [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
 //!
 //! # Deadlines
 //!
@@ -28,4 +31,4 @@ mod worker;
 
 pub(super) use self::traffic::Traffic;
 pub(super) use self::watch::Watch;
-pub(super) use self::worker::{ask, command};
+pub(super) use self::worker::{ask, command, overloaded};

@@ -1,6 +1,6 @@
 //! Decisions that wait to be sent.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
@@ -121,9 +121,4 @@ impl Queue {
             self.pop_oldest();
         }
     }
-}
-
-/// The time that a job has waited while it could have been sent, which is since `sendable_since` at most.
-pub(super) fn waited(asked_at: Timestamp, sendable_since: Timestamp, now: Timestamp) -> Duration {
-    now.since(asked_at.max(sendable_since))
 }

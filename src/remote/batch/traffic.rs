@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     task::{Context, Waker},
     time::Duration,
@@ -17,7 +17,7 @@ use crate::{clock::Timestamp, sync::Mutex};
 
 use super::{
     super::{connection::Lane, protocol::Request},
-    queue::{Answer, Job, JobResult, Queue, waited},
+    queue::{Answer, Job, JobResult, Queue},
     window::Window,
 };
 
@@ -26,6 +26,8 @@ use super::{
 pub(in crate::remote) struct Traffic {
     deadline: Duration,
     lanes: Box<[Arc<Lane>]>,
+    /// Whether more waits than the server answers in time, so that no other decision is let in.
+    is_full: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -146,6 +148,7 @@ impl Traffic {
         Self {
             deadline,
             lanes,
+            is_full: AtomicBool::new(false),
             state: Mutex::new(State {
                 queue: Queue::default(),
                 calls: Vec::new(),
@@ -162,6 +165,12 @@ impl Traffic {
 
     pub(in crate::remote) fn lanes(&self) -> &[Arc<Lane>] {
         &self.lanes
+    }
+
+    /// Whether a decision would come too late, and is to be shed before anything is done for it.
+    #[inline]
+    pub(in crate::remote) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
     }
 
     /// Lets a decision in: it is called for at once, or waits.
@@ -181,6 +190,7 @@ impl Traffic {
             answer,
         };
         let shed = state.queue.push(job, MOST_WAITING);
+        self.note_fullness(&state, now);
         Entered::Wait {
             answered,
             gatherer: state.start_gathering(now),
@@ -215,13 +225,14 @@ impl Traffic {
         state.note_generation(generation, now);
         let shed = self.shed(&mut state, now);
         if state.queue.is_empty() || !state.may_send() {
+            self.note_fullness(&state, now);
             state.gatherer = None;
             return (Taken::Nothing, shed);
         }
-        let oldest = state.queue.oldest().unwrap_or(now);
-        let newest_first = waited(oldest, state.sendable_since, now) > self.deadline / 6;
+        let newest_first = self.is_late(&state, now);
         let jobs = state.queue.take(MOST_CHARGES, newest_first);
         let Some(asked_at) = jobs.iter().map(|job| job.asked_at).min() else {
+            self.note_fullness(&state, now);
             state.gatherer = None;
             return (Taken::Nothing, shed);
         };
@@ -234,6 +245,7 @@ impl Traffic {
         let due = asked_at + self.deadline;
         let (call, alarm) = state.begin(lane, generation, now, due, charges, answers);
         let is_last = state.queue.is_empty() || !state.may_send();
+        self.note_fullness(&state, now);
         state.gatherer = state.gatherer.filter(|_| !is_last);
         let down = || {
             self.lanes
@@ -257,6 +269,7 @@ impl Traffic {
             return VecDeque::new();
         }
         state.gatherer = None;
+        self.is_full.store(false, Ordering::Relaxed);
         state.queue.drain()
     }
 
@@ -326,6 +339,7 @@ impl Traffic {
         while let Some(job) = state.queue.pop_older_than(now - self.deadline) {
             overdue.unsent.push(job.answer);
         }
+        self.note_fullness(&state, now);
         let patience = self.deadline / 3 * 2;
         // A gatherer that does not come back is on a runtime that nobody drives, unless it waits for a dial.
         if let Some(gatherer) = state.gatherer
@@ -333,6 +347,7 @@ impl Traffic {
             && (self.is_up() || !self.lanes.iter().any(|lane| lane.is_dialling()))
         {
             state.gatherer = None;
+            self.is_full.store(false, Ordering::Relaxed);
             overdue.stranded.extend(state.queue.drain());
         }
         let mut next = state.queue.oldest().map(|oldest| oldest + patience);
@@ -398,6 +413,22 @@ impl Traffic {
                 calls.filter(|other| other.call.lane == *lane).count()
             }),
         }
+    }
+
+    /// Whether the oldest job has waited so long that the newest is the better one to send.
+    fn is_late(&self, state: &State, now: Timestamp) -> bool {
+        let waited = |oldest: Timestamp| now.since(oldest.max(state.sendable_since));
+        state.queue.oldest().map(waited).unwrap_or_default() > self.deadline / 6
+    }
+
+    /// Notes whether more waits than the server answers in an eighth of the deadline, and it is not just a burst.
+    fn note_fullness(&self, state: &State, now: Timestamp) {
+        let most = state
+            .window
+            .answered_in(self.deadline / 8)
+            .max(LEAST_WAITING);
+        let is_full = state.queue.charges() > most && self.is_late(state, now);
+        self.is_full.store(is_full, Ordering::Relaxed);
     }
 
     /// Removes jobs that waited too long to be answered in time.
@@ -587,7 +618,9 @@ const NO_CONNECTION: u64 = 0;
 const MOST_CHARGES: usize = 64;
 /// Calls in flight, beyond which a call must be full.
 const MOST_PART_CALLS: usize = 16;
-/// Decisions that may wait. Each takes a few hundred bytes.
+/// Charges that may wait however slow the server is: four full calls.
+const LEAST_WAITING: usize = 256;
+/// Decisions that may wait whatever happens. Each takes a few hundred bytes.
 const MOST_WAITING: usize = 16_384;
 /// A task that runs so much later than it was woken is on a busy runtime.
 const LAG: Duration = Duration::from_millis(2);
@@ -765,6 +798,26 @@ mod tests {
         let (taken, shed) = traffic.take(gatherer, at(50));
         assert!(shed.is_empty());
         assert!(matches!(taken, Taken::Batch { .. }));
+    }
+
+    #[test]
+    fn nobody_is_let_in_while_more_waits_than_is_answered_in_time() {
+        let traffic = traffic(1);
+        let (call, _) = lead(&traffic, 0);
+        traffic.end(call, at(0), true);
+        let (call, _) = lead(&traffic, 1_000);
+        let mut kept: Vec<_> = (0..400).map(|_| wait(&traffic, 1_000)).collect();
+        assert!(!traffic.is_full(), "a burst");
+        kept.push(wait(&traffic, 1_011));
+        assert!(traffic.is_full(), "the oldest has waited for 11 ms");
+        let gatherer = kept[0].gatherer.expect("it is to gather");
+        // Two batches leave 273.
+        take(&traffic, gatherer, 1_012);
+        take(&traffic, gatherer, 1_012);
+        assert!(traffic.is_full());
+        take(&traffic, gatherer, 1_012);
+        assert!(!traffic.is_full());
+        traffic.end(call, at(1_012), true);
     }
 
     #[test]

@@ -39,8 +39,13 @@ impl Window {
     /// Returns how many charges may be in flight.
     pub(super) fn capacity(&self) -> usize {
         let round_trips = self.least_round_trip.unwrap_or_default() * 2;
-        let charges = u128::from(self.rate) * self.span.max(round_trips).as_micros() / 1_000_000;
-        usize::try_from(charges).unwrap_or(usize::MAX).max(LEAST)
+        self.answered_in(self.span.max(round_trips)).max(LEAST)
+    }
+
+    /// Returns how many charges the server answers in this time, as far as it is known.
+    pub(super) fn answered_in(&self, time: Duration) -> usize {
+        let charges = u128::from(self.rate) * time.as_micros() / 1_000_000;
+        usize::try_from(charges).unwrap_or(usize::MAX)
     }
 
     /// Notes that a decision waits because the window is full.

@@ -3,7 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     task::Poll,
     time::Duration,
 };
@@ -484,11 +484,15 @@ fn hand_back(job: Answer, request: Request) {
     let _ = job.send(JobResult::NotSent(Box::new(request)));
 }
 
-fn overloaded() -> Error {
-    Error::new(
-        ErrorKind::Overloaded,
-        "shed: more decisions wait for redis than it can make in time",
-    )
+/// The error of a decision that was shed. It is made once: overload is no time to allocate.
+pub(in crate::remote) fn overloaded() -> Error {
+    static ERROR: LazyLock<Error> = LazyLock::new(|| {
+        Error::new(
+            ErrorKind::Overloaded,
+            "shed: more decisions wait for redis than it can make in time",
+        )
+    });
+    ERROR.clone()
 }
 
 fn runtime_ended() -> Error {
