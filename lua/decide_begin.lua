@@ -10,10 +10,10 @@
 --              charge is taken back from what it still weighs
 --         '/'  the lease of the charge's slots begins anew
 --         ','  and the same two: the charge is taken back from a queue if nobody stands behind it
--- Reply integers: the time it was decided at in us, then per group: 1 (all admitted), 0 (not all) or 2 (a value under
---       one of its keys is none of tollgate's, so nothing was decided), and per charge 1 or 0 (it had room by itself),
---       and 2 more when one number more than usual is told; and what its algorithm tells of the state: the new one when
---       something was counted, else the old one
+-- Reply: one string of integers of 8 bytes each, the highest byte first: the time it was decided at in us, then per group
+--       1 (all admitted), 0 (not all) or 2 (a value under one of its keys is none of tollgate's, so nothing was decided),
+--       and per charge 1 or 0 (it had room by itself), and 2 more when one number more than usual is told; and what its
+--       algorithm tells of the state: the new one when something was counted, else the old one
 --
 -- Example: KEYS 'tollgate:{ada}:user', ARGV 'wAAAA' 6000000 60000000
 --   -> 1700000000000000, 1, 1, 1700000006000000

@@ -21,7 +21,7 @@ use tollgate::{
     state::{Retry, Usage},
 };
 
-use crate::support::Server;
+use crate::support::{Server, unpack};
 
 const START: u64 = 1_700_000_000_000_000;
 
@@ -647,7 +647,8 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
 }
 
 /// What the script answers, read as the twin's answer is written.
-fn answer(reply: &[u64], plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Told> {
+fn answer(reply: &[i64], plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Told> {
+    let reply: Vec<u64> = reply.iter().map(|number| number.cast_unsigned()).collect();
     assert_eq!(reply[0], now);
     let at = Timestamp::from_micros(now);
     let mut numbers = reply[2..].iter().copied();
@@ -845,8 +846,7 @@ fn compare_run(
             let before = lengths.insert((policy, key), length);
             ways.note(before.unwrap_or_default(), length, &value);
         }
-        let reply: Vec<u64> = redis::from_redis_value(reply).expect("an array of integers");
-        let answer = answer(&reply, &plans, now, &charges);
+        let answer = answer(&unpack(&reply), &plans, now, &charges);
         prop_assert_eq!(
             answer,
             expected,

@@ -64,23 +64,27 @@ fn groups(bytes: &mut Bytes<'_>) -> Vec<Vec<OwnedCharge>> {
 }
 
 fn numbers(bytes: &mut Bytes<'_>) -> Value {
-    let mut items = Vec::new();
+    let mut packed = Vec::new();
     while !bytes.0.is_empty() {
-        items.push(match bytes.next() {
-            small @ 0..128 => Value::Int(i64::from(small % 8)),
-            128..200 => Value::Int(bytes.number()),
+        let number = match bytes.next() {
+            small @ 0..128 => i64::from(small % 8),
+            128..200 => bytes.number(),
             // Now, and about now.
-            200..220 => Value::Int(1_700_000_000_000_000),
-            220..240 => Value::Int(1_700_000_000_000_000 + (bytes.number() >> 24)),
-            240..250 => Value::Int((1 << 53) - i64::from(bytes.next())),
-            250 => Value::Nil,
-            251 => Value::BulkString(b"1".to_vec()),
-            252 => Value::Array(vec![Value::Int(1)]),
-            253 => Value::Double(1.0),
-            _ => Value::Okay,
-        });
+            200..220 => 1_700_000_000_000_000,
+            220..240 => 1_700_000_000_000_000 + (bytes.number() >> 24),
+            240..250 => (1 << 53) - i64::from(bytes.next()),
+            250 => {
+                packed.push(bytes.next());
+                continue;
+            }
+            251 => return Value::Array(vec![Value::BulkString(packed)]),
+            252 => return Value::Int(1),
+            253 => return Value::Nil,
+            _ => return Value::Okay,
+        };
+        packed.extend(number.to_be_bytes());
     }
-    Value::Array(items)
+    Value::BulkString(packed)
 }
 
 // === Bytes ===

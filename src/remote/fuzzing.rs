@@ -9,7 +9,7 @@ use crate::{
     policy::{OwnedCharge, Policy},
 };
 
-use super::{form, keyspace::Keyspace, wire};
+use super::protocol::{Keyspace, reply, reply_len};
 
 /// The keys that a policy's count for an identity may have in Redis, the present one first.
 ///

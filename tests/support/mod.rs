@@ -3,17 +3,20 @@
 //! [`Server`] is a Redis or Valkey child process that can be paused, killed and
 //! restarted. [`Proxy`] stands between a client and that server and loses,
 //! delays or cuts what passes through it. [`Client`] asks a web server over one
-//! connection. [`logged`] tells what a test logged.
+//! connection. [`logged`] tells what a test logged. [`unpack`] reads the reply of
+//! the decision script.
 
 mod http;
 mod launch;
 mod log;
 mod proxy;
 mod random;
+mod script_reply;
 mod server;
 
 pub(crate) use self::http::{Client, Reply};
 pub(crate) use self::log::logged;
 pub(crate) use self::proxy::{Mode, Proxy};
 pub(crate) use self::random::Random;
+pub(crate) use self::script_reply::unpack;
 pub(crate) use self::server::Server;
