@@ -130,6 +130,91 @@ async fn delay_holds_each_reply_back_without_adding_up() {
 }
 
 #[tokio::test]
+async fn round_trip_is_added_to_the_microsecond_and_does_not_add_up() {
+    let (_server, proxy) = proxied().await;
+    let mut client = Client::open(proxy.address()).await;
+    client.assert_pong().await;
+    // with Nagle's algorithm the second request waits for the first one's reply
+    let unmerged = client.stream.set_nodelay(true);
+    unmerged.expect("a socket can be set");
+    let round_trip = Duration::from_micros(2_500);
+    proxy.set(Mode::RoundTrip(round_trip));
+    let mut quickest = PATIENCE;
+    for _ in 0..50 {
+        let start = Instant::now();
+        for _ in 0..8 {
+            client.send(PING).await;
+        }
+        for _ in 0..8 {
+            assert_eq!(client.read_pong().await, PONG);
+        }
+        assert!(start.elapsed() >= round_trip);
+        quickest = quickest.min(start.elapsed());
+    }
+    // A grain of a millisecond, or requests one after the other, would show in the quickest of all.
+    assert!(
+        quickest < round_trip + Duration::from_micros(900),
+        "{quickest:?}"
+    );
+}
+
+#[tokio::test]
+async fn round_trip_delays_requests_by_half_of_it() {
+    let (server, proxy) = proxied().await;
+    let mut client = Client::open(proxy.address()).await;
+    proxy.set(Mode::RoundTrip(4 * SILENCE));
+    server.flush_stats();
+    let start = Instant::now();
+    client.send(PING).await;
+    while !server.command_calls().contains_key("ping") {
+        assert!(start.elapsed() < PATIENCE, "it never arrives");
+    }
+    assert!(start.elapsed() >= 2 * SILENCE);
+    assert_eq!(client.read_pong().await, PONG);
+    assert!(start.elapsed() >= 4 * SILENCE);
+}
+
+#[tokio::test]
+async fn stall_holds_both_directions_back_and_loses_nothing() {
+    let (server, proxy) = proxied().await;
+    let mut client = Client::open(proxy.address()).await;
+    client.assert_pong().await;
+    server.flush_stats();
+    let (start, stall) = (Instant::now(), 3 * SILENCE);
+    proxy.stall(stall);
+    for _ in 0..3 {
+        client.send(PING).await;
+    }
+    client.assert_silent().await;
+    assert_eq!(server.command_calls().get("ping"), None);
+    for _ in 0..3 {
+        assert_eq!(client.read_pong().await, PONG);
+    }
+    assert!(start.elapsed() >= stall);
+    client.assert_pong().await;
+}
+
+#[tokio::test]
+async fn proxy_keeps_the_order_of_many_bytes_over_a_distance() {
+    let (_server, proxy) = proxied().await;
+    let mut client = Client::open(proxy.address()).await;
+    proxy.set(Mode::RoundTrip(Duration::from_millis(1)));
+    // more than the sockets on the way can hold
+    let text = "0123456789abcdef".repeat(1 << 18);
+    let request = format!("*2\r\n$4\r\nECHO\r\n${}\r\n{text}\r\n", text.len());
+    let reply = format!("${}\r\n{text}\r\n", text.len());
+    let mut received = vec![0; reply.len()];
+    let (mut from_proxy, mut to_proxy) = client.stream.split();
+    let (sent, read) = tokio::join!(
+        to_proxy.write_all(request.as_bytes()),
+        in_time(from_proxy.read_exact(&mut received))
+    );
+    sent.expect("the connection is open");
+    read.expect("the connection is open");
+    assert!(received == reply.as_bytes());
+}
+
+#[tokio::test]
 async fn reply_held_back_is_released_when_the_proxy_passes_again() {
     let (_server, proxy) = proxied().await;
     let mut client = Client::open(proxy.address()).await;

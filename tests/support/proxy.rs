@@ -1,25 +1,26 @@
-//! A TCP proxy that fails on demand.
+//! A TCP proxy that delays and fails on demand.
+//!
+//! One thread carries all connections and waits with `ppoll`, whose timeout is in nanoseconds: Tokio's timers have a grain
+//! of a millisecond and would turn a round trip of 2 ms into 3 or 4. A delay costs no throughput: each piece of data waits
+//! on its own, in order, and any number of pieces may be on their way.
 
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime;
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{self, Instant};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What a [`Proxy`] does to new and to open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Swallows both directions and keeps the connections open.
     BlackHole,
-    /// Holds each piece of a reply back for this long, without limiting how many.
+    /// Holds each piece of a reply back for this long; requests pass at once.
     Delay(Duration),
     /// Forwards everything.
     Pass,
@@ -27,39 +28,62 @@ pub(crate) enum Mode {
     Refuse,
     /// Closes the connections with a TCP reset.
     Reset,
+    /// Adds this to the round trip, half of it in each direction, as a distant server does.
+    RoundTrip(Duration),
     /// Forwards the first byte of a reply, and the rest once the mode changes.
     Truncate,
 }
 
+impl Mode {
+    fn cuts(self) -> bool {
+        matches!(self, Self::Refuse | Self::Reset)
+    }
+}
+
 /// A proxy on a free loopback port in front of one address.
 ///
-/// It runs on a thread of its own, so neither a blocked nor a paused test runtime
-/// changes what it does. All its connections are closed when it is dropped.
+/// It runs on a thread of its own, named `proxy`, so neither a blocked nor a paused test runtime changes what it does. All
+/// its connections are closed when it is dropped.
 ///
-/// A dead upstream shows as a connection that is accepted and then closed.
+/// A dead upstream shows as a connection that is accepted and then closed. Accepting takes no time in any mode: of what
+/// dialling costs over a distance, only the handshake's round trips are delayed.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
+    /// One byte wakes the worker.
+    waker: UnixStream,
     worker: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
     /// Starts a proxy in [`Mode::Pass`].
     pub(crate) async fn start(upstream: SocketAddr) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
-            .and_then(TcpListener::into_std)
+            .and_then(tokio::net::TcpListener::into_std)
             .expect("some port is free");
         let address = listener.local_addr().expect("the listener is bound");
-        let shared = Arc::new(Shared::new());
-        let worker = thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || run(listener, upstream, &shared)
-        });
+        let (waker, wakes) = UnixStream::pair().expect("a pair of sockets can be made");
+        for end in [&waker, &wakes] {
+            end.set_nonblocking(true).expect("a socket can be set");
+        }
+        let shared = Arc::new(Shared::default());
+        let worker = Worker {
+            upstream,
+            listener,
+            wakes,
+            shared: Arc::clone(&shared),
+            connections: Vec::new(),
+            buffer: vec![0; CHUNK_BYTES],
+        };
+        let worker = thread::Builder::new()
+            .name("proxy".to_owned())
+            .spawn(|| worker.run());
         Self {
             address,
             shared,
-            worker: Some(worker),
+            waker,
+            worker: Some(worker.expect("a thread can be started")),
         }
     }
 
@@ -73,18 +97,31 @@ impl Proxy {
 
     /// Switches the mode, also for open connections and bytes already held back.
     pub(crate) fn set(&self, mode: Mode) {
-        self.shared.mode.send_replace(mode);
+        self.shared.condition().mode = mode;
+        self.wake();
+    }
+
+    /// Holds both directions back for this long from now, once; what was held back goes all at once then.
+    pub(crate) fn stall(&self, duration: Duration) {
+        self.shared.condition().stalled_until = Some(Instant::now() + duration);
+        self.wake();
     }
 
     /// How many connections were accepted so far, refused ones included.
     pub(crate) fn connections(&self) -> usize {
         self.shared.accepted.load(Ordering::Relaxed)
     }
+
+    fn wake(&self) {
+        // a full buffer means that it is about to wake
+        let _ = (&self.waker).write(&[0]);
+    }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.stop.notify_one();
+        self.shared.has_stopped.store(true, Ordering::Release);
+        self.wake();
         if let Some(worker) = self.worker.take() {
             // its panic has been printed; a second one here would abort the process
             let _ = worker.join();
@@ -92,180 +129,284 @@ impl Drop for Proxy {
     }
 }
 
+#[derive(Default)]
 struct Shared {
-    mode: watch::Sender<Mode>,
+    condition: Mutex<Condition>,
     accepted: AtomicUsize,
-    stop: Notify,
+    has_stopped: AtomicBool,
 }
 
 impl Shared {
-    fn new() -> Self {
+    fn condition(&self) -> MutexGuard<'_, Condition> {
+        // a copy of plain values: no panic leaves it half written
+        self.condition
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Condition {
+    mode: Mode,
+    stalled_until: Option<Instant>,
+}
+
+impl Default for Condition {
+    fn default() -> Self {
         Self {
-            mode: watch::Sender::new(Mode::Pass),
-            accepted: AtomicUsize::new(0),
-            stop: Notify::new(),
+            mode: Mode::Pass,
+            stalled_until: None,
         }
     }
 }
 
-/// A piece of a reply and the time it came in.
+impl Condition {
+    /// When a piece that arrived then may go on.
+    fn due(self, arrived: Instant, delay: Duration) -> Option<Instant> {
+        let due = arrived.checked_add(delay)?;
+        Some(self.stalled_until.map_or(due, |stalled| stalled.max(due)))
+    }
+
+    fn request_delay(self) -> Duration {
+        match self.mode {
+            Mode::RoundTrip(round_trip) => round_trip / 2,
+            _ => Duration::ZERO,
+        }
+    }
+
+    fn reply_delay(self) -> Duration {
+        match self.mode {
+            Mode::Delay(delay) => delay,
+            Mode::RoundTrip(round_trip) => round_trip - round_trip / 2,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+// === Worker ===
+
+/// The proxy's thread. Its end closes every connection.
+struct Worker {
+    upstream: SocketAddr,
+    listener: TcpListener,
+    wakes: UnixStream,
+    shared: Arc<Shared>,
+    connections: Vec<Connection>,
+    buffer: Vec<u8>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        #[cfg(target_os = "linux")]
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
+        let mut next_due = None;
+        while !self.shared.has_stopped.load(Ordering::Acquire) {
+            self.wait(next_due);
+            let _ = self.wakes.read(&mut self.buffer);
+            self.accept();
+            let now = Instant::now();
+            let (shared, buffer) = (&self.shared, &mut self.buffer);
+            next_due = None;
+            self.connections.retain_mut(|connection| {
+                let due = connection.turn(now, shared, buffer);
+                next_due = due.into_iter().chain(next_due).min();
+                !connection.is_over(shared.condition().mode)
+            });
+        }
+    }
+
+    /// Waits until a socket can go on, somebody wakes it, or a piece of data is due.
+    fn wait(&self, due: Option<Instant>) {
+        let timeout = due.map(|due| {
+            let timeout = due.saturating_duration_since(Instant::now());
+            Timespec::try_from(timeout).expect("a delay is not that long")
+        });
+        let mut sockets = vec![
+            PollFd::new(&self.wakes, PollFlags::IN),
+            PollFd::new(&self.listener, PollFlags::IN),
+        ];
+        for connection in &self.connections {
+            connection.watch(&mut sockets);
+        }
+        match poll(&mut sockets, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("the proxy cannot wait: {error}"),
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok((client, _)) = self.listener.accept() {
+            self.shared.accepted.fetch_add(1, Ordering::Relaxed);
+            // a client that has gone already is of no interest
+            if let Ok(connection) = Connection::open(client, self.upstream) {
+                self.connections.push(connection);
+            }
+        }
+    }
+}
+
+// === Connection ===
+
+struct Connection {
+    client: TcpStream,
+    /// `None` when there was nobody to connect to.
+    server: Option<TcpStream>,
+    requests: Direction,
+    replies: Direction,
+}
+
+impl Connection {
+    fn open(client: TcpStream, upstream: SocketAddr) -> io::Result<Self> {
+        client.set_nodelay(true)?;
+        client.set_nonblocking(true)?;
+        let server = TcpStream::connect_timeout(&upstream, CONNECT_TIMEOUT).ok();
+        if let Some(server) = &server {
+            server.set_nodelay(true)?;
+            server.set_nonblocking(true)?;
+        }
+        Ok(Self {
+            client,
+            server,
+            requests: Direction::default(),
+            replies: Direction::default(),
+        })
+    }
+
+    fn watch<'a>(&'a self, sockets: &mut Vec<PollFd<'a>>) {
+        let mut watch = |socket, incoming: &Direction, outgoing: &Direction| {
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::IN, !incoming.has_ended);
+            events.set(PollFlags::OUT, outgoing.is_blocked);
+            // without an interest, the end of the peer would be reported over and over
+            if !events.is_empty() {
+                sockets.push(PollFd::new(socket, events));
+            }
+        };
+        watch(&self.client, &self.requests, &self.replies);
+        if let Some(server) = &self.server {
+            watch(server, &self.replies, &self.requests);
+        }
+    }
+
+    /// Reads what has come and forwards what is due. Returns when the next piece will be.
+    fn turn(&mut self, now: Instant, shared: &Shared, buffer: &mut [u8]) -> Option<Instant> {
+        self.requests.collect(&mut self.client, now, buffer);
+        let Some(server) = &mut self.server else {
+            self.requests.chunks.clear();
+            return None;
+        };
+        self.replies.collect(server, now, buffer);
+        // read after the bytes, so that a switch holds for all that is sent after it
+        let condition = *shared.condition();
+        if condition.mode == Mode::BlackHole {
+            self.requests.chunks.clear();
+            self.replies.chunks.clear();
+            return None;
+        }
+        if condition.mode.cuts() {
+            return None;
+        }
+        let truncates = condition.mode == Mode::Truncate;
+        let due = |delay| move |arrived| condition.due(arrived, delay);
+        let requests = self
+            .requests
+            .deliver(server, due(condition.request_delay()), false);
+        let replies =
+            self.replies
+                .deliver(&mut self.client, due(condition.reply_delay()), truncates);
+        requests.into_iter().chain(replies).min()
+    }
+
+    /// Whether nothing will pass any more; from inside a black hole, the end of the server cannot be seen.
+    fn is_over(&self, mode: Mode) -> bool {
+        let is_left = self.requests.has_ended && self.requests.chunks.is_empty();
+        let is_down = self.server.is_none()
+            || self.requests.is_broken
+            || self.replies.has_ended && self.replies.chunks.is_empty();
+        let is_over =
+            mode.cuts() || is_left || self.replies.is_broken || is_down && mode != Mode::BlackHole;
+        if is_over && mode == Mode::Reset {
+            // a client that has gone on its own needs no reset
+            let _ = rustix::net::sockopt::set_socket_linger(&self.client, Some(Duration::ZERO));
+        }
+        is_over
+    }
+}
+
+// === Direction ===
+
+/// What is on its way to one side, in order.
+#[derive(Default)]
+struct Direction {
+    chunks: VecDeque<Chunk>,
+    /// Whether the receiver takes nothing more for now.
+    is_blocked: bool,
+    /// Whether the receiver has gone.
+    is_broken: bool,
+    /// Whether the sender has closed its side, or has gone.
+    has_ended: bool,
+}
+
 struct Chunk {
     bytes: Vec<u8>,
+    sent: usize,
     arrived: Instant,
 }
 
-/// Ends with the runtime, and so with every connection that was spawned on it.
-fn run(listener: std::net::TcpListener, upstream: SocketAddr, shared: &Shared) {
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime can be built");
-    runtime.block_on(async {
-        let listener = TcpListener::from_std(listener).expect("the listener is non-blocking");
-        tokio::select! {
-            () = shared.stop.notified() => {}
-            () = accept(listener, upstream, shared) => {}
-        }
-    });
-}
-
-async fn accept(listener: TcpListener, upstream: SocketAddr, shared: &Shared) {
-    loop {
-        let (client, _) = listener.accept().await.expect("the listener is open");
-        shared.accepted.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(serve(client, upstream, shared.mode.subscribe()));
-    }
-}
-
-async fn serve(mut client: TcpStream, upstream: SocketAddr, mode: watch::Receiver<Mode>) {
-    let reset = tokio::select! {
-        biased;
-        cut = when(mode.clone(), |mode| matches!(mode, Mode::Refuse | Mode::Reset)) => {
-            cut == Mode::Reset
-        }
-        // how a connection broke is for the peers to see, not for the proxy
-        _ = relay(&mut client, upstream, mode) => false,
-    };
-    if reset {
-        // a client that has gone by itself needs no reset
-        let _ = client.set_zero_linger();
-    }
-}
-
-async fn relay(
-    client: &mut TcpStream,
-    upstream: SocketAddr,
-    mode: watch::Receiver<Mode>,
-) -> io::Result<()> {
-    let Ok(mut server) = TcpStream::connect(upstream).await else {
-        return lit(mode).await;
-    };
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
-    let (from_client, to_client) = client.split();
-    let (from_server, to_server) = server.split();
-    tokio::select! {
-        result = forward_requests(from_client, to_server, mode.clone()) => result,
-        result = forward_replies(from_server, to_client, mode) => result,
-    }
-}
-
-async fn forward_requests(
-    mut client: ReadHalf<'_>,
-    mut server: WriteHalf<'_>,
-    mode: watch::Receiver<Mode>,
-) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK_BYTES];
-    loop {
-        let length = client.read(&mut buffer).await?;
-        if length == 0 {
-            return Ok(());
-        }
-        let swallow = *mode.borrow() == Mode::BlackHole;
-        if !swallow && server.write_all(&buffer[..length]).await.is_err() {
-            return lit(mode).await;
+impl Direction {
+    fn collect(&mut self, sender: &mut TcpStream, now: Instant, buffer: &mut [u8]) {
+        while !self.has_ended {
+            match sender.read(buffer) {
+                Ok(length @ 1..) => self.chunks.push_back(Chunk {
+                    bytes: buffer[..length].to_vec(),
+                    sent: 0,
+                    arrived: now,
+                }),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // how a connection broke is for the peers to see, not for the proxy
+                Ok(0) | Err(_) => self.has_ended = true,
+            }
         }
     }
-}
 
-async fn forward_replies(
-    server: ReadHalf<'_>,
-    mut client: WriteHalf<'_>,
-    mut mode: watch::Receiver<Mode>,
-) -> io::Result<()> {
-    let (queue, mut chunks) = mpsc::unbounded_channel();
-    // reading goes on while a chunk is held back, so a delay doesn't add up
-    let deliver = async {
-        while let Some(chunk) = chunks.recv().await {
-            deliver(chunk, &mut client, &mut mode).await?;
-        }
-        lit(mode).await
-    };
-    tokio::try_join!(collect(server, queue), deliver).map(drop)
-}
-
-async fn collect(mut server: ReadHalf<'_>, queue: mpsc::UnboundedSender<Chunk>) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK_BYTES];
-    // a broken upstream ends the stream of chunks like a closed one
-    while let Ok(length @ 1..) = server.read(&mut buffer).await {
-        let chunk = Chunk {
-            bytes: buffer[..length].to_vec(),
-            arrived: Instant::now(),
-        };
-        if queue.send(chunk).is_err() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Treats one chunk by the mode of the moment, again after each switch.
-async fn deliver(
-    chunk: Chunk,
-    client: &mut WriteHalf<'_>,
-    mode: &mut watch::Receiver<Mode>,
-) -> io::Result<()> {
-    let mut rest = chunk.bytes.as_slice();
-    loop {
-        let current = *mode.borrow_and_update();
-        match current {
-            Mode::BlackHole => return Ok(()),
-            Mode::Pass => return client.write_all(rest).await,
-            Mode::Delay(delay) => {
-                let switched = time::timeout_at(chunk.arrived + delay, mode.changed()).await;
-                if switched.is_err() {
-                    return client.write_all(rest).await;
+    /// Forwards what is due, and only the first byte of it if it `truncates`. Returns when more is due.
+    fn deliver(
+        &mut self,
+        receiver: &mut TcpStream,
+        due: impl Fn(Instant) -> Option<Instant>,
+        truncates: bool,
+    ) -> Option<Instant> {
+        self.is_blocked = false;
+        while let Some(chunk) = self.chunks.front_mut() {
+            let due = due(chunk.arrived)?;
+            if due > Instant::now() {
+                return Some(due);
+            }
+            let end = if truncates { 1 } else { chunk.bytes.len() };
+            if chunk.sent >= end {
+                return None;
+            }
+            match receiver.write(&chunk.bytes[chunk.sent..end]) {
+                Ok(length) => chunk.sent += length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.is_blocked = true;
+                    return None;
+                }
+                Err(_) => {
+                    self.is_broken = true;
+                    self.chunks.clear();
+                    return None;
                 }
             }
-            Mode::Truncate => {
-                let first = rest.len().min(1);
-                client.write_all(&rest[..first]).await?;
-                rest = &rest[first..];
-                switched(mode).await;
+            if chunk.sent == chunk.bytes.len() {
+                self.chunks.pop_front();
             }
-            // `serve` is about to cut the connection
-            Mode::Refuse | Mode::Reset => switched(mode).await,
         }
+        None
     }
 }
 
-/// Waits out a black hole: from inside one, a closed connection can't be seen.
-async fn lit(mode: watch::Receiver<Mode>) -> io::Result<()> {
-    when(mode, |mode| mode != Mode::BlackHole).await;
-    Ok(())
-}
-
-async fn switched(mode: &mut watch::Receiver<Mode>) {
-    mode.changed().await.expect(SENDER_LIVES);
-}
-
-async fn when(mut mode: watch::Receiver<Mode>, wanted: impl Fn(Mode) -> bool) -> Mode {
-    *mode
-        .wait_for(|&mode| wanted(mode))
-        .await
-        .expect(SENDER_LIVES)
-}
-
-const CHUNK_BYTES: usize = 16 * 1024;
-// the worker borrows it from `Shared` for as long as its runtime exists
-const SENDER_LIVES: &str = "the mode's sender outlives the connections";
+const CHUNK_BYTES: usize = 64 * 1024;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
