@@ -77,6 +77,12 @@ impl Drop for Bystander {
 }
 
 impl Shared {
+    fn note(&self, waited: Duration, is_by_redis: bool) {
+        let mut waits = self.waits();
+        waits.all.record(waited);
+        waits.without += u64::from(!is_by_redis);
+    }
+
     fn waits(&self) -> MutexGuard<'_, Waits> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,10 +101,7 @@ async fn ask(url: &str, shared: &Shared) {
         let decision = limiter.check(&[policy.charge(Key::GLOBAL)]).await;
         let waited = asked.elapsed();
         let is_by_redis = decision.is_ok_and(|found| found.counted_by() == CountedBy::Shared);
-        let mut waits = shared.waits();
-        waits.all.record(waited);
-        waits.without += u64::from(!is_by_redis);
-        drop(waits);
+        shared.note(waited, is_by_redis);
         tokio::time::sleep(INTERVAL).await;
     }
 }

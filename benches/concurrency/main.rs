@@ -23,7 +23,6 @@
 #![expect(
     clippy::print_stdout,
     clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
     clippy::cast_precision_loss,
     reason = "its output is its purpose, and its numbers are small"
 )]

@@ -74,7 +74,7 @@ impl Fault {
     }
 
     /// The fault is there from the beginning, and nothing was asked before.
-    fn from_the_start(self) -> Self {
+    fn struck_from_the_start(self) -> Self {
         Self {
             is_cold: true,
             well: Duration::ZERO,
@@ -185,7 +185,7 @@ fn loads() -> Vec<Fault> {
         Fault {
             callers: 40,
             round_trip: Duration::from_millis(10),
-            ..Fault::usual("cold start at 10 ms", |_| {}, |_| {}).from_the_start()
+            ..Fault::usual("cold start at 10 ms", |_| {}, |_| {}).struck_from_the_start()
         },
         Fault {
             callers: 30,
@@ -273,7 +273,7 @@ fn refusals() -> Vec<Fault> {
             rate: 100,
             server_arguments: &["--cluster-enabled", "yes"],
             prepare: Scene::own_all_slots,
-            ..Fault::usual("cluster of one shard", |_| {}, |_| {}).from_the_start()
+            ..Fault::usual("cluster of one shard", |_| {}, |_| {}).struck_from_the_start()
         },
     ]
 }

@@ -1,12 +1,11 @@
 //! Single arrivals at random, which part what callers who wait for each other do not.
 
 use crate::{
-    millis, over,
+    report::{lateness, max_wait, over, paired, wait, without},
     stage::{Distance, Load, Stage},
-    support::{Arguments, Summary},
+    support::Arguments,
     tally::Measurement,
     way::Kind,
-    without,
 };
 
 pub(crate) fn run(arguments: &Arguments) {
@@ -29,43 +28,25 @@ pub(crate) fn run(arguments: &Arguments) {
         for &rate in &rates {
             let measured = stage.interleave(&ways, distance, Load::Arrivals(rate));
             for (way, rounds) in ways.iter().zip(&measured) {
-                println!(
-                    "| {distance} | {rate} | {way} | {} |",
-                    row(rounds, &measured[0])
-                );
+                let row = row(rounds, &measured[0]);
+                println!("| {distance} | {rate} | {way} | {row} |");
             }
         }
     }
 }
 
 fn row(rounds: &[Measurement], first: &[Measurement]) -> String {
-    let quantile = |share| {
-        move |round: &Measurement| match round.counts.by_redis.count() {
-            0 => f64::NAN,
-            _ => millis(round.counts.by_redis.quantile(share)),
-        }
-    };
-    let late = |share| {
-        over(rounds, move |round| {
-            millis(round.counts.lateness.quantile(share))
-        })
-        .show(3)
-    };
-    let paired = |value: &dyn Fn(&Measurement) -> f64| {
-        let ratios = rounds.iter().zip(first).map(|(a, b)| value(a) / value(b));
-        Summary::of(ratios).show(2)
-    };
     [
         over(rounds, Measurement::rate).show_range(0),
-        over(rounds, quantile(0.5)).show(3),
-        paired(&quantile(0.5)),
-        over(rounds, quantile(0.99)).show(3),
-        over(rounds, |round| millis(round.max_wait())).show(1),
+        over(rounds, wait(0.5)).show(3),
+        paired(rounds, first, wait(0.5)).show(2),
+        over(rounds, wait(0.99)).show(3),
+        max_wait(rounds),
         without(rounds),
         over(rounds, Measurement::client_micros).show(2),
         over(rounds, Measurement::server_micros).show(2),
-        paired(&Measurement::server_micros),
-        format!("{}, {}", late(0.5), late(0.99)),
+        paired(rounds, first, Measurement::server_micros).show(2),
+        lateness(rounds),
     ]
     .join(" | ")
 }

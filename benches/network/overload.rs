@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use crate::{
-    millis, over,
+    report::{lateness, millis, over, reasons},
     slow::Slowed,
     stage::{Distance, Load, Stage},
     support::{Arguments, Summary},
-    tally::{Measurement, reasons},
+    tally::Measurement,
     way::Kind,
 };
 
@@ -102,12 +102,6 @@ fn row(rounds: &[Measurement], peak: f64) -> String {
         let share = round.rate_within(DEADLINE) / round.rate();
         100.0 * (1.0 - share)
     };
-    let lateness = |share| {
-        over(rounds, move |round| {
-            millis(round.counts.lateness.quantile(share))
-        })
-        .show(2)
-    };
     let megabytes = |pick: fn(&[u64]) -> Option<u64>| {
         let of = |round: &Measurement| pick(&round.memory).unwrap_or(0) as f64 / 1e6;
         over(rounds, of).show(0)
@@ -121,7 +115,7 @@ fn row(rounds: &[Measurement], peak: f64) -> String {
         reasons(rounds),
         waits(true),
         waits(false),
-        format!("{}, {}", lateness(0.5), lateness(0.99)),
+        lateness(rounds),
         over(rounds, Measurement::server_micros).show(1),
         format!(
             "{}, {}, {}",

@@ -1,7 +1,6 @@
 //! How decisions ended, counted while the window is open.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -33,7 +32,7 @@ pub(crate) struct Counts {
     pub(crate) by_redis: Histogram,
     /// Waits for those that it did not make.
     pub(crate) without: Histogram,
-    reasons: Vec<(Otherwise, u64)>,
+    pub(crate) reasons: Vec<(Otherwise, u64)>,
     /// How long after its time an arrival was started.
     pub(crate) lateness: Histogram,
 }
@@ -188,23 +187,6 @@ fn micros_each(time: Duration, count: u64) -> f64 {
         0 => f64::NAN,
         _ => time.as_secs_f64() * 1e6 / count as f64,
     }
-}
-
-/// Who decided instead of Redis in these rounds, as shares of all decisions.
-pub(crate) fn reasons(rounds: &[Measurement]) -> String {
-    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-    let mut all = 0;
-    for Measurement { counts, .. } in rounds {
-        all += counts.by_redis.count() + counts.without.count();
-        for (reason, count) in &counts.reasons {
-            *sums.entry(reason.to_string()).or_default() += count;
-        }
-    }
-    let share = |count| 100.0 * count as f64 / all as f64;
-    let shares = sums
-        .iter()
-        .map(|(reason, count)| format!("{reason} {:.1} %", share(*count)));
-    shares.collect::<Vec<_>>().join(", ")
 }
 
 pub(crate) const ARRIVALS_THREAD: &str = "arrivals";

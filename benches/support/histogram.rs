@@ -1,5 +1,12 @@
 //! Durations in constant memory.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "counts and nanoseconds of a bench are small"
+)]
+
 use std::time::Duration;
 
 /// Counts durations in buckets that are at most 0.4 % wide.

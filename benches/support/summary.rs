@@ -1,6 +1,6 @@
 //! What rounds of one measurement have in common.
 
-/// The median of some rounds, with the least and the largest.
+/// The median of some rounds, with the least and the largest. Rounds without a value are left out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
@@ -10,7 +10,8 @@ pub(crate) struct Summary {
 
 impl Summary {
     pub(crate) fn of(samples: impl IntoIterator<Item = f64>) -> Self {
-        let mut samples: Vec<f64> = samples.into_iter().collect();
+        let samples = samples.into_iter().filter(|sample| sample.is_finite());
+        let mut samples: Vec<f64> = samples.collect();
         samples.sort_by(f64::total_cmp);
         let last = samples.len().saturating_sub(1);
         let at = |index: usize| samples.get(index).copied().unwrap_or(f64::NAN);
@@ -31,7 +32,10 @@ impl Summary {
 
     /// The median with the least and the largest.
     pub(crate) fn show_range(&self, decimals: usize) -> String {
-        let (median, min, max) = (self.show(decimals), self.min, self.max);
-        format!("{median} ({min:.decimals$}..{max:.decimals$})")
+        let (min, max) = (self.min, self.max);
+        match self.show(decimals) {
+            median if min < max => format!("{median} ({min:.decimals$}..{max:.decimals$})"),
+            median => median,
+        }
     }
 }
