@@ -15,34 +15,18 @@
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
-#[path = "../tests/support/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the tests use the rest of it")]
+#[allow(dead_code, unused_imports, reason = "others use the rest of it")]
 mod support;
 
 use std::{env, time::Duration};
 
 use redis::{Cmd, Connection, Pipeline, Value};
-use support::{Server, unpack};
+use support::{PLAIN_GCRA, Server, unpack};
 use tollgate::{
     Quota,
     algorithm::{Algorithm, Counter, Form, Opening},
     remote::Script,
 };
-
-const PLAIN_GCRA: &str = r"
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local tat = tonumber(redis.call('GET', KEYS[1]) or 0)
-if tat < now then
-  tat = now
-end
-local moved = tat + tonumber(ARGV[1])
-if moved - now > tonumber(ARGV[2]) then
-  return { 0, 0, tat }
-end
-redis.call('SET', KEYS[1], string.format('%.0f', moved), 'PX', math.ceil((moved - now) / 1000))
-return { 0, 1, moved }
-";
 
 fn main() {
     let server = Server::start();

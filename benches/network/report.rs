@@ -1,0 +1,72 @@
+//! Cells of the tables, each from the rounds of one way.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{support::Summary, tally::Measurement};
+
+pub(crate) fn over(rounds: &[Measurement], value: impl Fn(&Measurement) -> f64) -> Summary {
+    Summary::of(rounds.iter().map(value))
+}
+
+/// Ratios of rounds that were made in turn.
+pub(crate) fn paired(
+    rounds: &[Measurement],
+    others: &[Measurement],
+    value: impl Fn(&Measurement) -> f64,
+) -> Summary {
+    let pairs = rounds.iter().zip(others);
+    Summary::of(pairs.map(|(round, other)| value(round) / value(other)))
+}
+
+/// The wait that this share of the decisions by Redis does not exceed, in milliseconds.
+pub(crate) fn wait(share: f64) -> impl Fn(&Measurement) -> f64 {
+    move |round| match round.counts.by_redis.count() {
+        0 => f64::NAN,
+        _ => millis(round.counts.by_redis.quantile(share)),
+    }
+}
+
+pub(crate) fn max_wait(rounds: &[Measurement]) -> String {
+    over(rounds, |round| millis(round.max_wait())).show(1)
+}
+
+/// How long after their time arrivals asked: p50 and p99.
+pub(crate) fn lateness(rounds: &[Measurement]) -> String {
+    let late = |share| {
+        let late = over(rounds, |round| {
+            millis(round.counts.lateness.quantile(share))
+        });
+        late.show(3)
+    };
+    format!("{}, {}", late(0.5), late(0.99))
+}
+
+/// The share of decisions that were not made by Redis, and who made them.
+pub(crate) fn without(rounds: &[Measurement]) -> String {
+    let share = 100.0 * over(rounds, Measurement::share_without).median;
+    match reasons(rounds) {
+        reasons if reasons.is_empty() => format!("{share:.1} %"),
+        reasons => format!("{share:.1} % ({reasons})"),
+    }
+}
+
+/// Who decided instead of Redis, as shares of all decisions.
+pub(crate) fn reasons(rounds: &[Measurement]) -> String {
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    let mut all = 0;
+    for Measurement { counts, .. } in rounds {
+        all += counts.by_redis.count() + counts.without.count();
+        for (reason, count) in &counts.reasons {
+            *sums.entry(reason.to_string()).or_default() += count;
+        }
+    }
+    let share = |count| 100.0 * count as f64 / all as f64;
+    let shares = sums
+        .iter()
+        .map(|(reason, count)| format!("{reason} {:.1} %", share(*count)));
+    shares.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
