@@ -62,7 +62,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
             "x-ratelimit-limit: 2
              x-ratelimit-remaining: 1
              x-ratelimit-reset: 1700000031",
-            "retry-after: 30
+            "cache-control: no-store
+             retry-after: 30
              x-ratelimit-limit: 2
              x-ratelimit-remaining: 0
              x-ratelimit-reset: 1700000061",
@@ -72,7 +73,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
             "x-ratelimit-limit: 2
              x-ratelimit-remaining: 1
              x-ratelimit-reset: 30",
-            "retry-after: 30
+            "cache-control: no-store
+             retry-after: 30
              x-ratelimit-limit: 2
              x-ratelimit-remaining: 0
              x-ratelimit-reset: 60",
@@ -81,7 +83,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
             Headers::draft11(),
             r#"ratelimit: "per-ip";r=1;t=30, "day";r=999;t=86314
              ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400"#,
-            r#"ratelimit: "per-ip";r=0;t=30, "day";r=998
+            r#"cache-control: no-store
+             ratelimit: "per-ip";r=0;t=30, "day";r=998
              ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400
              retry-after: 30"#,
         ),
@@ -91,7 +94,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              ratelimit-policy: 2;w=60, 1000;w=86400
              ratelimit-remaining: 1
              ratelimit-reset: 30",
-            "ratelimit-limit: 2
+            "cache-control: no-store
+             ratelimit-limit: 2
              ratelimit-policy: 2;w=60, 1000;w=86400
              ratelimit-remaining: 0
              ratelimit-reset: 60
@@ -104,7 +108,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              x-ratelimit-remaining: 1
              x-ratelimit-reset: 1700000030.250
              x-ratelimit-reset-after: 30.000",
-            "retry-after: 30
+            "cache-control: no-store
+             retry-after: 30
              x-ratelimit-bucket: per-ip
              x-ratelimit-limit: 2
              x-ratelimit-remaining: 0
@@ -112,8 +117,17 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              x-ratelimit-reset-after: 60.000
              x-ratelimit-scope: user",
         ),
-        (Headers::none(), "", "retry-after: 30"),
-        (Headers::none().retry_after(false), "", ""),
+        (
+            Headers::none(),
+            "",
+            "cache-control: no-store
+             retry-after: 30",
+        ),
+        (
+            Headers::none().retry_after(false),
+            "",
+            "cache-control: no-store",
+        ),
         (
             Headers::draft11().and(millis()),
             r#"ratelimit: "per-ip";r=1;t=30, "day";r=999;t=86314
@@ -121,7 +135,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              x-rate-limit-limit: 2
              x-rate-limit-remaining: 1
              x-rate-limit-reset: 1700000030250"#,
-            r#"ratelimit: "per-ip";r=0;t=30, "day";r=998
+            r#"cache-control: no-store
+             ratelimit: "per-ip";r=0;t=30, "day";r=998
              ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400
              retry-after: 30
              x-rate-limit-limit: 2
@@ -804,7 +819,8 @@ async fn ask(builder: &RateLimitLayerBuilder) -> (u16, Lines) {
         .oneshot(Request::new(axum::body::Body::empty()))
         .await
         .expect("it answers");
-    let own = |name: &HeaderName| !["content-type", "content-length"].contains(&name.as_str());
+    let others = ["cache-control", "content-type", "content-length"];
+    let own = |name: &HeaderName| !others.contains(&name.as_str());
     let headers = answer.headers().iter().filter(|(name, _)| own(name));
     let headers = headers.map(|(name, value)| {
         let value = value.to_str().expect("it is text");

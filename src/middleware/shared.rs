@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, Response, StatusCode, header::WWW_AUTHENTICATE, request::Parts};
+use http::{
+    Extensions, HeaderValue, Response, StatusCode,
+    header::{CACHE_CONTROL, WWW_AUTHENTICATE},
+    request::Parts,
+};
 use smallvec::SmallVec;
 use tokio::time::{Sleep, sleep};
 
@@ -237,6 +241,9 @@ impl Shared {
     ) -> Response<ResponseBody<B>> {
         let response = self.rejection.make(&rejection, request);
         let mut response = response.map(ResponseBody::rejection);
+        // A cache must not answer others, or this client later, with it.
+        let cache_control = response.headers_mut().entry(CACHE_CONTROL);
+        cache_control.or_insert(HeaderValue::from_static("no-store"));
         if response.status() == StatusCode::UNAUTHORIZED
             && let Some(challenge) = rejection.challenge()
             && !response.headers().contains_key(WWW_AUTHENTICATE)
