@@ -27,6 +27,7 @@ use crate::{
 
 use super::{
     body::ResponseBody,
+    completed::CompletedRequest,
     denial::MakeRejection,
     finding::{Finding, Findings, Stage},
     gate::Gate,
@@ -35,7 +36,7 @@ use super::{
     next::{Admitted, Asking, Charged, Next},
     rejection::Rejection,
     rule::Rule,
-    settling::{ActualCost, Finished, Tab},
+    settling::{ActualCost, Tab},
 };
 
 /// What all clones of a layer share.
@@ -217,9 +218,9 @@ impl Shared {
     }
 
     /// What a request really cost under a policy.
-    pub(super) fn price(&self, policy: &PolicyName, finished: &Finished<'_>) -> u64 {
+    pub(super) fn price(&self, policy: &PolicyName, completed: &CompletedRequest<'_>) -> u64 {
         self.rule(policy)
-            .map_or(finished.charged, |rule| rule.price(finished))
+            .map_or(completed.charged, |rule| rule.price(completed))
     }
 
     /// Whether a policy is asked what a request really cost.
