@@ -85,6 +85,12 @@ impl SlidingLog {
         self.window.millis
     }
 
+    /// Microseconds by which a unit may come back late: a tick less one.
+    #[inline]
+    pub(super) fn lateness(&self) -> u16 {
+        u16::try_from(self.tick - 1).unwrap_or(u16::MAX)
+    }
+
     fn period(&self) -> u64 {
         self.window.millis * 1_000
     }

@@ -90,11 +90,9 @@ impl TokenBucket {
             depth: 0,
             shape: 0,
         };
-        // A TAT between lattice points can lose up to a microsecond against them while the burst is taken unit by unit.
-        let slack = u64::from(!rate.is_whole());
         match rate
             .at_checked(quota.capacity())
-            .and_then(|span| span.checked_add(slack))
+            .and_then(|span| span.checked_add(bucket.slack().into()))
         {
             Some(span) if span <= LONGEST_SPAN => Ok(Self {
                 span,
@@ -176,6 +174,13 @@ impl TokenBucket {
     #[inline]
     pub fn span(&self) -> u64 {
         self.span
+    }
+
+    /// Microseconds that the span has in hand: a TAT between lattice points can lose one against them while the burst is taken
+    /// unit by unit.
+    #[inline]
+    pub(super) fn slack(&self) -> u16 {
+        (!self.rate.is_whole()).into()
     }
 
     /// What tells this bucket's span from others, in the state of a key: the span cut to 26 significant bits.
