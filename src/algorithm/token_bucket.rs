@@ -17,7 +17,9 @@
 //! # Bounds
 //!
 //! - In any span of `t` microseconds a key admits at most `capacity + rate * t` where the interval is whole
-//!   microseconds, and less than `capacity + rate * (t + 3)` where it is not: the rounding does not add up over time.
+//!   microseconds, and less than `capacity + rate * (t + 3)` where it is not: the rounding does not add up over time. So two
+//!   units of a bucket of capacity 1 are the interval apart, or less than 3 us closer: a step of the TAT is `floor(interval)`
+//!   at least, the span `ceil(interval) + 1`.
 //! - The whole capacity can be taken at once after idling, unit by unit or in one charge, at every moment.
 //! - The long-run rate is exact, except for rates whose lowest terms do not fit (`units * micros >= 2^52`, such as
 //!   999,983 a day): these are rounded to a slower rate by at most 1.5e-8.
