@@ -912,6 +912,31 @@ async fn client_clock_that_cannot_be_stored_is_an_error() {
     );
 }
 
+// Regression: from 2255 on, the error was that something else answered in place of the server.
+#[tokio::test]
+async fn client_clock_ends_when_times_are_no_longer_exact_and_says_so() {
+    const END: u64 = 1 << 53;
+    let server = Server::start();
+    let policy = Policy::new("late", Quota::per_minute(1));
+    let clock = Clock::manual(Timestamp::from_micros(END - 61_000_000));
+    let store = RedisStore::builder(server.url())
+        .client_time(clock.clone())
+        .deadline(Duration::from_secs(10));
+    let limiter = RateLimiter::new(store.build().expect("a usable store"), [policy.clone()])
+        .expect("a usable policy");
+    let charge = policy.charge(Key::new("ada"));
+    for is_allowed in [true, false] {
+        let decision = limiter.check(&[charge]).await.expect("a decision");
+        assert_eq!(decision.is_allowed(), is_allowed);
+    }
+    for micros in [END, END + 1_000_000, 9_999_999_999_999_999] {
+        clock.set(Timestamp::from_micros(micros));
+        let error = limiter.check(&[charge]).await.expect_err("it is too late");
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{micros}: {error}");
+        assert!(error.to_string().contains("after 2255"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn server_counts_by_its_own_time() {
     let server = Server::start();
