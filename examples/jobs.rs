@@ -14,7 +14,7 @@ use tollgate::{
     Hold, Key, Policy, Quota, RateLimiter,
     middleware::{
         Reason, Rejection,
-        call::{CallLimitLayer, Ended},
+        call::{CallLimitLayer, CallOutcome, CompletedCall},
     },
 };
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -66,10 +66,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         )
         .policy(Policy::concurrency("printers", 2).key_of(|_| Some(Key::GLOBAL)))
         .hold_with(|printing: &mut Printing, hold| printing.printer = Some(hold))
-        .settle_with(|ended: &Ended<'_, Printing, Refusal>| match ended.outcome {
-            Some(Err(Refusal::PaperJam)) => 0, // nothing was printed
-            _ => ended.charged,
-        })
+        .settle(
+            |call: &CompletedCall<'_, Printing, Refusal>| match call.outcome {
+                CallOutcome::Failed(Refusal::PaperJam) => 0, // nothing was printed
+                _ => call.charged,
+            },
+        )
         .build()?;
     let mut printers = ServiceBuilder::new()
         .layer(layer)

@@ -3,7 +3,8 @@
     -- ARGV 'f' (opened by the clock), 'o' (by the first hit) or 'm' (by the calendar month) and the shape (2 bytes), cost
     --   (units), limit (units), length of the window (ms; of no use to a month)
     -- Tells when the window closes in us, and the units used in it
-    -- State, 12 bytes: when it closes in ms in 6, units in 4, the shape it was opened under in 2
+    -- State, 12 bytes: when it closes in ms in 6, units in 4, the shape it was opened under in 2. A window that the first hit
+    --   opens may close at any microsecond, so its state is 13 bytes: when it closes in us in 7, then the same
     --
     -- Example: 10 in each minute, cost 1, at time 1700000000000000, no key yet:
     --   'fAA' 1 10 60000 -> has room, closes at 1700000040000000, 1 used
@@ -11,20 +12,26 @@
       width, numbers = 3, 2
       local cost, limit, length = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
       local shape = sub(tag, 2)
+      local format, unit = '>I6I4c2', 1000
+      if kind == 111 then
+        format, unit = '>I7I4c2', 1
+      end
       local closes, used, opened
       if text and is_ours then
-        is_ours = #text == 12
-        if is_ours then
+        if #text == 12 then
           closes, used, opened = unpack('>I6I4c2', text)
-          is_ours = closes * 1000 >= EARLIEST and closes * 1000 <= now + FURTHEST
+          closes = closes * 1000
+        elseif #text == 13 then
+          closes, used, opened = unpack('>I7I4c2', text)
         end
+        is_ours = closes and closes >= EARLIEST and closes <= now + FURTHEST
       end
-      local is_open = closes and is_ours and closes > clock
+      local is_open = closes and is_ours and closes > now
       if is_ours and not (is_open and opened == shape) then
         if kind == 102 then
-          closes = clock - clock % length + length
+          closes = (clock - clock % length + length) * 1000
         elseif kind == 111 then
-          closes = ceil(now / 1000) + length
+          closes = now + length * 1000
         else
           -- Days in eras of 400 years that begin on the first of March, as in src/algorithm/calendar.rs.
           local day = floor(clock / 86400000) + 719468
@@ -39,23 +46,23 @@
           elseif year < 399 then
             following = 365 * (year + 1) + floor((year + 1) / 4) - floor((year + 1) / 100)
           end
-          closes = (era * 146097 + following - 719468) * 86400000
+          closes = (era * 146097 + following - 719468) * 86400000000
         end
         if is_open and cost > 0 and not made then
           -- The window was changed: what was used stays used. Stored whatever is decided, or the old one would close.
-          call('SET', KEYS[key], pack('>I6I4c2', closes, used, shape), 'PX', closes - clock + MARGIN)
+          call('SET', KEYS[key], pack(format, closes / unit, used, shape), 'PX', ceil((closes - now) / 1000) + MARGIN)
         elseif not is_open then
           used = 0
         end
       end
       if is_ours and made then
-        has_room, b1, b2, n1 = true, closes * 1000, used, closes * 1000
+        has_room, b1, b2, n1 = true, closes, used, closes
         if is_open and opened == shape and n1 == made then
           n2 = used > cost and used - cost or 0
-          value, life = pack('>I6I4c2', closes, n2, shape), closes - clock + MARGIN
+          value, life = pack(format, closes / unit, n2, shape), ceil((closes - now) / 1000) + MARGIN
         end
       elseif is_ours then
-        b1, b2, n1 = closes * 1000, used, closes * 1000
+        b1, b2, n1 = closes, used, closes
         has_room = is_forced or cost == 0 or used + cost <= limit
         if cost > 0 and (has_room or is_stern) then
           n2 = used + cost
@@ -64,6 +71,6 @@
           if n2 > most then
             n2 = most
           end
-          value, life = pack('>I6I4c2', closes, n2, shape), closes - clock + MARGIN
+          value, life = pack(format, closes / unit, n2, shape), ceil((closes - now) / 1000) + MARGIN
         end
       end

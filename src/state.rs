@@ -12,6 +12,8 @@ pub struct PolicyState {
     /// Apart, since `Option<Usage>` would be a word larger.
     is_counted: bool,
     is_in_flight: bool,
+    /// Microseconds by which the counter may have rounded `usage.reset_at` up.
+    rounding: u16,
     usage: Usage,
     wait: Wait,
     /// Of one that was admitted when it starts, of another when it may come again: both in one word, since every decision
@@ -43,6 +45,7 @@ impl PolicyState {
             outcome,
             is_counted: true,
             is_in_flight: false,
+            rounding: 0,
             usage,
             wait,
             at,
@@ -76,6 +79,13 @@ impl PolicyState {
         self
     }
 
+    /// Notes by how many microseconds the counter may have rounded the reset up.
+    #[inline]
+    pub(crate) fn rounded(mut self, micros: u16) -> Self {
+        self.rounding = micros;
+        self
+    }
+
     /// The state of a policy that nobody could count: its usage is unknown, and none is invented.
     #[must_use]
     pub fn uncounted(policy: PolicyName, outcome: Outcome) -> Self {
@@ -84,6 +94,7 @@ impl PolicyState {
             outcome,
             is_counted: false,
             is_in_flight: false,
+            rounding: 0,
             usage: Usage::new(0, 0, NO_TIME),
             wait: Wait::Now,
             at: NO_TIME,
@@ -108,6 +119,18 @@ impl PolicyState {
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.is_counted.then_some(self.usage)
+    }
+
+    /// Returns the usage as headers send it: with a reset that lies at most the policy's window ahead.
+    ///
+    /// A log keeps times in ticks, and a bucket of an odd rate has a microsecond in hand, so all may be back a moment after
+    /// the window. Rounded up to seconds, that moment would be a whole one.
+    #[inline]
+    pub(crate) fn sent_usage(&self) -> Option<Usage> {
+        let mut usage = self.usage()?;
+        let reset_at = usage.reset_at.as_micros();
+        usage.reset_at = Timestamp::from_micros(reset_at.saturating_sub(self.rounding.into()));
+        Some(usage)
     }
 
     /// The sum of what had been taken back of the key's charges: 0 unless the store tells.

@@ -19,7 +19,10 @@ use tollgate::{
     memory::MemoryStore,
     middleware::{
         MissingKey, Reason, Rejection,
-        call::{CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallRule, Ended},
+        call::{
+            CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallOutcome, CallRule,
+            CompletedCall,
+        },
     },
     store::{Answer, Charge, Receipt, Store},
 };
@@ -365,15 +368,17 @@ async fn call_that_started_stays_charged_though_its_slot_is_given_back() {
 #[tokio::test]
 async fn call_costs_what_came_out_of_it() {
     for limiter in limiters() {
-        let policy = minute(100);
+        // Nothing comes back while the test runs.
+        let policy = Policy::new("p", Quota::per_day(100));
         let layer = CallLimitLayer::builder(&limiter, deny)
             .policy(policy.clone().key_of(everybody).cost_by(|call| call.cost))
-            .settle_with(|ended: &Ended<'_, String, String>| {
-                assert_eq!(ended.policy.as_str(), "p");
-                match ended.outcome {
-                    Some(Ok(units)) => units.parse().expect("a number"),
-                    Some(Err(_)) => 0,
-                    None => ended.charged + 1,
+            .settle(|call: &CompletedCall<'_, String, String>| {
+                assert_eq!(call.policy.as_str(), "p");
+                match call.outcome {
+                    CallOutcome::Responded(units) => units.parse().expect("a number"),
+                    CallOutcome::Failed(_) => 0,
+                    CallOutcome::Panicked => 5,
+                    _ => call.charged + 1,
                 }
             })
             .build()
@@ -393,7 +398,7 @@ async fn call_costs_what_came_out_of_it() {
             ("12", 12),
             ("fails", 0),
             ("waits", 11),
-            ("panics", 11),
+            ("panics", 5),
             ("the closure panics, and the charge stands", 10),
         ] {
             let ready = service.ready().await.expect("it is ready");
@@ -417,10 +422,11 @@ async fn call_costs_what_came_out_of_it() {
 #[tokio::test]
 async fn who_holds_what_a_response_was_charged_settles_it() {
     for limiter in limiters() {
-        let policy = minute(100);
+        // Nothing comes back while the test runs.
+        let policy = Policy::new("p", Quota::per_day(100));
         let layer = CallLimitLayer::builder(&limiter, |_: Call, _: &Rejection| Err(()))
             .policy(policy.clone().key_of(everybody).cost_by(|call| call.cost))
-            .settle_with(|_: &Ended<'_, Option<Hold>, ()>| 0)
+            .settle(|_: &CompletedCall<'_, Option<Hold>, ()>| 0)
             .hold_with(|kept: &mut Option<Hold>, hold| *kept = Some(hold))
             .build()
             .expect("it is well set up");

@@ -174,6 +174,38 @@ async fn form_is_chosen_by_what_the_request_accepts() {
     }
 }
 
+// Regression: a cache could keep a denial and answer others with it.
+#[tokio::test]
+async fn no_answer_may_be_stored_unless_it_says_so_itself() {
+    let by_header = || Policy::new("tenant", Quota::per_minute(1)).key(Header::new("x-tenant"));
+    for denial in [
+        Denial::by(|_, _| Response::new("")),
+        Denial::json(),
+        Denial::negotiated(),
+        Denial::problem_json(),
+        Denial::text(),
+    ] {
+        let limited = denied(one_a_minute().on_rejection(denial.clone()), plain()).await;
+        assert_eq!(limited.cache.as_deref(), Some("no-store"), "{denial:?}");
+        for builder in [
+            builder(by_header()),
+            away(Broken::Fails),
+            one_a_minute().deny(|_: &Parts| true),
+        ] {
+            let refused = refused(builder.on_rejection(denial.clone()), plain()).await;
+            assert_eq!(refused.cache.as_deref(), Some("no-store"), "{denial:?}");
+        }
+    }
+    let own = |rejection: &Rejection| {
+        let response = Response::builder().header(header::CACHE_CONTROL, "max-age=1");
+        response
+            .body(rejection.message())
+            .expect("it is well formed")
+    };
+    let answer = denied(one_a_minute().on_rejection(own), plain()).await;
+    assert_eq!(answer.cache.as_deref(), Some("max-age=1"));
+}
+
 // === Of one's own ===
 
 #[tokio::test]
@@ -368,6 +400,7 @@ struct Told {
     status: u16,
     kind: String,
     vary: Option<String>,
+    cache: Option<String>,
     body: String,
 }
 
@@ -417,12 +450,14 @@ where
         Some(value.to_str().expect("it is text").to_owned())
     };
     let (kind, vary) = (header(header::CONTENT_TYPE), header(header::VARY));
+    let cache = header(header::CACHE_CONTROL);
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.expect("infallible");
     Told {
         status,
         kind: kind.unwrap_or_default(),
         vary,
+        cache,
         body: String::from_utf8(body.to_bytes().to_vec()).expect("it is text"),
     }
 }

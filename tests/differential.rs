@@ -667,7 +667,7 @@ fn answer(reply: &[i64], plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Tol
                     (bucket.usage(&state, at), bucket.retry(&state, at, *cost))
                 }
                 Counter::FixedWindow(window) => {
-                    let state = window.state(next() / 1_000, next());
+                    let state = window.state(Timestamp::from_micros(next()), next());
                     (window.usage(&state, at), window.retry(&state, at, *cost))
                 }
                 Counter::SlidingWindow(window) => {

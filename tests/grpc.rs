@@ -175,6 +175,35 @@ async fn grpc_is_known_by_the_content_type() {
     }
 }
 
+// Regression: a denied GET was answered 200 if it named this content type.
+#[tokio::test]
+async fn only_a_post_is_grpc() {
+    for kind in [
+        "application/grpc",
+        "application/grpc+proto",
+        "application/grpc-web",
+        "application/grpc-web-text",
+    ] {
+        for method in ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "post"] {
+            let mut service = service(two_policies(&stopped()));
+            for _ in 0..2 {
+                pass(&mut service).await;
+            }
+            let request = Request::builder()
+                .method(method)
+                .header(CONTENT_TYPE, kind)
+                .body(String::new());
+            let response = service.oneshot(request.expect("it is well formed")).await;
+            let response = response.expect("infallible");
+            assert_eq!(response.status(), 429, "{method} {kind}");
+            assert!(
+                !response.headers().contains_key("grpc-status"),
+                "{method} {kind}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn every_ready_made_form_answers_grpc_in_its_own_way() {
     for denial in [

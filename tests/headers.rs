@@ -18,11 +18,12 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    runtime::{self, Runtime},
     time,
 };
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, Opening, Queue},
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
@@ -62,7 +63,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
             "x-ratelimit-limit: 2
              x-ratelimit-remaining: 1
              x-ratelimit-reset: 1700000031",
-            "retry-after: 30
+            "cache-control: no-store
+             retry-after: 30
              x-ratelimit-limit: 2
              x-ratelimit-remaining: 0
              x-ratelimit-reset: 1700000061",
@@ -72,7 +74,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
             "x-ratelimit-limit: 2
              x-ratelimit-remaining: 1
              x-ratelimit-reset: 30",
-            "retry-after: 30
+            "cache-control: no-store
+             retry-after: 30
              x-ratelimit-limit: 2
              x-ratelimit-remaining: 0
              x-ratelimit-reset: 60",
@@ -81,7 +84,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
             Headers::draft11(),
             r#"ratelimit: "per-ip";r=1;t=30, "day";r=999;t=86314
              ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400"#,
-            r#"ratelimit: "per-ip";r=0;t=30, "day";r=998
+            r#"cache-control: no-store
+             ratelimit: "per-ip";r=0;t=30, "day";r=998
              ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400
              retry-after: 30"#,
         ),
@@ -91,7 +95,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              ratelimit-policy: 2;w=60, 1000;w=86400
              ratelimit-remaining: 1
              ratelimit-reset: 30",
-            "ratelimit-limit: 2
+            "cache-control: no-store
+             ratelimit-limit: 2
              ratelimit-policy: 2;w=60, 1000;w=86400
              ratelimit-remaining: 0
              ratelimit-reset: 60
@@ -104,7 +109,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              x-ratelimit-remaining: 1
              x-ratelimit-reset: 1700000030.250
              x-ratelimit-reset-after: 30.000",
-            "retry-after: 30
+            "cache-control: no-store
+             retry-after: 30
              x-ratelimit-bucket: per-ip
              x-ratelimit-limit: 2
              x-ratelimit-remaining: 0
@@ -112,8 +118,17 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              x-ratelimit-reset-after: 60.000
              x-ratelimit-scope: user",
         ),
-        (Headers::none(), "", "retry-after: 30"),
-        (Headers::none().retry_after(false), "", ""),
+        (
+            Headers::none(),
+            "",
+            "cache-control: no-store
+             retry-after: 30",
+        ),
+        (
+            Headers::none().retry_after(false),
+            "",
+            "cache-control: no-store",
+        ),
         (
             Headers::draft11().and(millis()),
             r#"ratelimit: "per-ip";r=1;t=30, "day";r=999;t=86314
@@ -121,7 +136,8 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              x-rate-limit-limit: 2
              x-rate-limit-remaining: 1
              x-rate-limit-reset: 1700000030250"#,
-            r#"ratelimit: "per-ip";r=0;t=30, "day";r=998
+            r#"cache-control: no-store
+             ratelimit: "per-ip";r=0;t=30, "day";r=998
              ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400
              retry-after: 30
              x-rate-limit-limit: 2
@@ -650,6 +666,255 @@ impl Told {
     }
 }
 
+// Regression: the opening was rounded up to a millisecond, and what was left of that to a second.
+#[test]
+fn fresh_window_of_a_minute_resets_in_a_minute_whenever_it_opens() {
+    let opening = Algorithm::FixedWindow(Opening::FirstHit);
+    for micros in (0..2_000).chain([999_001, 999_999]) {
+        let clock = Clock::manual(START + Duration::from_micros(micros));
+        let policy = Policy::new("minute", Quota::per_minute(2)).algorithm(opening);
+        let layer = RateLimitLayer::builder()
+            .policy(policy.key(Global))
+            .headers(Headers::draft11().and(Headers::draft06()))
+            .clock(clock)
+            .build()
+            .expect("it is well set up");
+        let fresh = Sent::by(&layer);
+        assert_eq!(fresh.number("ratelimit-reset"), Some(60), "{micros}");
+        assert_eq!(fresh.text("ratelimit"), r#""minute";r=1;t=60"#, "{micros}");
+        Sent::by(&layer);
+        let denied = Sent::by(&layer);
+        assert_eq!(denied.number("retry-after"), Some(60), "{micros}");
+        assert_eq!(denied.number("ratelimit-reset"), Some(60), "{micros}");
+    }
+}
+
+#[test]
+fn calendar_month_is_told_by_its_longest_and_ends_within_it() {
+    const DAY: u64 = 86_400;
+    for (days, left) in [(0, 31), (30, 1), (31, 28), (58, 1), (59, 31)] {
+        // From the first of January 2023 on.
+        let now = Duration::from_secs(1_672_531_200 + days * DAY);
+        for length in [28, 31] {
+            let quota = Quota::new(10, Duration::from_secs(length * DAY));
+            let policy = Policy::new("month", quota);
+            let layer = RateLimitLayer::builder()
+                .policy(
+                    policy
+                        .algorithm(Algorithm::FixedWindow(Opening::Month))
+                        .key(Global),
+                )
+                .headers(Headers::draft11())
+                .clock(Clock::manual(Timestamp::default() + now))
+                .build()
+                .expect("it is well set up");
+            let sent = Sent::by(&layer);
+            assert_eq!(sent.text("ratelimit-policy"), r#""month";q=10;w=2678400"#);
+            let limit = format!(r#""month";r=9;t={}"#, left * DAY);
+            assert_eq!(sent.text("ratelimit"), limit);
+        }
+    }
+}
+
+thread_local! {
+    /// Its time flies whenever somebody waits.
+    static PAUSED: Runtime = {
+        let runtime = runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime can be made")
+    };
+}
+
+/// The headers of one answer.
+struct Sent {
+    status: u16,
+    headers: http::HeaderMap,
+}
+
+impl Sent {
+    /// Of the next request, also when it must wait for its turn: no time passes by the layer's clock.
+    fn by(layer: &RateLimitLayer) -> Self {
+        let inner = service_fn(async |_: Request<String>| {
+            Ok::<_, Infallible>(Response::new(String::new()))
+        });
+        let service = layer.layer(inner);
+        let response = PAUSED.with(|paused| paused.block_on(service.oneshot(Request::default())));
+        let Ok(response) = response;
+        Self {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+        }
+    }
+
+    /// Seconds with three decimals.
+    #[track_caller]
+    fn millis(&self, name: &str) -> u64 {
+        let text = self.text(name).replace('.', "");
+        text.parse().expect("it is a number")
+    }
+
+    #[track_caller]
+    fn text(&self, name: &str) -> &str {
+        self.headers[name].to_str().expect("it is text")
+    }
+
+    #[track_caller]
+    fn number(&self, name: &str) -> Option<u64> {
+        let text = self.headers.get(name)?.to_str().expect("it is text");
+        Some(text.parse().expect("it is a number"))
+    }
+}
+
+/// Every family at once, each under names of its own.
+fn every_family() -> Headers {
+    let own = |prefix: &str| {
+        let name = |rest: &str| {
+            let name = HeaderName::try_from(format!("{prefix}-{rest}"));
+            name.expect("it is a name")
+        };
+        Headers::legacy().names(name("limit"), name("remaining"), name("reset"))
+    };
+    Headers::draft11()
+        .and(Headers::draft06())
+        .and(Headers::discord())
+        .and(own("delta").reset(Reset::DeltaSeconds))
+        .and(own("seconds").reset(Reset::EpochSeconds))
+        .and(own("millis").reset(Reset::EpochMillis))
+}
+
+/// Traffic on any counter: with odd rates, long periods, and starts between ticks.
+fn any_traffic() -> impl Strategy<Value = Traffic> {
+    let algorithm = prop_oneof![
+        Just(Algorithm::TokenBucket),
+        Just(Algorithm::LeakyBucket),
+        (1_u64..20).prop_map(|length| Algorithm::LeakyQueue(Queue::new(length))),
+        Just(Algorithm::FixedWindow(Opening::Clock)),
+        Just(Algorithm::FixedWindow(Opening::FirstHit)),
+        Just(Algorithm::SlidingLog),
+        Just(Algorithm::SlidingWindow),
+    ];
+    let millis = prop_oneof![
+        20_u64..3_000,
+        3_000_u64..200_000,
+        Just(1_000),
+        Just(60_000),
+        Just(3_600_000),
+        Just(86_400_000),
+        Just(31 * 86_400_000),
+        Just(366 * 86_400_000),
+    ];
+    let start = 1_600_000_000_000_000_u64..1_800_000_000_000_000;
+    // Often within a tick, a millisecond or a second of the one before.
+    let gap = prop_oneof![
+        3 => Just(0_u64),
+        2 => 0_u64..100,
+        2 => 0_u64..2_000,
+        1 => 0_u64..2_000_000,
+        1 => 0_u64..200_000_000,
+    ];
+    let gaps = proptest::collection::vec(gap, 0..16);
+    (algorithm, 1_u64..=40, millis, 1_u64..=3, start, gaps).prop_map(
+        |(algorithm, count, millis, cost, start, gaps)| Traffic {
+            algorithm,
+            quota: Quota::new(count, Duration::from_millis(millis)),
+            cost: match algorithm {
+                Algorithm::LeakyBucket | Algorithm::LeakyQueue(_) => 1,
+                _ => cost.min(count),
+            },
+            start,
+            gaps,
+            parts: Vec::new(),
+        },
+    )
+}
+
+/// How long clients may be told to wait, in microseconds.
+struct Longest {
+    /// Until all is back.
+    reset: u64,
+    /// Until a denied request may come again.
+    wait: u64,
+    /// Beyond `w`, when nothing is left.
+    beyond: u64,
+}
+
+impl Longest {
+    fn of(traffic: &Traffic) -> Self {
+        let (count, period) = (traffic.quota.count(), traffic.quota.period());
+        let period = u64::try_from(period.as_micros()).expect("it is short enough");
+        let limit = traffic.policy().counter().limit();
+        let window = |reset, wait, beyond| Self {
+            reset,
+            wait,
+            beyond,
+        };
+        match traffic.algorithm {
+            Algorithm::FixedWindow(_) => window(period, period, 0),
+            Algorithm::SlidingLog => {
+                // A unit may come back up to a tick late, and a wait must not be too short.
+                let tick = period.div_ceil(1 << 31).next_power_of_two();
+                window(period, period + tick - 1, 0)
+            }
+            Algorithm::SlidingWindow => {
+                // What the younger window took counts in full until it closes, and then goes unit by unit.
+                let units = |cost: u64| (period * cost).div_ceil(limit) + 1_000;
+                window(2 * period, period + units(traffic.cost), units(1))
+            }
+            _ => {
+                let span = (limit * period).div_ceil(count);
+                window(span, span, 0)
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn no_header_tells_of_more_time_than_the_window(traffic in any_traffic()) {
+        let clock = Clock::manual(Timestamp::from_micros(traffic.start));
+        let layer = RateLimitLayer::builder()
+            .policy(traffic.policy().key(Global))
+            .headers(every_family())
+            .clock(clock.clone())
+            .build();
+        let layer = layer.expect("it is within the limits");
+        let longest = Longest::of(&traffic);
+        let (seconds, millis) = (|micros: u64| micros.div_ceil(1_000_000), |micros: u64| micros.div_ceil(1_000));
+        let until_full = std::iter::repeat_n(&0, 50);
+        let mut denials = 0;
+        for gap in traffic.gaps.iter().chain(until_full) {
+            clock.advance(Duration::from_micros(*gap));
+            let now = clock.now().as_micros();
+            let sent = Sent::by(&layer);
+            prop_assert!(sent.number("delta-reset").expect("it is sent") <= seconds(longest.reset));
+            prop_assert!(sent.number("ratelimit-reset").expect("it is sent") <= seconds(longest.reset));
+            prop_assert!(sent.millis("x-ratelimit-reset-after") <= millis(longest.reset));
+            prop_assert!(sent.millis("x-ratelimit-reset") <= millis(now) + millis(longest.reset));
+            prop_assert!(sent.number("seconds-reset").expect("it is sent") <= seconds(now) + seconds(longest.reset));
+            prop_assert!(sent.number("millis-reset").expect("it is sent") <= millis(now) + millis(longest.reset));
+            let (_, limit) = members(sent.text("ratelimit")).remove(0);
+            let (_, policy) = members(sent.text("ratelimit-policy")).remove(0);
+            let number = |text: &String| text.parse::<u64>().expect("it is a number");
+            let (r, t, w) = (number(&limit["r"]), number(&limit["t"]), number(&policy["w"]));
+            let beyond = if r == 0 { longest.beyond } else { 0 };
+            let most = seconds(w * 1_000_000 + beyond);
+            prop_assert!(t <= most, "t={} w={} r={}", t, w, r);
+            let Some(wait) = sent.number("retry-after") else { continue };
+            denials += 1;
+            prop_assert!(wait >= 1 && wait <= seconds(longest.wait), "{} s", wait);
+            prop_assert!(t <= wait);
+            if denials == 3 {
+                // Never early: who waits as long as was said is let in.
+                clock.advance(Duration::from_secs(wait));
+                prop_assert_eq!(Sent::by(&layer).status, 200);
+                break;
+            }
+        }
+        prop_assert!(denials == 3 || traffic.quota.count() > 40);
+    }
+}
+
 proptest! {
     #[test]
     fn retry_after_is_never_zero_and_never_early_however_it_is_counted(traffic in Traffic::any()) {
@@ -804,7 +1069,8 @@ async fn ask(builder: &RateLimitLayerBuilder) -> (u16, Lines) {
         .oneshot(Request::new(axum::body::Body::empty()))
         .await
         .expect("it answers");
-    let own = |name: &HeaderName| !["content-type", "content-length"].contains(&name.as_str());
+    let others = ["cache-control", "content-type", "content-length"];
+    let own = |name: &HeaderName| !others.contains(&name.as_str());
     let headers = answer.headers().iter().filter(|(name, _)| own(name));
     let headers = headers.map(|(name, value)| {
         let value = value.to_str().expect("it is text");

@@ -19,7 +19,7 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{Algorithm, Queue},
     extract::Global,
-    middleware::{Finished, RateLimit, ResponseFuture},
+    middleware::{CompletedRequest, RateLimit, ResponseFuture},
     remote::RedisStore,
     store::Correction,
 };
@@ -293,7 +293,9 @@ async fn waiter_who_leaves_gives_back_what_other_policies_charged(mut world: Wor
         firm.clone().key(Global),
         policy.clone().key(Global),
         // whatever it says: the request never started
-        plan.clone().key(Global).settle(|_: &Finished<'_>| 9),
+        plan.clone()
+            .key(Global)
+            .settle(|_: &CompletedRequest<'_>| 9),
     ]);
     delays(&layer, &policy, 1).await;
     let waiter = waiting(&layer).await;
@@ -398,9 +400,9 @@ async fn delayed_answer_tells_the_limits_of_its_decision(mut world: World) {
     let elapsed = Arc::new(Mutex::new(None));
     let rule = policy.clone().key(Global).settle({
         let elapsed = Arc::clone(&elapsed);
-        move |finished: &Finished<'_>| {
-            *elapsed.lock().expect("nobody panics with it") = Some(finished.elapsed);
-            finished.charged
+        move |request: &CompletedRequest<'_>| {
+            *elapsed.lock().expect("nobody panics with it") = Some(request.elapsed);
+            request.charged
         }
     });
     let layer = world.layer([rule]);

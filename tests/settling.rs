@@ -15,7 +15,7 @@ use std::{
 use axum::{Extension, Router, body::Body, routing::get};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, request::Parts};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 use http_body_util::BodyExt;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -33,7 +33,9 @@ use tollgate::{
     clock::{Clock, Timestamp},
     extract::{Global, Header},
     memory::MemoryStore,
-    middleware::{ActualCost, Finished, MissingKey, ResponseBody, Rule},
+    middleware::{
+        ActualCost, BodyOutcome, CompletedRequest, MissingKey, RequestOutcome, ResponseBody, Rule,
+    },
     remote::RedisStore,
     resilience::ResilientStore,
     state::{CountedBy, Outcome, PolicyState},
@@ -55,20 +57,22 @@ everywhere! {
     closure_is_told_status_headers_units_and_time
     word_of_the_handler_goes_before_the_closure
     word_counts_until_the_body_has_ended
+    word_of_a_guard_counts_however_its_body_ends
+    word_of_a_guard_in_the_handler_counts_however_that_ends
     last_word_counts_and_once
     body_that_ended_and_is_dropped_is_settled_once
     body_dropped_half_way_is_settled_by_its_status
     body_that_fails_is_settled
     body_taken_out_is_settled_at_once
-    client_that_hangs_up_is_settled
+    client_that_hangs_up_in_the_body_is_settled
     answer_without_a_body_is_settled
-    panic_in_the_handler_has_no_status
+    panic_in_the_handler_is_told_from_a_client_that_left
     panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it
-    panic_that_is_caught_outside_has_no_status
+    panic_that_is_caught_outside_is_told_too
     panic_in_the_body_has_the_status_of_its_head
     panic_in_the_closure_leaves_the_charge_as_it_is
-    error_of_the_handler_has_no_status
-    future_dropped_while_the_handler_runs_has_no_status
+    error_of_the_handler_is_told_from_a_client_that_left
+    client_that_leaves_while_the_handler_runs_is_charged
     denied_request_is_not_settled
     denial_by_another_policy_is_not_settled
     peek_is_not_settled
@@ -106,14 +110,17 @@ async fn failure_is_free_and_an_answer_costs_what_was_charged(mut world: World) 
 }
 
 async fn part_of_a_charge_comes_back(mut world: World) {
-    let layer = world.layer([plan().cost(5).key(Global).settle(|_: &Finished<'_>| 2)]);
+    let layer = world.layer([plan()
+        .cost(5)
+        .key(Global)
+        .settle(|_: &CompletedRequest<'_>| 2)]);
     read(ask(&layer.layer(answering(200)), request()).await).await;
     assert_eq!(world.settled().await, plan_settled(Correction::Refund(3)));
     assert_eq!(world.remaining(&plan()).await, 8);
 }
 
 async fn what_was_used_beyond_the_limit_is_denied_until_it_is_paid_back(mut world: World) {
-    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 25)]);
+    let layer = world.layer([plan().key(Global).settle(|_: &CompletedRequest<'_>| 25)]);
     let app = layer.layer(answering(200));
     read(ask(&app, request()).await).await;
     assert_eq!(world.settled().await, plan_settled(Correction::Charge(24)));
@@ -140,7 +147,7 @@ async fn largest_price_there_is_leaves_nothing_and_breaks_nothing(mut world: Wor
         let layer = world.layer([policy
             .clone()
             .key(Global)
-            .settle(|_: &Finished<'_>| u64::MAX)]);
+            .settle(|_: &CompletedRequest<'_>| u64::MAX)]);
         let app = layer.layer(answering(200));
         let responses = [ask(&app, request()).await, ask(&app, request()).await];
         for response in responses {
@@ -162,11 +169,19 @@ async fn closure_is_told_status_headers_units_and_time(mut world: World) {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let rule = plan().cost(3).key(Global).settle({
         let heard = Arc::clone(&heard);
-        move |finished: &Finished<'_>| {
-            let tokens = finished.headers.and_then(|headers| headers.get("x-tokens"));
-            let tokens = tokens.map(|value| value.to_str().expect("it is text").to_owned());
+        move |request: &CompletedRequest<'_>| {
+            let RequestOutcome::Responded {
+                status,
+                headers,
+                body,
+                ..
+            } = request.outcome
+            else {
+                panic!("it responded: {:?}", request.outcome);
+            };
+            let tokens = headers["x-tokens"].to_str().expect("it is text").to_owned();
             let mut heard = heard.lock().expect("nobody panics with it");
-            heard.push((finished.status, tokens, finished.charged, finished.elapsed));
+            heard.push((status, tokens, body, request.charged, request.elapsed));
             7
         }
     });
@@ -182,11 +197,12 @@ async fn closure_is_told_status_headers_units_and_time(mut world: World) {
     let most = asked.elapsed();
     assert_eq!(world.settled().await, plan_settled(Correction::Charge(4)));
     let heard = heard.lock().expect("nobody panics with it");
-    let [(status, tokens, charged, elapsed)] = heard.as_slice() else {
+    let [(status, tokens, body, charged, elapsed)] = heard.as_slice() else {
         panic!("it is asked once: {heard:?}");
     };
-    assert_eq!(*status, Some(StatusCode::CREATED));
-    assert_eq!(tokens.as_deref(), Some("7"));
+    assert_eq!(*status, StatusCode::CREATED);
+    assert_eq!(tokens, "7");
+    assert_eq!(*body, BodyOutcome::Complete);
     assert_eq!(*charged, 3);
     assert!((WORK..=most).contains(elapsed), "{elapsed:?} of {most:?}");
 }
@@ -226,6 +242,143 @@ async fn word_counts_until_the_body_has_ended(mut world: World) {
     }));
     read(ask(&app, request()).await).await;
     assert_eq!(world.settled().await, plan_settled(Correction::Refund(2)));
+}
+
+// Regression: it was settled before the body was dropped, so what a guard reports at the end of a stream was lost.
+async fn word_of_a_guard_counts_however_its_body_ends(mut world: World) {
+    let layer = world.layer([plan().cost(5).key(Global).settle(failures_are_free)]);
+    let mut kept = Vec::new();
+    for (way, drops) in [
+        (Way::End, Ok(())),
+        (Way::End, Err(())),
+        (Way::Fail, Ok(())),
+        (Way::Fail, Err(())),
+        (Way::Panic, Ok(())),
+        (Way::DropHalfWay, Ok(())),
+        (Way::DropHalfWay, Err(())),
+        (Way::DropUnpolled, Ok(())),
+        (Way::DropUnpolled, Err(())),
+    ] {
+        let app = layer.layer(service_fn(move |request: Request<()>| {
+            let guard = Guard {
+                word: word(&request),
+                units: 4,
+                panics: drops.is_err(),
+            };
+            let last = match way {
+                Way::Fail => Piece::Fail,
+                Way::Panic => Piece::Panic,
+                _ => Piece::Text("last"),
+            };
+            let frames = Frames::of([Piece::Text("some"), last]);
+            let body = Guarded {
+                frames,
+                _guard: guard,
+            };
+            future::ready(Ok::<_, Broken>(Response::new(body)))
+        }));
+        let mut body = Box::pin(ask(&app, request()).await.into_body());
+        let read = caught(async {
+            while let (true, Some(Ok(_))) = (way != Way::DropUnpolled, body.frame().await) {
+                if way == Way::DropHalfWay {
+                    break;
+                }
+            }
+        });
+        let is_caught = read.await.is_err();
+        match way {
+            // settled though the body is kept
+            Way::End | Way::Fail => {
+                assert_eq!(is_caught, drops.is_err());
+                kept.push(body);
+            }
+            _ => {
+                let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(body)));
+                assert_eq!(dropped.is_err(), drops.is_err());
+            }
+        }
+        let settled = world.settled().await;
+        assert_eq!(
+            settled,
+            plan_settled(Correction::Refund(1)),
+            "{way:?} {drops:?}"
+        );
+        world.clock.advance(Duration::from_secs(4));
+    }
+    let asked = world.asked();
+    for mut body in kept {
+        assert!(body.frame().await.is_none(), "it has ended");
+        assert!(body.is_end_stream());
+        assert_eq!(body.size_hint().exact(), Some(0));
+    }
+    assert_eq!(world.asked(), asked);
+}
+
+/// How a body ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    DropHalfWay,
+    DropUnpolled,
+    End,
+    Fail,
+    Panic,
+}
+
+async fn word_of_a_guard_in_the_handler_counts_however_that_ends(mut world: World) {
+    let layer = world.layer([plan().cost(5).key(Global).settle(failures_are_free)]);
+    for way in [Way::Fail, Way::Panic, Way::DropHalfWay] {
+        let app = layer.layer(service_fn(move |request: Request<()>| {
+            let guard = Guard {
+                word: word(&request),
+                units: 4,
+                panics: false,
+            };
+            // Not an `async fn`, which drops what it holds as it returns.
+            let mut polled = 0;
+            future::poll_fn(move |context| -> Poll<Answered> {
+                let _held = &guard;
+                polled += 1;
+                match way {
+                    _ if polled == 1 => {
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                    Way::Fail => Poll::Ready(Err(Broken)),
+                    Way::Panic => panic::resume_unwind(Box::new(())),
+                    _ => Poll::Pending,
+                }
+            })
+        }));
+        let mut app = app;
+        let mut future = Box::pin(app.ready().await.expect("it is ready").call(request()));
+        let kept = match way {
+            Way::DropHalfWay => {
+                assert!(poll(future.as_mut()).is_pending());
+                while world.remaining(&plan()).await == 10 {
+                    assert!(poll(future.as_mut()).is_pending());
+                    tokio::task::yield_now().await;
+                }
+                assert!(poll(future.as_mut()).is_pending());
+                drop(future);
+                None
+            }
+            Way::Fail => {
+                assert!(future.as_mut().await.is_err());
+                Some(future)
+            }
+            _ => {
+                assert!(caught(future).await.is_err());
+                None
+            }
+        };
+        assert_eq!(
+            world.settled().await,
+            plan_settled(Correction::Refund(1)),
+            "{way:?}"
+        );
+        drop(kept);
+        world.clock.advance(Duration::from_secs(4));
+    }
 }
 
 async fn last_word_counts_and_once(mut world: World) {
@@ -280,13 +433,14 @@ async fn body_dropped_half_way_is_settled_by_its_status(mut world: World) {
         assert_eq!(world.asked(), usize::from(status == 500));
         drop(body);
         world.settled().await;
-        assert_eq!(take(&heard), [Some(status)]);
+        let ended = Ended::Responded(status, BodyOutcome::ClientGone);
+        assert_eq!(take(&heard), [ended]);
     }
     assert_eq!(world.remaining(&plan()).await, 9, "one was an answer");
 }
 
 async fn body_that_fails_is_settled(mut world: World) {
-    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let layer = world.layer([plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     let app = layer.layer(service_fn(|_: Request<()>| async move {
         Ok::<_, Broken>(head(200, Frames::of([Piece::Text("some"), Piece::Fail])))
     }));
@@ -299,14 +453,14 @@ async fn body_that_fails_is_settled(mut world: World) {
 }
 
 async fn body_taken_out_is_settled_at_once(mut world: World) {
-    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let layer = world.layer([plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     let response = ask(&layer.layer(answering(200)), request()).await;
     let inner = response.into_body().into_inner();
     assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
     assert!(inner.is_some());
 }
 
-async fn client_that_hangs_up_is_settled(mut world: World) {
+async fn client_that_hangs_up_in_the_body_is_settled(mut world: World) {
     let (heard, rule) = hearing();
     let address = serve(world.layer([rule])).await;
     let mut stream = TcpStream::connect(address).await.expect("it listens");
@@ -320,7 +474,8 @@ async fn client_that_hangs_up_is_settled(mut world: World) {
     assert_eq!(world.asked(), 0);
     drop(stream);
     assert_eq!(world.settled().await, plan_settled(Correction::Keep));
-    assert_eq!(take(&heard), [Some(200)]);
+    let ended = Ended::Responded(200, BodyOutcome::ClientGone);
+    assert_eq!(take(&heard), [ended]);
 }
 
 async fn answer_without_a_body_is_settled(mut world: World) {
@@ -333,12 +488,13 @@ async fn answer_without_a_body_is_settled(mut world: World) {
         sent.expect("the server reads");
         world.settled().await;
     }
-    assert_eq!(take(&heard), [Some(204), Some(200), Some(500)]);
+    let complete = |status| Ended::Responded(status, BodyOutcome::Complete);
+    assert_eq!(take(&heard), [204, 200, 500].map(complete));
     assert_eq!(world.asked(), 3);
     assert_eq!(world.remaining(&plan()).await, 8);
 }
 
-async fn panic_in_the_handler_has_no_status(mut world: World) {
+async fn panic_in_the_handler_is_told_from_a_client_that_left(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
     let late = layer.layer(service_fn(panicking));
@@ -351,7 +507,7 @@ async fn panic_in_the_handler_has_no_status(mut world: World) {
     let early = tokio::spawn(early.oneshot(request())).await;
     assert!(early.is_err_and(|error| error.is_panic()));
     world.settled().await;
-    assert_eq!(take(&heard), [None, None]);
+    assert_eq!(take(&heard), [Ended::Panicked, Ended::Panicked]);
     assert_eq!(world.remaining(&plan()).await, 10);
 }
 
@@ -365,17 +521,18 @@ async fn panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it(mut w
     }));
     read(ask(&app, request()).await).await;
     world.settled().await;
-    assert_eq!(take(&heard), [Some(500)]);
+    let ended = Ended::Responded(500, BodyOutcome::Complete);
+    assert_eq!(take(&heard), [ended]);
     assert_eq!(world.remaining(&plan()).await, 10);
 }
 
-async fn panic_that_is_caught_outside_has_no_status(mut world: World) {
+async fn panic_that_is_caught_outside_is_told_too(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
     let app = layer.layer(service_fn(panicking));
     assert!(caught(app.oneshot(request())).await.is_err());
     world.settled().await;
-    assert_eq!(take(&heard), [None]);
+    assert_eq!(take(&heard), [Ended::Panicked]);
     assert_eq!(world.remaining(&plan()).await, 10);
 }
 
@@ -389,14 +546,15 @@ async fn panic_in_the_body_has_the_status_of_its_head(mut world: World) {
     let reading = tokio::spawn(reading).await;
     assert!(reading.is_err_and(|error| error.is_panic()));
     assert_eq!(world.settled().await, plan_settled(Correction::Keep));
-    assert_eq!(take(&heard), [Some(200)]);
+    let ended = Ended::Responded(200, BodyOutcome::Panicked);
+    assert_eq!(take(&heard), [ended]);
 }
 
 // Regression: it was asked again while its own panic, or the handler's, unwound, and that ended the process.
 async fn panic_in_the_closure_leaves_the_charge_as_it_is(mut world: World) {
     let layer = world.layer([plan()
         .key(Global)
-        .settle(|_: &Finished<'_>| -> u64 { panic::resume_unwind(Box::new(())) })]);
+        .settle(|_: &CompletedRequest<'_>| -> u64 { panic::resume_unwind(Box::new(())) })]);
     let answered = caught(ask(&layer.layer(answering(200)), request())).await;
     read(answered.expect("the answer is nobody's fault")).await;
     assert_eq!(world.settled().await, plan_settled(Correction::Keep));
@@ -406,7 +564,7 @@ async fn panic_in_the_closure_leaves_the_charge_as_it_is(mut world: World) {
     assert_eq!(world.remaining(&plan()).await, 8);
 }
 
-async fn error_of_the_handler_has_no_status(mut world: World) {
+async fn error_of_the_handler_is_told_from_a_client_that_left(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
     let app = layer.layer(service_fn(|_: Request<()>| {
@@ -414,11 +572,11 @@ async fn error_of_the_handler_has_no_status(mut world: World) {
     }));
     assert!(app.oneshot(request()).await.is_err());
     world.settled().await;
-    assert_eq!(take(&heard), [None]);
+    assert_eq!(take(&heard), [Ended::Failed]);
     assert_eq!(world.remaining(&plan()).await, 10);
 }
 
-async fn future_dropped_while_the_handler_runs_has_no_status(mut world: World) {
+async fn client_that_leaves_while_the_handler_runs_is_charged(mut world: World) {
     let (heard, rule) = hearing();
     let (started, mut starts) = mpsc::unbounded_channel();
     let app = world.layer([rule]).layer(service_fn(move |_: Request<()>| {
@@ -436,21 +594,21 @@ async fn future_dropped_while_the_handler_runs_has_no_status(mut world: World) {
     assert_eq!(world.remaining(&plan()).await, 9);
     assert_eq!(world.asked(), 0);
     drop(future);
-    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
-    assert_eq!(take(&heard), [None]);
-    assert_eq!(world.remaining(&plan()).await, 10);
+    assert_eq!(world.settled().await, plan_settled(Correction::Keep));
+    assert_eq!(take(&heard), [Ended::ClientGone]);
+    assert_eq!(world.remaining(&plan()).await, 9);
 }
 
 // In process the decision is made by the call, so the handler has its request already.
 #[tokio::test]
-async fn future_dropped_before_its_first_poll_is_settled() {
+async fn client_that_leaves_before_the_first_poll_is_charged() {
     let mut world = World::in_process();
     let (heard, rule) = hearing();
     let mut app = world.layer([rule]).layer(answering(200));
     drop(app.ready().await.expect("it is ready").call(request()));
-    assert_eq!(world.settled().await, plan_settled(Correction::Refund(1)));
-    assert_eq!(take(&heard), [None]);
-    assert_eq!(world.remaining(&plan()).await, 10);
+    assert_eq!(world.settled().await, plan_settled(Correction::Keep));
+    assert_eq!(take(&heard), [Ended::ClientGone]);
+    assert_eq!(world.remaining(&plan()).await, 9);
 }
 
 // Whether the charge was made nobody knows then, so nothing is put right: it may stand, and nothing is invented.
@@ -475,7 +633,7 @@ async fn future_dropped_while_it_decides_is_not_settled() {
 #[test]
 fn in_process_it_needs_no_runtime() {
     let world = World::in_process();
-    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let layer = world.layer([plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     let mut future = pin!(layer.layer(answering(200)).oneshot(request()));
     let Poll::Ready(Ok(response)) = poll(future.as_mut()) else {
         panic!("it answers at once");
@@ -492,7 +650,7 @@ fn in_process_it_needs_no_runtime() {
 #[tokio::test]
 async fn answer_does_not_wait_for_its_settlement() {
     let mut world = World::on_redis();
-    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let layer = world.layer([plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     let server = Arc::new(world.server.take().expect("it is on redis"));
     let app = layer.layer(service_fn({
         let server = Arc::clone(&server);
@@ -552,7 +710,9 @@ async fn peek_is_not_settled(world: World) {
 // Reproducer: a rule that was to charge failures only was built, and never charged anybody.
 #[test]
 fn settling_what_always_costs_nothing_is_refused_when_the_layer_is_built() {
-    let failures = |finished: &Finished<'_>| u64::from(finished.status.is_none());
+    let failures = |request: &CompletedRequest<'_>| {
+        u64::from(matches!(request.outcome, RequestOutcome::Failed))
+    };
     let rule = || plan().cost(0).key(Global).settle(failures);
     let build = |rule| RateLimitLayer::builder().policy(rule).build();
     let error = build(rule()).expect_err("it can never charge");
@@ -575,7 +735,7 @@ async fn only_some_policies_of_a_layer_settle(mut world: World) {
         plan().cost(3).key(Global).settle(failures_are_free),
         half.clone()
             .key(Global)
-            .settle(|finished: &Finished<'_>| finished.charged / 2),
+            .settle(|request: &CompletedRequest<'_>| request.charged / 2),
     ]);
     read(ask(&layer.layer(answering(500)), request()).await).await;
     assert_eq!(
@@ -639,7 +799,7 @@ async fn refund_after_the_window_has_passed_gives_nothing(mut world: World) {
             .clone()
             .key(Global)
             .cost_by(header)
-            .settle(|_: &Finished<'_>| 0)]);
+            .settle(|_: &CompletedRequest<'_>| 0)]);
         let app = layer.layer(answering(200));
         let early = ask(&app, costing(6)).await;
         world.clock.advance(Duration::from_secs(240));
@@ -655,7 +815,10 @@ async fn refund_after_the_window_has_passed_gives_nothing(mut world: World) {
 }
 
 async fn refund_later_gives_what_the_charge_still_weighs(mut world: World) {
-    let layer = world.layer([plan().cost(6).key(Global).settle(|_: &Finished<'_>| 0)]);
+    let layer = world.layer([plan()
+        .cost(6)
+        .key(Global)
+        .settle(|_: &CompletedRequest<'_>| 0)]);
     let app = layer.layer(answering(200));
     let early = ask(&app, request()).await;
     world.clock.advance(Duration::from_secs(4));
@@ -677,7 +840,10 @@ async fn refund_after_a_reset_gives_nothing(mut world: World) {
     for algorithm in ALGORITHMS {
         let name = algorithm.name();
         let policy = Policy::new(name, Quota::per_hour(10)).algorithm(algorithm);
-        let layer = world.layer([policy.clone().key(Global).settle(|_: &Finished<'_>| 0)]);
+        let layer = world.layer([policy
+            .clone()
+            .key(Global)
+            .settle(|_: &CompletedRequest<'_>| 0)]);
         let response = ask(&layer.layer(answering(200)), request()).await;
         let reset = layer.limiter().reset(&policy, &Key::GLOBAL).await;
         reset.expect("it is reset");
@@ -815,7 +981,7 @@ impl Store for Plain {
 async fn store_that_cannot_settle_is_reported_once_and_no_clients_business() {
     logged();
     let mut world = World::over(Plain(MemoryStore::new()), Clock::system(), None);
-    let layer = world.layer([plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+    let layer = world.layer([plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     for _ in 0..5 {
         let response = ask(&layer.layer(answering(200)), request()).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -903,7 +1069,7 @@ async fn charge_of_a_store_that_is_away_stands() {
     let mut outage = Outage::new();
     let layer = outage
         .world
-        .layer([slow_plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+        .layer([slow_plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     let app = layer.layer(service_fn(|request: Request<()>| async move {
         let decision = request.extensions().get::<Decision>();
         let counted_by = decision.expect("it was decided").counted_by();
@@ -931,7 +1097,7 @@ async fn charge_counted_in_process_is_settled_there_even_after_the_outage() {
     let mut outage = Outage::new();
     let layer = outage
         .world
-        .layer([slow_plan().key(Global).settle(|_: &Finished<'_>| 0)]);
+        .layer([slow_plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     let app = layer.layer(service_fn(|request: Request<()>| async move {
         let decision = request.extensions().get::<Decision>();
         let counted_by = decision.expect("it was decided").counted_by();
@@ -991,7 +1157,11 @@ impl Fate {
 
     /// What is to be settled by the policy of this name.
     fn price(self, policy: &str, charged: u64) -> u64 {
-        let failed = self.status().is_none_or(|status| status >= 500);
+        let failed = match self {
+            // The client's doing.
+            Self::LeaveHandler => false,
+            _ => self.status().is_none_or(|status| status >= 500),
+        };
         match (policy, self) {
             ("tokens", Self::Say(units)) => units,
             ("tokens" | "log", _) if failed => 0,
@@ -1038,9 +1208,9 @@ async fn ten_thousand_requests_leave_what_the_model_says(mut world: World) {
         match policy.name().as_str() {
             "tokens" | "log" => rule.settle(failures_are_free),
             "firm" => rule,
-            _ => rule.settle(|finished: &Finished<'_>| {
-                let is_failure = failures_are_free(finished) == 0;
-                finished.charged / if is_failure { 2 } else { 1 }
+            _ => rule.settle(|request: &CompletedRequest<'_>| {
+                let is_failure = failures_are_free(request) == 0;
+                request.charged / if is_failure { 2 } else { 1 }
             }),
         }
     };
@@ -1364,6 +1534,40 @@ impl http_body::Body for Frames {
     }
 }
 
+/// Tells the cost when it is dropped, and panics then if it is to.
+struct Guard {
+    word: ActualCost,
+    units: u64,
+    panics: bool,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.word.set("plan", self.units);
+        if self.panics {
+            panic::resume_unwind(Box::new(()));
+        }
+    }
+}
+
+/// Frames with a guard that is dropped with them.
+struct Guarded {
+    frames: Frames,
+    _guard: Guard,
+}
+
+impl http_body::Body for Guarded {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.frames).poll_frame(context)
+    }
+}
+
 // === Services and requests ===
 
 type Answered = Result<Response<Frames>, Broken>;
@@ -1478,31 +1682,52 @@ fn plan_settled(correction: Correction) -> Vec<(String, Correction)> {
     vec![("plan".to_owned(), correction)]
 }
 
-fn failures_are_free(finished: &Finished<'_>) -> u64 {
-    match finished.status {
-        Some(status) if !status.is_server_error() => finished.charged,
-        _ => 0,
+fn failures_are_free(request: &CompletedRequest<'_>) -> u64 {
+    match request.outcome {
+        RequestOutcome::Failed | RequestOutcome::Panicked => 0,
+        RequestOutcome::Responded { status, .. } if status.is_server_error() => 0,
+        _ => request.charged,
     }
 }
 
-type Heard = Arc<Mutex<Vec<Option<u16>>>>;
+/// How a request ended, as a closure heard it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ended {
+    ClientGone,
+    Failed,
+    Panicked,
+    Responded(u16, BodyOutcome),
+}
 
-/// A plan under which failures are free, and with what status its closure was asked.
+impl Ended {
+    fn of(outcome: RequestOutcome<'_>) -> Self {
+        match outcome {
+            RequestOutcome::ClientGone => Self::ClientGone,
+            RequestOutcome::Failed => Self::Failed,
+            RequestOutcome::Panicked => Self::Panicked,
+            RequestOutcome::Responded { status, body, .. } => Self::Responded(status.into(), body),
+            other => panic!("an outcome that this test does not know: {other:?}"),
+        }
+    }
+}
+
+type Heard = Arc<Mutex<Vec<Ended>>>;
+
+/// A plan under which failures are free, and how its closure heard that requests ended.
 fn hearing() -> (Heard, Rule) {
     let heard = Heard::default();
     let rule = plan().key(Global).settle({
         let heard = Arc::clone(&heard);
-        move |finished: &Finished<'_>| {
-            let status = finished.status.map(|status| status.as_u16());
-            assert_eq!(finished.headers.is_some(), status.is_some());
-            heard.lock().expect("nobody panics with it").push(status);
-            failures_are_free(finished)
+        move |request: &CompletedRequest<'_>| {
+            let ended = Ended::of(request.outcome);
+            heard.lock().expect("nobody panics with it").push(ended);
+            failures_are_free(request)
         }
     });
     (heard, rule)
 }
 
-fn take(heard: &Heard) -> Vec<Option<u16>> {
+fn take(heard: &Heard) -> Vec<Ended> {
     std::mem::take(&mut heard.lock().expect("nobody panics with it"))
 }
 

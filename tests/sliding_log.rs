@@ -189,6 +189,37 @@ fn log_that_was_long_gives_its_memory_back() {
     assert!(state.bytes() <= 8 * 100 * 16, "{}", state.bytes());
 }
 
+// Regression: the guide said 41 us for a day.
+#[test]
+fn unit_comes_back_as_late_as_the_guide_states_at_most() {
+    const MINUTE: u64 = 60;
+    const DAY: u64 = 86_400;
+    for (seconds, latest) in [
+        (1, 0),
+        (35 * MINUTE, 0),
+        (60 * MINUTE, 1),
+        (DAY, 63),
+        (31 * DAY, 2_047),
+        (366 * DAY, 16_383),
+    ] {
+        let log = log(1, Duration::from_secs(seconds));
+        let period = micros(&log);
+        // Every place within a tick.
+        let lateness = (0..tick(&log)).map(|place| {
+            let now = START + place;
+            let mut state = LogState::default();
+            assert!(log.take(&mut state, at(now), 1));
+            let Retry::At(back) = log.retry(&state, at(now), 1) else {
+                panic!("it comes back");
+            };
+            assert!(!log.admits(&state, at(back.as_micros() - 1), 1));
+            assert!(log.admits(&state, back, 1));
+            back.as_micros() - (now + period)
+        });
+        assert_eq!(lateness.max(), Some(latest), "{seconds} s");
+    }
+}
+
 fn any_steps() -> impl Strategy<Value = Vec<(f64, u64)>> {
     let portion =
         prop_oneof![3 => Just(0.0), 4 => 0.0..0.2, 2 => 0.0..1.1, 1 => 0.999_999..1.000_001];

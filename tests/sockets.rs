@@ -1,16 +1,34 @@
 //! The layer in a real server, seen by clients over TCP.
 
-use std::{future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{
-    Router,
-    routing::{get, post},
+    Extension, Router,
+    body::Body,
+    routing::{any, get, post},
 };
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time};
+use bytes::Bytes;
+use http::{StatusCode, header};
+use http_body::Frame;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinSet,
+    time,
+};
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer,
     clock::{Clock, Timestamp},
     extract::PeerIp,
+    middleware::{ActualCost, CompletedRequest, RequestOutcome},
     store::{Answer, Charge, Store},
 };
 
@@ -228,6 +246,348 @@ async fn client_that_leaves_ends_the_wait_for_a_decision() {
     drop(client);
     assert_eq!(in_time(presence.recv()).await, None);
     assert_eq!(Client::connect(server).await.get("/").await.status, 200);
+}
+
+// === Clients that hang up so as not to be charged ===
+
+// Regression: the documented closure refunded it, and 200 of 200 handlers started.
+#[tokio::test]
+async fn client_that_hangs_up_before_each_response_starts_no_more_handlers_than_its_quota() {
+    let (starting, mut started) = mpsc::unbounded_channel();
+    let handler = async move || {
+        let (_present, presence) = mpsc::channel::<()>(1);
+        starting.send(presence).expect("the test waits");
+        future::pending::<()>().await;
+    };
+    let server = serve(Router::new().route("/", get(handler)).layer(documented())).await;
+    let (mut handlers, mut denied) = (0, 0);
+    for _ in 0..200 {
+        let mut client = Client::connect(server).await;
+        client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
+        tokio::select! {
+            presence = started.recv() => {
+                handlers += 1;
+                drop(client);
+                let mut presence = presence.expect("the handler runs");
+                assert_eq!(in_time(presence.recv()).await, None);
+            }
+            reply = client.receive() => {
+                assert_eq!(reply.status, 429);
+                denied += 1;
+            }
+        }
+    }
+    println!("hung up before the response: {handlers} of 200 handlers started, quota 5");
+    assert_eq!((handlers, denied), (5, 195));
+}
+
+#[tokio::test]
+async fn client_that_hangs_up_in_each_body_starts_no_more_streams_than_its_quota() {
+    let (starting, mut started) = mpsc::unbounded_channel();
+    let handler = async move || {
+        let (present, presence) = mpsc::channel::<()>(1);
+        starting.send(presence).expect("the test waits");
+        Body::new(Stream::of([Step::Text("some"), Step::Hang]).until(present))
+    };
+    let server = serve(Router::new().route("/", get(handler)).layer(documented())).await;
+    let (mut streams, mut denied) = (0, 0);
+    for _ in 0..200 {
+        let mut client = TcpStream::connect(server).await.expect("it listens");
+        send(&mut client, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
+        let seen = read_until(&mut client, |seen| {
+            seen.ends_with("some\r\n") || seen.contains(" 429 ")
+        });
+        if seen.await.contains(" 429 ") {
+            denied += 1;
+            continue;
+        }
+        streams += 1;
+        drop(client);
+        let mut presence = started.recv().await.expect("the handler ran");
+        assert_eq!(in_time(presence.recv()).await, None);
+    }
+    println!("hung up in the body: {streams} of 200 streams started, quota 5");
+    assert_eq!((streams, denied), (5, 195));
+}
+
+#[tokio::test]
+async fn closure_tells_a_client_that_left_from_a_handler_that_failed() {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let (hearing, mut settled) = mpsc::unbounded_channel();
+    let rule = Policy::new("per-ip", Quota::per_hour(100)).key(PeerIp);
+    let rule = rule.settle({
+        let heard = Arc::clone(&heard);
+        move |request: &CompletedRequest<'_>| {
+            let mut heard = heard.lock().expect("nobody panics with it");
+            heard.push(match request.outcome {
+                RequestOutcome::ClientGone => "gone".to_owned(),
+                RequestOutcome::Panicked => "panicked".to_owned(),
+                RequestOutcome::Responded { status, body, .. } => {
+                    format!("{} {body:?}", status.as_u16())
+                }
+                other => format!("{other:?}"),
+            });
+            hearing.send(()).expect("the test waits");
+            request.charged
+        }
+    });
+    let stream =
+        |steps: &'static [Step]| async move || Body::new(Stream::of(steps.iter().copied()));
+    let (starting, mut started) = mpsc::unbounded_channel();
+    let hanging = async move || {
+        starting.send(()).expect("the test waits");
+        future::pending::<()>().await;
+    };
+    let app = Router::new()
+        .route("/hangs", get(hanging))
+        .route(
+            "/panics",
+            get(async || -> () { std::panic::resume_unwind(Box::new(())) }),
+        )
+        .route("/whole", get(async || "whole"))
+        .route("/stream", get(stream(&[Step::Text("a"), Step::Text("b")])))
+        .route(
+            "/trailers",
+            get(stream(&[Step::Text("a"), Step::Trailers, Step::Hang])),
+        )
+        .route("/half", get(stream(&[Step::Text("some"), Step::Hang])))
+        .route("/breaks", get(stream(&[Step::Text("some"), Step::Fail])))
+        .route("/bursts", get(stream(&[Step::Text("some"), Step::Panic])))
+        .route(
+            "/sized",
+            get(async || {
+                let body = Stream::of([Step::Text("some"), Step::Hang]);
+                ([(header::CONTENT_LENGTH, "4")], Body::new(body))
+            }),
+        )
+        .route("/nothing", get(async || StatusCode::NO_CONTENT))
+        .route(
+            "/upgrade",
+            get(async || {
+                let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, "echo")];
+                (StatusCode::SWITCHING_PROTOCOLS, headers)
+            }),
+        )
+        .layer(limited_by(rule));
+    let server = serve(app).await;
+    for (request, until, said) in [
+        ("GET /hangs", "", "gone"),
+        ("GET /panics", "", "panicked"),
+        ("GET /whole", "whole", "200 Complete"),
+        ("HEAD /whole", "\r\n\r\n", "200 Complete"),
+        ("GET /stream", "0\r\n\r\n", "200 Complete"),
+        ("HEAD /stream", "\r\n\r\n", "200 Complete"),
+        // their sender hangs behind the trailers and behind the length, where no server looks
+        ("GET /trailers", "0\r\n", "200 Complete"),
+        ("GET /sized", "some", "200 Complete"),
+        ("GET /half", "some", "200 ClientGone"),
+        ("GET /breaks", "", "200 Failed"),
+        ("GET /bursts", "", "200 Panicked"),
+        ("GET /nothing", "\r\n\r\n", "204 Complete"),
+        ("GET /upgrade", "\r\n\r\n", "101 Complete"),
+    ] {
+        let mut client = TcpStream::connect(server).await.expect("it listens");
+        let head = format!(
+            "{request} HTTP/1.1\r\nhost: test\r\nte: trailers\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
+        );
+        send(&mut client, &head).await;
+        if said == "gone" {
+            in_time(started.recv()).await.expect("the handler runs");
+        }
+        read_until(&mut client, |seen| seen.contains(until)).await;
+        if said == "200 ClientGone" || said == "gone" {
+            drop(client);
+        }
+        in_time(settled.recv()).await.expect("it is settled");
+        let heard = std::mem::take(&mut *heard.lock().expect("nobody panics with it"));
+        assert_eq!(heard, [said], "{request}");
+    }
+}
+
+// Regression: what a guard reports when the stream is dropped came after the settlement, and was lost.
+#[tokio::test]
+async fn usage_that_a_guard_reports_at_the_end_of_a_stream_is_charged() {
+    let policy = Policy::new("tokens", Quota::per_hour(100_000)).cost(1_000);
+    let layer = limited_by(policy.clone().key(PeerIp).settle(documented_closure));
+    let limiter = layer.limiter().clone();
+    let handler = async |Extension(cost): Extension<ActualCost>| {
+        let meter = Meter { cost, used: 3_000 };
+        Body::new(Stream::of([Step::Text("some")]).until(meter))
+    };
+    let server = serve(Router::new().route("/", get(handler)).layer(layer)).await;
+    let mut client = TcpStream::connect(server).await.expect("it listens");
+    send(
+        &mut client,
+        "GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    let mut seen = String::new();
+    in_time(client.read_to_string(&mut seen))
+        .await
+        .expect("it answers");
+    let key = Key::from(IpAddr::from([127, 0, 0, 1]));
+    let now = limiter
+        .peek(&[policy.charge(key)])
+        .await
+        .expect("it answers");
+    let left = now.states()[0].usage().expect("it is counted").remaining;
+    println!(
+        "used 3000 at the end of the stream: {} charged",
+        100_000 - left
+    );
+    assert_eq!(left, 97_000);
+}
+
+// === Clients that claim to be others ===
+
+// Regression: a denied GET was answered 200, which a cache may keep.
+#[tokio::test]
+async fn only_a_post_is_answered_as_grpc_and_no_denial_may_be_stored() {
+    let server = serve(
+        Router::new()
+            .route("/", any(async || "fine"))
+            .layer(limit(1, &stopped())),
+    )
+    .await;
+    assert_eq!(Client::connect(server).await.get("/").await.status, 200);
+    for (method, status) in [
+        ("GET", 429),
+        ("HEAD", 429),
+        ("PUT", 429),
+        ("OPTIONS", 429),
+        ("POST", 200),
+    ] {
+        let mut client = TcpStream::connect(server).await.expect("it listens");
+        let head = format!(
+            "{method} / HTTP/1.1\r\nhost: test\r\ncontent-type: application/grpc\r\ncontent-length: 0\r\n\
+             connection: close\r\n\r\n"
+        );
+        send(&mut client, &head).await;
+        let mut seen = String::new();
+        in_time(client.read_to_string(&mut seen))
+            .await
+            .expect("it answers");
+        println!(
+            "denied {method} as application/grpc: {}",
+            seen.lines().next().unwrap_or("")
+        );
+        assert!(seen.starts_with(&format!("HTTP/1.1 {status} ")), "{seen}");
+        assert_eq!(
+            seen.contains("\r\ngrpc-status: 8\r\n"),
+            status == 200,
+            "{seen}"
+        );
+        assert!(seen.contains("\r\ncache-control: no-store\r\n"), "{seen}");
+    }
+}
+
+/// As the docs of `Rule::settle` have it.
+fn documented_closure(request: &CompletedRequest<'_>) -> u64 {
+    match request.outcome {
+        RequestOutcome::Failed | RequestOutcome::Panicked => 0,
+        RequestOutcome::Responded { status, .. } if status.is_server_error() => 0,
+        _ => request.charged,
+    }
+}
+
+/// Five an hour, settled by the documented closure.
+fn documented() -> RateLimitLayer {
+    let policy = Policy::new("per-ip", Quota::per_hour(5));
+    limited_by(policy.key(PeerIp).settle(documented_closure))
+}
+
+fn limited_by(rule: tollgate::middleware::Rule) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder().policy(rule).clock(stopped());
+    layer.build().expect("it is well set up")
+}
+
+async fn send(client: &mut TcpStream, text: &str) {
+    client.write_all(text.as_bytes()).await.expect("it reads");
+}
+
+/// Reads until what came is enough.
+async fn read_until(client: &mut TcpStream, is_enough: impl Fn(&str) -> bool) -> String {
+    let mut seen = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&seen).into_owned();
+        if is_enough(&text) {
+            return text;
+        }
+        let read = in_time(client.read_buf(&mut seen)).await;
+        assert!(read.expect("it writes") > 0, "{text}");
+    }
+}
+
+// === Stream ===
+
+/// What a stream does next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Fail,
+    Hang,
+    Panic,
+    Text(&'static str),
+    Trailers,
+}
+
+/// A body of such steps, which owns something until it is dropped.
+struct Stream<T> {
+    steps: std::collections::VecDeque<Step>,
+    _owned: T,
+}
+
+impl Stream<()> {
+    fn of(steps: impl IntoIterator<Item = Step>) -> Self {
+        Self {
+            steps: steps.into_iter().collect(),
+            _owned: (),
+        }
+    }
+
+    fn until<T>(self, owned: T) -> Stream<T> {
+        Stream {
+            steps: self.steps,
+            _owned: owned,
+        }
+    }
+}
+
+impl<T: Unpin> http_body::Body for Stream<T> {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(Some(match self.steps.pop_front() {
+            None => return Poll::Ready(None),
+            Some(Step::Fail) => Err(std::io::Error::other("it was told to fail")),
+            Some(Step::Hang) => {
+                self.steps.push_front(Step::Hang);
+                return Poll::Pending;
+            }
+            Some(Step::Panic) => std::panic::resume_unwind(Box::new(())),
+            Some(Step::Text(text)) => Ok(Frame::data(Bytes::from(text))),
+            Some(Step::Trailers) => {
+                let value = header::HeaderValue::from_static("7");
+                let name = header::HeaderName::from_static("x-tokens");
+                Ok(Frame::trailers([(name, value)].into_iter().collect()))
+            }
+        }))
+    }
+}
+
+/// Reports what was used when it is dropped.
+struct Meter {
+    cost: ActualCost,
+    used: u64,
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.cost.set("tokens", self.used);
+    }
 }
 
 // === Silent ===

@@ -27,7 +27,7 @@ use tollgate::{
     diagnosis::Code,
     extract::{Global, Header},
     matching::Path,
-    middleware::{Finished, MissingKey, Reason, Rejection, Rule},
+    middleware::{CompletedRequest, MissingKey, Reason, Rejection, Rule},
     store::Correction,
     tiers::{ExtensionTier, Tier, TierCache, TierCacheBuilder, TierTable},
 };
@@ -260,7 +260,7 @@ async fn what_a_tier_was_charged_is_settled_under_the_tier(mut world: World) {
         .cost(4)
         .key(Header::new("x-caller"))
         .tier_by(by_name());
-    let rule = rule.settle(|finished: &Finished<'_>| finished.charged / 4);
+    let rule = rule.settle(|request: &CompletedRequest<'_>| request.charged / 4);
     let app = world.layer([rule]).layer(service_fn(fine));
     for left in [99, 98] {
         let response = ask(&app, "pro-1").await;

@@ -1,5 +1,7 @@
 //! The token bucket's arithmetic against exact fractions.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use tollgate::{
     Quota,
@@ -196,6 +198,41 @@ fn reset_is_the_same_for_two_answers_about_one_state() {
     let resets = [0, 1, 333_333, 500_000]
         .map(|later| bucket.usage(&bucket.state(tat), at(START + later)).reset_at);
     assert!(resets.iter().all(|reset| *reset == resets[0]), "{resets:?}");
+}
+
+/// The least time between two units of a leaky bucket, over all places of the first within a period.
+fn least_gap(quota: Quota) -> u64 {
+    let leaky = TokenBucket::leaky(quota).expect("a usable quota");
+    let period = u64::try_from(quota.period().as_micros()).expect("it is short enough");
+    let gaps = (0..period).map(|place| {
+        let now = START.next_multiple_of(period) + place;
+        let tat = judge(&leaky, 0, at(now), 1).tat;
+        let Retry::At(next) = leaky.retry(&leaky.state(tat), at(now), 1) else {
+            panic!("one unit always fits in time");
+        };
+        assert!(judge(&leaky, tat, next, 1).admitted);
+        next.as_micros() - now
+    });
+    gaps.min().expect("a period is not empty")
+}
+
+// Regression: the guide said that two requests are never closer than the interval.
+#[test]
+fn leaky_bucket_of_an_odd_rate_admits_less_than_three_microseconds_early() {
+    // 333,333.33 us
+    assert_eq!(least_gap(Quota::per_second(3)), 333_331);
+    // 142,857.14 us
+    assert_eq!(least_gap(Quota::per_second(7)), 142_855);
+    // 1.67 us
+    assert_eq!(least_gap(Quota::per_second(600_000)), 0);
+    // whole: exact
+    for count in [1, 8, 1_000, 1_000_000] {
+        assert_eq!(least_gap(Quota::per_second(count)), 1_000_000 / count);
+    }
+    for count in (1..2_000).step_by(7) {
+        let quota = Quota::new(count, Duration::from_millis(2));
+        assert!((least_gap(quota) + 3) * count > 2_000, "{count} in 2 ms");
+    }
 }
 
 fn any_quota() -> impl Strategy<Value = Quota> {

@@ -1,6 +1,6 @@
 //! A quota made ready for counting.
 
-use crate::{error::Error, quota::Quota};
+use crate::{error::Error, quota::Quota, state::PolicyState};
 
 use super::{
     choice::Algorithm, fixed_window::FixedWindow, sliding_log::SlidingLog,
@@ -50,6 +50,17 @@ impl Counter {
             Self::SlidingLog(log) => log.limit(),
             Self::SlidingWindow(window) => window.limit(),
             Self::Slots(slots) => slots.limit(),
+        }
+    }
+
+    /// Adds to a state what its numbers do not show of the way it was counted.
+    #[inline]
+    pub(crate) fn describe(&self, state: PolicyState) -> PolicyState {
+        match self {
+            Self::Bucket(bucket) => state.rounded(bucket.slack()),
+            Self::SlidingLog(log) => state.rounded(log.lateness()),
+            Self::Slots(_) => state.in_flight(),
+            Self::FixedWindow(_) | Self::SlidingWindow(_) => state,
         }
     }
 

@@ -3,7 +3,8 @@
 //! # Bounds
 //!
 //! At most the limit passes in one window, so at most twice the limit in any span as long as a window: the end of one
-//! and the beginning of the next may lie close together.
+//! and the beginning of the next may lie close together. A window is exactly as long as its quota's period, to the
+//! microsecond, and a calendar month as long as that month: nobody waits longer.
 
 use crate::{
     clock::Timestamp,
@@ -33,7 +34,7 @@ pub struct FixedWindow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct WindowState {
-    /// Milliseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     closes: u64,
     used: u32,
     /// Under which length and opening it was opened.
@@ -41,10 +42,10 @@ pub struct WindowState {
 }
 
 impl WindowState {
-    /// When the window closes, in milliseconds since the Unix epoch.
+    /// When the window closes.
     #[must_use]
-    pub fn closes(self) -> u64 {
-        self.closes
+    pub fn closes(self) -> Timestamp {
+        Timestamp::from_micros(self.closes)
     }
 
     /// Units used in it.
@@ -101,12 +102,12 @@ impl FixedWindow {
         self.shape
     }
 
-    /// The state of a key that used so much of the window that closes then, in milliseconds since the Unix epoch.
+    /// The state of a key that used so much of the window that closes then.
     #[must_use]
     #[inline]
-    pub fn state(&self, closes: u64, used: u64) -> WindowState {
+    pub fn state(&self, closes: Timestamp, used: u64) -> WindowState {
         WindowState {
-            closes,
+            closes: closes.as_micros(),
             used: capped(used),
             shape: self.shape,
         }
@@ -115,22 +116,21 @@ impl FixedWindow {
     /// The window that is open at `now`, with what is used of it.
     #[inline]
     fn open(&self, state: &WindowState, now: Timestamp) -> WindowState {
-        let is_open = state.closes > now.as_micros() / 1_000;
+        let is_open = state.closes() > now;
         if is_open && state.shape == self.shape {
             return *state;
         }
         self.state(self.closing(now), if is_open { state.used() } else { 0 })
     }
 
-    /// When a window that opens now will close.
-    fn closing(&self, now: Timestamp) -> u64 {
-        let clock = now.as_micros() / 1_000;
-        match self.opening {
-            Opening::Clock => clock - clock % self.window.millis + self.window.millis,
-            // Rounded up, so that no window is shorter than its length.
-            Opening::FirstHit => now.as_micros().div_ceil(1_000) + self.window.millis,
-            Opening::Month => month_end(clock),
-        }
+    /// When the window that is open now closes, or one that opens now.
+    fn closing(&self, now: Timestamp) -> Timestamp {
+        let (now, length) = (now.as_micros(), self.window.millis * 1_000);
+        Timestamp::from_micros(match self.opening {
+            Opening::Clock => now - now % length + length,
+            Opening::FirstHit => now + length,
+            Opening::Month => month_end(now / 1_000) * 1_000,
+        })
     }
 }
 
@@ -138,7 +138,7 @@ impl Counting for FixedWindow {
     type State = WindowState;
 
     fn adopt(&self, state: &mut WindowState, now: Timestamp) {
-        if state.shape != self.shape && state.closes > now.as_micros() / 1_000 {
+        if state.shape != self.shape && state.closes() > now {
             *state = self.open(state, now);
         }
     }
@@ -151,13 +151,13 @@ impl Counting for FixedWindow {
     #[inline]
     fn charge(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
         let open = self.open(state, now);
-        *state = self.state(open.closes, open.used().saturating_add(cost));
+        *state = self.state(open.closes(), open.used().saturating_add(cost));
     }
 
     fn penalise(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
         let open = self.open(state, now);
         let most = open.used().max(self.window.limit);
-        *state = self.state(open.closes, open.used().saturating_add(cost).min(most));
+        *state = self.state(open.closes(), open.used().saturating_add(cost).min(most));
     }
 
     fn overcharge(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
@@ -172,9 +172,9 @@ impl Counting for FixedWindow {
         mark: Mark,
         units: u64,
     ) {
-        let is_open = state.closes > now.as_micros() / 1_000;
-        if is_open && state.shape == self.shape && state.closes * 1_000 == mark.made.as_micros() {
-            *state = self.state(state.closes, state.used().saturating_sub(units));
+        let is_open = state.closes() > now;
+        if is_open && state.shape == self.shape && state.closes() == mark.made {
+            *state = self.state(state.closes(), state.used().saturating_sub(units));
         }
     }
 
@@ -184,7 +184,7 @@ impl Counting for FixedWindow {
         let limit = self.window.limit;
         let reset_at = match open.used {
             0 => now,
-            _ => Timestamp::from_micros(open.closes * 1_000),
+            _ => open.closes(),
         };
         Usage::new(limit, limit.saturating_sub(open.used()), reset_at)
     }
@@ -193,16 +193,16 @@ impl Counting for FixedWindow {
         if cost > self.window.limit {
             return Retry::Never;
         }
-        Retry::At(Timestamp::from_micros(self.open(state, now).closes * 1_000))
+        Retry::At(self.open(state, now).closes())
     }
 
     #[inline]
     fn owes_until(state: &WindowState) -> u64 {
-        state.closes * 1_000
+        state.closes
     }
 
     fn spent(&self, until: Timestamp) -> WindowState {
-        self.state(until.as_micros().div_ceil(1_000), self.window.limit)
+        self.state(until, self.window.limit)
     }
 }
 

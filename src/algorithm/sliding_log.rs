@@ -3,9 +3,17 @@
 //! # Bounds
 //!
 //! In any span as long as the period at most the limit passes: exactly, not by an estimate. Times are rounded up to
-//! whole *ticks*, the least power of two of microseconds that divides the period in at most `2^31`: 1 us for periods up
-//! to 35 minutes, 64 us for a day. So a unit may come back up to a tick late, and never early. A tick is a multiple of
-//! every shorter one, so times do not creep on however often the period of a log in debt is changed.
+//! whole *ticks*, the least power of two of microseconds that divides the period in at most `2^31`. So a unit is never back
+//! early, and late by less than a tick. A tick is a multiple of every shorter one, so times do not creep on however often the
+//! period of a log in debt is changed.
+//!
+//! | period | tick | latest |
+//! |---|---|---|
+//! | up to 35 minutes | 1 us | exact |
+//! | an hour | 2 us | 1 us |
+//! | a day | 64 us | 63 us |
+//! | 31 days | 2,048 us | 2,047 us |
+//! | 366 days | 16,384 us | 16,383 us |
 //!
 //! An entry costs 6 to 8 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests of one tick share
 //! an entry. The sum lets a binary search find what is used and when enough comes back, so a decision reads
@@ -83,6 +91,12 @@ impl SlidingLog {
     #[must_use]
     pub fn millis(&self) -> u64 {
         self.window.millis
+    }
+
+    /// Microseconds by which a unit may come back late: a tick less one.
+    #[inline]
+    pub(super) fn lateness(&self) -> u16 {
+        u16::try_from(self.tick - 1).unwrap_or(u16::MAX)
     }
 
     fn period(&self) -> u64 {

@@ -17,7 +17,9 @@
 //! # Bounds
 //!
 //! - In any span of `t` microseconds a key admits at most `capacity + rate * t` where the interval is whole
-//!   microseconds, and less than `capacity + rate * (t + 3)` where it is not: the rounding does not add up over time.
+//!   microseconds, and less than `capacity + rate * (t + 3)` where it is not: the rounding does not add up over time. So two
+//!   units of a bucket of capacity 1 are the interval apart, or less than 3 us closer: a step of the TAT is `floor(interval)`
+//!   at least, the span `ceil(interval) + 1`.
 //! - The whole capacity can be taken at once after idling, unit by unit or in one charge, at every moment.
 //! - The long-run rate is exact, except for rates whose lowest terms do not fit (`units * micros >= 2^52`, such as
 //!   999,983 a day): these are rounded to a slower rate by at most 1.5e-8.
@@ -90,11 +92,9 @@ impl TokenBucket {
             depth: 0,
             shape: 0,
         };
-        // A TAT between lattice points can lose up to a microsecond against them while the burst is taken unit by unit.
-        let slack = u64::from(!rate.is_whole());
         match rate
             .at_checked(quota.capacity())
-            .and_then(|span| span.checked_add(slack))
+            .and_then(|span| span.checked_add(bucket.slack().into()))
         {
             Some(span) if span <= LONGEST_SPAN => Ok(Self {
                 span,
@@ -176,6 +176,13 @@ impl TokenBucket {
     #[inline]
     pub fn span(&self) -> u64 {
         self.span
+    }
+
+    /// Microseconds that the span has in hand: a TAT between lattice points can lose one against them while the burst is taken
+    /// unit by unit.
+    #[inline]
+    pub(super) fn slack(&self) -> u16 {
+        (!self.rate.is_whole()).into()
     }
 
     /// What tells this bucket's span from others, in the state of a key: the span cut to 26 significant bits.

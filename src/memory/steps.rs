@@ -224,10 +224,7 @@ impl Told {
         let state = PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
             .turn(self.turn)
             .returned(self.returned);
-        match charge.policy().counter() {
-            Counter::Slots(_) => state.in_flight(),
-            _ => state,
-        }
+        charge.policy().counter().describe(state)
     }
 }
 

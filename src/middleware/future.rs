@@ -9,7 +9,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Request, Response, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use pin_project::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower::Service;
@@ -17,12 +17,12 @@ use tower::Service;
 use crate::{decision::Decision, error::Error};
 
 use super::{
-    body::ResponseBody,
+    body::{ResponseBody, answered},
     finding::Stage,
     headers::Fields,
     next::{Admitted, Asking, Charged, Next},
     rejection::Rejection,
-    settling::{Tab, start},
+    settling::{Tab, run, start},
     shared::Shared,
 };
 
@@ -202,18 +202,11 @@ where
                     fields,
                     tab,
                 } => {
-                    let answer = ready!(future.poll(context));
-                    // Taken before the error is passed on: it is settled now, however long this future is kept.
-                    let mut tab = tab.take();
-                    let mut response = answer?;
-                    if let Some(tab) = &mut tab {
-                        tab.answered(&response);
-                    }
-                    if let Some(fields) = fields {
-                        fields.write(response.headers_mut());
-                    }
-                    let body = |body| ResponseBody::inner(body, tab);
-                    return Poll::Ready(Ok(response.map(body)));
+                    let answer = ready!(run(tab, || future.poll(context)));
+                    let (fields, tab) = (fields.take(), tab.take());
+                    // The inner future goes before its tab, which is settled now if there is no body to wait for.
+                    state.set(State::Rejected { response: None });
+                    return Poll::Ready(answered(answer, fields, tab));
                 }
                 // ## Rejected => end
                 StateProjection::Rejected { response } => {
@@ -321,9 +314,10 @@ fn called<S, A, B>(
 where
     S: Service<Request<A>, Response = Response<B>>,
 {
-    let tab = start(admitted.tab, request.extensions_mut());
+    let is_head = request.method() == Method::HEAD;
+    let mut tab = start(admitted.tab, is_head, request.extensions_mut());
     State::Calling {
-        future: ready.call(request),
+        future: run(&mut tab, || ready.call(request)),
         fields: admitted.fields,
         tab,
     }

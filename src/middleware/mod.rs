@@ -41,6 +41,13 @@
 //! extractor's [challenge](crate::extract::KeyExtractor::challenge) as `WWW-Authenticate`. With the feature `grpc`, gRPC
 //! clients get a status that they can read.
 //!
+//! Each of them carries `Cache-Control: no-store`, unless it sets `Cache-Control` itself.
+//!
+//! # What it costs in the end
+//!
+//! [`Rule::settle`] refunds or charges the difference once a request has ended: a [`CompletedRequest`] holds how. A client
+//! that goes away is charged unless the closure says otherwise.
+//!
 //! # One layer inside another
 //!
 //! Each decides on its own: a request that the inner one denies has been charged by the outer one. [`RateLimitInfo`]
@@ -74,6 +81,7 @@
 mod body;
 pub mod call;
 mod charging;
+mod completed;
 mod conditions;
 mod denial;
 mod finding;
@@ -93,6 +101,7 @@ mod watch;
 pub(crate) use self::headers::Plan;
 
 pub use self::body::ResponseBody;
+pub use self::completed::{BodyOutcome, CompletedRequest, RequestOutcome};
 pub use self::denial::{Denial, MakeRejection, RejectionBody};
 pub use self::future::ResponseFuture;
 pub use self::headers::{Discord, Headers, Legacy, Reset, Scope};
@@ -100,4 +109,4 @@ pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
 pub use self::rejection::{Reason, Rejection};
 pub use self::rule::{MissingKey, Rule};
 pub use self::service::RateLimit;
-pub use self::settling::{ActualCost, Finished};
+pub use self::settling::ActualCost;

@@ -17,8 +17,9 @@ use crate::{
 };
 
 use super::{
+    completed::CompletedRequest,
     conditions::{Conditions, Costs},
-    settling::{Finished, Pricing},
+    settling::Pricing,
     watch::{Glance, Watch},
 };
 
@@ -164,34 +165,39 @@ impl Rule {
         self
     }
 
-    /// Sets what a request really cost, once it is answered; the difference is given back or charged.
+    /// Sets a closure that returns what a request really cost, once it has ended. The difference is refunded or charged.
     ///
-    /// What was charged nothing, a request of cost 0, is not settled: to count failures only, charge each request and settle
-    /// the others at 0.
+    /// Default: what was charged.
     ///
-    /// Default: what was charged. The closure is asked when the head of the answer is there; or, without a status, when
-    /// there will be none, since the handler panicked or failed or the client went away. When it panics, the charge
-    /// stands. The handler's own word by [`ActualCost`](super::ActualCost) goes before it. The settlement is sent when
-    /// the body of the answer has ended or was dropped, and delays nobody. Over Redis it needs the Tokio runtime that
-    /// drops the body.
+    /// The closure runs after the body of the response has ended and was dropped, or after a request without a response
+    /// was dropped. It delays nobody. If it panics, the charge stands. An [`ActualCost`](super::ActualCost) that the
+    /// handler sets takes precedence. A request of cost 0 is not settled: to count failures only, charge each request and
+    /// return 0 for the others. Over Redis the settlement needs the Tokio runtime that drops the body.
+    ///
+    /// Keep the charge when the client [goes away](super::RequestOutcome#charge-a-client-that-goes-away): a client can
+    /// hang up on every request.
     ///
     /// # Examples
     ///
-    /// Failures of ours cost nothing:
+    /// Refund a request that failed through no fault of the client:
     ///
     /// ```
-    /// use tollgate::{Policy, Quota, extract::PeerIp, middleware::Finished};
+    /// use tollgate::{Policy, Quota, extract::PeerIp};
+    /// use tollgate::middleware::{CompletedRequest, RequestOutcome};
     ///
     /// let rule = Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp).settle(
-    ///     |finished: &Finished<'_>| match finished.status {
-    ///         Some(status) if status.is_server_error() => 0,
-    ///         Some(_) => finished.charged,
-    ///         None => 0,
+    ///     |request: &CompletedRequest<'_>| match request.outcome {
+    ///         RequestOutcome::Failed | RequestOutcome::Panicked => 0,
+    ///         RequestOutcome::Responded { status, .. } if status.is_server_error() => 0,
+    ///         _ => request.charged, // also for a client that hung up
     ///     },
     /// );
     /// ```
     #[must_use]
-    pub fn settle(mut self, price: impl Fn(&Finished<'_>) -> u64 + Send + Sync + 'static) -> Self {
+    pub fn settle(
+        mut self,
+        price: impl Fn(&CompletedRequest<'_>) -> u64 + Send + Sync + 'static,
+    ) -> Self {
         self.pricing = Some(Arc::new(price));
         self
     }
@@ -250,10 +256,10 @@ impl Rule {
     }
 
     /// What a request really cost.
-    pub(super) fn price(&self, finished: &Finished<'_>) -> u64 {
+    pub(super) fn price(&self, completed: &CompletedRequest<'_>) -> u64 {
         match &self.pricing {
-            Some(price) => price(finished),
-            None => finished.charged,
+            Some(price) => price(completed),
+            None => completed.charged,
         }
     }
 

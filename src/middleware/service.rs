@@ -6,11 +6,15 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Request, Response, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use tower::Service;
 
 use super::{
-    body::ResponseBody, future::ResponseFuture, next::Next, rejection::Rejection, settling::start,
+    body::ResponseBody,
+    future::ResponseFuture,
+    next::Next,
+    rejection::Rejection,
+    settling::{run, start},
     shared::Shared,
 };
 
@@ -50,9 +54,11 @@ where
         };
         match next {
             Ok(Next::Go(admitted)) if admitted.delay.is_none() => {
-                let tab = start(admitted.tab, &mut parts.extensions);
+                let is_head = parts.method == Method::HEAD;
+                let mut tab = start(admitted.tab, is_head, &mut parts.extensions);
                 let request = Request::from_parts(parts, body);
-                ResponseFuture::calling(self.inner.call(request), admitted.fields, tab)
+                let future = run(&mut tab, || self.inner.call(request));
+                ResponseFuture::calling(future, admitted.fields, tab)
             }
             Ok(next) => self.wait(next, Request::from_parts(parts, body)),
             Err(rejection) => self.reject(rejection, &parts),

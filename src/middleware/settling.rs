@@ -3,47 +3,40 @@
 use std::{
     fmt,
     panic::{self, AssertUnwindSafe},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use http::{Extensions, HeaderMap, Response, StatusCode};
+use http::{Extensions, HeaderMap, Response, StatusCode, header::CONTENT_LENGTH};
 use smallvec::SmallVec;
 
 use crate::{
     clock::{Clock, Timestamp},
     holding::Hold,
+    policy::Policy,
     state::PolicyName,
-    store::{Receipt, Settlement},
+    store::Receipt,
     sync::Mutex,
 };
 
-use super::shared::Shared;
+use super::{
+    completed::{BodyOutcome, CompletedRequest, RequestOutcome},
+    shared::Shared,
+};
 
-/// How a request ended, for the closure that says what it really cost.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Finished<'a> {
-    /// Units that were charged when the request was admitted.
-    pub charged: u64,
-    /// The answer's status; `None` when there was no answer: the handler panicked or failed, or the client went away.
-    pub status: Option<StatusCode>,
-    /// The answer's headers, when there was one.
-    pub headers: Option<&'a HeaderMap>,
-    /// From when the request was admitted until the head of the answer was there, or until it was given up.
-    pub elapsed: Duration,
-}
-
-/// Says what a request really cost.
-pub(super) type Pricing = Arc<dyn Fn(&Finished<'_>) -> u64 + Send + Sync>;
+/// Returns what a request really cost.
+pub(super) type Pricing = Arc<dyn Fn(&CompletedRequest<'_>) -> u64 + Send + Sync>;
 
 // === ActualCost ===
 
 /// The handler's word on what a request really costs. It is in the extensions of all requests that pass a layer of which
 /// a rule [settles](super::Rule::settle).
 ///
-/// It may be given until the body of the answer has ended, and goes before what the rule's closure says. Where nothing
-/// was charged it changes nothing.
+/// It may be set until the body of the response is dropped, and takes precedence over the rule's closure. Where nothing was
+/// charged it changes nothing.
 ///
 /// # Examples
 ///
@@ -93,16 +86,45 @@ impl fmt::Debug for ActualCost {
 
 // === Tab ===
 
-/// What a request was charged, from its admission until its answer has ended. Dropped, it is settled.
+/// What a request was charged, from its admission until its response has ended. Dropped, it is settled.
+///
+/// Whoever holds it drops the inner service's future or body first: both may set the [`ActualCost`] when they are dropped.
 pub(super) struct Tab {
     hold: Option<Hold>,
     shared: Arc<Shared>,
     said: ActualCost,
-    opened: Timestamp,
-    /// What the closures say, once there is an answer: one word per settlement.
-    prices: Option<SmallVec<[u64; 2]>>,
-    /// Whether the request never started: then nothing of it stands.
-    is_waiting: bool,
+    started: Timestamp,
+    /// Whether a rule settles, so that somebody asks how the request ended.
+    is_priced: bool,
+    /// Whether the request is `HEAD`, whose response has no body.
+    is_head: bool,
+    /// Whether the inner service or its body runs. It still does when a panic has ended it.
+    is_inside: bool,
+    progress: Progress,
+}
+
+/// How far a request came.
+enum Progress {
+    /// It waits for its turn, and nothing of it was done.
+    Waiting,
+    /// The inner service was called, and has not returned.
+    Called,
+    /// The inner service returned an error.
+    Failed,
+    /// The inner service responded. Boxed, since most tabs are for slots, of which nobody asks.
+    Responded(Box<Sent>),
+}
+
+/// A response under way.
+struct Sent {
+    status: StatusCode,
+    headers: HeaderMap,
+    elapsed: Duration,
+    body: BodyOutcome,
+    /// Bytes of the body still to come, when `Content-Length` says so: the server reads no further than that.
+    left: Option<u64>,
+    /// Whether the body reported its end when asked, after which a server drops it.
+    has_ended: AtomicBool,
 }
 
 impl Tab {
@@ -111,65 +133,132 @@ impl Tab {
             hold: Some(shared.limiter.hold(receipt)),
             shared: Arc::clone(shared),
             said: ActualCost::default(),
-            opened: Clock::system().now(),
-            prices: None,
-            is_waiting: true,
+            started: Clock::system().now(),
+            is_priced: false,
+            is_head: false,
+            is_inside: false,
+            progress: Progress::Waiting,
         })
     }
 
-    /// Takes the closures' word on an answer.
-    pub(super) fn answered<B>(&mut self, response: &Response<B>) {
-        self.prices = Some(self.ask(Some(response.status()), Some(response.headers())));
-    }
-
-    fn ask(&self, status: Option<StatusCode>, headers: Option<&HeaderMap>) -> SmallVec<[u64; 2]> {
-        let elapsed = Clock::system().now().since(self.opened);
-        let price = self.settlements().map(|settlement| {
-            let charge = settlement.charge();
-            let finished = Finished {
-                charged: charge.units(),
-                status,
-                headers,
-                elapsed,
-            };
-            let price = || self.shared.price(charge.policy().name(), &finished);
-            // It may be asked while another panic unwinds, where its own would end the process.
-            let said = panic::catch_unwind(AssertUnwindSafe(price));
-            said.unwrap_or(charge.units())
-        });
-        price.collect()
-    }
-
-    fn settlements(&self) -> impl Iterator<Item = &Settlement> {
-        let receipt = self.hold.as_ref().and_then(Hold::receipt);
-        receipt.into_iter().flat_map(Receipt::settlements)
-    }
-
-    /// Whether the handler's word counts under any of the policies.
-    fn heeds_handler(&self) -> bool {
-        self.settlements()
-            .any(|settlement| self.shared.settles(settlement.charge().policy().name()))
-    }
-
-    fn close(&mut self) {
-        let prices = match self.prices.take() {
-            Some(prices) => prices,
-            None if self.is_waiting => SmallVec::new(),
-            None => self.ask(None, None),
-        };
-        let Some(hold) = self.hold.take() else {
-            return;
-        };
-        let mut prices = prices.into_iter();
-        hold.settle(|policy, charged| {
-            let price = prices.next().unwrap_or(charged);
-            let name = policy.name();
-            match self.is_waiting {
-                true => 0,
-                false if self.shared.settles(name) => self.said.of(name).unwrap_or(price),
-                false => price,
+    /// Notes what the inner service returned: the head of its response, or an error.
+    pub(super) fn end<B>(&mut self, response: Option<&Response<B>>) {
+        self.progress = match response {
+            None => Progress::Failed,
+            Some(response) if self.is_priced => {
+                Progress::Responded(Box::new(Sent::new(response, self.is_head, self.elapsed())))
             }
-        });
+            // Nobody asks.
+            Some(_) => Progress::Called,
+        };
+    }
+
+    /// Notes that so many bytes of the body were sent.
+    pub(super) fn send(&mut self, bytes: usize) {
+        if let Progress::Responded(sent) = &mut self.progress
+            && let Some(left) = &mut sent.left
+        {
+            *left = left.saturating_sub(bytes as u64);
+            if *left == 0 {
+                *sent.has_ended.get_mut() = true;
+            }
+        }
+    }
+
+    /// Notes that nothing more of the body is to come.
+    pub(super) fn note_end(&self) {
+        if let Progress::Responded(sent) = &self.progress {
+            sent.has_ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the body returned an error.
+    pub(super) fn fail_body(&mut self) {
+        if let Progress::Responded(sent) = &mut self.progress {
+            sent.body = BodyOutcome::Failed;
+        }
+    }
+
+    /// Whether any charge is settled by its rule.
+    fn settles(&self) -> bool {
+        let receipt = self.hold.as_ref().and_then(Hold::receipt);
+        let mut settlements = receipt.into_iter().flat_map(Receipt::settlements);
+        settlements.any(|settlement| self.shared.settles(settlement.charge().policy().name()))
+    }
+
+    fn elapsed(&self) -> Duration {
+        Clock::system().now().since(self.started)
+    }
+
+    /// Settles what was charged.
+    fn close(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.settle(|policy, charged| self.price(policy, charged));
+        }
+    }
+
+    fn price(&self, policy: &Policy, charged: u64) -> u64 {
+        if let Progress::Waiting = self.progress {
+            return 0;
+        }
+        let name = policy.name();
+        if !self.shared.settles(name) {
+            return charged;
+        }
+        self.said.of(name).unwrap_or_else(|| {
+            let completed = self.completed(charged);
+            let price = || self.shared.price(name, &completed);
+            // It may be asked while another panic unwinds, where its own would end the process.
+            panic::catch_unwind(AssertUnwindSafe(price)).unwrap_or(charged)
+        })
+    }
+
+    fn completed(&self, charged: u64) -> CompletedRequest<'_> {
+        let (outcome, elapsed) = match &self.progress {
+            Progress::Responded(sent) => {
+                let outcome = RequestOutcome::Responded {
+                    status: sent.status,
+                    headers: &sent.headers,
+                    body: sent.outcome(self.is_inside),
+                };
+                (outcome, sent.elapsed)
+            }
+            Progress::Failed => (RequestOutcome::Failed, self.elapsed()),
+            _ if self.is_inside => (RequestOutcome::Panicked, self.elapsed()),
+            _ => (RequestOutcome::ClientGone, self.elapsed()),
+        };
+        CompletedRequest {
+            charged,
+            elapsed,
+            outcome,
+        }
+    }
+}
+
+impl Sent {
+    fn new<B>(response: &Response<B>, is_head: bool, elapsed: Duration) -> Self {
+        let (status, headers) = (response.status(), response.headers());
+        let length = headers.get(CONTENT_LENGTH);
+        let left = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        let has_no_body = is_head
+            || status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        Self {
+            status,
+            headers: headers.clone(),
+            elapsed,
+            body: BodyOutcome::ClientGone,
+            left,
+            has_ended: AtomicBool::new(has_no_body || left == Some(0)),
+        }
+    }
+
+    fn outcome(&self, is_inside: bool) -> BodyOutcome {
+        match self.has_ended.load(Ordering::Relaxed) {
+            _ if is_inside => BodyOutcome::Panicked,
+            true => BodyOutcome::Complete,
+            false => self.body,
+        }
     }
 }
 
@@ -185,16 +274,36 @@ impl fmt::Debug for Tab {
     }
 }
 
-/// Notes that a request starts, and heeds its handler's word about the cost if any charge is settled by it.
+/// Notes that the inner service is about to be called, and heeds its handler's word about the cost if any charge is
+/// settled by it.
 #[inline]
-pub(super) fn start(tab: Option<Box<Tab>>, extensions: &mut Extensions) -> Option<Box<Tab>> {
+pub(super) fn start(
+    tab: Option<Box<Tab>>,
+    is_head: bool,
+    extensions: &mut Extensions,
+) -> Option<Box<Tab>> {
     let mut tab = tab?;
-    tab.is_waiting = false;
-    tab.opened = Clock::system().now();
-    if tab.heeds_handler() {
+    tab.progress = Progress::Called;
+    tab.started = Clock::system().now();
+    tab.is_head = is_head;
+    tab.is_priced = tab.settles();
+    if tab.is_priced {
         // The handle of a layer around this one serves both, or that one would hear nothing.
         let said = extensions.get_or_insert_with(ActualCost::default);
         tab.said = said.clone();
     }
     Some(tab)
+}
+
+/// Runs the inner service or its body. If that panics, the tab of it knows.
+#[inline]
+pub(super) fn run<T>(tab: &mut Option<Box<Tab>>, inner: impl FnOnce() -> T) -> T {
+    if let Some(tab) = tab {
+        tab.is_inside = true;
+    }
+    let returned = inner();
+    if let Some(tab) = tab {
+        tab.is_inside = false;
+    }
+    returned
 }

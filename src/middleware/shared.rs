@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, Response, StatusCode, header::WWW_AUTHENTICATE, request::Parts};
+use http::{
+    Extensions, HeaderValue, Response, StatusCode,
+    header::{CACHE_CONTROL, WWW_AUTHENTICATE},
+    request::Parts,
+};
 use smallvec::SmallVec;
 use tokio::time::{Sleep, sleep};
 
@@ -23,6 +27,7 @@ use crate::{
 
 use super::{
     body::ResponseBody,
+    completed::CompletedRequest,
     denial::MakeRejection,
     finding::{Finding, Findings, Stage},
     gate::Gate,
@@ -31,7 +36,7 @@ use super::{
     next::{Admitted, Asking, Charged, Next},
     rejection::Rejection,
     rule::Rule,
-    settling::{ActualCost, Finished, Tab},
+    settling::{ActualCost, Tab},
 };
 
 /// What all clones of a layer share.
@@ -213,9 +218,9 @@ impl Shared {
     }
 
     /// What a request really cost under a policy.
-    pub(super) fn price(&self, policy: &PolicyName, finished: &Finished<'_>) -> u64 {
+    pub(super) fn price(&self, policy: &PolicyName, completed: &CompletedRequest<'_>) -> u64 {
         self.rule(policy)
-            .map_or(finished.charged, |rule| rule.price(finished))
+            .map_or(completed.charged, |rule| rule.price(completed))
     }
 
     /// Whether a policy is asked what a request really cost.
@@ -237,6 +242,9 @@ impl Shared {
     ) -> Response<ResponseBody<B>> {
         let response = self.rejection.make(&rejection, request);
         let mut response = response.map(ResponseBody::rejection);
+        // A cache must not answer others, or this client later, with it.
+        let cache_control = response.headers_mut().entry(CACHE_CONTROL);
+        cache_control.or_insert(HeaderValue::from_static("no-store"));
         if response.status() == StatusCode::UNAUTHORIZED
             && let Some(challenge) = rejection.challenge()
             && !response.headers().contains_key(WWW_AUTHENTICATE)

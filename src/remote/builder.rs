@@ -92,7 +92,7 @@ impl RedisStoreBuilder {
     ///
     /// Default: the server's time. With clocks that differ by `d` between instances, a key may get up to
     /// `capacity + rate * (t + d)` in a span `t`, and callers served by a slow clock wait up to `d` longer. A stored time
-    /// is never replaced by an older one. A clock before the year 2001 or after 2286 makes decisions fail.
+    /// is never replaced by an older one. A clock before the year 2001 or after 2255 makes decisions fail.
     pub fn client_time(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self

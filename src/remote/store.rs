@@ -58,7 +58,7 @@ impl RedisStore {
         match now {
             Some(now) if !STORABLE.contains(&now.as_micros()) => Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "the clock given with client_time stands before 2001 or after 2286: set it right",
+                "the clock given with client_time stands before 2001 or after 2255: set it right",
             )),
             _ => Ok(()),
         }
@@ -145,5 +145,5 @@ impl Store for RedisStore {
     }
 }
 
-/// Times of 16 digits, which is what the script stores.
-const STORABLE: std::ops::Range<u64> = 1_000_000_000_000_000..10_000_000_000_000_000;
+/// Times that the script can store: from 2001 until 2255, when they are no longer exact in a double.
+const STORABLE: std::ops::Range<u64> = 1_000_000_000_000_000..1 << 53;

@@ -16,7 +16,7 @@ use crate::{decision::Decision, error::Error, store::Answer};
 
 use super::{
     layer::{Admitted, Asking, Charged, Shared},
-    slip::Slip,
+    slip::{Slip, run},
 };
 
 /// Decides, then calls the inner service or denies.
@@ -155,9 +155,11 @@ where
                 }
                 // ## Calling => end
                 StateProjection::Calling { future, slip } => {
-                    let mut outcome = ready!(future.poll(context));
-                    // An error too ends it now, however long this future is kept.
-                    this.shared.end(slip.take(), &mut outcome);
+                    let mut outcome = ready!(run(slip, || future.poll(context)));
+                    let slip = slip.take();
+                    // Ended now, after the inner future is gone, however long this one is kept.
+                    state.set(State::Denied { answer: None });
+                    this.shared.end(slip, &mut outcome);
                     return Poll::Ready(outcome);
                 }
                 // ## Denied => end
@@ -210,9 +212,9 @@ fn called<S, R, T, E>(
 where
     S: Service<R, Response = T, Error = E>,
 {
-    let slip = slip.map(Slip::start);
+    let mut slip = slip.map(Slip::start);
     State::Calling {
-        future: ready.call(request),
+        future: run(&mut slip, || ready.call(request)),
         slip,
     }
 }

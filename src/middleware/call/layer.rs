@@ -20,9 +20,10 @@ use crate::{
 };
 
 use super::{
+    completed::CompletedCall,
     rule::CallRule,
     service::CallLimit,
-    slip::{Ended, Price, Slip},
+    slip::{Price, Slip},
 };
 
 /// Limits calls with requests `R` to a service that answers with `T` or fails with `E`.
@@ -127,23 +128,25 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
         self
     }
 
-    /// Sets what a call really cost under each policy, once something came out of it or nothing will; the difference is
-    /// given back or charged.
+    /// Sets a closure that returns what a call really cost under each policy, once it has ended. The difference is
+    /// refunded or charged.
     ///
-    /// The closure is asked for every policy, those of [concurrency](crate::Policy::concurrency) too: match on
-    /// [`Ended::policy`], and answer [`Ended::charged`] for those that are not meant.
+    /// Default: what was charged.
     ///
-    /// Default: what was charged. When the closure panics, the charge stands. A response whose [`Hold`] somebody
-    /// [keeps](Self::hold_with) is settled by them, with [`Hold::settle`]. Over Redis it needs the Tokio runtime on which
-    /// the call ends.
+    /// The closure is called for every policy, also for those of [concurrency](crate::Policy::concurrency): match on
+    /// [`CompletedCall::policy`], and return [`CompletedCall::charged`] for the others. If it panics, the charge stands.
+    /// A response whose [`Hold`] somebody [keeps](Self::hold_with) is settled by them, with [`Hold::settle`]. Over Redis
+    /// the settlement needs the Tokio runtime on which the call ends.
+    ///
+    /// Keep the charge when the caller goes away: a caller can drop every call.
     ///
     /// # Examples
     ///
-    /// Of the tokens, failures cost nothing and an answer what it took; a slot is a slot:
+    /// Charge the tokens that a response took, and nothing for an error:
     ///
     /// ```
     /// use tollgate::{Key, Policy, Quota, RateLimiter};
-    /// use tollgate::middleware::{Rejection, call::{CallLimitLayer, Ended}};
+    /// use tollgate::middleware::{Rejection, call::{CallLimitLayer, CallOutcome, CompletedCall}};
     ///
     /// struct Answer { tokens: u64 }
     ///
@@ -151,18 +154,18 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
     /// let layer = CallLimitLayer::builder(&limiter, |_: String, _: &Rejection| Err("busy"))
     ///     .policy(Policy::new("tokens", Quota::per_minute(50_000)).cost(1_000).key_of(|_| Some(Key::GLOBAL)))
     ///     .policy(Policy::concurrency("in-flight", 8).key_of(|_| Some(Key::GLOBAL)))
-    ///     .settle_with(|ended: &Ended<'_, Answer, _>| match (ended.policy.as_str(), ended.outcome) {
-    ///         ("tokens", Some(Ok(answer))) => answer.tokens,
-    ///         ("tokens", Some(Err(_))) => 0,
-    ///         _ => ended.charged,
+    ///     .settle(|call: &CompletedCall<'_, Answer, _>| match (call.policy.as_str(), call.outcome) {
+    ///         ("tokens", CallOutcome::Responded(answer)) => answer.tokens,
+    ///         ("tokens", CallOutcome::Failed(_)) => 0,
+    ///         _ => call.charged,
     ///     })
     ///     .build()?;
     /// # let _ = layer;
     /// # Ok::<(), tollgate::Error>(())
     /// ```
-    pub fn settle_with(
+    pub fn settle(
         mut self,
-        price: impl Fn(&Ended<'_, T, E>) -> u64 + Send + Sync + 'static,
+        price: impl Fn(&CompletedCall<'_, T, E>) -> u64 + Send + Sync + 'static,
     ) -> Self {
         self.hooks.price = Some(Arc::new(price));
         self

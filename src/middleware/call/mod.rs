@@ -9,7 +9,7 @@
 //! | whom to count | [`Policy::key_of`](crate::Policy::key_of), a function of the request |
 //! | what a denied call gets | the layer's closure, which takes the request and a [`Rejection`](super::Rejection), and makes a response or an error of the service's own types |
 //! | how the service learns the decision | [`on_admitted`](CallLimitLayerBuilder::on_admitted) |
-//! | what it really cost | what was charged, or what [`settle_with`](CallLimitLayerBuilder::settle_with) says when it has ended |
+//! | what it really cost | what was charged, or what [`settle`](CallLimitLayerBuilder::settle) returns when it has ended |
 //! | how long slots are held | until the response is there, or as long as [`hold_with`](CallLimitLayerBuilder::hold_with) keeps them |
 //!
 //! # What it promises
@@ -48,14 +48,15 @@
 //! # Ok::<(), tollgate::Error>(())
 //! ```
 
+mod completed;
 mod future;
 mod layer;
 mod rule;
 mod service;
 mod slip;
 
+pub use self::completed::{CallOutcome, CompletedCall};
 pub use self::future::CallFuture;
 pub use self::layer::{CallLimitLayer, CallLimitLayerBuilder};
 pub use self::rule::CallRule;
 pub use self::service::CallLimit;
-pub use self::slip::Ended;

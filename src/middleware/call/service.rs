@@ -13,7 +13,7 @@ use crate::middleware::Rejection;
 use super::{
     future::CallFuture,
     layer::{Asking, Shared},
-    slip::Slip,
+    slip::{Slip, run},
 };
 
 /// A service whose calls are limited. Made by [`CallLimitLayer`](super::CallLimitLayer).
@@ -63,8 +63,9 @@ where
                 CallFuture::waiting((self.inner.clone(), request), admitted, shared)
             }
             Ok(admitted) => {
-                let slip = admitted.slip.map(Slip::start);
-                CallFuture::calling(self.inner.call(request), slip, shared)
+                let mut slip = admitted.slip.map(Slip::start);
+                let future = run(&mut slip, || self.inner.call(request));
+                CallFuture::calling(future, slip, shared)
             }
             Err(rejection) => self.deny(request, &rejection),
         }

@@ -3,31 +3,17 @@
 use std::{
     panic::{self, AssertUnwindSafe},
     sync::Arc,
-    time::Duration,
 };
 
 use crate::{
     clock::{Clock, Timestamp},
     holding::Hold,
-    state::PolicyName,
 };
 
-/// How a call ended, for the closure that says what it really cost.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Ended<'a, T, E> {
-    /// The policy that was charged.
-    pub policy: &'a PolicyName,
-    /// Units that were charged when the call was admitted.
-    pub charged: u64,
-    /// What came out; `None` when nothing did: the service panicked, or the caller went away.
-    pub outcome: Option<Result<&'a T, &'a E>>,
-    /// From when the call was made until something came out, or until it was given up.
-    pub elapsed: Duration,
-}
+use super::completed::{CallOutcome, CompletedCall};
 
-/// Says what a call really cost under a policy.
-pub(super) type Price<T, E> = dyn Fn(&Ended<'_, T, E>) -> u64 + Send + Sync;
+/// Returns what a call really cost under a policy.
+pub(super) type Price<T, E> = dyn Fn(&CompletedCall<'_, T, E>) -> u64 + Send + Sync;
 
 /// Gives back what was charged for a call that never started. One that did is charged what the closure says, and keeps its
 /// slots until this ends.
@@ -36,6 +22,8 @@ pub(super) struct Slip<T, E> {
     price: Option<Arc<Price<T, E>>>,
     /// `None` while the call waits for its turn.
     started: Option<Timestamp>,
+    /// Whether the service runs. It still does when a panic has ended it.
+    is_inside: bool,
 }
 
 impl<T, E> Slip<T, E> {
@@ -44,10 +32,11 @@ impl<T, E> Slip<T, E> {
             hold: Some(hold),
             price,
             started: None,
+            is_inside: false,
         }
     }
 
-    /// Notes that the call starts.
+    /// Notes that the service is about to be called.
     pub(super) fn start(mut self) -> Self {
         self.started = Some(Clock::system().now());
         self
@@ -60,10 +49,13 @@ impl<T, E> Slip<T, E> {
 
     /// Ends the call with what came out.
     pub(super) fn end(mut self, outcome: Result<&T, &E>) {
-        self.close(Some(outcome));
+        self.close(match outcome {
+            Ok(response) => CallOutcome::Responded(response),
+            Err(error) => CallOutcome::Failed(error),
+        });
     }
 
-    fn close(&mut self, outcome: Option<Result<&T, &E>>) {
+    fn close(&mut self, outcome: CallOutcome<'_, T, E>) {
         let Some(hold) = self.hold.take() else {
             return;
         };
@@ -75,14 +67,14 @@ impl<T, E> Slip<T, E> {
         };
         let elapsed = Clock::system().now().since(started);
         hold.settle(|policy, charged| {
-            let ended = Ended {
+            let completed = CompletedCall {
                 policy: policy.name(),
                 charged,
-                outcome,
                 elapsed,
+                outcome,
             };
             // It may be asked while another panic unwinds, where its own would end the process.
-            let said = panic::catch_unwind(AssertUnwindSafe(|| price(&ended)));
+            let said = panic::catch_unwind(AssertUnwindSafe(|| price(&completed)));
             said.unwrap_or(charged)
         });
     }
@@ -90,6 +82,22 @@ impl<T, E> Slip<T, E> {
 
 impl<T, E> Drop for Slip<T, E> {
     fn drop(&mut self) {
-        self.close(None);
+        self.close(match self.is_inside {
+            true => CallOutcome::Panicked,
+            false => CallOutcome::CallerGone,
+        });
     }
+}
+
+/// Runs the service. If that panics, the slip of its call knows.
+#[inline]
+pub(super) fn run<T, E, O>(slip: &mut Option<Slip<T, E>>, service: impl FnOnce() -> O) -> O {
+    if let Some(slip) = slip {
+        slip.is_inside = true;
+    }
+    let returned = service();
+    if let Some(slip) = slip {
+        slip.is_inside = false;
+    }
+    returned
 }

@@ -23,12 +23,24 @@ use super::grpc::{Pushback, Wire};
 
 /// A ready-made answer to a request that may not go on.
 ///
-/// With the feature `grpc` a request of gRPC or gRPC-Web, known by its content type, gets its answer as gRPC in any of
-/// these forms: HTTP 200, no body, and `grpc-status` with `grpc-message` and `grpc-status-details-bin`. Over a limit that is
-/// `RESOURCE_EXHAUSTED` with a `RetryInfo` (unless waiting does not help) and a `QuotaFailure`; when nobody could decide it
-/// is `UNAVAILABLE`; for one that is not let in, `PERMISSION_DENIED`; for a key that is missing, `UNAUTHENTICATED` for 401,
-/// `PERMISSION_DENIED` for 403, `INVALID_ARGUMENT` for any other fault of the client's, and `INTERNAL` for the server's. The rate limit headers are on it
-/// as on any answer.
+/// With the feature `grpc`, requests of gRPC and gRPC-Web get their answer as gRPC in any of these forms. Such a request is a
+/// `POST` with the content type `application/grpc`, `application/grpc-web` or `application/grpc-web-text`, alone or with a
+/// message format (`+proto`) or parameters. The answer is HTTP 200 without a body, and `grpc-status` with `grpc-message` and
+/// `grpc-status-details-bin`:
+///
+/// | rejection | `grpc-status` |
+/// |---|---|
+/// | over a limit | `RESOURCE_EXHAUSTED`, with a `QuotaFailure`, and a `RetryInfo` unless waiting does not help |
+/// | nobody could decide | `UNAVAILABLE` |
+/// | not let in | `PERMISSION_DENIED` |
+/// | a key is missing: 401 | `UNAUTHENTICATED` |
+/// | 403 | `PERMISSION_DENIED` |
+/// | any other fault of the client's | `INVALID_ARGUMENT` |
+/// | a fault of the server's | `INTERNAL` |
+///
+/// The rate limit headers are on it as on any answer.
+///
+/// Every answer, also one made by a closure, carries `Cache-Control: no-store` unless it sets `Cache-Control` itself.
 ///
 /// # Examples
 ///

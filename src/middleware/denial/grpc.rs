@@ -3,7 +3,9 @@
 use std::{fmt, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
+use http::{
+    HeaderName, HeaderValue, Method, Response, StatusCode, header::CONTENT_TYPE, request::Parts,
+};
 
 use crate::{
     decision::Decision,
@@ -25,8 +27,12 @@ pub(super) enum Wire {
 pub(super) struct Pushback(pub(super) bool);
 
 impl Wire {
-    /// By the request's content type; `None` when it is none of gRPC.
+    /// Returns the protocol of a request by its content type. `None` unless the method is `POST`, as every gRPC call is:
+    /// the answer has status 200, which for any other method is a success.
     pub(super) fn of(request: &Parts) -> Option<Self> {
+        if request.method != Method::POST {
+            return None;
+        }
         let kind = request.headers.get(CONTENT_TYPE)?.as_bytes();
         let (start, rest) = kind.split_at_checked(NATIVE.len())?;
         if !start.eq_ignore_ascii_case(NATIVE) {

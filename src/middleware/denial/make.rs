@@ -10,8 +10,8 @@ use super::bodies::{self, RejectionBody};
 /// Makes the answer to a request that may not go on.
 ///
 /// Implemented for [`Denial`](super::Denial), and for closures `Fn(&Rejection) -> Response<T>` where `T` is text, bytes, or axum's own
-/// body: see [`RejectionBody`]. The rate limit headers and `Retry-After` are added afterwards, unless the answer has them,
-/// and so is the `WWW-Authenticate` of a 401. A body made for a HEAD request is not sent: servers leave it away.
+/// body: see [`RejectionBody`]. The rate limit headers, `Retry-After` and `Cache-Control: no-store` are added afterwards, unless
+/// the answer has them, and so is the `WWW-Authenticate` of a 401. A body made for a HEAD request is not sent: servers leave it away.
 ///
 /// # Examples
 ///

@@ -8,8 +8,19 @@ use http::HeaderName;
 /// spoken of: while nobody can count, no number is made up. Counts of this process alone, in an outage, are told as they
 /// are: this process holds the client to them. Spans run from the decision, and not from the end of the handler.
 ///
-/// `Retry-After` is whole seconds, rounded up, and at least 1. It comes with every denial that waiting cures, whichever
-/// family is chosen, and with none.
+/// `Retry-After` is whole seconds, rounded up, at least 1, and never early. It comes with every denial that waiting cures,
+/// whichever family is chosen, and with none.
+///
+/// # How long a reset or a wait is
+///
+/// At most the policy's window, rounded up to the unit of the header: the time in which the burst comes back, the fixed
+/// window, or the period of the log. The exceptions are true waits:
+///
+/// - A [sliding window](crate::algorithm::Algorithm::SlidingWindow) of limit `L` resets within two periods, and may have a wait of
+///   a period and, per unit of cost, `1/L` of one.
+/// - A [log](crate::algorithm::SlidingLog) of more than 35 minutes gives a unit back up to a tick late. When a request is denied
+///   within a tick of the charge that it waits for, `Retry-After` may be a second longer than the period.
+/// - A debt beyond the limit, which a [settlement](crate::middleware::Rule::settle) can make, takes as long as it takes.
 ///
 /// # Examples
 ///
@@ -61,7 +72,7 @@ impl Headers {
     /// `q` units come back in `w` seconds, the whole seconds in which all that can be taken at once comes back; a limit on
     /// what is in flight has no window, and the unit `concurrent-requests`. `r` units can be had now, and are to be spread
     /// over the next `t` seconds: for a bucket that is its rate; when nothing is left, `t` is when there will be some; for
-    /// windows it is when all is back. On a denial by the policy, `t` is the wait.
+    /// windows it is when all is back, and at most `w`. On a denial by the policy, `t` is the wait.
     ///
     /// All policies asked are listed: in `RateLimit` the narrowest first, in `RateLimit-Policy` in the layer's order. On a
     /// denial a `t` behind `Retry-After` is left out, since that goes before it. Numbers end at 15 digits. There is no

@@ -121,14 +121,14 @@ impl Telling<'_> {
 
     /// `"name";r=..;t=..`, unless nobody counted; without a `t` that lies behind `Retry-After`.
     fn write_limit(&self, text: &mut Text, state: &PolicyState, latest: u64) {
-        let Some(usage) = state.usage() else {
+        let Some(usage) = state.sent_usage() else {
             return;
         };
         let text = named(text.next(), state.policy());
         text.text(";r=").integer(usage.remaining);
         let now = self.decision.decided_at();
         let span = match self.terms(state) {
-            Some(terms) => terms.effective_window(state, usage, now),
+            Some(terms) => terms.effective_window(state, now),
             None => Some(whole_seconds(usage.reset_at.since(now))),
         };
         if let Some(span) = span.filter(|span| *span <= latest) {

@@ -33,7 +33,7 @@ impl Fields {
         changed: Option<&[Terms]>,
     ) -> Option<Self> {
         if plan.is_default() {
-            return decision.narrowest()?.usage().map(Self::Default);
+            return decision.narrowest()?.sent_usage().map(Self::Default);
         }
         plan.tells_success().then(|| {
             let told = plan.told(decision, changed);
@@ -101,7 +101,7 @@ impl Told {
 impl Narrowest {
     pub(super) fn of(decision: &Decision) -> Option<(Self, &PolicyState)> {
         let state = decision.narrowest()?;
-        let usage = state.usage()?;
+        let usage = state.sent_usage()?;
         let now: Timestamp = decision.decided_at();
         let until_reset = usage.reset_at.as_micros().saturating_sub(now.as_micros());
         let narrowest = Self {

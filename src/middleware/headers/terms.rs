@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    algorithm::Counter,
+    algorithm::{Counter, Opening, SlidingWindow},
     clock::Timestamp,
     name::PolicyName,
     policy::Policy,
@@ -66,33 +66,48 @@ impl Terms {
         }
     }
 
-    /// In so many seconds no more than what remains is to be used; `None` where time gives nothing back.
-    pub(super) fn effective_window(
-        &self,
-        state: &PolicyState,
-        usage: Usage,
-        now: Timestamp,
-    ) -> Option<u64> {
-        if let Counter::Slots(_) = self.counter {
-            return None;
-        }
-        if let Retry::At(at) = state.retry() {
-            return Some(whole_seconds(at.since(now)));
-        }
-        let span = match &self.counter {
-            Counter::Bucket(bucket) if usage.remaining == 0 => {
-                let next = usage.reset_at + Duration::from_micros(bucket.micros_up(1));
+    /// Returns the effective window: the seconds over which to spread the remaining units. `None` where units come back when
+    /// requests end.
+    ///
+    /// Never longer than the policy's window, but for a sliding window with nothing left and for a debt beyond the limit.
+    pub(super) fn effective_window(&self, state: &PolicyState, now: Timestamp) -> Option<u64> {
+        let usage = state.sent_usage()?;
+        let span = match (&self.counter, state.retry()) {
+            (Counter::Slots(_), _) => return None,
+            (_, Retry::At(at)) => at.since(now).max(A_MOMENT),
+            (Counter::Bucket(bucket), _) if usage.remaining == 0 => {
+                let full_at = state.usage()?.reset_at;
+                let next = full_at + Duration::from_micros(bucket.micros_up(1));
                 (next - Duration::from_micros(bucket.span())).since(now)
             }
-            Counter::Bucket(bucket) => Duration::from_micros(bucket.micros_up(usage.remaining)),
+            (Counter::Bucket(bucket), _) => {
+                Duration::from_micros(bucket.micros_up(usage.remaining))
+            }
             _ => usage.reset_at.since(now),
         };
-        match self.window {
-            // Nothing is out yet, so the next window is a whole one.
-            Some(window) if span.is_zero() => Some(window.seconds),
-            _ => Some(whole_seconds(span)),
-        }
+        let Some(window) = self.window else {
+            return Some(whole_seconds(span));
+        };
+        // Nothing is out yet, so the next window is a whole one.
+        let seconds = match span.is_zero() {
+            true => window.seconds,
+            false => whole_seconds(span),
+        };
+        Some(match &self.counter {
+            Counter::SlidingLog(_) => seconds.min(window.seconds),
+            // All is back within two windows; what is left now can be had at any time of one.
+            Counter::SlidingWindow(_) if usage.remaining > 0 => seconds.min(window.seconds),
+            Counter::SlidingWindow(sliding) => seconds.min(whole_seconds(first_back(sliding))),
+            _ => seconds,
+        })
     }
+}
+
+/// Returns the longest time until something comes back: when the whole limit was taken as the window opened, it counts in full
+/// until the window closes, and then goes unit by unit.
+fn first_back(window: &SlidingWindow) -> Duration {
+    let micros = window.millis() * 1_000;
+    Duration::from_micros(micros + micros.div_ceil(window.limit()) + window.tick())
 }
 
 // === Draft ===
@@ -136,9 +151,17 @@ struct Window {
 
 impl Window {
     /// The whole seconds in which all that can be taken at once comes back, and what comes in them: the sustained rate
-    /// exactly where the seconds come out even, and less than a unit below it where not.
+    /// exactly where the seconds come out even, and less than a unit below it where not. Of calendar months the longest.
     fn of(policy: &Policy) -> Option<Self> {
         let (limit, quota) = (policy.counter().limit(), policy.quota());
+        if let Counter::FixedWindow(window) = policy.counter()
+            && window.opening() == Opening::Month
+        {
+            return Some(Self {
+                units: limit,
+                seconds: LONGEST_MONTH,
+            });
+        }
         let (count, nanos) = (u128::from(quota.count()), quota.period().as_nanos());
         if nanos == 0 || count == 0 {
             return None;
@@ -152,4 +175,6 @@ impl Window {
     }
 }
 
+const A_MOMENT: Duration = Duration::from_micros(1);
+const LONGEST_MONTH: u64 = 31 * 86_400;
 const SECOND: u128 = 1_000_000_000;

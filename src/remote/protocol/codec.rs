@@ -229,7 +229,8 @@ pub(super) fn read(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> 
             standing(bucket, &state, charge, now)
         }
         Counter::FixedWindow(window) => {
-            standing(window, &window.state(first / 1_000, second), charge, now)
+            let closes = Timestamp::from_micros(first);
+            standing(window, &window.state(closes, second), charge, now)
         }
         Counter::SlidingLog(log) => {
             let retry = match charge.units() > log.limit() {
@@ -250,10 +251,7 @@ pub(super) fn read(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> 
     let state = PolicyState::counted(*charge.policy().name(), usage, retry)
         .turn(turn)
         .returned(reply.returned);
-    match charge.policy().counter() {
-        Counter::Slots(_) => state.in_flight(),
-        _ => state,
-    }
+    charge.policy().counter().describe(state)
 }
 
 fn standing<C: Counting>(

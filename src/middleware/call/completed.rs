@@ -1,0 +1,46 @@
+//! How a call ended, for the closure that settles its cost.
+
+use std::time::Duration;
+
+use crate::state::PolicyName;
+
+/// A call that has ended, as the closure of [`settle`](super::CallLimitLayerBuilder::settle) receives it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct CompletedCall<'a, T, E> {
+    /// The policy that was charged.
+    pub policy: &'a PolicyName,
+    /// Units charged when the call was admitted.
+    pub charged: u64,
+    /// Time from the call of the inner service until it returned or was dropped.
+    pub elapsed: Duration,
+    /// How the call ended.
+    pub outcome: CallOutcome<'a, T, E>,
+}
+
+/// How a call ended.
+///
+/// A caller can drop every call, and the work was done. So keep the charge for [`CallerGone`](Self::CallerGone), or the
+/// limit holds only for callers that wait.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CallOutcome<'a, T, E> {
+    /// The call was dropped before the service returned: the caller went away, or a layer outside, such as a timeout,
+    /// gave up.
+    CallerGone,
+    /// The service returned an error.
+    Failed(&'a E),
+    /// The service panicked.
+    Panicked,
+    /// The service returned a response.
+    Responded(&'a T),
+}
+
+// By hand: a derive would ask the same of the types that are only referred to.
+impl<T, E> Clone for CallOutcome<'_, T, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, E> Copy for CallOutcome<'_, T, E> {}
