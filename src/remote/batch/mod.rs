@@ -23,7 +23,11 @@
 //!
 //! A [`Watch`] thread keeps them, one per store. So they hold whatever the runtimes do, and a decision needs no timer.
 
+mod alarm;
+mod calls;
+mod exchange;
 mod queue;
+mod step;
 mod traffic;
 mod watch;
 mod window;

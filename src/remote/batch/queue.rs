@@ -109,7 +109,8 @@ impl Queue {
         std::mem::take(&mut self.jobs)
     }
 
-    fn pop_oldest(&mut self) -> Option<Job> {
+    /// Removes the oldest job.
+    pub(super) fn pop_oldest(&mut self) -> Option<Job> {
         let job = self.jobs.pop_front()?;
         self.charges -= job.request.charges();
         Some(job)
@@ -121,4 +122,9 @@ impl Queue {
             self.pop_oldest();
         }
     }
+}
+
+/// Answers a job. A caller who has left needs no answer.
+pub(super) fn answer(job: Answer, result: Result<Reply, Error>) {
+    let _ = job.send(JobResult::Replied(result));
 }

@@ -4,20 +4,21 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Waker},
     time::Duration,
 };
 
-use futures_util::task::AtomicWaker;
 use tokio::sync::oneshot;
 
 use crate::{clock::Timestamp, sync::Mutex};
 
 use super::{
     super::{connection::Lane, protocol::Request},
-    queue::{Answer, Job, JobResult, Queue},
+    alarm::Alarm,
+    calls::{Call, Calls, NO_CONNECTION},
+    queue::{Answer, Job, Queue},
+    step::{Ended, Entered, Gatherer, Overdue, Taken},
     window::Window,
 };
 
@@ -34,131 +35,26 @@ pub(in crate::remote) struct Traffic {
 #[derive(Debug)]
 struct State {
     queue: Queue,
-    calls: Vec<InFlight>,
-    charges_in_flight: usize,
+    calls: Calls,
     window: Window,
-    /// Per lane, the send time of the oldest call since the last reply whose caller stopped waiting.
-    unanswered: Box<[Option<Unanswered>]>,
     gatherer: Option<Gatherer>,
     /// The number of the next call or gatherer.
     next: u64,
-    /// Since when a connection is up: time before that is no sign of overload.
-    sendable_since: Timestamp,
-    last_generation: u64,
-}
-
-/// A call whose reply has not come yet.
-#[derive(Debug)]
-struct InFlight {
-    call: Call,
-    sent_at: Timestamp,
-    /// When its oldest job must be answered.
-    due: Timestamp,
-    /// When that was before it was put off, see [`Traffic::put_off`].
-    first_due: Timestamp,
-    charges: usize,
-    /// Where its results go; empty for a call in its caller's own future.
-    answers: Vec<Answer>,
-    alarm: Arc<Alarm>,
-}
-
-/// Names a call in flight, and the connection that carries it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Call {
-    pub(super) number: u64,
-    pub(super) lane: usize,
-    pub(super) generation: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Unanswered {
-    generation: u64,
-    since: Timestamp,
-}
-
-/// The task that is about to send what waits. There is one at most.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Gatherer {
-    number: u64,
-    /// When it last took something, or began.
-    since: Timestamp,
-}
-
-/// What a caller does next.
-pub(super) enum Entered {
-    /// It calls the server in its own future.
-    Lead(Call, Arc<Alarm>, Request),
-    /// It waits, and starts the gatherer if there is one.
-    Wait {
-        answered: oneshot::Receiver<JobResult>,
-        gatherer: Option<Gatherer>,
-        shed: Option<Answer>,
-    },
-}
-
-/// What a gatherer does next.
-pub(super) enum Taken {
-    /// It sends a batch. When `is_last`, it has stopped gathering.
-    Batch {
-        call: Call,
-        alarm: Arc<Alarm>,
-        requests: Vec<Request>,
-        is_last: bool,
-        /// A lane without a connection that would be of use.
-        dial: Option<usize>,
-    },
-    /// No lane has a connection.
-    Down,
-    /// It has stopped gathering.
-    Nothing,
-}
-
-/// What is left to do when a call has ended.
-pub(super) struct Ended {
-    /// Where the results go. Empty if the deadline has passed, or the caller was the leader.
-    pub(super) answers: Vec<Answer>,
-    /// The caller is to gather next.
-    pub(super) gatherer: Option<Gatherer>,
-    /// Whether its jobs were still waiting for the reply.
-    pub(super) in_time: bool,
-}
-
-/// What a look at the time has found.
-#[derive(Debug, Default)]
-pub(super) struct Overdue {
-    /// Jobs that waited for the whole deadline.
-    pub(super) unsent: Vec<Answer>,
-    /// Jobs to hand back to their callers, since nobody sends them.
-    pub(super) stranded: Vec<Job>,
-    /// Jobs of calls that nobody polls any more.
-    pub(super) unpolled: Vec<Answer>,
-    /// Connections without a reply for a deadline: lane and generation.
-    pub(super) mute: Vec<(usize, u64)>,
-    /// Whether any call among them has ended without a report.
-    pub(super) is_unreported: bool,
-    /// Tasks to wake.
-    pub(super) woken: Vec<Arc<Alarm>>,
-    /// When to look again; `None` if nothing waits and nothing is in flight.
-    pub(super) next: Option<Timestamp>,
 }
 
 impl Traffic {
     pub(in crate::remote) fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
-        let unanswered = vec![None; lanes.len()].into();
+        let calls = Calls::new(deadline, lanes.len());
         Self {
             deadline,
             lanes,
             is_full: AtomicBool::new(false),
             state: Mutex::new(State {
                 queue: Queue::default(),
-                calls: Vec::new(),
-                charges_in_flight: 0,
+                calls,
                 window: Window::new(deadline),
-                unanswered,
                 gatherer: None,
                 next: 0,
-                sendable_since: Timestamp::default(),
-                last_generation: 0,
             }),
         }
     }
@@ -176,7 +72,7 @@ impl Traffic {
     /// Lets a decision in: it is called for at once, or waits.
     pub(super) fn enter(&self, request: Request, asked_at: Timestamp, now: Timestamp) -> Entered {
         let mut state = self.state.lock();
-        let is_idle = state.calls.is_empty() && state.queue.is_empty() && state.gatherer.is_none();
+        let is_idle = state.calls.len() == 0 && state.queue.is_empty() && state.gatherer.is_none();
         if is_idle && let Some((lane, generation)) = self.lane_for(&state) {
             let charges = request.charges();
             let due = asked_at + self.deadline;
@@ -222,7 +118,8 @@ impl Traffic {
         let Some((lane, generation)) = self.lane_for(&state) else {
             return (Taken::Down, Vec::new());
         };
-        state.note_generation(generation, now);
+        let is_idle = state.calls.len() == 0;
+        state.window.note_connection(generation, now, is_idle);
         let shed = self.shed(&mut state, now);
         if state.queue.is_empty() || !state.may_send() {
             self.note_fullness(&state, now);
@@ -236,7 +133,7 @@ impl Traffic {
             state.gatherer = None;
             return (Taken::Nothing, shed);
         };
-        let is_second = state.calls.iter().any(|other| other.call.lane == lane);
+        let is_second = state.calls.on_lane(lane) > 0;
         let charges = jobs.iter().map(|job| job.request.charges()).sum();
         let (requests, answers) = jobs
             .into_iter()
@@ -276,9 +173,9 @@ impl Traffic {
     /// Notes the end of a call; `replied` if the server sent a reply, whatever it says.
     pub(super) fn end(&self, call: Call, now: Timestamp, replied: bool) -> Ended {
         let mut state = self.state.lock();
-        let ended = state.remove(call);
+        let ended = state.calls.remove(call);
         if replied {
-            state.note_reply(call);
+            state.calls.note_reply(call);
         }
         if let Some(ended) = &ended
             && replied
@@ -299,37 +196,13 @@ impl Traffic {
     /// Notes that the caller of a call in its own future does not wait for the reply any more.
     pub(super) fn abandon(&self, call: Call, now: Timestamp) -> Option<Gatherer> {
         let mut state = self.state.lock();
-        if let Some(ended) = state.remove(call)
-            && call.generation != NO_CONNECTION
-        {
-            let unanswered = &mut state.unanswered[call.lane];
-            let is_known = unanswered.is_some_and(|known| known.generation == call.generation);
-            if !is_known {
-                *unanswered = Some(Unanswered {
-                    generation: call.generation,
-                    since: ended.sent_at,
-                });
-            }
-        }
+        state.calls.abandon(call);
         state.start_gathering(now)
     }
 
-    /// Decides what becomes of a call whose task is polled after its deadline.
-    ///
-    /// If the task was polled long after it was woken, its runtime was busy, and the reply may have arrived: the call is
-    /// given as long again, but twice the deadline at most. Otherwise its jobs get no reply in time: they are returned.
+    /// See [`Calls::expire`].
     pub(super) fn expire(&self, call: Call, now: Timestamp) -> Option<Vec<Answer>> {
-        let mut state = self.state.lock();
-        let in_flight = state.find(call)?;
-        let late = now.since(in_flight.due);
-        let last = in_flight.first_due + self.deadline;
-        if late > LAG && now < last {
-            in_flight.due = (now + late).min(last);
-            in_flight.alarm.reset();
-            return None;
-        }
-        in_flight.alarm.raise(EXPIRED);
-        Some(std::mem::take(&mut in_flight.answers))
+        self.state.lock().calls.expire(call, now)
     }
 
     /// Looks at the time: finds what is overdue, and when to look again.
@@ -350,50 +223,9 @@ impl Traffic {
             self.is_full.store(false, Ordering::Relaxed);
             overdue.stranded.extend(state.queue.drain());
         }
-        let mut next = state.queue.oldest().map(|oldest| oldest + patience);
-        let mut sooner = |at: Timestamp| next = Some(next.map_or(at, |next| next.min(at)));
-        let (mut unpolled, mut mute) = (Vec::new(), Vec::new());
-        for in_flight in &mut state.calls {
-            let last = in_flight.first_due + self.deadline;
-            if in_flight.alarm.is_quiet() && in_flight.due <= now {
-                in_flight.alarm.raise(DUE);
-                overdue.woken.push(Arc::clone(&in_flight.alarm));
-            }
-            if last <= now && !in_flight.alarm.is_expired() {
-                unpolled.append(&mut in_flight.answers);
-                overdue.is_unreported = true;
-            }
-            // A call whose jobs were answered shows that the connection is mute when no reply comes for a deadline.
-            let mute_at = (in_flight.sent_at + self.deadline).max(in_flight.due);
-            let is_mute = in_flight.alarm.is_expired() && mute_at <= now;
-            if is_mute || last <= now {
-                mute.push((in_flight.call.lane, in_flight.call.generation));
-            }
-            for at in [in_flight.due, mute_at, last] {
-                if at > now {
-                    sooner(at);
-                }
-            }
-        }
-        for (lane, unanswered) in state.unanswered.iter().enumerate() {
-            let Some(unanswered) = unanswered else {
-                continue;
-            };
-            if now.since(unanswered.since) > self.deadline {
-                overdue.is_unreported = true;
-                mute.push((lane, unanswered.generation));
-            } else {
-                sooner(unanswered.since + self.deadline);
-            }
-        }
-        overdue.unpolled = unpolled;
-        for (lane, generation) in &mute {
-            overdue
-                .woken
-                .extend(state.end_connection(*lane, *generation));
-        }
-        overdue.mute = mute;
-        overdue.next = next;
+        let oldest = state.queue.oldest().map(|oldest| oldest + patience);
+        overdue.calls = state.calls.overdue(now);
+        overdue.next = oldest.into_iter().chain(overdue.calls.next).min();
         overdue
     }
 
@@ -406,19 +238,16 @@ impl Traffic {
     fn lane_for(&self, state: &State) -> Option<(usize, u64)> {
         let up = self.lanes.iter().enumerate();
         let up = up.filter_map(|(lane, held)| Some((lane, held.generation()?)));
-        match state.calls.is_empty() {
+        match state.calls.len() == 0 {
             true => up.into_iter().next(),
-            false => up.min_by_key(|(lane, _)| {
-                let calls = state.calls.iter();
-                calls.filter(|other| other.call.lane == *lane).count()
-            }),
+            false => up.min_by_key(|(lane, _)| state.calls.on_lane(*lane)),
         }
     }
 
     /// Whether the oldest job has waited so long that the newest is the better one to send.
     fn is_late(&self, state: &State, now: Timestamp) -> bool {
-        let waited = |oldest: Timestamp| now.since(oldest.max(state.sendable_since));
-        state.queue.oldest().map(waited).unwrap_or_default() > self.deadline / 6
+        let oldest = state.queue.oldest();
+        oldest.is_some_and(|asked_at| state.window.waited(asked_at, now) > self.deadline / 6)
     }
 
     /// Notes whether more waits than the server answers in an eighth of the deadline, and it is not just a burst.
@@ -435,10 +264,10 @@ impl Traffic {
     fn shed(&self, state: &mut State, now: Timestamp) -> Vec<Answer> {
         let half = self.deadline / 2;
         let mut shed = Vec::new();
-        if now.since(state.sendable_since) > half {
-            while let Some(job) = state.queue.pop_older_than(now - half) {
-                shed.push(job.answer);
-            }
+        while let Some(oldest) = state.queue.oldest()
+            && state.window.waited(oldest, now) > half
+        {
+            shed.extend(state.queue.pop_oldest().map(|job| job.answer));
         }
         shed
     }
@@ -454,23 +283,14 @@ impl State {
         charges: usize,
         answers: Vec<Answer>,
     ) -> (Call, Arc<Alarm>) {
-        self.note_generation(generation, now);
+        let is_idle = self.calls.len() == 0;
+        self.window.note_connection(generation, now, is_idle);
         let call = Call {
             number: self.number(),
             lane,
             generation,
         };
-        let alarm = Arc::new(Alarm::default());
-        self.charges_in_flight += charges;
-        self.calls.push(InFlight {
-            call,
-            sent_at: now,
-            due,
-            first_due: due,
-            charges,
-            answers,
-            alarm: Arc::clone(&alarm),
-        });
+        let alarm = self.calls.add(call, now, due, charges, answers);
         (call, alarm)
     }
 
@@ -484,54 +304,9 @@ impl State {
         self.next
     }
 
-    /// Notes which connection is used: one that was just made may lead elsewhere, and nothing could be sent before.
-    fn note_generation(&mut self, generation: u64, now: Timestamp) {
-        if generation > self.last_generation {
-            self.last_generation = generation;
-            self.window.note_connection();
-            if self.calls.is_empty() {
-                self.sendable_since = now;
-            }
-        }
-    }
-
-    fn find(&mut self, call: Call) -> Option<&mut InFlight> {
-        self.calls.iter_mut().find(|other| other.call == call)
-    }
-
-    fn remove(&mut self, call: Call) -> Option<InFlight> {
-        let place = self.calls.iter().position(|other| other.call == call)?;
-        let removed = self.calls.swap_remove(place);
-        self.charges_in_flight -= removed.charges;
-        Some(removed)
-    }
-
-    fn note_reply(&mut self, call: Call) {
-        let unanswered = &mut self.unanswered[call.lane];
-        if unanswered.is_some_and(|unanswered| unanswered.generation == call.generation) {
-            *unanswered = None;
-        }
-    }
-
-    /// Ends all calls on a connection. Returns the alarms of their tasks.
-    fn end_connection(&mut self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
-        let unanswered = &mut self.unanswered[lane];
-        if unanswered.is_some_and(|unanswered| unanswered.generation == generation) {
-            *unanswered = None;
-        }
-        let on_it = |call: &Call| call.lane == lane && call.generation == generation;
-        let calls = self.calls.iter().filter(|other| on_it(&other.call));
-        calls
-            .map(|other| {
-                other.alarm.raise(MUTE);
-                Arc::clone(&other.alarm)
-            })
-            .collect()
-    }
-
     /// Whether what waits may be sent: the window has room, and the call is full or one of few.
     fn may_send(&mut self) -> bool {
-        if self.charges_in_flight >= self.window.capacity() {
+        if self.calls.charges() >= self.window.capacity() {
             self.window.note_full();
             return false;
         }
@@ -551,68 +326,6 @@ impl State {
     }
 }
 
-// === Alarm ===
-
-/// Wakes the task of a call when the time is up.
-#[derive(Debug, Default)]
-pub(super) struct Alarm {
-    level: AtomicU8,
-    waker: AtomicWaker,
-}
-
-impl Alarm {
-    /// Has this task woken when the alarm is raised. Poll the call after it, so that no alarm is missed.
-    pub(super) fn register(&self, context: &Context<'_>) {
-        self.waker.register(context.waker());
-    }
-
-    /// Whether the deadline has passed, and nobody has dealt with it.
-    pub(super) fn is_due(&self) -> bool {
-        self.level.load(Ordering::Acquire) == DUE
-    }
-
-    /// Whether the connection was given up.
-    pub(super) fn is_mute(&self) -> bool {
-        self.level.load(Ordering::Acquire) == MUTE
-    }
-
-    /// Wakes the task. Not under a lock.
-    pub(super) fn ring(&self) {
-        if let Some(waker) = self.waker.take() {
-            Waker::wake(waker);
-        }
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.level.load(Ordering::Acquire) == QUIET
-    }
-
-    fn is_expired(&self) -> bool {
-        self.level.load(Ordering::Acquire) >= EXPIRED
-    }
-
-    fn raise(&self, level: u8) {
-        self.level.fetch_max(level, Ordering::AcqRel);
-    }
-
-    fn reset(&self) {
-        let _ = self
-            .level
-            .compare_exchange(DUE, QUIET, Ordering::AcqRel, Ordering::Acquire);
-    }
-}
-
-/// Before the deadline.
-const QUIET: u8 = 0;
-/// The deadline has passed, which the task has not seen yet.
-const DUE: u8 = 1;
-/// The jobs were answered that no reply came in time.
-const EXPIRED: u8 = 2;
-/// The connection was given up.
-const MUTE: u8 = 3;
-
-/// The generation of a command that is not bound to a connection.
-const NO_CONNECTION: u64 = 0;
 /// Charges in one call, unless one decision has more. More would make each call longer than it saves: 64 take Redis
 /// about 0.2 ms.
 const MOST_CHARGES: usize = 64;
@@ -622,8 +335,6 @@ const MOST_PART_CALLS: usize = 16;
 const LEAST_WAITING: usize = 256;
 /// Decisions that may wait whatever happens. Each takes a few hundred bytes.
 const MOST_WAITING: usize = 16_384;
-/// A task that runs so much later than it was woken is on a busy runtime.
-const LAG: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
@@ -631,7 +342,7 @@ mod tests {
 
     use crate::remote::protocol::Keyspace;
 
-    use super::*;
+    use super::{super::queue::JobResult, *};
 
     const DEADLINE: Duration = Duration::from_millis(60);
 
@@ -835,14 +546,14 @@ mod tests {
         let (leading, _) = lead(&traffic, 0);
         let waiting = wait(&traffic, 0);
         let (call, ..) = take(&traffic, waiting.gatherer.expect("it is to gather"), 20);
-        assert!(traffic.overdue(at(59)).woken.is_empty());
-        assert_eq!(traffic.overdue(at(60)).woken.len(), 2);
+        assert!(traffic.overdue(at(59)).calls.woken.is_empty());
+        assert_eq!(traffic.overdue(at(60)).calls.woken.len(), 2);
         assert_eq!(traffic.expire(call, at(61)).map(|late| late.len()), Some(1));
         // Its connection is given up when the call itself has been out for a deadline.
         traffic.abandon(leading, at(61));
-        traffic.state.lock().unanswered[0] = None;
-        assert!(traffic.overdue(at(79)).mute.is_empty());
-        assert_eq!(traffic.overdue(at(80)).mute, [(0, 1)]);
+        let _ = traffic.state.lock().calls.note_reply(leading);
+        assert!(traffic.overdue(at(79)).calls.mute.is_empty());
+        assert_eq!(traffic.overdue(at(80)).calls.mute, [(0, 1)]);
     }
 
     #[test]
@@ -852,8 +563,8 @@ mod tests {
         traffic.overdue(at(60));
         assert!(alarm.is_due());
         assert!(traffic.expire(call, at(75)).is_none(), "15 ms late");
-        assert!(traffic.overdue(at(89)).woken.is_empty());
-        assert_eq!(traffic.overdue(at(90)).woken.len(), 1);
+        assert!(traffic.overdue(at(89)).calls.woken.is_empty());
+        assert_eq!(traffic.overdue(at(90)).calls.woken.len(), 1);
         assert!(traffic.expire(call, at(91)).is_some(), "on time");
     }
 
@@ -863,8 +574,10 @@ mod tests {
         lead(&traffic, 0);
         let waiting = wait(&traffic, 0);
         take(&traffic, waiting.gatherer.expect("it is to gather"), 0);
-        assert!(traffic.overdue(at(119)).unpolled.is_empty());
-        assert_eq!(traffic.overdue(at(120)).unpolled.len(), 1);
+        assert!(traffic.overdue(at(119)).calls.unpolled.is_empty());
+        assert_eq!(traffic.overdue(at(120)).calls.unpolled.len(), 1);
+        // And their calls leave room for others.
+        lead(&traffic, 121);
     }
 
     #[test]
@@ -889,7 +602,7 @@ mod tests {
                 let (call, _) = lead(&traffic, 50);
                 traffic.end(call, at(51), true);
             }
-            assert_eq!(traffic.overdue(at(61)).mute.is_empty(), replies);
+            assert_eq!(traffic.overdue(at(61)).calls.mute.is_empty(), replies);
         }
     }
 }

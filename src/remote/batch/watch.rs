@@ -121,16 +121,16 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
         let _ = job.answer.send(JobResult::NotSent(Box::new(job.request)));
     }
     let late = || node.late(Phase::Reply);
-    for answer in overdue.unpolled {
+    for answer in overdue.calls.unpolled {
         let _ = answer.send(JobResult::Replied(Err(late())));
     }
-    for (lane, generation) in &overdue.mute {
+    for (lane, generation) in &overdue.calls.mute {
         node.traffic.lanes()[*lane].disconnect(*generation, Some(&late()));
     }
-    for alarm in overdue.woken {
+    for alarm in overdue.calls.woken {
         alarm.ring();
     }
-    if overdue.is_unreported {
+    if overdue.calls.is_unreported {
         node.report_failure(&late());
     }
     let dials = node.traffic.lanes().iter();

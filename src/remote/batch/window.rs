@@ -22,6 +22,10 @@ pub(super) struct Window {
     since: Timestamp,
     /// Whether something had to wait for the window since `since`.
     was_full: bool,
+    /// The youngest connection that was used.
+    generation: u64,
+    /// Since when anything can be sent.
+    usable_since: Timestamp,
 }
 
 impl Window {
@@ -33,6 +37,8 @@ impl Window {
             answered: 0,
             since: Timestamp::default(),
             was_full: false,
+            generation: 0,
+            usable_since: Timestamp::default(),
         }
     }
 
@@ -78,9 +84,23 @@ impl Window {
         self.was_full = false;
     }
 
-    /// Forgets the round trip: a new connection may lead elsewhere.
-    pub(super) fn note_connection(&mut self) {
+    /// Notes the connection of a call. One that was just made may lead elsewhere; if nothing is in flight on others, nothing
+    /// could be sent before.
+    pub(super) fn note_connection(&mut self, generation: u64, now: Timestamp, is_idle: bool) {
+        if generation <= self.generation {
+            return;
+        }
+        self.generation = generation;
         self.least_round_trip = None;
+        if is_idle {
+            self.usable_since = now;
+        }
+    }
+
+    /// Returns how long a decision that was asked for at this time has waited while it could be sent: a wait for a
+    /// connection is no sign of overload.
+    pub(super) fn waited(&self, asked_at: Timestamp, now: Timestamp) -> Duration {
+        now.since(asked_at.max(self.usable_since))
     }
 }
 

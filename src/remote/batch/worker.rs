@@ -1,14 +1,8 @@
 //! Sends decisions to the server, and hands replies to those who wait.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::{Arc, LazyLock},
-    task::Poll,
-    time::Duration,
-};
+use std::sync::{Arc, LazyLock};
 
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, Value};
 use tokio::{runtime::Handle, task::yield_now};
 
 use crate::{
@@ -18,12 +12,15 @@ use crate::{
 
 use super::{
     super::{
-        connection::{Held, Lane, classify, server_check},
+        connection::classify,
         node::Node,
-        protocol::{Reply, Request, Script, reply},
+        protocol::{Reply, Request},
     },
-    queue::{Answer, JobResult},
-    traffic::{Alarm, Call, Entered, Gatherer, Taken},
+    alarm::Alarm,
+    calls::Call,
+    exchange::{Exchanged, exchange, watched},
+    queue::{Answer, JobResult, answer},
+    step::{Ended, Entered, Gatherer, Taken},
 };
 
 /// Decides a request, together with whatever else waits.
@@ -74,7 +71,7 @@ pub(in crate::remote) async fn command(node: &Arc<Node>, command: &Cmd) -> Resul
     let up = lanes.iter().position(|lane| lane.generation().is_some());
     let lane = &lanes[up.unwrap_or(0)];
     let (call, alarm) = node.traffic.begin(now());
-    let worker = Worker::leading(node, call);
+    let _ends = Worker::leading(node, call);
     let sending = async {
         let mut held = lane.hold(false).await?;
         let mut reply = held.send(command).await;
@@ -91,7 +88,7 @@ pub(in crate::remote) async fn command(node: &Arc<Node>, command: &Cmd) -> Resul
             error
         })
     };
-    match worker.watched(call, &alarm, sending).await {
+    match watched(node, call, &alarm, true, sending).await {
         Some(result) => result,
         None if node.traffic.is_up() => Err(node.late(Phase::Reply)),
         None => Err(node.late(Phase::Connect)),
@@ -139,13 +136,6 @@ struct Batch {
     call: Call,
     alarm: Arc<Alarm>,
     requests: Vec<Request>,
-}
-
-/// What became of a call.
-enum Exchanged {
-    Failed(Error),
-    NotSent,
-    Replied(Vec<Result<Reply, Error>>),
 }
 
 impl Worker {
@@ -265,130 +255,20 @@ impl Worker {
         }
     }
 
-    /// Makes one call for all requests. Gives the connection up if it is to blame for a failure.
+    /// Makes the call under way.
     async fn exchange(&mut self, call: Call, alarm: &Alarm, requests: &[Request]) -> Exchanged {
-        let held = self.lane(call).held();
-        // It went down since the call was noted, or another took its place.
-        let held = held.filter(|held| held.generation == call.generation);
-        let Some(mut held) = held else {
-            self.end(call, false);
-            return Exchanged::NotSent;
-        };
-        let called = now();
-        let sending = send(&self.node, &mut held, requests);
-        let replied = self.watched(call, alarm, sending).await;
-        let took = now().since(called);
-        let Some(replied) = replied else {
-            let late = self.node.late(Phase::Reply);
-            if !self.leads {
-                self.end(call, false);
-            }
-            return Exchanged::Failed(late);
-        };
-        let is_closed = held.is_closed;
-        let is_in_time = self.end(call, !is_closed);
-        if is_closed {
-            self.lane(call).disconnect(call.generation, None);
-            return Exchanged::NotSent;
+        let call = (call, alarm);
+        let (exchanged, ended) = exchange(&self.node, call, self.leads, requests).await;
+        if let Some(ended) = ended {
+            self.note_end(ended);
         }
-        let parsed = match replied {
-            Ok(reply) => reply::parse(&reply, requests.iter().map(Request::reply_lens))
-                // Another reply than the one asked for: requests and replies may have got out of step.
-                .map_err(|error| (error, true)),
-            Err(error) => Err(classify::judge(error)),
-        };
-        match parsed {
-            Ok(replies) => {
-                self.check_server(call, called, &replies);
-                if is_in_time {
-                    self.report(took, &replies);
-                }
-                Exchanged::Replied(replies)
-            }
-            Err((error, is_broken)) => {
-                if is_broken {
-                    self.lane(call).disconnect(call.generation, Some(&error));
-                }
-                if is_in_time {
-                    self.node.report_failure(&error);
-                }
-                Exchanged::Failed(error)
-            }
-        }
+        exchanged
     }
 
-    /// Polls a call until it ends. `None` if its time is up, or its connection was given up.
-    ///
-    /// A call whose time is up is awaited further unless its caller leads: a late reply shows that the connection lives.
-    async fn watched<T>(
-        &self,
-        call: Call,
-        alarm: &Alarm,
-        sending: impl Future<Output = T>,
-    ) -> Option<T> {
-        let mut sending = pin!(sending);
-        poll_fn(|context| {
-            alarm.register(context);
-            if let Poll::Ready(result) = sending.as_mut().poll(context) {
-                return Poll::Ready(Some(result));
-            }
-            if alarm.is_due()
-                && let Some(answers) = self.node.traffic.expire(call, now())
-            {
-                let late = self.node.late(Phase::Reply);
-                self.node.report_failure(&late);
-                for job in answers {
-                    answer(job, Err(late.clone()));
-                }
-                if self.leads {
-                    return Poll::Ready(None);
-                }
-            }
-            match alarm.is_mute() {
-                true => Poll::Ready(None),
-                false => Poll::Pending,
-            }
-        })
-        .await
-    }
-
-    /// Notes the end of the call. Returns whether its jobs were still waiting for the reply.
-    fn end(&mut self, call: Call, replied: bool) -> bool {
+    fn note_end(&mut self, ended: Ended) {
         self.call = None;
-        let ended = self.node.traffic.end(call, now(), replied);
         self.answers = ended.answers;
         self.gatherer = ended.gatherer;
-        ended.in_time
-    }
-
-    /// Reports a call that was answered.
-    fn report(&self, took: Duration, replies: &[Result<Reply, Error>]) {
-        let failed = replies.iter().find_map(|reply| match reply {
-            Err(error) if error.kind() == ErrorKind::Unavailable => Some(error),
-            _ => None,
-        });
-        if let Some(error) = failed {
-            self.node.report_failure(error);
-        } else if took <= self.node.deadline / 4 {
-            self.node.report_answer(took);
-        } else {
-            report_slow(Arc::clone(&self.node), took);
-        }
-    }
-
-    /// Compares clocks by the reply, and looks at the server's settings once.
-    fn check_server(&self, call: Call, called: Timestamp, replies: &[Result<Reply, Error>]) {
-        let check = &self.node.check;
-        if self.node.clock.is_none()
-            && let Some(Ok(reply)) = replies.first()
-        {
-            check.compare(called, reply.decided_at());
-        }
-        check.ask(|| self.lane(call).held());
-    }
-
-    fn lane(&self, call: Call) -> &Arc<Lane> {
-        &self.node.traffic.lanes()[call.lane]
     }
 }
 
@@ -399,7 +279,8 @@ impl Drop for Worker {
                 self.gatherer = self.node.traffic.abandon(call, now());
             } else {
                 // Its runtime has ended. The charges may have been made.
-                self.end(call, false);
+                let ended = self.node.traffic.end(call, now(), false);
+                self.note_end(ended);
                 for job in std::mem::take(&mut self.answers) {
                     answer(job, Err(runtime_ended()));
                 }
@@ -420,63 +301,6 @@ impl Drop for Worker {
             hand_back(job.answer, job.request);
         }
     }
-}
-
-/// Sends the script for all requests.
-async fn send(node: &Node, held: &mut Held, requests: &[Request]) -> RedisResult<Value> {
-    let now = node.clock.as_ref().map(Clock::now);
-    if held.is_first {
-        // The server may not know the script yet, and the round trip to find out would count against the deadline.
-        return server_check::with_mode(held, &script(Script::DECIDE.by_text(), now, requests))
-            .await;
-    }
-    match held
-        .send(&script(Script::DECIDE.by_hash(), now, requests))
-        .await
-    {
-        // A restarted or flushed server: nothing was done, so it is safe to ask again.
-        Err(error) if classify::is_unknown_script(&error) => {
-            let reply = held
-                .send(&script(Script::DECIDE.by_text(), now, requests))
-                .await;
-            // Time has passed, and another connection would be given a deadline of its own.
-            held.is_closed = false;
-            reply
-        }
-        result => result,
-    }
-}
-
-fn script(mut command: Cmd, now: Option<Timestamp>, requests: &[Request]) -> Cmd {
-    command.arg(requests.iter().map(Request::charges).sum::<usize>());
-    for request in requests {
-        request.write_keys(&mut command);
-    }
-    if let Some(now) = now {
-        command.arg(b"@").arg(now.as_micros());
-    }
-    for request in requests {
-        request.write_arguments(&mut command);
-    }
-    command
-}
-
-/// Reports a slow call, less the time that this process took to notice its parts.
-///
-/// A call takes three turns of the runtime: one to write it, one to read the reply, and one to run its task. On a busy
-/// runtime each of them waits for all other tasks that are ready, and so does a task that yields.
-fn report_slow(node: Arc<Node>, took: Duration) {
-    let yielded = now();
-    let reporting = async move {
-        yield_now().await;
-        let turns = now().since(yielded) * 3;
-        node.report_answer(took.saturating_sub(turns));
-    };
-    drop(tokio::spawn(reporting));
-}
-
-fn answer(job: Answer, result: Result<Reply, Error>) {
-    let _ = job.send(JobResult::Replied(result));
 }
 
 /// Lets a caller ask again.

@@ -2,7 +2,7 @@
 
 mod codec;
 mod keyspace;
-pub(super) mod reply;
+pub(crate) mod reply;
 mod request;
 mod script;
 

@@ -1,0 +1,212 @@
+//! One call to the server: sent, watched, and judged by its reply.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use redis::{Cmd, RedisResult, Value};
+use tokio::task::yield_now;
+
+use crate::{
+    clock::{Clock, Timestamp},
+    error::{Error, ErrorKind, Phase},
+};
+
+use super::{
+    super::{
+        connection::{Held, classify, server_check},
+        node::Node,
+        protocol::{Reply, Request, Script, reply},
+    },
+    alarm::Alarm,
+    calls::Call,
+    queue::answer,
+    step::Ended,
+};
+
+/// What became of a call.
+pub(super) enum Exchanged {
+    Failed(Error),
+    NotSent,
+    Replied(Vec<Result<Reply, Error>>),
+}
+
+/// Makes one call for all requests. Gives the connection up if it is to blame for a failure.
+///
+/// The call has ended then, unless `None` is returned: its caller `leads`, and did not get the reply in time.
+pub(super) async fn exchange(
+    node: &Arc<Node>,
+    (call, alarm): (Call, &Alarm),
+    leads: bool,
+    requests: &[Request],
+) -> (Exchanged, Option<Ended>) {
+    let lane = &node.traffic.lanes()[call.lane];
+    let end = |replied| Some(node.traffic.end(call, now(), replied));
+    // It went down since the call was noted, or another took its place.
+    let held = lane
+        .held()
+        .filter(|held| held.generation == call.generation);
+    let Some(mut held) = held else {
+        return (Exchanged::NotSent, end(false));
+    };
+    let called = now();
+    let sending = send(node, &mut held, requests);
+    let replied = watched(node, call, alarm, leads, sending).await;
+    let took = now().since(called);
+    let Some(replied) = replied else {
+        let ended = if leads { None } else { end(false) };
+        return (Exchanged::Failed(node.late(Phase::Reply)), ended);
+    };
+    if held.is_closed {
+        lane.disconnect(call.generation, None);
+        return (Exchanged::NotSent, end(false));
+    }
+    let ended = node.traffic.end(call, now(), true);
+    let parsed = match replied {
+        Ok(reply) => reply::parse(&reply, requests.iter().map(Request::reply_lens))
+            // Another reply than the one asked for: requests and replies may have got out of step.
+            .map_err(|error| (error, true)),
+        Err(error) => Err(classify::judge(error)),
+    };
+    let exchanged = match parsed {
+        Ok(replies) => {
+            check_server(node, call, called, &replies);
+            if ended.in_time {
+                report(node, took, &replies);
+            }
+            Exchanged::Replied(replies)
+        }
+        Err((error, is_broken)) => {
+            if is_broken {
+                lane.disconnect(call.generation, Some(&error));
+            }
+            if ended.in_time {
+                node.report_failure(&error);
+            }
+            Exchanged::Failed(error)
+        }
+    };
+    (exchanged, Some(ended))
+}
+
+/// Polls a call until it ends. `None` if its time is up, or its connection was given up.
+///
+/// A call whose time is up is awaited further unless its caller leads: a late reply shows that the connection lives.
+pub(super) async fn watched<T>(
+    node: &Node,
+    call: Call,
+    alarm: &Alarm,
+    leads: bool,
+    sending: impl Future<Output = T>,
+) -> Option<T> {
+    let mut sending = pin!(sending);
+    poll_fn(|context| {
+        alarm.register(context);
+        if let Poll::Ready(result) = sending.as_mut().poll(context) {
+            return Poll::Ready(Some(result));
+        }
+        if alarm.is_due()
+            && let Some(answers) = node.traffic.expire(call, now())
+        {
+            let late = node.late(Phase::Reply);
+            node.report_failure(&late);
+            for job in answers {
+                answer(job, Err(late.clone()));
+            }
+            if leads {
+                return Poll::Ready(None);
+            }
+        }
+        match alarm.is_mute() {
+            true => Poll::Ready(None),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Reports a call that was answered.
+fn report(node: &Arc<Node>, took: Duration, replies: &[Result<Reply, Error>]) {
+    let failed = replies.iter().find_map(|reply| match reply {
+        Err(error) if error.kind() == ErrorKind::Unavailable => Some(error),
+        _ => None,
+    });
+    if let Some(error) = failed {
+        node.report_failure(error);
+    } else if took <= node.deadline / 4 {
+        node.report_answer(took);
+    } else {
+        report_slow(Arc::clone(node), took);
+    }
+}
+
+/// Reports a slow call, less the time that this process took to notice its parts.
+///
+/// A call takes three turns of the runtime: one to write it, one to read the reply, and one to run its task. On a busy
+/// runtime each of them waits for all other tasks that are ready, and so does a task that yields.
+fn report_slow(node: Arc<Node>, took: Duration) {
+    let yielded = now();
+    let reporting = async move {
+        yield_now().await;
+        let turns = now().since(yielded) * 3;
+        node.report_answer(took.saturating_sub(turns));
+    };
+    drop(tokio::spawn(reporting));
+}
+
+/// Compares clocks by the reply, and looks at the server's settings once.
+fn check_server(node: &Node, call: Call, called: Timestamp, replies: &[Result<Reply, Error>]) {
+    if node.clock.is_none()
+        && let Some(Ok(reply)) = replies.first()
+    {
+        node.check.compare(called, reply.decided_at());
+    }
+    node.check.ask(|| node.traffic.lanes()[call.lane].held());
+}
+
+/// Sends the script for all requests.
+async fn send(node: &Node, held: &mut Held, requests: &[Request]) -> RedisResult<Value> {
+    let now = node.clock.as_ref().map(Clock::now);
+    if held.is_first {
+        // The server may not know the script yet, and the round trip to find out would count against the deadline.
+        return server_check::with_mode(held, &script(Script::DECIDE.by_text(), now, requests))
+            .await;
+    }
+    match held
+        .send(&script(Script::DECIDE.by_hash(), now, requests))
+        .await
+    {
+        // A restarted or flushed server: nothing was done, so it is safe to ask again.
+        Err(error) if classify::is_unknown_script(&error) => {
+            let reply = held
+                .send(&script(Script::DECIDE.by_text(), now, requests))
+                .await;
+            // Time has passed, and another connection would be given a deadline of its own.
+            held.is_closed = false;
+            reply
+        }
+        result => result,
+    }
+}
+
+fn script(mut command: Cmd, now: Option<Timestamp>, requests: &[Request]) -> Cmd {
+    command.arg(requests.iter().map(Request::charges).sum::<usize>());
+    for request in requests {
+        request.write_keys(&mut command);
+    }
+    if let Some(now) = now {
+        command.arg(b"@").arg(now.as_micros());
+    }
+    for request in requests {
+        request.write_arguments(&mut command);
+    }
+    command
+}
+
+fn now() -> Timestamp {
+    Clock::system().now()
+}
