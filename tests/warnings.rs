@@ -746,16 +746,17 @@ async fn serve(stream: TcpStream, offset: i64) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let words = command(&mut stream).await?;
-        let reply = if words[0].eq_ignore_ascii_case(b"EVALSHA") {
+        let reply = if words[0][..4].eq_ignore_ascii_case(b"EVAL") {
             let now = i64::try_from(Clock::system().now().as_micros()).expect("before 294246");
             let then = now + offset * 1_000_000;
-            format!("*4\r\n:{then}\r\n:1\r\n:1\r\n:{then}\r\n")
+            let packed = [then, 1, 1, then].map(i64::to_be_bytes).concat();
+            [b"$32\r\n", packed.as_slice(), b"\r\n"].concat()
         } else if words[0].eq_ignore_ascii_case(b"INFO") {
-            "$0\r\n\r\n".to_owned()
+            b"$0\r\n\r\n".to_vec()
         } else {
-            "+OK\r\n".to_owned()
+            b"+OK\r\n".to_vec()
         };
-        stream.write_all(reply.as_bytes()).await.ok()?;
+        stream.write_all(&reply).await.ok()?;
     }
 }
 
