@@ -254,8 +254,8 @@ async fn word_of_a_guard_counts_however_its_body_ends(mut world: World) {
         (Way::Fail, Ok(())),
         (Way::Fail, Err(())),
         (Way::Panic, Ok(())),
-        (Way::DropHalfWay, Ok(())),
-        (Way::DropHalfWay, Err(())),
+        (Way::DropMidway, Ok(())),
+        (Way::DropMidway, Err(())),
         (Way::DropUnpolled, Ok(())),
         (Way::DropUnpolled, Err(())),
     ] {
@@ -280,7 +280,7 @@ async fn word_of_a_guard_counts_however_its_body_ends(mut world: World) {
         let mut body = Box::pin(ask(&app, request()).await.into_body());
         let read = caught(async {
             while let (true, Some(Ok(_))) = (way != Way::DropUnpolled, body.frame().await) {
-                if way == Way::DropHalfWay {
+                if way == Way::DropMidway {
                     break;
                 }
             }
@@ -317,7 +317,7 @@ async fn word_of_a_guard_counts_however_its_body_ends(mut world: World) {
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    DropHalfWay,
+    DropMidway,
     DropUnpolled,
     End,
     Fail,
@@ -326,7 +326,7 @@ enum Way {
 
 async fn word_of_a_guard_in_the_handler_counts_however_that_ends(mut world: World) {
     let layer = world.layer([plan().cost(5).key(Global).settle(failures_are_free)]);
-    for way in [Way::Fail, Way::Panic, Way::DropHalfWay] {
+    for way in [Way::Fail, Way::Panic, Way::DropMidway] {
         let app = layer.layer(service_fn(move |request: Request<()>| {
             let guard = Guard {
                 word: word(&request),
@@ -352,7 +352,7 @@ async fn word_of_a_guard_in_the_handler_counts_however_that_ends(mut world: Worl
         let mut app = app;
         let mut future = Box::pin(app.ready().await.expect("it is ready").call(request()));
         let kept = match way {
-            Way::DropHalfWay => {
+            Way::DropMidway => {
                 assert!(poll(future.as_mut()).is_pending());
                 while world.remaining(&plan()).await == 10 {
                     assert!(poll(future.as_mut()).is_pending());

@@ -42,7 +42,7 @@ pub(super) async fn exchange(
     node: &Arc<Node>,
     (call, alarm): (Call, &Alarm),
     leads: bool,
-    requests: &[Request],
+    requests: &[Box<Request>],
 ) -> (Exchanged, Option<Ended>) {
     let lane = &node.traffic.lanes()[call.lane];
     let end = |replied| Some(node.traffic.end(call, now(), replied));
@@ -67,7 +67,7 @@ pub(super) async fn exchange(
     }
     let ended = node.traffic.end(call, now(), true);
     let parsed = match replied {
-        Ok(reply) => reply::parse(&reply, requests.iter().map(Request::reply_lens))
+        Ok(reply) => reply::parse(&reply, requests.iter().map(|request| request.reply_lens()))
             // Another reply than the one asked for: requests and replies may have got out of step.
             .map_err(|error| (error, true)),
         Err(error) => Err(classify::judge(error)),
@@ -169,7 +169,7 @@ fn check_server(node: &Node, call: Call, called: Timestamp, replies: &[Result<Re
 }
 
 /// Sends the script for all requests.
-async fn send(node: &Node, held: &mut Held, requests: &[Request]) -> RedisResult<Value> {
+async fn send(node: &Node, held: &mut Held, requests: &[Box<Request>]) -> RedisResult<Value> {
     let now = node.clock.as_ref().map(Clock::now);
     if held.is_first {
         // The server may not know the script yet, and the round trip to find out would count against the deadline.
@@ -193,8 +193,13 @@ async fn send(node: &Node, held: &mut Held, requests: &[Request]) -> RedisResult
     }
 }
 
-fn script(mut command: Cmd, now: Option<Timestamp>, requests: &[Request]) -> Cmd {
-    command.arg(requests.iter().map(Request::charges).sum::<usize>());
+fn script(mut command: Cmd, now: Option<Timestamp>, requests: &[Box<Request>]) -> Cmd {
+    command.arg(
+        requests
+            .iter()
+            .map(|request| request.charges())
+            .sum::<usize>(),
+    );
     for request in requests {
         request.write_keys(&mut command);
     }

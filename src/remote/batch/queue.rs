@@ -11,7 +11,7 @@ use super::super::protocol::{Reply, Request};
 /// A decision that waits, and where its result goes.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) request: Request,
+    pub(super) request: Box<Request>,
     /// When the caller asked, also if it asked again after [`JobResult::NotSent`].
     pub(super) asked_at: Timestamp,
     pub(super) answer: Answer,

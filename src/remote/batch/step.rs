@@ -24,7 +24,7 @@ pub(super) struct Gatherer {
 /// What a caller does next.
 pub(super) enum Entered {
     /// It calls the server in its own future.
-    Lead(Call, Arc<Alarm>, Request),
+    Lead(Call, Arc<Alarm>, Box<Request>),
     /// It waits, and starts the gatherer if there is one.
     Wait {
         answered: oneshot::Receiver<JobResult>,
@@ -39,7 +39,8 @@ pub(super) enum Taken {
     Batch {
         call: Call,
         alarm: Arc<Alarm>,
-        requests: Vec<Request>,
+        #[expect(clippy::vec_box, reason = "each was boxed when it was asked for")]
+        requests: Vec<Box<Request>>,
         is_last: bool,
         /// A lane without a connection that would be of use.
         dial: Option<usize>,

@@ -70,7 +70,12 @@ impl Traffic {
     }
 
     /// Lets a decision in: it is called for at once, or waits.
-    pub(super) fn enter(&self, request: Request, asked_at: Timestamp, now: Timestamp) -> Entered {
+    pub(super) fn enter(
+        &self,
+        request: Box<Request>,
+        asked_at: Timestamp,
+        now: Timestamp,
+    ) -> Entered {
         let mut state = self.state.lock();
         let is_idle = state.calls.len() == 0 && state.queue.is_empty() && state.gatherer.is_none();
         if is_idle && let Some((lane, generation)) = self.lane_for(&state) {
@@ -362,8 +367,10 @@ mod tests {
         Traffic::new(DEADLINE, lanes.collect())
     }
 
-    fn request() -> Request {
-        Request::probe(&Keyspace::new("t").expect("a usable prefix"))
+    fn request() -> Box<Request> {
+        Box::new(Request::probe(
+            &Keyspace::new("t").expect("a usable prefix"),
+        ))
     }
 
     /// A decision that waits.
@@ -474,7 +481,7 @@ mod tests {
             let gatherer = kept[0].gatherer.expect("it is to gather");
             let (batch, ..) = take(&traffic, gatherer, 1_000 + millis);
             for answer in traffic.end(batch, at(1_000 + millis), true).answers {
-                let _ = answer.send(JobResult::NotSent(Box::new(request())));
+                let _ = answer.send(JobResult::NotSent(request()));
             }
             let is_answered = |waiting: &mut Waiting| waiting.answered.try_recv().is_ok();
             assert_eq!(is_answered(&mut kept[199]), newest_first);
@@ -551,7 +558,7 @@ mod tests {
         assert_eq!(traffic.expire(call, at(61)).map(|late| late.len()), Some(1));
         // Its connection is given up when the call itself has been out for a deadline.
         traffic.abandon(leading, at(61));
-        let _ = traffic.state.lock().calls.note_reply(leading);
+        traffic.state.lock().calls.note_reply(leading);
         assert!(traffic.overdue(at(79)).calls.mute.is_empty());
         assert_eq!(traffic.overdue(at(80)).calls.mute, [(0, 1)]);
     }

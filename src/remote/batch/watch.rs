@@ -118,7 +118,7 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
         let _ = answer.send(JobResult::Replied(Err(node.late(phase))));
     }
     for job in overdue.stranded {
-        let _ = job.answer.send(JobResult::NotSent(Box::new(job.request)));
+        let _ = job.answer.send(JobResult::NotSent(job.request));
     }
     let late = || node.late(Phase::Reply);
     for answer in overdue.calls.unpolled {

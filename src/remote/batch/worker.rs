@@ -32,14 +32,17 @@ pub(in crate::remote) async fn ask(node: &Arc<Node>, request: Request) -> Result
     let runtime = Handle::try_current().map_err(classify::no_runtime)?;
     node.watch.ensure(node)?;
     let asked_at = now();
-    let (mut request, mut entered_at) = (request, asked_at);
+    // Boxed: it is handed on many times.
+    let (mut request, mut entered_at) = (Box::new(request), asked_at);
     // A request that was not sent is sent by another: each lane may find its connection gone.
     for _ in 0..node.traffic.lanes().len() + 2 {
         match node.traffic.enter(request, asked_at, entered_at) {
-            Entered::Lead(call, alarm, led) => match lead(node, call, &alarm, &led).await {
-                Some(result) => return result,
-                None => request = led,
-            },
+            Entered::Lead(call, alarm, led) => {
+                match lead(node, call, &alarm, std::slice::from_ref(&led)).await {
+                    Some(result) => return result,
+                    None => request = led,
+                }
+            }
             Entered::Wait {
                 answered,
                 gatherer,
@@ -53,7 +56,7 @@ pub(in crate::remote) async fn ask(node: &Arc<Node>, request: Request) -> Result
                 }
                 match answered.await {
                     Ok(JobResult::Replied(result)) => return result,
-                    Ok(JobResult::NotSent(left)) => request = *left,
+                    Ok(JobResult::NotSent(left)) => request = left,
                     Err(_) => break,
                 }
             }
@@ -100,13 +103,10 @@ async fn lead(
     node: &Arc<Node>,
     call: Call,
     alarm: &Alarm,
-    request: &Request,
+    requests: &[Box<Request>],
 ) -> Option<Result<Reply, Error>> {
     let mut worker = Worker::leading(node, call);
-    match worker
-        .exchange(call, alarm, std::slice::from_ref(request))
-        .await
-    {
+    match worker.exchange(call, alarm, requests).await {
         Exchanged::Failed(error) => Some(Err(error)),
         Exchanged::NotSent => None,
         Exchanged::Replied(replies) => {
@@ -135,7 +135,8 @@ struct Worker {
 struct Batch {
     call: Call,
     alarm: Arc<Alarm>,
-    requests: Vec<Request>,
+    #[expect(clippy::vec_box, reason = "each was boxed when it was asked for")]
+    requests: Vec<Box<Request>>,
 }
 
 impl Worker {
@@ -256,7 +257,12 @@ impl Worker {
     }
 
     /// Makes the call under way.
-    async fn exchange(&mut self, call: Call, alarm: &Alarm, requests: &[Request]) -> Exchanged {
+    async fn exchange(
+        &mut self,
+        call: Call,
+        alarm: &Alarm,
+        requests: &[Box<Request>],
+    ) -> Exchanged {
         let call = (call, alarm);
         let (exchanged, ended) = exchange(&self.node, call, self.leads, requests).await;
         if let Some(ended) = ended {
@@ -304,8 +310,8 @@ impl Drop for Worker {
 }
 
 /// Lets a caller ask again.
-fn hand_back(job: Answer, request: Request) {
-    let _ = job.send(JobResult::NotSent(Box::new(request)));
+fn hand_back(job: Answer, request: Box<Request>) {
+    let _ = job.send(JobResult::NotSent(request));
 }
 
 /// The error of a decision that was shed. It is made once: overload is no time to allocate.

@@ -234,10 +234,7 @@ impl Lane {
         None
     }
 
-    #[expect(
-        clippy::type_complexity,
-        reason = "an error, a connection, or a dial to wait for"
-    )]
+    /// Returns the connection, or else the dial to wait for.
     fn held_or_dial(
         self: &Arc<Self>,
         at_once: bool,
