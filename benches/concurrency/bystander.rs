@@ -1,4 +1,4 @@
-//! A caller who has nothing to do with the slots, and what it waits.
+//! An unrelated caller whose latency shows what the slots cost everybody else.
 
 use std::{
     mem,
@@ -14,7 +14,7 @@ use tollgate::{Key, Policy, Quota, RateLimiter, state::CountedBy};
 
 use crate::support::Histogram;
 
-/// Asks once a millisecond until it is dropped.
+/// Makes a decision on another policy every millisecond, until it is dropped.
 pub(crate) struct Bystander {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -27,7 +27,7 @@ struct Shared {
     has_ended: AtomicBool,
 }
 
-/// What it waited, and how often Redis did not answer.
+/// Latencies, and the number of decisions that Redis did not make.
 #[derive(Default)]
 struct Waits {
     all: Histogram,
@@ -47,12 +47,12 @@ impl Bystander {
         }
     }
 
-    /// Sets whether it asks nothing for now.
+    /// Stops or resumes asking.
     pub(crate) fn pause(&self, is_paused: bool) {
         self.shared.is_paused.store(is_paused, Ordering::Relaxed);
     }
 
-    /// The waits since the last call: p50, p99 and maximum in milliseconds, and the share that Redis did not answer.
+    /// Returns p50, p99 and maximum since the last call, in milliseconds, and the share of decisions that Redis did not make.
     pub(crate) fn report(&self) -> String {
         let waits = mem::take(&mut *self.shared.waits());
         let millis = |share| waits.all.quantile(share).as_secs_f64() * 1e3;
@@ -70,7 +70,7 @@ impl Drop for Bystander {
     fn drop(&mut self) {
         self.shared.has_ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // its panic has been printed
+            // the panic has been printed
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What an operation costs the server, by the number of slots under the key.
+//! Redis time per operation, by the number of slots under the key.
 
 use std::{ops::AddAssign, time::Duration};
 
@@ -13,12 +13,12 @@ use crate::{
 pub(crate) fn run(server: &Server, arguments: &Arguments) {
     let lease = arguments.seconds("--lease", 30.0);
     println!(
-        "us per operation, of scripts and of the server's CPU; bystander: p50/p99/max ms, and how many of its decisions \
-         were not made by Redis; lease {lease:?}\n"
+        "costs are script us, CPU us per operation; bystander: p50/p99/max ms, share of decisions not made by Redis; \
+         lease {lease:?}\n"
     );
     println!(
-        "| slots taken | take | denial | release | take of 64: script, CPU | denial of 64 | release of 64 | renewal | \
-         bytes a slot | given twice | lost | bystander alone | \
+        "| slots taken | take | denial | release | take of 64 | denial of 64 | release of 64 | renewal | \
+         bytes a slot | granted twice | lost | bystander alone | \
          while filling | one at a time | 64 at once | while held |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
@@ -54,9 +54,15 @@ async fn row(server: &Server, slots: &Slots, limit: u64, lease: Duration) -> Str
     let filling = bystander.report();
     let bytes = bytes(server) as f64 / base as f64;
 
+    // once for the cost without the bystander's decisions, and once for the bystander's latency
+    bystander.pause(true);
     let one = cycles(slots, &meter, spare, 1).await;
-    let one_at_a_time = bystander.report();
     let many = cycles(slots, &meter, spare, 64).await;
+    bystander.pause(false);
+    let _ = bystander.report();
+    cycles(slots, &meter, spare, 1).await;
+    let one_at_a_time = bystander.report();
+    cycles(slots, &meter, spare, 64).await;
     let at_once = bystander.report();
 
     bystander.pause(true);
@@ -84,21 +90,21 @@ async fn row(server: &Server, slots: &Slots, limit: u64, lease: Duration) -> Str
         pair(&many.release),
         pair(&renewal),
         100.0 * renewal.cpu * base as f64 / period.as_micros() as f64,
-        one.given_twice + many.given_twice,
+        one.granted_twice + many.granted_twice,
     )
 }
 
-/// What each operation cost.
+/// The cost of each operation.
 #[derive(Default)]
 struct Costs {
     take: Cost,
     denial: Cost,
     release: Cost,
-    /// Slots that were given although all were held.
-    given_twice: usize,
+    /// Slots that were granted while all were held.
+    granted_twice: usize,
 }
 
-/// Microseconds of the server an operation.
+/// Server time per operation, in microseconds.
 #[derive(Default)]
 struct Cost {
     script: f64,
@@ -112,7 +118,7 @@ impl AddAssign for Cost {
     }
 }
 
-/// Takes all that is free, asks for as much in vain, and releases it, until a thousand were taken.
+/// Takes all free slots, asks for as many in vain, and releases them, until a thousand slots were taken.
 async fn cycles(slots: &Slots, meter: &Meter<'_>, spare: usize, at_once: usize) -> Costs {
     let mut costs = Costs::default();
     let count = OPERATIONS.div_ceil(spare);
@@ -121,10 +127,10 @@ async fn cycles(slots: &Slots, meter: &Meter<'_>, spare: usize, at_once: usize) 
         let before = meter.read();
         let receipts = slots.take_many(spare, at_once).await;
         let taken = meter.read();
-        let given_twice = slots.ask_in_vain(spare, at_once).await;
+        let granted_twice = slots.ask_in_vain(spare, at_once).await;
         let denied = meter.read();
-        costs.given_twice += given_twice.len();
-        slots.release_many(given_twice, at_once).await;
+        costs.granted_twice += granted_twice.len();
+        slots.release_many(granted_twice, at_once).await;
         let before_release = meter.read();
         slots.release_many(receipts, at_once).await;
         let released = meter.read();
@@ -135,7 +141,7 @@ async fn cycles(slots: &Slots, meter: &Meter<'_>, spare: usize, at_once: usize) 
     costs
 }
 
-/// Reads what the server has used so far.
+/// Reads the time that the server has used.
 struct Meter<'a> {
     server: &'a Server,
     pid: u32,
@@ -162,7 +168,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// What each of so many operations cost, weighted.
+    /// Returns the cost per operation between two readings, times `weight`.
     fn until(&self, later: &Self, operations: usize, weight: f64) -> Cost {
         let each = |from: Duration, to: Duration| {
             weight * to.saturating_sub(from).as_secs_f64() * 1e6 / operations as f64
@@ -174,7 +180,7 @@ impl Reading {
     }
 }
 
-/// The memory of all keys but the bystander's.
+/// Returns the memory of all keys but the bystander's.
 fn bytes(server: &Server) -> i64 {
     let keys = server.keys().into_iter();
     keys.filter(|key| !key.contains("bystander"))

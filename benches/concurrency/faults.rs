@@ -1,4 +1,4 @@
-//! What becomes of slots when the network stalls or their holder dies.
+//! Slots during a network stall and after the death of their holder.
 
 use std::{
     env,
@@ -15,9 +15,9 @@ use crate::{
 
 pub(crate) fn run(server: &Server) {
     println!(
-        "{COUNT} slots of {COUNT}, lease {LEASE:?}; another instance, which nothing stalls, takes what is free\n"
+        "{COUNT} slots of {COUNT}, lease {LEASE:?}; another instance, whose connection does not stall, takes free slots\n"
     );
-    println!("| fault | given twice | leaked 1 s after | all free again after |");
+    println!("| fault | granted twice | leaked 1 s after | all free again after |");
     println!("|---|---|---|---|");
     let runtime = crate::runtime();
     runtime.block_on(async {
@@ -43,7 +43,7 @@ pub(crate) fn hold_until_killed(url: &str) {
     });
 }
 
-/// All are released in the middle of the stall.
+/// Releases all slots during the stall.
 async fn stalled_release(server: &Server, stall: Duration) -> String {
     let (proxy, slots, other) = instances(server).await;
     let held = slots.hold(slots.take_many(COUNT, COUNT).await);
@@ -60,16 +60,15 @@ async fn stalled_release(server: &Server, stall: Duration) -> String {
     )
 }
 
-/// All are held through the stall, and for two leases after it.
+/// Holds all slots through the stall, and for two leases after it.
 async fn stalled_holder(server: &Server, stall: Duration) -> String {
     let (proxy, slots, other) = instances(server).await;
     let held = slots.hold(slots.take_many(COUNT, COUNT).await);
-    // as far from the next renewal as can be
     proxy.stall(stall);
     let until = Instant::now() + stall + 2 * LEASE;
     let mut twice = Vec::new();
     while Instant::now() < until {
-        // a slot that was given away stays taken, or it would be given away again
+        // kept, or the same slot would be granted over and over
         twice.extend(other.take().await);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -85,7 +84,7 @@ async fn stalled_holder(server: &Server, stall: Duration) -> String {
     )
 }
 
-/// All are held by a process that is killed once it has had them for a lease.
+/// Lets another process hold all slots for a lease, and kills it.
 async fn killed_holder(server: &Server) -> String {
     let (_proxy, _slots, other) = instances(server).await;
     let mut child = Holder::start(&server.url());
@@ -104,13 +103,13 @@ async fn killed_holder(server: &Server) -> String {
     row("holder killed with SIGKILL", count, leaked, free)
 }
 
-/// The instance behind the proxy, and the one that nothing stalls.
+/// Returns the proxy, the instance behind it, and an instance with a direct connection.
 async fn instances(server: &Server) -> (Proxy, Slots, Slots) {
     let proxy = Proxy::start(server.address()).await;
     proxy.set(Mode::Pass);
     let slots = Slots::usual(&proxy.url(), policy());
     let other = Slots::patient(&server.url(), policy());
-    // both have dialled and loaded their script then
+    // dials and script loads are not part of the fault
     for slots in [&slots, &other] {
         while slots.used().await.is_none() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -119,7 +118,7 @@ async fn instances(server: &Server) -> (Proxy, Slots, Slots) {
     (proxy, slots, other)
 }
 
-/// How many are taken a second after, and when none is.
+/// Returns the slots in use one second later, and the time until none is.
 async fn until_free(other: &Slots, since: Instant) -> (u64, Duration) {
     let mut leaked = None;
     loop {

@@ -1,24 +1,26 @@
-//! What do requests in flight cost when there are many under one key, and do their slots survive a stall?
+//! What does a concurrency policy cost with many requests in flight under one key, and do slots leak in a fault?
 //!
 //! ```text
-//! cargo bench --bench concurrency             both tables
-//! cargo bench --bench concurrency -- costs    what an operation costs, by the number of slots
-//! cargo bench --bench concurrency -- faults   stalls and a killed holder: slots leaked, slots given twice
+//! cargo bench --bench concurrency              both tables
+//! cargo bench --bench concurrency -- costs     Redis time per operation, by the number of slots
+//! cargo bench --bench concurrency -- faults    stalls and a killed holder: slots that leak or are granted twice
 //! ```
 //!
-//! Flags: `--limits 100,10000,100000`, `--lease` (seconds, of the first table), `--no-pin`.
+//! Flags: `--limits 100,10000,100000`, `--lease 30` (seconds, first table), `--no-pin`.
 //!
 //! # Method
 //!
-//! Of each limit nine tenths (at least all but 1,000) are taken first and held for as long as the row lasts. Then the rest
-//! is taken, asked for in vain, and released, over and over: one operation at a time, and 64 at once, which travel
-//! together. Script time is the server's own count of the microseconds in scripts (`INFO commandstats`); CPU is that of the
-//! server's main thread, sockets included. Renewals have no caller: their cost is what the server uses while slots are only
-//! held, over a third of a lease, in which each is renewed once. *Given twice* are slots that were given although all were held, and *lost* those that
-//! Redis no longer counts at the end although they were held all the time. A limit that this version refuses has no row.
+//! Each row first takes and holds nine tenths of the limit, or all but 1,000 slots if that is more. Then it takes the rest,
+//! asks for as many in vain, and releases them, over and over: with one operation at a time, and with 64 at once, which
+//! share script calls. Each cost is a pair: script time (`INFO commandstats`) and CPU time of the server's main thread,
+//! sockets included, in microseconds per operation. The cost of a renewal is that of a third of the lease in which the
+//! slots are only held, since each is renewed once in that time.
 //!
-//! Meanwhile an unrelated caller asks about another policy once a millisecond, over a limiter of its own with the default
-//! deadline of 50 ms, from a thread of its own: what it waits is what everybody else waits.
+//! *Granted twice* counts slots granted while all were held; *lost* counts held slots that Redis no longer counts at the
+//! end. Limits that the crate rejects are shown with the error.
+//!
+//! The bystander makes a decision on another policy every millisecond, from its own thread and limiter, with the default
+//! deadline of 50 ms. It pauses while costs are measured.
 
 #![expect(
     clippy::print_stdout,
@@ -52,7 +54,7 @@ fn main() {
             cpu::pin(core);
         }
     };
-    // a process stays where the thread that starts it is
+    // a process inherits the core of the thread that starts it
     pin(1);
     let server = support::Server::start();
     pin(0);

@@ -10,7 +10,7 @@ use tollgate::{
     store::Receipt,
 };
 
-/// A concurrency policy with a limiter to ask.
+/// A concurrency policy and its limiter.
 #[derive(Clone)]
 pub(crate) struct Slots {
     limiter: RateLimiter,
@@ -18,7 +18,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Slots over a bare store, which waits for an answer for up to five seconds.
+    /// Uses a bare store with a deadline of five seconds.
     pub(crate) fn patient(url: &str, policy: Policy) -> Self {
         let store = RedisStore::builder(url).deadline(Duration::from_secs(5));
         let store = store.build().expect("a usable store");
@@ -29,7 +29,7 @@ impl Slots {
         }
     }
 
-    /// Slots over a limiter with everything at its default.
+    /// Uses a limiter with default settings.
     pub(crate) fn usual(url: &str, policy: Policy) -> Self {
         let server = RedisStoreBuilder::from(url);
         let limiter = RateLimiter::builder().redis(server).policy(policy.clone());
@@ -39,19 +39,19 @@ impl Slots {
         }
     }
 
-    /// A policy with this limit and lease.
+    /// Returns a policy with this limit and lease.
     pub(crate) fn policy(name: &str, limit: u64, lease: Duration) -> Policy {
         Policy::concurrency(name, limit).algorithm(Algorithm::Concurrency { lease })
     }
 
-    /// Takes a slot that is not renewed; `None` when there is none.
+    /// Takes a slot without holding it, so that it is not renewed. Returns `None` if none is free.
     pub(crate) async fn take(&self) -> Option<Receipt> {
         let charges = [self.policy.charge(Key::GLOBAL)];
         let decision = self.limiter.check(&charges).await.expect("a decision");
         Receipt::of(&charges, &decision)
     }
 
-    /// Takes so many slots, up to 64 at once.
+    /// Takes `count` slots, `at_once` concurrently.
     pub(crate) async fn take_many(&self, count: usize, at_once: usize) -> Vec<Receipt> {
         self.each(vec![(); count], at_once, |slots, ()| async move {
             slots.take().await.expect("a slot is free")
@@ -60,7 +60,7 @@ impl Slots {
     }
 
     /// Asks for so many slots when none is free.
-    /// Asks for so many slots when none should be free. Returns those that were given all the same.
+    /// Asks for `count` slots when none should be free. Returns the slots that were granted nevertheless.
     pub(crate) async fn ask_in_vain(&self, count: usize, at_once: usize) -> Vec<Receipt> {
         let taken = self.each(vec![(); count], at_once, |slots, ()| async move {
             slots.take().await
@@ -81,7 +81,7 @@ impl Slots {
         receipts.map(|receipt| self.limiter.hold(receipt)).collect()
     }
 
-    /// How many slots are taken; `None` when Redis did not say.
+    /// Returns the number of slots in use, or `None` if Redis did not answer.
     pub(crate) async fn used(&self) -> Option<u64> {
         let peek = self.limiter.peek(&[self.policy.charge(Key::GLOBAL)]);
         let decision: Decision = peek.await.ok()?;
@@ -89,7 +89,7 @@ impl Slots {
         Some(usage.limit - usage.remaining)
     }
 
-    /// Runs the action on each item, on so many tasks at once.
+    /// Runs the action on each item, in `at_once` tasks.
     async fn each<I, O, F>(
         &self,
         items: Vec<I>,

@@ -1,4 +1,4 @@
-//! Who asks, and how their decisions ended.
+//! The callers of a row, and the results of their decisions.
 
 use std::{
     collections::HashMap,
@@ -26,8 +26,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Waiting,
-    Well,
-    Fault,
+    Before,
+    During,
     After,
     Ended,
 }
@@ -35,21 +35,22 @@ pub(crate) enum Phase {
 impl Phase {
     const ALL: [Self; 5] = [
         Self::Waiting,
-        Self::Well,
-        Self::Fault,
+        Self::Before,
+        Self::During,
         Self::After,
         Self::Ended,
     ];
 }
 
-/// The callers of a row, on a runtime and a thread of their own.
+/// The callers of a row, on their own thread and runtime.
 pub(crate) struct Callers {
     phase: Arc<AtomicU8>,
     thread: JoinHandle<Samples>,
 }
 
 impl Callers {
-    /// Makes them ready for the first phase. While `is_busy`, ten more tasks block the runtime's threads for a millisecond at each poll.
+    /// Starts the callers, which wait for their first phase. While `is_busy`, ten more tasks block the runtime for a
+    /// millisecond per poll.
     pub(crate) fn start(fault: &Fault, limiter: &RateLimiter, is_busy: Arc<AtomicBool>) -> Self {
         let phase = Arc::new(AtomicU8::new(Phase::Waiting as u8));
         let caller = Caller {
@@ -66,11 +67,10 @@ impl Callers {
         let thread = thread::spawn(move || {
             runtime.block_on(async move {
                 if !is_cold {
-                    // dials and loads the script
+                    // dial and script load are not part of the row
                     let peek = caller.limiter.peek(&[caller.policy.charge(Key::GLOBAL)]);
                     let _ = peek.await;
                 }
-                // the row waits for it
                 let _ = ready.send(());
                 let mut tasks = JoinSet::new();
                 for _ in 0..10 {
@@ -169,11 +169,11 @@ pub(crate) fn runtime(has_one_thread: bool) -> Runtime {
 
 // === Samples ===
 
-/// How decisions ended.
+/// Results of decisions.
 #[derive(Default)]
 pub(crate) struct Samples {
     waits: HashMap<Phase, Histogram>,
-    /// Decisions, and how many of them were allowed.
+    /// Number of decisions, and of allowed ones, by who counted.
     by: HashMap<CountedBy, (u64, u64)>,
     pub(crate) failed: u64,
 }
@@ -187,7 +187,7 @@ impl Samples {
         self.by.values().map(|(_, allowed)| allowed).sum()
     }
 
-    /// Decisions counted there, and how many of them were allowed.
+    /// Returns the number of decisions counted there, and of allowed ones.
     pub(crate) fn by(&self, counted_by: CountedBy) -> (u64, u64) {
         self.by.get(&counted_by).copied().unwrap_or_default()
     }

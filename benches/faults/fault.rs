@@ -1,44 +1,44 @@
-//! The rows: what breaks, for whom, and how it is mended.
+//! The rows: each fault, its traffic, and its end.
 
 use std::time::Duration;
 
 use tollgate::{Key, Policy, Quota, algorithm::Algorithm};
 
-use crate::{scene::Scene, support::Mode};
+use crate::{environment::Environment, support::Mode};
 
-/// One row. What it does not say is as in [`Fault::usual`].
+/// One row. The defaults are those of [`Fault::usual`].
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     pub(crate) callers: usize,
-    /// How long a caller waits between two decisions.
+    /// Pause of a caller between two decisions.
     pub(crate) pause: Duration,
     pub(crate) keys: Keys,
-    /// The rate a second, which is the burst too.
+    /// Rate per second, and burst.
     pub(crate) rate: u64,
     pub(crate) algorithm: Algorithm,
     pub(crate) connections: usize,
     /// Whether the callers share one thread.
     pub(crate) has_one_thread: bool,
-    /// Whether callers begin all at once on a limiter that nobody has asked.
+    /// Whether the limiter has no connection when the callers start.
     pub(crate) is_cold: bool,
-    /// Whether there is no proxy between the limiter and the server.
+    /// Whether the limiter connects to the server without the proxy.
     pub(crate) is_direct: bool,
-    /// Whether the limiter logs in as a user whose permissions are taken away.
+    /// Whether the limiter logs in as a user whose permissions the row revokes.
     pub(crate) has_user: bool,
     pub(crate) round_trip: Duration,
     pub(crate) server_arguments: &'static [&'static str],
-    /// What the server is told before anybody asks it.
-    pub(crate) prepare: fn(&mut Scene),
-    /// How long all is well first.
-    pub(crate) well: Duration,
-    pub(crate) strike: fn(&mut Scene),
+    /// Sets the server up before the callers start.
+    pub(crate) prepare: fn(&mut Environment),
+    /// Length of the phase before the fault.
+    pub(crate) before: Duration,
+    pub(crate) strike: fn(&mut Environment),
     pub(crate) lasts: Duration,
-    pub(crate) mend: fn(&mut Scene),
+    pub(crate) mend: fn(&mut Environment),
 }
 
 impl Fault {
-    /// 64 callers on one key, 1,000 a second.
-    fn usual(name: &'static str, strike: fn(&mut Scene), mend: fn(&mut Scene)) -> Self {
+    /// Returns a row with 64 callers on one key, 1,000 per second.
+    fn usual(name: &'static str, strike: fn(&mut Environment), mend: fn(&mut Environment)) -> Self {
         Self {
             name,
             callers: 64,
@@ -54,30 +54,30 @@ impl Fault {
             round_trip: Duration::ZERO,
             server_arguments: &[],
             prepare: |_| {},
-            well: Duration::from_secs(2),
+            before: Duration::from_secs(2),
             strike,
             lasts: Duration::from_secs(3),
             mend,
         }
     }
 
-    /// One stall of everything between the limiter and the server. It hits the first decisions of 30 callers, who ask
-    /// seldom: no good ones before it speak for the server.
-    fn stall(name: &'static str, millis: u64, strike: fn(&mut Scene)) -> Self {
+    /// Returns a row in which the network stalls once, during the first decisions of 30 callers. They ask seldom, so few
+    /// good decisions outweigh the late ones.
+    fn stall(name: &'static str, millis: u64, strike: fn(&mut Environment)) -> Self {
         Self {
             callers: 30,
             pause: Duration::from_millis(50),
-            well: Duration::ZERO,
+            before: Duration::ZERO,
             lasts: Duration::from_millis(millis),
             ..Self::usual(name, strike, |_| {})
         }
     }
 
-    /// The fault is there from the beginning, and nothing was asked before.
+    /// Lets the fault begin with the first decision, without a connection.
     fn struck_from_the_start(self) -> Self {
         Self {
             is_cold: true,
-            well: Duration::ZERO,
+            before: Duration::ZERO,
             ..self
         }
     }
@@ -91,7 +91,7 @@ impl Fault {
         Policy::new("faults", quota).algorithm(self.algorithm)
     }
 
-    /// The most that may be allowed in this span; `None` when that depends on how many keys were asked about.
+    /// Returns the limit for a run of this length, or `None` if it depends on the number of keys.
     pub(crate) fn limit(&self, span: Duration) -> Option<u64> {
         let keys = match self.keys {
             Keys::MostlyDenied => return None,
@@ -104,10 +104,10 @@ impl Fault {
 
 // === Keys ===
 
-/// What the callers ask about.
+/// The keys of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// One key that is used up, and a new one every tenth time: nine in ten decisions write nothing.
+    /// One exhausted key, and a new key every tenth time: nine in ten decisions write nothing.
     MostlyDenied,
     One,
     OneEach,
@@ -134,47 +134,47 @@ pub(crate) fn all() -> Vec<Fault> {
     faults
 }
 
-/// The server or the network is gone.
+/// The server or the network is down.
 fn outages() -> Vec<Fault> {
     vec![
         Fault::usual("no fault", |_| {}, |_| {}),
         Fault::usual(
             "kill -9, restart",
-            |scene| scene.server.kill(),
-            |scene| scene.server.restart(),
+            |env| env.server.kill(),
+            |env| env.server.restart(),
         ),
         Fault {
             is_direct: true,
             ..Fault::usual(
                 "kill -9, connection refused",
-                |scene| scene.server.kill(),
-                |scene| scene.server.restart(),
+                |env| env.server.kill(),
+                |env| env.server.restart(),
             )
         },
         Fault::usual(
             "SIGSTOP, SIGCONT",
-            |scene| scene.server.pause(),
-            |scene| scene.server.resume(),
+            |env| env.server.pause(),
+            |env| env.server.resume(),
         ),
-        Fault::usual("restart at once", |scene| scene.server.restart(), |_| {}),
+        Fault::usual("restart at once", |env| env.server.restart(), |_| {}),
         Fault::usual(
             "SCRIPT FLUSH",
-            |scene| scene.command(&["SCRIPT", "FLUSH"]),
+            |env| env.command(&["SCRIPT", "FLUSH"]),
             |_| {},
         ),
         Fault::usual(
             "black hole",
-            |scene| scene.proxy.set(Mode::BlackHole),
-            |scene| scene.proxy.set(Mode::Pass),
+            |env| env.proxy.set(Mode::BlackHole),
+            |env| env.proxy.set(Mode::Pass),
         ),
-        Fault::stall("stall of 35 ms", 35, |scene| {
-            scene.proxy.stall(Duration::from_millis(35));
+        Fault::stall("stall of 35 ms", 35, |env| {
+            env.proxy.stall(Duration::from_millis(35));
         }),
-        Fault::stall("stall of 100 ms", 100, |scene| {
-            scene.proxy.stall(Duration::from_millis(100));
+        Fault::stall("stall of 100 ms", 100, |env| {
+            env.proxy.stall(Duration::from_millis(100));
         }),
-        Fault::stall("stall of 500 ms", 500, |scene| {
-            scene.proxy.stall(Duration::from_millis(500));
+        Fault::stall("stall of 500 ms", 500, |env| {
+            env.proxy.stall(Duration::from_millis(500));
         }),
     ]
 }
@@ -190,23 +190,30 @@ fn loads() -> Vec<Fault> {
         Fault {
             callers: 30,
             has_one_thread: true,
+            before: Duration::ZERO,
             lasts: Duration::from_secs(10),
             ..Fault::usual(
                 "busy runtime: ten tasks of 1 ms a poll",
-                |scene| scene.set_busy(true),
-                |scene| scene.set_busy(false),
+                |env| env.set_busy(true),
+                |env| env.set_busy(false),
             )
         },
-        Fault::usual(
-            "slow network: replies 30 ms late",
-            |scene| scene.proxy.set(Mode::Delay(Duration::from_millis(30))),
-            |scene| scene.proxy.set(Mode::Pass),
-        ),
-        Fault::usual(
-            "slow server: another's commands of 30 ms",
-            Scene::start_neighbour,
-            Scene::stop_neighbour,
-        ),
+        Fault {
+            lasts: Duration::from_secs(10),
+            ..Fault::usual(
+                "slow network: replies 30 ms late",
+                |env| env.proxy.set(Mode::Delay(Duration::from_millis(30))),
+                |env| env.proxy.set(Mode::Pass),
+            )
+        },
+        Fault {
+            lasts: Duration::from_secs(10),
+            ..Fault::usual(
+                "slow server: another client's commands of 30 ms",
+                Environment::start_neighbour,
+                Environment::stop_neighbour,
+            )
+        },
         Fault {
             callers: 512,
             pause: Duration::from_millis(16),
@@ -219,20 +226,20 @@ fn loads() -> Vec<Fault> {
             connections: 1,
             ..Fault::usual(
                 "pool of 1, 512 callers, SIGSTOP",
-                |scene| scene.server.pause(),
-                |scene| scene.server.resume(),
+                |env| env.server.pause(),
+                |env| env.server.resume(),
             )
         },
     ]
 }
 
-/// The server answers, and refuses.
+/// The server answers with errors.
 fn refusals() -> Vec<Fault> {
     let read_only = |name| {
         Fault::usual(
             name,
-            |scene| scene.command(&["REPLICAOF", "127.0.0.1", "1"]),
-            |scene| scene.command(&["REPLICAOF", "NO", "ONE"]),
+            |env| env.command(&["REPLICAOF", "127.0.0.1", "1"]),
+            |env| env.command(&["REPLICAOF", "NO", "ONE"]),
         )
     };
     vec![
@@ -246,33 +253,33 @@ fn refusals() -> Vec<Fault> {
         },
         Fault::usual(
             "out of memory",
-            |scene| scene.command(&["CONFIG", "SET", "maxmemory", "1"]),
-            |scene| scene.command(&["CONFIG", "SET", "maxmemory", "0"]),
+            |env| env.command(&["CONFIG", "SET", "maxmemory", "1"]),
+            |env| env.command(&["CONFIG", "SET", "maxmemory", "0"]),
         ),
         Fault {
             has_user: true,
-            prepare: Scene::allow_everything,
+            prepare: Environment::allow_everything,
             ..Fault::usual(
                 "no permission to write",
-                |scene| scene.forbid("-@write"),
-                Scene::allow_everything,
+                |env| env.forbid("-@write"),
+                Environment::allow_everything,
             )
         },
         Fault {
             algorithm: Algorithm::SlidingLog,
             has_user: true,
-            prepare: Scene::allow_everything,
+            prepare: Environment::allow_everything,
             ..Fault::usual(
                 "no permission to GETRANGE, sliding log",
-                |scene| scene.forbid("-getrange"),
-                Scene::allow_everything,
+                |env| env.forbid("-getrange"),
+                Environment::allow_everything,
             )
         },
         Fault {
             keys: Keys::OneEach,
             rate: 100,
             server_arguments: &["--cluster-enabled", "yes"],
-            prepare: Scene::own_all_slots,
+            prepare: Environment::own_all_slots,
             ..Fault::usual("cluster of one shard", |_| {}, |_| {}).struck_from_the_start()
         },
     ]

@@ -1,18 +1,19 @@
-//! What does a decision cost while Redis breaks, what does the breaker do, and what is admitted meanwhile?
+//! What do decisions cost while Redis fails, when does the breaker open, and what is admitted meanwhile?
 //!
-//! Run with `cargo bench --bench faults`; `-- stall` leaves the rows whose names hold the word.
+//! Run with `cargo bench --bench faults`; `-- stall` runs the rows whose names contain the word.
 //!
 //! # Method
 //!
-//! Callers decide every few milliseconds: for two seconds with Redis well, for as long as the fault lasts (three seconds
-//! for most), and until Redis has decided for two seconds again. Some faults are there from the first decision on. Each decision's latency is taken as the
-//! caller sees it, from asking to having the answer, scheduling included; a first row without any fault shows how much of
-//! the maximum is the machine. A thread of its own looks at the limiter's health every millisecond: *opened after* counts
-//! from the fault, and *degraded for* is all the time that the breaker was open. Dials are the connections that arrived
-//! at the proxy between the fault and its end.
+//! Callers make a decision every few milliseconds: for two seconds without a fault, while the fault lasts (three seconds in
+//! most rows), and until the breaker has been closed for two seconds. Some faults begin with the first decision. Latency is
+//! that of the caller, scheduling included; the row without a fault shows the share of the machine in the maximum.
 //!
-//! *By Redis* and *by this process* are decisions, and how many of them were allowed; the limit beside them is the burst
-//! and the rate over the whole run, for this process over the time from the fault until Redis decided again.
+//! A separate thread reads the limiter's health every millisecond: *opened after* counts from the start of the fault,
+//! *degraded for* is the total time that the breaker was open. *Dials* are connections accepted by the proxy during the
+//! fault.
+//!
+//! Decisions *by Redis* and *by this process* are followed by the number of allowed ones and the limit for that time: burst
+//! plus rate, over the whole run for Redis, from the fault until Redis decides again for this process.
 
 #![expect(
     clippy::print_stdout,
@@ -21,13 +22,13 @@
     reason = "its output is its purpose, and its numbers are small"
 )]
 
+mod breaker_watch;
 mod callers;
+mod environment;
 mod fault;
-mod scene;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "others use the rest of it")]
 mod support;
-mod watch;
 
 use std::{
     env, thread,
@@ -37,11 +38,11 @@ use std::{
 use tollgate::state::CountedBy;
 
 use self::{
+    breaker_watch::BreakerWatch,
     callers::{Callers, Phase, Samples},
+    environment::Environment,
     fault::Fault,
-    scene::Scene,
     support::cpu,
-    watch::Watch,
 };
 
 fn main() {
@@ -55,7 +56,7 @@ fn main() {
         fault::DEADLINE
     );
     println!(
-        "| fault | decisions | well | fault | after | failed | opened after | times | degraded for | by Redis: allowed / limit | \
+        "| fault | decisions | before | during | after | failed | opened after | times | degraded for | by Redis: allowed / limit | \
          by this process: allowed / limit | allowed in all / limit | Redis decides again after | dials, a second |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
@@ -66,24 +67,24 @@ fn main() {
 }
 
 fn run(fault: &Fault) -> String {
-    let mut scene = Scene::set(fault);
-    let limiter = scene.limiter(fault);
+    let mut env = Environment::start(fault);
+    let limiter = env.limiter(fault);
     let started = Instant::now();
-    let callers = Callers::start(fault, &limiter, scene.busy());
-    let watch = Watch::start(&limiter);
-    if !fault.well.is_zero() {
-        callers.enter(Phase::Well);
-        thread::sleep(fault.well);
+    let callers = Callers::start(fault, &limiter, env.busy());
+    let watch = BreakerWatch::start(&limiter);
+    if !fault.before.is_zero() {
+        callers.enter(Phase::Before);
+        thread::sleep(fault.before);
     }
 
-    let dialled = scene.dials();
+    let dialled = env.dials();
     let struck = Instant::now();
-    (fault.strike)(&mut scene);
-    callers.enter(Phase::Fault);
+    (fault.strike)(&mut env);
+    callers.enter(Phase::During);
     thread::sleep(fault.lasts);
-    (fault.mend)(&mut scene);
+    (fault.mend)(&mut env);
     let mended = Instant::now();
-    let (dialled, fault_lasted) = (scene.dials() - dialled, mended - struck);
+    let (dialled, fault_lasted) = (env.dials() - dialled, mended - struck);
     watch.until_steady();
     callers.enter(Phase::After);
     thread::sleep(AFTER);
@@ -107,8 +108,8 @@ fn run(fault: &Fault) -> String {
     [
         fault.name.to_owned(),
         samples.count().to_string(),
-        waits(&samples, Phase::Well),
-        waits(&samples, Phase::Fault),
+        waits(&samples, Phase::Before),
+        waits(&samples, Phase::During),
         waits(&samples, Phase::After),
         samples.failed.to_string(),
         opened,
@@ -143,5 +144,5 @@ fn waits(samples: &Samples, phase: Phase) -> String {
     }
 }
 
-/// How long Redis decides again before the row ends.
+/// Length of the last phase, after the breaker has closed.
 const AFTER: Duration = Duration::from_secs(1);

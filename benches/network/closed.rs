@@ -1,39 +1,42 @@
-//! Callers who wait for their answers, by round trip and by how many they are.
+//! Closed loop: a fixed number of callers, each of which waits for its decision before it asks again.
 
 use std::time::Duration;
 
 use crate::{
+    harness::{Harness, Link, Load},
+    recorder::Measurement,
     report::{max_wait, over, paired, wait, without},
-    stage::{Distance, Load, Stage},
+    subject::Subject,
     support::Arguments,
-    tally::Measurement,
-    way::Kind,
 };
 
 pub(crate) fn run(arguments: &Arguments) {
-    let stage = Stage::set(arguments, 1.0);
-    let ways = arguments.list("--ways", &[Kind::Mux, Kind::Store, Kind::Tollgate]);
-    let mut distances = vec![Distance::Direct];
-    distances.extend([0.0, 0.5, 1.0, 2.0, 5.0, 10.0].map(Distance::millis));
-    let distances = arguments.list("--round-trips", &distances);
+    let harness = Harness::start(arguments, 1.0);
+    let subjects = arguments.list(
+        "--subjects",
+        &[Subject::Mux, Subject::Store, Subject::Tollgate],
+    );
+    let mut links = vec![Link::Direct];
+    links.extend([0.0, 0.5, 1.0, 2.0, 5.0, 10.0].map(Link::millis));
+    let links = arguments.list("--round-trips", &links);
     let crowds = arguments.list("--callers", &[1, 64, 512, 1_000, 4_000]);
     let pause = Duration::from_secs_f64(arguments.value("--pause", 0.0) / 1e3);
     println!(
         "{} rounds of {:?} a point; waits in ms\n",
-        stage.rounds, stage.span
+        harness.rounds, harness.span
     );
     println!(
-        "| round trip | callers | way | by Redis a second (min..max) | x {first} (min..max) | p50 | p50 x {first} | p99 | max | \
+        "| round trip | callers | subject | by Redis a second (min..max) | x {first} (min..max) | p50 | p50 x {first} | p99 | max | \
          not by Redis | client us | Redis us | proxy us |",
-        first = ways[0]
+        first = subjects[0]
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
-    for distance in distances {
+    for link in links {
         for &crowd in &crowds {
-            let measured = stage.interleave(&ways, distance, Load::Callers(crowd, pause));
-            for (way, rounds) in ways.iter().zip(&measured) {
+            let measured = harness.interleave(&subjects, link, Load::Callers(crowd, pause));
+            for (subject, rounds) in subjects.iter().zip(&measured) {
                 let row = row(rounds, &measured[0]);
-                println!("| {distance} | {crowd} | {way} | {row} |");
+                println!("| {link} | {crowd} | {subject} | {row} |");
             }
         }
     }

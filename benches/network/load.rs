@@ -1,4 +1,4 @@
-//! Who asks: callers who wait for their answers, or arrivals that nothing slows down.
+//! Load: callers that wait for their decisions, or arrivals at random times.
 
 use std::{
     sync::{
@@ -12,12 +12,12 @@ use std::{
 use tokio::sync::mpsc;
 
 use crate::{
-    support::Random,
-    tally::{ARRIVALS_THREAD, Tally},
-    way::Way,
+    recorder::{ARRIVALS_THREAD, Recorder},
+    subject::Decider,
+    support::{Random, cpu},
 };
 
-/// The keys that are asked about, each as likely as the others.
+/// The keys of the requests, picked uniformly at random.
 #[derive(Clone)]
 pub(crate) struct Keys(Arc<[String]>);
 
@@ -36,25 +36,25 @@ impl Keys {
     }
 }
 
-/// Starts callers, each of which asks again as soon as it has its answer.
+/// Starts callers that ask for the next decision as soon as they have the last one.
 ///
-/// After an answer that was not Redis's a caller waits for `pause`, or lets the others run if that is zero.
+/// After a decision that Redis did not make, a caller sleeps for `pause`, or yields if that is zero.
 pub(crate) fn start_callers(
-    way: &Way,
+    decider: &Decider,
     keys: &Keys,
-    tally: &Tally,
+    recorder: &Recorder,
     callers: usize,
     pause: Duration,
 ) {
     for seed in 0..callers {
-        let (way, keys, tally) = (way.clone(), keys.clone(), tally.clone());
+        let (decider, keys, recorder) = (decider.clone(), keys.clone(), recorder.clone());
         tokio::spawn(async move {
             let mut random = Random(seed as u64);
             let mut asked = Instant::now();
-            while !tally.has_ended() {
-                let result = way.decide(keys.pick(&mut random)).await;
+            while !recorder.has_ended() {
+                let result = decider.decide(keys.pick(&mut random)).await;
                 let answered = Instant::now();
-                tally.record(answered - asked, result);
+                recorder.record(answered - asked, result);
                 asked = answered;
                 if result.is_err() {
                     match pause.is_zero() {
@@ -68,18 +68,18 @@ pub(crate) fn start_callers(
     }
 }
 
-/// Starts single arrivals at random (Poisson), `rate` of them a second.
+/// Starts Poisson arrivals: single requests at random times, `rate` per second.
 ///
-/// The times are made on a thread of their own, which sleeps in nanoseconds and wakes the runtime as a socket would. A wait
-/// counts from the call; how long after its time the call was made is counted apart, since that is the client's doing.
-pub(crate) fn start_arrivals(way: &Way, keys: &Keys, tally: &Tally, rate: f64) {
+/// A separate thread generates them with sleeps in nanoseconds, and wakes the runtime as a socket would. Latency counts
+/// from the call; the delay between the scheduled time and the call is recorded apart, since it is the client's own.
+pub(crate) fn start_arrivals(decider: &Decider, keys: &Keys, recorder: &Recorder, rate: f64) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
-    let clock = tally.clone();
+    let clock = recorder.clone();
     let made = thread::Builder::new()
         .name(ARRIVALS_THREAD.to_owned())
         .spawn(move || make_arrivals(rate, &clock, &sender));
     drop(made.expect("a thread can be started"));
-    let (way, keys, tally) = (way.clone(), keys.clone(), tally.clone());
+    let (decider, keys, recorder) = (decider.clone(), keys.clone(), recorder.clone());
     tokio::spawn(async move {
         let mut random = Random(1);
         let in_flight = Arc::new(AtomicUsize::new(0));
@@ -88,13 +88,13 @@ pub(crate) fn start_arrivals(way: &Way, keys: &Keys, tally: &Tally, rate: f64) {
                 let before = in_flight.fetch_add(1, Ordering::Relaxed);
                 assert!(before < MOST_IN_FLIGHT, "nobody answers any more");
                 let key = keys.pick(&mut random).to_owned();
-                let (way, tally) = (way.clone(), tally.clone());
+                let (decider, recorder) = (decider.clone(), recorder.clone());
                 let in_flight = Arc::clone(&in_flight);
                 tokio::spawn(async move {
                     let asked = Instant::now();
-                    tally.record_lateness(asked - arrived);
-                    let result = way.decide(&key).await;
-                    tally.record(asked.elapsed(), result);
+                    recorder.record_lateness(asked - arrived);
+                    let result = decider.decide(&key).await;
+                    recorder.record(asked.elapsed(), result);
                     in_flight.fetch_sub(1, Ordering::Relaxed);
                 });
             }
@@ -102,11 +102,11 @@ pub(crate) fn start_arrivals(way: &Way, keys: &Keys, tally: &Tally, rate: f64) {
     });
 }
 
-fn make_arrivals(rate: f64, tally: &Tally, sender: &mpsc::UnboundedSender<Vec<Instant>>) {
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
+fn make_arrivals(rate: f64, recorder: &Recorder, sender: &mpsc::UnboundedSender<Vec<Instant>>) {
+    cpu::sleep_precisely();
     let mut random = Random(2);
     let mut next = Instant::now();
-    while !tally.has_ended() {
+    while !recorder.has_ended() {
         let now = Instant::now();
         let mut batch = Vec::new();
         while next <= now {
@@ -122,6 +122,6 @@ fn make_arrivals(rate: f64, tally: &Tally, sender: &mpsc::UnboundedSender<Vec<In
 }
 
 const KEYS: usize = 10_000;
-/// At hundreds of thousands a second, waking for each arrival would leave no time for the rest.
+/// At hundreds of thousands per second, one wake-up per arrival would take the whole core.
 const LEAST_SLEEP: Duration = Duration::from_micros(20);
 const MOST_IN_FLIGHT: usize = 1_000_000;

@@ -1,35 +1,38 @@
-//! Single arrivals at random, which part what callers who wait for each other do not.
+//! Open loop below saturation: single arrivals at random, which show the latency and the batching that a closed loop hides.
 
 use crate::{
+    harness::{Harness, Link, Load},
+    recorder::Measurement,
     report::{lateness, max_wait, over, paired, wait, without},
-    stage::{Distance, Load, Stage},
+    subject::Subject,
     support::Arguments,
-    tally::Measurement,
-    way::Kind,
 };
 
 pub(crate) fn run(arguments: &Arguments) {
-    let stage = Stage::set(arguments, 2.0);
-    let ways = arguments.list("--ways", &[Kind::Mux, Kind::Store, Kind::Tollgate]);
-    let distances = [1.0, 5.0].map(Distance::millis);
-    let distances = arguments.list("--round-trips", &distances);
+    let harness = Harness::start(arguments, 2.0);
+    let subjects = arguments.list(
+        "--subjects",
+        &[Subject::Mux, Subject::Store, Subject::Tollgate],
+    );
+    let links = [1.0, 5.0].map(Link::millis);
+    let links = arguments.list("--round-trips", &links);
     let rates = arguments.list("--rates", &[5_000.0, 50_000.0]);
     println!(
         "{} rounds of {:?} a point; waits in ms, from the call\n",
-        stage.rounds, stage.span
+        harness.rounds, harness.span
     );
     println!(
-        "| round trip | arrivals a second | way | by Redis a second (min..max) | p50 | p50 x {first} | p99 | max | \
+        "| round trip | arrivals a second | subject | by Redis a second (min..max) | p50 | p50 x {first} | p99 | max | \
          not by Redis | client us | Redis us | Redis us x {first} | asked late by p50, p99 |",
-        first = ways[0]
+        first = subjects[0]
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
-    for distance in distances {
+    for link in links {
         for &rate in &rates {
-            let measured = stage.interleave(&ways, distance, Load::Arrivals(rate));
-            for (way, rounds) in ways.iter().zip(&measured) {
+            let measured = harness.interleave(&subjects, link, Load::Arrivals(rate));
+            for (subject, rounds) in subjects.iter().zip(&measured) {
                 let row = row(rounds, &measured[0]);
-                println!("| {distance} | {rate} | {way} | {row} |");
+                println!("| {link} | {rate} | {subject} | {row} |");
             }
         }
     }

@@ -1,43 +1,44 @@
-//! More than the server can do: what is still decided in time, and what becomes of the rest.
+//! Overload, closed and open loop: goodput, shed decisions, latency and memory when callers ask for more than the server
+//! can do.
 //!
-//! The server is slowed, not the network and not the client: see [`Slowed`].
+//! The server is slowed down, so that the client and the proxy are not the bottleneck: see [`SlowServer`].
 
 use std::time::Duration;
 
 use crate::{
+    harness::{Harness, Link, Load},
+    recorder::Measurement,
     report::{lateness, millis, over, reasons},
-    slow::Slowed,
-    stage::{Distance, Load, Stage},
+    slow_server::SlowServer,
+    subject::Subject,
     support::{Arguments, Summary},
-    tally::Measurement,
-    way::Kind,
 };
 
 pub(crate) fn run(arguments: &Arguments) {
-    let stage = Stage::set(arguments, 3.0);
-    let ways = arguments.list("--ways", &[Kind::Store, Kind::Tollgate]);
-    let distances = [1.0, 5.0].map(Distance::millis);
-    let distances = arguments.list("--round-trips", &distances);
+    let harness = Harness::start(arguments, 3.0);
+    let subjects = arguments.list("--subjects", &[Subject::Store, Subject::Tollgate]);
+    let links = [1.0, 5.0].map(Link::millis);
+    let links = arguments.list("--round-trips", &links);
     let factors = arguments.list("--factors", &[1.5, 10.0]);
     let pause = Duration::from_secs_f64(arguments.value("--pause", 1.0) / 1e3);
-    let slowed = Slowed::to(&stage.server, arguments.value("--service", 40.0));
+    let slowed = SlowServer::to(&harness.server, arguments.value("--service", 40.0));
     println!(
         "a plain script takes the server {:.0} us; {} rounds of {:?} a point; deadline {DEADLINE:?}; waits in ms",
-        slowed.service_micros, stage.rounds, stage.span
+        slowed.service_micros, harness.rounds, harness.span
     );
     println!(
         "in time is by Redis within half the deadline, as a share of the peak (min..max); shed is all that was not by Redis; a \
          caller who was shed asks again after {pause:?}\n"
     );
     println!(
-        "| round trip | way | load | in time a second | of the peak | within the deadline | by Redis later | shed a second | \
+        "| round trip | subject | load | in time a second | of the peak | within the deadline | by Redis later | shed a second | \
          who decided | by Redis p50/p99/max | shed p50/p99/max | \
          asked late by p50, p99 | Redis us | memory MB: first, most, last |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
-    for distance in distances {
-        for &way in &ways {
-            let (peak, callers) = saturate(&stage, distance, way, pause);
+    for link in links {
+        for &subject in &subjects {
+            let (peak, callers) = saturate(&harness, link, subject, pause);
             let mut loads = vec![
                 (
                     format!("peak: {callers} callers"),
@@ -56,23 +57,23 @@ pub(crate) fn run(arguments: &Arguments) {
                 )
             }));
             for (name, load) in loads {
-                let rounds: Vec<Measurement> = (0..stage.rounds)
-                    .map(|_| stage.round(way, distance, load))
+                let rounds: Vec<Measurement> = (0..harness.rounds)
+                    .map(|_| harness.round(subject, link, load))
                     .collect();
-                println!("| {distance} | {way} | {name} | {} |", row(&rounds, peak));
+                println!("| {link} | {subject} | {name} | {} |", row(&rounds, peak));
             }
         }
     }
 }
 
-/// The most that the way gets done in time in a closed loop, and the fewest callers who come within 5 % of it.
-fn saturate(stage: &Stage, distance: Distance, way: Kind, pause: Duration) -> (f64, usize) {
+/// Returns the peak goodput in a closed loop, and the smallest number of callers that comes within 5 % of it.
+fn saturate(harness: &Harness, link: Link, subject: Subject, pause: Duration) -> (f64, usize) {
     let rates: Vec<(usize, f64)> = (4..=12)
         .map(|power| {
             let callers = 1 << power;
             let load = Load::Callers(callers, pause);
-            let rates = (0..stage.rounds).map(|_| {
-                let round = stage.round(way, distance, load);
+            let rates = (0..harness.rounds).map(|_| {
+                let round = harness.round(subject, link, load);
                 round.rate_within(DEADLINE / 2)
             });
             (callers, Summary::of(rates).median)

@@ -1,14 +1,14 @@
-//! Cells of the tables, each from the rounds of one way.
+//! Formats the rounds of one subject as cells of a table.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{support::Summary, tally::Measurement};
+use crate::{recorder::Measurement, support::Summary};
 
 pub(crate) fn over(rounds: &[Measurement], value: impl Fn(&Measurement) -> f64) -> Summary {
     Summary::of(rounds.iter().map(value))
 }
 
-/// Ratios of rounds that were made in turn.
+/// Returns the ratios of rounds that ran next to each other.
 pub(crate) fn paired(
     rounds: &[Measurement],
     others: &[Measurement],
@@ -18,7 +18,7 @@ pub(crate) fn paired(
     Summary::of(pairs.map(|(round, other)| value(round) / value(other)))
 }
 
-/// The wait that this share of the decisions by Redis does not exceed, in milliseconds.
+/// Returns this quantile of the latency of decisions by Redis, in milliseconds.
 pub(crate) fn wait(share: f64) -> impl Fn(&Measurement) -> f64 {
     move |round| match round.counts.by_redis.count() {
         0 => f64::NAN,
@@ -30,7 +30,7 @@ pub(crate) fn max_wait(rounds: &[Measurement]) -> String {
     over(rounds, |round| millis(round.max_wait())).show(1)
 }
 
-/// How long after their time arrivals asked: p50 and p99.
+/// Returns p50 and p99 of the delay between scheduled and actual calls, in milliseconds.
 pub(crate) fn lateness(rounds: &[Measurement]) -> String {
     let late = |share| {
         let late = over(rounds, |round| {
@@ -41,7 +41,7 @@ pub(crate) fn lateness(rounds: &[Measurement]) -> String {
     format!("{}, {}", late(0.5), late(0.99))
 }
 
-/// The share of decisions that were not made by Redis, and who made them.
+/// Returns the share of decisions that Redis did not make, by reason.
 pub(crate) fn without(rounds: &[Measurement]) -> String {
     let share = 100.0 * over(rounds, Measurement::share_without).median;
     match reasons(rounds) {
@@ -50,7 +50,7 @@ pub(crate) fn without(rounds: &[Measurement]) -> String {
     }
 }
 
-/// Who decided instead of Redis, as shares of all decisions.
+/// Returns the reasons why decisions were not made by Redis, as shares of all decisions.
 pub(crate) fn reasons(rounds: &[Measurement]) -> String {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     let mut all = 0;

@@ -9,11 +9,11 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// The arguments of this process.
+    /// Reads the arguments of this process.
     ///
     /// # Panics
     ///
-    /// Panics on a `--name` that is not in `known`: a bench that ignores a setting misleads.
+    /// Panics on a `--name` that is not in `known`: ignoring a setting would mislead.
     pub(crate) fn of_process(known: &[&str]) -> Self {
         // `cargo bench` adds `--bench` itself
         let words = env::args().skip(1).filter(|word| word != "--bench");
@@ -25,12 +25,12 @@ impl Arguments {
         Self { words }
     }
 
-    /// Whether this word is there.
+    /// Returns whether the command line contains this word.
     pub(crate) fn has(&self, word: &str) -> bool {
         self.words.iter().any(|found| found == word)
     }
 
-    /// The value after `--name`, or the default.
+    /// Returns the value after `--name`, or the default.
     pub(crate) fn value<T>(&self, name: &str, default: T) -> T
     where
         T: FromStr,
@@ -39,7 +39,7 @@ impl Arguments {
         self.text(name).map_or(default, |text| parse(name, text))
     }
 
-    /// The values after `--name`, with commas between them, or the default.
+    /// Returns the comma-separated values after `--name`, or the default.
     pub(crate) fn list<T>(&self, name: &str, default: &[T]) -> Vec<T>
     where
         T: Clone + FromStr,
@@ -51,7 +51,7 @@ impl Arguments {
         }
     }
 
-    /// The number of seconds after `--name`, or the default.
+    /// Returns the number of seconds after `--name`, or the default.
     pub(crate) fn seconds(&self, name: &str, default: f64) -> Duration {
         Duration::from_secs_f64(self.value(name, default))
     }

@@ -1,20 +1,35 @@
-//! CPU time, cores and memory, as Linux reports them.
+//! CPU times, cores and memory on Linux.
 
 use std::{fs, time::Duration};
 
-use rustix::{
-    thread::{CpuSet, sched_setaffinity},
-    time::{ClockId, clock_gettime},
-};
+#[cfg(target_os = "linux")]
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use rustix::time::{ClockId, clock_gettime};
 
-/// Keeps this thread on one core, and with it the threads and processes that it starts from now on.
+/// Pins this thread to one core, and with it the threads and processes that it starts later.
+#[cfg(target_os = "linux")]
 pub(crate) fn pin(core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core);
     sched_setaffinity(None, &cores).expect("the core exists");
 }
 
-/// CPU time that this process used so far, without its threads of these names.
+/// Lets this thread sleep to the microsecond; by default Linux adds up to 50 us.
+#[cfg(target_os = "linux")]
+pub(crate) fn sleep_precisely() {
+    let set = set_current_timer_slack(std::num::NonZero::new(1));
+    set.expect("a thread may set its own slack");
+}
+
+/// Does nothing: threads are pinned on Linux only.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn pin(_core: usize) {}
+
+/// Does nothing: other systems have no timer slack to set.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn sleep_precisely() {}
+
+/// Returns the CPU time of this process, without its threads of these names.
 pub(crate) fn of_this_process_without(names: &[&str]) -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let time = Duration::try_from(time).expect("CPU time is not negative");
@@ -22,7 +37,7 @@ pub(crate) fn of_this_process_without(names: &[&str]) -> Duration {
     time.saturating_sub(others.sum())
 }
 
-/// CPU time that the living threads of this name used so far.
+/// Returns the CPU time of the running threads of this name.
 pub(crate) fn of_threads_named(name: &str) -> Duration {
     let tasks = fs::read_dir("/proc/self/task").expect("this is Linux");
     tasks
@@ -35,12 +50,12 @@ pub(crate) fn of_threads_named(name: &str) -> Duration {
         .sum()
 }
 
-/// CPU time that the main thread of another process used so far; a Redis server executes all commands there.
+/// Returns the CPU time of another process's main thread, which in Redis executes all commands.
 pub(crate) fn of_main_thread(pid: u32) -> Duration {
     scheduled(&format!("/proc/{pid}/schedstat")).expect("the process runs")
 }
 
-/// Bytes of memory that this process has in use.
+/// Returns the resident memory of this process, in bytes.
 pub(crate) fn resident_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("this is Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -48,13 +63,13 @@ pub(crate) fn resident_bytes() -> u64 {
     1_024 * kibibytes.expect("it has the line")
 }
 
-/// How many threads of the machine wanted to run, over the last minute: with others than ours, no figure is worth much.
+/// Returns the machine's load average over the last minute.
 pub(crate) fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").expect("this is Linux");
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// The first number in the file is nanoseconds on a core; it may be a tick old.
+/// Reads the first number of a `schedstat` file: nanoseconds on a core, up to one scheduler tick old.
 fn scheduled(path: &str) -> Option<Duration> {
     let text = fs::read_to_string(path).ok()?;
     Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))

@@ -1,4 +1,4 @@
-//! Durations in constant memory.
+//! A histogram of durations in constant memory.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -47,7 +47,7 @@ impl Histogram {
         self.max
     }
 
-    /// The duration that this share of all does not exceed; zero when there is none.
+    /// Returns the duration that this share of all recorded ones does not exceed; zero if none was recorded.
     pub(crate) fn quantile(&self, share: f64) -> Duration {
         let rank = (self.count as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -59,7 +59,7 @@ impl Histogram {
         Duration::from_nanos(nanos).min(self.max)
     }
 
-    /// How many took at most about this long.
+    /// Returns the number of durations up to this one, to the width of a bucket.
     pub(crate) fn within(&self, duration: Duration) -> u64 {
         let last = bucket_of(nanos(duration));
         self.buckets.iter().take(last + 1).sum()
@@ -70,13 +70,13 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Below `STEPS` a bucket is one nanosecond; then each power of two has `STEPS` of them.
+/// Returns the bucket of a duration: one per nanosecond below `STEPS`, then `STEPS` per power of two.
 fn bucket_of(nanos: u64) -> usize {
     let shift = nanos.max(1).ilog2().saturating_sub(STEPS.ilog2());
     (u64::from(shift) * STEPS + (nanos >> shift)) as usize
 }
 
-/// The least duration of the bucket, in nanoseconds.
+/// Returns the shortest duration of the bucket, in nanoseconds.
 fn floor_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     match (bucket / STEPS).checked_sub(1) {

@@ -1,5 +1,4 @@
-//! What the benches share: arguments, CPU times, histograms, the plain script they compare with, and the tests' server and
-//! proxy.
+//! Shared by the benches: arguments, CPU times, histograms, the plain GCRA script, and the server and proxy of the tests.
 
 mod arguments;
 pub(crate) mod cpu;
@@ -13,7 +12,8 @@ pub(crate) use self::histogram::Histogram;
 pub(crate) use self::summary::Summary;
 pub(crate) use self::tests::{Mode, Proxy, Random, Server, unpack};
 
-/// GCRA as one writes it by hand: a string of 16 digits, by the server's clock. ARGV: interval and span in microseconds.
+/// A hand-written GCRA script: the TAT as a string of 16 digits, on the server's clock. ARGV: emission interval and
+/// tolerance, in microseconds.
 pub(crate) const PLAIN_GCRA: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

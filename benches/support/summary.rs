@@ -1,6 +1,6 @@
-//! What rounds of one measurement have in common.
+//! Median and range of the rounds of a measurement.
 
-/// The median of some rounds, with the least and the largest. Rounds without a value are left out.
+/// Median, minimum and maximum of some rounds. Rounds without a finite value are left out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
@@ -22,7 +22,7 @@ impl Summary {
         }
     }
 
-    /// The median alone.
+    /// Returns the median as text.
     pub(crate) fn show(&self, decimals: usize) -> String {
         match self.median.is_finite() {
             true => format!("{:.decimals$}", self.median),
@@ -30,7 +30,7 @@ impl Summary {
         }
     }
 
-    /// The median with the least and the largest.
+    /// Returns the median as text, with the range if the rounds differ.
     pub(crate) fn show_range(&self, decimals: usize) -> String {
         let (min, max) = (self.min, self.max);
         match self.show(decimals) {

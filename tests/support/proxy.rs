@@ -1,8 +1,8 @@
 //! A TCP proxy that delays and fails on demand.
 //!
-//! One thread carries all connections and waits with `ppoll`, whose timeout is in nanoseconds: Tokio's timers have a grain
-//! of a millisecond and would turn a round trip of 2 ms into 3 or 4. A delay costs no throughput: each piece of data waits
-//! on its own, in order, and any number of pieces may be on their way.
+//! One thread serves all connections and waits with `ppoll`, whose timeout is in nanoseconds. Tokio's timers have a
+//! resolution of a millisecond and would turn a round trip of 2 ms into 3 or 4. A delay does not limit throughput: data
+//! stays in order, and any amount of it can be in flight.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What a [`Proxy`] does to new and to open connections.
+/// The treatment of new and open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Swallows both directions and keeps the connections open.
@@ -28,7 +28,7 @@ pub(crate) enum Mode {
     Refuse,
     /// Closes the connections with a TCP reset.
     Reset,
-    /// Adds this to the round trip, half of it in each direction, as a distant server does.
+    /// Adds this to the round trip, half in each direction, as distance does.
     RoundTrip(Duration),
     /// Forwards the first byte of a reply, and the rest once the mode changes.
     Truncate,
@@ -42,11 +42,11 @@ impl Mode {
 
 /// A proxy on a free loopback port in front of one address.
 ///
-/// It runs on a thread of its own, named `proxy`, so neither a blocked nor a paused test runtime changes what it does. All
-/// its connections are closed when it is dropped.
+/// It runs on its own thread, named `proxy`, so neither a blocked nor a paused test runtime affects it. Dropping it closes
+/// all connections.
 ///
-/// A dead upstream shows as a connection that is accepted and then closed. Accepting takes no time in any mode: of what
-/// dialling costs over a distance, only the handshake's round trips are delayed.
+/// If the upstream is down, connections are accepted and then closed. TCP connections are accepted without delay in every
+/// mode; the commands that follow are delayed.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -95,15 +95,15 @@ impl Proxy {
         format!("redis://{}", self.address)
     }
 
-    /// Switches the mode, also for open connections and bytes already held back.
+    /// Switches the mode, also for open connections and data already held back.
     pub(crate) fn set(&self, mode: Mode) {
-        self.shared.condition().mode = mode;
+        self.shared.conditions().mode = mode;
         self.wake();
     }
 
-    /// Holds both directions back for this long from now, once; what was held back goes all at once then.
+    /// Holds back both directions from now on for this long, once. Afterwards all held data passes at once.
     pub(crate) fn stall(&self, duration: Duration) {
-        self.shared.condition().stalled_until = Some(Instant::now() + duration);
+        self.shared.conditions().stalled_until = Some(Instant::now() + duration);
         self.wake();
     }
 
@@ -113,7 +113,7 @@ impl Proxy {
     }
 
     fn wake(&self) {
-        // a full buffer means that it is about to wake
+        // a full buffer already wakes the worker
         let _ = (&self.waker).write(&[0]);
     }
 }
@@ -131,27 +131,27 @@ impl Drop for Proxy {
 
 #[derive(Default)]
 struct Shared {
-    condition: Mutex<Condition>,
+    conditions: Mutex<Conditions>,
     accepted: AtomicUsize,
     has_stopped: AtomicBool,
 }
 
 impl Shared {
-    fn condition(&self) -> MutexGuard<'_, Condition> {
-        // a copy of plain values: no panic leaves it half written
-        self.condition
+    fn conditions(&self) -> MutexGuard<'_, Conditions> {
+        // plain values, valid even after a panic
+        self.conditions
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Clone, Copy)]
-struct Condition {
+struct Conditions {
     mode: Mode,
     stalled_until: Option<Instant>,
 }
 
-impl Default for Condition {
+impl Default for Conditions {
     fn default() -> Self {
         Self {
             mode: Mode::Pass,
@@ -160,8 +160,8 @@ impl Default for Condition {
     }
 }
 
-impl Condition {
-    /// When a piece that arrived then may go on.
+impl Conditions {
+    /// Returns the time at which data may pass; `None` is never.
     fn due(self, arrived: Instant, delay: Duration) -> Option<Instant> {
         let due = arrived.checked_add(delay)?;
         Some(self.stalled_until.map_or(due, |stalled| stalled.max(due)))
@@ -185,7 +185,7 @@ impl Condition {
 
 // === Worker ===
 
-/// The proxy's thread. Its end closes every connection.
+/// The proxy's thread. It closes every connection when it ends.
 struct Worker {
     upstream: SocketAddr,
     listener: TcpListener,
@@ -208,14 +208,14 @@ impl Worker {
             let (shared, buffer) = (&self.shared, &mut self.buffer);
             next_due = None;
             self.connections.retain_mut(|connection| {
-                let due = connection.turn(now, shared, buffer);
+                let due = connection.step(now, shared, buffer);
                 next_due = due.into_iter().chain(next_due).min();
-                !connection.is_over(shared.condition().mode)
+                !connection.is_over(shared.conditions().mode)
             });
         }
     }
 
-    /// Waits until a socket can go on, somebody wakes it, or a piece of data is due.
+    /// Waits until a socket is ready, the waker is written to, or data is due.
     fn wait(&self, due: Option<Instant>) {
         let timeout = due.map(|due| {
             let timeout = due.saturating_duration_since(Instant::now());
@@ -237,7 +237,7 @@ impl Worker {
     fn accept(&mut self) {
         while let Ok((client, _)) = self.listener.accept() {
             self.shared.accepted.fetch_add(1, Ordering::Relaxed);
-            // a client that has gone already is of no interest
+            // an error means that the client has left
             if let Ok(connection) = Connection::open(client, self.upstream) {
                 self.connections.push(connection);
             }
@@ -249,7 +249,7 @@ impl Worker {
 
 struct Connection {
     client: TcpStream,
-    /// `None` when there was nobody to connect to.
+    /// `None` if the upstream could not be reached.
     server: Option<TcpStream>,
     requests: Direction,
     replies: Direction,
@@ -277,7 +277,7 @@ impl Connection {
             let mut events = PollFlags::empty();
             events.set(PollFlags::IN, !incoming.has_ended);
             events.set(PollFlags::OUT, outgoing.is_blocked);
-            // without an interest, the end of the peer would be reported over and over
+            // without events, `poll` would still report a closed peer over and over
             if !events.is_empty() {
                 sockets.push(PollFd::new(socket, events));
             }
@@ -288,36 +288,36 @@ impl Connection {
         }
     }
 
-    /// Reads what has come and forwards what is due. Returns when the next piece will be.
-    fn turn(&mut self, now: Instant, shared: &Shared, buffer: &mut [u8]) -> Option<Instant> {
+    /// Reads arrived data and forwards due data. Returns the time at which more is due.
+    fn step(&mut self, now: Instant, shared: &Shared, buffer: &mut [u8]) -> Option<Instant> {
         self.requests.collect(&mut self.client, now, buffer);
         let Some(server) = &mut self.server else {
             self.requests.chunks.clear();
             return None;
         };
         self.replies.collect(server, now, buffer);
-        // read after the bytes, so that a switch holds for all that is sent after it
-        let condition = *shared.condition();
-        if condition.mode == Mode::BlackHole {
+        // after reading, so that a switch of the mode applies to all data sent after it
+        let conditions = *shared.conditions();
+        if conditions.mode == Mode::BlackHole {
             self.requests.chunks.clear();
             self.replies.chunks.clear();
             return None;
         }
-        if condition.mode.cuts() {
+        if conditions.mode.cuts() {
             return None;
         }
-        let truncates = condition.mode == Mode::Truncate;
-        let due = |delay| move |arrived| condition.due(arrived, delay);
+        let truncates = conditions.mode == Mode::Truncate;
+        let due = |delay| move |arrived| conditions.due(arrived, delay);
         let requests = self
             .requests
-            .deliver(server, due(condition.request_delay()), false);
+            .deliver(server, due(conditions.request_delay()), false);
         let replies =
             self.replies
-                .deliver(&mut self.client, due(condition.reply_delay()), truncates);
+                .deliver(&mut self.client, due(conditions.reply_delay()), truncates);
         requests.into_iter().chain(replies).min()
     }
 
-    /// Whether nothing will pass any more; from inside a black hole, the end of the server cannot be seen.
+    /// Returns whether to close the connection. A black hole hides the end of the server.
     fn is_over(&self, mode: Mode) -> bool {
         let is_left = self.requests.has_ended && self.requests.chunks.is_empty();
         let is_down = self.server.is_none()
@@ -326,7 +326,7 @@ impl Connection {
         let is_over =
             mode.cuts() || is_left || self.replies.is_broken || is_down && mode != Mode::BlackHole;
         if is_over && mode == Mode::Reset {
-            // a client that has gone on its own needs no reset
+            // fails if the client has left
             let _ = rustix::net::sockopt::set_socket_linger(&self.client, Some(Duration::ZERO));
         }
         is_over
@@ -335,15 +335,15 @@ impl Connection {
 
 // === Direction ===
 
-/// What is on its way to one side, in order.
+/// Data in flight to one side, in order.
 #[derive(Default)]
 struct Direction {
     chunks: VecDeque<Chunk>,
-    /// Whether the receiver takes nothing more for now.
+    /// Whether the receiver's socket is full.
     is_blocked: bool,
-    /// Whether the receiver has gone.
+    /// Whether the receiver has left.
     is_broken: bool,
-    /// Whether the sender has closed its side, or has gone.
+    /// Whether the sender has closed its side or left.
     has_ended: bool,
 }
 
@@ -364,13 +364,13 @@ impl Direction {
                 }),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // how a connection broke is for the peers to see, not for the proxy
+                // the peers report the error, not the proxy
                 Ok(0) | Err(_) => self.has_ended = true,
             }
         }
     }
 
-    /// Forwards what is due, and only the first byte of it if it `truncates`. Returns when more is due.
+    /// Forwards due data, but only the first byte if `truncates`. Returns the time at which more is due.
     fn deliver(
         &mut self,
         receiver: &mut TcpStream,

@@ -1,4 +1,4 @@
-//! The server, the proxy before it, and rounds of measurements over both.
+//! The server, the proxy in front of it, and the rounds.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,27 +6,27 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     load::{self, Keys},
+    recorder::{Measurement, Recorder},
+    subject::{Decider, Subject},
     support::{Arguments, Mode, Proxy, Server, cpu},
-    tally::{Measurement, Tally},
-    way::{Kind, Way},
 };
 
-/// How far the server is.
+/// How the client reaches the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Distance {
+pub(crate) enum Link {
     /// Without the proxy.
     Direct,
     /// Through the proxy, which adds this round trip.
-    RoundTrip(Duration),
+    Proxied(Duration),
 }
 
-impl Distance {
+impl Link {
     pub(crate) fn millis(millis: f64) -> Self {
-        Self::RoundTrip(Duration::from_secs_f64(millis / 1e3))
+        Self::Proxied(Duration::from_secs_f64(millis / 1e3))
     }
 }
 
-impl FromStr for Distance {
+impl FromStr for Link {
     type Err = std::num::ParseFloatError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -37,26 +37,26 @@ impl FromStr for Distance {
     }
 }
 
-impl fmt::Display for Distance {
+impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct => f.write_str("direct"),
-            Self::RoundTrip(added) => write!(f, "{} ms", added.as_secs_f64() * 1e3),
+            Self::Proxied(added) => write!(f, "{} ms", added.as_secs_f64() * 1e3),
         }
     }
 }
 
-/// What one round does.
+/// The load of one round.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
-    /// So many callers, who pause for this long after an answer that was not Redis's.
+    /// The number of callers, and their pause after a decision that Redis did not make.
     Callers(usize, Duration),
-    /// So many arrivals a second.
+    /// The number of arrivals per second.
     Arrivals(f64),
 }
 
-/// Where all measurements of a run are made.
-pub(crate) struct Stage {
+/// Runs rounds against one server.
+pub(crate) struct Harness {
     pub(crate) server: Server,
     proxy: Proxy,
     server_pid: u32,
@@ -67,18 +67,18 @@ pub(crate) struct Stage {
     pub(crate) rounds: usize,
 }
 
-impl Stage {
+impl Harness {
     pub(crate) const ARGUMENTS: [&str; 6] = [
         "--no-pin",
         "--rounds",
         "--seconds",
-        "--ways",
+        "--subjects",
         "--warm-up",
         "--workers",
     ];
 
-    /// Starts the server and the proxy, and puts them on another core than the client if there are two.
-    pub(crate) fn set(arguments: &Arguments, seconds: f64) -> Self {
+    /// Starts the server and the proxy, on another core than the client if there are two.
+    pub(crate) fn start(arguments: &Arguments, seconds: f64) -> Self {
         let workers = arguments.value("--workers", 0);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let is_pinned = cores > 1 && workers == 0 && !arguments.has("--no-pin");
@@ -87,7 +87,7 @@ impl Stage {
                 cpu::pin(core);
             }
         };
-        // threads and processes stay where the thread that starts them is
+        // new threads and processes inherit the core of the thread that starts them
         pin(1);
         let server = Server::start();
         pin(cores.min(3) - 1);
@@ -120,43 +120,43 @@ impl Stage {
         }
     }
 
-    /// Rounds of each way in turn, each beginning with another one, on new connections each time. Rounds by way.
+    /// Runs rounds of the subjects in turn, each round starting with the next subject. Returns the rounds by subject.
     pub(crate) fn interleave(
         &self,
-        ways: &[Kind],
-        distance: Distance,
+        subjects: &[Subject],
+        link: Link,
         load: Load,
     ) -> Vec<Vec<Measurement>> {
-        let mut measured: Vec<Vec<Measurement>> = ways.iter().map(|_| Vec::new()).collect();
+        let mut measured: Vec<Vec<Measurement>> = subjects.iter().map(|_| Vec::new()).collect();
         for round in 0..self.rounds {
-            for turn in 0..ways.len() {
-                let index = (round + turn) % ways.len();
-                measured[index].push(self.round(ways[index], distance, load));
+            for turn in 0..subjects.len() {
+                let index = (round + turn) % subjects.len();
+                measured[index].push(self.round(subjects[index], link, load));
             }
         }
         measured
     }
 
-    /// One round, on a runtime of its own: nothing of it is left for the next one.
-    pub(crate) fn round(&self, kind: Kind, distance: Distance, load: Load) -> Measurement {
-        let url = match distance {
-            Distance::Direct => self.server.url(),
-            Distance::RoundTrip(added) => {
+    /// Runs one round on a new runtime with new connections.
+    pub(crate) fn round(&self, subject: Subject, link: Link, load: Load) -> Measurement {
+        let url = match link {
+            Link::Direct => self.server.url(),
+            Link::Proxied(added) => {
                 self.proxy.set(Mode::RoundTrip(added));
                 self.proxy.url()
             }
         };
         let runtime = runtime(self.workers);
         let measured = runtime.block_on(async {
-            let way = Way::connect(kind, &url).await;
-            let tally = Tally::default();
+            let decider = Decider::connect(subject, &url).await;
+            let recorder = Recorder::default();
             match load {
                 Load::Callers(callers, pause) => {
-                    load::start_callers(&way, &self.keys, &tally, callers, pause);
+                    load::start_callers(&decider, &self.keys, &recorder, callers, pause);
                 }
-                Load::Arrivals(rate) => load::start_arrivals(&way, &self.keys, &tally, rate),
+                Load::Arrivals(rate) => load::start_arrivals(&decider, &self.keys, &recorder, rate),
             }
-            tally
+            recorder
                 .measure(self.server_pid, self.warm_up, self.span)
                 .await
         });

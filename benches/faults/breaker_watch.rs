@@ -1,4 +1,4 @@
-//! When the breaker was open, as the limiter's health shows it.
+//! Observes the breaker through the limiter's health.
 
 use std::{
     sync::{
@@ -11,14 +11,14 @@ use std::{
 
 use tollgate::{RateLimiter, store::Health};
 
-/// Looks at a limiter's health every millisecond, on a thread of its own.
-pub(crate) struct Watch {
+/// Reads a limiter's health every millisecond, on its own thread.
+pub(crate) struct BreakerWatch {
     has_ended: Arc<AtomicBool>,
     limiter: RateLimiter,
     thread: JoinHandle<Breaker>,
 }
 
-impl Watch {
+impl BreakerWatch {
     pub(crate) fn start(limiter: &RateLimiter) -> Self {
         let (limiter, has_ended) = (limiter.clone(), Arc::new(AtomicBool::new(false)));
         let thread = thread::spawn({
@@ -40,7 +40,7 @@ impl Watch {
         }
     }
 
-    /// Waits until the breaker has been closed for a while, or it is clear that it opens over and over.
+    /// Waits until the breaker has stayed closed for a second, or for 20 seconds if it keeps opening.
     pub(crate) fn until_steady(&self) {
         let (start, mut closed) = (Instant::now(), Instant::now());
         while closed.elapsed() < STEADY && start.elapsed() < PATIENCE {
@@ -63,7 +63,7 @@ fn is_open(limiter: &RateLimiter) -> bool {
 
 // === Breaker ===
 
-/// The spans for which the breaker was open.
+/// The periods in which the breaker was open.
 #[derive(Default)]
 pub(crate) struct Breaker {
     spans: Vec<(Instant, Instant)>,
@@ -75,12 +75,12 @@ impl Breaker {
         self.spans.first().map(|(from, _)| *from)
     }
 
-    /// When it closed for the last time.
+    /// Returns the time of its last closing.
     pub(crate) fn closed_at(&self) -> Option<Instant> {
         self.spans.last().map(|(_, to)| *to)
     }
 
-    /// How often it opened.
+    /// Returns the number of times it opened.
     pub(crate) fn times(&self) -> usize {
         self.spans.len()
     }

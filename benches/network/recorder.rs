@@ -1,4 +1,4 @@
-//! How decisions ended, counted while the window is open.
+//! Records results and CPU time while the measuring window is open.
 
 use std::{
     sync::{
@@ -9,13 +9,13 @@ use std::{
 };
 
 use crate::{
+    subject::NotByRedis,
     support::{Histogram, cpu},
-    way::Otherwise,
 };
 
-/// Counts decisions for all callers; clones share the counts.
+/// Counts the decisions of all callers. Clones share the counts.
 #[derive(Clone, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Recorder {
     shared: Arc<Shared>,
 }
 
@@ -28,17 +28,17 @@ struct Shared {
 
 #[derive(Clone, Default)]
 pub(crate) struct Counts {
-    /// Waits for decisions that Redis made.
+    /// Latencies of decisions that Redis made.
     pub(crate) by_redis: Histogram,
-    /// Waits for those that it did not make.
+    /// Latencies of decisions that Redis did not make.
     pub(crate) without: Histogram,
-    pub(crate) reasons: Vec<(Otherwise, u64)>,
-    /// How long after its time an arrival was started.
+    pub(crate) reasons: Vec<(NotByRedis, u64)>,
+    /// Delay between the scheduled time of an arrival and its call.
     pub(crate) lateness: Histogram,
 }
 
-impl Tally {
-    pub(crate) fn record(&self, waited: Duration, result: Result<(), Otherwise>) {
+impl Recorder {
+    pub(crate) fn record(&self, waited: Duration, result: Result<(), NotByRedis>) {
         if !self.shared.is_open.load(Ordering::Relaxed) {
             return;
         }
@@ -60,12 +60,12 @@ impl Tally {
         }
     }
 
-    /// Whether callers should stop.
+    /// Returns whether the round is over.
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Lets `warm_up` pass uncounted, counts for `span`, and tells the callers to stop.
+    /// Waits for `warm_up`, counts for `span`, and ends the round.
     pub(crate) async fn measure(
         &self,
         server: u32,
@@ -96,7 +96,7 @@ impl Tally {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        // counts of a caller that panicked are as good as others
+        // the counts are valid at every point where a caller can panic
         let counts = self.shared.counts.lock();
         counts.unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +104,7 @@ impl Tally {
 
 // === Usage ===
 
-/// CPU time used until a moment.
+/// CPU times read at one moment.
 struct Usage {
     at: Instant,
     client: Duration,
@@ -125,34 +125,34 @@ impl Usage {
 
 // === Measurement ===
 
-/// One round of one way.
+/// Results of one round of one subject.
 pub(crate) struct Measurement {
     pub(crate) counts: Counts,
     elapsed: Duration,
     client: Duration,
     server: Duration,
     proxy: Duration,
-    /// Resident bytes over the round.
+    /// Resident bytes of this process, sampled every 100 ms.
     pub(crate) memory: Vec<u64>,
 }
 
 impl Measurement {
-    /// Decisions by Redis a second.
+    /// Returns the decisions per second that Redis made.
     pub(crate) fn rate(&self) -> f64 {
         self.per_second(self.counts.by_redis.count())
     }
 
-    /// Decisions by Redis a second that took at most so long.
+    /// Returns the decisions per second that Redis made within `wait`.
     pub(crate) fn rate_within(&self, wait: Duration) -> f64 {
         self.per_second(self.counts.by_redis.within(wait))
     }
 
-    /// Decisions a second that Redis did not make.
+    /// Returns the decisions per second that Redis did not make.
     pub(crate) fn rate_without(&self) -> f64 {
         self.per_second(self.counts.without.count())
     }
 
-    /// The share of decisions that Redis did not make.
+    /// Returns the share of decisions that Redis did not make.
     pub(crate) fn share_without(&self) -> f64 {
         let (by_redis, without) = (self.counts.by_redis.count(), self.counts.without.count());
         without as f64 / (by_redis + without).max(1) as f64
@@ -162,13 +162,13 @@ impl Measurement {
         self.counts.by_redis.max().max(self.counts.without.max())
     }
 
-    /// Microseconds of the client's CPU a decision, whoever made it.
+    /// Returns the client's CPU time per decision, in microseconds, over all decisions.
     pub(crate) fn client_micros(&self) -> f64 {
         let decisions = self.counts.by_redis.count() + self.counts.without.count();
         micros_each(self.client, decisions)
     }
 
-    /// Microseconds of the server's CPU a decision that it made.
+    /// Returns the server's CPU time per decision that it made, in microseconds.
     pub(crate) fn server_micros(&self) -> f64 {
         micros_each(self.server, self.counts.by_redis.count())
     }

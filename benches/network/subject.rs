@@ -1,4 +1,4 @@
-//! The ways to a decision that are compared.
+//! The limiters that are compared.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use tollgate::{
 
 use crate::support::PLAIN_GCRA;
 
-/// Which way; its text is its name on the command line and in the tables.
+/// A limiter to measure. Its text form is its name on the command line and in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// One `MultiplexedConnection` with `TCP_NODELAY`, and one `EVALSHA` of the plain script per decision.
+pub(crate) enum Subject {
+    /// One `MultiplexedConnection` with `TCP_NODELAY`, one `EVALSHA` of the plain script per decision.
     Mux,
     /// A bare [`RedisStore`].
     Store,
-    /// A [`RateLimiter`] over Redis, with its breaker and its local limiter, as users get it.
+    /// A [`RateLimiter`] over Redis with default settings: breaker in front, local limiter behind.
     Tollgate,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Mux => "mux",
@@ -31,46 +31,48 @@ impl fmt::Display for Kind {
     }
 }
 
-impl std::str::FromStr for Kind {
+impl std::str::FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let kinds = [Self::Mux, Self::Store, Self::Tollgate];
-        let found = kinds.into_iter().find(|kind| kind.to_string() == text);
+        let subjects = [Self::Mux, Self::Store, Self::Tollgate];
+        let found = subjects
+            .into_iter()
+            .find(|subject| subject.to_string() == text);
         found.ok_or_else(|| "there are mux, store and tollgate".to_owned())
     }
 }
 
-/// A way that is connected; clones share the connections.
+/// A connected subject. Clones share the connections.
 #[derive(Clone)]
-pub(crate) enum Way {
+pub(crate) enum Decider {
     Mux(MultiplexedConnection, String),
     Store(RedisStore, Policy),
     Tollgate(RateLimiter, Policy),
 }
 
-impl Way {
-    /// Connects, makes one decision, and waits until it is there: no dial and no script load is left for later.
-    pub(crate) async fn connect(kind: Kind, url: &str) -> Self {
-        let way = match kind {
-            Kind::Mux => Self::multiplexed(url).await,
-            Kind::Store => {
+impl Decider {
+    /// Connects and makes a first decision, so that the round includes neither dial nor script load.
+    pub(crate) async fn connect(subject: Subject, url: &str) -> Self {
+        let decider = match subject {
+            Subject::Mux => Self::multiplexed(url).await,
+            Subject::Store => {
                 let store = RedisStore::builder(url).build();
                 Self::Store(store.expect("a usable store"), policy())
             }
-            Kind::Tollgate => {
+            Subject::Tollgate => {
                 let limiter = RateLimiter::builder().redis(url).policy(policy()).build();
                 Self::Tollgate(limiter.expect("a usable limiter"), policy())
             }
         };
-        while way.decide("first").await.is_err() {
+        while decider.decide("first").await.is_err() {
             tokio::task::yield_now().await;
         }
-        way
+        decider
     }
 
-    /// Makes a decision on the key: an error when Redis did not make it.
-    pub(crate) async fn decide(&self, key: &str) -> Result<(), Otherwise> {
+    /// Makes one decision. Returns an error if Redis did not make it.
+    pub(crate) async fn decide(&self, key: &str) -> Result<(), NotByRedis> {
         let decided = match self {
             Self::Mux(connection, hash) => {
                 let mut command = redis::cmd("EVALSHA");
@@ -80,7 +82,7 @@ impl Way {
                     command.query_async(&mut connection.clone()).await;
                 return match reply {
                     Ok(_) => Ok(()),
-                    Err(_) => Err(Otherwise::RedisError),
+                    Err(_) => Err(NotByRedis::RedisError),
                 };
             }
             Self::Store(store, policy) => store.decide(&[policy.charge(Key::new(key))]).await,
@@ -89,15 +91,15 @@ impl Way {
         match decided {
             Ok(decision) => match decision.counted_by() {
                 CountedBy::Shared => Ok(()),
-                other => Err(Otherwise::CountedBy(other)),
+                other => Err(NotByRedis::CountedBy(other)),
             },
-            Err(error) => Err(Otherwise::Error(error.kind())),
+            Err(error) => Err(NotByRedis::Error(error.kind())),
         }
     }
 
     async fn multiplexed(url: &str) -> Self {
         let server = url.into_connection_info().expect("the url is well formed");
-        // without it, Nagle's algorithm halves the rate over a distance
+        // redis-rs leaves Nagle's algorithm on, which halves the rate over a real round trip
         let server = server.set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let client = Client::open(server).expect("the url is well formed");
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -109,15 +111,15 @@ impl Way {
     }
 }
 
-/// Who decided instead of Redis, or why nobody did.
+/// The reason why a decision does not count as made by Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Otherwise {
+pub(crate) enum NotByRedis {
     CountedBy(CountedBy),
     Error(ErrorKind),
     RedisError,
 }
 
-impl fmt::Display for Otherwise {
+impl fmt::Display for NotByRedis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CountedBy(by) => write!(f, "{by:?}"),
@@ -127,7 +129,7 @@ impl fmt::Display for Otherwise {
     }
 }
 
-/// One a second, and so many at once that no key ever runs out: every decision admits and writes.
+/// Returns a policy whose burst no key exhausts: every decision is admitted and writes.
 fn policy() -> Policy {
     Policy::new("network", Quota::per_second(1).burst(BURST))
 }

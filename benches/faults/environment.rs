@@ -1,4 +1,4 @@
-//! The server, the proxy before it, and who else troubles them.
+//! The server, the proxy in front of it, and another client that keeps the server busy.
 
 use std::{
     sync::{
@@ -18,30 +18,30 @@ use crate::{
     support::{Mode, Proxy, Server},
 };
 
-/// What one row is played on.
-pub(crate) struct Scene {
+/// The environment of one row.
+pub(crate) struct Environment {
     pub(crate) server: Server,
     pub(crate) proxy: Proxy,
     is_busy: Arc<AtomicBool>,
     neighbour: Option<Neighbour>,
 }
 
-impl Scene {
-    pub(crate) fn set(fault: &Fault) -> Self {
+impl Environment {
+    pub(crate) fn start(fault: &Fault) -> Self {
         let server = Server::start_with(fault.server_arguments);
         let proxy = callers::runtime(true).block_on(Proxy::start(server.address()));
         proxy.set(Mode::RoundTrip(fault.round_trip));
-        let mut scene = Self {
+        let mut env = Self {
             server,
             proxy,
             is_busy: Arc::default(),
             neighbour: None,
         };
-        (fault.prepare)(&mut scene);
-        scene
+        (fault.prepare)(&mut env);
+        env
     }
 
-    /// A limiter as users get it. It connects when it is first asked.
+    /// Returns a limiter with breaker and local fallback. It connects on its first decision.
     pub(crate) fn limiter(&self, fault: &Fault) -> RateLimiter {
         let address = match fault.is_direct {
             true => self.server.address(),
@@ -60,7 +60,7 @@ impl Scene {
         limiter.expect("a usable limiter")
     }
 
-    /// Connections that the proxy has accepted.
+    /// Returns the number of connections that the proxy has accepted.
     pub(crate) fn dials(&self) -> usize {
         self.proxy.connections()
     }
@@ -69,7 +69,7 @@ impl Scene {
         self.server.command(words);
     }
 
-    /// Makes the limiter's user, or gives it back what was taken from it.
+    /// Creates the limiter's user, or restores its permissions.
     pub(crate) fn allow_everything(&mut self) {
         let password = format!(">{PASSWORD}");
         self.command(&["ACL", "SETUSER", USER, "on", &password, "~*", "&*", "+@all"]);
@@ -79,7 +79,7 @@ impl Scene {
         self.command(&["ACL", "SETUSER", USER, what]);
     }
 
-    /// Makes the server a cluster that is whole on its own.
+    /// Turns the server into a complete cluster of one shard.
     pub(crate) fn own_all_slots(&mut self) {
         self.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
         let deadline = Instant::now() + PATIENCE;
@@ -89,7 +89,7 @@ impl Scene {
         }
     }
 
-    /// Whether the tasks that block the callers' threads should do so.
+    /// The flag that makes the callers' runtime busy.
     pub(crate) fn busy(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_busy)
     }
@@ -117,7 +117,7 @@ impl Scene {
 
 // === Neighbour ===
 
-/// Another client, whose commands take the server 30 ms each, one after the other.
+/// Another client that sends one command of 30 ms after another.
 struct Neighbour {
     has_ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -148,7 +148,7 @@ impl Drop for Neighbour {
     fn drop(&mut self) {
         self.has_ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // its panic has been printed
+            // the panic has been printed
             let _ = thread.join();
         }
     }
