@@ -29,7 +29,7 @@ use super::{
 /// then: they would stay taken until their lease ends, and nothing is in flight. So they are when the answer is late.
 pub(super) async fn ask(
     shared: &Arc<Node>,
-    group: Request,
+    group: Box<Request>,
     charges: &[OwnedCharge],
 ) -> Result<Reply, Error> {
     let charges = charges.iter().map(OwnedCharge::borrow);
@@ -65,7 +65,9 @@ impl Claim {
     fn give_back(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let (shared, slots) = (Arc::clone(&self.shared), std::mem::take(&mut self.slots));
         async move {
-            let given = slots.into_iter().map(|group| batch::ask(&shared, group));
+            let given = slots
+                .into_iter()
+                .map(|group| batch::ask(&shared, Box::new(group)));
             join_all(given).await;
         }
     }

@@ -44,7 +44,9 @@ impl RedisStore {
         }
         let node = Arc::clone(&self.node);
         Answer::later(async move {
-            let asked = groups.into_iter().map(|group| batch::ask(&node, group));
+            let asked = groups
+                .into_iter()
+                .map(|group| batch::ask(&node, Box::new(group)));
             let verdicts = join_all(asked).await;
             verdicts
                 .into_iter()
@@ -78,10 +80,11 @@ impl Store for RedisStore {
             return Answer::ready(Err(batch::overloaded()));
         }
         let node = Arc::clone(&self.node);
-        let group = Request::decide(&node.keyspace, charges);
+        // Boxed here, before it becomes a part of the future: it is handed on many times.
+        let request = Box::new(Request::decide(&node.keyspace, charges));
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         Answer::later(async move {
-            let verdict = slot_guard::ask(&node, group, &charges).await?;
+            let verdict = slot_guard::ask(&node, request, &charges).await?;
             verdict.into_decision(&charges)
         })
     }
@@ -132,7 +135,7 @@ impl Store for RedisStore {
         let node = Arc::clone(&self.node);
         Answer::later(async move {
             node.dial_at_once();
-            let group = Request::probe(&node.keyspace);
+            let group = Box::new(Request::probe(&node.keyspace));
             let verdict = batch::ask(&node, group).await?;
             if verdict.is_admitted() {
                 return Ok(());

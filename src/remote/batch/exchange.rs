@@ -2,7 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -54,8 +54,10 @@ pub(super) async fn exchange(
         return (Exchanged::NotSent, end(false));
     };
     let called = now();
-    let sending = send(node, &mut held, requests);
-    let replied = watched(node, call, alarm, leads, sending).await;
+    let replied = {
+        let sending = pin!(send(node, &mut held, requests));
+        watched(node, call, alarm, leads, sending).await
+    };
     let took = now().since(called);
     let Some(replied) = replied else {
         let ended = if leads { None } else { end(false) };
@@ -101,9 +103,8 @@ pub(super) async fn watched<T>(
     call: Call,
     alarm: &Alarm,
     leads: bool,
-    sending: impl Future<Output = T>,
+    mut sending: Pin<&mut impl Future<Output = T>>,
 ) -> Option<T> {
-    let mut sending = pin!(sending);
     poll_fn(|context| {
         alarm.register(context);
         if let Poll::Ready(result) = sending.as_mut().poll(context) {
@@ -173,18 +174,14 @@ async fn send(node: &Node, held: &mut Held, requests: &[Box<Request>]) -> RedisR
     let now = node.clock.as_ref().map(Clock::now);
     if held.is_first {
         // The server may not know the script yet, and the round trip to find out would count against the deadline.
-        return server_check::with_mode(held, &script(Script::DECIDE.by_text(), now, requests))
-            .await;
+        let command = script(Script::by_text, now, requests);
+        // Boxed: it is rare, and would make every decision's future larger.
+        return Box::pin(server_check::with_mode(held, &command)).await;
     }
-    match held
-        .send(&script(Script::DECIDE.by_hash(), now, requests))
-        .await
-    {
+    match held.send(&script(Script::by_hash, now, requests)).await {
         // A restarted or flushed server: nothing was done, so it is safe to ask again.
         Err(error) if classify::is_unknown_script(&error) => {
-            let reply = held
-                .send(&script(Script::DECIDE.by_text(), now, requests))
-                .await;
+            let reply = held.send(&script(Script::by_text, now, requests)).await;
             // Time has passed, and another connection would be given a deadline of its own.
             held.is_closed = false;
             reply
@@ -193,7 +190,13 @@ async fn send(node: &Node, held: &mut Held, requests: &[Box<Request>]) -> RedisR
     }
 }
 
-fn script(mut command: Cmd, now: Option<Timestamp>, requests: &[Box<Request>]) -> Cmd {
+fn script(
+    start: fn(&Script, usize) -> Cmd,
+    now: Option<Timestamp>,
+    requests: &[Box<Request>],
+) -> Cmd {
+    let arguments = requests.iter().map(|request| request.arguments()).sum();
+    let mut command = start(Script::DECIDE, arguments);
     command.arg(
         requests
             .iter()

@@ -1,6 +1,9 @@
 //! Sends decisions to the server, and hands replies to those who wait.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    pin::pin,
+    sync::{Arc, LazyLock},
+};
 
 use redis::{Cmd, Value};
 use tokio::{runtime::Handle, task::yield_now};
@@ -28,17 +31,20 @@ use super::{
 /// # Cancel safety
 ///
 /// Dropped before the request is sent, nothing is charged; afterwards the charge may have been made.
-pub(in crate::remote) async fn ask(node: &Arc<Node>, request: Request) -> Result<Reply, Error> {
+pub(in crate::remote) async fn ask(
+    node: &Arc<Node>,
+    mut request: Box<Request>,
+) -> Result<Reply, Error> {
     let runtime = Handle::try_current().map_err(classify::no_runtime)?;
     node.watch.ensure(node)?;
     let asked_at = now();
-    // Boxed: it is handed on many times.
-    let (mut request, mut entered_at) = (Box::new(request), asked_at);
+    let mut entered_at = asked_at;
     // A request that was not sent is sent by another: each lane may find its connection gone.
     for _ in 0..node.traffic.lanes().len() + 2 {
         match node.traffic.enter(request, asked_at, entered_at) {
             Entered::Lead(call, alarm, led) => {
-                match lead(node, call, &alarm, std::slice::from_ref(&led)).await {
+                // Boxed: most decisions wait, and a call would make their futures ten times as large.
+                match Box::pin(lead(node, call, &alarm, std::slice::from_ref(&led))).await {
                     Some(result) => return result,
                     None => request = led,
                 }
@@ -75,7 +81,7 @@ pub(in crate::remote) async fn command(node: &Arc<Node>, command: &Cmd) -> Resul
     let lane = &lanes[up.unwrap_or(0)];
     let (call, alarm) = node.traffic.begin(now());
     let _ends = Worker::leading(node, call);
-    let sending = async {
+    let sending = pin!(async {
         let mut held = lane.hold(false).await?;
         let mut reply = held.send(command).await;
         if held.is_closed {
@@ -90,7 +96,7 @@ pub(in crate::remote) async fn command(node: &Arc<Node>, command: &Cmd) -> Resul
             }
             error
         })
-    };
+    });
     match watched(node, call, &alarm, true, sending).await {
         Some(result) => result,
         None if node.traffic.is_up() => Err(node.late(Phase::Reply)),

@@ -48,9 +48,10 @@ impl Request {
 
     /// Releases the slots of a charge; `None` when it takes none.
     pub(in crate::remote) fn release(keyspace: &Keyspace, charge: &Charge<'_>) -> Option<Self> {
+        let arguments = codec::release(charge)?;
         Some(Self {
             keys: SmallVec::from_iter([keyspace.of(charge)]),
-            arguments: codec::release(charge)?,
+            arguments,
             reply_lens: SmallVec::from_iter([codec::reply_len(charge)]),
         })
     }
@@ -76,6 +77,11 @@ impl Request {
     /// Returns the number of charges.
     pub(in crate::remote) fn charges(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Returns the number of keys and arguments.
+    pub(in crate::remote) fn arguments(&self) -> usize {
+        self.keys.len() + self.arguments.len()
     }
 
     /// Returns, per charge, the number of integers that the reply holds about its state.

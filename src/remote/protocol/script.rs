@@ -32,16 +32,17 @@ impl Script {
         self.script.get_hash()
     }
 
-    /// The start of a command that runs the script by its hash.
-    pub(in crate::remote) fn by_hash(&self) -> Cmd {
-        let mut command = Cmd::with_capacity(16, 256);
+    /// Returns the start of a command that runs the script by its hash, with room for this many arguments.
+    pub(in crate::remote) fn by_hash(&self, arguments: usize) -> Cmd {
+        let mut command = Cmd::with_capacity(arguments + 5, arguments * ARGUMENT_LEN + 64);
         command.arg(b"EVALSHA").arg(self.hash());
         command
     }
 
-    /// The start of a command that runs the script by its text, which also makes the server remember it.
-    pub(in crate::remote) fn by_text(&self) -> Cmd {
-        let mut command = Cmd::with_capacity(16, self.source.len() + 256);
+    /// Returns the start of a command that runs the script by its text, which also makes the server remember it.
+    pub(in crate::remote) fn by_text(&self, arguments: usize) -> Cmd {
+        let data = self.source.len() + arguments * ARGUMENT_LEN;
+        let mut command = Cmd::with_capacity(arguments + 5, data);
         command.arg(b"EVAL").arg(self.source);
         command
     }
@@ -51,6 +52,9 @@ static DECIDE: Script = Script {
     source: DECIDE_SOURCE,
     script: LazyLock::new(|| redis::Script::new(DECIDE_SOURCE)),
 };
+
+/// Room for an argument: keys are a few times longer than numbers.
+const ARGUMENT_LEN: usize = 24;
 
 const DECIDE_SOURCE: &str = concat!(
     include_str!("../../../lua/decide_begin.lua"),
