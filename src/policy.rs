@@ -3,7 +3,7 @@
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{
-        LazyLock,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -44,6 +44,8 @@ pub struct Policy {
     cost: u64,
     counts_denied: bool,
     on_outage: OnOutage,
+    /// `None` for requests.
+    unit: Option<Arc<str>>,
     /// What is wrong with the name.
     misnamed: Option<Error>,
     /// What is wrong with the quota.
@@ -68,6 +70,7 @@ impl Policy {
             cost: 1,
             counts_denied: false,
             on_outage: OnOutage::default(),
+            unit: None,
             misnamed,
             uncountable: None,
         };
@@ -120,6 +123,27 @@ impl Policy {
         self
     }
 
+    /// Sets the unit of the quota, which `RateLimit-Policy` of draft 11 sends as `qu`: `tokens`, for example, or the registered
+    /// `content-bytes`.
+    ///
+    /// Default: requests, which is not sent. Set it when [costs](Self::cost) are not numbers of requests, or clients take the
+    /// quota for one. The unit of a [`concurrency`](Self::concurrency) policy is always `concurrent-requests`. A unit has 1 to 39
+    /// characters of `A-Z a-z 0-9 . _ -`; others are reported when the limiter or layer is built.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota};
+    ///
+    /// // RateLimit-Policy: "tokens";q=50000;qu="tokens";w=60
+    /// let tokens = Policy::new("tokens", Quota::per_minute(50_000)).cost(1_000).unit("tokens");
+    /// ```
+    #[must_use]
+    pub fn unit(mut self, unit: impl AsRef<str>) -> Self {
+        self.unit = Some(unit.as_ref().into());
+        self
+    }
+
     /// Sets what happens while the shared store is away.
     ///
     /// Default: [`OnOutage::Local`].
@@ -139,6 +163,12 @@ impl Policy {
     #[must_use]
     pub fn quota(&self) -> Quota {
         self.quota
+    }
+
+    /// Returns the unit of the quota; `None` for requests.
+    #[must_use]
+    pub fn quota_unit(&self) -> Option<&str> {
+        self.unit.as_deref()
     }
 
     /// What happens while the shared store is away.
@@ -210,6 +240,7 @@ impl Policy {
             && self.cost == other.cost
             && self.counts_denied == other.counts_denied
             && self.on_outage == other.on_outage
+            && self.unit == other.unit
     }
 
     /// Whether its charges must be ended by whoever holds them: they are in flight, or wait in a queue.
@@ -255,6 +286,18 @@ impl Policy {
                     self.name
                 ),
             ));
+        }
+        if let Some(unit) = &self.unit {
+            PolicyName::of("quota unit", unit)?;
+            if let Counter::Slots(_) = self.counter {
+                return Err(Error::new(
+                    ErrorKind::InvalidPolicy,
+                    format!(
+                        "policy {:?}: its unit is concurrent-requests and cannot be changed: remove unit()",
+                        self.name
+                    ),
+                ));
+            }
         }
         let limit = self.counter.limit();
         if self.cost > limit {

@@ -241,6 +241,57 @@ async fn draft_header_that_the_inner_service_set_stays() {
     assert_eq!(values, ["\"own\";r=7"]);
 }
 
+// === Units ===
+
+// Regression: a policy that counts tokens was advertised as one that counts requests.
+#[tokio::test]
+async fn unit_of_a_quota_is_told_by_draft_11() {
+    let tokens = || Policy::new("tokens", Quota::per_minute(50_000)).unit("tokens");
+    let pro = Tier::new("pro", Quota::per_minute(90_000)).expect("a usable tier");
+    for (rule, policies) in [
+        (tokens().key(Global), r#""tokens";q=50000;qu="tokens";w=60"#),
+        (
+            tokens().unit("content-bytes").key(Global),
+            r#""tokens";q=50000;qu="content-bytes";w=60"#,
+        ),
+        // the default goes without saying
+        (
+            tokens().unit("requests").key(Global),
+            r#""tokens";q=50000;w=60"#,
+        ),
+        (
+            tokens()
+                .key(Global)
+                .tier_by(move |_: &Parts, _: &Key| Some(pro.clone())),
+            r#""tokens";q=90000;qu="tokens";w=60"#,
+        ),
+    ] {
+        let builder = RateLimitLayer::builder().policy(rule);
+        let drafts = Headers::draft11().and(Headers::draft06());
+        let (_, headers) = ask(&builder.clone().headers(drafts)).await;
+        assert_eq!(headers["ratelimit-policy"], policies);
+        assert_eq!(members(policies).len(), 1);
+        let (_, headers) = ask(&builder.headers(Headers::draft06())).await;
+        assert!(!headers["ratelimit-policy"].contains("qu"));
+    }
+}
+
+#[test]
+fn unit_that_cannot_be_sent_fails_at_build() {
+    let tokens = || Policy::new("tokens", Quota::per_minute(10));
+    let long = "n".repeat(40);
+    for unit in ["", "a b", "a\"b", "\u{fc}", "a\r\nb", long.as_str()] {
+        let layer = RateLimitLayer::builder().policy(tokens().unit(unit).key(Global));
+        let error = layer.build().expect_err(unit);
+        assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+        assert!(error.to_string().contains("quota unit"), "{error}");
+    }
+    let slots = Policy::concurrency("slots", 3).unit("connections");
+    let layer = RateLimitLayer::builder().policy(slots.key(Global));
+    let error = layer.build().expect_err("they have their own");
+    assert!(error.to_string().contains("concurrent-requests"), "{error}");
+}
+
 // === Read back ===
 
 #[tokio::test]

@@ -69,9 +69,9 @@ impl Headers {
     /// RateLimit: "burst";r=19;t=12, "day";r=400;t=34560
     /// ```
     ///
-    /// `q` units come back in `w` seconds, the whole seconds in which all that can be taken at once comes back; a limit on
-    /// what is in flight has no window, and the unit `concurrent-requests`. `r` units can be had now, and are to be spread
-    /// over the next `t` seconds: for a bucket that is its rate; when nothing is left, `t` is when there will be some; for
+    /// `q` units come back in `w` seconds, the whole seconds in which all that can be taken at once comes back. `qu` is the
+    /// [unit](crate::Policy::unit) if it is not requests; a limit on what is in flight has no window, and the unit
+    /// `concurrent-requests`. `r` units can be had now, and are to be spread over the next `t` seconds: for a bucket that is its rate; when nothing is left, `t` is when there will be some; for
     /// windows it is when all is back, and at most `w`. On a denial by the policy, `t` is the wait.
     ///
     /// All policies asked are listed: in `RateLimit` the narrowest first, in `RateLimit-Policy` in the layer's order. On a

@@ -13,11 +13,13 @@ use crate::{
 use super::{fields::whole_seconds, text::Text};
 
 /// A policy as `RateLimit-Policy` tells of it, and the span that its remaining units are for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::middleware) struct Terms {
     name: PolicyName,
     counter: Counter,
     window: Option<Window>,
+    /// `None` for requests.
+    unit: Option<Box<str>>,
 }
 
 impl Terms {
@@ -26,6 +28,10 @@ impl Terms {
             name: *policy.name(),
             counter: *policy.counter(),
             window: Window::of(policy),
+            unit: policy
+                .quota_unit()
+                .filter(|unit| *unit != REQUESTS)
+                .map(Into::into),
         }
     }
 
@@ -51,18 +57,17 @@ impl Terms {
             (Draft::Six, Some(_)) => text.next(),
             (Draft::Eleven, _) => named(text.next(), &self.name).text(";q="),
         };
-        match (self.window, &self.counter) {
-            (Some(window), _) => {
-                text.integer(window.units);
-                text.text(";w=").integer(window.seconds);
-            }
-            (None, Counter::Slots(slots)) => {
-                text.integer(slots.limit());
-                text.text(";qu=\"concurrent-requests\"");
-            }
-            (None, counter) => {
-                text.integer(counter.limit());
-            }
+        let limit = self.counter.limit();
+        text.integer(self.window.map_or(limit, |window| window.units));
+        let unit = match &self.counter {
+            Counter::Slots(_) => Some(IN_FLIGHT),
+            _ => self.unit.as_deref(),
+        };
+        if let (Draft::Eleven, Some(unit)) = (draft, unit) {
+            text.text(";qu=\"").text(unit).text("\"");
+        }
+        if let Some(window) = self.window {
+            text.text(";w=").integer(window.seconds);
         }
     }
 
@@ -175,6 +180,9 @@ impl Window {
     }
 }
 
+/// The unit that a policy has unless it names one.
+const REQUESTS: &str = "requests";
+const IN_FLIGHT: &str = "concurrent-requests";
 const A_MOMENT: Duration = Duration::from_micros(1);
 const LONGEST_MONTH: u64 = 31 * 86_400;
 const SECOND: u128 = 1_000_000_000;
