@@ -161,7 +161,7 @@ impl PolicyState {
     /// One number, since it is compared at every request. Of a policy that was counted.
     #[inline]
     pub(crate) fn room(&self) -> u128 {
-        u128::from(self.is_in_flight) << u64::BITS | u128::from(self.usage.remaining)
+        room(self.usage.remaining, self.is_in_flight)
     }
 
     /// When a request of the same cost can succeed under this policy.
@@ -173,6 +173,12 @@ impl PolicyState {
             Wait::Never => Retry::Never,
         }
     }
+}
+
+/// As [`PolicyState::room`].
+#[inline]
+pub(crate) fn room(remaining: u64, is_in_flight: bool) -> u128 {
+    u128::from(is_in_flight) << u64::BITS | u128::from(remaining)
 }
 
 const NO_TIME: Timestamp = Timestamp::from_micros(0);

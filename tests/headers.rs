@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
-    future::Future,
+    future::{self, Future},
     net::SocketAddr,
     pin::pin,
     sync::Arc,
@@ -33,7 +33,7 @@ use tollgate::{
     store::{Answer, Charge, OwnedCharge, Store},
     tiers::Tier,
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 // === Each family, raw ===
 
@@ -227,18 +227,251 @@ fn layer_refused_for_its_headers_leaves_no_name_behind() {
     assert!(layer(Quota::per_day(20), "day").is_ok(), "another quota");
 }
 
-#[tokio::test]
-async fn draft_header_that_the_inner_service_set_stays() {
-    let layer = two_policies().headers(Headers::draft11()).build();
-    let layer = layer.expect("it is well set up");
-    let inner = service_fn(async |_: Request<String>| {
-        let response = Response::builder().header("ratelimit", "\"own\";r=7");
-        Ok::<_, Infallible>(response.body(String::new()).expect("it is well formed"))
-    });
-    let answer = layer.layer(inner).oneshot(Request::default()).await;
-    let answer = answer.expect("it answers");
-    let values: Vec<_> = answer.headers().get_all("ratelimit").iter().collect();
-    assert_eq!(values, ["\"own\";r=7"]);
+// === Beside headers that are there already ===
+
+// Regression: the inner layer's draft 11 headers hid those of the outer one.
+#[test]
+fn nested_layers_list_the_policies_of_all_of_them_in_one_line() {
+    let layer = |name, count| layer_of(name, count, Headers::draft11());
+    let app =
+        layer("outer", 2).layer(layer("between", 20).layer(layer("inner", 4).layer(plain([]))));
+    let sent = sent(&app);
+    let policies = r#""inner";q=4;w=60, "between";q=20;w=60, "outer";q=2;w=60"#;
+    assert_eq!(sent.all("ratelimit-policy"), [policies]);
+    let limits = r#""inner";r=3;t=45, "between";r=19;t=57, "outer";r=1;t=30"#;
+    assert_eq!(sent.all("ratelimit"), [limits]);
+    assert_eq!(members(policies).len(), 3);
+}
+
+#[test]
+fn policy_of_two_nested_layers_is_listed_once_with_the_inner_state() {
+    let inner = layer_of("same", 4, Headers::draft11());
+    let outer = RateLimitLayer::builder()
+        .policy(Policy::new("same", Quota::per_minute(2)).key(Global))
+        .policy(Policy::new("other", Quota::per_minute(3)).key(Global))
+        .headers(Headers::draft11())
+        .clock(stopped())
+        .build()
+        .expect("it is well set up");
+    let app = outer.layer(inner.layer(plain([])));
+    let sent = sent(&app);
+    let policies = r#""same";q=4;w=60, "other";q=3;w=60"#;
+    assert_eq!(sent.all("ratelimit-policy"), [policies]);
+    assert_eq!(
+        sent.all("ratelimit"),
+        [r#""same";r=3;t=45, "other";r=2;t=40"#]
+    );
+}
+
+// Regression: the inner layer's stayed, however much it had left.
+#[test]
+fn narrowest_of_nested_layers_is_in_the_headers_that_tell_of_one() {
+    type Family = fn() -> Headers;
+    let families: [(Family, [&str; 3]); 4] = [
+        (
+            || Headers::legacy().into(),
+            [
+                "x-ratelimit-limit",
+                "x-ratelimit-remaining",
+                "x-ratelimit-reset",
+            ],
+        ),
+        (
+            || named().into(),
+            [
+                "x-rate-limit-limit",
+                "x-rate-limit-remaining",
+                "x-rate-limit-reset",
+            ],
+        ),
+        (
+            Headers::draft06,
+            ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"],
+        ),
+        (
+            || Headers::discord().into(),
+            [
+                "x-ratelimit-limit",
+                "x-ratelimit-remaining",
+                "x-ratelimit-reset-after",
+            ],
+        ),
+    ];
+    for (family, names) in families {
+        for (counts, narrowest) in [
+            ([2, 4, 8], 2),
+            ([4, 2, 8], 2),
+            ([8, 4, 2], 2),
+            ([3, 3, 3], 3),
+        ] {
+            let [outer, between, inner] = counts;
+            let layer = |name, count| layer_of(name, count, family());
+            let app = layer("outer", outer);
+            let app =
+                app.layer(layer("between", between).layer(layer("inner", inner).layer(plain([]))));
+            let sent = sent(&app);
+            let name = format!("{:?} {counts:?}", family());
+            assert_eq!(sent.all(names[0]), [narrowest.to_string()], "{name}");
+            assert_eq!(sent.all(names[1]), [(narrowest - 1).to_string()], "{name}");
+            assert_eq!(sent.all(names[2]).len(), 1, "{name}");
+            for bucket in sent.all("x-ratelimit-bucket") {
+                let of_the_narrowest = match narrowest {
+                    2 => ["outer", "between", "inner"][counts
+                        .iter()
+                        .position(|count| *count == 2)
+                        .expect("it is there")],
+                    _ => "inner",
+                };
+                assert_eq!(bucket, of_the_narrowest);
+            }
+        }
+    }
+    // in draft 6 all are listed
+    let layer = |name, count| layer_of(name, count, Headers::draft06());
+    let app = layer("outer", 2).layer(layer("inner", 4).layer(plain([])));
+    assert_eq!(sent(&app).all("ratelimit-policy"), ["4;w=60, 2;w=60"]);
+}
+
+#[test]
+fn headers_of_a_wider_layer_go_with_all_that_belongs_to_them() {
+    let inner = layer_of("inner", 8, Headers::discord());
+    let outer = layer_of("outer", 2, Headers::legacy());
+    let sent_headers = sent(&outer.layer(inner.layer(plain([]))));
+    assert_eq!(sent_headers.all("x-ratelimit-limit"), ["2"]);
+    assert_eq!(sent_headers.all("x-ratelimit-reset"), ["1700000031"]);
+    for left in ["x-ratelimit-bucket", "x-ratelimit-reset-after"] {
+        assert_eq!(
+            sent_headers.all(left),
+            [""; 0],
+            "{left} is the inner layer's"
+        );
+    }
+    // those of another name stay beside
+    let inner = layer_of("inner", 8, named());
+    let sent = sent(&outer.layer(inner.layer(plain([]))));
+    assert_eq!(sent.all("x-rate-limit-limit"), ["8"]);
+    assert_eq!(sent.all("x-ratelimit-limit"), ["2"]);
+}
+
+#[test]
+fn denial_of_an_inner_layer_stays_what_it_says() {
+    for family in all_families() {
+        let inner = layer_of("inner", 2, family.clone());
+        let outer = layer_of("outer", 3, family.clone());
+        let app = outer.layer(inner.layer(plain([])));
+        sent(&app);
+        sent(&app);
+        // the outer one has nothing left either
+        let denied = sent(&app);
+        let alone = {
+            let app = layer_of("inner", 2, family.clone()).layer(plain([]));
+            sent(&app);
+            sent(&app);
+            sent(&app)
+        };
+        assert_eq!(denied.status, 429);
+        for (name, value) in &alone.headers {
+            let value = value.to_str().expect("it is text");
+            let found = denied.all(name.as_str());
+            assert!(
+                found.len() == 1 && found[0].starts_with(value),
+                "{name}: {found:?}, {value}"
+            );
+        }
+        for limit in denied.all("ratelimit") {
+            assert_eq!(limit, r#""inner";r=0;t=30, "outer";r=0;t=20"#);
+        }
+    }
+}
+
+#[test]
+fn effective_window_behind_the_time_to_retry_is_left_out() {
+    let outer = layer_of("outer", 3, Headers::draft11());
+    let limit = |retry_after| {
+        let inner = plain([("retry-after", retry_after)]);
+        sent(&outer.layer(inner)).text("ratelimit").to_owned()
+    };
+    assert_eq!(limit("19"), r#""outer";r=2"#, "40 s to go");
+    assert_eq!(limit("20"), r#""outer";r=1;t=20"#);
+    assert_eq!(
+        limit("Fri, 31 Dec 1999 23:59:59 GMT"),
+        r#""outer";r=0;t=20"#
+    );
+}
+
+// Regression: only those that were missing were added, so an upstream's limit stood beside our reset.
+#[test]
+fn set_that_the_inner_service_began_is_left_to_it_as_a_whole() {
+    for family in [
+        Headers::from(Headers::legacy()),
+        Headers::legacy().reset(Reset::DeltaSeconds).into(),
+        Headers::discord().into(),
+    ] {
+        for theirs in [
+            vec![
+                ("x-ratelimit-limit", "5000"),
+                ("x-ratelimit-remaining", "4999"),
+            ],
+            vec![("x-ratelimit-remaining", "4999")],
+            vec![("x-ratelimit-reset", "12")],
+        ] {
+            let app = layer_of("ours", 2, family.clone()).layer(plain(theirs.clone()));
+            let sent = sent(&app);
+            let found: Vec<_> = sent
+                .headers
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.to_str().expect("it is text")))
+                .collect();
+            assert_eq!(found, theirs, "{family:?}");
+        }
+    }
+    let theirs = [
+        ("ratelimit-limit", "5000"),
+        ("ratelimit-policy", "5000;w=3600"),
+    ];
+    let app = layer_of("ours", 2, Headers::draft06()).layer(plain(theirs));
+    let sent = sent(&app);
+    assert_eq!(sent.headers.len(), 2, "{:?}", sent.headers);
+}
+
+#[test]
+fn lists_of_the_inner_service_get_our_members_if_they_are_of_the_draft() {
+    for (theirs, policies, limits) in [
+        (
+            vec![("ratelimit", r#""own";r=7"#)],
+            &[r#""ours";q=2;w=60"#][..],
+            &[r#""own";r=7, "ours";r=1;t=30"#][..],
+        ),
+        (
+            vec![
+                ("ratelimit-policy", r#""own";q=9;qu="a, b";w=1, "two";q=1"#),
+                ("ratelimit-policy", r#""three";q=3;pk=:dGVzdA==:"#),
+                ("ratelimit", r#""own";r=7;t=1"#),
+            ],
+            &[r#""own";q=9;qu="a, b";w=1, "two";q=1, "three";q=3;pk=:dGVzdA==:, "ours";q=2;w=60"#],
+            &[r#""own";r=7;t=1, "ours";r=1;t=30"#],
+        ),
+        // of our name: theirs alone, in both
+        (
+            vec![("ratelimit-policy", r#""ours";q=9;w=1"#)],
+            &[r#""ours";q=9;w=1"#],
+            &[],
+        ),
+        // of another draft, or of none
+        (
+            vec![("ratelimit", "limit=100, remaining=50, reset=30")],
+            &[],
+            &["limit=100, remaining=50, reset=30"],
+        ),
+        (vec![("ratelimit-policy", "100;w=60")], &["100;w=60"], &[]),
+        (vec![("ratelimit", r#""open"#)], &[], &[r#""open"#]),
+        (vec![("ratelimit", "")], &[], &[""]),
+    ] {
+        let app = layer_of("ours", 2, Headers::draft11()).layer(plain(theirs.clone()));
+        let sent = sent(&app);
+        assert_eq!(sent.all("ratelimit-policy"), policies, "{theirs:?}");
+        assert_eq!(sent.all("ratelimit"), limits, "{theirs:?}");
+    }
 }
 
 // === Units ===
@@ -784,16 +1017,7 @@ struct Sent {
 impl Sent {
     /// Of the next request, also when it must wait for its turn: no time passes by the layer's clock.
     fn by(layer: &RateLimitLayer) -> Self {
-        let inner = service_fn(async |_: Request<String>| {
-            Ok::<_, Infallible>(Response::new(String::new()))
-        });
-        let service = layer.layer(inner);
-        let response = PAUSED.with(|paused| paused.block_on(service.oneshot(Request::default())));
-        let Ok(response) = response;
-        Self {
-            status: response.status().as_u16(),
-            headers: response.headers().clone(),
-        }
+        sent(&layer.layer(plain([])))
     }
 
     /// Seconds with three decimals.
@@ -812,6 +1036,53 @@ impl Sent {
     fn number(&self, name: &str) -> Option<u64> {
         let text = self.headers.get(name)?.to_str().expect("it is text");
         Some(text.parse().expect("it is a number"))
+    }
+}
+
+impl Sent {
+    /// All lines of a header.
+    fn all(&self, name: &str) -> Vec<&str> {
+        let lines = self.headers.get_all(name).iter();
+        lines
+            .map(|line| line.to_str().expect("it is text"))
+            .collect()
+    }
+}
+
+/// So many a minute for everybody.
+fn layer_of(name: &str, count: u64, headers: impl Into<Headers>) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new(name, Quota::per_minute(count)).key(Global))
+        .headers(headers)
+        .clock(stopped());
+    layer.build().expect("it is well set up")
+}
+
+/// A service that answers with these headers.
+fn plain(
+    headers: impl IntoIterator<Item = (&'static str, &'static str)>,
+) -> impl Service<Request<String>, Response = Response<String>, Error = Infallible> + Clone {
+    let headers: Vec<_> = headers.into_iter().collect();
+    service_fn(move |_: Request<String>| {
+        let response = headers
+            .iter()
+            .fold(Response::builder(), |response, (name, value)| {
+                response.header(*name, *value)
+            });
+        future::ready(Ok(response.body(String::new()).expect("it is well formed")))
+    })
+}
+
+/// The next answer of a service.
+fn sent<S, B>(service: &S) -> Sent
+where
+    S: Service<Request<String>, Response = Response<B>, Error = Infallible> + Clone,
+{
+    let asked = service.clone().oneshot(Request::default());
+    let Ok(response) = PAUSED.with(|paused| paused.block_on(asked));
+    Sent {
+        status: response.status().as_u16(),
+        headers: response.headers().clone(),
     }
 }
 

@@ -801,7 +801,8 @@ fn header_that_the_inner_service_set_stays() {
             limits(&response),
             Limits {
                 limit: Some("7".to_owned()),
-                remaining: Some("10".to_owned()),
+                // Ours would describe another limit.
+                remaining: None,
                 reset: Some("never".to_owned()),
                 retry_after: Some("120".to_owned()),
             }
@@ -959,17 +960,27 @@ impl Store for Mixed {
 }
 
 #[tokio::test]
-async fn custom_rejection_is_sent_with_our_headers_added() {
-    for pace in PACES {
+async fn custom_rejection_is_sent_with_our_headers_unless_it_has_its_own() {
+    let own = Limits {
+        limit: Some("secret".to_owned()),
+        remaining: None,
+        reset: None,
+        retry_after: Some("6".to_owned()),
+    };
+    let ours = limited(10, 0, 1_700_000_061, Some(6));
+    for (pace, header, expected) in PACES
+        .into_iter()
+        .flat_map(|pace| [(pace, "x-other", &ours), (pace, "x-ratelimit-limit", &own)])
+    {
         let layer = RateLimitLayer::builder()
             .policy(everybody_policy(10).key(Global))
             .store(Scripted(Verdict::Deny, pace))
-            .on_rejection(|rejection: &Rejection| {
+            .on_rejection(move |rejection: &Rejection| {
                 let seconds = rejection.retry_after_secs().expect("it is known");
                 Response::builder()
                     .status(StatusCode::IM_A_TEAPOT)
                     .header("x-custom", "yes")
-                    .header("x-ratelimit-limit", "secret")
+                    .header(header, "secret")
                     .body(format!("{} {seconds}", rejection.code()))
                     .expect("it is well formed")
             })
@@ -979,13 +990,7 @@ async fn custom_rejection_is_sent_with_our_headers_added() {
         assert_eq!(response.status(), StatusCode::IM_A_TEAPOT);
         assert_eq!(response.headers()["x-custom"], "yes");
         assert!(response.extensions().get::<Rejection>().is_some());
-        assert_eq!(
-            limits(&response),
-            Limits {
-                limit: Some("secret".to_owned()),
-                ..limited(10, 0, 1_700_000_061, Some(6))
-            }
-        );
+        assert_eq!(limits(&response), *expected);
         assert_eq!(text(response).await, "rate_limited 6");
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn answered<B, E>(
     }
     let mut response = answer?;
     if let Some(mut fields) = fields {
-        fields.write(response.headers_mut());
+        fields.write(&mut response);
     }
     Ok(response.map(|body| ResponseBody::inner(body, tab)))
 }

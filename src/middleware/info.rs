@@ -232,6 +232,11 @@ impl<'a> Nested<'a> {
         })
     }
 
+    /// The decision of the layer inside.
+    pub(super) fn decision(&self) -> &'a Decision {
+        self.inner
+    }
+
     /// A policy that both charged, as far as that is known: of decisions with peeks it is not.
     pub(super) fn shared_policy(&self) -> Option<&'a PolicyState> {
         if self.inner.has_peeks() {

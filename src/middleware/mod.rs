@@ -32,7 +32,8 @@
 //!
 //! [`Headers`] says which: `X-RateLimit-*` by default, the drafts' `RateLimit`, Discord's, several at once, or none. The
 //! limit is what can be taken at once, so for a bucket its burst. `Retry-After` is whole seconds, rounded up, at least 1.
-//! A header that the inner service set itself stays. When nobody could count, no number is made up.
+//! What the inner service has set itself [stays](Headers#beside-headers-that-are-there-already). When nobody could count, no
+//! number is made up.
 //!
 //! # Answers
 //!
@@ -51,8 +52,9 @@
 //! # One layer inside another
 //!
 //! Each decides on its own: a request that the inner one denies has been charged by the outer one. [`RateLimitInfo`]
-//! tells of all of them, the headers of the inner one's policies. Policies that belong together go on one layer. Two
-//! layers that charge one request under one policy's name are reported, as [`Code::ChargedTwice`].
+//! and the lists of draft 11 contain the policies of all layers; limit, remaining and reset are those of the narrowest one.
+//! Policies that belong together go on one layer. Two layers that charge one request under one policy's name are reported, as
+//! [`Code::ChargedTwice`].
 //!
 //! [`Code::ChargedTwice`]: crate::diagnosis::Code::ChargedTwice
 //!

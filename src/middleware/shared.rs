@@ -155,7 +155,7 @@ impl Shared {
         match decided {
             Ok(mut decision) if decision.is_allowed() => {
                 let terms = charged.terms.as_deref();
-                let fields = Fields::of(&self.headers, &decision, terms);
+                let mut fields = Fields::of(&self.headers, &decision, terms);
                 let (mut tab, mut delay) = (None, None);
                 if let Some(charged) = charged.list {
                     tab = self.tab(&charged, &decision);
@@ -167,6 +167,7 @@ impl Shared {
                 }
                 if let Some(nested) = info::leave(extensions, decision) {
                     self.note_nesting(&nested);
+                    fields = Fields::nested(&self.headers, nested.decision(), terms);
                 }
                 Ok(Admitted { fields, tab, delay })
             }
@@ -254,7 +255,7 @@ impl Shared {
         }
         if let Some(decision) = rejection.decision() {
             let terms = rejection.terms();
-            self.headers.tell(decision, terms, response.headers_mut());
+            self.headers.tell(decision, terms, &mut response);
         }
         response.extensions_mut().insert(rejection);
         response

@@ -2,14 +2,25 @@
 
 use http::HeaderName;
 
+use super::merge::Names;
+
 /// The rate limit headers of a layer's answers: one family, several, or none.
 ///
-/// All are written on success and on denial, and one that the inner service set itself stays. What was not counted is not
-/// spoken of: while nobody can count, no number is made up. Counts of this process alone, in an outage, are told as they
-/// are: this process holds the client to them. Spans run from the decision, and not from the end of the handler.
+/// All are written on success and on denial. They are omitted when no count is available. During an outage they contain the counts
+/// of this process alone, which are those that limit the client. Spans run from the decision, and not from the end of the handler.
 ///
 /// `Retry-After` is whole seconds, rounded up, at least 1, and never early. It comes with every denial that waiting cures,
 /// whichever family is chosen, and with none.
+///
+/// # Beside headers that are there already
+///
+/// The inner service may have set some of these headers: an upstream behind a proxy, or another layer inside.
+///
+/// - Limit, remaining and reset are written together or not at all. If the inner service has set one of them, none is added, since
+///   its limit and our reset would describe different policies. If a layer inside has written them, those of the policy with the
+///   fewest remaining units stay. Those of a denial always stay.
+/// - `RateLimit` and `RateLimit-Policy` of draft 11 are lists. Our policies are added after those in the list, unless the list
+///   contains one of the same name. A list of another format stays as it is.
 ///
 /// # How long a reset or a wait is
 ///
@@ -54,6 +65,21 @@ pub(super) enum Family {
     Draft06,
     Draft11,
     Legacy(Legacy),
+}
+
+impl Family {
+    /// The names of the headers on the narrowest policy, which only make sense together.
+    pub(super) fn names(&self) -> Names {
+        match self {
+            Self::Discord(_) => {
+                let names = [LIMIT, REMAINING, RESET, RESET_AFTER, BUCKET, GLOBAL, SCOPE];
+                names.into_iter().collect()
+            }
+            Self::Draft06 => Names::from_iter([DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET]),
+            Self::Draft11 => Names::new(),
+            Self::Legacy(legacy) => legacy.own_names(),
+        }
+    }
 }
 
 impl Headers {
@@ -173,6 +199,13 @@ impl Legacy {
         self
     }
 
+    pub(super) fn own_names(&self) -> Names {
+        match self.names.as_deref() {
+            Some(names) => names.iter().cloned().collect(),
+            None => Names::from_iter([LIMIT, REMAINING, RESET]),
+        }
+    }
+
     /// Sets the names of the three headers.
     ///
     /// Default: `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
@@ -255,6 +288,13 @@ impl Scope {
     }
 }
 
+pub(super) const BUCKET: HeaderName = HeaderName::from_static("x-ratelimit-bucket");
+pub(super) const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+pub(super) const DRAFT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+pub(super) const DRAFT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+pub(super) const GLOBAL: HeaderName = HeaderName::from_static("x-ratelimit-global");
 pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+pub(super) const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
+pub(super) const SCOPE: HeaderName = HeaderName::from_static("x-ratelimit-scope");

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderValue, Response};
 
 use crate::{
     clock::Timestamp,
@@ -19,7 +19,7 @@ use super::{
 #[derive(Debug)]
 pub(in crate::middleware) enum Fields {
     /// The numbers of the headers that a layer has by default.
-    Default(Usage),
+    Default { usage: Usage, is_in_flight: bool },
     /// Boxed, and with a share in the plan, which is two writes to what all cores share: the default needs neither.
     Planned(Box<Planned>),
 }
@@ -33,7 +33,11 @@ impl Fields {
         changed: Option<&[Terms]>,
     ) -> Option<Self> {
         if plan.is_default() {
-            return decision.narrowest()?.sent_usage().map(Self::Default);
+            let narrowest = decision.narrowest()?;
+            return Some(Self::Default {
+                usage: narrowest.sent_usage()?,
+                is_in_flight: narrowest.is_in_flight(),
+            });
         }
         plan.tells_success().then(|| {
             let told = plan.told(decision, changed);
@@ -42,12 +46,30 @@ impl Fields {
         })
     }
 
-    /// Adds the fields to an answer. One that the inner service set itself knows better, and stays.
+    /// The same for a layer inside another one, which has to know what this one writes.
+    #[cold]
+    pub(in crate::middleware) fn nested(
+        plan: &Arc<Plan>,
+        decision: &Decision,
+        changed: Option<&[Terms]>,
+    ) -> Option<Self> {
+        plan.tells_success().then(|| {
+            let mut told = plan.told(decision, changed);
+            told.is_inner = true;
+            let plan = Arc::clone(plan);
+            Self::Planned(Box::new(Planned { plan, told }))
+        })
+    }
+
+    /// Adds the fields to a response. Those that the inner service set itself stay.
     #[inline]
-    pub(in crate::middleware) fn write(&mut self, headers: &mut HeaderMap) {
+    pub(in crate::middleware) fn write<B>(&mut self, response: &mut Response<B>) {
         match self {
-            Self::Default(usage) => write_default(headers, usage),
-            Self::Planned(planned) => planned.plan.write(&mut planned.told, headers),
+            Self::Default {
+                usage,
+                is_in_flight,
+            } => write_default(response, usage, *is_in_flight),
+            Self::Planned(planned) => planned.plan.write(&mut planned.told, response),
         }
     }
 }
@@ -70,6 +92,8 @@ pub(super) struct Told {
     /// Whole seconds; 0 where waiting does not help or is not needed.
     pub(super) wait: u64,
     pub(super) is_denied: bool,
+    /// Whether a layer around this one may have headers of its own.
+    pub(super) is_inner: bool,
     /// Draft 11's `RateLimit`.
     pub(super) limits: Option<HeaderValue>,
     /// `RateLimit-Policy` by draft 11 and by draft 6 where it is not what the layer mostly says.
@@ -80,6 +104,8 @@ pub(super) struct Told {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Narrowest {
     pub(super) usage: Usage,
+    /// How narrow it is beside policies of other layers; one that denies is narrower than all that admit.
+    pub(super) room: u128,
     /// From the decision to the reset, in microseconds.
     pub(super) until_reset: u64,
     /// The policy by its place in the layer.
@@ -92,6 +118,7 @@ impl Told {
             narrowest: None,
             wait: decision.retry_after().map_or(0, whole_seconds),
             is_denied: decision.outcome() == Outcome::Deny,
+            is_inner: false,
             limits: None,
             policies: None,
         }
@@ -104,8 +131,13 @@ impl Narrowest {
         let usage = state.sent_usage()?;
         let now: Timestamp = decision.decided_at();
         let until_reset = usage.reset_at.as_micros().saturating_sub(now.as_micros());
+        let room = match decision.is_allowed() {
+            true => state.room(),
+            false => 0,
+        };
         let narrowest = Self {
             usage,
+            room,
             until_reset,
             place: None,
         };

@@ -5,6 +5,7 @@
 mod choice;
 mod drafts;
 mod fields;
+mod merge;
 mod plan;
 mod terms;
 mod text;

@@ -1,18 +1,26 @@
 //! What a layer's headers say about a decision.
 
-use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Response,
+    header::{Entry, RETRY_AFTER},
+};
+use smallvec::SmallVec;
 
 use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
     policy::{Charge, Policy},
-    state::Usage,
+    state::{Usage, room},
 };
 
 use super::{
-    choice::{Discord, Family, Headers, LIMIT, Legacy, REMAINING, RESET, Reset, Scope},
+    choice::{
+        BUCKET, DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET, Discord, Family, GLOBAL, Headers, LIMIT,
+        Legacy, REMAINING, RESET, RESET_AFTER, Reset, SCOPE, Scope,
+    },
     drafts::Drafts,
     fields::{Narrowest, Told},
+    merge::{self, Place, Written},
     terms::{Draft, Terms},
     text::{Text, capped, digits},
 };
@@ -69,14 +77,16 @@ impl Plan {
         }
     }
 
-    /// Adds to an answer what there is to tell about a decision.
-    pub(in crate::middleware) fn tell(
+    /// Adds to a rejection what there is to tell about its decision.
+    pub(in crate::middleware) fn tell<B>(
         &self,
         decision: &Decision,
         changed: Option<&[Terms]>,
-        headers: &mut HeaderMap,
+        response: &mut Response<B>,
     ) {
-        self.write(&mut self.told(decision, changed), headers);
+        let mut told = self.told(decision, changed);
+        told.is_inner = true;
+        self.write(&mut told, response);
     }
 
     /// Whether answers to requests that may go on carry anything.
@@ -107,43 +117,78 @@ impl Plan {
         told
     }
 
-    /// Adds what is told to an answer, but for what is there already.
-    pub(super) fn write(&self, told: &mut Told, headers: &mut HeaderMap) {
-        for family in &self.headers.families {
-            match (family, &told.narrowest) {
-                (Family::Legacy(family), Some(narrowest)) => legacy(headers, family, narrowest),
-                (Family::Discord(discord), Some(narrowest)) => {
-                    self.discord(headers, discord, narrowest, told.is_denied);
-                }
-                (Family::Draft11, _) => {
-                    self.policies(headers, told, Draft::Eleven);
-                    if let Some(limits) = told.limits.take() {
-                        set(headers, LIMITS, limits);
-                    }
-                }
-                (Family::Draft06, narrowest) => {
-                    if let Some(narrowest) = narrowest {
-                        set_number(headers, DRAFT_LIMIT, capped(narrowest.usage.limit));
-                        set_number(headers, DRAFT_REMAINING, capped(narrowest.usage.remaining));
-                        set_number(headers, DRAFT_RESET, capped(narrowest.seconds()));
-                    }
-                    self.policies(headers, told, Draft::Six);
-                }
-                (Family::Legacy(_) | Family::Discord(_), None) => {}
-            }
+    /// Adds the headers to a response, and merges them with those that it has.
+    pub(super) fn write<B>(&self, told: &mut Told, response: &mut Response<B>) {
+        let inner = response.extensions_mut().remove::<Written>();
+        let mut written = inner.unwrap_or_default();
+        let headers = response.headers_mut();
+        let room = told.narrowest.map_or(u128::MAX, |narrowest| narrowest.room);
+        // All look before any writes: of two families that share a name, the first writes it.
+        let families = self.headers.families.iter();
+        let families: SmallVec<[_; 2]> = families
+            .map(|family| (family, written.place(&family.names(), room, headers)))
+            .collect();
+        let mut has_policy = false;
+        for (family, place) in &families {
+            self.write_family((family, *place), told, headers, &mut has_policy);
         }
         if told.wait > 0 && self.headers.tells_wait {
             set_number(headers, RETRY_AFTER, told.wait);
         }
+        if told.is_inner {
+            let free = families.iter().filter(|(_, place)| *place == Place::Free);
+            free.for_each(|(family, _)| written.note(family.names(), room));
+            response.extensions_mut().insert(written);
+        }
     }
 
-    fn policies(&self, headers: &mut HeaderMap, told: &Told, draft: Draft) {
-        let value = match &told.policies {
-            Some(made) => made[draft as usize].as_ref(),
-            None => self.drafts.usual(draft),
-        };
-        if let Some(value) = value {
-            set(headers, POLICY, value.clone());
+    fn write_family(
+        &self,
+        (family, place): (&Family, Place),
+        told: &mut Told,
+        headers: &mut HeaderMap,
+        has_policy: &mut bool,
+    ) {
+        let narrowest = told.narrowest.filter(|_| place == Place::Free);
+        match (family, narrowest) {
+            (Family::Draft11, _) => {
+                let limits = (LIMITS, told.limits.take());
+                match *has_policy {
+                    true => merge::add_named(headers, [limits]),
+                    false => {
+                        let policies = (POLICY, self.policies(told, Draft::Eleven));
+                        *has_policy = policies.1.is_some();
+                        merge::add_named(headers, [policies, limits]);
+                    }
+                }
+            }
+            (Family::Draft06, narrowest) => {
+                if let Some(narrowest) = narrowest {
+                    set_number(headers, DRAFT_LIMIT, capped(narrowest.usage.limit));
+                    set_number(headers, DRAFT_REMAINING, capped(narrowest.usage.remaining));
+                    set_number(headers, DRAFT_RESET, capped(narrowest.seconds()));
+                }
+                if place != Place::Taken
+                    && !*has_policy
+                    && let Some(policies) = self.policies(told, Draft::Six)
+                {
+                    *has_policy = true;
+                    merge::add_unnamed(headers, POLICY, policies);
+                }
+            }
+            (Family::Legacy(family), Some(narrowest)) => legacy(headers, family, &narrowest),
+            (Family::Discord(discord), Some(narrowest)) => {
+                self.discord(headers, discord, &narrowest, told.is_denied);
+            }
+            (Family::Legacy(_) | Family::Discord(_), None) => {}
+        }
+    }
+
+    /// `RateLimit-Policy` for a decision.
+    fn policies(&self, told: &Told, draft: Draft) -> Option<HeaderValue> {
+        match &told.policies {
+            Some(made) => made[draft as usize].clone(),
+            None => self.drafts.usual(draft).cloned(),
         }
     }
 
@@ -178,8 +223,51 @@ impl Plan {
 }
 
 /// Adds the headers that a layer has by default.
-pub(super) fn write_default(headers: &mut HeaderMap, usage: &Usage) {
-    write_legacy(headers, usage, usage.reset_at.as_secs_ceil());
+#[inline]
+pub(super) fn write_default<B>(response: &mut Response<B>, usage: &Usage, is_in_flight: bool) {
+    let reset = usage.reset_at.as_secs_ceil();
+    if !insert_new(response.headers_mut(), usage, reset) {
+        write_default_beside(response, usage, is_in_flight);
+    }
+}
+
+/// The same, where some of them are there already.
+#[cold]
+fn write_default_beside<B>(response: &mut Response<B>, usage: &Usage, is_in_flight: bool) {
+    let room = room(usage.remaining, is_in_flight);
+    let inner = response.extensions_mut().remove::<Written>();
+    let names = Legacy::default().own_names();
+    let headers = response.headers_mut();
+    if inner.unwrap_or_default().place(&names, room, headers) == Place::Free {
+        write_legacy(headers, usage, usage.reset_at.as_secs_ceil());
+    }
+}
+
+/// Inserts the usual headers unless one of them is there.
+fn insert_new(headers: &mut HeaderMap, usage: &Usage, reset: u64) -> bool {
+    if !insert_number(headers, LIMIT, usage.limit) {
+        return false;
+    }
+    if !insert_number(headers, REMAINING, usage.remaining) {
+        headers.remove(LIMIT);
+        return false;
+    }
+    let is_new = insert_number(headers, RESET, reset);
+    if !is_new {
+        headers.remove(LIMIT);
+        headers.remove(REMAINING);
+    }
+    is_new
+}
+
+fn insert_number(headers: &mut HeaderMap, name: HeaderName, number: u64) -> bool {
+    match headers.entry(name) {
+        Entry::Occupied(_) => false,
+        Entry::Vacant(place) => {
+            place.insert(digits(number));
+            true
+        }
+    }
 }
 
 fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
@@ -235,12 +323,5 @@ fn verify(discord: &Discord, drafts: &Drafts) -> Result<(), Error> {
     }
 }
 
-const BUCKET: HeaderName = HeaderName::from_static("x-ratelimit-bucket");
-const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
-const DRAFT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
-const DRAFT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
-const GLOBAL: HeaderName = HeaderName::from_static("x-ratelimit-global");
 const LIMITS: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
-const SCOPE: HeaderName = HeaderName::from_static("x-ratelimit-scope");
