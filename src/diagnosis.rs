@@ -17,6 +17,7 @@
 //! | TG008 | [`ClockOff`](Code::ClockOff) | the clocks of this process and of the Redis server differ by more than 5 seconds | let NTP set both |
 //! | TG009 | | reserved for Redis Cluster | |
 //! | TG010 | [`UnfitTier`](Code::UnfitTier) | a caller's tier cannot be counted in the way of the policy, whose own quota holds then | give the tier a quota that the policy's algorithm and cost allow |
+//! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | spell the name as the policy does, and give its rule a [`settle`](crate::middleware::Rule::settle) closure |
 //!
 //! Codes keep their meaning; new ones get new numbers.
 //!
@@ -61,11 +62,13 @@ pub enum Code {
     ClockOff,
     /// TG010: a tier cannot be counted in the way of its policy.
     UnfitTier,
+    /// TG014: a handler set the cost of a policy that no layer around it settles.
+    UnsettledPolicy,
 }
 
 impl Code {
     /// All of them, by number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -75,6 +78,7 @@ impl Code {
         Self::EvictingServer,
         Self::ClockOff,
         Self::UnfitTier,
+        Self::UnsettledPolicy,
     ];
 
     /// The code itself, such as `TG001`.
@@ -130,6 +134,10 @@ impl Code {
             Self::UnfitTier => (
                 "TG010",
                 "give the tier a quota that the policy's algorithm and cost allow; the policy's own holds until then",
+            ),
+            Self::UnsettledPolicy => (
+                "TG014",
+                "spell the name as the policy does, and give its rule a settle closure; the charge stands until then",
             ),
         }
     }

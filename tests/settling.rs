@@ -31,6 +31,7 @@ use tollgate::{
     },
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
+    diagnosis::Code,
     extract::{Global, Header},
     memory::MemoryStore,
     middleware::{
@@ -789,6 +790,44 @@ async fn handler_can_speak_to_the_layers_outside_too(mut world: World) {
     world.settled().await;
     assert_eq!(world.remaining(&inner).await, 8);
     assert_eq!(world.remaining(&plan()).await, 9);
+}
+
+// Regression: the cost of a misspelled policy was silently that which was charged.
+#[tokio::test]
+async fn cost_of_a_policy_that_no_layer_settles_is_reported_once() {
+    let world = World::in_process();
+    let firm = Policy::new("firm", Quota::per_hour(10));
+    let outside = world.layer([plan().key(Global).settle(failures_are_free)]);
+    let inside = world.layer([
+        firm.key(Global),
+        Policy::new("inner", Quota::per_hour(10))
+            .key(Global)
+            .settle(failures_are_free),
+    ]);
+    for (names, is_reported) in [
+        (&["plan", "inner"][..], false),
+        (&["plna", "firm", "not a name", "inner"], true),
+        (&["plna"], true),
+    ] {
+        let handler = service_fn(|request: Request<()>| {
+            for name in names {
+                word(&request).set(name, 1);
+            }
+            future::ready(Ok::<_, Broken>(head(200, Frames::text("done"))))
+        });
+        read(ask(&outside.layer(inside.layer(handler)), request()).await).await;
+        let warnings = outside.warnings();
+        assert_eq!(warnings.len(), usize::from(is_reported), "{warnings:?}");
+        assert_eq!(inside.warnings(), []);
+    }
+    let warning = &outside.warnings()[0];
+    assert_eq!(warning.code(), Code::UnsettledPolicy);
+    assert_eq!(
+        warning.detail(),
+        r#"a handler set the cost of policy "plna", and the layers around it settle "plan", "inner""#
+    );
+    // without a layer, as in the test of a handler
+    ActualCost::default().set("plna", 1);
 }
 
 async fn refund_after_the_window_has_passed_gives_nothing(mut world: World) {

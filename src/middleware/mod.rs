@@ -80,6 +80,7 @@
 //! # Ok::<(), tollgate::Error>(())
 //! ```
 
+mod actual_cost;
 mod body;
 pub mod call;
 mod charging;
@@ -102,6 +103,7 @@ mod watch;
 
 pub(crate) use self::headers::Plan;
 
+pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
 pub use self::completed::{BodyOutcome, CompletedRequest, RequestOutcome};
 pub use self::denial::{Denial, MakeRejection, RejectionBody};
@@ -111,4 +113,3 @@ pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
 pub use self::rejection::{Reason, Rejection};
 pub use self::rule::{MissingKey, Rule};
 pub use self::service::RateLimit;
-pub use self::settling::ActualCost;

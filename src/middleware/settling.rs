@@ -1,4 +1,4 @@
-//! What a request really cost, found out after it was answered.
+//! The charges of a request, until they are settled by what it really cost.
 
 use std::{
     fmt,
@@ -11,80 +11,22 @@ use std::{
 };
 
 use http::{Extensions, HeaderMap, Response, StatusCode, header::CONTENT_LENGTH};
-use smallvec::SmallVec;
 
 use crate::{
     clock::{Clock, Timestamp},
     holding::Hold,
     policy::Policy,
-    state::PolicyName,
     store::Receipt,
-    sync::Mutex,
 };
 
 use super::{
+    actual_cost::ActualCost,
     completed::{BodyOutcome, CompletedRequest, RequestOutcome},
     shared::Shared,
 };
 
 /// Returns what a request really cost.
 pub(super) type Pricing = Arc<dyn Fn(&CompletedRequest<'_>) -> u64 + Send + Sync>;
-
-// === ActualCost ===
-
-/// The handler's word on what a request really costs. It is in the extensions of all requests that pass a layer of which
-/// a rule [settles](super::Rule::settle).
-///
-/// It may be set until the body of the response is dropped, and takes precedence over the rule's closure. Where nothing was
-/// charged it changes nothing.
-///
-/// # Examples
-///
-/// ```
-/// use axum::Extension;
-/// use tollgate::middleware::ActualCost;
-///
-/// async fn complete(Extension(cost): Extension<ActualCost>) -> &'static str {
-///     // ... so many tokens were used
-///     cost.set("tokens", 1_234);
-///     "done"
-/// }
-/// ```
-#[derive(Clone, Default)]
-pub struct ActualCost {
-    said: Arc<Mutex<Words>>,
-}
-
-/// What was said, by policy.
-type Words = SmallVec<[(PolicyName, u64); 1]>;
-
-impl ActualCost {
-    /// Says what the request costs under a policy, in place of what was said before.
-    ///
-    /// A policy that does not settle, or is not asked about this request, stays as it was charged.
-    pub fn set(&self, policy: &str, units: u64) {
-        let Ok(policy) = PolicyName::new(policy) else {
-            return;
-        };
-        let mut said = self.said.lock();
-        said.retain(|(name, _)| *name != policy);
-        said.push((policy, units));
-    }
-
-    fn of(&self, policy: &PolicyName) -> Option<u64> {
-        let said = self.said.lock();
-        let found = said.iter().find(|(name, _)| name == policy);
-        found.map(|(_, units)| *units)
-    }
-}
-
-impl fmt::Debug for ActualCost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ActualCost").finish_non_exhaustive()
-    }
-}
-
-// === Tab ===
 
 /// What a request was charged, from its admission until its response has ended. Dropped, it is settled.
 ///

@@ -26,6 +26,7 @@ use crate::{
 };
 
 use super::{
+    actual_cost::ActualCost,
     body::ResponseBody,
     completed::CompletedRequest,
     denial::MakeRejection,
@@ -36,7 +37,7 @@ use super::{
     next::{Admitted, Asking, Charged, Next},
     rejection::Rejection,
     rule::Rule,
-    settling::{ActualCost, Tab},
+    settling::Tab,
 };
 
 /// What all clones of a layer share.
@@ -189,7 +190,7 @@ impl Shared {
     }
 
     /// Lets a request go on that no rule counts. Its handler shall know that there is a layer.
-    fn pass(&self, extensions: &mut Extensions) -> Next {
+    fn pass(self: &Arc<Self>, extensions: &mut Extensions) -> Next {
         info::pass(extensions);
         self.offer(extensions);
         Next::Go(Admitted::default())
@@ -197,9 +198,10 @@ impl Shared {
 
     /// Gives the handler its word on the cost, also where nothing was charged: it need not know of that.
     #[inline]
-    fn offer(&self, extensions: &mut Extensions) {
+    fn offer(self: &Arc<Self>, extensions: &mut Extensions) {
         if self.settles {
-            extensions.get_or_insert_with(ActualCost::default);
+            let cost = extensions.get_or_insert_with(ActualCost::default);
+            cost.attach(self);
         }
     }
 
@@ -227,6 +229,12 @@ impl Shared {
     /// Whether a policy is asked what a request really cost.
     pub(super) fn settles(&self, policy: &PolicyName) -> bool {
         self.rule(policy).is_some_and(Rule::settles)
+    }
+
+    /// The policies that are asked what a request really cost.
+    pub(super) fn settled(&self) -> impl Iterator<Item = &PolicyName> {
+        let rules = self.rules.iter().filter(|rule| rule.settles());
+        rules.map(|rule| rule.policy().name())
     }
 
     fn rule(&self, policy: &PolicyName) -> Option<&Rule> {
