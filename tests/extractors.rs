@@ -565,9 +565,14 @@ async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
             "closure" | "extension" | "key" => "its key",
             label => label,
         };
-        let expected = format!(
-            r#"{{"error":"key_missing","message":"the request cannot be counted: {said} is missing","retry_after":null}}"#
-        );
+        let (code, message) = match status {
+            500 => ("internal_error", "internal server error".to_owned()),
+            _ => (
+                "key_missing",
+                format!("the request cannot be counted: {said} is missing"),
+            ),
+        };
+        let expected = format!(r#"{{"error":"{code}","message":"{message}","retry_after":null}}"#);
         assert_eq!(body.to_bytes(), expected);
     }
 }

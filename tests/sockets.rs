@@ -27,6 +27,7 @@ use tokio::{
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer,
     clock::{Clock, Timestamp},
+    diagnosis::Code,
     extract::PeerIp,
     middleware::{ActualCost, CompletedRequest, RequestOutcome},
     store::{Answer, Charge, Store},
@@ -148,8 +149,9 @@ async fn denied_upload_is_answered_before_its_body_is_sent() {
 }
 
 #[tokio::test]
-async fn server_that_tells_no_addresses_answers_500_and_says_why() {
-    let app = fine().layer(limit(1, &stopped()));
+async fn server_that_tells_no_addresses_answers_500_and_the_log_says_why() {
+    let layer = limit(1, &stopped());
+    let app = fine().layer(layer.clone());
     let listener = TcpListener::bind(LOOPBACK)
         .await
         .expect("some port is free");
@@ -162,9 +164,13 @@ async fn server_that_tells_no_addresses_answers_500_and_says_why() {
         assert_eq!(reply.header("x-ratelimit-limit"), None);
         assert_eq!(
             reply.body,
-            r#"{"error":"key_missing","message":"the request cannot be counted: peer-ip is missing","retry_after":null}"#
+            r#"{"error":"internal_error","message":"internal server error","retry_after":null}"#
         );
     }
+    let warnings = layer.warnings();
+    assert_eq!(warnings.len(), 1);
+    assert_eq!(warnings[0].code(), Code::NoPeerAddress);
+    assert!(warnings[0].detail().contains("peer-ip"), "{warnings:?}");
 }
 
 // === Clients that leave ===

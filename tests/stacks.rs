@@ -32,7 +32,7 @@ use tollgate::{
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::trace::TraceLayer;
 
-use crate::support::Client;
+use crate::support::{Client, logged};
 
 // === RateLimitInfo ===
 
@@ -67,11 +67,20 @@ async fn tell(info: RateLimitInfo) -> String {
 }
 
 #[tokio::test]
-async fn handler_without_a_layer_is_500_that_says_what_to_do() {
+async fn handler_without_a_layer_is_500_and_the_log_says_what_to_do() {
+    logged();
     let app = Router::new().route("/", get(async |_: RateLimitInfo| "never"));
     let said = "no rate limit was asked about this request: put a RateLimitLayer around the route, or take \
                 Option<RateLimitInfo>";
-    assert_eq!(text(&app, "/").await, (500, said.to_owned()));
+    for _ in 0..3 {
+        let answer = text(&app, "/").await;
+        assert_eq!(answer, (500, "internal server error".to_owned()));
+    }
+    let lines = logged();
+    let [line] = lines.as_slice() else {
+        panic!("it is said once: {lines:?}");
+    };
+    assert!(line.contains("WARN") && line.contains(said), "{line}");
 }
 
 #[tokio::test]

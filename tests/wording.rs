@@ -152,15 +152,16 @@ async fn words_of_the_program_are_not_told_to_clients() {
     let none = |_: &Parts| None::<Key>;
     let nobody = |_: &Parts| async { Ok::<_, Infallible>(None::<Key>) };
     let user = || Extension::new(|id: &u64| Key::from(*id));
-    for rule in [
-        plan().key(none),
-        plan().key(none.or_else(user())),
-        plan().key(none.and(none)),
-        plan().key(user()),
-        plan().key_async(nobody),
+    let client = "the request cannot be counted: its key is missing";
+    let server = "internal server error";
+    for (rule, said) in [
+        (plan().key(none), client),
+        (plan().key(none.or_else(user())), server),
+        (plan().key(none.and(none)), client),
+        (plan().key(user()), server),
+        (plan().key_async(nobody), client),
     ] {
         let answer = asked(rule, empty("/")).await;
-        let said = "the request cannot be counted: its key is missing";
         assert_eq!(answer.message(), said);
     }
 }

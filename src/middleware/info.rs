@@ -1,5 +1,7 @@
 //! What a handler can know about the limits on its request.
 
+#[cfg(feature = "axum")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{error, fmt, time::Duration};
 
 use http::Extensions;
@@ -10,10 +12,16 @@ use crate::{
     state::{CountedBy, PolicyState},
 };
 
+#[cfg(feature = "axum")]
+use crate::telemetry;
+
+#[cfg(feature = "axum")]
+use super::rejection::INTERNAL;
+
 /// What was decided about a request, for its handler: by all layers that it went through.
 ///
 /// With axum it is an extractor, also as `Option<RateLimitInfo>`. Without a layer around the route the extractor answers
-/// 500 and says what to do, and the `Option` is `None`. Elsewhere take it
+/// 500 and logs what to do, and the `Option` is `None`. Elsewhere take it
 /// [from the request's extensions](Self::from_extensions).
 ///
 /// A layer that did not count the request (every rule passed it over) leaves an info without decisions.
@@ -127,7 +135,7 @@ impl RateLimitInfo {
 
 // === MissingRateLimitInfo ===
 
-/// There is no layer around the route: the answer is 500.
+/// There is no layer around the route: the answer is 500, and the first one is logged with what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingRateLimitInfo;
@@ -148,7 +156,11 @@ impl error::Error for MissingRateLimitInfo {}
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for MissingRateLimitInfo {
     fn into_response(self) -> axum::response::Response {
-        (http::StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        if !WARNED.swap(true, Ordering::Relaxed) {
+            telemetry::warn(format_args!("{self}"));
+        }
+        (http::StatusCode::INTERNAL_SERVER_ERROR, INTERNAL).into_response()
     }
 }
 

@@ -181,10 +181,11 @@ impl Rejection {
             .map(whole_seconds)
     }
 
-    /// A sentence for the client.
+    /// A sentence for the client. It names what the client sends, and nothing of the server's own misconfiguration.
     #[must_use]
     pub fn message(&self) -> String {
         match (&self.repr.reason, self.retry_after_secs()) {
+            (Reason::MissingKey { .. }, _) if self.is_internal() => INTERNAL.to_owned(),
             (Reason::Forbidden { .. }, _) => "this request is not let in".to_owned(),
             (Reason::Limited { policy }, Some(1)) => {
                 format!("rate limit {policy} exceeded, retry in 1 second")
@@ -204,15 +205,21 @@ impl Rejection {
         }
     }
 
-    /// A word for programs: `forbidden`, `rate_limited`, `key_missing` or `unavailable`.
+    /// A word for programs: `forbidden`, `internal_error`, `rate_limited`, `key_missing` or `unavailable`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self.repr.reason {
+            Reason::MissingKey { .. } if self.is_internal() => "internal_error",
             Reason::Forbidden { .. } => "forbidden",
             Reason::Limited { .. } => "rate_limited",
             Reason::MissingKey { .. } => "key_missing",
             Reason::Unavailable => "unavailable",
         }
+    }
+
+    /// Whether a key is missing through the server's own fault. The extractor is named in the log.
+    fn is_internal(&self) -> bool {
+        self.repr.status.is_server_error()
     }
 }
 
@@ -287,3 +294,5 @@ fn spoken(label: &str) -> &str {
 
 /// Labels that say how the program finds a key, and nothing of what a client sends.
 const UNSPOKEN: [&str; 4] = ["closure", "extension", "key", "lookup"];
+/// The sentence for a fault that a client can do nothing about.
+pub(super) const INTERNAL: &str = "internal server error";
