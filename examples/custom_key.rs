@@ -2,19 +2,23 @@
 //!
 //! ```sh
 //! cargo run --example custom_key
+//! # the first of its limits, for clients of your own, over HTTP/1.1 or HTTP/2:
+//! cargo run --example custom_key -- 127.0.0.1:3000
+//! curl -i --http2-prior-knowledge -H 'host: acme.example.com' http://127.0.0.1:3000/
 //! ```
 //!
 //! How do I count by something of my own? By a type, by a closure, or by two extractors of which one steps in.
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
-use std::{error::Error, net::SocketAddr};
+use std::{env, error::Error, net::SocketAddr};
 
 use axum::{Router, body::Body, routing::get};
 use http::{Request, StatusCode, request::Parts};
+use tokio::net::TcpListener;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
-    extract::{ApiKey, KeyExtractor, PeerIp},
+    extract::{ApiKey, Host, KeyExtractor, PeerIp},
     middleware::Rule,
 };
 use tower::ServiceExt;
@@ -24,10 +28,10 @@ struct Tenant;
 
 impl KeyExtractor for Tenant {
     fn extract(&self, parts: &Parts) -> Option<Key> {
-        let host = parts.headers.get("host")?.to_str().ok()?;
-        let (tenant, _) = host.split_once('.')?;
-        // Host names know no case, keys do.
-        Some(Key::new(tenant.to_ascii_lowercase()))
+        // In lower case, from the `Host` header of HTTP/1.1 or the `:authority` of HTTP/2.
+        let host = Host.extract(parts)?;
+        let (tenant, _) = host.as_str().split_once('.')?;
+        Some(Key::new(tenant))
     }
 
     fn label(&self) -> &'static str {
@@ -41,8 +45,12 @@ impl KeyExtractor for Tenant {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    println!("a type: one quota per tenant");
     let app = app(two_a_minute("per-tenant").key(Tenant))?;
+    if let Some(address) = env::args().nth(1) {
+        return serve(&address, app).await;
+    }
+
+    println!("a type: one quota per tenant");
     for host in [
         "acme.example.com",
         "ACME.example.com",
@@ -73,7 +81,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let key_or_address = ApiKey::header("x-api-key").or_else(PeerIp);
     let app = self::app(two_a_minute("per-caller").key(key_or_address))?;
     for api_key in [None, None, None, Some("k-1"), Some("192.0.2.1")] {
-        let mut request = request().extension(SocketAddr::from(([192, 0, 2, 1], 50_000)));
+        let mut request = request();
         if let Some(api_key) = api_key {
             request = request.header("x-api-key", api_key);
         }
@@ -91,13 +99,27 @@ fn two_a_minute(name: &str) -> Policy {
     Policy::new(name, Quota::per_minute(2))
 }
 
+/// Clients choose the host, the language and the API key, and could choose a new one each time: their address limits that.
 fn app(rule: Rule) -> Result<Router, tollgate::Error> {
-    let limit = RateLimitLayer::builder().policy(rule).build()?;
+    let limit = RateLimitLayer::builder()
+        .policy(rule)
+        .policy(Policy::new("per-ip", Quota::per_minute(20)).key(PeerIp))
+        .build()?;
     Ok(Router::new().route("/", get(|| async {})).layer(limit))
 }
 
+async fn serve(address: &str, app: Router) -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind(address).await?;
+    println!(
+        "listening on http://{}, for two requests a minute per tenant",
+        listener.local_addr()?
+    );
+    let service = app.into_make_service_with_connect_info::<SocketAddr>();
+    Ok(axum::serve(listener, service).await?)
+}
+
 fn request() -> http::request::Builder {
-    Request::get("/")
+    Request::get("/").extension(SocketAddr::from(([192, 0, 2, 1], 50_000)))
 }
 
 async fn ask(app: &Router, request: Request<Body>, who: &str) -> Result<(), Box<dyn Error>> {

@@ -12,6 +12,7 @@
 use std::{
     error::Error,
     io,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -22,7 +23,7 @@ use axum::{Router, body::Body, routing::get};
 use http::{Request, request::Parts};
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
-    extract::ApiKey,
+    extract::{ApiKey, PeerIp},
     matching::Path,
     tiers::{Tier, TierCache},
 };
@@ -68,6 +69,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let limit = RateLimitLayer::builder()
         .skip(Path::new("/health"))
+        // Anybody can make up API keys, and each has a count of its own: the address limits how many.
+        .policy(Policy::new("per-ip", Quota::per_minute(3_000)).key(PeerIp))
         .policy(
             Policy::new("api", Quota::per_minute(60))
                 .key(ApiKey::header("x-api-key"))
@@ -99,7 +102,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn ask(app: &Router, api_key: &str, path: &str) -> Result<(), Box<dyn Error>> {
-    let request = Request::get(path).header("x-api-key", api_key);
+    let request = Request::get(path)
+        .header("x-api-key", api_key)
+        .extension(SocketAddr::from(([192, 0, 2, 1], 50_000)));
     let response = app.clone().oneshot(request.body(Body::empty())?).await?;
     let told = |name| {
         response

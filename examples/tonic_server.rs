@@ -21,9 +21,9 @@ use std::{
 };
 
 use bytes::{Buf, BufMut};
-use http::{Response, request::Parts, uri::PathAndQuery};
+use http::{Response, uri::PathAndQuery};
 use tokio::net::TcpListener;
-use tollgate::{Key, Policy, Quota, RateLimitLayer};
+use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp};
 use tonic::{
     Request, Status,
     body::Body,
@@ -36,17 +36,20 @@ use tonic::{
     },
 };
 use tonic_types::StatusExt;
-use tower::Service;
+use tower::{Service, util::MapRequestLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let limit = RateLimitLayer::builder()
-        .policy(Policy::new("per-ip", Quota::per_minute(2)).key(peer))
+        .policy(Policy::new("per-ip", Quota::per_minute(2)).key(PeerIp))
         .build()?;
     let given = std::env::args().nth(1);
     let listener = TcpListener::bind(given.as_deref().unwrap_or("127.0.0.1:0")).await?;
     let address = listener.local_addr()?;
-    let server = Server::builder().layer(limit).add_service(Greeter);
+    let server = Server::builder()
+        .layer(MapRequestLayer::new(tell_peer))
+        .layer(limit)
+        .add_service(Greeter);
     let serving = server.serve_with_incoming(TcpIncoming::from(listener));
     if given.is_some() {
         println!("serving /example.Greeter/Greet on {address}");
@@ -71,10 +74,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// tonic tells of its connections in a type of its own.
-fn peer(parts: &Parts) -> Option<Key> {
-    let connection = parts.extensions.get::<TcpConnectInfo>()?;
-    Some(connection.remote_addr()?.ip().into())
+/// tonic has the peer's address in a type of its own; `PeerIp` reads it here, and counts IPv6 by network.
+fn tell_peer<B>(mut request: http::Request<B>) -> http::Request<B> {
+    let connection = request.extensions().get::<TcpConnectInfo>();
+    if let Some(peer) = connection.and_then(TcpConnectInfo::remote_addr) {
+        request.extensions_mut().insert::<SocketAddr>(peer);
+    }
+    request
 }
 
 // === The service ===

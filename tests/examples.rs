@@ -9,6 +9,11 @@ use std::{
     sync::OnceLock,
 };
 
+use http::{Request, Version};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
 use crate::support::Client;
 
 #[test]
@@ -60,6 +65,39 @@ fn custom_keys_are_counted_apart() {
             "200", "200"
         ]
     );
+}
+
+// Regression: it read the Host header, which HTTP/2 does not have, so each such request got 404.
+#[tokio::test]
+async fn custom_keys_are_found_in_requests_of_http_1_and_http_2() {
+    let mut running = Running::start_with("custom_key", &["127.0.0.1:0"]);
+    let address = running.address();
+    let mut client = Client::connect(address).await;
+    for status in [200, 200, 429] {
+        client
+            .send("GET / HTTP/1.1\r\nhost: acme.example.com\r\n\r\n")
+            .await;
+        assert_eq!(client.receive().await.status, status);
+    }
+    let stream = TcpStream::connect(address).await.expect("it listens");
+    let (mut client, connection) =
+        http2::handshake::<_, _, String>(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("it speaks HTTP/2");
+    tokio::spawn(connection);
+    for (host, status) in [
+        ("ACME.example.com", 429),
+        ("globex.example.com", 200),
+        ("globex.example.com:80", 200),
+        ("globex.example.com", 429),
+        ("localhost", 404),
+    ] {
+        let request = Request::get(format!("http://{host}/")).body(String::new());
+        let request = request.expect("it is well formed");
+        let answer = client.send_request(request).await.expect("it answers");
+        assert_eq!(answer.status(), status, "{host}");
+        assert_eq!(answer.version(), Version::HTTP_2);
+    }
 }
 
 #[test]
@@ -231,7 +269,12 @@ struct Running {
 
 impl Running {
     fn start(name: &str) -> Self {
+        Self::start_with(name, &[])
+    }
+
+    fn start_with(name: &str, arguments: &[&str]) -> Self {
         let child = command(name)
+            .args(arguments)
             .env("PORT", "0")
             .stdout(Stdio::piped())
             .spawn();

@@ -26,10 +26,13 @@ use tonic::{
     client,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     server::{self, NamedService},
-    transport::{Channel, Server, server::TcpIncoming},
+    transport::{
+        Channel, Server,
+        server::{TcpConnectInfo, TcpIncoming},
+    },
 };
 use tonic_types::StatusExt;
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn, util::MapRequestLayer};
 
 // === A real client and server ===
 
@@ -100,6 +103,37 @@ async fn tonic_client_is_told_the_wait_to_the_microsecond() {
     assert_eq!(retry.retry_delay, Some(Duration::from_micros(1)));
     clock.advance(Duration::from_micros(1));
     say(&mut client).await.expect("it is time");
+}
+
+// Regression: the way shown for tonic counted each IPv6 address of a network apart.
+#[tokio::test]
+async fn peers_that_tonic_tells_of_count_by_network() {
+    let tell_peer = |mut request: Request<String>| {
+        let connection = request.extensions().get::<TcpConnectInfo>();
+        if let Some(peer) = connection.and_then(TcpConnectInfo::remote_addr) {
+            request.extensions_mut().insert::<SocketAddr>(peer);
+        }
+        request
+    };
+    let rule = Policy::new("per-ip", Quota::per_minute(2)).key(PeerIp);
+    let limited = service(RateLimitLayer::builder().policy(rule));
+    let app = MapRequestLayer::new(tell_peer).layer(limited);
+    for (address, is_denied) in [
+        ("[2001:db8:0:1::1]:1", false),
+        ("[2001:db8:0:1::2]:2", false),
+        ("[2001:db8:0:1:ffff::3]:3", true),
+        ("[2001:db8:0:2::1]:1", false),
+        ("192.0.2.1:1", false),
+    ] {
+        let mut request = request("application/grpc");
+        request.extensions_mut().insert(TcpConnectInfo {
+            local_addr: None,
+            remote_addr: Some(address.parse().expect("an address")),
+        });
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        let status = response.headers().contains_key("grpc-status");
+        assert_eq!(status, is_denied, "{address}");
+    }
 }
 
 #[tokio::test]
