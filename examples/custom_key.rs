@@ -14,7 +14,7 @@ use axum::{Router, body::Body, routing::get};
 use http::{Request, StatusCode, request::Parts};
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
-    extract::{ApiKey, KeyExtractor, PeerIp},
+    extract::{ApiKey, Extracted, Host, KeyExtractor, PeerIp},
     middleware::Rule,
 };
 use tower::ServiceExt;
@@ -23,18 +23,22 @@ use tower::ServiceExt;
 struct Tenant;
 
 impl KeyExtractor for Tenant {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        let host = parts.headers.get("host")?.to_str().ok()?;
-        let (tenant, _) = host.split_once('.')?;
-        // Host names know no case, keys do.
-        Some(Key::new(tenant.to_ascii_lowercase()))
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        // In lower case already; two that contradict each other are ambiguous, and stay so.
+        Host.extract(parts).and_then(|host| {
+            let tenant = host
+                .as_str()
+                .split_once('.')
+                .map(|(tenant, _)| Key::new(tenant));
+            tenant.into()
+        })
     }
 
     fn label(&self) -> &'static str {
         "tenant"
     }
 
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::NOT_FOUND
     }
 }

@@ -17,6 +17,8 @@
 //! | TG008 | [`ClockOff`](Code::ClockOff) | the clocks of this process and of the Redis server differ by more than 5 seconds | let NTP set both |
 //! | TG009 | | reserved for Redis Cluster | |
 //! | TG010 | [`UnfitTier`](Code::UnfitTier) | a caller's tier cannot be counted in the way of the policy, whose own quota holds then | give the tier a quota that the policy's algorithm and cost allow |
+//! | TG011 | [`AmbiguousKey`](Code::AmbiguousKey) | a request has its key more than once, or in places that contradict each other | such requests get 400; where a gateway adds the header, let it replace the client's |
+//! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) is asked where no router has been yet | put the layer on the router, with `Router::layer` or `route_layer` after the routes |
 //!
 //! Codes keep their meaning; new ones get new numbers.
 //!
@@ -61,11 +63,15 @@ pub enum Code {
     ClockOff,
     /// TG010: a tier cannot be counted in the way of its policy.
     UnfitTier,
+    /// TG011: a request has its key more than once, or in places that contradict each other.
+    AmbiguousKey,
+    /// TG012: the matched route is asked for where no router has been yet.
+    NoRoute,
 }
 
 impl Code {
     /// All of them, by number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -75,6 +81,8 @@ impl Code {
         Self::EvictingServer,
         Self::ClockOff,
         Self::UnfitTier,
+        Self::AmbiguousKey,
+        Self::NoRoute,
     ];
 
     /// The code itself, such as `TG001`.
@@ -130,6 +138,15 @@ impl Code {
             Self::UnfitTier => (
                 "TG010",
                 "give the tier a quota that the policy's algorithm and cost allow; the policy's own holds until then",
+            ),
+            Self::AmbiguousKey => (
+                "TG011",
+                "such requests get 400: where a gateway adds the header, let it replace the client's",
+            ),
+            Self::NoRoute => (
+                "TG012",
+                "put the layer on the router, with Router::layer or route_layer after the routes, or take \
+                 Route.or_unmatched()",
             ),
         }
     }

@@ -23,7 +23,7 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{Algorithm, Queue},
     builder::RateLimitLayerBuilder,
-    extract::{AsyncKeyExtractor, Global, Header, KeyLookup},
+    extract::{AsyncKeyExtractor, Extracted, Global, Header, KeyLookup},
     matching::Path,
     middleware::{MissingKey, RateLimitInfo, Reason, Rejection, Rule},
 };
@@ -98,10 +98,10 @@ impl AsyncKeyExtractor for Session {
         let session = parts.headers.get("x-session").cloned();
         Box::pin(async move {
             let Some(session) = session else {
-                return Ok(None);
+                return Ok(Extracted::Absent);
             };
             let user = sessions.read().await.get(session.to_str()?).copied();
-            Ok(user.map(Key::from))
+            Ok(user.map(Key::from).into())
         })
     }
 
@@ -262,7 +262,7 @@ async fn first_key_that_is_late_or_failed_is_logged_and_only_that() {
             "policy plan: closure is missing from a request",
         ),
     ] {
-        let app = layer([rule.on_missing_key(MissingKey::Skip)]).layer(service_fn(fine));
+        let app = layer([rule.on_missing_key(MissingKey::Share)]).layer(service_fn(fine));
         for _ in 0..3 {
             ask(&app).await;
         }

@@ -14,7 +14,7 @@ use tollgate::{
     Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
-    extract::{ApiKey, ClientIp, Global, Header, KeyExtractor, PeerIp, Route},
+    extract::{ApiKey, ClientIp, Extracted, Global, Header, KeyExtractor, PeerIp, Route},
     matching::{AddressList, KeyList, Matcher, Path},
     middleware::MissingKey,
     state::PolicyName,
@@ -129,7 +129,7 @@ async fn each_policy_tells_of_its_missing_key() {
     let policy = |name| Policy::new(name, PLENTY);
     let rule = |name| {
         let rule = policy(name).key(Header::new("x-tenant"));
-        rule.on_missing_key(MissingKey::Skip)
+        rule.on_missing_key(MissingKey::Share)
     };
     let layer = RateLimitLayer::builder()
         .policy(rule("minute"))
@@ -146,8 +146,97 @@ async fn each_policy_tells_of_its_missing_key() {
     assert_eq!(day.policy().map(PolicyName::as_str), Some("day"));
     assert_eq!(
         day.detail(),
-        "x-tenant is missing from a request; such requests are handled as Skip"
+        "x-tenant is missing from a request; such requests are handled as Share"
     );
+}
+
+// Reproducer: what the rule says to skip was reported as a mistake.
+#[tokio::test]
+async fn key_that_is_skipped_by_choice_is_no_mistake_but_a_server_without_addresses_is() {
+    let skipping = |key: Box<dyn KeyExtractor>, looks_up_tiers: bool| {
+        let rule = Policy::new("p", PLENTY)
+            .key(key)
+            .on_missing_key(MissingKey::Skip);
+        let rule = match looks_up_tiers {
+            true => rule.tier_by(|_: &Parts, _: &Key| None),
+            false => rule,
+        };
+        RateLimitLayer::builder()
+            .policy(rule)
+            .build()
+            .expect("it is well set up")
+    };
+    for looks_up_tiers in [false, true] {
+        let by_header = skipping(Box::new(Header::new("x-tenant")), looks_up_tiers);
+        let by_address = skipping(Box::new(PeerIp), looks_up_tiers);
+        for _ in 0..3 {
+            assert_eq!(ask(&app(&by_header), from(1)).await, StatusCode::OK);
+            assert_eq!(ask(&app(&by_address), get_root()).await, StatusCode::OK);
+        }
+        assert_eq!(codes(&by_header), []);
+        assert_eq!(codes(&by_address), [Code::NoPeerAddress]);
+    }
+    let absent = |_: &Parts| std::future::ready(Ok::<_, Infallible>(None::<Key>));
+    let rule = Policy::new("p", PLENTY).key_async(absent);
+    let layer = RateLimitLayer::builder().policy(rule.on_missing_key(MissingKey::Skip));
+    let layer = layer.build().expect("it is well set up");
+    assert_eq!(ask(&app(&layer), from(1)).await, StatusCode::OK);
+    assert_eq!(codes(&layer), []);
+}
+
+#[tokio::test]
+async fn first_ambiguous_key_is_told_whatever_the_rule_makes_of_absent_ones() {
+    for choice in [None, Some(MissingKey::Share), Some(MissingKey::Skip)] {
+        let rule = Policy::new("p", PLENTY).key(Header::new("x-tenant"));
+        let rule = match choice {
+            Some(choice) => rule.on_missing_key(choice),
+            None => rule,
+        };
+        let layer = RateLimitLayer::builder().policy(rule).build();
+        let layer = layer.expect("it is well set up");
+        for _ in 0..3 {
+            let request = Request::get("/")
+                .header("x-tenant", "a")
+                .header("x-tenant", "");
+            let status = ask(
+                &app(&layer),
+                request.body(Body::empty()).expect("a request"),
+            )
+            .await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{choice:?}");
+        }
+        let [warning] = warnings(&layer);
+        assert_eq!(warning.code(), Code::AmbiguousKey);
+        assert!(warning.detail().starts_with("x-tenant"), "{warning}");
+    }
+}
+
+// === Routers ===
+
+#[tokio::test]
+async fn route_that_is_asked_for_where_no_router_has_been_is_told() {
+    let outside = layer(Route);
+    let routed = Router::new().route("/", get(async || "fine"));
+    let around = tower::Layer::layer(&outside, routed.clone());
+    for _ in 0..2 {
+        let response = around.clone().oneshot(get_root()).await;
+        assert_eq!(response.expect("infallible").status(), StatusCode::OK);
+    }
+    let [warning] = warnings(&outside);
+    assert_eq!(warning.code(), Code::NoRoute);
+    assert!(warning.detail().contains("no router"), "{warning}");
+    // one on the router is right, also for what no route serves, and so is one that is asked for no more than it can tell
+    let (inside, plain) = (layer(Route), layer(Route.or_unmatched()));
+    let served = routed.nest_service("/files", Router::new().fallback(async || "file"));
+    let served = served.layer(inside.clone());
+    for path in ["/", "/files/a", "/nowhere"] {
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        ask(&served, request).await;
+    }
+    let _ = tower::Layer::layer(&plain, Router::new())
+        .oneshot(get_root())
+        .await;
+    assert_eq!((codes(&inside), codes(&plain)), (Vec::new(), Vec::new()));
 }
 
 #[tokio::test]
@@ -239,8 +328,8 @@ async fn forwarding_header_is_nothing_to_a_rule_that_counts_by_something_else() 
 async fn extractor_of_ones_own_can_have_a_diagnosis() {
     struct Suspicious;
     impl KeyExtractor for Suspicious {
-        fn extract(&self, _: &Parts) -> Option<Key> {
-            Some(Key::new("k"))
+        fn extract(&self, _: &Parts) -> Extracted<Key> {
+            Extracted::Found(Key::new("k"))
         }
         fn label(&self) -> &str {
             "suspicious"

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
-    extract::KeyLookup,
+    extract::{Extracted, KeyLookup},
     key::Key,
     policy::Charges,
     tier::Tier,
@@ -20,7 +20,8 @@ use crate::{
 };
 
 use super::{
-    rejection::{Lack, Rejection},
+    charging::Caller,
+    rejection::Rejection,
     rule::{Rule, Source},
 };
 
@@ -31,7 +32,7 @@ pub(super) enum Finding {
     /// The key could not be looked up, in time or at all.
     Unidentified(Option<Fault>),
     /// The key was looked up: there may be none.
-    Looked(Option<Key>),
+    Looked(Extracted<Key>),
     /// Whose tier was late.
     Late(Key),
     /// All that is to be known; without a key the request is not counted.
@@ -63,14 +64,15 @@ impl Finding {
     ) -> Result<Option<Pending>, Rejection> {
         let step = match std::mem::replace(self, Self::Unasked) {
             Self::Unasked => ask_key(rule, parts)?,
-            Self::Looked(Some(key)) => {
-                if let Some(Source::Later(extractor)) = &rule.source {
-                    rule.note_found(extractor.label(), &key, parts);
-                }
-                ask_tier(rule, key, parts)
-            }
-            Self::Looked(None) => Ok(no_key(rule, parts)?),
-            Self::Unidentified(fault) => Ok(failed(rule, fault)?),
+            Self::Looked(found) => match &rule.source {
+                Some(Source::Later(extractor)) => identified(
+                    rule,
+                    rule.looked_up(extractor.as_ref(), found, parts)?,
+                    parts,
+                ),
+                _ => unreachable!("only a key that comes later is looked up"),
+            },
+            Self::Unidentified(fault) => identified(rule, failed(rule, fault)?, parts),
             Self::Late(key) => {
                 let tier = rule.cache.as_ref().and_then(|cache| cache.last_known(&key));
                 Ok(Self::Known(Some((key, tier))))
@@ -118,11 +120,20 @@ fn ask_key(rule: &Rule, parts: &Parts) -> Result<Result<Finding, Lookup>, Reject
     }
     match &rule.source {
         Some(Source::Later(extractor)) => Ok(Err(Lookup::Key(extractor.extract(parts)))),
-        Some(Source::Now(extractor)) => match rule.key_of(extractor.as_ref(), parts) {
-            Some(key) => Ok(ask_tier(rule, key, parts)),
-            None => no_key(rule, parts).map(Ok),
-        },
+        Some(Source::Now(extractor)) => {
+            let caller = rule.caller(extractor.as_ref(), parts)?;
+            Ok(identified(rule, caller, parts))
+        }
         None => unreachable!("a rule without a key does not pass build()"),
+    }
+}
+
+fn identified(rule: &Rule, caller: Caller, parts: &Parts) -> Result<Finding, Lookup> {
+    match caller {
+        Caller::Known(key) => ask_tier(rule, key, parts),
+        // Callers without a key have no tier, so the policy's own quota holds.
+        Caller::Shared => Ok(Finding::Known(Some((Key::UNIDENTIFIED, None)))),
+        Caller::Uncounted => Ok(Finding::Known(None)),
     }
 }
 
@@ -141,23 +152,8 @@ fn ask_tier(rule: &Rule, key: Key, parts: &Parts) -> Result<Finding, Lookup> {
     Ok(Finding::Known(Some((key, tier))))
 }
 
-fn no_key(rule: &Rule, parts: &Parts) -> Result<Finding, Rejection> {
-    let lack = match &rule.source {
-        Some(Source::Later(extractor)) => {
-            let lack = Lack::of_found(extractor.as_ref());
-            rule.note_missing(&lack);
-            lack
-        }
-        Some(Source::Now(extractor)) => Lack::of(extractor.as_ref(), parts),
-        None => unreachable!("a rule without a key does not pass build()"),
-    };
-    let key = rule.unidentified(lack)?;
-    // Nobody's tier: what is not known to be anybody has the policy's own quota.
-    Ok(Finding::Known(key.map(|key| (key, None))))
-}
-
 #[cold]
-fn failed(rule: &Rule, fault: Option<Fault>) -> Result<Finding, Rejection> {
+fn failed(rule: &Rule, fault: Option<Fault>) -> Result<Caller, Rejection> {
     let name = rule.policy().name();
     match fault {
         Some(fault) => rule.warn(format_args!(
@@ -167,8 +163,7 @@ fn failed(rule: &Rule, fault: Option<Fault>) -> Result<Finding, Rejection> {
             "policy {name}: a key was not looked up in time"
         )),
     }
-    let key = rule.not_looked_up()?;
-    Ok(Finding::Known(key.map(|key| (key, None))))
+    rule.not_looked_up()
 }
 
 // === Stage ===
