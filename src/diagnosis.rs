@@ -19,6 +19,7 @@
 //! | TG010 | [`UnfitTier`](Code::UnfitTier) | a caller's tier cannot be counted in the way of the policy, whose own quota holds then | give the tier a quota that the policy's algorithm and cost allow |
 //! | TG011 | [`AmbiguousKey`](Code::AmbiguousKey) | a request has its key more than once, or in places that contradict each other | such requests get 400; where a gateway adds the header, let it replace the client's |
 //! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) is asked where no router has been yet | put the layer on the router, with `Router::layer` or `route_layer` after the routes |
+//! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which the path does not have where the layer is | write the pattern without the prefix, or put the layer on the outer router |
 //!
 //! Codes keep their meaning; new ones get new numbers.
 //!
@@ -67,11 +68,13 @@ pub enum Code {
     AmbiguousKey,
     /// TG012: the matched route is asked for where no router has been yet.
     NoRoute,
+    /// TG013: a path pattern begins with a prefix that nesting has taken off the path.
+    NestedPath,
 }
 
 impl Code {
     /// All of them, by number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -83,6 +86,7 @@ impl Code {
         Self::UnfitTier,
         Self::AmbiguousKey,
         Self::NoRoute,
+        Self::NestedPath,
     ];
 
     /// The code itself, such as `TG001`.
@@ -147,6 +151,10 @@ impl Code {
                 "TG012",
                 "put the layer on the router, with Router::layer or route_layer after the routes, or take \
                  Route.or_unmatched()",
+            ),
+            Self::NestedPath => (
+                "TG013",
+                "write the pattern without the prefix of nest(), or put the layer on the outer router",
             ),
         }
     }

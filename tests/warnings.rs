@@ -2,8 +2,12 @@
 
 use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, routing::get};
-use http::{Request, StatusCode, request::Parts};
+use axum::{
+    Router,
+    body::Body,
+    routing::{any, get},
+};
+use http::{Method, Request, StatusCode, request::Parts};
 use ipnet::IpNet;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -15,8 +19,8 @@ use tollgate::{
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
     extract::{ApiKey, ClientIp, Extracted, Global, Header, KeyExtractor, PeerIp, Route},
-    matching::{AddressList, KeyList, Matcher, Path},
-    middleware::MissingKey,
+    matching::{AddressList, KeyList, Matcher, Methods, Path},
+    middleware::{MissingKey, Rule},
     state::PolicyName,
     store::{Answer, Charge, Store},
 };
@@ -237,6 +241,108 @@ async fn route_that_is_asked_for_where_no_router_has_been_is_told() {
         .oneshot(get_root())
         .await;
     assert_eq!((codes(&inside), codes(&plain)), (Vec::new(), Vec::new()));
+}
+
+// Reproducer: such a rule counted nothing, and nothing was said.
+#[tokio::test]
+async fn pattern_with_the_prefix_of_a_nested_router_is_told() {
+    let (post, exact) = (|| Methods::new([Method::POST]), || Path::new("/api/login"));
+    for (prefix, request, matcher, expected) in [
+        (
+            "/api",
+            "/api/login",
+            Box::new(exact()) as Box<dyn Matcher>,
+            true,
+        ),
+        ("/api", "/api/login", Box::new(post().and(exact())), true),
+        ("/api", "/api/login/", Box::new(exact()), true),
+        (
+            "/api",
+            "/api/users/7",
+            Box::new(Path::new("/api/users/{id}")),
+            true,
+        ),
+        ("/api", "/api/login", Box::new(Path::prefix("/api")), true),
+        (
+            "/v1/api",
+            "/v1/api/login",
+            Box::new(Path::new("/v1/api/login")),
+            true,
+        ),
+        (
+            "/{tenant}",
+            "/acme/login",
+            Box::new(Path::new("/{tenant}/login")),
+            true,
+        ),
+        (
+            "/{tenant}",
+            "/acme/login",
+            Box::new(Path::new("/acme/login")),
+            true,
+        ),
+        // as it is to be written
+        ("/api", "/api/login", Box::new(Path::new("/login")), false),
+        // another request
+        ("/api", "/api/users/7", Box::new(exact()), false),
+        // it may be meant for what is behind the prefix
+        (
+            "/v1",
+            "/v1/login",
+            Box::new(Path::new("/{tenant}/login")),
+            false,
+        ),
+        ("/api", "/api/api/login", Box::new(exact()), false),
+    ] {
+        let limit = |set: &dyn Fn(Rule) -> Rule| {
+            let rule = Policy::new("p", PLENTY).key(Global);
+            let layer = RateLimitLayer::builder().policy(set(rule)).build();
+            layer.expect("it is well set up")
+        };
+        let matcher: Arc<dyn Matcher> = Arc::from(matcher);
+        let on_rule = [
+            limit(&|rule| rule.when(Arc::clone(&matcher))),
+            limit(&|rule| rule.unless(Arc::clone(&matcher))),
+            limit(&|rule| rule.cost_when(Arc::clone(&matcher), 3)),
+        ];
+        let builder = || builder(Global);
+        let on_layer = [
+            builder()
+                .deny(Arc::clone(&matcher))
+                .build()
+                .expect("it is well set up"),
+            builder()
+                .skip(Arc::clone(&matcher))
+                .build()
+                .expect("it is well set up"),
+        ];
+        for layer in on_rule.into_iter().chain(on_layer) {
+            let fine = any(async || "fine");
+            let nested = Router::new().route("/{*rest}", fine).layer(layer.clone());
+            let app = Router::new().nest(prefix, nested);
+            for _ in 0..2 {
+                let request = Request::post(request)
+                    .body(Body::empty())
+                    .expect("a request");
+                ask(&app, request).await;
+            }
+            let expected = [Code::NestedPath].repeat(usize::from(expected));
+            assert_eq!(codes(&layer), expected, "{prefix} {request}");
+        }
+    }
+    // a layer on the outer router sees the whole path
+    let rule = Policy::new("p", PLENTY).key(Global).when(exact());
+    let outer = RateLimitLayer::builder()
+        .policy(rule)
+        .build()
+        .expect("it is well set up");
+    let nested = Router::new().route("/login", get(async || "fine"));
+    let app = Router::new().nest("/api", nested).layer(outer.clone());
+    let request = Request::get("/api/login")
+        .body(Body::empty())
+        .expect("a request");
+    ask(&app, request).await;
+    assert_eq!((codes(&outer), used(&outer).await), (Vec::new(), 1));
 }
 
 #[tokio::test]

@@ -204,6 +204,9 @@ pub(super) fn said(code: Code, label: &str) -> String {
         Code::NoRoute => {
             format!("{label} looks for the matched route, and no router has seen a request")
         }
+        Code::NestedPath => format!(
+            "a path pattern of {label} begins with the prefix that nest() takes off the path, so it never matches"
+        ),
         _ => format!("{label} found a request that is not as it should be"),
     }
 }
