@@ -156,7 +156,7 @@ async fn missing_key_is_denied_shared_or_skipped_and_told_once() {
 }
 
 #[tokio::test]
-async fn ambiguous_key_of_a_call_is_denied_whatever_the_choice_is() {
+async fn ambiguous_key_of_a_call_is_denied_whatever_the_choice_is_and_charges_the_others() {
     for choice in [MissingKey::Reject, MissingKey::Share, MissingKey::Skip] {
         let (limiter, everybody) = (in_process(), Policy::new("everybody", Quota::per_minute(2)));
         let slots = Policy::concurrency("slots", 1);
@@ -174,6 +174,17 @@ async fn ambiguous_key_of_a_call_is_denied_whatever_the_choice_is() {
         for _ in 0..3 {
             assert!(ask(&mut service, call("ada")).await.is_err(), "{choice:?}");
         }
+        let charges = [everybody.charge(Key::GLOBAL), slots.charge(Key::GLOBAL)];
+        let peek = limiter.peek(&charges).await.expect("it answers");
+        let left = peek
+            .states()
+            .iter()
+            .map(|state| state.usage().expect("it counts").remaining);
+        assert_eq!(
+            left.collect::<Vec<_>>(),
+            [0, 1],
+            "two were charged, and their slots are free"
+        );
         let told: Vec<_> = layer.warnings().iter().map(Warning::code).collect();
         assert_eq!(told, [Code::AmbiguousKey]);
     }

@@ -18,6 +18,9 @@ use super::extracted::Extracted;
 /// [missing](crate::middleware::MissingKey) key, except that the response is 503 with code `unavailable`. An
 /// [ambiguous](Extracted::Ambiguous) key is rejected with 400, as that of any extractor.
 ///
+/// A lookup runs only for a request that the layer's other policies admit: see
+/// [`middleware`](crate::middleware#keys-and-tiers-that-are-looked-up).
+///
 /// # Examples
 ///
 /// ```

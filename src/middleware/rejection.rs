@@ -124,6 +124,12 @@ impl Rejection {
         Self::with(reason, StatusCode::BAD_REQUEST, None)
     }
 
+    /// Adds the decision on the other policies.
+    pub(in crate::middleware) fn decided(mut self, decision: Decision) -> Self {
+        self.repr.decision = Some(decision);
+        self
+    }
+
     fn with(reason: Reason, status: StatusCode, decision: Option<Decision>) -> Self {
         let repr = Repr {
             reason,
@@ -155,7 +161,8 @@ impl Rejection {
         self.repr.status
     }
 
-    /// The decision, when one was made.
+    /// The decision, when one was made. Where a key is missing or ambiguous it is about the other policies, and allows
+    /// the request.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.repr.decision.as_ref()

@@ -53,7 +53,8 @@ pub(super) enum Source {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// Answer it at once, with the extractor's [`missing_status`](KeyExtractor::missing_status).
+    /// Answer it with the extractor's [`missing_status`](KeyExtractor::missing_status), if the layer's other policies admit
+    /// it: they are charged.
     #[default]
     Reject,
     /// Count it with all others that have no key, in one shared bucket.
@@ -74,10 +75,10 @@ impl Policy {
 
     /// Counts this policy by what the extractor looks up.
     ///
-    /// All keys and tiers of a layer are looked up at the same time, before anything is charged. A key that does not come
-    /// within the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), or whose look-up fails,
-    /// is a missing one: what happens then is the [`MissingKey`] choice, and [`MissingKey::Reject`] answers 503 and
-    /// `unavailable`.
+    /// All keys and tiers of a layer are looked up at the same time, once the policies that need no lookup have
+    /// [admitted](crate::middleware#keys-and-tiers-that-are-looked-up) the request. A lookup that fails, or takes longer than
+    /// the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), counts as a missing key: what
+    /// happens then is the [`MissingKey`] choice, and [`MissingKey::Reject`] answers 503 and `unavailable`.
     #[must_use]
     pub fn key_async(self, extractor: impl AsyncKeyExtractor) -> Rule {
         Rule {

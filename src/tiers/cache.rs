@@ -112,6 +112,11 @@ impl TierCache {
         }
     }
 
+    /// Returns a caller's tier if it is known without waiting. A stale one is looked up again in the background.
+    pub(crate) fn known(&self, parts: &Parts, key: &Key) -> Option<Option<Tier>> {
+        self.shared.serve(parts, key).ok()
+    }
+
     /// A caller's tier, or the future that tells.
     pub(crate) fn ask(&self, parts: &Parts, key: &Key) -> Asked {
         let shelf = match self.shared.serve(parts, key) {
