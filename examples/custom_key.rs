@@ -18,7 +18,7 @@ use http::{Request, StatusCode, request::Parts};
 use tokio::net::TcpListener;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
-    extract::{ApiKey, Host, KeyExtractor, PeerIp},
+    extract::{ApiKey, Extracted, Host, KeyExtractor, PeerIp},
     middleware::Rule,
 };
 use tower::ServiceExt;
@@ -27,18 +27,23 @@ use tower::ServiceExt;
 struct Tenant;
 
 impl KeyExtractor for Tenant {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        // In lower case, from the `Host` header of HTTP/1.1 or the `:authority` of HTTP/2.
-        let host = Host.extract(parts)?;
-        let (tenant, _) = host.as_str().split_once('.')?;
-        Some(Key::new(tenant))
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        // In lower case, from the `Host` header of HTTP/1.1 or the `:authority` of HTTP/2. Two that contradict each other
+        // are ambiguous, and stay so.
+        Host.extract(parts).and_then(|host| {
+            let tenant = host
+                .as_str()
+                .split_once('.')
+                .map(|(tenant, _)| Key::new(tenant));
+            tenant.into()
+        })
     }
 
     fn label(&self) -> &'static str {
         "tenant"
     }
 
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::NOT_FOUND
     }
 }

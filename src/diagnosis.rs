@@ -17,6 +17,9 @@
 //! | TG008 | [`ClockOff`](Code::ClockOff) | the clocks of this process and of the Redis server differ by more than 5 seconds | let NTP set both |
 //! | TG009 | | reserved for Redis Cluster | |
 //! | TG010 | [`UnfitTier`](Code::UnfitTier) | a caller's tier cannot be counted in the way of the policy, whose own quota holds then | give the tier a quota that the policy's algorithm and cost allow |
+//! | TG011 | [`AmbiguousKey`](Code::AmbiguousKey) | a request has its key more than once, or in places that contradict each other | such requests get 400; where a gateway adds the header, let it replace the client's |
+//! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) is asked where no router has been yet | put the layer on the router, with `Router::layer` or `route_layer` after the routes |
+//! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which the path does not have where the layer is | write the pattern without the prefix, or put the layer on the outer router |
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | spell the name as the policy does, and give its rule a [`settle`](crate::middleware::Rule::settle) closure |
 //!
 //! Codes keep their meaning; new ones get new numbers.
@@ -62,13 +65,19 @@ pub enum Code {
     ClockOff,
     /// TG010: a tier cannot be counted in the way of its policy.
     UnfitTier,
+    /// TG011: a request has its key more than once, or in places that contradict each other.
+    AmbiguousKey,
+    /// TG012: the matched route is asked for where no router has been yet.
+    NoRoute,
+    /// TG013: a path pattern begins with a prefix that nesting has taken off the path.
+    NestedPath,
     /// TG014: a handler set the cost of a policy that no layer around it settles.
     UnsettledPolicy,
 }
 
 impl Code {
     /// All of them, by number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -78,6 +87,9 @@ impl Code {
         Self::EvictingServer,
         Self::ClockOff,
         Self::UnfitTier,
+        Self::AmbiguousKey,
+        Self::NoRoute,
+        Self::NestedPath,
         Self::UnsettledPolicy,
     ];
 
@@ -134,6 +146,19 @@ impl Code {
             Self::UnfitTier => (
                 "TG010",
                 "give the tier a quota that the policy's algorithm and cost allow; the policy's own holds until then",
+            ),
+            Self::AmbiguousKey => (
+                "TG011",
+                "such requests get 400: where a gateway adds the header, let it replace the client's",
+            ),
+            Self::NoRoute => (
+                "TG012",
+                "put the layer on the router, with Router::layer or route_layer after the routes, or take \
+                 Route.or_unmatched()",
+            ),
+            Self::NestedPath => (
+                "TG013",
+                "write the pattern without the prefix of nest(), or put the layer on the outer router",
             ),
             Self::UnsettledPolicy => (
                 "TG014",

@@ -57,6 +57,12 @@ impl Hold {
         self.end(actual);
     }
 
+    /// Forgets what was charged: it stands, and slots come back by their lease.
+    pub(crate) fn forget(mut self) {
+        self.receipt = None;
+        self.keeper.forget(self.number);
+    }
+
     fn end(&mut self, actual: impl FnMut(&Policy, u64) -> u64) {
         if let Some(receipt) = self.receipt.take() {
             // Before it is settled: a renewal after that would take the slots again.

@@ -102,6 +102,13 @@ impl PolicyState {
         }
     }
 
+    /// The state once a charge that led to it is given back. The reset stays as it was, so it may be later than it is.
+    pub(crate) fn given_back(mut self, units: u64) -> Self {
+        let usage = &mut self.usage;
+        usage.remaining = usage.remaining.saturating_add(units).min(usage.limit);
+        self
+    }
+
     /// The policy's name.
     #[must_use]
     pub fn policy(&self) -> &PolicyName {

@@ -78,6 +78,9 @@ impl Tier {
     }
 
     /// A tier that is refused with 403, and charged nothing.
+    ///
+    /// Where the tier is looked up, the policies that were decided before the lookup stay
+    /// [charged](crate::middleware#keys-and-tiers-that-are-looked-up).
     #[must_use]
     pub fn denied() -> Self {
         let name = PolicyName::new("denied").expect("a usable name");

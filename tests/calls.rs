@@ -15,7 +15,8 @@ use tollgate::{
     Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, Queue},
     clock::{Clock, Timestamp},
-    diagnosis::Code,
+    diagnosis::{Code, Warning},
+    extract::Extracted,
     memory::MemoryStore,
     middleware::{
         MissingKey, Reason, Rejection,
@@ -147,9 +148,45 @@ async fn missing_key_is_denied_shared_or_skipped_and_told_once() {
         let mut service = layer.layer(Echo);
         assert_eq!(ask(&mut service, call("ada")).await.is_ok(), second);
         assert_eq!(ask(&mut service, call("ada")).await.is_ok(), third);
-        let warnings = layer.warnings();
-        assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert_eq!(warnings[0].code(), Code::MissingKey);
+        // nothing is wrong where skipping is what was chosen
+        let told: Vec<_> = layer.warnings().iter().map(Warning::code).collect();
+        let expected = [Code::MissingKey].repeat(usize::from(choice != MissingKey::Skip));
+        assert_eq!(told, expected, "{choice:?}");
+    }
+}
+
+#[tokio::test]
+async fn ambiguous_key_of_a_call_is_denied_whatever_the_choice_is_and_charges_the_others() {
+    for choice in [MissingKey::Reject, MissingKey::Share, MissingKey::Skip] {
+        let (limiter, everybody) = (in_process(), Policy::new("everybody", Quota::per_minute(2)));
+        let slots = Policy::concurrency("slots", 1);
+        let layer = CallLimitLayer::builder(&limiter, deny)
+            .policy(
+                minute(9)
+                    .key_of(|_: &Call| Extracted::Ambiguous)
+                    .on_missing_key(choice),
+            )
+            .policy(everybody.clone().key_of(|_: &Call| Key::GLOBAL))
+            .policy(slots.clone().key_of(|_: &Call| Key::GLOBAL))
+            .build()
+            .expect("it is well set up");
+        let mut service = layer.layer(Echo);
+        for _ in 0..3 {
+            assert!(ask(&mut service, call("ada")).await.is_err(), "{choice:?}");
+        }
+        let charges = [everybody.charge(Key::GLOBAL), slots.charge(Key::GLOBAL)];
+        let peek = limiter.peek(&charges).await.expect("it answers");
+        let left = peek
+            .states()
+            .iter()
+            .map(|state| state.usage().expect("it counts").remaining);
+        assert_eq!(
+            left.collect::<Vec<_>>(),
+            [0, 1],
+            "two were charged, and their slots are free"
+        );
+        let told: Vec<_> = layer.warnings().iter().map(Warning::code).collect();
+        assert_eq!(told, [Code::AmbiguousKey]);
     }
 }
 

@@ -17,7 +17,11 @@ use proptest::{collection::vec, prelude::*};
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer,
     clock::{Clock, Timestamp},
-    extract::{ApiKey, Extension, Global, HashKey, Header, KeyExtractor, PeerIp, Route},
+    extract::{
+        ApiKey, Cookie, Extension,
+        Extracted::{self, Absent, Ambiguous, Found},
+        Global, HashKey, Header, KeyExtractor, PeerIp, Route,
+    },
     middleware::{MissingKey, Reason, Rejection},
 };
 use tower::ServiceExt;
@@ -28,15 +32,18 @@ use tower::ServiceExt;
 fn peer_ip_is_the_address_of_the_connection_whatever_tells_it() {
     let expected = Some(Key::new("192.0.2.1"));
     let socket: SocketAddr = address("192.0.2.1:4711");
-    assert_eq!(PeerIp.extract(&with(ConnectInfo(socket))), expected);
-    assert_eq!(PeerIp.extract(&with(socket)), expected);
-    assert_eq!(PeerIp.extract(&with(socket.ip())), expected);
+    assert_eq!(PeerIp.extract(&with(ConnectInfo(socket))).found(), expected);
+    assert_eq!(PeerIp.extract(&with(socket)).found(), expected);
+    assert_eq!(PeerIp.extract(&with(socket.ip())).found(), expected);
 }
 
 #[tokio::test]
 async fn router_can_be_tested_with_a_made_up_peer() {
     let made_up = MockConnectInfo(address("192.0.2.1:4711"));
-    assert_eq!(PeerIp.extract(&with(made_up)), Some(Key::new("192.0.2.1")));
+    assert_eq!(
+        PeerIp.extract(&with(made_up)).found(),
+        Some(Key::new("192.0.2.1"))
+    );
     let app = Router::new()
         .fallback(fine)
         .layer(limit(Policy::new("peer", Quota::per_minute(1)).key(PeerIp)))
@@ -47,8 +54,12 @@ async fn router_can_be_tested_with_a_made_up_peer() {
 
 #[test]
 fn peer_ip_does_not_tell_ports_apart() {
-    let first = PeerIp.extract(&with(ConnectInfo(address("192.0.2.1:1"))));
-    let second = PeerIp.extract(&with(ConnectInfo(address("192.0.2.1:2"))));
+    let first = PeerIp
+        .extract(&with(ConnectInfo(address("192.0.2.1:1"))))
+        .found();
+    let second = PeerIp
+        .extract(&with(ConnectInfo(address("192.0.2.1:2"))))
+        .found();
     assert!(first.is_some());
     assert_eq!(first, second);
 }
@@ -61,16 +72,18 @@ fn peer_ip_trusts_axum_over_an_extension() {
         .insert(MockConnectInfo(address("192.0.2.4:1")));
     parts.extensions.insert(address("192.0.2.2:1"));
     parts.extensions.insert(ip("192.0.2.3"));
-    assert_eq!(PeerIp.extract(&parts), Some(Key::new("192.0.2.1")));
+    assert_eq!(PeerIp.extract(&parts).found(), Some(Key::new("192.0.2.1")));
 }
 
 // CVE-2026-30827: all clients of a dual-stack socket fell into one prefix
 #[test]
 fn mapped_ipv4_address_is_the_ipv4_address_and_no_other() {
-    let plain = PeerIp.extract(&with(ip("192.0.2.1")));
-    let mapped = PeerIp.extract(&with(ip("::ffff:192.0.2.1")));
-    let connected = PeerIp.extract(&with(ConnectInfo(address("[::ffff:192.0.2.1]:80"))));
-    let other = PeerIp.extract(&with(ip("::ffff:192.0.2.2")));
+    let plain = PeerIp.extract(&with(ip("192.0.2.1"))).found();
+    let mapped = PeerIp.extract(&with(ip("::ffff:192.0.2.1"))).found();
+    let connected = PeerIp
+        .extract(&with(ConnectInfo(address("[::ffff:192.0.2.1]:80"))))
+        .found();
+    let other = PeerIp.extract(&with(ip("::ffff:192.0.2.2"))).found();
     assert_eq!(plain, mapped);
     assert_eq!(plain, connected);
     assert_ne!(plain, other);
@@ -78,9 +91,9 @@ fn mapped_ipv4_address_is_the_ipv4_address_and_no_other() {
 
 #[test]
 fn ipv6_addresses_of_one_customer_share_a_key_that_reads_as_usual() {
-    let first = PeerIp.extract(&with(ip("2001:db8:0:1:0:0:0:1")));
-    let neighbour = PeerIp.extract(&with(ip("2001:db8:0:1:f::2")));
-    let stranger = PeerIp.extract(&with(ip("2001:db8:0:2::1")));
+    let first = PeerIp.extract(&with(ip("2001:db8:0:1:0:0:0:1"))).found();
+    let neighbour = PeerIp.extract(&with(ip("2001:db8:0:1:f::2"))).found();
+    let stranger = PeerIp.extract(&with(ip("2001:db8:0:2::1"))).found();
     assert_eq!(first, Some(Key::new("2001:db8:0:1::")));
     assert_eq!(first, neighbour);
     assert_ne!(first, stranger);
@@ -95,7 +108,7 @@ fn peer_ip_listens_to_no_header() {
         ("forwarded", "for=192.0.2.1"),
         ("x-real-ip", "192.0.2.1"),
     ]);
-    assert_eq!(PeerIp.extract(&parts), None);
+    assert_eq!(PeerIp.extract(&parts).found(), None);
 }
 
 // === Header ===
@@ -103,25 +116,39 @@ fn peer_ip_listens_to_no_header() {
 #[test]
 fn header_is_its_value() {
     let tenant = Header::new("x-tenant");
-    let key = |value| tenant.extract(&headers(&[("x-tenant", value)]));
+    let key = |value| tenant.extract(&headers(&[("x-tenant", value)])).found();
     assert_eq!(key("acme"), Some(Key::new("acme")));
     assert_ne!(key("acme"), key("Acme"));
     assert_ne!(key("a b"), key("a%20b"));
 }
 
 #[test]
-fn header_that_is_missing_empty_or_repeated_is_no_key() {
+fn header_that_is_missing_or_empty_is_absent() {
     let tenant = Header::new("x-tenant");
     for fields in [
         &[][..],
         &[("x-other", "acme")],
         &[("x-tenant", "")],
-        &[("x-tenant", "acme"), ("x-tenant", "other")],
+        &[("x-tenant", " \t")],
+    ] {
+        assert_eq!(tenant.extract(&headers(fields)), Absent, "{fields:?}");
+        assert_eq!(tenant.value(&headers(fields)), Absent, "{fields:?}");
+    }
+}
+
+#[test]
+fn header_that_is_repeated_is_ambiguous_whatever_its_values_are() {
+    let tenant = Header::new("x-tenant");
+    for fields in [
+        &[("x-tenant", "acme"), ("x-tenant", "other")][..],
         &[("x-tenant", "acme"), ("x-tenant", "acme")],
         &[("x-tenant", ""), ("x-tenant", "acme")],
         &[("x-tenant", "acme"), ("x-tenant", "")],
+        &[("x-tenant", ""), ("x-tenant", "")],
+        &[("x-tenant", "acme"), ("X-Tenant", "acme")],
     ] {
-        assert_eq!(tenant.extract(&headers(fields)), None, "{fields:?}");
+        assert_eq!(tenant.extract(&headers(fields)), Ambiguous, "{fields:?}");
+        assert_eq!(tenant.value(&headers(fields)), Ambiguous, "{fields:?}");
     }
 }
 
@@ -140,7 +167,7 @@ fn header_values_that_are_no_text_are_told_apart() {
         let value = HeaderValue::from_bytes(value).expect("HTTP allows it");
         let mut parts = nothing();
         parts.headers.insert("x-tenant", value);
-        tenant.extract(&parts).expect("there is a value")
+        tenant.extract(&parts).found().expect("there is a value")
     })
     .collect();
     keys.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
@@ -151,7 +178,9 @@ fn header_values_that_are_no_text_are_told_apart() {
 #[test]
 fn header_may_be_named_at_run_time() {
     let name: HeaderName = "X-Tenant".parse().expect("it is a name");
-    let key = Header::from(name).extract(&headers(&[("x-tenant", "acme")]));
+    let key = Header::from(name)
+        .extract(&headers(&[("x-tenant", "acme")]))
+        .found();
     assert_eq!(key, Some(Key::new("acme")));
 }
 
@@ -161,13 +190,13 @@ fn header_may_be_named_at_run_time() {
 fn secret_of_an_api_key_appears_nowhere() {
     let extractor = ApiKey::header("x-api-key");
     let parts = headers(&[("x-api-key", SECRET)]);
-    let key = extractor.extract(&parts).expect("there is a key");
+    let key = extractor.extract(&parts).found().expect("there is a key");
     assert!(!shows(key.as_str(), SECRET));
     assert!(!shows(&format!("{key:?}"), SECRET));
     assert_ne!(key, Key::new(SECRET));
     // and a hash of a fleet's own is another
     let fleet = extractor.hash_key(HashKey::new([7; 32]));
-    let other = fleet.extract(&parts).expect("there is a key");
+    let other = fleet.extract(&parts).found().expect("there is a key");
     assert!(!shows(other.as_str(), SECRET));
     assert_ne!(key, other);
 }
@@ -192,6 +221,7 @@ fn same_api_key_is_the_same_key_on_every_instance() {
         ApiKey::header("x-api-key")
             .hash_key(HashKey::from_passphrase("fleet"))
             .extract(&parts)
+            .found()
     };
     assert!(key().is_some());
     assert_eq!(key(), key());
@@ -200,20 +230,25 @@ fn same_api_key_is_the_same_key_on_every_instance() {
 }
 
 #[test]
-fn api_key_that_is_missing_empty_or_repeated_is_no_key() {
+fn api_key_that_is_missing_or_empty_is_absent_and_one_that_is_repeated_ambiguous() {
     let extractor = ApiKey::header("x-api-key");
-    for fields in [
-        &[][..],
-        &[("x-api-key", "")],
-        &[("x-api-key", SECRET), ("x-api-key", SECRET)],
+    for (fields, expected) in [
+        (&[][..], Absent),
+        (&[("x-api-key", "")], Absent),
+        (&[("x-api-key", SECRET), ("x-api-key", SECRET)], Ambiguous),
+        (&[("x-api-key", SECRET), ("x-api-key", "")], Ambiguous),
     ] {
-        assert_eq!(extractor.extract(&headers(fields)), None, "{fields:?}");
+        assert_eq!(extractor.extract(&headers(fields)), expected, "{fields:?}");
     }
 }
 
 #[test]
 fn bearer_token_is_read_in_any_case_and_with_any_spaces() {
-    let token = |value| ApiKey::bearer().extract(&headers(&[("authorization", value)]));
+    let token = |value| {
+        ApiKey::bearer()
+            .extract(&headers(&[("authorization", value)]))
+            .found()
+    };
     let expected = Some(Key::secret("abc.DEF-1"));
     for value in [
         "Bearer abc.DEF-1",
@@ -222,6 +257,8 @@ fn bearer_token_is_read_in_any_case_and_with_any_spaces() {
         "bEaReR abc.DEF-1",
         "Bearer    abc.DEF-1",
         "Bearer abc.DEF-1 ",
+        "Bearer\tabc.DEF-1",
+        "Bearer \t abc.DEF-1\t",
     ] {
         assert_eq!(token(value), expected, "{value:?}");
     }
@@ -229,7 +266,7 @@ fn bearer_token_is_read_in_any_case_and_with_any_spaces() {
 }
 
 #[test]
-fn authorization_that_is_no_bearer_token_is_no_key() {
+fn authorization_that_is_not_a_bearer_token_is_absent() {
     for value in [
         "",
         "B",
@@ -247,14 +284,39 @@ fn authorization_that_is_no_bearer_token_is_no_key() {
         let value = HeaderValue::from_bytes(value.as_bytes()).expect("HTTP allows it");
         let mut parts = nothing();
         parts.headers.insert(header::AUTHORIZATION, value.clone());
-        assert_eq!(ApiKey::bearer().extract(&parts), None, "{value:?}");
+        assert_eq!(ApiKey::bearer().extract(&parts), Absent, "{value:?}");
     }
 }
 
+// Reproducer: a second line made the key missing, so that skip, share and the second choice of `or_else` applied.
 #[test]
-fn two_authorizations_are_no_key() {
-    let parts = headers(&[("authorization", "Bearer a"), ("authorization", "Bearer a")]);
-    assert_eq!(ApiKey::bearer().extract(&parts), None);
+fn two_authorizations_are_ambiguous_also_when_one_is_empty_or_of_another_scheme() {
+    for second in ["Bearer a", "Bearer b", "Bearer", "", " ", "Basic a"] {
+        for pair in [["Bearer a", second], [second, "Bearer a"]] {
+            let parts = headers(&pair.map(|value| ("authorization", value)));
+            assert_eq!(ApiKey::bearer().extract(&parts), Ambiguous, "{pair:?}");
+        }
+    }
+}
+
+// Some proxies and function runtimes join repeated lines by commas, and some handlers take what is before a space.
+#[test]
+fn bearer_token_with_a_comma_or_a_space_in_it_is_ambiguous() {
+    for value in [
+        "Bearer a,Bearer b",
+        "Bearer a, ",
+        "Bearer ,a",
+        "Bearer a b",
+        "Bearer a\tb",
+        ", Bearer a",
+        "Basic a, Bearer b",
+        "Basic a,bearer",
+    ] {
+        let parts = headers(&[("authorization", value)]);
+        assert_eq!(ApiKey::bearer().extract(&parts), Ambiguous, "{value:?}");
+    }
+    let digest = headers(&[("authorization", "Digest username=\"a\", realm=\"b\"")]);
+    assert_eq!(ApiKey::bearer().extract(&digest), Absent);
 }
 
 // === Route ===
@@ -279,14 +341,65 @@ async fn route_counts_endpoints_and_not_paths() {
 }
 
 #[tokio::test]
-async fn request_without_a_route_has_no_route_key() {
-    assert_eq!(Route.extract(&nothing()), None);
+async fn requests_without_a_route_are_one_count_per_method() {
+    assert_eq!(Route.extract(&nothing()), Absent);
     let app = Router::new()
         .route("/users/{id}", routing::get(fine))
-        .layer(limit(Policy::new("route", Quota::per_minute(1)).key(Route)));
-    for made_up in ["/a", "/b", "/c"] {
-        assert_eq!(status(&app, Method::GET, made_up).await, 404);
+        .layer(limit(Policy::new("route", Quota::per_minute(2)).key(Route)));
+    for (made_up, expected) in [("/a", 404), ("/b", 404), ("/c", 429), ("/users/1", 200)] {
+        assert_eq!(
+            status(&app, Method::GET, made_up).await,
+            expected,
+            "{made_up}"
+        );
     }
+    assert_eq!(status(&app, Method::POST, "/a").await, 404);
+}
+
+// Reproducer: a layer on a router answered 404 for all that its mounted services and its fallback served.
+#[tokio::test]
+async fn what_no_route_serves_is_not_answered_404_by_the_layer() {
+    let served = || Router::new().fallback(fine);
+    for choice in [None, Some(MissingKey::Share), Some(MissingKey::Skip)] {
+        let rule = Policy::new("route", Quota::per_minute(9)).key(Route);
+        let rule = match choice {
+            Some(choice) => rule.on_missing_key(choice),
+            None => rule,
+        };
+        let app = Router::new()
+            .route("/users/{id}", routing::get(fine))
+            .nest_service("/files", served())
+            .fallback_service(served())
+            .layer(limit(rule));
+        for path in ["/files/a/b", "/files", "/page", "/users/1"] {
+            assert_eq!(
+                status(&app, Method::GET, path).await,
+                200,
+                "{choice:?} {path}"
+            );
+        }
+    }
+}
+
+// What no route names must not let one client use up the count of another.
+#[tokio::test]
+async fn route_beside_another_key_keeps_clients_apart_where_there_is_no_route() {
+    let rule = Policy::new("each", Quota::per_minute(1)).key(Header::new("x-client").and(Route));
+    let app = Router::new()
+        .nest_service("/files", Router::new().fallback(fine))
+        .layer(limit(rule));
+    for (client, path, expected) in [
+        ("a", "/files/1", 200),
+        ("a", "/files/2", 429),
+        ("b", "/files/1", 200),
+    ] {
+        let request = Request::get(path).header("x-client", client);
+        let request = request.body(Body::empty()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        assert_eq!(response.status(), expected, "{client} {path}");
+    }
+    // and without the client it is the client that is missing
+    assert_eq!(status(&app, Method::GET, "/files/1").await, 400);
 }
 
 // === Extension, Global ===
@@ -299,18 +412,24 @@ struct User {
 #[test]
 fn extension_is_what_its_closure_makes_of_it() {
     let user = Extension::new(|user: &User| Key::from(user.id));
-    assert_eq!(user.extract(&with(User { id: 42 })), Some(Key::new("42")));
-    assert_ne!(
-        user.extract(&with(User { id: 1 })),
-        user.extract(&with(User { id: 2 }))
+    assert_eq!(
+        user.extract(&with(User { id: 42 })).found(),
+        Some(Key::new("42"))
     );
-    assert_eq!(user.extract(&nothing()), None);
+    assert_ne!(
+        user.extract(&with(User { id: 1 })).found(),
+        user.extract(&with(User { id: 2 })).found()
+    );
+    assert_eq!(user.extract(&nothing()).found(), None);
 }
 
 #[test]
 fn global_counts_everybody_and_nobody_can_pass_for_it() {
-    assert_eq!(Global.extract(&nothing()), Some(Key::GLOBAL));
-    assert_eq!(Global.extract(&with(ip("192.0.2.1"))), Some(Key::GLOBAL));
+    assert_eq!(Global.extract(&nothing()).found(), Some(Key::GLOBAL));
+    assert_eq!(
+        Global.extract(&with(ip("192.0.2.1"))).found(),
+        Some(Key::GLOBAL)
+    );
     for reserved in [Key::GLOBAL, Key::UNIDENTIFIED] {
         assert_ne!(Key::new(reserved.as_str()), reserved);
         assert_ne!(Key::secret(reserved.as_str()), reserved);
@@ -323,7 +442,7 @@ fn global_counts_everybody_and_nobody_can_pass_for_it() {
 #[test]
 fn and_needs_both_and_tells_both_apart() {
     let both = Header::new("x-a").and(Header::new("x-b"));
-    let key = |fields: &[_]| both.extract(&headers(fields));
+    let key = |fields: &[_]| both.extract(&headers(fields)).found();
     let base = key(&[("x-a", "1"), ("x-b", "2")]);
     assert!(base.is_some());
     assert_eq!(base, key(&[("x-b", "2"), ("x-a", "1")]));
@@ -339,10 +458,158 @@ fn and_needs_both_and_tells_both_apart() {
 }
 
 #[test]
-fn and_of_missing_keys_answers_with_the_graver_status() {
-    let server = StatusCode::INTERNAL_SERVER_ERROR;
-    assert_eq!(PeerIp.and(Header::new("x-a")).missing_status(), server);
-    assert_eq!(Header::new("x-a").and(PeerIp).missing_status(), server);
+fn and_of_two_keys_answers_for_the_one_that_is_missing() {
+    fn check(
+        both: impl KeyExtractor,
+        parts: &Parts,
+        (status, challenge, label): (u16, Option<&str>, &str),
+    ) {
+        assert_eq!(both.extract(parts), Absent, "{label}");
+        assert_eq!(both.missing_status(parts), status, "{label}");
+        let found = both.challenge(parts);
+        assert_eq!(
+            found.as_ref().map(HeaderValue::as_bytes),
+            challenge.map(str::as_bytes)
+        );
+        assert_eq!(both.missing_label(parts), label);
+    }
+    let tenant = || Header::new("x-tenant");
+    let (address, named) = (with(ip("192.0.2.1")), headers(&[("x-tenant", "acme")]));
+    // what the client left out
+    check(tenant().and(PeerIp), &address, (400, None, "x-tenant"));
+    check(PeerIp.and(tenant()), &address, (400, None, "x-tenant"));
+    check(
+        ApiKey::bearer().and(PeerIp),
+        &address,
+        (401, Some("Bearer"), "bearer-token"),
+    );
+    check(
+        PeerIp.and(ApiKey::header("x-key")),
+        &address,
+        (401, Some("ApiKey"), "x-key"),
+    );
+    check(
+        Cookie::new("sid").and(PeerIp).and(Global),
+        &address,
+        (401, Some("Cookie"), "cookie:sid"),
+    );
+    // what the server lacks
+    check(tenant().and(PeerIp), &named, (500, None, "peer-ip"));
+    check(PeerIp.and(tenant()), &named, (500, None, "peer-ip"));
+    check(tenant().and(Route), &named, (404, None, "route"));
+    // both: what the client can mend, credentials first
+    check(tenant().and(PeerIp), &nothing(), (400, None, "x-tenant"));
+    check(PeerIp.and(tenant()), &nothing(), (400, None, "x-tenant"));
+    check(
+        Route.and(ApiKey::bearer()),
+        &nothing(),
+        (401, Some("Bearer"), "bearer-token"),
+    );
+    check(
+        ApiKey::bearer().and(Cookie::new("sid")),
+        &nothing(),
+        (401, Some("Bearer, Cookie"), "bearer-token"),
+    );
+    check(
+        Box::new(tenant().and(PeerIp)) as Box<dyn KeyExtractor>,
+        &address,
+        (400, None, "x-tenant"),
+    );
+}
+
+// Reproducer: any client could have a 500 by leaving a header out, and a 404 on a route that there is.
+#[tokio::test]
+async fn client_that_leaves_a_key_out_gets_no_status_of_the_server_s() {
+    let rule = || Policy::new("both", Quota::per_minute(9));
+    for (rule, expected, challenge) in [
+        (rule().key(Header::new("x-tenant").and(PeerIp)), 400, None),
+        (rule().key(Header::new("x-tenant").and(Route)), 400, None),
+        (rule().key(ApiKey::bearer().and(Route)), 401, Some("Bearer")),
+        (rule().key(Route.and(ApiKey::bearer())), 401, Some("Bearer")),
+    ] {
+        let app = Router::new()
+            .route("/", routing::get(unreachable))
+            .layer(limit(rule))
+            .layer(axum::Extension(ip("192.0.2.1")));
+        let response = app
+            .oneshot(request(Method::GET, "/"))
+            .await
+            .expect("infallible");
+        assert_eq!(response.status(), expected);
+        let found = response.headers().get(header::WWW_AUTHENTICATE);
+        assert_eq!(
+            found.map(HeaderValue::as_bytes),
+            challenge.map(str::as_bytes)
+        );
+    }
+}
+
+#[test]
+fn joined_keys_are_ambiguous_when_either_is() {
+    let twice = [("x-a", "1"), ("x-a", "1")];
+    let (first, second) = (|| Header::new("x-a"), || Header::new("x-b"));
+    for fields in [&twice[..], &[twice[0], twice[1], ("x-b", "2")]] {
+        let parts = headers(fields);
+        assert_eq!(first().and(second()).extract(&parts), Ambiguous);
+        assert_eq!(second().and(first()).extract(&parts), Ambiguous);
+        assert_eq!(first().and(second()).missing_label(&parts), "x-a");
+        assert_eq!(second().and(first()).missing_label(&parts), "x-a");
+    }
+}
+
+#[test]
+fn second_choice_is_not_taken_for_a_first_one_that_is_ambiguous() {
+    let chain = || {
+        Header::new("x-a")
+            .or_else(Header::new("x-b"))
+            .or_else(PeerIp)
+    };
+    let twice = [("x-a", "1"), ("x-a", ""), ("x-b", "2")];
+    let mut parts = headers(&twice);
+    parts.extensions.insert(ip("192.0.2.1"));
+    for extractor in [
+        Box::new(chain()) as Box<dyn KeyExtractor>,
+        Box::new(chain().map(|key| key)),
+        Box::new(chain().and_then(Some)),
+        Box::new(Global.and(chain())),
+    ] {
+        assert_eq!(extractor.extract(&parts), Ambiguous);
+        assert_eq!(extractor.missing_label(&parts), "x-a");
+    }
+    // the second is ambiguous only where it is looked at
+    let mut parts = headers(&[("x-b", "1"), ("x-b", "2")]);
+    parts.extensions.insert(ip("192.0.2.1"));
+    assert_eq!(chain().extract(&parts), Ambiguous);
+    parts.headers.insert("x-a", HeaderValue::from_static("1"));
+    assert!(matches!(chain().extract(&parts), Found(_)));
+}
+
+#[test]
+fn closures_and_extractors_of_ones_own_can_call_a_key_ambiguous() {
+    let found = |parts: &Parts| Header::new("x-a").extract(parts);
+    let key = |_: &Parts| Key::GLOBAL;
+    let picky = Header::new("x-a").and_then(|key| match key.as_str() {
+        "1" => Found(key),
+        "2" => Absent,
+        _ => Ambiguous,
+    });
+    let with = |value| headers(&[("x-a", value)]);
+    assert_eq!(
+        found.extract(&headers(&[("x-a", "1"), ("x-a", "2")])),
+        Ambiguous
+    );
+    assert_eq!(key.extract(&nothing()), Found(Key::GLOBAL));
+    for (value, expected) in [("1", Found(Key::new("1"))), ("2", Absent), ("3", Ambiguous)] {
+        assert_eq!(picky.extract(&with(value)), expected);
+    }
+    let extension = Extension::new(|user: &User| match user.id {
+        0 => Ambiguous,
+        id => Found(Key::from(id)),
+    });
+    assert_eq!(
+        extension.extract(&crate::extractors::with(User { id: 0 })),
+        Ambiguous
+    );
 }
 
 // === OrElse ===
@@ -351,17 +618,17 @@ fn and_of_missing_keys_answers_with_the_graver_status() {
 fn or_else_takes_the_first_key_that_is_there() {
     let extractor = ApiKey::header("x-api-key").or_else(PeerIp);
     let mut parts = with(ip("192.0.2.1"));
-    let by_address = extractor.extract(&parts);
+    let by_address = extractor.extract(&parts).found();
     parts
         .headers
         .insert("x-api-key", HeaderValue::from_static(SECRET));
-    let by_secret = extractor.extract(&parts);
+    let by_secret = extractor.extract(&parts).found();
     assert_eq!(by_secret, Some(Key::secret(SECRET)));
     assert!(by_address.is_some());
     assert_ne!(by_address, by_secret);
-    assert_eq!(extractor.extract(&nothing()), None);
+    assert_eq!(extractor.extract(&nothing()).found(), None);
     assert_eq!(
-        extractor.missing_status(),
+        extractor.missing_status(&nothing()),
         StatusCode::INTERNAL_SERVER_ERROR
     );
 }
@@ -380,10 +647,13 @@ fn header_that_reads_as_an_address_does_not_spend_the_quota_of_that_address() {
     for form in forms {
         let forged = headers(&[("x-tenant", form)]);
         assert_ne!(
-            header_first.extract(&forged),
-            header_first.extract(&address)
+            header_first.extract(&forged).found(),
+            header_first.extract(&address).found()
         );
-        assert_ne!(header_last.extract(&forged), header_last.extract(&address));
+        assert_ne!(
+            header_last.extract(&forged).found(),
+            header_last.extract(&address).found()
+        );
     }
 }
 
@@ -393,15 +663,15 @@ fn chain_of_or_else_keeps_every_kind_of_key_apart() {
         .or_else(Header::new("x-b"))
         .or_else(Header::new("x-c"));
     apart([
-        chain.extract(&headers(&[("x-a", "1")])),
-        chain.extract(&headers(&[("x-b", "1")])),
-        chain.extract(&headers(&[("x-c", "1")])),
+        chain.extract(&headers(&[("x-a", "1")])).found(),
+        chain.extract(&headers(&[("x-b", "1")])).found(),
+        chain.extract(&headers(&[("x-c", "1")])).found(),
     ]);
     let nested = Header::new("x-a").or_else(Header::new("x-b").or_else(Header::new("x-c")));
     apart([
-        nested.extract(&headers(&[("x-a", "1")])),
-        nested.extract(&headers(&[("x-b", "1")])),
-        nested.extract(&headers(&[("x-c", "1")])),
+        nested.extract(&headers(&[("x-a", "1")])).found(),
+        nested.extract(&headers(&[("x-b", "1")])).found(),
+        nested.extract(&headers(&[("x-c", "1")])).found(),
     ]);
 }
 
@@ -416,8 +686,8 @@ fn chain_of_or_else_keeps_extensions_apart_though_they_are_labelled_alike() {
         .or_else(Extension::new(|user: &User| Key::from(user.id)))
         .or_else(Extension::new(|team: &Team| Key::from(team.id)));
     apart([
-        chain.extract(&with(User { id: 42 })),
-        chain.extract(&with(Team { id: 42 })),
+        chain.extract(&with(User { id: 42 })).found(),
+        chain.extract(&with(Team { id: 42 })).found(),
     ]);
 }
 
@@ -429,8 +699,8 @@ fn chain_of_or_else_keeps_closures_apart_though_they_are_labelled_alike() {
     let mut by_host = nothing();
     by_host.uri = "http://acme/".parse().expect("it is a uri");
     apart([
-        chain.extract(&by_host),
-        chain.extract(&headers(&[("x-tenant", "acme")])),
+        chain.extract(&by_host).found(),
+        chain.extract(&headers(&[("x-tenant", "acme")])).found(),
     ]);
 }
 
@@ -447,8 +717,8 @@ fn chain_of_or_else_keeps_alternatives_apart_that_an_and_has_wrapped() {
     let mut by_host = nothing();
     by_host.uri = "http://acme/".parse().expect("it is a uri");
     apart([
-        chain.extract(&by_host),
-        chain.extract(&headers(&[("x-tenant", "acme")])),
+        chain.extract(&by_host).found(),
+        chain.extract(&headers(&[("x-tenant", "acme")])).found(),
     ]);
 }
 
@@ -461,8 +731,8 @@ fn chain_of_or_else_keeps_alternatives_apart_that_a_closure_has_wrapped() {
     let mut by_host = nothing();
     by_host.uri = "http://acme/".parse().expect("it is a uri");
     apart([
-        chain.extract(&by_host),
-        chain.extract(&headers(&[("x-tenant", "acme")])),
+        chain.extract(&by_host).found(),
+        chain.extract(&headers(&[("x-tenant", "acme")])).found(),
     ]);
 }
 
@@ -475,8 +745,11 @@ fn closures_and_functions_are_extractors() {
     }
     let salt = "tenant-".to_owned();
     let by_path = move |parts: &Parts| Some(Key::from(format!("{salt}{}", parts.uri.path())));
-    assert_eq!(KeyExtractor::extract(&by_host, &nothing()), None);
-    assert_eq!(by_path.extract(&nothing()), Some(Key::new("tenant-/")));
+    assert_eq!(KeyExtractor::extract(&by_host, &nothing()), Absent);
+    assert_eq!(
+        by_path.extract(&nothing()).found(),
+        Some(Key::new("tenant-/"))
+    );
     assert_eq!(by_path.label(), "closure");
     let _ = Policy::new("host", Quota::per_minute(1)).key(by_host.and(by_path));
 }
@@ -485,9 +758,10 @@ fn closures_and_functions_are_extractors() {
 struct Tenant;
 
 impl KeyExtractor for Tenant {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        let tenant = parts.uri.path().split('/').nth(1)?;
-        (!tenant.is_empty()).then(|| Key::new(tenant))
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let tenant = parts.uri.path().split('/').nth(1);
+        let tenant = tenant.filter(|tenant| !tenant.is_empty());
+        tenant.map(Key::new).into()
     }
 }
 
@@ -536,7 +810,11 @@ async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
         (policy().key(Tenant), 400, "key"),
         (policy().key(ApiKey::bearer()), 401, "bearer-token"),
         (policy().key(ApiKey::header("x-key")), 401, "x-key"),
-        (policy().key(Route), 404, "route"),
+        (
+            policy().key(Route).on_missing_key(MissingKey::Reject),
+            404,
+            "route",
+        ),
         (policy().key(PeerIp), 500, "peer-ip"),
         (
             policy().key(Extension::new(|user: &User| Key::from(user.id))),
@@ -581,8 +859,8 @@ async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
 async fn label_of_any_characters_leaves_the_json_whole() {
     struct Odd;
     impl KeyExtractor for Odd {
-        fn extract(&self, _: &Parts) -> Option<Key> {
-            None
+        fn extract(&self, _: &Parts) -> Extracted<Key> {
+            Absent
         }
         fn label(&self) -> &str {
             "\"\\\n\u{1}é\u{2028}"
@@ -616,8 +894,9 @@ async fn missing_keys_that_are_shared_are_one_bucket_and_nobody_else_s() {
         response.expect("infallible").status().as_u16()
     };
     assert_eq!(ask(&[]).await, 200);
-    assert_eq!(ask(&["a", "b"]).await, 200);
-    assert_eq!(ask(&[""]).await, 429);
+    assert_eq!(ask(&[""]).await, 200);
+    assert_eq!(ask(&[]).await, 429);
+    assert_eq!(ask(&["a", "b"]).await, 400, "ambiguous, and not missing");
     assert_eq!(ask(&["?"]).await, 200);
     assert_eq!(ask(&["acme"]).await, 200);
 }
@@ -847,10 +1126,10 @@ proptest! {
             let mut parts = nothing();
             parts.headers.insert("x-tenant", value.clone());
             parts.headers.insert(header::AUTHORIZATION, value.clone());
-            let key = Header::new("x-tenant").extract(&parts);
+            let key = Header::new("x-tenant").extract(&parts).found();
             prop_assert_eq!(key.is_some(), !value.is_empty());
-            prop_assert_eq!(ApiKey::header("x-tenant").extract(&parts).is_some(), key.is_some());
-            if let Some(key) = ApiKey::bearer().extract(&parts) {
+            prop_assert_eq!(ApiKey::header("x-tenant").extract(&parts).found().is_some(), key.is_some());
+            if let Some(key) = ApiKey::bearer().extract(&parts).found() {
                 prop_assert!(value.as_bytes()[..7].eq_ignore_ascii_case(b"bearer "));
                 assert_canonical(&key);
             }
@@ -960,7 +1239,7 @@ fn extractor_chosen_at_run_time_keeps_its_label_and_status() {
         let shared: std::sync::Arc<dyn KeyExtractor> = std::sync::Arc::from(extractor);
         (
             shared.label().to_owned(),
-            shared.missing_status().as_u16(),
+            shared.missing_status(&nothing()).as_u16(),
             shared.or_else(Global).label().to_owned(),
         )
     });

@@ -28,18 +28,18 @@ fn claim_is_what_the_verified_token_says() {
     let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let by_org = Claim::new("org", |claims: &Claims| claims.org.as_deref().map(Key::new));
     let member = with(claims("ada", Some("acme")));
-    assert_eq!(by_user.extract(&member), Some(Key::new("ada")));
-    assert_eq!(by_org.extract(&member), Some(Key::new("acme")));
+    assert_eq!(by_user.extract(&member).found(), Some(Key::new("ada")));
+    assert_eq!(by_org.extract(&member).found(), Some(Key::new("acme")));
     let loner = with(claims("ada", None));
-    assert_eq!(by_user.extract(&loner), Some(Key::new("ada")));
-    assert_eq!(by_org.extract(&loner), None);
+    assert_eq!(by_user.extract(&loner).found(), Some(Key::new("ada")));
+    assert_eq!(by_org.extract(&loner).found(), None);
     let wrapped = Claim::new("sub", |token: &TokenData<Claims>| {
         Key::new(&token.claims.sub)
     });
     let token = TokenData {
         claims: claims("ada", None),
     };
-    assert_eq!(wrapped.extract(&with(token)), Some(Key::new("ada")));
+    assert_eq!(wrapped.extract(&with(token)).found(), Some(Key::new("ada")));
 }
 
 #[test]
@@ -49,9 +49,9 @@ fn claim_is_never_read_from_a_token_that_nobody_verified() {
     // {"alg":"none"}.{"sub":"ada"}.
     let unsigned = HeaderValue::from_static("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.");
     parts.headers.insert("authorization", unsigned);
-    assert_eq!(by_user.extract(&parts), None);
+    assert_eq!(by_user.extract(&parts).found(), None);
     assert_eq!(by_user.label(), "sub");
-    assert_eq!(by_user.missing_status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(by_user.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn claims_of_any_content_are_told_apart() {
     let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let huge = "a".repeat(100_000);
     let keys: Vec<Key> = ["", "a", "{a}", "a|b", "é", "\0", &huge]
-        .map(|sub| by_user.extract(&with(claims(sub, None))))
+        .map(|sub| by_user.extract(&with(claims(sub, None))).found())
         .into_iter()
         .flatten()
         .collect();
@@ -72,12 +72,15 @@ fn claims_of_any_content_are_told_apart() {
 #[test]
 fn extension_may_have_no_key_for_a_request() {
     let by_org = Extension::new(|claims: &Claims| claims.org.as_deref().map(Key::new));
-    assert_eq!(by_org.extract(&with(claims("ada", None))), None);
+    assert_eq!(by_org.extract(&with(claims("ada", None))).found(), None);
     assert_eq!(
-        by_org.extract(&with(claims("ada", Some("acme")))),
+        by_org.extract(&with(claims("ada", Some("acme")))).found(),
         Some(Key::new("acme"))
     );
-    assert_eq!(by_org.missing_status(), StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(
+        by_org.missing_status(&nothing()),
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
 }
 
 #[test]
@@ -99,18 +102,18 @@ fn changed_keys_keep_their_label_and_status() {
     let claim = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let hashed = claim.map(|key| Key::secret(key.as_bytes()));
     let parts = with(claims("ada", None));
-    assert_eq!(hashed.extract(&parts), Some(Key::secret("ada")));
-    assert_eq!(hashed.extract(&nothing()), None);
+    assert_eq!(hashed.extract(&parts).found(), Some(Key::secret("ada")));
+    assert_eq!(hashed.extract(&nothing()).found(), None);
     assert_eq!(hashed.label(), "sub");
-    assert_eq!(hashed.missing_status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(hashed.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
     let staff = claim.and_then(|key| (key != Key::new("ada")).then_some(key));
-    assert_eq!(staff.extract(&parts), None);
+    assert_eq!(staff.extract(&parts).found(), None);
     assert_eq!(
-        staff.extract(&with(claims("bob", None))),
+        staff.extract(&with(claims("bob", None))).found(),
         Some(Key::new("bob"))
     );
     assert_eq!(staff.label(), "sub");
-    assert_eq!(staff.missing_status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(staff.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
 }
 
 #[test]
@@ -118,10 +121,10 @@ fn changes_apply_to_closures_and_to_extractors_in_a_box() {
     let closure = |parts: &Parts| parts.headers.get("x-a").map(Key::new);
     let grouped = closure.map(|key| Key::new(&key.as_bytes()[..1]));
     let parts = headers(&[("x-a", "abc")]);
-    assert_eq!(grouped.extract(&parts), Some(Key::new("a")));
+    assert_eq!(grouped.extract(&parts).found(), Some(Key::new("a")));
     let boxed: Box<dyn KeyExtractor> = Box::new(grouped);
     let nobody = boxed.and_then(|_| None).or_else(Header::new("x-a"));
-    assert!(nobody.extract(&parts).is_some());
+    assert!(nobody.extract(&parts).found().is_some());
 }
 
 // === OrElse ===
@@ -134,9 +137,9 @@ fn second_choices_are_apart_from_those_that_a_closure_has_hidden() {
     assert_eq!(chain.label(), "closure-or-closure");
     for value in ["1", &"long".repeat(20), &"as-long-as-it-fits".repeat(2)] {
         apart(&[
-            chain.extract(&headers(&[("x-a", value)])),
-            chain.extract(&headers(&[("x-b", value)])),
-            chain.extract(&headers(&[("x-c", value)])),
+            chain.extract(&headers(&[("x-a", value)])).found(),
+            chain.extract(&headers(&[("x-b", value)])).found(),
+            chain.extract(&headers(&[("x-c", value)])).found(),
         ]);
     }
 }
@@ -147,8 +150,8 @@ fn second_choices_are_apart_from_keys_that_a_map_has_labelled_alike() {
     let chain = first.or_else(Header::new("x-b"));
     for value in ["1", &"long".repeat(20)] {
         apart(&[
-            chain.extract(&headers(&[("x-a", value)])),
-            chain.extract(&headers(&[("x-b", value)])),
+            chain.extract(&headers(&[("x-a", value)])).found(),
+            chain.extract(&headers(&[("x-b", value)])).found(),
         ]);
     }
 }
@@ -156,10 +159,14 @@ fn second_choices_are_apart_from_keys_that_a_map_has_labelled_alike() {
 #[test]
 fn first_choices_can_be_read_as_what_they_are() {
     let chain = Header::new("x-a").or_else(PeerIp);
-    let key = chain.extract(&headers(&[("x-a", "ada@example.org")]));
+    let key = chain
+        .extract(&headers(&[("x-a", "ada@example.org")]))
+        .found();
     assert_eq!(key, Some(Key::new("ada@example.org")));
     let joined = Header::new("x-a").and(Header::new("x-b")).or_else(PeerIp);
-    let key = joined.extract(&headers(&[("x-a", "1"), ("x-b", "2")]));
+    let key = joined
+        .extract(&headers(&[("x-a", "1"), ("x-b", "2")]))
+        .found();
     assert_eq!(key.expect("both are there").as_str(), "1|2");
 }
 
@@ -287,7 +294,7 @@ proptest! {
                 let value = HeaderValue::from_str(value).expect("HTTP allows it");
                 parts.headers.insert(name(*letter), value);
             }
-            let (key, found) = (extractor.extract(&parts), shape.find(values));
+            let (key, found) = (extractor.extract(&parts).found(), shape.find(values));
             prop_assert_eq!(key.is_some(), found.is_some());
             let (Some(key), Some(found)) = (key, found) else {
                 continue;

@@ -14,7 +14,10 @@ use http::{HeaderMap, Method, StatusCode, request::Parts};
 use proptest::prelude::*;
 use tollgate::{
     Key,
-    extract::{KeyExtractor, PathParam, Route},
+    extract::{
+        Extracted::{self, Absent, Ambiguous},
+        KeyExtractor, PathParam, Route,
+    },
 };
 use tower::{Layer, ServiceExt};
 
@@ -55,21 +58,20 @@ async fn path_parameter_that_is_no_text_is_a_key_of_its_bytes() {
 }
 
 #[tokio::test]
-async fn path_parameter_that_the_route_lacks_or_has_twice_is_no_key() {
+async fn path_parameter_that_the_route_lacks_is_absent_and_one_that_it_has_twice_ambiguous() {
     let twice = Router::new().route("/{id}", any(fine));
     let app = Router::new()
         .route("/teams/{team}", any(fine))
         .nest("/org/{id}", twice);
-    for path in ["/teams/7", "/org/1/2", "/"] {
-        assert_eq!(seen(&app, PathParam::new("id"), path).await, None, "{path}");
+    for (path, expected) in [("/teams/7", Absent), ("/org/1/2", Ambiguous), ("/", Absent)] {
+        let key = extracted(&app, PathParam::new("id"), path).await;
+        assert_eq!(key, expected, "{path}");
     }
-    assert_eq!(
-        PathParam::new("id").extract(&axum::http::Request::new(()).into_parts().0),
-        None
-    );
+    let nothing = || axum::http::Request::new(()).into_parts().0;
     let missing = PathParam::new("id");
+    assert_eq!(missing.extract(&nothing()), Absent);
     assert_eq!(missing.label(), "path:id");
-    assert_eq!(missing.missing_status(), StatusCode::NOT_FOUND);
+    assert_eq!(missing.missing_status(&nothing()), StatusCode::NOT_FOUND);
 }
 
 /// A layer around the outer router sees the whole path; one inside a nested router sees its own part of it.
@@ -255,7 +257,12 @@ fn made_up_methods_and_paths_open_ten_counts_at_most_where_nothing_matches() {
                 Method::from_bytes(method.as_bytes()).expect("a method"),
                 path,
             );
-            keys.insert(Route.or_unmatched().extract(&request.into_parts().0));
+            keys.insert(
+                Route
+                    .or_unmatched()
+                    .extract(&request.into_parts().0)
+                    .found(),
+            );
         }
     }
     assert!(keys.len() <= 9, "{}", keys.len());
@@ -297,7 +304,7 @@ async fn layer_around_a_mounted_service_sees_no_route() {
 
 /// The keys that layers found, outermost first.
 #[derive(Clone, Debug, Default)]
-struct Log(Arc<Mutex<Vec<Option<Key>>>>);
+struct Log(Arc<Mutex<Vec<Extracted<Key>>>>);
 
 impl Log {
     fn layer<E: KeyExtractor + Clone>(
@@ -326,16 +333,29 @@ impl Log {
         })
     }
 
-    fn add(&self, key: Option<Key>) {
+    fn add(&self, key: Extracted<Key>) {
         self.0.lock().expect("no panic holds it").push(key);
     }
 
     fn take(&self) -> Vec<Option<Key>> {
-        std::mem::take(&mut self.0.lock().expect("no panic holds it"))
+        let keys = std::mem::take(&mut *self.0.lock().expect("no panic holds it"));
+        keys.into_iter().map(Extracted::found).collect()
     }
 }
 
 /// What a layer around the router finds.
+async fn extracted(
+    app: &Router,
+    extractor: impl KeyExtractor + Clone,
+    path: &str,
+) -> Extracted<Key> {
+    let log = Log::default();
+    status(&app.clone().layer(log.layer(extractor)), path).await;
+    let keys = log.0.lock().expect("no panic holds it");
+    keys[0]
+}
+
+/// The key that a layer around the router finds.
 async fn seen(app: &Router, extractor: impl KeyExtractor + Clone, path: &str) -> Option<Key> {
     let log = Log::default();
     status(&app.clone().layer(log.layer(extractor)), path).await;

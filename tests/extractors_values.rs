@@ -1,11 +1,15 @@
-//! Keys from what clients write: cookies, queries, hosts. However it is written, one value is one key; and what stands
-//! there twice is none.
+//! Keys from what clients write: cookies, queries, hosts. However it is written, one value is one key; and what is there
+//! twice is ambiguous.
 
 use http::{HeaderValue, Request, StatusCode, header, request::Parts};
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
     Key,
-    extract::{ApiKey, Cookie, HashKey, Header, Host, KeyExtractor, Query},
+    extract::{
+        ApiKey, Cookie,
+        Extracted::{Absent, Ambiguous, Found},
+        HashKey, Header, Host, KeyExtractor, Query,
+    },
 };
 
 // === Headers ===
@@ -20,19 +24,19 @@ fn space_around_a_headers_value_is_no_part_of_it() {
     let (clear, secret) = (Header::new("x-key"), ApiKey::header("x-key"));
     for value in ["a b", " a b", "a b\t", " \t a b  "] {
         assert_eq!(
-            clear.extract(&with(value)),
+            clear.extract(&with(value)).found(),
             Some(Key::new("a b")),
             "{value:?}"
         );
         assert_eq!(
-            secret.extract(&with(value)),
+            secret.extract(&with(value)).found(),
             Some(Key::secret("a b")),
             "{value:?}"
         );
     }
     for value in ["", " ", "\t "] {
-        assert_eq!(clear.extract(&with(value)), None, "{value:?}");
-        assert_eq!(secret.extract(&with(value)), None, "{value:?}");
+        assert_eq!(clear.extract(&with(value)), Absent, "{value:?}");
+        assert_eq!(secret.extract(&with(value)), Absent, "{value:?}");
     }
 }
 
@@ -53,12 +57,16 @@ fn cookie_is_found_among_others_and_over_several_lines() {
         &["theme=dark", "", ";;", "session", "=x", "session=abc"],
         &["a=session=x; session=abc"],
     ] {
-        assert_eq!(session.extract(&cookies(lines)), expected, "{lines:?}");
+        assert_eq!(
+            session.extract(&cookies(lines)).found(),
+            expected,
+            "{lines:?}"
+        );
     }
 }
 
 #[test]
-fn cookie_that_is_missing_empty_or_repeated_is_no_key() {
+fn cookie_that_is_missing_or_empty_is_absent() {
     for extractor in [Cookie::new("session"), Cookie::new("session").in_clear()] {
         for lines in [
             &[][..],
@@ -72,7 +80,18 @@ fn cookie_that_is_missing_empty_or_repeated_is_no_key() {
             &["xsession=abc"],
             &["sessionx=abc"],
             &["x; y=session=abc"],
-            &["session=abc; session=abc"],
+        ] {
+            let key = extractor.extract(&cookies(lines));
+            assert_eq!(key, Absent, "{lines:?}");
+        }
+    }
+}
+
+#[test]
+fn cookie_that_is_repeated_is_ambiguous() {
+    for extractor in [Cookie::new("session"), Cookie::new("session").in_clear()] {
+        for lines in [
+            &["session=abc; session=abc"][..],
             &["session=abc; session=other"],
             &["session=abc", "session=other"],
             &["session=abc; session="],
@@ -80,9 +99,11 @@ fn cookie_that_is_missing_empty_or_repeated_is_no_key() {
             // as a framework that decodes names reads it
             &["session=abc; %73ession=other"],
             &["session=abc, session=abc; session=abc"],
+            &["session=; session="],
+            &["session=\"abc;session=abc\""],
         ] {
             let key = extractor.extract(&cookies(lines));
-            assert_eq!(key, None, "{lines:?}");
+            assert_eq!(key, Ambiguous, "{lines:?}");
         }
     }
 }
@@ -100,7 +121,7 @@ fn cookie_written_in_another_way_is_the_same_key() {
         "%73ession=a b=c",
         "%73%65%73%73%69%6F%6E=a b=c",
     ] {
-        let key = Cookie::new("session").extract(&cookies(&[line]));
+        let key = Cookie::new("session").extract(&cookies(&[line])).found();
         assert_eq!(key, expected, "{line}");
     }
 }
@@ -112,7 +133,11 @@ fn cookies_that_differ_are_told_apart() {
         "%FF", "%C3%A9",
     ];
     for extractor in [Cookie::new("session"), Cookie::new("session").in_clear()] {
-        let keys = values.map(|value| extractor.extract(&cookies(&[&format!("session={value}")])));
+        let keys = values.map(|value| {
+            extractor
+                .extract(&cookies(&[&format!("session={value}")]))
+                .found()
+        });
         apart(&keys);
     }
 }
@@ -128,7 +153,8 @@ fn secret_of_a_cookie_or_a_query_appears_nowhere() {
         Box::new(Cookie::new("session").hash_key(own)),
         Box::new(ApiKey::query("key").hash_key(own)),
     ];
-    let keys = extractors.map(|extractor| extractor.extract(&parts).expect("there is a key"));
+    let keys =
+        extractors.map(|extractor| extractor.extract(&parts).found().expect("there is a key"));
     for key in keys {
         for piece in SECRET.as_bytes().windows(4) {
             let shown = format!("{} {key:?}", key.as_str()).to_lowercase();
@@ -160,9 +186,9 @@ fn debug_of_an_extractor_shows_no_hash_key() {
 fn cookie_in_clear_can_be_read_and_is_never_the_hashed_one() {
     let parts = cookies(&["language=cs"]);
     let clear = Cookie::new("language").in_clear();
-    assert_eq!(clear.extract(&parts), Some(Key::new("cs")));
+    assert_eq!(clear.extract(&parts).found(), Some(Key::new("cs")));
     assert_eq!(
-        Cookie::new("language").extract(&parts),
+        Cookie::new("language").extract(&parts).found(),
         Some(Key::secret("cs"))
     );
 }
@@ -173,12 +199,18 @@ fn huge_cookies_are_keys_like_others() {
     let many = "x=1; ".repeat(20_000);
     let encoded = "%61".repeat(100_000);
     let clear = Cookie::new("session").in_clear();
-    let key = clear.extract(&cookies(&[&format!("session={huge}")]));
+    let key = clear
+        .extract(&cookies(&[&format!("session={huge}")]))
+        .found();
     assert_eq!(key, Some(Key::new(&huge)));
-    let written_otherwise = clear.extract(&cookies(&[&format!("session={encoded}")]));
+    let written_otherwise = clear
+        .extract(&cookies(&[&format!("session={encoded}")]))
+        .found();
     assert_eq!(written_otherwise, key);
-    assert_eq!(clear.extract(&cookies(&[&many])), None);
-    let last = clear.extract(&cookies(&[&format!("{many}session=abc")]));
+    assert_eq!(clear.extract(&cookies(&[&many])).found(), None);
+    let last = clear
+        .extract(&cookies(&[&format!("{many}session=abc")]))
+        .found();
     assert_eq!(last, Some(Key::new("abc")));
 }
 
@@ -189,7 +221,7 @@ fn bytes_in_a_cookie_that_are_no_text_are_told_apart() {
         let mut parts = nothing();
         let line = HeaderValue::from_bytes(&line).expect("HTTP allows it");
         parts.headers.insert(header::COOKIE, line);
-        Cookie::new("session").in_clear().extract(&parts)
+        Cookie::new("session").in_clear().extract(&parts).found()
     };
     apart(&[
         key(b"\xFF"),
@@ -217,7 +249,7 @@ fn query_parameter_is_its_value_and_nothing_else_of_the_uri() {
         "http://example.com/?tenant=acme",
         "/?page=tenant=x&tenant=acme",
     ] {
-        assert_eq!(tenant.extract(&at(uri)), expected, "{uri}");
+        assert_eq!(tenant.extract(&at(uri)).found(), expected, "{uri}");
     }
 }
 
@@ -231,34 +263,31 @@ fn query_parameter_written_in_another_way_is_the_same_key() {
         "/?%6D%79%20%74enant=a+%62",
         "/?my%20tenant=a%20%62",
     ] {
-        let key = Query::new("my tenant").extract(&at(uri));
+        let key = Query::new("my tenant").extract(&at(uri)).found();
         assert_eq!(key, expected, "{uri}");
     }
 }
 
 #[test]
-fn query_parameter_that_is_missing_empty_or_repeated_is_no_key() {
+fn query_parameter_that_is_missing_or_empty_is_absent_and_one_that_is_repeated_ambiguous() {
     for extractor in [
         Box::new(Query::new("key")) as Box<dyn KeyExtractor>,
         Box::new(ApiKey::query("key")),
     ] {
         for uri in [
-            "/",
-            "/?",
-            "/?key",
-            "/?key=",
-            "/?KEY=a",
-            "/?keys=a",
-            "/?ke=a",
-            "/?=a",
+            "/", "/?", "/?key", "/?key=", "/?KEY=a", "/?keys=a", "/?ke=a", "/?=a", "/key=a",
+        ] {
+            assert_eq!(extractor.extract(&at(uri)), Absent, "{uri}");
+        }
+        for uri in [
             "/?key=a&key=a",
             "/?key=a&key=b",
             "/?key=a&key",
             "/?key&key=a",
+            "/?key&key",
             "/?key=a&k%65y=b",
-            "/key=a",
         ] {
-            assert_eq!(extractor.extract(&at(uri)), None, "{uri}");
+            assert_eq!(extractor.extract(&at(uri)), Ambiguous, "{uri}");
         }
     }
 }
@@ -269,7 +298,11 @@ fn query_values_that_differ_are_told_apart() {
         "abc", "Abc", "a+b", "a%2Bb", "%", "%2", "%zz", "a=c", "%00", "%FF", "%C3%A9", "%26",
         "%2526",
     ];
-    let keys = values.map(|value| Query::new("key").extract(&at(&format!("/?key={value}"))));
+    let keys = values.map(|value| {
+        Query::new("key")
+            .extract(&at(&format!("/?key={value}")))
+            .found()
+    });
     apart(&keys);
     // a value that breaks off within an escape is taken as it is
     assert_eq!(keys[5], Some(Key::new("%2")));
@@ -278,7 +311,7 @@ fn query_values_that_differ_are_told_apart() {
 #[test]
 fn huge_query_is_a_key_like_others() {
     let uri = format!("/?{}key={}", "a=b&".repeat(5_000), "x".repeat(40_000));
-    let key = Query::new("key").extract(&at(&uri));
+    let key = Query::new("key").extract(&at(&uri)).found();
     assert_eq!(key, Some(Key::new("x".repeat(40_000))));
 }
 
@@ -295,19 +328,54 @@ fn host_is_one_key_however_it_is_written() {
         "Example.Com.:8443",
         "example.com.",
     ] {
-        assert_eq!(Host.extract(&hosts(&[host])), expected, "{host}");
+        assert_eq!(Host.extract(&hosts(&[host])).found(), expected, "{host}");
         let uri = format!("http://{}/path?query", host.trim_end_matches(':'));
-        assert_eq!(Host.extract(&at(&uri)), expected, "{uri}");
+        assert_eq!(Host.extract(&at(&uri)).found(), expected, "{uri}");
     }
     let with_user = at("http://ada:secret@example.com:80/");
-    assert_eq!(Host.extract(&with_user), expected);
+    assert_eq!(Host.extract(&with_user).found(), expected);
 }
 
 #[test]
-fn authority_of_the_uri_is_the_host_whatever_the_header_says() {
-    let mut parts = hosts(&["evil.example", "another.example"]);
-    parts.uri = "https://example.com/".parse().expect("it is a uri");
-    assert_eq!(Host.extract(&parts), Some(Key::new("example.com")));
+fn authority_and_host_that_say_the_same_are_one_host() {
+    for (uri, host) in [
+        ("https://example.com/", "example.com"),
+        ("https://example.com/", "EXAMPLE.com."),
+        ("https://example.com/", "example.com:443"),
+        ("https://example.com:443/", "example.com"),
+        ("http://example.com:80/", "example.com:"),
+        ("http://example.com:8080/", "example.com:8080"),
+        ("http://ada:secret@example.com/", "example.com"),
+        ("example.com:443", "example.com:443"),
+    ] {
+        let mut parts = hosts(&[host]);
+        parts.uri = uri.parse().expect("it is a uri");
+        let expected = Found(Key::new("example.com"));
+        assert_eq!(Host.extract(&parts), expected, "{uri} {host}");
+    }
+    let mut six = hosts(&["[2001:DB8::1]"]);
+    six.uri = "http://[2001:db8:0::1]:80/".parse().expect("it is a uri");
+    assert_eq!(Host.extract(&six), Found(Key::new("2001:db8::1")));
+}
+
+// Reproducer: the URI was believed, and the service behind may well have believed the header.
+#[test]
+fn authority_and_host_that_contradict_each_other_are_ambiguous() {
+    for (uri, lines) in [
+        ("https://example.com/", &["evil.example"][..]),
+        ("https://example.com/", &["evil.example", "another.example"]),
+        ("https://example.com/", &["example.com", "example.com"]),
+        ("https://example.com/", &["sub.example.com"]),
+        ("https://example.com/", &["example.com:80"]),
+        ("http://example.com/", &["example.com:443"]),
+        ("http://example.com:8080/", &["example.com"]),
+        ("https://example.com/", &[""]),
+        ("https://example.com/", &["user@example.com"]),
+    ] {
+        let mut parts = hosts(lines);
+        parts.uri = uri.parse().expect("it is a uri");
+        assert_eq!(Host.extract(&parts), Ambiguous, "{uri} {lines:?}");
+    }
 }
 
 #[test]
@@ -318,15 +386,21 @@ fn forwarded_hosts_are_not_looked_at() {
             .headers
             .insert(name, HeaderValue::from_static("evil.example"));
     }
-    assert_eq!(Host.extract(&parts), None);
+    assert_eq!(Host.extract(&parts).found(), None);
 }
 
 #[test]
-fn host_that_is_missing_repeated_or_no_host_is_no_key() {
+fn host_that_is_missing_is_absent() {
+    for lines in [&[][..], &[""], &[" "]] {
+        assert_eq!(Host.extract(&hosts(lines)), Absent, "{lines:?}");
+    }
+}
+
+// A server answers them with 400 (RFC 9112, section 3.2), or makes of them what it likes.
+#[test]
+fn host_that_is_repeated_or_not_a_host_is_ambiguous() {
     for lines in [
-        &[][..],
-        &[""],
-        &["."],
+        &["."][..],
         &[".."],
         &[":80"],
         &["example.com", "example.com"],
@@ -349,18 +423,19 @@ fn host_that_is_missing_repeated_or_no_host_is_no_key() {
         &["[192.0.2.1]"],
         &["[fe80::1%25eth0]"],
         &["[v1.a]"],
+        &["example.com:65536"],
     ] {
-        assert_eq!(Host.extract(&hosts(lines)), None, "{lines:?}");
+        assert_eq!(Host.extract(&hosts(lines)), Ambiguous, "{lines:?}");
     }
     let mut parts = nothing();
     let unicode = HeaderValue::from_bytes("bücher.example".as_bytes()).expect("HTTP allows it");
     parts.headers.insert(header::HOST, unicode);
-    assert_eq!(Host.extract(&parts), None);
+    assert_eq!(Host.extract(&parts), Ambiguous);
 }
 
 #[test]
 fn addresses_as_hosts_are_one_key_each() {
-    let key = |host| Host.extract(&hosts(&[host]));
+    let key = |host| Host.extract(&hosts(&[host])).found();
     let six = Some(Key::new("2001:db8::1"));
     for host in [
         "[2001:db8::1]",
@@ -369,7 +444,7 @@ fn addresses_as_hosts_are_one_key_each() {
     ] {
         assert_eq!(key(host), six, "{host}");
     }
-    assert_eq!(Host.extract(&at("http://[2001:DB8::1]:80/")), six);
+    assert_eq!(Host.extract(&at("http://[2001:DB8::1]:80/")).found(), six);
     assert_eq!(key("192.0.2.1:80"), Some(Key::new("192.0.2.1")));
     assert_eq!(key("[::ffff:192.0.2.1]"), key("192.0.2.1"));
 }
@@ -377,21 +452,28 @@ fn addresses_as_hosts_are_one_key_each() {
 #[test]
 fn host_is_as_long_as_dns_allows_and_no_longer() {
     let longest = "a".repeat(253);
-    assert_eq!(Host.extract(&hosts(&[&longest])), Some(Key::new(&longest)));
     assert_eq!(
-        Host.extract(&hosts(&[&format!("{longest}.:80")])),
+        Host.extract(&hosts(&[&longest])).found(),
         Some(Key::new(&longest))
     );
-    assert_eq!(Host.extract(&hosts(&[&"a".repeat(254)])), None);
-    assert_eq!(Host.extract(&hosts(&[&"a".repeat(100_000)])), None);
+    assert_eq!(
+        Host.extract(&hosts(&[&format!("{longest}.:80")])).found(),
+        Some(Key::new(&longest))
+    );
+    assert_eq!(Host.extract(&hosts(&[&"a".repeat(254)])), Ambiguous);
+    assert_eq!(Host.extract(&hosts(&[&"a".repeat(100_000)])), Ambiguous);
 }
 
 // === All ===
 
 #[test]
 fn labels_and_statuses_say_what_is_missing() {
-    let told =
-        |extractor: &dyn KeyExtractor| (extractor.label().to_owned(), extractor.missing_status());
+    let told = |extractor: &dyn KeyExtractor| {
+        (
+            extractor.label().to_owned(),
+            extractor.missing_status(&nothing()),
+        )
+    };
     let bad = StatusCode::BAD_REQUEST;
     let unauthorized = StatusCode::UNAUTHORIZED;
     assert_eq!(
@@ -424,7 +506,7 @@ proptest! {
             [value] if !value.is_empty() => Some(Key::new(value)),
             _ => None,
         };
-        prop_assert_eq!(Query::new("ab").extract(&at(&uri)), expected);
+        prop_assert_eq!(Query::new("ab").extract(&at(&uri)).found(), expected);
     }
 
     #[test]
@@ -448,7 +530,7 @@ proptest! {
                 Box::new(ApiKey::query("a")),
                 Box::new(Host),
             ];
-            for key in extractors.iter().filter_map(|extractor| extractor.extract(&parts)) {
+            for key in extractors.iter().filter_map(|extractor| extractor.extract(&parts).found()) {
                 prop_assert!((1..=Key::MAX_LENGTH).contains(&key.as_str().len()));
                 let has_brace = key.as_str().contains(['{', '}']);
 prop_assert!(!has_brace);
@@ -472,7 +554,7 @@ prop_assert!(!has_brace);
                     false => char::from(byte).to_string(),
                 })
                 .collect();
-            Cookie::new("a").in_clear().extract(&cookies(&[&format!("a={text}")]))
+            Cookie::new("a").in_clear().extract(&cookies(&[&format!("a={text}")])).found()
         };
         let same = written(&first, 0);
         prop_assert_eq!(same, written(&first, escapes));

@@ -357,8 +357,8 @@ async fn message_is_escaped_as_grpc_wants_it() {
     struct Odd;
 
     impl tollgate::extract::KeyExtractor for Odd {
-        fn extract(&self, _: &http::request::Parts) -> Option<Key> {
-            None
+        fn extract(&self, _: &http::request::Parts) -> tollgate::extract::Extracted<Key> {
+            tollgate::extract::Extracted::Absent
         }
 
         fn label(&self) -> &str {

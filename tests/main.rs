@@ -39,6 +39,7 @@ mod middleware;
 mod network;
 mod outage;
 mod queueing;
+mod repeated_keys;
 mod rules;
 mod scripts;
 mod settling;

@@ -24,6 +24,7 @@ use proptest::prelude::*;
 use tokio::{sync::oneshot, time};
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
     middleware::{Headers, MissingKey, Reason, Rejection, ResponseBody},
@@ -1060,17 +1061,39 @@ fn decision_tells_of_each_policy_by_its_name() {
     answer(&mut layer.layer(inner), request());
 }
 
+// Reproducer: requests without a required key were free, so any number of them got an answer of 400 or 401.
 #[tokio::test]
-async fn missing_key_of_one_policy_charges_none_of_the_others() {
-    let everybody = everybody_policy(10);
-    let layer = RateLimitLayer::builder()
-        .policy(everybody.clone().key(Global))
-        .policy(Policy::new("tenant", Quota::per_minute(1)).key(Header::new("x-tenant")))
-        .build()
-        .expect("it is well set up");
-    let response = answer(&mut layer.layer(Echo), request());
-    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
-    assert_eq!(remaining(&layer, &everybody).await, 10);
+async fn request_without_a_key_is_charged_by_the_other_policies_and_denied_by_them_first() {
+    for tenant_comes_first in [false, true] {
+        let everybody = everybody_policy(5);
+        let tenant = Policy::new("tenant", Quota::per_minute(100));
+        let mut rules = vec![
+            everybody.clone().key(Global),
+            tenant.clone().key(Header::new("x-tenant")),
+        ];
+        if tenant_comes_first {
+            rules.reverse();
+        }
+        let builder = RateLimitLayer::builder();
+        let builder = rules
+            .into_iter()
+            .fold(builder, RateLimitLayerBuilder::policy);
+        let layer = builder.build().expect("it is well set up");
+        let mut statuses = Vec::new();
+        for left in [Some(4), Some(3), Some(2), Some(1), Some(0), None, None] {
+            let response = answer(&mut layer.layer(Echo), request());
+            statuses.push(response.status().as_u16());
+            let rejection = response.extensions().get::<Rejection>().expect("why");
+            assert_eq!(rejection.code() == "key_missing", left.is_some());
+            let decision = rejection.decision().expect("on the other policy");
+            assert_eq!(decision.states().len(), 1, "the missing one is not asked");
+            let remaining = response.headers().get("x-ratelimit-remaining");
+            let expected = left.unwrap_or(0).to_string();
+            assert_eq!(remaining.expect("of the other policy"), expected.as_str());
+        }
+        assert_eq!(statuses, [400, 400, 400, 400, 400, 429, 429]);
+        assert_eq!(remaining(&layer, &everybody).await, 0);
+    }
 }
 
 #[test]

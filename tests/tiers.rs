@@ -541,7 +541,7 @@ async fn tier_is_looked_up_once_and_then_known(world: World) {
 async fn answers_expire_and_that_there_is_none_expires_sooner() {
     let clock = clock();
     let lookups = Lookups::default();
-    let cache = lookups.cache(|builder| builder.clock(clock.clone()));
+    let cache = lookups.cache(|builder| builder.clock(clock.clone()).stale_for(Duration::ZERO));
     let app = layer([api().tier_cache(cache)]).layer(service_fn(fine));
     lookups.answer(Ok(None));
     assert_eq!(limit(&app, "ada").await, 10);
@@ -619,12 +619,134 @@ async fn last_known_tier_holds_while_look_ups_fail_and_then_the_own_quota() {
     );
 }
 
+// Reproducer: a request waited for the lookup though the cache had a tier to go on with.
+#[tokio::test(start_paused = true)]
+async fn stale_tier_is_served_at_once_while_one_lookup_runs_behind() {
+    let clock = clock();
+    let lookups = Lookups::default();
+    let cache = lookups.cache(|builder| builder.clock(clock.clone()));
+    let app = layer([api().tier_cache(cache.clone())]).layer(service_fn(fine));
+    assert_eq!(limit(&app, "ada").await, 100);
+    let bronze = Tier::new("bronze", Quota::per_hour(50)).expect("a usable tier");
+    lookups.answer(Ok(Some(bronze)));
+    clock.advance(Duration::from_secs(60));
+    lookups.close();
+    let begun = time::Instant::now();
+    for _ in 0..50 {
+        assert_eq!(limit(&app, "ada").await, 100);
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO, "nobody waits");
+    assert_eq!(
+        lookups.asked(),
+        ["ada", "ada"],
+        "one lookup for all of them"
+    );
+    lookups.open();
+    until(|| now_or_never(limit(&app, "ada")) == Some(50)).await;
+    assert_eq!(lookups.count(), 2, "what it brought is fresh");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tier_is_served_stale_up_to_its_bound_and_waited_for_then() {
+    for (stale_for, bound) in [(None, 60), (Some(5), 5), (Some(0), 0)] {
+        let clock = clock();
+        let lookups = Lookups::default();
+        let cache = lookups.cache(|builder| {
+            let builder = builder.clock(clock.clone());
+            match stale_for {
+                Some(seconds) => builder.stale_for(Duration::from_secs(seconds)),
+                None => builder,
+            }
+        });
+        let app = layer([api().tier_cache(cache.clone())]).layer(service_fn(fine));
+        // the last microsecond of the bound, and the first behind it
+        for (back, waits) in [(1, false), (0, true)] {
+            cache.clear();
+            lookups.answer(Ok(Some(pro())));
+            assert_eq!(limit(&app, "ada").await, 100);
+            lookups.answer(Ok(None));
+            clock.advance(Duration::from_secs(60 + bound) - Duration::from_micros(back));
+            let is_fresh = bound == 0 && !waits;
+            let expected = if waits { 10 } else { 100 };
+            let lookups_before = lookups.count();
+            assert_eq!(limit(&app, "ada").await, expected, "{bound} {back}");
+            until(|| is_fresh || lookups.count() == lookups_before + 1).await;
+        }
+    }
+}
+
+// The wait ends with the layer's time for lookups, as for any late one, and then the last known tier holds.
+#[tokio::test(start_paused = true)]
+async fn refresh_that_fails_leaves_the_stale_tier_until_its_bound_and_is_tried_once_a_second() {
+    logged();
+    let clock = clock();
+    let lookups = Lookups::default();
+    let cache = lookups.cache(|builder| {
+        let builder = builder.clock(clock.clone());
+        builder.last_known_for(Duration::ZERO)
+    });
+    let app = layer([api().tier_cache(cache.clone())]).layer(service_fn(fine));
+    assert_eq!(limit(&app, "ada").await, 100);
+    lookups.answer(Err("the database is away"));
+    clock.advance(Duration::from_secs(60));
+    for seconds in 0..60 {
+        for _ in 0..3 {
+            assert_eq!(limit(&app, "ada").await, 100, "{seconds}");
+        }
+        until(|| lookups.count() == 2 + seconds).await;
+        // the failure is noted once its task has ended
+        for _ in 0..8 {
+            task::yield_now().await;
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(limit(&app, "ada").await, 10, "the bound is over");
+    assert_eq!(logged().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_tier_is_served_where_no_more_lookups_may_run() {
+    let clock = clock();
+    let lookups = Lookups::default();
+    let cache = lookups.cache(|builder| builder.clock(clock.clone()).max_lookups(1));
+    let app = layer([api().tier_cache(cache.clone())]).layer(service_fn(fine));
+    for caller in ["ada", "bob"] {
+        assert_eq!(limit(&app, caller).await, 100);
+    }
+    clock.advance(Duration::from_secs(60));
+    lookups.close();
+    for caller in ["ada", "bob", "ada", "bob"] {
+        assert_eq!(limit(&app, caller).await, 100);
+    }
+    assert_eq!(lookups.asked(), ["ada", "bob", "ada"]);
+    assert_eq!(cache.len(), 2);
+}
+
+#[tokio::test]
+async fn refreshes_of_many_keys_keep_the_bound_on_remembered_keys() {
+    let clock = clock();
+    let lookups = Lookups::default();
+    let cache = lookups.cache(|builder| builder.clock(clock.clone()).max_keys(10));
+    let app = layer([api().tier_cache(cache.clone())]).layer(service_fn(fine));
+    for round in 0..3 {
+        for caller in 0..100 {
+            assert_eq!(limit(&app, &caller.to_string()).await, 100, "{round}");
+            assert!(cache.len() <= 10);
+        }
+        clock.advance(Duration::from_secs(61));
+    }
+}
+
 #[tokio::test]
 async fn cache_can_be_told_to_trust_nothing_that_is_old() {
     let clock = clock();
     let lookups = Lookups::default();
-    let cache =
-        lookups.cache(|builder| builder.clock(clock.clone()).last_known_for(Duration::ZERO));
+    let cache = lookups.cache(|builder| {
+        builder
+            .clock(clock.clone())
+            .stale_for(Duration::ZERO)
+            .last_known_for(Duration::ZERO)
+    });
     let app = layer([api().tier_cache(cache)]).layer(service_fn(fine));
     assert_eq!(limit(&app, "ada").await, 100);
     lookups.answer(Err("away"));
@@ -647,8 +769,8 @@ async fn late_look_up_is_not_waited_for_and_still_remembered() {
     let begun = time::Instant::now();
     assert_eq!(limit(&app, "ada").await, 100);
     assert_eq!(begun.elapsed(), Duration::ZERO);
-    // late again, with something known
-    clock.advance(Duration::from_secs(60));
+    // late again, with something known that is too old to be served at once
+    clock.advance(Duration::from_secs(120));
     lookups.close();
     assert_eq!(limit(&app, "ada").await, 100);
     assert_eq!(begun.elapsed(), Duration::from_millis(100));
@@ -914,6 +1036,18 @@ impl Lookups {
 
     fn count(&self) -> usize {
         self.asked().len()
+    }
+}
+
+fn now_or_never<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let waker = std::task::Waker::noop();
+    match future
+        .as_mut()
+        .poll(&mut std::task::Context::from_waker(waker))
+    {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
     }
 }
 

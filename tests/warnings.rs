@@ -2,8 +2,12 @@
 
 use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, routing::get};
-use http::{Request, StatusCode, request::Parts};
+use axum::{
+    Router,
+    body::Body,
+    routing::{any, get},
+};
+use http::{Method, Request, StatusCode, request::Parts};
 use ipnet::IpNet;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -14,9 +18,9 @@ use tollgate::{
     Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
-    extract::{ApiKey, ClientIp, Global, Header, KeyExtractor, PeerIp, Route},
-    matching::{AddressList, KeyList, Matcher, Path},
-    middleware::MissingKey,
+    extract::{ApiKey, ClientIp, Extracted, Global, Header, KeyExtractor, PeerIp, Route},
+    matching::{AddressList, KeyList, Matcher, Methods, Path},
+    middleware::{MissingKey, Rule},
     state::PolicyName,
     store::{Answer, Charge, Store},
 };
@@ -135,7 +139,7 @@ async fn each_policy_tells_of_its_missing_key() {
     let policy = |name| Policy::new(name, PLENTY);
     let rule = |name| {
         let rule = policy(name).key(Header::new("x-tenant"));
-        rule.on_missing_key(MissingKey::Skip)
+        rule.on_missing_key(MissingKey::Share)
     };
     let layer = RateLimitLayer::builder()
         .policy(rule("minute"))
@@ -152,8 +156,199 @@ async fn each_policy_tells_of_its_missing_key() {
     assert_eq!(day.policy().map(PolicyName::as_str), Some("day"));
     assert_eq!(
         day.detail(),
-        "x-tenant is missing from a request; such requests are handled as Skip"
+        "x-tenant is missing from a request; such requests are handled as Share"
     );
+}
+
+// Reproducer: what the rule says to skip was reported as a mistake.
+#[tokio::test]
+async fn key_that_is_skipped_by_choice_is_no_mistake_but_a_server_without_addresses_is() {
+    let skipping = |key: Box<dyn KeyExtractor>, looks_up_tiers: bool| {
+        let rule = Policy::new("p", PLENTY)
+            .key(key)
+            .on_missing_key(MissingKey::Skip);
+        let rule = match looks_up_tiers {
+            true => rule.tier_by(|_: &Parts, _: &Key| None),
+            false => rule,
+        };
+        RateLimitLayer::builder()
+            .policy(rule)
+            .build()
+            .expect("it is well set up")
+    };
+    for looks_up_tiers in [false, true] {
+        let by_header = skipping(Box::new(Header::new("x-tenant")), looks_up_tiers);
+        let by_address = skipping(Box::new(PeerIp), looks_up_tiers);
+        for _ in 0..3 {
+            assert_eq!(ask(&app(&by_header), from(1)).await, StatusCode::OK);
+            assert_eq!(ask(&app(&by_address), get_root()).await, StatusCode::OK);
+        }
+        assert_eq!(codes(&by_header), []);
+        assert_eq!(codes(&by_address), [Code::NoPeerAddress]);
+    }
+    let absent = |_: &Parts| std::future::ready(Ok::<_, Infallible>(None::<Key>));
+    let rule = Policy::new("p", PLENTY).key_async(absent);
+    let layer = RateLimitLayer::builder().policy(rule.on_missing_key(MissingKey::Skip));
+    let layer = layer.build().expect("it is well set up");
+    assert_eq!(ask(&app(&layer), from(1)).await, StatusCode::OK);
+    assert_eq!(codes(&layer), []);
+}
+
+#[tokio::test]
+async fn first_ambiguous_key_is_told_whatever_the_rule_makes_of_absent_ones() {
+    for choice in [None, Some(MissingKey::Share), Some(MissingKey::Skip)] {
+        let rule = Policy::new("p", PLENTY).key(Header::new("x-tenant"));
+        let rule = match choice {
+            Some(choice) => rule.on_missing_key(choice),
+            None => rule,
+        };
+        let layer = RateLimitLayer::builder().policy(rule).build();
+        let layer = layer.expect("it is well set up");
+        for _ in 0..3 {
+            let request = Request::get("/")
+                .header("x-tenant", "a")
+                .header("x-tenant", "");
+            let status = ask(
+                &app(&layer),
+                request.body(Body::empty()).expect("a request"),
+            )
+            .await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{choice:?}");
+        }
+        let [warning] = warnings(&layer);
+        assert_eq!(warning.code(), Code::AmbiguousKey);
+        assert!(warning.detail().starts_with("x-tenant"), "{warning}");
+    }
+}
+
+// === Routers ===
+
+#[tokio::test]
+async fn route_that_is_asked_for_where_no_router_has_been_is_told() {
+    let outside = layer(Route);
+    let routed = Router::new().route("/", get(async || "fine"));
+    let around = tower::Layer::layer(&outside, routed.clone());
+    for _ in 0..2 {
+        let response = around.clone().oneshot(get_root()).await;
+        assert_eq!(response.expect("infallible").status(), StatusCode::OK);
+    }
+    let [warning] = warnings(&outside);
+    assert_eq!(warning.code(), Code::NoRoute);
+    assert!(warning.detail().contains("no router"), "{warning}");
+    // one on the router is right, also for what no route serves, and so is one that is asked for no more than it can tell
+    let (inside, plain) = (layer(Route), layer(Route.or_unmatched()));
+    let served = routed.nest_service("/files", Router::new().fallback(async || "file"));
+    let served = served.layer(inside.clone());
+    for path in ["/", "/files/a", "/nowhere"] {
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        ask(&served, request).await;
+    }
+    let _ = tower::Layer::layer(&plain, Router::new())
+        .oneshot(get_root())
+        .await;
+    assert_eq!((codes(&inside), codes(&plain)), (Vec::new(), Vec::new()));
+}
+
+// Reproducer: such a rule counted nothing, and nothing was said.
+#[tokio::test]
+async fn pattern_with_the_prefix_of_a_nested_router_is_told() {
+    let (post, exact) = (|| Methods::new([Method::POST]), || Path::new("/api/login"));
+    for (prefix, request, matcher, expected) in [
+        (
+            "/api",
+            "/api/login",
+            Box::new(exact()) as Box<dyn Matcher>,
+            true,
+        ),
+        ("/api", "/api/login", Box::new(post().and(exact())), true),
+        ("/api", "/api/login/", Box::new(exact()), true),
+        (
+            "/api",
+            "/api/users/7",
+            Box::new(Path::new("/api/users/{id}")),
+            true,
+        ),
+        ("/api", "/api/login", Box::new(Path::prefix("/api")), true),
+        (
+            "/v1/api",
+            "/v1/api/login",
+            Box::new(Path::new("/v1/api/login")),
+            true,
+        ),
+        (
+            "/{tenant}",
+            "/acme/login",
+            Box::new(Path::new("/{tenant}/login")),
+            true,
+        ),
+        (
+            "/{tenant}",
+            "/acme/login",
+            Box::new(Path::new("/acme/login")),
+            true,
+        ),
+        // as it is to be written
+        ("/api", "/api/login", Box::new(Path::new("/login")), false),
+        // another request
+        ("/api", "/api/users/7", Box::new(exact()), false),
+        // it may be meant for what is behind the prefix
+        (
+            "/v1",
+            "/v1/login",
+            Box::new(Path::new("/{tenant}/login")),
+            false,
+        ),
+        ("/api", "/api/api/login", Box::new(exact()), false),
+    ] {
+        let limit = |set: &dyn Fn(Rule) -> Rule| {
+            let rule = Policy::new("p", PLENTY).key(Global);
+            let layer = RateLimitLayer::builder().policy(set(rule)).build();
+            layer.expect("it is well set up")
+        };
+        let matcher: Arc<dyn Matcher> = Arc::from(matcher);
+        let on_rule = [
+            limit(&|rule| rule.when(Arc::clone(&matcher))),
+            limit(&|rule| rule.unless(Arc::clone(&matcher))),
+            limit(&|rule| rule.cost_when(Arc::clone(&matcher), 3)),
+        ];
+        let builder = || builder(Global);
+        let on_layer = [
+            builder()
+                .deny(Arc::clone(&matcher))
+                .build()
+                .expect("it is well set up"),
+            builder()
+                .skip(Arc::clone(&matcher))
+                .build()
+                .expect("it is well set up"),
+        ];
+        for layer in on_rule.into_iter().chain(on_layer) {
+            let fine = any(async || "fine");
+            let nested = Router::new().route("/{*rest}", fine).layer(layer.clone());
+            let app = Router::new().nest(prefix, nested);
+            for _ in 0..2 {
+                let request = Request::post(request)
+                    .body(Body::empty())
+                    .expect("a request");
+                ask(&app, request).await;
+            }
+            let expected = [Code::NestedPath].repeat(usize::from(expected));
+            assert_eq!(codes(&layer), expected, "{prefix} {request}");
+        }
+    }
+    // a layer on the outer router sees the whole path
+    let rule = Policy::new("p", PLENTY).key(Global).when(exact());
+    let outer = RateLimitLayer::builder()
+        .policy(rule)
+        .build()
+        .expect("it is well set up");
+    let nested = Router::new().route("/login", get(async || "fine"));
+    let app = Router::new().nest("/api", nested).layer(outer.clone());
+    let request = Request::get("/api/login")
+        .body(Body::empty())
+        .expect("a request");
+    ask(&app, request).await;
+    assert_eq!((codes(&outer), used(&outer).await), (Vec::new(), 1));
 }
 
 #[tokio::test]
@@ -245,8 +440,8 @@ async fn forwarding_header_is_nothing_to_a_rule_that_counts_by_something_else() 
 async fn extractor_of_ones_own_can_have_a_diagnosis() {
     struct Suspicious;
     impl KeyExtractor for Suspicious {
-        fn extract(&self, _: &Parts) -> Option<Key> {
-            Some(Key::new("k"))
+        fn extract(&self, _: &Parts) -> Extracted<Key> {
+            Extracted::Found(Key::new("k"))
         }
         fn label(&self) -> &str {
             "suspicious"

@@ -51,6 +51,7 @@ impl World {
         let store = Witness {
             store: Arc::new(store),
             asked: Arc::default(),
+            decided: Arc::default(),
             told,
         };
         Self {
@@ -84,6 +85,11 @@ impl World {
     /// How often settling was asked for so far, done or not.
     pub(crate) fn asked(&self) -> usize {
         *self.store.asked.lock().expect("nobody panics with it")
+    }
+
+    /// How many charges each decision was asked about since this was last asked.
+    pub(crate) fn decided(&self) -> Vec<usize> {
+        std::mem::take(&mut *self.store.decided.lock().expect("nobody panics with it"))
     }
 
     pub(crate) async fn usage(&self, policy: &Policy, key: Key) -> Usage {
@@ -128,11 +134,14 @@ pub(crate) use everywhere;
 pub(crate) struct Witness {
     store: Arc<dyn Store>,
     asked: Arc<Mutex<usize>>,
+    decided: Arc<Mutex<Vec<usize>>>,
     told: mpsc::UnboundedSender<Result<Vec<Settled>, ErrorKind>>,
 }
 
 impl Store for Witness {
     fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let mut decided = self.decided.lock().expect("nobody panics with it");
+        decided.push(charges.len());
         self.store.decide(charges)
     }
 

@@ -15,8 +15,8 @@ use tollgate::{
     Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     diagnosis::Code,
     extract::{
-        ApiKey, AsyncKeyExtractor, Claim, Cookie, Extension, Global, Header, KeyExtractor,
-        KeyLookup, PathParam, PeerIp, Query,
+        ApiKey, AsyncKeyExtractor, Claim, Cookie, Extension, Extracted, Global, Header,
+        KeyExtractor, KeyLookup, PathParam, PeerIp, Query,
     },
     matching::{HasHeader, Likeness, Matcher},
     middleware::{Denial, Headers, Reason, Rejection, Rule, Scope},
@@ -34,10 +34,10 @@ fn header_is_named_in_any_case() {
         .body(());
     let (parts, ()) = request.expect("a request").into_parts();
     let tenant = Header::new("X-Tenant");
-    assert_eq!(tenant.extract(&parts), Some(Key::new("acme")));
+    assert_eq!(tenant.extract(&parts).found(), Some(Key::new("acme")));
     assert_eq!(tenant.label(), "x-tenant");
     let by_key = ApiKey::header("X-Api-Key");
-    assert_eq!(by_key.extract(&parts), Some(Key::secret("k-1")));
+    assert_eq!(by_key.extract(&parts).found(), Some(Key::secret("k-1")));
     assert_eq!(
         HasHeader::new("X-TENANT").compare(&parts),
         Likeness::Matches
@@ -73,46 +73,46 @@ fn name_that_nobody_can_send_is_refused_when_the_layer_is_built() {
     }
     // Till then it finds nothing, and no request is taken for one without the header.
     let (parts, ()) = Request::new(()).into_parts();
-    assert_eq!(Header::new("a b").extract(&parts), None);
+    assert_eq!(Header::new("a b").extract(&parts).found(), None);
     assert_eq!(HasHeader::new("a b").compare(&parts), Likeness::Resembles);
 }
 
 // === Clients ===
 
 #[tokio::test]
-async fn key_that_is_there_twice_is_not_called_missing() {
+async fn key_that_is_there_twice_is_called_ambiguous() {
     let twice = |name| [(name, "one"), (name, "two")];
     for (rule, headers, path, said) in [
         (
             plan().key(ApiKey::header("x-api-key")),
             twice("x-api-key"),
             "/",
-            "x-api-key is there more than once",
+            "x-api-key",
         ),
         (
             plan().key(Header::new("x-tenant")),
             twice("x-tenant"),
             "/",
-            "x-tenant is there more than once",
+            "x-tenant",
         ),
         (
             plan().key(Cookie::new("sid")),
             [("cookie", "sid=1"), ("cookie", "sid=2")],
             "/",
-            "cookie:sid is there more than once",
+            "cookie:sid",
         ),
         (
             plan().key(Query::new("t")),
             twice("x-other"),
             "/?t=1&t=2",
-            "query:t is there more than once",
+            "query:t",
         ),
         // with tiers the key is found on another way
         (
             plan().key(Header::new("x-tenant")).tier_by(nobodys),
             twice("x-tenant"),
             "/",
-            "x-tenant is there more than once",
+            "x-tenant",
         ),
     ] {
         let layer = RateLimitLayer::builder().policy(rule).build();
@@ -124,16 +124,14 @@ async fn key_that_is_there_twice_is_not_called_missing() {
         let answer = ask(&layer, request.body(Body::empty()).expect("a request")).await;
         assert_eq!(
             answer.message(),
-            format!("the request cannot be counted: {said}")
+            format!("the request is ambiguous: {said} must be there exactly once")
         );
-        assert!(matches!(
-            answer.rejection.reason(),
-            Reason::MissingKey { .. }
-        ));
+        let reason = answer.rejection.reason();
+        assert!(matches!(reason, Reason::AmbiguousKey { .. }), "{reason:?}");
         let [warning] = &layer.warnings()[..] else {
             panic!("one warning: {:?}", layer.warnings());
         };
-        assert_eq!(warning.code(), Code::MissingKey);
+        assert_eq!(warning.code(), Code::AmbiguousKey);
         assert!(warning.detail().starts_with(said), "{}", warning.detail());
     }
 }
@@ -252,7 +250,7 @@ async fn key_that_is_looked_up_says_how_to_authenticate_too() {
 
     impl AsyncKeyExtractor for Session {
         fn extract(&self, _: &Parts) -> KeyLookup {
-            Box::pin(future::ready(Ok(None)))
+            Box::pin(future::ready(Ok(Extracted::Absent)))
         }
 
         fn missing_status(&self) -> StatusCode {

@@ -20,10 +20,13 @@ fuzz_target!(|data: &[u8]| {
     client_is_found(*choice, rest, lines);
 });
 
-/// No panic, and never anything when there is no one to believe.
+/// No panic, and never anything when there is no one to believe. Of two values of a single-value header there is no telling.
 fn any_bytes_are_walked(choice: u8, lines: &[&[u8]]) {
-    let extractor = &ALL[usize::from(choice) % ALL.len()];
-    assert!(fuzzing::follow(extractor, PROXY, lines).is_some());
+    let number = usize::from(choice) % ALL.len();
+    let extractor = &ALL[number];
+    let values = lines.iter().map(|line| line.split(|byte| *byte == b',').count());
+    let is_clear = number < 2 || values.sum::<usize>() < 2;
+    assert_eq!(fuzzing::follow(extractor, PROXY, lines).is_some(), is_clear);
     assert_eq!(fuzzing::follow(extractor, CLIENT, lines), Some(CLIENT));
 }
 

@@ -10,7 +10,7 @@ use http::{HeaderValue, Request, header, request::Parts};
 use libfuzzer_sys::fuzz_target;
 use tollgate::{
     Key, Policy, Quota,
-    extract::{ApiKey, Cookie, HashKey, Host, KeyExtractor, Query},
+    extract::{ApiKey, Cookie, Extracted, HashKey, Host, KeyExtractor, Query},
     remote::fuzzing,
 };
 
@@ -132,7 +132,7 @@ fn requests(data: &[u8]) {
         &|parts: &Parts| parts.uri.host().map(Key::from),
     ];
     for extractor in extractors {
-        if let Some(key) = extractor.extract(&parts) {
+        if let Extracted::Found(key) = extractor.extract(&parts) {
             check(&key);
         }
     }

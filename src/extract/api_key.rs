@@ -9,7 +9,7 @@ use crate::{
     key::{HashKey, Key},
 };
 
-use super::{extractor::KeyExtractor, header, named::Name, query};
+use super::{extracted::Extracted, extractor::KeyExtractor, header, named::Name, query};
 
 /// An API key or bearer token, hashed: the secret itself never reaches a store, a log or a table.
 ///
@@ -27,14 +27,18 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// The API key in this header, named in any case. One that is empty or comes more than once is missing. What cannot
-    /// be a header's name is reported when the layer is built.
+    /// The API key in this header, named in any case. An empty header is absent, one that comes more than once is
+    /// ambiguous. What cannot be a header's name is reported when the layer is built.
     #[must_use]
     pub fn header(name: impl AsRef<str>) -> Self {
         Self::at(Place::Header(header::parsed(name.as_ref())))
     }
 
     /// The token in `Authorization: Bearer <token>`.
+    ///
+    /// Another scheme, or no token, is absent. A second `Authorization` line is ambiguous, also when it is empty or of
+    /// another scheme; so is a token that holds a comma or space, which no token does (RFC 6750, section 2.1): proxies
+    /// join repeated lines by commas, and handlers may cut the rest off.
     #[must_use]
     pub const fn bearer() -> Self {
         Self::at(Place::Bearer)
@@ -64,19 +68,16 @@ impl ApiKey {
 }
 
 impl KeyExtractor for ApiKey {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let secret = match &self.place {
-            Place::Bearer => {
-                let value = header::single(&parts.headers, &AUTHORIZATION)?;
-                Cow::Borrowed(bearer_token(value)?)
-            }
-            Place::Header(name) => {
-                let name = name.as_ref().ok()?;
-                Cow::Borrowed(header::single(&parts.headers, name)?)
-            }
-            Place::Query(name) => query::single(&parts.uri, name)?,
+            Place::Bearer => header::single(&parts.headers, &AUTHORIZATION)
+                .and_then(bearer_token)
+                .map(Cow::Borrowed),
+            Place::Header(Ok(name)) => header::single(&parts.headers, name).map(Cow::Borrowed),
+            Place::Header(Err(_)) => Extracted::Absent,
+            Place::Query(name) => query::single(&parts.uri, name),
         };
-        Some(hashed(self.hash_key.as_ref(), &secret))
+        secret.map(|secret| hashed(self.hash_key.as_ref(), &secret))
     }
 
     /// `bearer-token`, the header's name, or `query:` and the parameter's.
@@ -96,24 +97,13 @@ impl KeyExtractor for ApiKey {
         }
     }
 
-    fn is_ambiguous(&self, parts: &Parts) -> bool {
-        match &self.place {
-            Place::Bearer => header::is_repeated(&parts.headers, &AUTHORIZATION),
-            Place::Header(name) => {
-                let name = name.as_ref();
-                name.is_ok_and(|name| header::is_repeated(&parts.headers, name))
-            }
-            Place::Query(name) => query::is_repeated(&parts.uri, name),
-        }
-    }
-
     /// 401.
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::UNAUTHORIZED
     }
 
     /// `Bearer` for a bearer token, else `ApiKey`: no register has it, and API descriptions call it so.
-    fn challenge(&self) -> Option<HeaderValue> {
+    fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
         let scheme = match &self.place {
             Place::Bearer => "Bearer",
             Place::Header(_) | Place::Query(_) => "ApiKey",
@@ -130,11 +120,32 @@ pub(super) fn hashed(hash_key: Option<&HashKey>, secret: &[u8]) -> Key {
     }
 }
 
-/// The token behind `Bearer`, in any case, with one space or more between (RFC 9110, section 11.4).
-fn bearer_token(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, rest) = value.split_at_checked("Bearer ".len())?;
-    let token = rest.trim_ascii();
-    (scheme.eq_ignore_ascii_case(b"Bearer ") && !token.is_empty()).then_some(token)
+/// Returns the token after `Bearer`, in any case, with one space or more between (RFC 9110, section 11.4).
+fn bearer_token(value: &[u8]) -> Extracted<&[u8]> {
+    if let Some(token) = behind_bearer(value)
+        && !token.iter().any(|byte| is_separator(*byte))
+    {
+        return Some(token).filter(|token| !token.is_empty()).into();
+    }
+    // If a proxy joined several lines, each of them begins with a scheme.
+    let mut lines = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    match lines.any(|line| behind_bearer(line).is_some()) {
+        true => Extracted::Ambiguous,
+        false => Extracted::Absent,
+    }
+}
+
+/// Returns the text after `Bearer`, without the space around it. `None` for another scheme.
+fn behind_bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.split_at_checked("Bearer".len())?;
+    let is_bearer =
+        scheme.eq_ignore_ascii_case(b"Bearer") && rest.first().is_none_or(u8::is_ascii_whitespace);
+    is_bearer.then(|| rest.trim_ascii())
+}
+
+/// Whether a byte ends the token for some parsers. No token contains it.
+fn is_separator(byte: u8) -> bool {
+    byte == b',' || byte.is_ascii_whitespace()
 }
 
 // === Place ===

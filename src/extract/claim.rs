@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::key::Key;
 
-use super::extractor::KeyExtractor;
+use super::{extracted::Extracted, extractor::KeyExtractor};
 
 /// A claim of a token that an outer layer has verified and left in the request's extensions, such as a JWT's `sub`.
 ///
@@ -40,11 +40,11 @@ impl<F, T, R> Claim<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
-    R: Into<Option<Key>>,
+    R: Into<Extracted<Key>>,
 {
     /// The key that `key` makes of the claims of type `T`; `name` is its label, in messages.
     ///
-    /// The closure returns a [`Key`], or an `Option` of one for a claim that need not be there.
+    /// The closure returns a [`Key`], an `Option` of one for a claim that need not be there, or an [`Extracted`].
     pub const fn new(name: &'static str, key: F) -> Self {
         Self {
             name,
@@ -58,10 +58,11 @@ impl<F, T, R> KeyExtractor for Claim<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
-    R: Into<Option<Key>>,
+    R: Into<Extracted<Key>>,
 {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        (self.key)(parts.extensions.get::<T>()?).into()
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let extension = parts.extensions.get::<T>();
+        extension.map_or(Extracted::Absent, |extension| (self.key)(extension).into())
     }
 
     fn label(&self) -> &str {
@@ -69,12 +70,12 @@ where
     }
 
     /// 401: nobody has verified a token, or it has no such claim.
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::UNAUTHORIZED
     }
 
     /// `Bearer`, which is how verified tokens mostly come.
-    fn challenge(&self) -> Option<HeaderValue> {
+    fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
         Some(HeaderValue::from_static("Bearer"))
     }
 }

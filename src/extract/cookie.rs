@@ -9,6 +9,7 @@ use crate::{
 
 use super::{
     api_key,
+    extracted::Extracted,
     extractor::KeyExtractor,
     named::Name,
     percent::{self, Plus},
@@ -16,9 +17,10 @@ use super::{
 
 /// The value of one cookie, hashed as a secret: whoever holds a session's cookie is that session.
 ///
-/// All `Cookie` lines are read, as HTTP/2 may split them. A cookie that is empty or comes more than once, even with the
-/// same value, is missing: frameworks differ in which one they take, so either guess would let a client be counted under
-/// a made-up value. Name and value are percent-decoded and one pair of quotes around the value is left away, as
+/// All `Cookie` lines are read, as HTTP/2 may split them. An empty cookie is absent. One that comes more than once, even
+/// with the same value, is ambiguous and rejected: frameworks differ in which one they take, so either guess would let a
+/// client be counted under a made-up value. Browsers send two cookies of one name where it was set for two paths or
+/// domains: set it for one, or name it `__Host-...`, which allows no other. Name and value are percent-decoded and one pair of quotes around the value is left away, as
 /// frameworks do: no client gets a second count by writing its cookie in another way.
 ///
 /// The cookie is not checked. A client may make up one with every request: put the layer behind the session's check, or
@@ -74,16 +76,16 @@ impl Cookie {
 }
 
 impl KeyExtractor for Cookie {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        let raw = single(&parts.headers, self.name.as_str())?;
-        let decoded = percent::decoded(raw, Plus::Itself);
-        let value = unquoted(&decoded);
-        if value.is_empty() {
-            return None;
-        }
-        Some(match self.is_clear {
-            true => Key::new(value),
-            false => api_key::hashed(self.hash_key.as_ref(), value),
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let raw = Extracted::only(values(&parts.headers, self.name.as_str()));
+        raw.and_then(|raw| {
+            let decoded = percent::decoded(raw, Plus::Itself);
+            let value = unquoted(&decoded);
+            let key = || match self.is_clear {
+                true => Key::new(value),
+                false => api_key::hashed(self.hash_key.as_ref(), value),
+            };
+            (!value.is_empty()).then(key).into()
         })
     }
 
@@ -99,30 +101,18 @@ impl KeyExtractor for Cookie {
         self.name.validate(is_token, advice)
     }
 
-    fn is_ambiguous(&self, parts: &Parts) -> bool {
-        let mut values = values(&parts.headers, self.name.as_str());
-        values.nth(1).is_some()
-    }
-
     /// `Cookie`, a scheme that no register has: there is none for cookies.
-    fn challenge(&self) -> Option<HeaderValue> {
+    fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
         Some(HeaderValue::from_static("Cookie"))
     }
 
     /// 401; 400 for a cookie in clear.
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         match self.is_clear {
             true => StatusCode::BAD_REQUEST,
             false => StatusCode::UNAUTHORIZED,
         }
     }
-}
-
-/// The cookie's raw value when it is there once.
-fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
-    let mut values = values(headers, name);
-    let value = values.next()?;
-    values.next().is_none().then_some(value)
 }
 
 /// All raw values of the cookie.

@@ -8,13 +8,14 @@ use crate::{diagnosis::Code, error::Error, key::Key};
 
 use super::{
     combine::{And, OrElse},
+    extracted::Extracted,
     mapped::{AndThen, Map},
 };
 
 /// Tells from the head of a request whom to count.
 ///
-/// Implemented for closures `Fn(&Parts) -> Option<Key>`; write the argument's type, as in `|parts: &Parts| ..`.
-/// Object-safe.
+/// Implemented for closures `Fn(&Parts) -> Option<Key>`; write the argument's type, as in `|parts: &Parts| ..`. A closure
+/// may return a [`Key`] or an [`Extracted`] as well. Object-safe.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not tell whom to count",
     label = "no key extractor",
@@ -22,8 +23,19 @@ use super::{
     note = "or a closure that names its argument's type: `|parts: &http::request::Parts| Some(Key::new(..))`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
-    /// The key, or `None` when the request does not tell.
-    fn extract(&self, parts: &Parts) -> Option<Key>;
+    /// Returns the key, or whether it is absent or ambiguous.
+    ///
+    /// The rule chooses how to handle an absent key; an ambiguous one is always rejected. See [`Extracted`].
+    fn extract(&self, parts: &Parts) -> Extracted<Key>;
+
+    /// Returns the key to count by when [`extract`](Self::extract) finds none and the rule has no
+    /// [`on_missing_key`](crate::middleware::Rule::on_missing_key).
+    ///
+    /// Default: none, so the request is rejected. Extractors that hold another one pass it on.
+    fn default_key(&self, parts: &Parts) -> Option<Key> {
+        let _ = parts;
+        None
+    }
 
     /// What it looks at, for messages: a short word without spaces, such as `x-tenant` or `query:tenant`.
     ///
@@ -34,11 +46,23 @@ pub trait KeyExtractor: Send + Sync + 'static {
         "key"
     }
 
-    /// The status of the answer when the key is missing and the rule says to reject.
+    /// Returns the label of what is missing from this request, or ambiguous in it.
+    ///
+    /// Default: the [`label`](Self::label). Extractors that hold another one pass it on; one that joins several names
+    /// the one at fault.
+    fn missing_label(&self, parts: &Parts) -> &str {
+        let _ = parts;
+        self.label()
+    }
+
+    /// Returns the status of the response when the key is absent and the rule rejects it. An ambiguous key is
+    /// always 400.
     ///
     /// Default: 400, as for something that the client should have sent. Extractors that rely on the server's own
-    /// set-up answer 500.
-    fn missing_status(&self) -> StatusCode {
+    /// set-up answer 500. One that joins several takes the status of the one that is absent from this request, and of
+    /// several the one that a client can mend.
+    fn missing_status(&self, parts: &Parts) -> StatusCode {
+        let _ = parts;
         StatusCode::BAD_REQUEST
     }
 
@@ -48,7 +72,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Default: none. Give it where [`missing_status`](Self::missing_status) is 401. Only answers of 401 carry it, and one
     /// that [`on_rejection`](crate::builder::RateLimitLayerBuilder::on_rejection) has set stays. Those that hold another
     /// extractor pass it on.
-    fn challenge(&self) -> Option<HeaderValue> {
+    fn challenge(&self, parts: &Parts) -> Option<HeaderValue> {
+        let _ = parts;
         None
     }
 
@@ -73,16 +98,6 @@ pub trait KeyExtractor: Send + Sync + 'static {
         None
     }
 
-    /// Whether the key is missing since there is more than one where one is looked for.
-    ///
-    /// A handler may take any of them, so [lists of keys](crate::matching::KeyList) take such a request for one of theirs
-    /// where that is the safe side, and the answer says "there more than once" in place of "missing". Default: no. Those
-    /// that hold another extractor pass it on.
-    fn is_ambiguous(&self, parts: &Parts) -> bool {
-        let _ = parts;
-        false
-    }
-
     /// Whether different callers are meant to get different keys.
     ///
     /// Default: yes, and when many get one it is reported as [`Code::OneBucket`].
@@ -90,7 +105,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
         true
     }
 
-    /// The key of both together; missing when either is.
+    /// The key of both together: absent when either is, ambiguous when either is.
     fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
     where
         Self: Sized,
@@ -100,10 +115,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Another key for the one found, or none for those that are not to be counted by: to check, to group, to hash.
     ///
-    /// What the closure makes equal counts together.
-    fn and_then<F>(self, change: F) -> AndThen<Self, F>
+    /// What the closure makes equal counts together. It may return an [`Extracted`] too, to call a key ambiguous.
+    fn and_then<F, R>(self, change: F) -> AndThen<Self, F>
     where
-        F: Fn(Key) -> Option<Key> + Send + Sync + 'static,
+        F: Fn(Key) -> R + Send + Sync + 'static,
+        R: Into<Extracted<Key>>,
         Self: Sized,
     {
         AndThen::new(self, change)
@@ -129,7 +145,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Map::new(self, change)
     }
 
-    /// The other extractor's key when this one finds none.
+    /// The other extractor's key when this one's is absent. When it is ambiguous, so is the whole.
     ///
     /// Keys found by the second are kept apart from all of the first's, so that a header reading `192.0.2.1` cannot
     /// spend that address' quota. So a client that can be told by either has a count for each.
@@ -141,12 +157,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
     }
 }
 
-impl<F> KeyExtractor for F
+impl<F, R> KeyExtractor for F
 where
-    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+    F: Fn(&Parts) -> R + Send + Sync + 'static,
+    R: Into<Extracted<Key>>,
 {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        self(parts)
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        self(parts).into()
     }
 
     fn label(&self) -> &str {
@@ -154,19 +171,23 @@ where
     }
 }
 
-/// What an extractor that holds another says as that one does: everything but the key.
+/// Forwards everything but the keys to the extractor that this one holds.
 macro_rules! pass_on {
     ($this:ident => $held:expr) => {
         fn label(&$this) -> &str {
             $held.label()
         }
 
-        fn missing_status(&$this) -> ::http::StatusCode {
-            $held.missing_status()
+        fn missing_label(&$this, parts: &Parts) -> &str {
+            $held.missing_label(parts)
         }
 
-        fn challenge(&$this) -> Option<::http::HeaderValue> {
-            $held.challenge()
+        fn missing_status(&$this, parts: &Parts) -> ::http::StatusCode {
+            $held.missing_status(parts)
+        }
+
+        fn challenge(&$this, parts: &Parts) -> Option<::http::HeaderValue> {
+            $held.challenge(parts)
         }
 
         fn validate(&$this) -> Result<(), $crate::error::Error> {
@@ -175,10 +196,6 @@ macro_rules! pass_on {
 
         fn diagnose(&$this, parts: &Parts) -> Option<$crate::diagnosis::Code> {
             $held.diagnose(parts)
-        }
-
-        fn is_ambiguous(&$this, parts: &Parts) -> bool {
-            $held.is_ambiguous(parts)
         }
 
         fn tells_callers_apart(&$this) -> bool {
@@ -192,8 +209,12 @@ pub(super) use pass_on;
 macro_rules! point {
     ($($pointer:ty)*) => {
         $(impl KeyExtractor for $pointer {
-            fn extract(&self, parts: &Parts) -> Option<Key> {
+            fn extract(&self, parts: &Parts) -> Extracted<Key> {
                 (**self).extract(parts)
+            }
+
+            fn default_key(&self, parts: &Parts) -> Option<Key> {
+                (**self).default_key(parts)
             }
 
             pass_on!(self => (**self));

@@ -6,15 +6,15 @@ use http::{StatusCode, request::Parts};
 
 use crate::key::Key;
 
-use super::extractor::KeyExtractor;
+use super::{extracted::Extracted, extractor::KeyExtractor};
 
 /// Everybody together: one count for all requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Global;
 
 impl KeyExtractor for Global {
-    fn extract(&self, _: &Parts) -> Option<Key> {
-        Some(Key::GLOBAL)
+    fn extract(&self, _: &Parts) -> Extracted<Key> {
+        Extracted::Found(Key::GLOBAL)
     }
 
     fn label(&self) -> &str {
@@ -52,9 +52,10 @@ impl<F, T, R> Extension<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
-    R: Into<Option<Key>>,
+    R: Into<Extracted<Key>>,
 {
-    /// The key that `key` makes of the extension of type `T`: a [`Key`], or an `Option` of one.
+    /// The key that `key` makes of the extension of type `T`: a [`Key`], an `Option` of one, or an
+    /// [`Extracted`].
     pub const fn new(key: F) -> Self {
         Self {
             key,
@@ -67,10 +68,11 @@ impl<F, T, R> KeyExtractor for Extension<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
-    R: Into<Option<Key>>,
+    R: Into<Extracted<Key>>,
 {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        (self.key)(parts.extensions.get::<T>()?).into()
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let extension = parts.extensions.get::<T>();
+        extension.map_or(Extracted::Absent, |extension| (self.key)(extension).into())
     }
 
     fn label(&self) -> &str {
@@ -78,7 +80,7 @@ where
     }
 
     /// 500: the layer that sets the extension is missing or stands further in.
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
 }

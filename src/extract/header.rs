@@ -7,13 +7,14 @@ use crate::{
     key::Key,
 };
 
-use super::extractor::KeyExtractor;
+use super::{extracted::Extracted, extractor::KeyExtractor};
 
 /// The value of one header, in clear.
 ///
 /// Clients choose their headers: use it for what a trusted gateway sets, or for what the client gains nothing by
-/// varying. A header that is empty or comes more than once is missing; space around the value is no part of it. For
-/// secrets use [`ApiKey`](super::ApiKey).
+/// varying. A header that is empty is absent, and one that comes more than once is ambiguous, whatever its values are.
+/// Space around the value is not part of it; a comma is, since one value may hold one. For secrets use
+/// [`ApiKey`](super::ApiKey).
 #[derive(Clone, Debug)]
 pub struct Header {
     name: Result<HeaderName, Error>,
@@ -27,6 +28,27 @@ impl Header {
             name: parsed(name.as_ref()),
         }
     }
+
+    /// Returns the header's value as it was sent, for extractors that make something else of it than this key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tollgate::{Key, extract::Header};
+    ///
+    /// let tenant = Header::new("x-tenant");
+    /// let by_tenant = move |parts: &Parts| {
+    ///     let name = tenant.value(parts).map(<[u8]>::to_ascii_lowercase);
+    ///     name.map(Key::new) // absent or ambiguous stays so
+    /// };
+    /// ```
+    pub fn value<'a>(&self, parts: &'a Parts) -> Extracted<&'a [u8]> {
+        match &self.name {
+            Ok(name) => single(&parts.headers, name),
+            Err(_) => Extracted::Absent,
+        }
+    }
 }
 
 impl From<HeaderName> for Header {
@@ -36,8 +58,8 @@ impl From<HeaderName> for Header {
 }
 
 impl KeyExtractor for Header {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        single(&parts.headers, self.name.as_ref().ok()?).map(Key::new)
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        self.value(parts).map(Key::new)
     }
 
     fn label(&self) -> &str {
@@ -46,11 +68,6 @@ impl KeyExtractor for Header {
 
     fn validate(&self) -> Result<(), Error> {
         self.name.as_ref().map(drop).map_err(Clone::clone)
-    }
-
-    fn is_ambiguous(&self, parts: &Parts) -> bool {
-        let name = self.name.as_ref();
-        name.is_ok_and(|name| is_repeated(&parts.headers, name))
     }
 }
 
@@ -68,15 +85,10 @@ pub(super) fn label(name: &Result<HeaderName, Error>) -> &str {
     name.as_ref().map_or("header", HeaderName::as_str)
 }
 
-/// Whether the header is there more than once.
-pub(super) fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
-    headers.get_all(name).iter().nth(1).is_some()
-}
-
-/// The header's value when it is there once and not empty, without the space around it (RFC 9110, section 5.5): only
-/// HTTP/1 parsers strip that.
-pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next()?.as_bytes().trim_ascii();
-    (values.next().is_none() && !value.is_empty()).then_some(value)
+/// The header's value, without the space around it (RFC 9110, section 5.5): only HTTP/1 parsers strip that. An empty one is
+/// absent, and two lines are ambiguous, also when one of them is empty.
+pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Extracted<&'a [u8]> {
+    let values = Extracted::only(headers.get_all(name).iter());
+    let value = values.map(|value| value.as_bytes().trim_ascii());
+    value.filter(|value| !value.is_empty())
 }

@@ -2,25 +2,32 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use http::{header::HOST, request::Parts};
+use http::{header::HOST, request::Parts, uri::Scheme};
 
 use crate::key::Key;
 
-use super::{extractor::KeyExtractor, header};
+use super::{extracted::Extracted, extractor::KeyExtractor};
 
 /// The host that the request is for: one count per virtual host or tenant domain.
 ///
-/// It is the authority of the URI, which HTTP/2 calls `:authority`, else the `Host` header when there is exactly one
-/// (RFC 9112, section 3.2). `X-Forwarded-Host` is not looked at. Lower-cased, without port, user and a dot at the end;
-/// an IPv6 address in its usual notation without brackets, and one that stands for an IPv4 address as that address. What
-/// is no host name of letters, digits, `-`, `_` and `.`, or longer than 253, is missing.
+/// It is the authority of the URI, which HTTP/2 calls `:authority`, or the `Host` header (RFC 9112, section 3.2).
+/// `X-Forwarded-Host` is not looked at. Lower-cased, without port, user and a dot at the end; an IPv6 address in its usual
+/// notation without brackets, and one that stands for an IPv4 address as that address.
+///
+/// A request that names no host, or an empty one, has no key. These are ambiguous, since servers differ in what they make
+/// of them:
+///
+/// - two `Host` lines;
+/// - an authority and a `Host` that differ in host or port, such as `GET http://a.example/` with `Host: b.example`. The
+///   default port of the URI's scheme is the same as none;
+/// - a name that is not made of letters, digits, `-`, `_` and `.`, or is longer than 253, and a port that is not a number.
 ///
 /// Clients may write any host that the server does not refuse: let unknown ones go to one count.
 ///
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Key, extract::{Host, KeyExtractor}};
+/// use tollgate::{Key, extract::{Extracted, Host, KeyExtractor}};
 ///
 /// let known = ["example.com", "api.example.com"].map(Key::new);
 /// let by_host = Host.map(move |host| match known.contains(&host) {
@@ -28,21 +35,34 @@ use super::{extractor::KeyExtractor, header};
 ///     false => Key::UNIDENTIFIED,
 /// });
 /// # let request = http::Request::get("http://API.example.com:80/").body(()).unwrap();
-/// # assert_eq!(by_host.extract(&request.into_parts().0), Some(Key::new("api.example.com")));
+/// # assert_eq!(by_host.extract(&request.into_parts().0), Extracted::Found(Key::new("api.example.com")));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Host;
 
 impl KeyExtractor for Host {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        match parts.uri.host() {
-            Some(host) => canonical(host.as_bytes()),
-            None => canonical(without_port(header::single(&parts.headers, &HOST)?)?),
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let lines = parts.headers.get_all(HOST).iter();
+        let header = Extracted::only(lines.map(|line| line.as_bytes().trim_ascii()));
+        let Some(authority) = parts.uri.authority() else {
+            return header
+                .filter(|header| !header.is_empty())
+                .and_then(|header| Place::read(header, parts.uri.scheme()))
+                .map(|place| place.host);
+        };
+        // The user before `@` is not part of the host; in a header there is none.
+        let named = authority.as_str();
+        let named = named.rsplit_once('@').map_or(named, |(_, host)| host);
+        let named = Place::read(named.as_bytes(), parts.uri.scheme());
+        match header {
+            Extracted::Absent => named.map(|place| place.host),
+            Extracted::Ambiguous => Extracted::Ambiguous,
+            Extracted::Found(header) => {
+                let is_same = Place::read(header, parts.uri.scheme()) == named;
+                let same = if is_same { named } else { Extracted::Ambiguous };
+                same.map(|place| place.host)
+            }
         }
-    }
-
-    fn is_ambiguous(&self, parts: &Parts) -> bool {
-        parts.uri.host().is_none() && header::is_repeated(&parts.headers, &HOST)
     }
 
     /// No: all callers of a host are meant to share its count.
@@ -55,15 +75,51 @@ impl KeyExtractor for Host {
     }
 }
 
-/// The host of `host` or `host:port`. An IPv6 address has colons of its own, and stands in brackets.
-fn without_port(value: &[u8]) -> Option<&[u8]> {
-    let end_of_address = value.iter().position(|byte| *byte == b']');
+// === Place ===
+
+/// A host with its port, in one way to write them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    host: Key,
+    /// `None` for the default port of the scheme.
+    port: Option<u16>,
+}
+
+impl Place {
+    /// Reads `host` or `host:port`.
+    fn read(authority: &[u8], scheme: Option<&Scheme>) -> Extracted<Self> {
+        let place = Self::parse(authority, scheme);
+        place.map_or(Extracted::Ambiguous, Extracted::Found)
+    }
+
+    fn parse(authority: &[u8], scheme: Option<&Scheme>) -> Option<Self> {
+        let (host, port) = split(authority)?;
+        let port = match port {
+            [] => None,
+            digits => Some(std::str::from_utf8(digits).ok()?.parse::<u16>().ok()?),
+        };
+        let default = match scheme.map(Scheme::as_str) {
+            Some("http") => Some(80),
+            Some("https") => Some(443),
+            _ => None,
+        };
+        Some(Self {
+            host: canonical(host)?,
+            port: port.filter(|port| Some(*port) != default),
+        })
+    }
+}
+
+/// Splits an authority into its host and the digits of its port. The colons of an IPv6 address are in brackets.
+fn split(authority: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end_of_address = authority.iter().position(|byte| *byte == b']');
     let from = end_of_address.unwrap_or(0);
-    let Some(colon) = value[from..].iter().position(|byte| *byte == b':') else {
-        return Some(value);
+    let Some(colon) = authority[from..].iter().position(|byte| *byte == b':') else {
+        return Some((authority, b""));
     };
-    let (host, port) = value.split_at(from + colon);
-    port[1..].iter().all(u8::is_ascii_digit).then_some(host)
+    let (host, port) = authority.split_at(from + colon);
+    let port = &port[1..];
+    port.iter().all(u8::is_ascii_digit).then_some((host, port))
 }
 
 /// One way to write each host.

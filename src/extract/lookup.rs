@@ -6,14 +6,20 @@ use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::key::Key;
 
+use super::extracted::Extracted;
+
 /// Looks up whom to count, where that takes waiting: a session, a token, an account.
 ///
-/// A type with fields has its state; a closure `Fn(&Parts) -> impl Future` captures it. The future borrows nothing: take what
+/// A type with fields has its state; a closure `Fn(&Parts) -> impl Future` captures it, and may return `Option<Key>`. The future borrows nothing: take what
 /// it needs out of the head, and clone what it shares. Object-safe.
 ///
 /// The future is polled with the request and dropped with it, when the client goes away or when the layer's
-/// [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout) has passed. A key that is late, or whose look-up
-/// failed, is a [missing](crate::middleware::MissingKey) one, but that the answer says 503 and `unavailable`.
+/// [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout) has passed. A late or failed lookup counts as a
+/// [missing](crate::middleware::MissingKey) key, except that the response is 503 with code `unavailable`. An
+/// [ambiguous](Extracted::Ambiguous) key is rejected with 400, as that of any extractor.
+///
+/// A lookup runs only for a request that the layer's other policies admit: see
+/// [`middleware`](crate::middleware#keys-and-tiers-that-are-looked-up).
 ///
 /// # Examples
 ///
@@ -21,7 +27,8 @@ use crate::key::Key;
 /// use std::{collections::HashMap, convert::Infallible, sync::Arc};
 /// use http::request::Parts;
 /// use tokio::sync::RwLock;
-/// use tollgate::{Key, Policy, Quota, extract::{AsyncKeyExtractor, KeyLookup}};
+/// use tollgate::{Key, Policy, Quota};
+/// use tollgate::extract::{AsyncKeyExtractor, Extracted, Header, KeyLookup};
 ///
 /// type Sessions = Arc<RwLock<HashMap<String, u64>>>;
 ///
@@ -38,16 +45,20 @@ use crate::key::Key;
 ///     }
 /// });
 ///
-/// // A type, for a label and a status of its own.
-/// struct User { sessions: Sessions }
+/// // A type, for a label and a status of its own. It rejects a session that is sent twice.
+/// struct User { header: Header, sessions: Sessions }
 /// impl AsyncKeyExtractor for User {
 ///     fn extract(&self, parts: &Parts) -> KeyLookup {
 ///         let sessions = Arc::clone(&self.sessions);
-///         let session = parts.headers.get("x-session").cloned();
+///         let session = self.header.value(parts).map(String::from_utf8_lossy).map(String::from);
 ///         Box::pin(async move {
-///             let Some(session) = session else { return Ok(None) };
-///             let user = sessions.read().await.get(session.to_str()?).copied();
-///             Ok(user.map(Key::from))
+///             let session = match session {
+///                 Extracted::Found(session) => session,
+///                 Extracted::Absent => return Ok(Extracted::Absent),
+///                 Extracted::Ambiguous => return Ok(Extracted::Ambiguous),
+///             };
+///             let user = sessions.read().await.get(&session).copied();
+///             Ok(user.map(Key::from).into())
 ///         })
 ///     }
 ///
@@ -55,7 +66,10 @@ use crate::key::Key;
 ///         "session"
 ///     }
 /// }
-/// let by_user = Policy::new("user", Quota::per_minute(100)).key_async(User { sessions });
+/// let by_user = Policy::new("user", Quota::per_minute(100)).key_async(User {
+///     header: Header::new("x-session"),
+///     sessions,
+/// });
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not look up whom to count",
@@ -63,7 +77,7 @@ use crate::key::Key;
     note = "a closure names its argument's type and answers with a future that borrows nothing: `|parts: &http::request::Parts| async {{ Ok::<_, Infallible>(..) }}`"
 )]
 pub trait AsyncKeyExtractor: Send + Sync + 'static {
-    /// The key; `None` when the request does not tell.
+    /// Looks the key up: it may be absent or ambiguous, or the lookup may fail.
     fn extract(&self, parts: &Parts) -> KeyLookup;
 
     /// What it looks at, for messages: a short word without spaces, as [`KeyExtractor::label`](super::KeyExtractor::label).
@@ -89,17 +103,18 @@ pub trait AsyncKeyExtractor: Send + Sync + 'static {
 
 /// A key that is being looked up.
 pub type KeyLookup =
-    Pin<Box<dyn Future<Output = Result<Option<Key>, Box<dyn Error + Send + Sync>>> + Send>>;
+    Pin<Box<dyn Future<Output = Result<Extracted<Key>, Box<dyn Error + Send + Sync>>> + Send>>;
 
-impl<F, T, E> AsyncKeyExtractor for F
+impl<F, T, R, E> AsyncKeyExtractor for F
 where
     F: Fn(&Parts) -> T + Send + Sync + 'static,
-    T: Future<Output = Result<Option<Key>, E>> + Send + 'static,
+    T: Future<Output = Result<R, E>> + Send + 'static,
+    R: Into<Extracted<Key>>,
     E: Into<Box<dyn Error + Send + Sync>>,
 {
     fn extract(&self, parts: &Parts) -> KeyLookup {
         let lookup = self(parts);
-        Box::pin(async move { lookup.await.map_err(Into::into) })
+        Box::pin(async move { lookup.await.map(Into::into).map_err(Into::into) })
     }
 
     fn label(&self) -> &str {

@@ -6,7 +6,10 @@ use http::request::Parts;
 
 use crate::key::Key;
 
-use super::extractor::{KeyExtractor, pass_on};
+use super::{
+    extracted::Extracted,
+    extractor::{KeyExtractor, pass_on},
+};
 
 /// Another key for each key: see [`KeyExtractor::map`].
 #[derive(Clone, Copy)]
@@ -26,8 +29,12 @@ where
     E: KeyExtractor,
     F: Fn(Key) -> Key + Send + Sync + 'static,
 {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
         self.inner.extract(parts).map(&self.change)
+    }
+
+    fn default_key(&self, parts: &Parts) -> Option<Key> {
+        self.inner.default_key(parts).map(&self.change)
     }
 
     pass_on!(self => self.inner);
@@ -54,13 +61,22 @@ impl<E, F> AndThen<E, F> {
     }
 }
 
-impl<E, F> KeyExtractor for AndThen<E, F>
+impl<E, F, R> KeyExtractor for AndThen<E, F>
 where
     E: KeyExtractor,
-    F: Fn(Key) -> Option<Key> + Send + Sync + 'static,
+    F: Fn(Key) -> R + Send + Sync + 'static,
+    R: Into<Extracted<Key>>,
 {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        self.inner.extract(parts).and_then(&self.change)
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let key = self.inner.extract(parts);
+        key.and_then(|key| (self.change)(key).into())
+    }
+
+    fn default_key(&self, parts: &Parts) -> Option<Key> {
+        // A key that the closure turned down has no default.
+        let is_absent = self.inner.extract(parts) == Extracted::Absent;
+        let key = is_absent.then(|| self.inner.default_key(parts)).flatten()?;
+        (self.change)(key).into().found()
     }
 
     pass_on!(self => self.inner);

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use http::request::Parts;
-//! use tollgate::{Key, extract::{ApiKey, Header, KeyExtractor, PeerIp, Route}};
+//! use tollgate::{Key, extract::{ApiKey, Extracted, Header, KeyExtractor, PeerIp, Route}};
 //!
 //! // One of the usual ones, alone or combined.
 //! let by_address = PeerIp;
@@ -21,8 +21,8 @@
 //! #[derive(Debug)]
 //! struct Tenant;
 //! impl KeyExtractor for Tenant {
-//!     fn extract(&self, parts: &Parts) -> Option<Key> {
-//!         parts.uri.path().split('/').nth(1).filter(|tenant| !tenant.is_empty()).map(Key::new)
+//!     fn extract(&self, parts: &Parts) -> Extracted<Key> {
+//!         parts.uri.path().split('/').nth(1).filter(|tenant| !tenant.is_empty()).map(Key::new).into()
 //!     }
 //! }
 //! ```
@@ -45,13 +45,42 @@
 //! | [`PathParam`] | one parameter of axum's route | no | all of it | 404 |
 //! | [`PeerIp`] | the connection's other end | no | its addresses: an IPv6 network is one key | 500 |
 //! | [`Query`] | one parameter of the query | no | all of it | 400 |
-//! | [`Route`] | method and axum's route | no | among the endpoints there are | 404 |
+//! | [`Route`] | method and axum's route | no | among the endpoints there are, and nine more | counts by method |
 //! | [`RouteOrUnmatched`] | the same, the rest by method | no | among the endpoints there are, and nine more | never |
 //! | closures | whatever they look at | as they make it | | 400 |
 //!
 //! [`and`](KeyExtractor::and) and [`or_else`](KeyExtractor::or_else) join two; [`map`](KeyExtractor::map) and
-//! [`and_then`](KeyExtractor::and_then) change what was found. Extractors that read what the client wrote answer one key
-//! for all ways to write one value, and none for a value that stands there twice.
+//! [`and_then`](KeyExtractor::and_then) change what was found. Extractors that read what the client wrote return one key
+//! for all ways to write one value.
+//!
+//! # Found, absent, ambiguous
+//!
+//! An extractor returns an [`Extracted`] key. One that is absent is handled by the rule's
+//! [`MissingKey`](crate::middleware::MissingKey) choice, or by the second extractor of an `or_else`. One that is ambiguous,
+//! because it is there twice or contradicts itself, is rejected with 400 in any case: nobody knows which of the
+//! two the service behind reads, so counting either would let a client pick its count, and calling it absent would let it
+//! pick having none.
+//!
+//! | extractor | absent | ambiguous |
+//! |---|---|---|
+//! | [`ApiKey::bearer`] | no `Authorization`, an empty one, another scheme, no token | two lines, whatever is in them; a comma or space in the token; `Bearer` behind a comma |
+//! | [`ApiKey::header`], [`Header`] | no such header, an empty one | two lines, also equal or empty ones |
+//! | [`ApiKey::query`], [`Query`] | no such parameter, an empty one | two, also when one is empty or encoded |
+//! | [`Cookie`] | no such cookie, an empty one | two, in one line or several |
+//! | [`ClientIp`] | the server provides no peer address | from a trusted peer, a [single-value header](SingleHeader) that is there twice or holds a comma; lists are read as lists |
+//! | [`Host`] | no host, an empty one | two `Host` lines; `Host` and authority differ; not a valid host and port |
+//! | [`PathParam`] | the route has no such parameter | the route has it twice |
+//! | [`PeerIp`] | the server provides no peer address | never |
+//! | [`Route`] | no route matched | never |
+//! | [`Claim`], [`Extension`] | no such extension; as the closure returns | as the closure returns |
+//! | [`Global`], [`RouteOrUnmatched`] | never | never |
+//! | [`and`](KeyExtractor::and) | either is absent, and none ambiguous | either is |
+//! | [`or_else`](KeyExtractor::or_else) | both are | the first is; or it is absent, and the second is |
+//! | [`map`](KeyExtractor::map) | the inner one is | the inner one is |
+//! | [`and_then`](KeyExtractor::and_then), closures, [`AsyncKeyExtractor`] | as they return | as they return |
+//!
+//! Two values that are equal are ambiguous too: a client has no reason to send them, and only a comparison that knows how
+//! the service reads them could call them one.
 //!
 //! # When it takes waiting
 //!
@@ -60,8 +89,9 @@
 //!
 //! # When there is no key
 //!
-//! An extractor that finds nothing answers `None`; what happens then is the rule's
-//! [`MissingKey`](crate::middleware::MissingKey) choice, not the extractor's.
+//! The rule's [`MissingKey`](crate::middleware::MissingKey) choice decides about a request whose key is absent. Without
+//! one, [`Route`] counts such requests by their method, and for all others the request is rejected with the status in the
+//! first table. An [`and`](KeyExtractor::and) takes the status of the half that is absent.
 //!
 //! # Behind a proxy
 //!
@@ -81,6 +111,7 @@ mod claim;
 mod client_ip;
 mod combine;
 mod cookie;
+mod extracted;
 mod extractor;
 mod fixed;
 mod grouping;
@@ -104,6 +135,7 @@ pub use self::claim::Claim;
 pub use self::client_ip::{ClientIp, SingleHeader};
 pub use self::combine::{And, OrElse};
 pub use self::cookie::Cookie;
+pub use self::extracted::Extracted;
 pub use self::extractor::KeyExtractor;
 pub use self::fixed::{Extension, Global};
 pub use self::header::Header;

@@ -6,14 +6,14 @@ use crate::{error::Error, key::Key};
 
 #[cfg(feature = "axum")]
 use super::template;
-use super::{extractor::KeyExtractor, named::Name};
+use super::{extracted::Extracted, extractor::KeyExtractor, named::Name};
 
 /// One parameter of the route that matched, in clear: `PathParam::new("id")` finds `7` in `/users/7` at `/users/{id}`.
 ///
 /// With axum only, whose `MatchedPath` names the parameters: on a layer on a route, or added with `route_layer` or
 /// `layer` after the routes; in nested routers too, where the parameter may stand in the prefix. Without axum the key is
-/// missing. It is percent-decoded as axum's `Path` does, so `/users/%37` is the same key; what axum refuses because it
-/// is no UTF-8 is a key of those bytes. A name that stands in the route twice is missing.
+/// absent. It is percent-decoded as axum's `Path` does, so `/users/%37` is the same key; what axum refuses because it
+/// is no UTF-8 is a key of those bytes. A name that is in the route twice is ambiguous.
 ///
 /// Clients choose their paths: count what exists only once a handler has found it, or count beside an address.
 #[derive(Clone, Debug)]
@@ -34,13 +34,13 @@ impl PathParam {
 
 impl KeyExtractor for PathParam {
     #[cfg(feature = "axum")]
-    fn extract(&self, parts: &Parts) -> Option<Key> {
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
         template::value(parts, self.name.as_str()).map(Key::new)
     }
 
     #[cfg(not(feature = "axum"))]
-    fn extract(&self, _: &Parts) -> Option<Key> {
-        None
+    fn extract(&self, _: &Parts) -> Extracted<Key> {
+        Extracted::Absent
     }
 
     /// `path:` and the name.
@@ -56,7 +56,7 @@ impl KeyExtractor for PathParam {
     }
 
     /// 404: no route with such a parameter matched.
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::NOT_FOUND
     }
 }

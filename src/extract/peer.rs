@@ -8,7 +8,7 @@ use http::{HeaderName, StatusCode, header::FORWARDED, request::Parts};
 
 use crate::{diagnosis::Code, key::Key};
 
-use super::{extractor::KeyExtractor, grouping::Grouping};
+use super::{extracted::Extracted, extractor::KeyExtractor, grouping::Grouping};
 
 /// The IP address of the connection's other end.
 ///
@@ -33,8 +33,11 @@ impl PeerIp {
 }
 
 impl KeyExtractor for PeerIp {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        Some(Grouping::default().key(self.address(parts)?))
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let address = self.address(parts);
+        address
+            .map(|address| Grouping::default().key(address))
+            .into()
     }
 
     fn label(&self) -> &str {
@@ -42,12 +45,12 @@ impl KeyExtractor for PeerIp {
     }
 
     /// 500: the server was started without telling addresses.
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
 
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        if self.extract(parts).is_none() {
+        if self.address(parts).is_none() {
             return Some(Code::NoPeerAddress);
         }
         let is_forwarded = |name| parts.headers.contains_key(name);

@@ -7,6 +7,7 @@ use http::{Uri, request::Parts};
 use crate::{error::Error, key::Key};
 
 use super::{
+    extracted::Extracted,
     extractor::KeyExtractor,
     named::Name,
     percent::{self, Plus},
@@ -16,8 +17,8 @@ use super::{
 ///
 /// Nothing else of the URI becomes part of the key, so no client opens a new count by adding parameters. Name and value
 /// are decoded as forms are (`%XX`, `+` is a space; a `%` that begins no escape stands for itself): `a%62c` and `abc`
-/// are one key. Names are told apart by case. A parameter that is empty or comes more than once is missing: which of
-/// them the handler would take is not known here.
+/// are one key. Names are told apart by case. An empty parameter is absent. One that comes more than once is ambiguous: which
+/// of them the handler would take is not known here.
 ///
 /// Clients choose their parameters: use it beside an address, or for what the client gains nothing by varying. For
 /// secrets use [`ApiKey::query`](super::ApiKey::query).
@@ -25,11 +26,11 @@ use super::{
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Key, extract::{KeyExtractor, Query}};
+/// use tollgate::{Key, extract::{Extracted, KeyExtractor, Query}};
 ///
 /// let request = http::Request::get("/orders?tenant=ac%6De&page=3").body(()).unwrap();
 /// let key = Query::new("tenant").extract(&request.into_parts().0);
-/// assert_eq!(key, Some(Key::new("acme")));
+/// assert_eq!(key, Extracted::Found(Key::new("acme")));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Query {
@@ -47,7 +48,7 @@ impl Query {
 }
 
 impl KeyExtractor for Query {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
         single(&parts.uri, &self.name).map(Key::new)
     }
 
@@ -58,10 +59,6 @@ impl KeyExtractor for Query {
 
     fn validate(&self) -> Result<(), Error> {
         validate(&self.name)
-    }
-
-    fn is_ambiguous(&self, parts: &Parts) -> bool {
-        is_repeated(&parts.uri, &self.name)
     }
 }
 
@@ -74,17 +71,12 @@ pub(super) fn validate(name: &Name) -> Result<(), Error> {
     name.validate(!name.as_str().is_empty(), advice)
 }
 
-/// Whether the parameter is there more than once.
-pub(super) fn is_repeated(uri: &Uri, name: &Name) -> bool {
-    values(uri, name).nth(1).is_some()
-}
-
-/// The parameter's value when it is there once and not empty.
-pub(super) fn single<'a>(uri: &'a Uri, name: &Name) -> Option<Cow<'a, [u8]>> {
-    let mut values = values(uri, name);
-    let value = values.next()?;
-    (values.next().is_none() && !value.is_empty())
-        .then(|| percent::decoded(value.as_bytes(), Plus::Space))
+/// The parameter's value, decoded. An empty one is absent, and two are ambiguous.
+pub(super) fn single<'a>(uri: &'a Uri, name: &Name) -> Extracted<Cow<'a, [u8]>> {
+    let value = Extracted::only(values(uri, name));
+    value
+        .filter(|value| !value.is_empty())
+        .map(|value| percent::decoded(value.as_bytes(), Plus::Space))
 }
 
 /// All values of the parameter, as they are written.

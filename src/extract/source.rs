@@ -6,12 +6,12 @@ use http::request::Parts;
 
 use crate::{diagnosis::Code, error::Error};
 
-use super::{client_ip::ClientIp, extractor::KeyExtractor, peer::PeerIp};
+use super::{client_ip::ClientIp, extracted::Extracted, extractor::KeyExtractor, peer::PeerIp};
 
 /// Tells the address that a request comes from: [`PeerIp`], [`ClientIp`], or a closure `Fn(&Parts) -> Option<IpAddr>`.
 pub trait AddressSource: Send + Sync + 'static {
-    /// The address, when it is known.
-    fn address(&self, parts: &Parts) -> Option<IpAddr>;
+    /// Returns the address, or whether it is absent or ambiguous.
+    fn locate(&self, parts: &Parts) -> Extracted<IpAddr>;
 
     /// Says what keeps it from working, when the layer is built.
     ///
@@ -26,26 +26,28 @@ pub trait AddressSource: Send + Sync + 'static {
     ///
     /// Default: [`Code::NoPeerAddress`] when neither this nor the server tells an address.
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        let is_missing = self.address(parts).is_none() && PeerIp.address(parts).is_none();
+        let is_absent = self.locate(parts) == Extracted::Absent;
+        let is_missing = is_absent && PeerIp.address(parts).is_none();
         is_missing.then_some(Code::NoPeerAddress)
     }
 }
 
-impl<F> AddressSource for F
+impl<F, R> AddressSource for F
 where
-    F: Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static,
+    F: Fn(&Parts) -> R + Send + Sync + 'static,
+    R: Into<Extracted<IpAddr>>,
 {
-    fn address(&self, parts: &Parts) -> Option<IpAddr> {
-        self(parts)
+    fn locate(&self, parts: &Parts) -> Extracted<IpAddr> {
+        self(parts).into()
     }
 }
 
 /// For those who know by themselves where a request comes from.
 macro_rules! tell {
-    ($($extractor:ty),+) => {$(
+    ($($extractor:ty: $address:ident),+) => {$(
         impl AddressSource for $extractor {
-            fn address(&self, parts: &Parts) -> Option<IpAddr> {
-                self.address(parts)
+            fn locate(&self, parts: &Parts) -> Extracted<IpAddr> {
+                self.$address(parts).into()
             }
 
             fn validate(&self) -> Result<(), Error> {
@@ -59,4 +61,4 @@ macro_rules! tell {
     )+};
 }
 
-tell!(ClientIp, PeerIp);
+tell!(ClientIp: client, PeerIp: address);

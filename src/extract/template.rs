@@ -7,35 +7,42 @@ use std::borrow::Cow;
 use axum::extract::{MatchedPath, NestedPath, OriginalUri};
 use http::request::Parts;
 
-use super::percent::{self, Plus};
+use super::{
+    extracted::Extracted,
+    percent::{self, Plus},
+};
 
-/// The decoded value of a parameter that the route has once.
-pub(super) fn value<'a>(parts: &'a Parts, name: &str) -> Option<Cow<'a, [u8]>> {
-    let route = parts.extensions.get::<MatchedPath>()?.as_str();
+/// The decoded value of a parameter. One that the route has twice is ambiguous.
+pub(super) fn value<'a>(parts: &'a Parts, name: &str) -> Extracted<Cow<'a, [u8]>> {
+    let Some(route) = parts.extensions.get::<MatchedPath>() else {
+        return Extracted::Absent;
+    };
     // A nested router sees its own part of the path; the prefix stands only in the original.
     let prefix = parts
         .extensions
         .get::<NestedPath>()
         .map_or("", |nested| nested.as_str().trim_end_matches('/'));
-    let original = parts.extensions.get::<OriginalUri>();
-    let in_prefix = original.and_then(|uri| find(prefix, uri.path(), name));
-    let in_rest = find(route.strip_prefix(prefix)?, parts.uri.path(), name);
-    let raw = match (in_prefix, in_rest) {
-        (Some(Found::Once(raw)), None) | (None, Some(Found::Once(raw))) => raw,
-        _ => return None,
+    let Some(rest) = route.as_str().strip_prefix(prefix) else {
+        return Extracted::Absent;
     };
-    Some(percent::decoded(raw.as_bytes(), Plus::Itself))
-}
-
-enum Found<'a> {
-    Once(&'a str),
-    Twice,
+    let original = parts.extensions.get::<OriginalUri>();
+    let in_prefix = original.map_or(Extracted::Absent, |uri| find(prefix, uri.path(), name));
+    let raw = match (in_prefix, find(rest, parts.uri.path(), name)) {
+        (only, Extracted::Absent) | (Extracted::Absent, only) => only,
+        (Extracted::Ambiguous | Extracted::Found(_), _) => Extracted::Ambiguous,
+    };
+    raw.map(|raw| percent::decoded(raw.as_bytes(), Plus::Itself))
 }
 
 /// Looks for a parameter of a route, or of its beginning, in a path that it matches.
-fn find<'a>(route: &str, path: &'a str, name: &str) -> Option<Found<'a>> {
+fn find<'a>(route: &str, path: &'a str, name: &str) -> Extracted<&'a str> {
+    // A path that does not fit was rewritten on its way, and is not taken for another.
+    fitted(route, path, name).unwrap_or(Extracted::Absent)
+}
+
+fn fitted<'a>(route: &str, path: &'a str, name: &str) -> Option<Extracted<&'a str>> {
     let mut rest = Some(path.strip_prefix('/')?);
-    let mut found = None;
+    let mut found = Extracted::Absent;
     for segment in route.strip_prefix('/')?.split('/') {
         let tail = rest?;
         let (own, behind) = match tail.split_once('/') {
@@ -44,7 +51,6 @@ fn find<'a>(route: &str, path: &'a str, name: &str) -> Option<Found<'a>> {
         };
         rest = behind;
         let Some((literal, parameter)) = parameter(segment) else {
-            // A path that was rewritten on its way is not taken for another.
             if !after_literal(own, segment)?.is_empty() {
                 return None;
             }
@@ -56,11 +62,11 @@ fn find<'a>(route: &str, path: &'a str, name: &str) -> Option<Found<'a>> {
             _ => continue,
         };
         found = match found {
-            None => Some(Found::Once(value)),
-            Some(_) => return Some(Found::Twice),
+            Extracted::Absent => Extracted::Found(value),
+            Extracted::Ambiguous | Extracted::Found(_) => Extracted::Ambiguous,
         };
     }
-    found
+    Some(found)
 }
 
 /// What stands before the parameter of a segment, and the parameter: one at most, at its end.

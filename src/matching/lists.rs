@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     diagnosis::Code,
     error::Error,
-    extract::{AddressSource, KeyExtractor, Network, Networks},
+    extract::{AddressSource, Extracted, KeyExtractor, Network, Networks},
     key::Key,
 };
 
@@ -18,8 +18,8 @@ use super::{
 
 /// Requests from addresses in these networks.
 ///
-/// Where the address is not known the request differs: a deny list lets it go on to the rules, and the layer warns of it
-/// ([TG001](crate::diagnosis)) when the server tells no addresses. A look-up takes a binary search, so lists of many thousands
+/// Where the address is ambiguous the request resembles. Where it is absent the request differs: a deny list lets it go on to the rules, and the layer warns of it
+/// ([TG001](crate::diagnosis)) when the server provides no addresses. A look-up takes a binary search, so lists of many thousands
 /// are fine; networks that touch are joined. IPv4 in IPv6 form is IPv4, in the list and in requests.
 #[derive(Clone)]
 pub struct AddressList<A> {
@@ -41,10 +41,14 @@ impl<A: AddressSource> AddressList<A> {
 
 impl<A: AddressSource> Matcher for AddressList<A> {
     fn compare(&self, parts: &Parts) -> Likeness {
-        let (Ok(networks), Some(address)) = (&self.networks, self.source.address(parts)) else {
+        let Ok(networks) = &self.networks else {
             return Likeness::Differs;
         };
-        networks.contains(address).into()
+        match self.source.locate(parts) {
+            Extracted::Absent => Likeness::Differs,
+            Extracted::Ambiguous => Likeness::Resembles,
+            Extracted::Found(address) => networks.contains(address).into(),
+        }
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -71,8 +75,8 @@ impl<A> fmt::Debug for AddressList<A> {
 
 /// Requests with one of these keys, as an extractor finds them.
 ///
-/// Where the key is missing the request differs; but where it is missing because there is more than one (a header that
-/// comes twice), the request resembles, since a handler may take any of them. Browsers send two cookies of one name where
+/// Where the key is absent the request differs. Where it is ambiguous (a header that comes twice) the request resembles,
+/// since a handler may take any of them. Browsers send two cookies of one name where
 /// two paths set it, so deny by another thing than cookies. A look-up takes the same time however long the list is.
 #[derive(Clone)]
 pub struct KeyList<E> {
@@ -93,11 +97,10 @@ impl<E: KeyExtractor> KeyList<E> {
 
 impl<E: KeyExtractor> Matcher for KeyList<E> {
     fn compare(&self, parts: &Parts) -> Likeness {
-        let key = self.extractor.extract(parts);
-        match key.is_some_and(|key| self.keys.contains(&key)) {
-            true => Likeness::Matches,
-            false if self.extractor.is_ambiguous(parts) => Likeness::Resembles,
-            false => Likeness::Differs,
+        match self.extractor.extract(parts) {
+            Extracted::Absent => Likeness::Differs,
+            Extracted::Ambiguous => Likeness::Resembles,
+            Extracted::Found(key) => self.keys.contains(&key).into(),
         }
     }
 

@@ -1,7 +1,11 @@
 //! Patterns of paths.
 
+#[cfg(feature = "axum")]
+use axum::extract::{NestedPath, OriginalUri};
 use http::request::Parts;
 
+#[cfg(feature = "axum")]
+use crate::diagnosis::Code;
 use crate::error::{Error, ErrorKind};
 
 use super::{
@@ -22,7 +26,8 @@ use super::{
 /// does begin with a colon is written with `%3A`.
 ///
 /// The path is the request URI's as the layer sees it: within axum's `nest` that is the path without the prefix of the
-/// nested router. The query is no part of it.
+/// nested router, so a pattern with the prefix never matches there. That is reported as
+/// [`Code::NestedPath`](crate::diagnosis::Code::NestedPath). The query is not part of the path.
 ///
 /// # How a path may be written
 ///
@@ -103,6 +108,17 @@ impl Matcher for Path {
     fn validate(&self) -> Result<(), Error> {
         self.pattern.as_ref().map(drop).map_err(Clone::clone)
     }
+
+    /// [`Code::NestedPath`] at a request that the pattern would match if it were not for the prefix of a nested router.
+    #[cfg(feature = "axum")]
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let pattern = self.pattern.as_ref().ok()?;
+        let prefix = parts.extensions.get::<NestedPath>()?.as_str();
+        let OriginalUri(original) = parts.extensions.get()?;
+        let is_meant = pattern.compare(original.path().as_bytes()) != Likeness::Differs;
+        let is_missed = pattern.compare(parts.uri.path().as_bytes()) == Likeness::Differs;
+        (is_meant && is_missed && pattern.begins_with(prefix)).then_some(Code::NestedPath)
+    }
 }
 
 // === Pattern ===
@@ -162,6 +178,19 @@ impl Pattern {
             Likeness::Resembles
         } else {
             Likeness::Differs
+        })
+    }
+
+    /// Whether the pattern begins with the prefix of a nested router. A pattern whose parameter takes the place of a
+    /// literal in the prefix may be meant for the path behind it.
+    #[cfg(feature = "axum")]
+    fn begins_with(&self, prefix: &str) -> bool {
+        let mut prefix = prefix.split('/').filter(|segment| !segment.is_empty());
+        let mut own = self.segments.iter();
+        prefix.all(|segment| match own.next() {
+            Some(Segment::Any) => segment.starts_with('{'),
+            Some(Segment::Literal(_)) => true, // the original path was compared with it
+            None => false,
         })
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, sync::atomic::Ordering};
 use http::request::Parts;
 
 use crate::{
-    extract::KeyExtractor,
+    extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
     key::Key,
     policy::{Charge, Charges, Policy},
     telemetry,
@@ -53,13 +53,12 @@ impl Rule {
         if !self.counts(parts) {
             return Ok(());
         }
-        let key = match self.key_of(extractor.as_ref(), parts) {
-            None => self.unidentified(Lack::of(extractor.as_ref(), parts))?,
-            key => key,
+        let key = match self.caller(extractor.as_ref(), parts)? {
+            Caller::Known(key) => key,
+            Caller::Shared => Key::UNIDENTIFIED,
+            Caller::Uncounted => return Ok(()),
         };
-        if let Some(key) = key {
-            charges.push(self.price_of(self.policy.charge(key), parts));
-        }
+        charges.push(self.price_of(self.policy.charge(key), parts));
         Ok(())
     }
 
@@ -72,56 +71,89 @@ impl Rule {
         }
     }
 
-    /// What the extractor finds, with a look at whether the set-up is right.
+    /// Returns the caller that the extractor finds, and looks for misconfigurations.
     #[inline]
-    pub(super) fn key_of(&self, extractor: &dyn KeyExtractor, parts: &Parts) -> Option<Key> {
-        let name = self.policy.name();
-        let key = extractor.extract(parts);
-        match &key {
-            Some(key) => self.watch.look(name, extractor, (parts, key)),
-            None => {
-                let code = || extractor.diagnose(parts);
-                let lack = || Lack::of(extractor, parts);
-                self.watch.miss(name, lack, code, &self.missing);
+    pub(super) fn caller(
+        &self,
+        extractor: &dyn KeyExtractor,
+        parts: &Parts,
+    ) -> Result<Caller, Rejection> {
+        match extractor.extract(parts) {
+            Extracted::Found(key) => {
+                let name = self.policy.name();
+                self.watch.look(name, extractor, (parts, &key));
+                Ok(Caller::Known(key))
             }
+            Extracted::Absent => self.absent(extractor, parts),
+            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(parts))),
         }
-        key
     }
 
-    /// Looks at what a look-up found.
-    #[inline]
-    pub(super) fn note_found(&self, label: &str, key: &Key, parts: &Parts) {
-        let name = self.policy.name();
-        self.watch.look_at_found(name, label, (parts, key));
-    }
-
-    /// Reports that a look-up found no key.
+    /// Returns the caller of a request without a key.
     #[cold]
-    pub(super) fn note_missing(&self, lack: &Lack<'_>) {
+    fn absent(&self, extractor: &dyn KeyExtractor, parts: &Parts) -> Result<Caller, Rejection> {
         let name = self.policy.name();
-        self.watch
-            .miss(name, || lack.clone(), || None, &self.missing);
+        if self.missing.is_none()
+            && let Some(key) = extractor.default_key(parts)
+        {
+            self.watch.look(name, extractor, (parts, &key));
+            return Ok(Caller::Known(key));
+        }
+        let (label, code) = (
+            || extractor.missing_label(parts),
+            || extractor.diagnose(parts),
+        );
+        self.watch.miss(name, label, code, self.on_missing());
+        self.instead(|| Rejection::missing_key(*name, Lack::of(extractor, parts)))
     }
 
-    /// Whom to count instead when the key is missing.
-    #[cold]
-    pub(super) fn unidentified(&self, lack: Lack<'_>) -> Result<Option<Key>, Rejection> {
+    /// Returns the caller by the result of a lookup.
+    pub(super) fn looked_up(
+        &self,
+        extractor: &dyn AsyncKeyExtractor,
+        found: Extracted<Key>,
+        parts: &Parts,
+    ) -> Result<Caller, Rejection> {
         let name = self.policy.name();
-        self.instead(|| Rejection::missing_key(*name, lack))
+        match found {
+            Extracted::Found(key) => {
+                let label = extractor.label();
+                self.watch.look_at_found(name, label, (parts, &key));
+                Ok(Caller::Known(key))
+            }
+            Extracted::Absent => {
+                let label = || extractor.label();
+                self.watch.miss(name, label, || None, self.on_missing());
+                self.instead(|| Rejection::missing_key(*name, Lack::of_found(extractor)))
+            }
+            Extracted::Ambiguous => Err(self.ambiguous(extractor.label())),
+        }
     }
 
-    /// Whom to count instead when the key could not be looked up.
+    /// Returns the caller of a request whose key could not be looked up.
     #[cold]
-    pub(super) fn not_looked_up(&self) -> Result<Option<Key>, Rejection> {
+    pub(super) fn not_looked_up(&self) -> Result<Caller, Rejection> {
         self.instead(Rejection::unidentified)
     }
 
-    fn instead(&self, rejection: impl FnOnce() -> Rejection) -> Result<Option<Key>, Rejection> {
-        match self.missing {
+    /// Rejects an ambiguous key, whatever the rule makes of an absent one.
+    #[cold]
+    fn ambiguous(&self, label: &str) -> Rejection {
+        let name = self.policy.name();
+        self.watch.doubt(name, label);
+        Rejection::ambiguous_key(*name, label)
+    }
+
+    fn instead(&self, rejection: impl FnOnce() -> Rejection) -> Result<Caller, Rejection> {
+        match self.on_missing() {
             MissingKey::Reject => Err(rejection()),
-            MissingKey::Share => Ok(Some(Key::UNIDENTIFIED)),
-            MissingKey::Skip => Ok(None),
+            MissingKey::Share => Ok(Caller::Shared),
+            MissingKey::Skip => Ok(Caller::Uncounted),
         }
+    }
+
+    fn on_missing(&self) -> MissingKey {
+        self.missing.unwrap_or_default()
     }
 
     /// Reports the first look-up that failed.
@@ -142,4 +174,16 @@ impl Rule {
             }
         }
     }
+}
+
+// === Caller ===
+
+/// The caller that a rule counts a request for.
+pub(super) enum Caller {
+    /// The caller with this key.
+    Known(Key),
+    /// All callers without a key, together.
+    Shared,
+    /// No caller: the request is not counted.
+    Uncounted,
 }

@@ -43,13 +43,15 @@ pub struct CompletedRequest<'a> {
 #[non_exhaustive]
 pub enum RequestOutcome<'a> {
     /// The request was dropped before it had a response: the client went away, or a layer outside, such as a timeout,
-    /// gave up.
+    /// gave up. The inner service may not have been called yet, if a key or tier was looked up
+    /// [after the charge](super#keys-and-tiers-that-are-looked-up).
     ClientGone,
     /// The inner service returned an error.
     Failed,
     /// The inner service panicked.
     Panicked,
-    /// The inner service responded, whatever became of the body.
+    /// The inner service responded, whatever became of the body; or the layer rejected the request although this policy
+    /// admitted it, for example since another policy has no key. See [which status](super#which-status).
     #[non_exhaustive]
     Responded {
         /// Status of the response.

@@ -12,15 +12,17 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
-    extract::KeyLookup,
+    extract::{Extracted, KeyLookup},
     key::Key,
-    policy::Charges,
+    policy::Charge,
     tier::Tier,
     tiers::{Asked, TierWait},
 };
 
 use super::{
-    rejection::{Lack, Rejection},
+    charging::Caller,
+    partial::PartialDecision,
+    rejection::Rejection,
     rule::{Rule, Source},
 };
 
@@ -28,20 +30,23 @@ use super::{
 pub(super) enum Finding {
     /// Nothing was asked yet.
     Unasked,
+    /// The key must be looked up.
+    Keyless,
     /// The key could not be looked up, in time or at all.
     Unidentified(Option<Fault>),
     /// The key was looked up: there may be none.
-    Looked(Option<Key>),
-    /// Whose tier was late.
+    Looked(Extracted<Key>),
+    /// The key is known, and its tier must be looked up.
+    Untiered(Key),
+    /// The key is known, and its tier was not looked up in time.
     Late(Key),
-    /// All that is to be known; without a key the request is not counted.
-    Known(Option<(Key, Option<Tier>)>),
+    /// Key and tier are known.
+    Known(Key, Option<Tier>),
+    /// There is nothing left to charge: the rule does not count the request, or has charged it.
+    Done,
 }
 
 type Fault = Box<dyn Error + Send + Sync>;
-
-/// One finding for each rule.
-pub(super) type Findings = SmallVec<[Finding; 2]>;
 
 /// A rule's key or tier that is awaited.
 pub(super) struct Pending {
@@ -55,109 +60,105 @@ enum Lookup {
 }
 
 impl Finding {
-    /// Finds what can be found without waiting, and says what must be awaited.
-    pub(super) fn go_on(
-        &mut self,
-        (number, rule): (usize, &Rule),
-        parts: &Parts,
-    ) -> Result<Option<Pending>, Rejection> {
-        let step = match std::mem::replace(self, Self::Unasked) {
-            Self::Unasked => ask_key(rule, parts)?,
-            Self::Looked(Some(key)) => {
-                if let Some(Source::Later(extractor)) = &rule.source {
-                    rule.note_found(extractor.label(), &key, parts);
+    /// Finds the key and the tier, as far as that takes no lookup.
+    fn learn(&mut self, rule: &Rule, parts: &Parts) -> Result<(), Rejection> {
+        let caller = match std::mem::replace(self, Self::Done) {
+            Self::Unasked if !rule.counts(parts) => return Ok(()),
+            Self::Unasked => match &rule.source {
+                Some(Source::Later(_)) => {
+                    *self = Self::Keyless;
+                    return Ok(());
                 }
-                ask_tier(rule, key, parts)
-            }
-            Self::Looked(None) => Ok(no_key(rule, parts)?),
-            Self::Unidentified(fault) => Ok(failed(rule, fault)?),
+                Some(Source::Now(extractor)) => rule.caller(extractor.as_ref(), parts)?,
+                None => unreachable!("a rule without a key does not pass build()"),
+            },
+            Self::Looked(found) => match &rule.source {
+                Some(Source::Later(extractor)) => {
+                    rule.looked_up(extractor.as_ref(), found, parts)?
+                }
+                _ => unreachable!("only a key that comes later is looked up"),
+            },
+            Self::Unidentified(fault) => failed(rule, fault)?,
             Self::Late(key) => {
                 let tier = rule.cache.as_ref().and_then(|cache| cache.last_known(&key));
-                Ok(Self::Known(Some((key, tier))))
+                *self = Self::Known(key, tier);
+                return Ok(());
             }
-            known @ Self::Known(_) => Ok(known),
+            known => {
+                *self = known;
+                return Ok(());
+            }
         };
-        match step {
-            Ok(found) => {
-                *self = found;
-                Ok(None)
-            }
-            Err(lookup) => Ok(Some(Pending {
-                rule: number,
-                lookup,
-            })),
-        }
+        *self = match caller {
+            Caller::Known(key) => with_tier(rule, key, parts),
+            // Callers without a key have no tier, so the policy's own quota holds.
+            Caller::Shared => Self::Known(Key::UNIDENTIFIED, None),
+            Caller::Uncounted => Self::Done,
+        };
+        Ok(())
     }
 
-    /// Adds the charge, when all is known.
-    pub(super) fn charge<'a>(
+    /// Whether a lookup is due.
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Keyless | Self::Untiered(_))
+    }
+
+    /// Starts the lookup that is due, if any.
+    fn look_up(&mut self, (number, rule): (usize, &Rule), parts: &Parts) -> Option<Pending> {
+        let lookup = match (&*self, &rule.source, &rule.cache) {
+            (Self::Keyless, Some(Source::Later(extractor)), _) => {
+                Lookup::Key(extractor.extract(parts))
+            }
+            (Self::Untiered(key), _, Some(cache)) => match cache.ask(parts, key) {
+                Asked::Known(tier) => {
+                    *self = Self::Known(*key, tier);
+                    return None;
+                }
+                Asked::Later(wait) => Lookup::Tier(*key, wait),
+            },
+            _ => return None,
+        };
+        Some(Pending {
+            rule: number,
+            lookup,
+        })
+    }
+
+    /// Returns the charge, if key and tier are known and there is one.
+    fn charge<'a>(
         &'a self,
         rule: &'a Rule,
         parts: &Parts,
-        charges: &mut Charges<'a>,
-    ) -> Result<(), Rejection> {
-        let Self::Known(Some((key, tier))) = self else {
-            return Ok(());
+    ) -> Result<Option<Charge<'a>>, Rejection> {
+        let Self::Known(key, tier) = self else {
+            return Ok(None);
         };
         let policy = match tier {
             None => rule.policy(),
-            Some(tier) if tier.is_unlimited() => return Ok(()),
+            Some(tier) if tier.is_unlimited() => return Ok(None),
             Some(tier) if tier.is_denied() => {
                 return Err(Rejection::forbidden(Some(*rule.policy().name())));
             }
             Some(tier) => rule.policy_under(tier),
         };
-        charges.push(rule.price_of(policy.charge(*key), parts));
-        Ok(())
+        Ok(Some(rule.price_of(policy.charge(*key), parts)))
     }
 }
 
-fn ask_key(rule: &Rule, parts: &Parts) -> Result<Result<Finding, Lookup>, Rejection> {
-    if !rule.counts(parts) {
-        return Ok(Ok(Finding::Known(None)));
-    }
-    match &rule.source {
-        Some(Source::Later(extractor)) => Ok(Err(Lookup::Key(extractor.extract(parts)))),
-        Some(Source::Now(extractor)) => match rule.key_of(extractor.as_ref(), parts) {
-            Some(key) => Ok(ask_tier(rule, key, parts)),
-            None => no_key(rule, parts).map(Ok),
+fn with_tier(rule: &Rule, key: Key, parts: &Parts) -> Finding {
+    let choice = rule.choice.as_ref();
+    let chosen = choice.and_then(|choice| choice.tier(parts, &key));
+    match (chosen, &rule.cache) {
+        (None, Some(cache)) => match cache.known(parts, &key) {
+            Some(tier) => Finding::Known(key, tier),
+            None => Finding::Untiered(key),
         },
-        None => unreachable!("a rule without a key does not pass build()"),
+        (chosen, _) => Finding::Known(key, chosen),
     }
-}
-
-fn ask_tier(rule: &Rule, key: Key, parts: &Parts) -> Result<Finding, Lookup> {
-    let chosen = rule
-        .choice
-        .as_ref()
-        .and_then(|choice| choice.tier(parts, &key));
-    let tier = match (chosen, &rule.cache) {
-        (None, Some(cache)) => match cache.ask(parts, &key) {
-            Asked::Known(tier) => tier,
-            Asked::Later(wait) => return Err(Lookup::Tier(key, wait)),
-        },
-        (chosen, _) => chosen,
-    };
-    Ok(Finding::Known(Some((key, tier))))
-}
-
-fn no_key(rule: &Rule, parts: &Parts) -> Result<Finding, Rejection> {
-    let lack = match &rule.source {
-        Some(Source::Later(extractor)) => {
-            let lack = Lack::of_found(extractor.as_ref());
-            rule.note_missing(&lack);
-            lack
-        }
-        Some(Source::Now(extractor)) => Lack::of(extractor.as_ref(), parts),
-        None => unreachable!("a rule without a key does not pass build()"),
-    };
-    let key = rule.unidentified(lack)?;
-    // Nobody's tier: what is not known to be anybody has the policy's own quota.
-    Ok(Finding::Known(key.map(|key| (key, None))))
 }
 
 #[cold]
-fn failed(rule: &Rule, fault: Option<Fault>) -> Result<Finding, Rejection> {
+fn failed(rule: &Rule, fault: Option<Fault>) -> Result<Caller, Rejection> {
     let name = rule.policy().name();
     match fault {
         Some(fault) => rule.warn(format_args!(
@@ -167,37 +168,111 @@ fn failed(rule: &Rule, fault: Option<Fault>) -> Result<Finding, Rejection> {
             "policy {name}: a key was not looked up in time"
         )),
     }
-    let key = rule.not_looked_up()?;
-    Ok(Finding::Known(key.map(|key| (key, None))))
+    rule.not_looked_up()
 }
+
+// === Search ===
+
+/// The state of a request under all rules of a layer.
+pub(super) struct Search {
+    /// One for each rule.
+    findings: SmallVec<[Finding; 2]>,
+    /// The decision before the first lookup.
+    pub(super) partial: Option<Box<PartialDecision>>,
+    /// The remaining time for lookups, once they have begun.
+    pub(super) time: Option<Pin<Box<Sleep>>>,
+}
+
+impl Search {
+    pub(super) fn new(rules: &[Rule]) -> Box<Self> {
+        Box::new(Self {
+            findings: rules.iter().map(|_| Finding::Unasked).collect(),
+            partial: None,
+            time: None,
+        })
+    }
+
+    /// Finds all that takes no lookup. Returns the rejection of the first rule that has one.
+    pub(super) fn learn(&mut self, rules: &[Rule], parts: &Parts) -> Option<Rejection> {
+        let mut first = None;
+        for (rule, finding) in rules.iter().zip(&mut self.findings) {
+            if let Err(rejection) = finding.learn(rule, parts) {
+                first.get_or_insert(rejection);
+            }
+        }
+        first
+    }
+
+    /// Whether a lookup is due.
+    pub(super) fn is_open(&self) -> bool {
+        self.findings.iter().any(Finding::is_open)
+    }
+
+    /// Starts all lookups that are due.
+    pub(super) fn look_up(&mut self, rules: &[Rule], parts: &Parts) -> SmallVec<[Pending; 2]> {
+        let findings = rules.iter().enumerate().zip(&mut self.findings);
+        findings
+            .filter_map(|(rule, finding)| finding.look_up(rule, parts))
+            .collect()
+    }
+
+    /// Returns the known charges, each with the number of its rule.
+    pub(super) fn charges<'a>(
+        &'a self,
+        rules: &'a [Rule],
+        parts: &Parts,
+    ) -> Result<NumberedCharges<'a>, Rejection> {
+        let mut charges = NumberedCharges::new();
+        for ((number, rule), finding) in rules.iter().enumerate().zip(&self.findings) {
+            let charge = finding.charge(rule, parts)?;
+            charges.extend(charge.map(|charge| (number, charge)));
+        }
+        Ok(charges)
+    }
+
+    /// Keeps the decision on the charges known so far, so that they are not made again.
+    pub(super) fn note_decided(&mut self, partial: Box<PartialDecision>) {
+        self.partial = Some(partial);
+        for finding in &mut self.findings {
+            if let Finding::Known(..) = finding {
+                *finding = Finding::Done;
+            }
+        }
+    }
+}
+
+pub(super) type NumberedCharges<'a> = SmallVec<[(usize, Charge<'a>); 2]>;
 
 // === Stage ===
 
 /// Waits for all that is pending, until the time is up.
 ///
-/// Nothing is charged yet, so dropping it leaves nothing behind but look-ups of tiers, which go on for others.
+/// Dropped, it leaves nothing behind but lookups of tiers, which go on for others, and what the policies that need no
+/// lookup have charged.
 pub(super) struct Stage {
-    findings: Findings,
+    search: Box<Search>,
     pending: SmallVec<[Pending; 2]>,
     time: Pin<Box<Sleep>>,
 }
 
 impl Stage {
     pub(super) fn new(
-        findings: Findings,
+        search: Box<Search>,
         pending: SmallVec<[Pending; 2]>,
         time: Pin<Box<Sleep>>,
     ) -> Box<Self> {
         Box::new(Self {
-            findings,
+            search,
             pending,
             time,
         })
     }
 
-    /// What was found, and what is left of the time.
-    pub(super) fn into_parts(self) -> (Findings, Pin<Box<Sleep>>) {
-        (self.findings, self.time)
+    /// Returns the search, with the time that is left.
+    pub(super) fn into_search(self) -> Box<Search> {
+        let mut search = self.search;
+        search.time = Some(self.time);
+        search
     }
 }
 
@@ -206,10 +281,11 @@ impl Future for Stage {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Self {
-            findings,
+            search,
             pending,
             time,
         } = &mut *self;
+        let findings = &mut search.findings;
         pending.retain(|pending| match pending.lookup.poll(context) {
             Poll::Ready(found) => {
                 findings[pending.rule] = found;
@@ -241,7 +317,7 @@ impl Lookup {
                 Err(fault) => Finding::Unidentified(Some(fault)),
             }),
             Self::Tier(key, wait) => {
-                let known = |tier| Finding::Known(Some((*key, tier)));
+                let known = |tier| Finding::Known(*key, tier);
                 wait.as_mut().poll(context).map(known)
             }
         }

@@ -20,8 +20,7 @@ use super::{
     body::{ResponseBody, answered},
     finding::Stage,
     headers::Fields,
-    next::{Admitted, Asking, Charged, Next},
-    rejection::Rejection,
+    next::{Admitted, Asking, Charged, Next, Refusal},
     settling::{Tab, run, start},
     shared::Shared,
 };
@@ -30,8 +29,8 @@ use super::{
 ///
 /// # Cancel safety
 ///
-/// Dropped while keys and tiers are looked up, nothing was charged; what the inner service had reserved is given back.
-/// Dropped while it decides, the charge may have been made or not; the inner service was not called, and what it had
+/// Dropped while keys and tiers are looked up, the charges of the policies that need no lookup stand, and nothing else was
+/// charged; what the inner service had reserved is given back. Dropped while it decides, the charge may have been made or not; the inner service was not called, and what it had
 /// reserved is given back. Dropped while it waits for its turn in a queue, what was charged is given back, the turn itself
 /// if nobody stands behind it; the same while the inner service is not ready at its turn.
 #[pin_project]
@@ -45,7 +44,7 @@ where
 
 #[pin_project(project = StateProjection)]
 enum State<S, A, B, F> {
-    /// Waits for keys and tiers, before anything is charged.
+    /// Waits for keys and tiers, before the policies that need them are charged.
     Finding {
         stage: Option<Box<Stage>>,
         waiting: Option<Box<(S, Request<A>)>>,
@@ -158,22 +157,17 @@ where
                         _ => unreachable!("a future is not polled after it ended"),
                     }
                 }
-                // ## Deciding => (Waiting | Calling | Rejected)
+                // ## Deciding => (Finding | Waiting | Calling | Rejected)
                 StateProjection::Deciding {
                     asking,
                     waiting,
                     shared,
                 } => {
                     let decided = ready!(asking.answer.as_mut().poll(context));
-                    let (ready, request) = *waiting
+                    let waiting = waiting
                         .take()
                         .expect("a future is not polled after it ended");
-                    decided_to(
-                        (decided, mem::take(&mut asking.charged)),
-                        ready,
-                        request,
-                        shared,
-                    )
+                    decided_to((decided, mem::take(&mut asking.charged)), *waiting, shared)
                 }
                 // ## Waiting => Readying
                 StateProjection::Waiting { turn, waiting } => {
@@ -238,9 +232,9 @@ impl<S, A, B, F> State<S, A, B, F> {
         }
     }
 
-    fn rejected(rejection: Rejection, shared: &Shared, request: &Parts) -> Self {
+    fn rejected(refusal: Refusal, shared: &Shared, request: &Parts) -> Self {
         Self::Rejected {
-            response: Some(shared.reject(rejection, request)),
+            response: Some(shared.reject(refusal, request)),
         }
     }
 
@@ -252,7 +246,7 @@ impl<S, A, B, F> State<S, A, B, F> {
     }
 }
 
-/// Goes on with what was found: waits for more, or asks for the decision.
+/// Goes on with what was found.
 fn found<S, A, B>(
     stage: Stage,
     (ready, request): (S, Request<A>),
@@ -262,32 +256,43 @@ where
     S: Service<Request<A>, Response = Response<B>> + Clone,
 {
     let (mut parts, body) = request.into_parts();
-    match shared.resume(&mut parts, stage) {
-        Ok(next) => {
-            let request = Request::from_parts(parts, body);
-            match next {
-                Next::Find(stage) => State::finding(stage, ready, request, shared),
-                Next::Go(admitted) => admitted_to(admitted, ready, request),
-                Next::Wait(asking) => State::deciding(asking, ready, request, shared),
-            }
-        }
-        Err(rejection) => State::rejected(rejection, shared, &parts),
-    }
+    let next = shared.resume(stage, &mut parts);
+    going_on(next, ready, (parts, body), shared)
 }
 
-/// Goes on with a request that was decided on, or drops the ready service and answers.
+/// Goes on with a request that was decided on.
 fn decided_to<S, A, B>(
     (decided, charged): (Result<Decision, Error>, Charged),
-    ready: S,
-    mut request: Request<A>,
+    (ready, request): (S, Request<A>),
     shared: &Arc<Shared>,
 ) -> State<S, A, B, S::Future>
 where
     S: Service<Request<A>, Response = Response<B>> + Clone,
 {
-    match shared.admit(decided, charged, request.extensions_mut()) {
-        Ok(admitted) => admitted_to(admitted, ready, request),
-        Err(rejection) => State::rejected(rejection, shared, &request.into_parts().0),
+    let (mut parts, body) = request.into_parts();
+    let next = shared.follow(decided, charged, &mut parts);
+    going_on(next, ready, (parts, body), shared)
+}
+
+/// Waits for what comes next, or drops the ready service and answers.
+fn going_on<S, A, B>(
+    next: Result<Next, Refusal>,
+    ready: S,
+    (parts, body): (Parts, A),
+    shared: &Arc<Shared>,
+) -> State<S, A, B, S::Future>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone,
+{
+    let next = match next {
+        Ok(next) => next,
+        Err(refusal) => return State::rejected(refusal, shared, &parts),
+    };
+    let request = Request::from_parts(parts, body);
+    match next {
+        Next::Find(stage) => State::finding(stage, ready, request, shared),
+        Next::Go(admitted) => admitted_to(admitted, ready, request),
+        Next::Wait(asking) => State::deciding(asking, ready, request, shared),
     }
 }
 

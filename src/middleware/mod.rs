@@ -19,8 +19,39 @@
 //! nothing; one that [`skip`](crate::builder::RateLimitLayerBuilder::skip) matches passes without being counted; the others
 //! are counted by each rule that [counts](Rule::when) them. See [`matching`](crate::matching).
 //!
-//! Keys that must be [looked up](crate::Policy::key_async) and [tiers](crate::tiers) come before the decision, all at the
-//! same time, and nothing is charged until they are there.
+//! # Which status
+//!
+//! All rules look at the request before it is answered, and the first row that applies decides; of the last three rows, the
+//! first rule that has one:
+//!
+//! | the request, or its caller | status | charged |
+//! |---|---|---|
+//! | on a deny list, or of a forbidden tier | 403 | nothing |
+//! | over a limit, of any policy that has a key | 429 | nothing |
+//! | nobody could decide | 503 | nothing |
+//! | the key of a policy is ambiguous | 400 | the other policies |
+//! | the key of a policy is absent, and its rule rejects | by the extractor: 401, 400, 404 or 500 | the other policies |
+//! | the key of a policy could not be looked up, and its rule rejects | 503 | the other policies |
+//!
+//! So a client that leaves its credentials out spends its quota by address: at five a minute it gets five answers of 401,
+//! and then 429. The other policies are settled by that response, and slots of theirs are free again at once.
+//!
+//! # Keys and tiers that are looked up
+//!
+//! The policies that need no [lookup](crate::Policy::key_async), of a key or a [tier](crate::tiers), are decided first, in
+//! one call of the store. A request that one of them denies, or that has no key under one of them, causes no lookup. Then
+//! all lookups run at the same time, and the other policies are decided in a second call. Handlers, headers and responses see one
+//! decision, with the states of all policies in the order of the rules.
+//!
+//! - If the second call denies, what the first one charged is given back, but for policies that
+//!   [count denied requests](crate::Policy::count_denied). Until then, which is as long as lookups and the second call take,
+//!   others see it charged and may be denied for it.
+//! - If a lookup finds no key, or an ambiguous one, or fails, and the rule rejects, what the first call charged stands. So it
+//!   does when the looked-up tier is forbidden, and when the client goes away meanwhile: each has caused a lookup.
+//! - Slots that the first call took are held during the lookups, and a queue's turn is waited for after them.
+//!
+//! Without a lookup all policies are decided in one call. Put a policy by address beside one that looks up, or nothing
+//! bounds the lookups.
 //!
 //! # What handlers see
 //!
@@ -86,6 +117,7 @@ pub mod call;
 mod charging;
 mod completed;
 mod conditions;
+mod deciding;
 mod denial;
 mod finding;
 mod future;
@@ -94,6 +126,7 @@ mod headers;
 mod info;
 pub(crate) mod layer;
 mod next;
+mod partial;
 mod rejection;
 mod rule;
 mod service;

@@ -5,14 +5,16 @@ use std::time::Duration;
 use crate::{decision::Decision, policy::OwnedCharge, store::Later};
 
 use super::{
-    finding::Stage,
+    finding::{Search, Stage},
     headers::{Fields, Terms},
+    partial::{PartialDecision, RuleNumbers},
+    rejection::Rejection,
     settling::Tab,
 };
 
 /// What comes next for a request that is not rejected.
 pub(super) enum Next {
-    /// Its keys and tiers are looked up first.
+    /// Keys and tiers are looked up first.
     Find(Box<Stage>),
     /// It goes on, at once or when its turn has come.
     Go(Admitted),
@@ -39,6 +41,54 @@ pub(super) struct Charged {
     pub(super) terms: Option<Box<[Terms]>>,
     /// Whether any was a peek.
     pub(super) has_peeks: bool,
+    /// The next step, unless the request simply goes on.
+    pub(super) follow_up: Option<Box<FollowUp>>,
+}
+
+// === FollowUp ===
+
+/// The next step for a request that the store admits, unless it simply goes on.
+#[derive(Default)]
+pub(super) struct FollowUp {
+    /// The request is rejected all the same, since it has no key for another policy.
+    pub(super) rejection: Option<Rejection>,
+    /// More must be looked up and decided on.
+    pub(super) search: Option<Box<Search>>,
+    /// The decision before this one.
+    pub(super) partial: Option<Box<PartialDecision>>,
+    /// The number of each charge's rule.
+    pub(super) rules: RuleNumbers,
+}
+
+impl FollowUp {
+    /// Whether anything follows but that the request goes on.
+    pub(super) fn is_needed(&self) -> bool {
+        self.rejection.is_some() || self.search.is_some() || self.partial.is_some()
+    }
+
+    pub(super) fn rejection(rejection: Rejection) -> Box<Self> {
+        Box::new(Self {
+            rejection: Some(rejection),
+            ..Self::default()
+        })
+    }
+}
+
+// === Refusal ===
+
+/// The reason why a request may not go on, with the charges that stand nevertheless.
+pub(super) struct Refusal {
+    pub(super) rejection: Rejection,
+    pub(super) tab: Option<Box<Tab>>,
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Self {
+        Self {
+            rejection,
+            tab: None,
+        }
+    }
 }
 
 // === Admitted ===
@@ -56,7 +106,7 @@ pub(super) struct Admitted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{error::Error, middleware::Rejection};
+    use crate::error::Error;
 
     /// Up to which size a value is copied without a call.
     const SMALL: usize = 128;
@@ -64,6 +114,6 @@ mod tests {
     #[test]
     fn what_moves_with_each_request_is_copied_without_a_call() {
         assert!(size_of::<Result<Decision, Error>>() <= SMALL);
-        assert!(size_of::<Result<Next, Rejection>>() <= SMALL);
+        assert!(size_of::<Result<Next, Refusal>>() <= SMALL);
     }
 }

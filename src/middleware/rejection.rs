@@ -27,9 +27,8 @@ struct Repr {
     status: StatusCode,
     decision: Option<Decision>,
     error: Option<Error>,
-    /// Of a missing key: how a client may authenticate, and whether more than one is there.
+    /// For a missing key: how a client may authenticate.
     challenge: Option<HeaderValue>,
-    is_ambiguous: bool,
     /// The terms of the decision, when they are not the layer's.
     terms: Option<Box<[Terms]>>,
 }
@@ -38,6 +37,13 @@ struct Repr {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
+    /// The request has its key for this policy more than once, or in places that contradict each other.
+    AmbiguousKey {
+        /// The policy whose key is ambiguous.
+        policy: PolicyName,
+        /// The label of its extractor.
+        label: String,
+    },
     /// Not let in at all, however seldom it comes.
     Forbidden {
         /// The policy under which the caller's tier is denied; `None` when the request is on a deny list of the layer.
@@ -48,7 +54,7 @@ pub enum Reason {
         /// The policy that denies, or the one with the longest wait when several do.
         policy: PolicyName,
     },
-    /// The request does not tell whom to count for this policy: nothing is there, or more than one.
+    /// The request has no key for this policy.
     MissingKey {
         /// The policy whose key is missing.
         policy: PolicyName,
@@ -108,8 +114,20 @@ impl Rejection {
         let label = lack.label.to_owned();
         let mut rejection = Self::with(Reason::MissingKey { policy, label }, lack.status, None);
         rejection.repr.challenge = lack.challenge;
-        rejection.repr.is_ambiguous = lack.is_ambiguous;
         rejection
+    }
+
+    /// For a key that is there more than once: 400, whatever the rule makes of an absent one.
+    pub(in crate::middleware) fn ambiguous_key(policy: PolicyName, label: &str) -> Self {
+        let label = label.to_owned();
+        let reason = Reason::AmbiguousKey { policy, label };
+        Self::with(reason, StatusCode::BAD_REQUEST, None)
+    }
+
+    /// Adds the decision on the other policies.
+    pub(in crate::middleware) fn decided(mut self, decision: Decision) -> Self {
+        self.repr.decision = Some(decision);
+        self
     }
 
     fn with(reason: Reason, status: StatusCode, decision: Option<Decision>) -> Self {
@@ -119,7 +137,6 @@ impl Rejection {
             decision,
             error: None,
             challenge: None,
-            is_ambiguous: false,
             terms: None,
         };
         Self {
@@ -138,13 +155,14 @@ impl Rejection {
     }
 
     /// The status that fits: 403 when it is not let in, 429 over a limit, 503 when nobody could decide or look a key up,
-    /// the extractor's choice without a key.
+    /// 400 for an ambiguous key, the extractor's choice without a key.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.repr.status
     }
 
-    /// The decision, when one was made.
+    /// The decision, when one was made. Where a key is missing or ambiguous it is about the other policies, and allows
+    /// the request.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.repr.decision.as_ref()
@@ -198,18 +216,22 @@ impl Rejection {
             }
             (Reason::MissingKey { label, .. }, _) => {
                 let what = spoken(label);
-                let fault = fault(self.repr.is_ambiguous);
-                format!("the request cannot be counted: {what} is {fault}")
+                format!("the request cannot be counted: {what} is missing")
+            }
+            (Reason::AmbiguousKey { label, .. }, _) => {
+                let what = spoken(label);
+                format!("the request is ambiguous: {what} must be there exactly once")
             }
             (Reason::Unavailable, _) => "the rate limit cannot be checked now".to_owned(),
         }
     }
 
-    /// A word for programs: `forbidden`, `internal_error`, `rate_limited`, `key_missing` or `unavailable`.
+    /// A word for programs: `forbidden`, `internal_error`, `rate_limited`, `key_ambiguous`, `key_missing` or `unavailable`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self.repr.reason {
             Reason::MissingKey { .. } if self.is_internal() => "internal_error",
+            Reason::AmbiguousKey { .. } => "key_ambiguous",
             Reason::Forbidden { .. } => "forbidden",
             Reason::Limited { .. } => "rate_limited",
             Reason::MissingKey { .. } => "key_missing",
@@ -231,8 +253,6 @@ pub(in crate::middleware) struct Lack<'a> {
     pub(super) label: &'a str,
     pub(super) status: StatusCode,
     pub(super) challenge: Option<HeaderValue>,
-    /// Whether more than one is there.
-    pub(super) is_ambiguous: bool,
 }
 
 impl<'a> Lack<'a> {
@@ -240,10 +260,9 @@ impl<'a> Lack<'a> {
     #[cold]
     pub(super) fn of(extractor: &'a dyn KeyExtractor, parts: &Parts) -> Self {
         Self {
-            label: extractor.label(),
-            status: extractor.missing_status(),
-            challenge: extractor.challenge(),
-            is_ambiguous: extractor.is_ambiguous(parts),
+            label: extractor.missing_label(parts),
+            status: extractor.missing_status(parts),
+            challenge: extractor.challenge(parts),
         }
     }
 
@@ -254,13 +273,7 @@ impl<'a> Lack<'a> {
             label: extractor.label(),
             status: extractor.missing_status(),
             challenge: extractor.challenge(),
-            is_ambiguous: false,
         }
-    }
-
-    /// What is wrong with the key, after "is".
-    pub(super) fn fault(&self) -> &'static str {
-        fault(self.is_ambiguous)
     }
 }
 
@@ -271,15 +284,7 @@ impl Default for Lack<'_> {
             label: "key",
             status: StatusCode::BAD_REQUEST,
             challenge: None,
-            is_ambiguous: false,
         }
-    }
-}
-
-fn fault(is_ambiguous: bool) -> &'static str {
-    match is_ambiguous {
-        true => "there more than once",
-        false => "missing",
     }
 }
 

@@ -28,7 +28,8 @@ use super::{
 pub struct Rule {
     pub(super) policy: Policy,
     pub(super) source: Option<Source>,
-    pub(super) missing: MissingKey,
+    /// The rule's choice for a request without a key; `None` leaves it to the extractor.
+    pub(super) missing: Option<MissingKey>,
     pub(super) conditions: Conditions,
     pub(super) costs: Costs,
     pub(super) choice: Option<Arc<dyn TierChoice>>,
@@ -47,14 +48,16 @@ pub(super) enum Source {
     Now(Arc<dyn KeyExtractor>),
 }
 
-/// What happens to a request that does not tell whom to count.
+/// The way to handle a request whose key is absent. One whose key is [ambiguous](crate::extract::Extracted::Ambiguous) is
+/// always rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// Answer it at once, with the extractor's [`missing_status`](KeyExtractor::missing_status).
+    /// Answer it with the extractor's [`missing_status`](KeyExtractor::missing_status), if the layer's other policies admit
+    /// it: they are charged.
     #[default]
     Reject,
-    /// Count it with all others that do not tell, in one shared bucket.
+    /// Count it with all others that have no key, in one shared bucket.
     Share,
     /// Do not count it for this policy.
     Skip,
@@ -72,10 +75,10 @@ impl Policy {
 
     /// Counts this policy by what the extractor looks up.
     ///
-    /// All keys and tiers of a layer are looked up at the same time, before anything is charged. A key that does not come
-    /// within the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), or whose look-up fails,
-    /// is a missing one: what happens then is the [`MissingKey`] choice, and [`MissingKey::Reject`] answers 503 and
-    /// `unavailable`.
+    /// All keys and tiers of a layer are looked up at the same time, once the policies that need no lookup have
+    /// [admitted](crate::middleware#keys-and-tiers-that-are-looked-up) the request. A lookup that fails, or takes longer than
+    /// the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), counts as a missing key: what
+    /// happens then is the [`MissingKey`] choice, and [`MissingKey::Reject`] answers 503 and `unavailable`.
     #[must_use]
     pub fn key_async(self, extractor: impl AsyncKeyExtractor) -> Rule {
         Rule {
@@ -86,13 +89,14 @@ impl Policy {
 }
 
 impl Rule {
-    /// Sets what happens to a request that does not tell whom to count.
+    /// Sets what happens to a request whose key is absent.
     ///
-    /// Default: [`MissingKey::Reject`], which shows a wrong set-up at the first request. In each case the first such
-    /// request is logged.
+    /// Default: what the extractor has for it, as [`Route`](crate::extract::Route) does, else [`MissingKey::Reject`], which
+    /// shows a misconfiguration at the first request. The first such request is logged, unless the choice is
+    /// [`MissingKey::Skip`].
     #[must_use]
     pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
-        self.missing = choice;
+        self.missing = Some(choice);
         self
     }
 
@@ -285,7 +289,7 @@ impl From<Policy> for Rule {
         Self {
             policy,
             source: None,
-            missing: MissingKey::default(),
+            missing: None,
             conditions: Conditions::default(),
             costs: Costs::default(),
             choice: None,

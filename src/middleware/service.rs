@@ -12,8 +12,7 @@ use tower::Service;
 use super::{
     body::ResponseBody,
     future::ResponseFuture,
-    next::Next,
-    rejection::Rejection,
+    next::{Next, Refusal},
     settling::{run, start},
     shared::Shared,
 };
@@ -61,7 +60,7 @@ where
                 ResponseFuture::calling(future, admitted.fields, tab)
             }
             Ok(next) => self.wait(next, Request::from_parts(parts, body)),
-            Err(rejection) => self.reject(rejection, &parts),
+            Err(refusal) => self.reject(refusal, &parts),
         }
     }
 }
@@ -88,13 +87,13 @@ impl<S: Clone> RateLimit<S> {
     }
 
     #[cold]
-    fn reject<A, B>(&mut self, rejection: Rejection, request: &Parts) -> ResponseFuture<S, A, B>
+    fn reject<A, B>(&mut self, refusal: Refusal, request: &Parts) -> ResponseFuture<S, A, B>
     where
         S: Service<Request<A>, Response = Response<B>>,
     {
         // What the ready service had reserved (a permit, a place in a buffer) goes back with it.
         drop(self.take_ready());
-        ResponseFuture::rejected(self.shared.reject(rejection, request))
+        ResponseFuture::rejected(self.shared.reject(refusal, request))
     }
 
     /// The inner service that was polled ready; its clone, which was not, stays behind.

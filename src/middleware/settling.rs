@@ -1,7 +1,7 @@
 //! The charges of a request, until they are settled by what it really cost.
 
 use std::{
-    fmt,
+    fmt, mem,
     panic::{self, AssertUnwindSafe},
     sync::{
         Arc,
@@ -11,6 +11,8 @@ use std::{
 };
 
 use http::{Extensions, HeaderMap, Response, StatusCode, header::CONTENT_LENGTH};
+
+use smallvec::SmallVec;
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -32,7 +34,8 @@ pub(super) type Pricing = Arc<dyn Fn(&CompletedRequest<'_>) -> u64 + Send + Sync
 ///
 /// Whoever holds it drops the inner service's future or body first: both may set the [`ActualCost`] when they are dropped.
 pub(super) struct Tab {
-    hold: Option<Hold>,
+    /// One for each decision that charged.
+    holds: SmallVec<[Hold; 1]>,
     shared: Arc<Shared>,
     said: ActualCost,
     started: Timestamp,
@@ -49,7 +52,7 @@ pub(super) struct Tab {
 enum Progress {
     /// It waits for its turn, and nothing of it was done.
     Waiting,
-    /// The inner service was called, and has not returned.
+    /// The inner service was called and has not returned, or lookups run for a request that was charged.
     Called,
     /// The inner service returned an error.
     Failed,
@@ -72,7 +75,7 @@ struct Sent {
 impl Tab {
     pub(super) fn open(receipt: Receipt, shared: &Arc<Shared>) -> Box<Self> {
         Box::new(Self {
-            hold: Some(shared.limiter.hold(receipt)),
+            holds: SmallVec::from_buf([shared.limiter.hold(receipt)]),
             shared: Arc::clone(shared),
             said: ActualCost::default(),
             started: Clock::system().now(),
@@ -81,6 +84,40 @@ impl Tab {
             is_inside: false,
             progress: Progress::Waiting,
         })
+    }
+
+    /// Sets whether the charges of a request that has not started stand, and are priced as those of a client that went
+    /// away; else they are refunded.
+    pub(super) fn stand(&mut self, stands: bool) {
+        self.is_priced = stands && self.settles();
+        self.progress = match stands {
+            true => Progress::Called,
+            false => Progress::Waiting,
+        };
+    }
+
+    /// Takes over the charges of another decision on the request.
+    pub(super) fn join(&mut self, mut other: Self) {
+        self.holds.append(&mut other.holds);
+    }
+
+    /// Forgets the charges, which stand as they were made.
+    pub(super) fn let_stand(mut self) {
+        self.holds.drain(..).for_each(Hold::forget);
+    }
+
+    /// Refunds the charges, since another policy denies the request. A policy that counts denied requests keeps its own.
+    pub(super) fn give_back(mut self) {
+        for hold in self.holds.drain(..) {
+            hold.settle(|policy, charged| if policy.counts_denied() { charged } else { 0 });
+        }
+    }
+
+    /// Settles the charges of a request that the layer itself rejects.
+    pub(super) fn reject<B>(mut self, response: &Response<B>) {
+        self.stand(true);
+        self.end(Some(response));
+        self.note_end();
     }
 
     /// Notes what the inner service returned: the head of its response, or an error.
@@ -123,8 +160,8 @@ impl Tab {
 
     /// Whether any charge is settled by its rule.
     fn settles(&self) -> bool {
-        let receipt = self.hold.as_ref().and_then(Hold::receipt);
-        let mut settlements = receipt.into_iter().flat_map(Receipt::settlements);
+        let receipts = self.holds.iter().filter_map(Hold::receipt);
+        let mut settlements = receipts.flat_map(Receipt::settlements);
         settlements.any(|settlement| self.shared.settles(settlement.charge().policy().name()))
     }
 
@@ -134,7 +171,7 @@ impl Tab {
 
     /// Settles what was charged.
     fn close(&mut self) {
-        if let Some(hold) = self.hold.take() {
+        for hold in mem::take(&mut self.holds) {
             hold.settle(|policy, charged| self.price(policy, charged));
         }
     }

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    pin::Pin,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -12,15 +11,12 @@ use http::{
     header::{CACHE_CONTROL, WWW_AUTHENTICATE},
     request::Parts,
 };
-use smallvec::SmallVec;
-use tokio::time::{Sleep, sleep};
 
 use crate::{
     decision::Decision,
     diagnosis::{Code, Ledger, Warning},
-    error::Error,
     limiter::RateLimiter,
-    policy::{Charge, Charges, OwnedCharge},
+    policy::{Charges, OwnedCharge},
     state::PolicyName,
     store::Receipt,
 };
@@ -30,12 +26,10 @@ use super::{
     body::ResponseBody,
     completed::CompletedRequest,
     denial::MakeRejection,
-    finding::{Finding, Findings, Stage},
     gate::Gate,
-    headers::{Fields, Plan, Terms},
+    headers::Plan,
     info::{self, Nested},
-    next::{Admitted, Asking, Charged, Next},
-    rejection::Rejection,
+    next::{Admitted, Next, Refusal},
     rule::Rule,
     settling::Tab,
 };
@@ -61,136 +55,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Decides on a request by its head, when nothing must be found first. The request is given the decision.
-    #[inline]
-    pub(super) fn decide(self: &Arc<Self>, parts: &mut Parts) -> Result<Next, Rejection> {
-        if !self.gate.limits(parts, &self.ledger)? {
-            return Ok(self.pass(&mut parts.extensions));
-        }
-        let mut charges = Charges::new();
-        for rule in &self.rules {
-            rule.charge(parts, &mut charges)?;
-        }
-        self.ask(&charges, self.keeps_charges, None, &mut parts.extensions)
-    }
-
-    /// Begins to find what is needed to decide on a request.
-    // Out of line: its size is not for those to carry that need not find anything.
-    #[inline(never)]
-    pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Result<Next, Rejection> {
-        if !self.gate.limits(parts, &self.ledger)? {
-            return Ok(self.pass(&mut parts.extensions));
-        }
-        let unasked = self.rules.iter().map(|_| Finding::Unasked);
-        self.find(parts, unasked.collect(), None)
-    }
-
-    /// Goes on with a request whose keys and tiers were looked up, or are late.
-    pub(super) fn resume(
-        self: &Arc<Self>,
-        parts: &mut Parts,
-        stage: Stage,
-    ) -> Result<Next, Rejection> {
-        let (findings, time) = stage.into_parts();
-        self.find(parts, findings, Some(time))
-    }
-
-    /// Finds what is not known yet. At most twice there is something to wait for: keys, and then their tiers.
-    fn find(
-        self: &Arc<Self>,
-        parts: &mut Parts,
-        mut findings: Findings,
-        time: Option<Pin<Box<Sleep>>>,
-    ) -> Result<Next, Rejection> {
-        let mut pending = SmallVec::new();
-        for (rule, finding) in self.rules.iter().enumerate().zip(&mut findings) {
-            pending.extend(finding.go_on(rule, parts)?);
-        }
-        if !pending.is_empty() {
-            let time = time.unwrap_or_else(|| Box::pin(sleep(self.lookup_timeout)));
-            return Ok(Next::Find(Stage::new(findings, pending, time)));
-        }
-        let mut charges = Charges::new();
-        for (rule, finding) in self.rules.iter().zip(&findings) {
-            finding.charge(rule, parts, &mut charges)?;
-        }
-        // A tier may be counted in a way that its policy is not.
-        let must_end = |charge: &Charge<'_>| charge.policy().must_end();
-        let keeps_charges = self.keeps_charges || charges.iter().any(must_end);
-        let terms = self.headers.changed(&charges);
-        self.ask(&charges, keeps_charges, terms, &mut parts.extensions)
-    }
-
-    /// Asks the store, and goes on with its answer when that is there at once.
-    #[inline]
-    fn ask(
-        self: &Arc<Self>,
-        charges: &[Charge<'_>],
-        keeps_charges: bool,
-        terms: Option<Box<[Terms]>>,
-        extensions: &mut Extensions,
-    ) -> Result<Next, Rejection> {
-        if charges.is_empty() {
-            return Ok(self.pass(extensions));
-        }
-        let list = keeps_charges.then(|| charges.iter().map(Charge::to_owned).collect());
-        let charged = Charged {
-            list,
-            terms,
-            has_peeks: charges.iter().any(|charge| charge.units() == 0),
-        };
-        match self.limiter.check(charges).into_later() {
-            Ok(decided) => self.admit(decided, charged, extensions).map(Next::Go),
-            Err(answer) => Ok(Next::Wait(Asking { answer, charged })),
-        }
-    }
-
-    /// What follows for a request that may go on; the request is given the decision.
-    #[inline]
-    pub(super) fn admit(
-        self: &Arc<Self>,
-        decided: Result<Decision, Error>,
-        charged: Charged,
-        extensions: &mut Extensions,
-    ) -> Result<Admitted, Rejection> {
-        match decided {
-            Ok(mut decision) if decision.is_allowed() => {
-                let terms = charged.terms.as_deref();
-                let mut fields = Fields::of(&self.headers, &decision, terms);
-                let (mut tab, mut delay) = (None, None);
-                if let Some(charged) = charged.list {
-                    tab = self.tab(&charged, &decision);
-                    delay = decision.delay();
-                }
-                self.offer(extensions);
-                if charged.has_peeks {
-                    decision.note_peeks();
-                }
-                if let Some(nested) = info::leave(extensions, decision) {
-                    self.note_nesting(&nested);
-                    fields = Fields::nested(&self.headers, nested.decision(), terms);
-                }
-                Ok(Admitted { fields, tab, delay })
-            }
-            Ok(mut decision) => {
-                if charged.has_peeks {
-                    decision.note_peeks();
-                }
-                if let Some(nested) = Nested::denied(extensions, &decision) {
-                    self.note_nesting(&nested);
-                }
-                Err(Rejection::denied(decision).under(charged.terms))
-            }
-            Err(error) => Err(Rejection::undecided(
-                error,
-                &self.warned,
-                "requests get 503",
-            )),
-        }
-    }
-
     /// Lets a request go on that no rule counts. Its handler shall know that there is a layer.
-    fn pass(self: &Arc<Self>, extensions: &mut Extensions) -> Next {
+    pub(super) fn pass(self: &Arc<Self>, extensions: &mut Extensions) -> Next {
         info::pass(extensions);
         self.offer(extensions);
         Next::Go(Admitted::default())
@@ -198,7 +64,7 @@ impl Shared {
 
     /// Gives the handler its word on the cost, also where nothing was charged: it need not know of that.
     #[inline]
-    fn offer(self: &Arc<Self>, extensions: &mut Extensions) {
+    pub(super) fn offer(self: &Arc<Self>, extensions: &mut Extensions) {
         if self.settles {
             let cost = extensions.get_or_insert_with(ActualCost::default);
             cost.attach(self);
@@ -206,7 +72,7 @@ impl Shared {
     }
 
     #[cold]
-    fn note_nesting(&self, nested: &Nested<'_>) {
+    pub(super) fn note_nesting(&self, nested: &Nested<'_>) {
         if let Some(state) = nested.shared_policy() {
             let detail = "a layer around this one charged the same request under this name";
             let warning = Warning::new(Code::ChargedTwice, detail);
@@ -214,7 +80,12 @@ impl Shared {
         }
     }
 
-    fn tab(self: &Arc<Self>, charged: &[OwnedCharge], decision: &Decision) -> Option<Box<Tab>> {
+    /// Remembers the charges of a decision until the request has ended. They are given back unless the request starts.
+    pub(super) fn tab(
+        self: &Arc<Self>,
+        charged: &[OwnedCharge],
+        decision: &Decision,
+    ) -> Option<Box<Tab>> {
         let charges: Charges<'_> = charged.iter().map(OwnedCharge::borrow).collect();
         let receipt = Receipt::of(&charges, decision)?;
         Some(Tab::open(receipt, self))
@@ -242,13 +113,10 @@ impl Shared {
         rules.find(|rule| rule.policy().name() == policy)
     }
 
-    /// The answer to a request that may not go on.
+    /// The answer to a request that may not go on. Charges that stand nevertheless are settled by it.
     #[cold]
-    pub(super) fn reject<B>(
-        &self,
-        rejection: Rejection,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
+    pub(super) fn reject<B>(&self, refusal: Refusal, request: &Parts) -> Response<ResponseBody<B>> {
+        let Refusal { rejection, tab } = refusal;
         let response = self.rejection.make(&rejection, request);
         let mut response = response.map(ResponseBody::rejection);
         // A cache must not answer others, or this client later, with it.
@@ -266,6 +134,9 @@ impl Shared {
             self.headers.tell(decision, terms, &mut response);
         }
         response.extensions_mut().insert(rejection);
+        if let Some(tab) = tab {
+            tab.reject(&response);
+        }
         response
     }
 }

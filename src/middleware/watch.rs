@@ -1,7 +1,6 @@
 //! Looks at the first requests for signs of a wrong set-up.
 
 use std::{
-    fmt,
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
@@ -25,7 +24,7 @@ use crate::{
     sync::Mutex,
 };
 
-use super::rejection::Lack;
+use super::rule::MissingKey;
 
 /// What a rule has seen of its first requests. Afterwards it costs one load per request.
 #[derive(Debug)]
@@ -33,6 +32,7 @@ pub(super) struct Watch {
     left: AtomicU32,
     sight: Mutex<Sight>,
     misses_key: AtomicBool,
+    is_ambiguous: AtomicBool,
     misfits: AtomicBool,
     /// The layer's, once the rule is on one.
     ledger: Arc<Ledger>,
@@ -134,28 +134,38 @@ impl Watch {
         self.ledger.report(warning.about(*policy));
     }
 
-    /// Reports the first request whose key was not found, with the code that its extractor has for it.
+    /// Reports the first request whose key is absent, with the code that its extractor has for it.
+    ///
+    /// Nothing is wrong with one that is skipped by choice, unless the extractor knows better.
     #[cold]
     pub(super) fn miss<'a>(
         &self,
         policy: &PolicyName,
-        lack: impl FnOnce() -> Lack<'a>,
+        label: impl FnOnce() -> &'a str,
         code: impl FnOnce() -> Option<Code>,
-        then: &dyn fmt::Debug,
+        then: MissingKey,
     ) {
         if self.misses_key.swap(true, Ordering::Relaxed) {
             return;
         }
         // Of several extractors, another than the one that found nothing may have something to say.
-        let code = code().filter(|code| *code == Code::NoPeerAddress);
-        let lack = lack();
-        let place = if lack.is_ambiguous { "in" } else { "from" };
-        let detail = format!(
-            "{} is {} {place} a request; such requests are handled as {then:?}",
-            lack.label,
-            lack.fault()
-        );
+        let code = code().filter(|code| matches!(code, Code::NoPeerAddress | Code::NoRoute));
+        if code.is_none() && then == MissingKey::Skip {
+            return;
+        }
+        let label = label();
+        let detail =
+            format!("{label} is missing from a request; such requests are handled as {then:?}");
         self.report(policy, code.unwrap_or(Code::MissingKey), detail);
+    }
+
+    /// Reports the first request whose key is ambiguous.
+    #[cold]
+    pub(super) fn doubt(&self, policy: &PolicyName, label: &str) {
+        if !self.is_ambiguous.swap(true, Ordering::Relaxed) {
+            let detail = format!("{label} is in a request more than once, or contradicts itself");
+            self.report(policy, Code::AmbiguousKey, detail);
+        }
     }
 }
 
@@ -165,6 +175,7 @@ impl Default for Watch {
             left: AtomicU32::new(WATCHED),
             sight: Mutex::default(),
             misses_key: AtomicBool::new(false),
+            is_ambiguous: AtomicBool::new(false),
             misfits: AtomicBool::new(false),
             ledger: Arc::default(),
         }
@@ -189,6 +200,12 @@ pub(super) fn said(code: Code, label: &str) -> String {
         ),
         Code::ForwardedUntrusted => format!(
             "a request bears a header that {label} looks at, from a peer that is not trusted"
+        ),
+        Code::NoRoute => {
+            format!("{label} looks for the matched route, and no router has seen a request")
+        }
+        Code::NestedPath => format!(
+            "a path pattern of {label} begins with the prefix that nest() takes off the path, so it never matches"
         ),
         _ => format!("{label} found a request that is not as it should be"),
     }
@@ -254,7 +271,7 @@ impl Sight {
             let values = parts.headers.get_all(name).iter();
             values.map(move |value| (name, value))
         });
-        let client = (PeerIp.extract(parts), headers.collect::<Vec<_>>());
+        let client = (PeerIp.address(parts), headers.collect::<Vec<_>>());
         let client = self.hasher.hash_one(client);
         if !self.clients.contains(&client) {
             self.clients.push(client);

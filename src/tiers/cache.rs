@@ -6,7 +6,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     pin::Pin,
     sync::{
-        Arc,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -19,18 +19,32 @@ use crate::{key::Key, sync::Mutex, task, telemetry, tier::Tier};
 use super::{
     resolver::{TierLookup, TierResolver},
     settings::TierCacheBuilder,
-    shelf::{Entry, Flight, Landed, Shelf},
+    shelf::{Cached, Entry, Flight, Known, Landed, Shelf},
 };
 
-/// Keeps what a [`TierResolver`] finds, so that a request waits for it only now and then.
+/// Keeps what a [`TierResolver`] finds, so that a request waits for it only when nothing recent is known.
 ///
-/// Clones share what is known. Each key is looked up once at a time, however many requests ask; the others wait for the same
-/// answer. A look-up runs in a task of its own, so that it ends and is remembered though the request that started it is gone
+/// Clones share what is known. Each key is looked up once at a time, however many requests ask; those that have no tier to go
+/// on with wait for the same answer. A look-up runs in a task of its own, so that it ends and is remembered though the request that started it is gone
 /// or has waited long enough; it needs the Tokio runtime of that request.
 ///
-/// # When a look-up fails or is late
+/// # How old a tier may be
 ///
-/// The last known tier stands in, for [an hour](TierCacheBuilder::last_known_for) beyond its time; without one, the
+/// ```text
+/// looked up        ttl: 60 s            + stale_for: 60 s             + last_known_for: 1 h
+///     |------------------|---------------------|--------------------------------|
+///       served as it is    served, while one     requests wait for the lookup;    the policy's own
+///                          lookup runs behind    served if it fails or is late    quota holds
+/// ```
+///
+/// Both spans begin when the time to live is over. So a key that is in use waits for its first lookup only, and a change
+/// reaches it with the second request after the time to live; one that comes back later than
+/// [`stale_for`](TierCacheBuilder::stale_for) waits for the new tier. While the lookup works, no request is served a tier
+/// older than both together: two minutes by default, [forgotten](Self::forget) ones apart.
+///
+/// # When a lookup fails or is late
+///
+/// The last known tier holds, for [an hour](TierCacheBuilder::last_known_for) beyond its time; without one, the
 /// policy's own quota holds. A failed look-up is tried again after [a second](TierCacheBuilder::retry_after) at the
 /// earliest, and the first failure is logged.
 ///
@@ -98,40 +112,21 @@ impl TierCache {
         }
     }
 
+    /// Returns a caller's tier if it is known without waiting. A stale one is looked up again in the background.
+    pub(crate) fn known(&self, parts: &Parts, key: &Key) -> Option<Option<Tier>> {
+        self.shared.serve(parts, key).ok()
+    }
+
     /// A caller's tier, or the future that tells.
     pub(crate) fn ask(&self, parts: &Parts, key: &Key) -> Asked {
-        let shared = &self.shared;
-        let now = shared.settings.clock.now();
-        let mut shelf = shared.shelf(key).lock();
-        if let Some(tier) = shelf.fresh(key, now) {
-            return Asked::Known(tier);
-        }
-        if let Some(landed) = shelf.flight(key) {
-            return Asked::Later(wait(landed));
-        }
-        if !shared.may_take_off() {
-            return Asked::Known(shelf.last_known(key, now));
-        }
-        let (teller, landed) = watch::channel(None);
-        let number = shared.flights.fetch_add(1, Ordering::Relaxed);
-        shelf.take_off(
-            *key,
-            Flight {
-                number,
-                landed: landed.clone(),
-            },
-        );
-        drop(shelf);
-        let pilot = Pilot {
-            shared: Arc::clone(shared),
-            key: *key,
-            number,
-            teller,
-            outcome: Err("it panicked, or there was no tokio runtime".into()),
+        let shelf = match self.shared.serve(parts, key) {
+            Ok(tier) => return Asked::Known(tier),
+            Err(shelf) => shelf,
         };
-        // Not under the lock: it is somebody else's code.
-        pilot.start(|shared| shared.settings.resolver.resolve(parts, key));
-        Asked::Later(wait(landed))
+        match self.shared.look_up(shelf, parts, key) {
+            Some(landed) => Asked::Later(wait(landed)),
+            None => Asked::Known(self.last_known(key)),
+        }
     }
 
     /// What holds for a caller when the look-up is late.
@@ -186,6 +181,56 @@ impl Shared {
         &self.shelves[usize::from(hash[0]) % count]
     }
 
+    /// Returns the tier if it is known without waiting, else the shelf of the key.
+    fn serve(
+        self: &Arc<Self>,
+        parts: &Parts,
+        key: &Key,
+    ) -> Result<Option<Tier>, MutexGuard<'_, Shelf>> {
+        let mut shelf = self.shelf(key).lock();
+        match shelf.cached(key, self.settings.clock.now()) {
+            Cached::Fresh(tier) => Ok(tier),
+            Cached::Stale(tier) => {
+                self.look_up(shelf, parts, key);
+                Ok(tier)
+            }
+            Cached::Missing => Err(shelf),
+        }
+    }
+
+    /// Starts a lookup unless one is running. `None` when there are too many.
+    fn look_up(
+        self: &Arc<Self>,
+        mut shelf: MutexGuard<'_, Shelf>,
+        parts: &Parts,
+        key: &Key,
+    ) -> Option<Landed> {
+        if let Some(landed) = shelf.flight(key) {
+            return Some(landed);
+        }
+        if !self.may_take_off() {
+            return None;
+        }
+        let (teller, landed) = watch::channel(None);
+        let number = self.flights.fetch_add(1, Ordering::Relaxed);
+        let flight = Flight {
+            number,
+            landed: landed.clone(),
+        };
+        shelf.take_off(*key, flight);
+        drop(shelf);
+        let pilot = Pilot {
+            shared: Arc::clone(self),
+            key: *key,
+            number,
+            teller,
+            outcome: Err("it panicked, or there was no tokio runtime".into()),
+        };
+        // Not under the lock: it is somebody else's code.
+        pilot.start(|shared| shared.settings.resolver.resolve(parts, key));
+        Some(landed)
+    }
+
     fn may_take_off(&self) -> bool {
         let most = self.settings.max_lookups;
         let more = |lookups| (lookups < most).then_some(lookups + 1);
@@ -208,7 +253,12 @@ impl Shared {
                     settings.negative_ttl
                 };
                 let due = now + ttl;
-                (Some((tier.clone(), due + settings.last_known)), due)
+                let known = Known {
+                    tier: tier.clone(),
+                    stale_until: due + settings.stale,
+                    until: due + settings.last_known.max(settings.stale),
+                };
+                (Some(known), due)
             }
             Err(_) => (
                 former.and_then(|entry| entry.known.clone()),

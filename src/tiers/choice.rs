@@ -99,7 +99,7 @@ impl TierTable {
     /// let (by_key, ()) = Request::get("/").header("x-api-key", "k-acme").body(())?.into_parts();
     /// let (by_address, ()) = Request::get("/").extension(office).body(())?.into_parts();
     /// for parts in [by_key, by_address] {
-    ///     let key = caller.extract(&parts).expect("it tells");
+    ///     let key = caller.extract(&parts).found().expect("it tells");
     ///     assert!(table.tier(&parts, &key).is_some());
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())

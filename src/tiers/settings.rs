@@ -18,6 +18,7 @@ pub struct TierCacheBuilder {
     pub(super) ttl: Duration,
     pub(super) negative_ttl: Duration,
     pub(super) retry: Duration,
+    pub(super) stale: Duration,
     pub(super) last_known: Duration,
     pub(super) deadline: Duration,
     pub(super) clock: Clock,
@@ -32,6 +33,7 @@ impl TierCacheBuilder {
             ttl: Duration::from_secs(60),
             negative_ttl: Duration::from_secs(10),
             retry: Duration::from_secs(1),
+            stale: Duration::from_secs(60),
             last_known: Duration::from_secs(3_600),
             deadline: Duration::from_secs(5),
             clock: Clock::system(),
@@ -57,7 +59,8 @@ impl TierCacheBuilder {
 
     /// Sets how long a tier that was found holds before it is looked up again.
     ///
-    /// Default: 60 seconds: so late does a change arrive, unless the key is [forgotten](TierCache::forget).
+    /// Default: 60 seconds. A change takes effect after this time, and at most
+    /// [`stale_for`](Self::stale_for) later, unless the key is [forgotten](TierCache::forget).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -68,6 +71,16 @@ impl TierCacheBuilder {
     /// Default: 10 seconds.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.negative_ttl = ttl;
+        self
+    }
+
+    /// Sets for how long beyond its time a tier is served while it is looked up again. After that, requests wait for the
+    /// lookup.
+    ///
+    /// Default: 60 seconds, so no request waits for the tier of a key that is asked for every two minutes. Zero: each
+    /// lookup is waited for. It also holds for keys that have no tier.
+    pub fn stale_for(mut self, span: Duration) -> Self {
+        self.stale = span;
         self
     }
 
@@ -82,7 +95,8 @@ impl TierCacheBuilder {
     /// Sets for how long beyond its time the last known tier stands in when a look-up fails or is late; after that, and
     /// for keys that were never looked up, the policy's own quota holds.
     ///
-    /// Default: an hour: customers keep what they pay for while the database is down. Zero: never.
+    /// Default: an hour: customers keep what they pay for while the database is down. Zero, or anything shorter than
+    /// [`stale_for`](Self::stale_for): as long as that.
     pub fn last_known_for(mut self, span: Duration) -> Self {
         self.last_known = span;
         self
@@ -110,7 +124,7 @@ impl TierCacheBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when a bound or a time other than `last_known_for` is zero.
+    /// [`ErrorKind::InvalidConfig`] when a bound or a time other than `stale_for` and `last_known_for` is zero.
     pub fn build(self) -> Result<TierCache, Error> {
         let settings = [
             ("max_keys", self.max_keys == 0),
@@ -138,6 +152,7 @@ impl fmt::Debug for TierCacheBuilder {
             .field("ttl", &self.ttl)
             .field("negative_ttl", &self.negative_ttl)
             .field("retry_after", &self.retry)
+            .field("stale_for", &self.stale)
             .field("last_known_for", &self.last_known)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()

@@ -18,12 +18,22 @@ pub(super) struct Shelf {
 /// What is known of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// The last answer, and until when it counts if there is no newer one.
-    pub(super) known: Option<(Option<Tier>, Timestamp)>,
+    /// The last answer, if there was one.
+    pub(super) known: Option<Known>,
     /// When it is to be looked up again.
     pub(super) due: Timestamp,
     /// Whether it was asked for since it was last looked at for room.
     pub(super) is_used: bool,
+}
+
+/// The last answer about a key.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) tier: Option<Tier>,
+    /// Until when it is served while the key is looked up again.
+    pub(super) stale_until: Timestamp,
+    /// Until when it holds if no lookup brings a newer one.
+    pub(super) until: Timestamp,
 }
 
 /// A key that is being looked up.
@@ -36,12 +46,30 @@ pub(super) struct Flight {
 /// Tells what came of a look-up.
 pub(super) type Landed = watch::Receiver<Option<Option<Tier>>>;
 
+/// Cached answer for a key.
+pub(super) enum Cached {
+    /// It holds.
+    Fresh(Option<Tier>),
+    /// It holds while the key is looked up again.
+    Stale(Option<Tier>),
+    /// There is nothing, or it is too old to be served while a newer one can be had.
+    Missing,
+}
+
 impl Shelf {
-    /// What holds without looking the key up; `None` when that is due.
-    pub(super) fn fresh(&mut self, key: &Key, now: Timestamp) -> Option<Option<Tier>> {
-        let entry = self.entries.get_mut(key)?;
+    /// Returns the key's tier, if it can be served without waiting.
+    pub(super) fn cached(&mut self, key: &Key, now: Timestamp) -> Cached {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return Cached::Missing;
+        };
         entry.is_used = true;
-        (now < entry.due).then(|| entry.tier(now))
+        if now < entry.due {
+            return Cached::Fresh(entry.tier(now));
+        }
+        match &entry.known {
+            Some(known) if now < known.stale_until => Cached::Stale(known.tier.clone()),
+            _ => Cached::Missing,
+        }
     }
 
     /// What holds when the key cannot be looked up.
@@ -122,9 +150,10 @@ impl Shelf {
 }
 
 impl Entry {
+    /// Returns the tier that holds while no lookup returns a newer one.
     pub(super) fn tier(&self, now: Timestamp) -> Option<Tier> {
-        let (tier, until) = self.known.as_ref()?;
-        tier.as_ref().filter(|_| now < *until).cloned()
+        let known = self.known.as_ref()?;
+        known.tier.clone().filter(|_| now < known.until)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Requests as they arrive behind proxies, and whose they are. Also read by `benches/peers`, so only `std` is used.
 
+use std::net::IpAddr;
+
 /// One request, what is trusted, and the address that counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
@@ -48,6 +50,12 @@ impl Case {
         self
     }
 
+    /// The address to be found, if there is one.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        let address = Some(self.client).filter(|client| *client != AMBIGUOUS)?;
+        Some(address.parse().expect("an address"))
+    }
+
     /// What is trusted, in few words.
     pub(crate) fn trusted(&self) -> String {
         match self.trust {
@@ -91,6 +99,8 @@ pub(crate) const FORGED: &str = "198.51.100.66";
 const CLIENT: &str = "203.0.113.9";
 const CLIENT_6: &str = "2001:db8:aa::9";
 const PEER: &str = "10.0.0.1";
+/// In place of an address: nobody can tell which it is.
+pub(crate) const AMBIGUOUS: &str = "none";
 
 pub(crate) fn cases() -> Vec<Case> {
     [
@@ -426,11 +436,19 @@ fn single() -> Vec<Case> {
             .is(CLIENT, "the peer is no proxy"),
         one("cf-connecting-ip", FORGED)
             .and("cf-connecting-ip", CLIENT)
-            .is(PEER, "twice: which is it?"),
+            .is(AMBIGUOUS, "twice: which is it?"),
         one("cf-connecting-ip", CLIENT)
             .and("cf-connecting-ip", CLIENT)
-            .is(PEER, "twice, though the same"),
-        one("cf-connecting-ip", "198.51.100.66, 203.0.113.9").is(PEER, "a list is no address"),
+            .is(AMBIGUOUS, "twice, though the same"),
+        one("cf-connecting-ip", "")
+            .and("cf-connecting-ip", CLIENT)
+            .is(AMBIGUOUS, "twice, though one is empty"),
+        one("cf-connecting-ip", CLIENT)
+            .and("cf-connecting-ip", FORGED)
+            .peer("203.0.113.9")
+            .is(CLIENT, "twice from a peer that is no proxy"),
+        one("cf-connecting-ip", "198.51.100.66, 203.0.113.9")
+            .is(AMBIGUOUS, "two lines that were joined"),
         one("cf-connecting-ip", "").is(PEER, "empty"),
         headers(Read::Single("cf-connecting-ip"))
             .and("x-forwarded-for", FORGED)

@@ -9,6 +9,7 @@ use crate::{
     diagnosis::Code,
     error::{Error, ErrorKind},
     extract::{
+        extracted::Extracted,
         extractor::KeyExtractor,
         grouping::Grouping,
         network::{Network, Networks},
@@ -44,6 +45,8 @@ use super::{
 ///
 /// - Nothing left of the client's own address has any influence on what is found.
 /// - A peer that is not trusted is the client, whatever its headers say.
+/// - A [single-value header](SingleHeader) that a trusted peer sends twice, or with several addresses joined by commas, is
+///   ambiguous: one of them may be the client's own.
 /// - What cannot be read stops the walk at the last address that could: an entry that is empty, `unknown`, a made-up
 ///   name (`_hidden`), not UTF-8 or no address at all. Nothing is ever skipped.
 /// - When all are trusted, the leftmost is the client: it is a machine of your own then.
@@ -179,7 +182,7 @@ impl ClientIp {
         self.read(Source::forwarded())
     }
 
-    /// Reads a header that holds one address. It is believed when the peer is trusted and the header came once.
+    /// Reads a header that holds one address. It is believed when the peer is trusted; one that comes twice is ambiguous.
     ///
     /// Default: `X-Forwarded-For`.
     #[must_use]
@@ -213,7 +216,7 @@ impl ClientIp {
         self
     }
 
-    /// The client's address, or `None` when the server does not tell the peer's.
+    /// Returns the client's address; `None` without a peer address, or when the header is ambiguous.
     ///
     /// For logs and for lists of addresses. An IPv4 address is never in IPv6 form. Settings that `build()` would
     /// refuse trust nobody.
@@ -228,11 +231,18 @@ impl ClientIp {
         Some(self.grouping.network(self.address(parts)?))
     }
 
-    /// The client's address by a peer and headers, where there is no request at hand.
+    /// The client's address by a peer and headers, where there is no request at hand. `None` as for
+    /// [`address`](Self::address).
     #[must_use]
     pub fn resolve(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
         let lines = headers.get_all(self.source.name()).iter();
-        self.follow(peer, lines.map(HeaderValue::as_bytes))
+        self.follow(peer, lines.map(HeaderValue::as_bytes)).found()
+    }
+
+    /// Returns the client's address, or whether it is absent or ambiguous.
+    pub(in crate::extract) fn client(&self, parts: &Parts) -> Extracted<IpAddr> {
+        let lines = parts.headers.get_all(self.source.name()).iter();
+        self.follow(peer::address(parts), lines.map(HeaderValue::as_bytes))
     }
 
     /// The client's address by a peer and the lines of the header, in their order.
@@ -240,10 +250,10 @@ impl ClientIp {
         &self,
         peer: Option<IpAddr>,
         lines: impl DoubleEndedIterator<Item = &'a [u8]>,
-    ) -> Option<IpAddr> {
+    ) -> Extracted<IpAddr> {
         match self.source.form() {
-            Form::Forwarded => walk(&self.trust, peer, element::forwarded(lines)),
-            Form::ForwardedFor => walk(&self.trust, peer, element::forwarded_for(lines)),
+            Form::Forwarded => walk(&self.trust, peer, element::forwarded(lines)).into(),
+            Form::ForwardedFor => walk(&self.trust, peer, element::forwarded_for(lines)).into(),
             Form::Single => self.believe(peer, lines, node::address),
             Form::SingleWithPort => self.believe(peer, lines, node::address_before_port),
         }
@@ -255,16 +265,23 @@ impl ClientIp {
         self.trust.includes(Some(peer.to_canonical()), 0)
     }
 
-    /// What a trusted peer says in a header that came once.
+    /// The address in a header that a trusted peer sends once.
     fn believe<'a>(
         &self,
         peer: Option<IpAddr>,
-        mut lines: impl Iterator<Item = &'a [u8]>,
+        lines: impl Iterator<Item = &'a [u8]>,
         address: fn(&[u8]) -> Option<IpAddr>,
-    ) -> Option<IpAddr> {
-        let (first, second) = (lines.next(), lines.next());
-        let told = first.filter(|_| second.is_none()).and_then(address);
-        walk(&self.trust, peer, std::iter::once(told))
+    ) -> Extracted<IpAddr> {
+        // Lines that a proxy on the way has joined are as many as they were before.
+        let mut values = lines.flat_map(|line| line.split(|byte| *byte == b','));
+        let is_trusted = self.trust.includes(peer.map(|peer| peer.to_canonical()), 0);
+        match Extracted::only(&mut values) {
+            Extracted::Ambiguous if is_trusted => Extracted::Ambiguous,
+            value => {
+                let told = value.found().and_then(address);
+                walk(&self.trust, peer, std::iter::once(told)).into()
+            }
+        }
     }
 
     fn read(mut self, source: Source) -> Self {
@@ -296,8 +313,8 @@ impl ClientIp {
 }
 
 impl KeyExtractor for ClientIp {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        Some(self.grouping.key(self.address(parts)?))
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        self.client(parts).map(|address| self.grouping.key(address))
     }
 
     fn label(&self) -> &str {
@@ -305,7 +322,7 @@ impl KeyExtractor for ClientIp {
     }
 
     /// 500: the server was started without telling addresses.
-    fn missing_status(&self) -> StatusCode {
+    fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
 

@@ -4,8 +4,8 @@ use http::{HeaderName, header::FORWARDED};
 
 /// A header in which a proxy or a CDN tells one address, the client's.
 ///
-/// Take it only when that proxy sets it on each request, whatever the client sent. It is read when it comes once;
-/// repeated, empty or unreadable, it is ignored, and the peer is the client.
+/// Take it only when that proxy sets it on each request, whatever the client sent. It is read when it comes once. Empty or
+/// unreadable, it is ignored, and the peer is the client; from a trusted peer a second one makes the address ambiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SingleHeader {

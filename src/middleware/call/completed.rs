@@ -26,7 +26,7 @@ pub struct CompletedCall<'a, T, E> {
 #[non_exhaustive]
 pub enum CallOutcome<'a, T, E> {
     /// The call was dropped before the service returned: the caller went away, or a layer outside, such as a timeout,
-    /// gave up.
+    /// gave up. Also a call that the layer denied although this policy admitted it, since another policy has no key.
     CallerGone,
     /// The service returned an error.
     Failed(&'a E),

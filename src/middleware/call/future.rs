@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -126,7 +127,7 @@ where
                 } => {
                     let decided = ready!(Pin::new(answer).poll(context));
                     let waiting = *waiting.take().expect(POLLED_ONCE);
-                    decided_to((decided, charged.take()), waiting, this.shared)
+                    decided_to((decided, mem::take(charged)), waiting, this.shared)
                 }
                 // ## Waiting => Readying
                 StateProjection::Waiting {

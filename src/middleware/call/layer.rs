@@ -234,13 +234,20 @@ type Deny<R, T, E> = dyn Fn(R, &Rejection) -> Result<T, E> + Send + Sync;
 type Tell<R> = dyn Fn(&mut R, &Decision) + Send + Sync;
 type Keep<T> = dyn Fn(&mut T, Hold) + Send + Sync;
 
-/// A decision that was asked for, with its charges when they must be remembered.
+/// A decision that was asked for, with what must be remembered of its charges.
 pub(super) struct Asking {
     pub(super) answer: Answer<Decision>,
     pub(super) charged: Charged,
 }
 
-pub(super) type Charged = Option<Box<[OwnedCharge]>>;
+/// The charges of a call, as far as they must be remembered.
+#[derive(Default)]
+pub(super) struct Charged {
+    /// The charges, when they must be remembered until the call has ended.
+    list: Option<Box<[OwnedCharge]>>,
+    /// Why the call is denied though the store admits it: it has no key for another policy.
+    rejection: Option<Rejection>,
+}
 
 /// What follows for a call that may go on.
 pub(super) struct Admitted<T, E> {
@@ -254,15 +261,23 @@ impl<R, T, E> Shared<R, T, E> {
     #[inline]
     pub(super) fn decide(&self, request: &R) -> Result<Option<Asking>, Rejection> {
         let mut charges = Charges::new();
+        let mut rejection = None;
         for rule in &self.rules {
-            charges.extend(rule.charge(request, &self.ledger)?);
+            match rule.charge(request, &self.ledger) {
+                Ok(charge) => charges.extend(charge),
+                Err(fault) => {
+                    rejection.get_or_insert(fault);
+                }
+            }
         }
         if charges.is_empty() {
-            return Ok(None);
+            return rejection.map_or(Ok(None), Err);
         }
-        let charged = self
-            .keeps_charges
-            .then(|| charges.iter().map(Charge::to_owned).collect());
+        let list = self.keeps_charges;
+        let charged = Charged {
+            list: list.then(|| charges.iter().map(Charge::to_owned).collect()),
+            rejection,
+        };
         let answer = self.limiter.check(&charges);
         Ok(Some(Asking { answer, charged }))
     }
@@ -290,9 +305,14 @@ impl<R, T, E> Shared<R, T, E> {
             slip: None,
             delay: None,
         };
-        if let Some(charged) = charged {
-            admitted.slip = self.slip(&charged, &decision);
+        if let Some(list) = charged.list {
+            admitted.slip = self.slip(&list, &decision);
             admitted.delay = decision.delay();
+        }
+        if let Some(rejection) = charged.rejection {
+            // Ends as a call whose caller went away: its slots are released, and the closure prices the rest.
+            drop(admitted.slip.map(Slip::start));
+            return Err(rejection.decided(decision));
         }
         if let Some(tell) = &self.hooks.admitted {
             tell(request, &decision);

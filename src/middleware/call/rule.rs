@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     diagnosis::{Code, Ledger, Warning},
+    extract::Extracted,
     key::Key,
     middleware::{MissingKey, Rejection, rejection::Lack},
     policy::{Charge, Policy},
@@ -21,16 +22,20 @@ pub struct CallRule<R> {
     warned: AtomicBool,
 }
 
-type Finding<R> = dyn Fn(&R) -> Option<Key> + Send + Sync;
+type Finding<R> = dyn Fn(&R) -> Extracted<Key> + Send + Sync;
 type Costing<R> = dyn Fn(&R) -> u64 + Send + Sync;
 
 impl Policy {
-    /// Counts this policy by what the function finds in a request that is no HTTP.
+    /// Counts this policy by what the function finds in a request that is not HTTP: a [`Key`], an `Option` of one, or an
+    /// [`Extracted`].
     #[must_use]
-    pub fn key_of<R>(self, key: impl Fn(&R) -> Option<Key> + Send + Sync + 'static) -> CallRule<R> {
+    pub fn key_of<R, K>(self, key: impl Fn(&R) -> K + Send + Sync + 'static) -> CallRule<R>
+    where
+        K: Into<Extracted<Key>>,
+    {
         CallRule {
             policy: self,
-            key: Box::new(key),
+            key: Box::new(move |request| key(request).into()),
             cost: None,
             missing: MissingKey::default(),
             warned: AtomicBool::new(false),
@@ -48,9 +53,9 @@ impl<R> CallRule<R> {
         self
     }
 
-    /// Sets what happens to a request that does not tell whom to count.
+    /// Sets what happens to a request whose key is absent. One whose key is ambiguous is always rejected.
     ///
-    /// Default: [`MissingKey::Reject`]. In each case the first such request is reported.
+    /// Default: [`MissingKey::Reject`]. The first such request is reported, unless the choice is [`MissingKey::Skip`].
     #[must_use]
     pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
         self.missing = choice;
@@ -71,8 +76,9 @@ impl<R> CallRule<R> {
         ledger: &Ledger,
     ) -> Result<Option<Charge<'_>>, Rejection> {
         let charge = match (self.key)(request) {
-            Some(key) => Some(self.policy.charge(key)),
-            None => self.charge_unidentified(ledger)?,
+            Extracted::Found(key) => Some(self.policy.charge(key)),
+            Extracted::Absent => self.charge_unidentified(ledger)?,
+            Extracted::Ambiguous => return Err(self.ambiguous(ledger)),
         };
         Ok(match &self.cost {
             Some(cost) => charge.map(|charge| charge.cost(cost(request))),
@@ -83,7 +89,7 @@ impl<R> CallRule<R> {
     #[cold]
     fn charge_unidentified(&self, ledger: &Ledger) -> Result<Option<Charge<'_>>, Rejection> {
         let name = *self.policy.name();
-        if !self.warned.swap(true, Ordering::Relaxed) {
+        if self.missing != MissingKey::Skip && !self.warned.swap(true, Ordering::Relaxed) {
             let detail = format!(
                 "a request has no key; such requests are handled as {:?}",
                 self.missing
@@ -95,6 +101,14 @@ impl<R> CallRule<R> {
             MissingKey::Share => Ok(Some(self.policy.charge(Key::UNIDENTIFIED))),
             MissingKey::Skip => Ok(None),
         }
+    }
+
+    #[cold]
+    fn ambiguous(&self, ledger: &Ledger) -> Rejection {
+        let name = *self.policy.name();
+        let detail = "a request has more than one key, or keys that contradict each other";
+        ledger.report(Warning::new(Code::AmbiguousKey, detail).about(name));
+        Rejection::ambiguous_key(name, Lack::default().label)
     }
 }
 

@@ -9,7 +9,7 @@ use http::{Request, Response, request::Parts};
 use tollgate::{
     Decision, Error, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
     diagnosis::Code,
-    extract::{Global, Header, KeyExtractor},
+    extract::{Extracted, Global, Header, KeyExtractor},
     middleware::{
         MakeRejection, MissingKey, RateLimit, RateLimitInfo, Rejection, ResponseBody,
         call::{CallLimit, CallLimitLayer},
@@ -22,11 +22,9 @@ use tower::{Layer, Service, ServiceBuilder, service_fn, util::BoxCloneService};
 pub struct Tenant;
 
 impl KeyExtractor for Tenant {
-    fn extract(&self, parts: &Parts) -> Option<Key> {
-        parts
-            .headers
-            .get("x-tenant")
-            .map(|tenant| Key::new(tenant.as_bytes()))
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let tenant = parts.headers.get("x-tenant");
+        tenant.map(|tenant| Key::new(tenant.as_bytes())).into()
     }
 }
 

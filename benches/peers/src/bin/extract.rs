@@ -258,7 +258,7 @@ fn contender(
     parts: Parts,
     extractor: Box<dyn KeyExtractor>,
 ) -> Contender<'static, Sample> {
-    assert!(extractor.extract(&parts).is_some(), "{name}");
+    assert!(extractor.extract(&parts).found().is_some(), "{name}");
     Contender::new(name, move || Sample {
         nanos: nanos_per_call(1, span, |_| {
             || {
