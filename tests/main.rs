@@ -38,6 +38,7 @@ mod memory_logs;
 mod middleware;
 mod network;
 mod outage;
+mod probing;
 mod queueing;
 mod rules;
 mod scripts;
