@@ -10,6 +10,8 @@
 
 mod architecture;
 mod bad_input;
+mod breaker;
+mod breaker_on_redis;
 mod calls;
 mod client_ip;
 mod concurrency;
