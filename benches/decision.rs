@@ -135,11 +135,7 @@ fn redis(criterion: &mut Criterion) {
         });
     });
     group.finish();
-    assert_eq!(
-        limiter.health(),
-        tollgate::store::Health::Steady,
-        "the server decided"
-    );
+    assert!(!limiter.health().is_degraded(), "the server decided");
 }
 
 /// One policy over a store of its own.

@@ -65,15 +65,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let decision = limiter.check(&[policy.charge(Key::new("ada"))]).await?;
             line += &format!("{}: {:<20}", policy.name(), answer(&decision));
         }
-        line += condition(limiter.health());
+        line += condition(&limiter.health());
         if line != last {
             println!("{:>5.1} s  {line}", start.elapsed().as_secs_f32());
         }
         last = line;
     }
-    if let Health::Degraded { decisions, .. } = limiter.health() {
-        println!("{decisions} decisions were made without Redis");
+    let health = limiter.health();
+    if let Some(cause) = health.cause() {
+        println!("the last cause: {cause}");
     }
+    println!(
+        "{} decisions were made without Redis",
+        health.fallback_decisions()
+    );
     Ok(())
 }
 
@@ -87,10 +92,11 @@ fn answer(decision: &Decision) -> String {
     format!("{status} ({:?})", decision.counted_by())
 }
 
-fn condition(health: Health) -> &'static str {
-    match health {
-        Health::Degraded { .. } => "degraded",
-        _ => "steady",
+fn condition(health: &Health) -> &'static str {
+    if health.is_degraded() {
+        "degraded"
+    } else {
+        "steady"
     }
 }
 

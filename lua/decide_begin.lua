@@ -6,6 +6,7 @@
 --       algorithm with that one's arguments; before a group of several charges '*' and their number; before a tag
 --         '!'  an attempt that is denied counts too, at most until nothing is left
 --         '+'  the charge is made whether it fits or not
+--         '#'  the same, by a probe, which also tries the commands that only long logs need
 --         '-'  and by what the charge is known, when all was to be back in us and what had been taken back by then: the
 --              charge is taken back from what it still weighs
 --         '/'  the lease of the charge's slots begins anew
@@ -75,7 +76,13 @@ while at <= last do
     local kind = byte(tag)
     local is_stern, is_forced, is_last, is_renewal, made, past
     if kind < 48 then
-      is_stern, is_forced, is_renewal = kind == 33, kind == 43, kind == 47
+      is_stern, is_forced, is_renewal = kind == 33, kind == 43 or kind == 35, kind == 47
+      if kind == 35 then
+        -- Changes nothing: a missing key is not made by an empty value, and what is written below has its own expiry.
+        call('SETRANGE', KEYS[key], '0', '')
+        call('PEXPIRE', KEYS[key], MARGIN)
+        call('STRLEN', KEYS[key])
+      end
       if kind == 45 or kind == 44 then
         is_last = kind == 44
         made, past = ARGV[at + 1] + 0, ARGV[at + 2] + 0

@@ -51,6 +51,8 @@
 //! | warnings and their codes | [`diagnosis`] |
 
 pub mod algorithm;
+#[cfg(feature = "redis")]
+mod backoff;
 pub mod builder;
 pub mod clock;
 mod decision;
@@ -81,6 +83,8 @@ mod task;
 mod telemetry;
 mod tier;
 pub mod tiers;
+#[cfg(feature = "redis")]
+mod timer;
 
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};

@@ -321,13 +321,16 @@ impl Policy {
 
 // === OnOutage ===
 
-/// What a policy does while the shared store is away.
+/// What a policy does while the shared store is unavailable, or asked for more than it can decide in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnOutage {
     /// Let everything pass uncounted: for limits that only smooth traffic.
     Allow,
-    /// Count in this process alone: each instance enforces the whole quota by itself.
+    /// Count in this process alone: each instance enforces the whole quota on its own.
+    ///
+    /// With `n` instances, up to `n + 1` times the quota is admitted: once by Redis just before the outage, and once by
+    /// each instance.
     #[default]
     Local,
     /// Refuse everything with 503: for limits that protect something which must not be exceeded.

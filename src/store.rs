@@ -4,10 +4,12 @@ use std::{
     fmt::Debug,
     future::Future,
     pin::Pin,
-    sync::Weak,
+    sync::{Arc, Weak},
     task::{Context, Poll},
     time::Duration,
 };
+
+use smallvec::SmallVec;
 
 use crate::{
     clock::Timestamp,
@@ -35,6 +37,24 @@ pub use crate::{
 pub trait Store: Debug + Send + Sync + 'static {
     /// Decides the charges together. A cost of 0 is always admitted and never writes.
     fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision>;
+
+    /// Decides the charges together, and passes the result through `fallback`.
+    ///
+    /// By default this wraps the answer of [`decide`](Self::decide). A store whose answers come later can implement it to
+    /// spare an allocation per decision.
+    fn decide_with(&self, charges: &[Charge<'_>], fallback: Arc<dyn Fallback>) -> Answer<Decision> {
+        match self.decide(charges).into_later() {
+            Ok(result) => Answer::ready(fallback.complete(result, &mut charges.iter().copied())),
+            Err(later) => {
+                let charges: SmallVec<[OwnedCharge; 1]> =
+                    charges.iter().map(Charge::to_owned).collect();
+                Answer::later(async move {
+                    let result = later.await;
+                    fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
+                })
+            }
+        }
+    }
 
     /// Forgets what `key` has used of `policy`: it starts afresh.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
@@ -78,7 +98,8 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Reports every call that the store makes to its server from now on, so that a breaker can judge the server by them.
     ///
-    /// Returns `false`, the default, when the store does not report calls. Each decision is then judged as a call.
+    /// Returns `false`, the default, when the store does not report calls. Each decision is then judged as a call. A store
+    /// that returns `true` must report every call: its decisions are not judged.
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
         drop(observer);
         false
@@ -89,10 +110,26 @@ pub trait Store: Debug + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// In what condition the store is.
+    /// Returns the condition of the store. By default it is in use and never failed.
     fn health(&self) -> Health {
-        Health::Steady
+        Health::default()
     }
+}
+
+// === Fallback ===
+
+/// Decides when a store cannot.
+pub trait Fallback: Send + Sync {
+    /// Returns the decision for the caller: the store's own, or another one instead of an error.
+    ///
+    /// # Errors
+    ///
+    /// The store's own, if nothing else can decide either.
+    fn complete(
+        &self,
+        result: Result<Decision, Error>,
+        charges: &mut dyn Iterator<Item = Charge<'_>>,
+    ) -> Result<Decision, Error>;
 }
 
 // === CallObserver ===
@@ -113,12 +150,27 @@ pub enum CallReport<'a> {
         /// What the server and the network took: no wait in this process is included.
         took: Duration,
     },
-    /// There was no connection, no reply before the deadline, or a reply that says that the server cannot decide.
+    /// There was no connection to send decisions over, no reply before the deadline, or a reply that says that the server
+    /// cannot decide. What was [shed](ErrorKind::Overloaded) is not a call.
     #[non_exhaustive]
     Failed {
         /// The cause.
         error: &'a Error,
     },
+}
+
+impl<'a> CallReport<'a> {
+    /// A call that the server answered, in this time.
+    #[must_use]
+    pub fn answered(took: Duration) -> Self {
+        Self::Answered { took }
+    }
+
+    /// A call that failed.
+    #[must_use]
+    pub fn failed(error: &'a Error) -> Self {
+        Self::Failed { error }
+    }
 }
 
 // === Answer ===
@@ -205,18 +257,85 @@ const UNTAKEN: &str = "an answer is polled until it is ready, once";
 
 // === Health ===
 
-/// In what condition a store is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Health {
-    /// The shared store is away since then: each policy does what its outage choice says.
-    #[non_exhaustive]
-    Degraded {
-        /// When the store was given up.
-        since: Timestamp,
-        /// Decisions made without it since the limiter was built.
-        decisions: u64,
-    },
-    /// As configured.
-    Steady,
+/// The condition of a store: whether it is in use, and the decisions that were made without it.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp};
+///
+/// let layer = RateLimitLayer::builder()
+///     .policy(Policy::new("ip", Quota::per_minute(100)).key(PeerIp))
+///     .build()?;
+/// let health = layer.health();
+/// if let Some(cause) = health.cause() {
+///     eprintln!("degraded since {:?}: {cause}", health.since());
+/// }
+/// assert_eq!(health.fallback_decisions(), 0);
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    outage: Option<Outage>,
+    fallback_decisions: u64,
+    shed_decisions: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Outage {
+    since: Timestamp,
+    cause: Error,
+}
+
+impl Health {
+    /// Returns whether the shared store is in an outage: no request asks it, and each policy does what its
+    /// [`OnOutage`](crate::OnOutage) says.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.outage.is_some()
+    }
+
+    /// Returns the time at which the outage began; `None` while the store is in use.
+    #[must_use]
+    pub fn since(&self) -> Option<Timestamp> {
+        self.outage.as_ref().map(|outage| outage.since)
+    }
+
+    /// Returns the latest cause of the outage; `None` while the store is in use.
+    ///
+    /// A probe that fails for another reason than the calls before it replaces the cause.
+    #[must_use]
+    pub fn cause(&self) -> Option<&Error> {
+        self.outage.as_ref().map(|outage| &outage.cause)
+    }
+
+    /// Returns the number of decisions made without the shared store because it failed, single failures included.
+    #[must_use]
+    pub fn fallback_decisions(&self) -> u64 {
+        self.fallback_decisions
+    }
+
+    /// Returns the number of decisions that were not sent to the shared store because they would have come too late
+    /// ([`ErrorKind::Overloaded`]).
+    #[must_use]
+    pub fn shed_decisions(&self) -> u64 {
+        self.shed_decisions
+    }
+
+    /// The same health during an outage.
+    #[cfg(feature = "redis")]
+    pub(crate) fn degraded(mut self, since: Timestamp, cause: Error) -> Self {
+        self.outage = Some(Outage { since, cause });
+        self
+    }
+
+    /// The health of a store in use, with these counts.
+    #[cfg(feature = "redis")]
+    pub(crate) fn counted(fallback_decisions: u64, shed_decisions: u64) -> Self {
+        Self {
+            outage: None,
+            fallback_decisions,
+            shed_decisions,
+        }
+    }
 }

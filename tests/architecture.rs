@@ -8,7 +8,8 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 28] = [
+const FLOORS: [(&str, u8); 30] = [
+    ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
     ("diagnosis", 0),
@@ -20,6 +21,7 @@ const FLOORS: [(&str, u8); 28] = [
     ("sync", 0),
     ("task", 0),
     ("telemetry", 0),
+    ("timer", 0),
     ("algorithm", 1),
     ("policy", 1),
     ("settlement", 1),

@@ -10,6 +10,8 @@
 
 mod architecture;
 mod bad_input;
+mod breaker;
+mod breaker_on_redis;
 mod calls;
 mod client_ip;
 mod concurrency;
@@ -38,6 +40,7 @@ mod memory_logs;
 mod middleware;
 mod network;
 mod outage;
+mod probing;
 mod queueing;
 mod repeated_keys;
 mod rules;

@@ -16,7 +16,7 @@ use tollgate::{
     builder::RateLimiterBuilder,
     remote::{RedisStore, RedisStoreBuilder},
     state::{CountedBy, Outcome},
-    store::{Charge, Health, Phase, Store},
+    store::{Charge, Phase, Store},
 };
 
 use crate::support::{Mode, Proxy, Server, logged};
@@ -48,7 +48,7 @@ async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
 }
 
 fn is_degraded(limiter: &RateLimiter) -> bool {
-    matches!(limiter.health(), Health::Degraded { .. })
+    limiter.health().is_degraded()
 }
 
 /// Asks until the limiter has given Redis up.
@@ -296,6 +296,181 @@ async fn server_that_was_never_there_is_no_error() {
     assert_eq!(allowed, 3, "the local limiter keeps the quota");
 }
 
+// === What opens the breaker ===
+
+/// A server that goes on answering what needs no write, asked for nine denials to each decision that writes.
+async fn survives_refused_writes(
+    strike: impl Fn(&Server),
+    mend: impl Fn(&Server),
+    reason: &'static str,
+) {
+    let server = Server::start();
+    let greedy = Policy::new("greedy", Quota::per_day(1));
+    let modest = Policy::new("modest", Quota::per_hour(1_000_000));
+    let limiter = builder(server.url())
+        .policy(greedy.clone())
+        .policy(modest.clone())
+        .build()
+        .expect("a usable limiter");
+    let denied = greedy.charge(Key::new("ada"));
+    let written = modest.charge(Key::new("ada"));
+    check(&limiter, &[denied]).await;
+    strike(&server);
+    let started = Instant::now();
+    while !is_degraded(&limiter) {
+        for _ in 0..9 {
+            check(&limiter, &[denied]).await;
+        }
+        check(&limiter, &[written]).await;
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "never degraded"
+        );
+    }
+    let health = limiter.health();
+    let cause = health.cause().expect("it is degraded").to_string();
+    assert!(cause.contains(reason), "{cause}");
+    mend(&server);
+    until_steady(&limiter).await;
+    let decision = check(&limiter, &[written]).await;
+    assert_eq!(decision.counted_by(), CountedBy::Shared);
+}
+
+// Regression: denials write nothing and succeed, so a demoted primary was never given up while most decisions were denials.
+#[tokio::test]
+async fn server_turned_replica_is_given_up_however_many_denials_it_answers() {
+    survives_refused_writes(
+        |server| drop(server.command(&["REPLICAOF", "127.0.0.1", "1"])),
+        |server| drop(server.command(&["REPLICAOF", "NO", "ONE"])),
+        "read-only",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn server_out_of_memory_is_given_up_however_many_denials_it_answers() {
+    survives_refused_writes(
+        |server| drop(server.command(&["CONFIG", "SET", "maxmemory", "1"])),
+        |server| drop(server.command(&["CONFIG", "SET", "maxmemory", "0"])),
+        "out of memory",
+    )
+    .await;
+}
+
+/// Whether a stall gets the server given up, under 30 callers who ask again as soon as they have an answer.
+async fn is_given_up_by_stall(lasting: Duration) -> bool {
+    let server = Server::start();
+    let policy = Policy::new("stalled", Quota::per_hour(1_000_000));
+    let limiter = limiter(server.url(), &policy);
+    check(&limiter, &[policy.charge(Key::new("ada"))]).await;
+    server.pause();
+    let mut callers = JoinSet::new();
+    for _ in 0..30 {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        callers.spawn(async move {
+            loop {
+                check(&limiter, &[policy.charge(Key::new("ada"))]).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
+    let started = Instant::now();
+    let mut was_degraded = false;
+    // As long again after its end as it lasted.
+    while started.elapsed() < lasting * 2 {
+        if started.elapsed() >= lasting {
+            server.resume();
+        }
+        was_degraded |= is_degraded(&limiter);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    callers.shutdown().await;
+    until_steady(&limiter).await;
+    was_degraded
+}
+
+// Regression: answers held up by one stall, shorter than the deadline, were taken for a slow server.
+#[tokio::test]
+async fn stall_of_less_than_a_deadline_does_not_get_the_server_given_up() {
+    assert!(!is_given_up_by_stall(DEADLINE * 7 / 10).await);
+}
+
+#[tokio::test]
+async fn stall_of_two_deadlines_does_not_get_the_server_given_up() {
+    assert!(!is_given_up_by_stall(DEADLINE * 2).await);
+}
+
+#[tokio::test]
+async fn stall_of_ten_deadlines_gets_the_server_given_up_and_taken_back() {
+    assert!(is_given_up_by_stall(DEADLINE * 10).await);
+}
+
+// Regression: dialling and loading the script, at a distance, were taken for a slow server.
+#[tokio::test]
+async fn cold_start_at_a_distance_does_not_get_the_server_given_up() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    // As 10 ms are to the default deadline.
+    proxy.set(Mode::Delay(DEADLINE / 5));
+    let policy = Policy::new("distant", Quota::per_hour(1_000_000));
+    let limiter = limiter(proxy.url(), &policy);
+    let mut callers = JoinSet::new();
+    for _ in 0..40 {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        callers.spawn(async move {
+            let mut was_degraded = false;
+            for _ in 0..10 {
+                check(&limiter, &[policy.charge(Key::new("ada"))]).await;
+                was_degraded |= is_degraded(&limiter);
+            }
+            was_degraded
+        });
+    }
+    assert!(!callers.join_all().await.contains(&true));
+}
+
+// === What is done instead ===
+
+/// What so many instances admit of a quota of 10 through two outages.
+async fn admitted_through_outages(instances: usize) -> u64 {
+    let server = Server::start();
+    let policy = Policy::new("bounded", Quota::per_day(10));
+    let limiters: Vec<_> = (0..instances)
+        .map(|_| limiter(server.url(), &policy))
+        .collect();
+    let charge = policy.charge(Key::new("ada"));
+    let mut admitted = 0;
+    let mut ask_all = async || {
+        for limiter in &limiters {
+            for _ in 0..20 {
+                admitted += u64::from(check(limiter, &[charge]).await.is_allowed());
+            }
+        }
+    };
+    ask_all().await;
+    for _ in 0..2 {
+        server.pause();
+        ask_all().await;
+        for limiter in &limiters {
+            // Not with a charge of the quota: those made while it was given up would not be seen.
+            until_degraded(limiter, &[charge.cost(0)]).await;
+        }
+        ask_all().await;
+        server.resume();
+        for limiter in &limiters {
+            until_steady(limiter).await;
+        }
+        ask_all().await;
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn outages_admit_the_quota_once_by_redis_and_once_by_each_instance() {
+    assert_eq!(admitted_through_outages(1).await, 2 * 10);
+    assert_eq!(admitted_through_outages(3).await, 4 * 10);
+}
+
 #[tokio::test]
 async fn each_policy_does_what_its_outage_choice_says() {
     let server = Server::start();
@@ -419,19 +594,17 @@ async fn server_that_is_still_slow_is_not_taken_back() {
     let charge = policy.charge(Key::new("ada"));
     check(&limiter, &[charge]).await;
     proxy.set(Mode::Delay(DEADLINE * 4 / 5));
-    let mut callers = JoinSet::new();
-    for _ in 0..20 {
-        let (limiter, policy) = (limiter.clone(), policy.clone());
-        callers.spawn(async move { check(&limiter, &[policy.charge(Key::new("ada"))]).await });
-    }
-    callers.join_all().await;
-    assert!(is_degraded(&limiter));
+    until_degraded(&limiter, &[charge]).await;
     // The third probe is sent after the first two were judged.
     server.flush_stats();
     let started = Instant::now();
     while server.command_calls().get("evalsha").copied().unwrap_or(0) < 3 {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        assert!(started.elapsed() < Duration::from_secs(60), "nobody probes");
+        let health = limiter.health();
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "nobody probes: {health:?}"
+        );
     }
     assert!(is_degraded(&limiter), "every answer is still slow");
     proxy.set(Mode::Pass);
@@ -452,7 +625,9 @@ async fn one_connection_serves_512_callers() {
     assert!(
         decisions
             .iter()
-            .all(|decision| decision.counted_by() == CountedBy::Shared)
+            .all(|decision| decision.counted_by() == CountedBy::Shared),
+        "{:?}",
+        limiter.health()
     );
     assert_eq!(
         decisions
@@ -924,10 +1099,9 @@ async fn each_transition_is_logged_once_and_requests_never() {
     for _ in 0..500 {
         check(&limiter, &[charge]).await;
     }
-    let Health::Degraded { decisions, .. } = limiter.health() else {
-        panic!("degraded");
-    };
-    assert!(decisions >= 500, "{decisions}");
+    let health = limiter.health();
+    assert!(health.is_degraded());
+    assert!(health.fallback_decisions() >= 500, "{health:?}");
     server.restart();
     until_steady(&limiter).await;
     for _ in 0..50 {

@@ -957,4 +957,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "205709138e8d8268d41bd6d02535c488537ed8f4";
+const DECIDE_HASH: &str = "066bd2c79f2bf44775833cd56c67beb662727875";

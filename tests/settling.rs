@@ -40,7 +40,7 @@ use tollgate::{
     remote::RedisStore,
     resilience::ResilientStore,
     state::{CountedBy, Outcome, PolicyState},
-    store::{Answer, Charge, Correction, Health, Store},
+    store::{Answer, Charge, Correction, Store},
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -1072,7 +1072,7 @@ impl Outage {
         self.server.pause();
         let other = Policy::new("other", Quota::per_second(1_000));
         let began = Instant::now();
-        while self.world.store.health() == Health::Steady {
+        while !self.world.store.health().is_degraded() {
             let decided = self.world.store.decide(&[other.charge(Key::GLOBAL)]).await;
             assert!(decided.is_ok());
             assert!(began.elapsed() < PATIENCE, "it is never given up");
@@ -1082,7 +1082,7 @@ impl Outage {
     async fn end(&self) {
         self.server.resume();
         let ended = Instant::now();
-        while self.world.store.health() != Health::Steady {
+        while self.world.store.health().is_degraded() {
             time::sleep(Duration::from_millis(1)).await;
             assert!(ended.elapsed() < PATIENCE, "it never comes back");
         }

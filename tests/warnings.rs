@@ -765,6 +765,32 @@ async fn server_that_evicts_keys_is_told_once() {
     assert_eq!(server.command_calls()["info"], 1);
 }
 
+// Regression: the question was bounded by a timer of the runtime, which panics where there are none.
+#[test]
+fn server_that_evicts_keys_is_told_on_a_runtime_without_timers() {
+    let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let server = Server::start_with(&arguments);
+    let policy = Policy::new("evicted", Quota::per_hour(100));
+    let limiter = tollgate::RateLimiter::builder()
+        .redis(server.url())
+        .deadline(PATIENCE)
+        .policy(policy.clone())
+        .build()
+        .expect("a usable limiter");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let started = std::time::Instant::now();
+        while limiter.warnings().is_empty() {
+            let decision = limiter.check(&[policy.charge(Key::new("ada"))]).await;
+            decision.expect("a decision, whatever breaks");
+            assert!(started.elapsed() < PATIENCE, "never told");
+        }
+    });
+    assert_eq!(limiter.warnings()[0].code(), Code::EvictingServer);
+}
+
 // Reproducer: what the layer was told to mute was reported by the store behind it.
 #[tokio::test]
 async fn muted_code_of_the_server_is_not_reported() {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollgate::{RateLimiter, store::Health};
+use tollgate::RateLimiter;
 
 /// Reads a limiter's health every millisecond, on its own thread.
 pub(crate) struct BreakerWatch {
@@ -58,7 +58,7 @@ impl BreakerWatch {
 }
 
 fn is_open(limiter: &RateLimiter) -> bool {
-    matches!(limiter.health(), Health::Degraded { .. })
+    limiter.health().is_degraded()
 }
 
 // === Breaker ===

@@ -13,7 +13,7 @@ use crate::{
     key::Key,
     policy::{Charge, OwnedCharge, Policy},
     state::CountedBy,
-    store::{Answer, CallObserver, Receipt, Store},
+    store::{Answer, CallObserver, Fallback, Receipt, Store},
 };
 
 use super::{batch, builder::RedisStoreBuilder, node::Node, protocol::Request, slot_guard};
@@ -54,6 +54,20 @@ impl RedisStore {
         })
     }
 
+    /// Returns the result of a decision that needs no call, or gets none.
+    fn result_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Decision, Error>> {
+        if charges.is_empty() {
+            let now = self.node.clock.as_ref().unwrap_or(&Clock::system()).now();
+            return Some(Ok(Decision::new(CountedBy::Shared, now, [])));
+        }
+        if let Err(error) = self.check() {
+            self.node.report_failure(&error);
+            return Some(Err(error));
+        }
+        let is_full = self.node.traffic.is_full();
+        is_full.then(|| Err(batch::overloaded()))
+    }
+
     /// What keeps the store from deciding, before anything is asked.
     fn check(&self) -> Result<(), Error> {
         let now = self.node.clock.as_ref().map(Clock::now);
@@ -69,23 +83,25 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        if charges.is_empty() {
-            let now = self.node.clock.as_ref().unwrap_or(&Clock::system()).now();
-            return Answer::ready(Ok(Decision::new(CountedBy::Shared, now, [])));
+        if let Some(result) = self.result_at_once(charges) {
+            return Answer::ready(result);
         }
-        if let Err(error) = self.check() {
-            return Answer::ready(Err(error));
-        }
-        if self.node.traffic.is_full() {
-            return Answer::ready(Err(batch::overloaded()));
-        }
-        let node = Arc::clone(&self.node);
         // Boxed here, before it becomes a part of the future: it is handed on many times.
-        let request = Box::new(Request::decide(&node.keyspace, charges));
-        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        let request = Box::new(Request::decide(&self.node.keyspace, charges));
+        let (node, charges) = (Arc::clone(&self.node), to_owned(charges));
+        Answer::later(async move { decide(&node, request, &charges).await })
+    }
+
+    fn decide_with(&self, charges: &[Charge<'_>], fallback: Arc<dyn Fallback>) -> Answer<Decision> {
+        if let Some(result) = self.result_at_once(charges) {
+            return Answer::ready(fallback.complete(result, &mut charges.iter().copied()));
+        }
+        // Boxed here, before it becomes a part of the future: it is handed on many times.
+        let request = Box::new(Request::decide(&self.node.keyspace, charges));
+        let (node, charges) = (Arc::clone(&self.node), to_owned(charges));
         Answer::later(async move {
-            let verdict = slot_guard::ask(&node, request, &charges).await?;
-            verdict.into_decision(&charges)
+            let result = decide(&node, request, &charges).await;
+            fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
     }
 
@@ -146,6 +162,20 @@ impl Store for RedisStore {
             ))
         })
     }
+}
+
+/// Makes a call, or joins one, and reads the decision in its reply.
+async fn decide(
+    node: &Arc<Node>,
+    request: Box<Request>,
+    charges: &[OwnedCharge],
+) -> Result<Decision, Error> {
+    let reply = slot_guard::ask(node, request, charges).await?;
+    reply.into_decision(charges)
+}
+
+fn to_owned(charges: &[Charge<'_>]) -> SmallVec<[OwnedCharge; 1]> {
+    charges.iter().map(Charge::to_owned).collect()
 }
 
 /// Times that the script can store: from 2001 until 2255, when they are no longer exact in a double.

@@ -1,59 +1,29 @@
 //! A shared store with a breaker before it and a local one behind.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
-use tokio::time::timeout;
 
 use crate::{
-    clock::{Clock, Timestamp},
+    clock::Clock,
     decision::Decision,
     diagnosis::Warning,
-    error::{Error, ErrorKind, Phase},
+    error::{Error, ErrorKind},
     key::Key,
-    policy::{Charge, Charges, OwnedCharge, Policy},
+    policy::{Charge, OwnedCharge, Policy},
     state::CountedBy,
-    store::{Answer, Health, Receipt, Store},
-    telemetry,
+    store::{Answer, Fallback, Health, Receipt, Store},
 };
 
-use super::{
-    breaker::{Breaker, Call},
-    chain::Chain,
-    outage,
-    probe::{self, Prober},
-};
+use super::shared::{Asked, Shared};
 
 /// A store that never leaves a request without a decision. Clones share the breaker.
 ///
-/// See the [module docs](super) for when it gives the shared store up and what it does then. It needs a Tokio runtime.
+/// See the [module docs](super) for when it gives the shared store up and what it does then. It needs a Tokio runtime, which
+/// may be one without timers.
 #[derive(Clone, Debug)]
 pub struct ResilientStore {
     shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) prober: Prober,
-    pub(super) clock: Clock,
-    pub(super) deadline: Duration,
-    /// Whether a second timer would only cost time.
-    primary_keeps_deadline: bool,
-    primary: Arc<dyn Store>,
-    local: Arc<dyn Store>,
-    breaker: Breaker,
-    /// Decisions made without the primary.
-    decisions: AtomicU64,
-    /// Whether a foreign value was reported.
-    warned: AtomicBool,
-    /// Whether the primary ever decided, or it was reported that it does not.
-    was_heard: AtomicBool,
 }
 
 impl ResilientStore {
@@ -79,22 +49,28 @@ impl Store for ResilientStore {
             return Answer::ready(Ok(Decision::new(CountedBy::Shared, shared.clock.now(), [])));
         }
         if shared.breaker.is_open() {
-            if !shared.prober.is_running() {
-                probe::start(shared);
-            }
-            return Answer::ready(Ok(shared.decide_without(charges)));
+            shared.see_to_prober();
+            return Answer::ready(Ok(shared.decide_in_outage(charges)));
         }
-        let answer = shared.primary.decide(charges);
-        let shared = Arc::clone(shared);
+        shared.prober.remember_runtime();
+        let fallback: Arc<Shared> = Arc::clone(shared);
+        // Neither a deadline nor a judgement is to be added: one future for the whole decision.
+        if shared.primary_keeps_deadline && shared.reports_calls {
+            return shared.primary.decide_with(charges, fallback);
+        }
+        let answer = match shared.primary.decide(charges).now_or_later() {
+            Ok(result) => {
+                Asked::new(shared).ended(&result);
+                return Answer::ready(fallback.complete(result, &mut charges.iter().copied()));
+            }
+            Err(answer) => answer,
+        };
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         Answer::later(async move {
-            let asked = Asked::new(shared);
-            let result = asked.shared.bounded(answer).await;
-            let shared = asked.answered(&result);
-            result.or_else(|_| {
-                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-                Ok(shared.decide_without(&charges))
-            })
+            let asked = Asked::new(&fallback);
+            let result = fallback.bounded(answer).await;
+            asked.ended(&result);
+            fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
     }
 
@@ -157,140 +133,7 @@ impl Store for ResilientStore {
     }
 
     fn health(&self) -> Health {
-        match self.shared.breaker.open_since() {
-            Some(since) => Health::Degraded {
-                since,
-                decisions: self.shared.decisions.load(Ordering::Relaxed),
-            },
-            None => Health::Steady,
-        }
-    }
-}
-
-impl Shared {
-    /// Whether a probe succeeds, and as quickly as decisions must.
-    pub(super) async fn probes_well(&self) -> bool {
-        let asked = self.clock.now();
-        let answer = self.bounded(self.primary.probe()).await;
-        answer.is_ok() && !self.breaker.is_slow(self.clock.now().since(asked))
-    }
-
-    /// Ends an answer that does not keep the deadline.
-    async fn bounded<T>(&self, answer: Answer<T>) -> Result<T, Error> {
-        if self.primary_keeps_deadline {
-            return answer.await;
-        }
-        match timeout(self.deadline.saturating_add(GRACE), answer).await {
-            Ok(result) => result,
-            Err(_) => Err(Error::new(
-                ErrorKind::Timeout(Phase::Reply),
-                format!(
-                    "no answer from the shared store within the deadline of {:?}",
-                    self.deadline
-                ),
-            )),
-        }
-    }
-
-    /// Closes the breaker: the primary decides again.
-    pub(super) fn recover(&self) {
-        let since = self.breaker.open_since();
-        self.breaker.close();
-        self.prober.recovered(self.clock.now());
-        if let Some(since) = since {
-            telemetry::info(format_args!(
-                "degraded => steady: the shared store decides again after {:?}",
-                self.clock.now().since(since)
-            ));
-        }
-    }
-
-    fn decide_without(&self, charges: &[Charge<'_>]) -> Decision {
-        self.decisions.fetch_add(1, Ordering::Relaxed);
-        outage::decide(&*self.local, charges, self.clock.now())
-    }
-
-    /// Counts a failure, or reports an error that says nothing about the store.
-    fn note(self: &Arc<Self>, error: &Error) {
-        if error.kind() != ErrorKind::ForeignValue {
-            // A wrong address is not to stay hidden until the breaker opens, which with few requests takes long.
-            if !self.was_heard.swap(true, Ordering::Relaxed) {
-                telemetry::warn(format_args!(
-                    "the shared store has not decided yet, and policies do what their outage choice says: {}",
-                    Chain(error)
-                ));
-            }
-            self.record(Call::Failed, self.clock.now(), Some(error));
-        } else if !self.warned.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!(
-                "one key cannot be decided on: {}; its policies do what their outage choice says",
-                Chain(error)
-            ));
-        }
-    }
-
-    fn record(self: &Arc<Self>, call: Call, now: Timestamp, error: Option<&Error>) {
-        if !self.breaker.record(call, now) {
-            return;
-        }
-        match error {
-            None if matches!(call, Call::Abandoned { .. }) => telemetry::warn(format_args!(
-                "steady => degraded: no answer to anybody, and callers do not wait for the deadline"
-            )),
-            Some(error) => telemetry::warn(format_args!("steady => degraded: {}", Chain(error))),
-            None => telemetry::warn(format_args!(
-                "steady => degraded: half of the decisions take longer than {:?}",
-                self.deadline / 2
-            )),
-        }
-        probe::start(self);
-    }
-}
-
-// === Asked ===
-
-/// A call that is under way: dropped before its answer, it is counted as abandoned.
-struct Asked {
-    shared: Arc<Shared>,
-    at: Timestamp,
-    is_answered: bool,
-}
-
-impl Asked {
-    fn new(shared: Arc<Shared>) -> Self {
-        let at = shared.clock.now();
-        Self {
-            shared,
-            at,
-            is_answered: false,
-        }
-    }
-
-    /// Counts how the call ended.
-    fn answered(mut self, result: &Result<Decision, Error>) -> Arc<Shared> {
-        self.is_answered = true;
-        match result {
-            Ok(_) => {
-                if !self.shared.was_heard.load(Ordering::Relaxed) {
-                    self.shared.was_heard.store(true, Ordering::Relaxed);
-                }
-                let now = self.shared.clock.now();
-                let after = now.since(self.at);
-                self.shared.record(Call::Answered { after }, now, None);
-            }
-            Err(error) => self.shared.note(error),
-        }
-        Arc::clone(&self.shared)
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        if !self.is_answered {
-            let now = self.shared.clock.now();
-            let after = now.since(self.at);
-            self.shared.record(Call::Abandoned { after }, now, None);
-        }
+        self.shared.health()
     }
 }
 
@@ -308,21 +151,21 @@ pub struct ResilientStoreBuilder {
 }
 
 impl ResilientStoreBuilder {
-    /// Sets how long one decision may take in all; answers that take more than half of it count as slow.
+    /// Sets how long one decision may take in all; calls that take more than half of it count as slow.
     ///
-    /// Default: 50 ms.
+    /// Default: 50 ms. At most an hour.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Trusts the primary to answer within the deadline by itself.
+    /// Trusts the primary to answer within the deadline on its own.
     pub(crate) fn primary_keeps_deadline(mut self) -> Self {
         self.primary_keeps_deadline = true;
         self
     }
 
-    /// Sets the clock by which answers are timed.
+    /// Sets the clock by which outages are timed, and answers of a store that does not report its calls.
     ///
     /// Default: [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -334,30 +177,27 @@ impl ResilientStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when the deadline is zero.
+    /// [`ErrorKind::InvalidConfig`] for a deadline of zero or above an hour.
     pub fn build(self) -> Result<ResilientStore, Error> {
+        let refuse = |message| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.deadline.is_zero() {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
+            return refuse(
                 "deadline of zero: no decision could be made in time; the default is 50 ms",
-            ));
+            );
+        }
+        if self.deadline > LONGEST_DEADLINE {
+            return refuse("deadline above an hour: nobody waits that long; the default is 50 ms");
         }
         Ok(ResilientStore {
-            shared: Arc::new(Shared {
-                primary: self.primary,
-                local: self.local,
-                breaker: Breaker::new(self.deadline / 2),
-                deadline: self.deadline,
-                primary_keeps_deadline: self.primary_keeps_deadline,
-                prober: Prober::default(),
-                clock: self.clock,
-                decisions: AtomicU64::new(0),
-                warned: AtomicBool::new(false),
-                was_heard: AtomicBool::new(false),
-            }),
+            shared: Shared::new(
+                self.primary,
+                self.local,
+                self.deadline,
+                self.primary_keeps_deadline,
+                self.clock,
+            ),
         })
     }
 }
 
-/// Two ticks of the timer, so that a store's own deadline can say which phase was late.
-const GRACE: Duration = Duration::from_millis(2);
+const LONGEST_DEADLINE: Duration = Duration::from_secs(3_600);

@@ -34,6 +34,25 @@ impl Server {
         Self::start_binary(default_binary(), arguments)
     }
 
+    /// Starts the same server as [`start`](Self::start) as a cluster of one shard, with all slots.
+    ///
+    /// # Panics
+    ///
+    /// When it does not serve them in time.
+    pub(crate) fn start_cluster() -> Self {
+        let server = Self::start_with(&["--cluster-enabled", "yes"]);
+        server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        let deadline = Instant::now() + COMMAND_TIMEOUT;
+        loop {
+            let info: String = server.query(&["CLUSTER", "INFO"]);
+            if info.contains("cluster_state:ok") {
+                return server;
+            }
+            assert!(Instant::now() < deadline, "{info}");
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
     /// Starts the server program at `path`.
     ///
     /// # Panics

@@ -77,8 +77,12 @@ pub(super) async fn exchange(
     let exchanged = match parsed {
         Ok(replies) => {
             check_server(node, call, called, &replies);
+            let failed = failure(&replies);
+            if let Some(error) = failed.filter(|error| classify::ends_connection(error)) {
+                lane.disconnect(call.generation, Some(error));
+            }
             if ended.in_time {
-                report(node, took, &replies);
+                report(node, took, failed);
             }
             Exchanged::Replied(replies)
         }
@@ -130,12 +134,14 @@ pub(super) async fn watched<T>(
     .await
 }
 
+/// Returns why the server did not decide a request, unless the value of its key is to blame.
+fn failure(replies: &[Result<Reply, Error>]) -> Option<&Error> {
+    let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
+    errors.find(|error| error.kind() != ErrorKind::ForeignValue)
+}
+
 /// Reports a call that was answered.
-fn report(node: &Arc<Node>, took: Duration, replies: &[Result<Reply, Error>]) {
-    let failed = replies.iter().find_map(|reply| match reply {
-        Err(error) if error.kind() == ErrorKind::Unavailable => Some(error),
-        _ => None,
-    });
+fn report(node: &Arc<Node>, took: Duration, failed: Option<&Error>) {
     if let Some(error) = failed {
         node.report_failure(error);
     } else if took <= node.deadline / 4 {

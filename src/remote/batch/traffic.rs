@@ -345,7 +345,7 @@ const MOST_WAITING: usize = 16_384;
 mod tests {
     use deadpool_redis::{Config, Runtime};
 
-    use crate::remote::protocol::Keyspace;
+    use crate::{Key, Policy, Quota, remote::protocol::Keyspace};
 
     use super::{super::queue::JobResult, *};
 
@@ -368,9 +368,9 @@ mod tests {
     }
 
     fn request() -> Box<Request> {
-        Box::new(Request::probe(
-            &Keyspace::new("t").expect("a usable prefix"),
-        ))
+        let keyspace = Keyspace::new("t").expect("a usable prefix");
+        let policy = Policy::new("p", Quota::per_minute(1));
+        Box::new(Request::decide(&keyspace, &[policy.charge(Key::GLOBAL)]))
     }
 
     /// A decision that waits.

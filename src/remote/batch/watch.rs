@@ -114,6 +114,10 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
         true => Phase::Queue,
         false => Phase::Connect,
     };
+    // A dial that outlasts the deadline of a decision is a failure of the server; a full queue is not.
+    if phase == Phase::Connect && !overdue.unsent.is_empty() {
+        node.report_failure(&node.late(phase));
+    }
     for answer in overdue.unsent {
         let _ = answer.send(JobResult::Replied(Err(node.late(phase))));
     }

@@ -17,6 +17,13 @@ pub(in crate::remote) fn judge(error: RedisError) -> (Error, bool) {
     (classify(error), is_broken)
 }
 
+/// Whether an error reply to one request of a call means that the connection must not be used again.
+pub(in crate::remote) fn ends_connection(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref());
+    source.is_some_and(breaks_connection)
+}
+
 /// The error of a connection that was found closed.
 pub(in crate::remote) fn closed() -> Error {
     Error::new(ErrorKind::Connect, CLOSED)
@@ -94,6 +101,12 @@ fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
              setting databases",
         );
     }
+    if FORBIDDEN.iter().any(|text| says(error, text)) {
+        return (
+            ErrorKind::Script,
+            "the redis user may not run the script or a command in it, or touch these keys: allow it to",
+        );
+    }
     match UNAVAILABLE.iter().find(|(code, _)| says(error, code)) {
         Some((_, message)) => (ErrorKind::Unavailable, message),
         None => (ErrorKind::Script, "redis refused the decision script"),
@@ -110,7 +123,7 @@ fn says(error: &RedisError, what: &str) -> bool {
 }
 
 /// Answers of a server that lives and cannot serve now.
-const UNAVAILABLE: [(&str, &str); 14] = [
+const UNAVAILABLE: [(&str, &str); 13] = [
     ("READONLY", "redis is a read-only replica now"),
     ("LOADING", "redis is loading its data"),
     ("MASTERDOWN", "the redis replica has lost its primary"),
@@ -125,12 +138,66 @@ const UNAVAILABLE: [(&str, &str); 14] = [
     ("unauthenticated multibulk length", NO_PASSWORD),
     ("unauthenticated bulk length", NO_PASSWORD),
     ("WRONGPASS", "redis refused the user name or password"),
-    (
-        "NOPERM",
-        "the redis user may not run scripts or touch these keys",
-    ),
+];
+/// Answers about a user who lacks a permission: to the whole call, and from inside a script by Redis and by Valkey.
+const FORBIDDEN: [&str; 3] = [
+    "NOPERM",
+    "The user executing the script can't",
+    "ACL failure in script",
 ];
 const NO_PASSWORD: &str = "redis needs a password: put it in the url, as in redis://:password@host";
 const CLOSED: &str = "the connection to redis broke or could not be made";
 const CLUSTER: &str =
     "redis is part of a cluster, which tollgate does not speak to: name a server that stands alone";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error that the server sends with this text.
+    fn error(text: &str) -> Error {
+        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+        let reply = reply.and_then(redis::Value::extract_error);
+        classify(reply.expect_err("an error reply"))
+    }
+
+    #[test]
+    fn replica_ends_the_connection_and_what_the_server_may_recover_from_does_not() {
+        for (text, ends) in [
+            (
+                "READONLY You can't write against a read only replica.",
+                true,
+            ),
+            ("ERR Error running script: -READONLY You can't write", true),
+            (
+                "CROSSSLOT Keys in request don't hash to the same slot",
+                true,
+            ),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                false,
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'set' command",
+                false,
+            ),
+            ("WRONGTYPE Operation against a key", false),
+        ] {
+            assert_eq!(ends_connection(&error(text)), ends, "{text}");
+        }
+        assert!(!ends_connection(&Error::new(ErrorKind::Protocol, "ours")));
+    }
+
+    #[test]
+    fn missing_permission_is_not_cured_by_waiting() {
+        for text in [
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            "ERR The user executing the script can't run this command or subcommand script",
+            "ERR ACL failure in script: User limited has no permissions to run the 'set' command",
+        ] {
+            let error = error(text);
+            assert_eq!(error.kind(), ErrorKind::Script, "{text}");
+            assert!(error.to_string().contains("may not"), "{error}");
+        }
+    }
+}

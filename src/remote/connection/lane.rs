@@ -21,9 +21,9 @@ use crate::{
 };
 
 use super::{
-    backoff::Backoff,
     classify,
     dial::{self, Dial},
+    dial_backoff::DialBackoff,
 };
 
 /// A place for one connection from the pool.
@@ -42,7 +42,7 @@ pub(in crate::remote) struct Lane {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    backoff: Backoff,
+    backoff: DialBackoff,
     /// The error that ended the last connection or dial.
     last_error: Option<Error>,
 }
@@ -113,7 +113,7 @@ impl Lane {
             up: AtomicU64::new(0),
             state: Mutex::new(State {
                 phase: Phase::Down,
-                backoff: Backoff::default(),
+                backoff: DialBackoff::default(),
                 last_error: None,
             }),
         })

@@ -1,8 +1,8 @@
 //! Connections to one server: how they are made, held, judged and given up.
 
-mod backoff;
 pub(crate) mod classify;
 mod dial;
+mod dial_backoff;
 mod lane;
 pub(crate) mod server_check;
 

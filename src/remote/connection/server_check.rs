@@ -12,12 +12,12 @@ use std::{
 };
 
 use redis::{Cmd, RedisResult, Value, cmd};
-use tokio::time::timeout;
 
 use crate::{
     clock::{Clock, Timestamp},
     diagnosis::{Code, Ledger, Muted, Warning},
     task,
+    timer::timeout,
 };
 
 use super::{classify, lane::Held};
@@ -82,7 +82,7 @@ impl ServerCheck {
             task::spawn(async move {
                 let mut command = cmd("INFO");
                 let reply = timeout(PATIENCE, held.send(command.arg("memory"))).await;
-                if let Ok(Ok(reply)) = reply
+                if let Some(Ok(reply)) = reply
                     && let Some(policy) = eviction(&reply)
                 {
                     ledger.report(Warning::new(

@@ -114,6 +114,21 @@ pub(super) fn renew(charge: &Charge<'_>) -> Option<Arguments> {
     Some(arguments)
 }
 
+/// The start of a group of so many charges.
+pub(super) fn group_of(charges: usize) -> Arguments {
+    match charges {
+        0 | 1 => Arguments::new(),
+        _ => Arguments::from_iter([Argument::mark(b'*'), Argument::Number(charges as u64)]),
+    }
+}
+
+/// Adds a charge that is made whether it fits or not. That of a log tries what only long logs need, too.
+pub(super) fn probe(arguments: &mut Arguments, charge: &Charge<'_>) {
+    let is_log = matches!(charge.policy().counter(), Counter::SlidingLog(_));
+    arguments.push(Argument::mark(if is_log { b'#' } else { b'+' }));
+    push(arguments, charge);
+}
+
 /// Adds a charge that is to be decided on.
 pub(super) fn ask(arguments: &mut Arguments, charge: &Charge<'_>) {
     if charge.policy().counts_denied() {
@@ -194,15 +209,6 @@ pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
         Counter::FixedWindow(_) => 2,
         Counter::SlidingLog(_) | Counter::SlidingWindow(_) => 3,
     }
-}
-
-/// A charge of a bucket that always has room.
-pub(super) fn always() -> Arguments {
-    Arguments::from_iter([
-        Argument::tag(b'w', [0; 4]),
-        Argument::Number(1),
-        Argument::Number(1 << 49),
-    ])
 }
 
 // === ChargeReply ===

@@ -1,5 +1,7 @@
 //! Where a count lies in Redis: the only place that forms keys.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use smallvec::SmallVec;
 
 use crate::{
@@ -17,9 +19,11 @@ pub(in crate::remote) type WireKey = SmallVec<[u8; 128]>;
 /// A key is `prefix:{identity}:policy`, and what is no bucket has a mark behind the policy's name, so that a policy that
 /// changes its algorithm does not find a state that it cannot read. The identity is the hash tag, so all policies about one identity lie in one
 /// slot of a cluster; neither prefix, identity nor policy holds a brace, so there is exactly one tag and it is whole.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::remote) struct Keyspace {
     prefix: Box<str>,
+    /// The kinds of keys that charges had so far: a bit for each of [`MARKS`].
+    used: AtomicU8,
 }
 
 impl Keyspace {
@@ -35,17 +39,22 @@ impl Keyspace {
         }
         Ok(Self {
             prefix: prefix.into(),
+            used: AtomicU8::new(0),
         })
     }
 
     /// The key that a charge is counted under.
     pub(in crate::remote) fn of(&self, charge: &Charge<'_>) -> WireKey {
+        let bit = 1 << kind(charge.policy().counter());
+        if self.used.load(Ordering::Relaxed) & bit == 0 {
+            self.used.fetch_or(bit, Ordering::Relaxed);
+        }
         self.of_policy(charge.policy(), charge.key())
     }
 
     /// The key of a policy's count for an identity, as the policy counts now.
     fn of_policy(&self, policy: &Policy, key: &Key) -> WireKey {
-        self.marked(policy, key, mark(policy.counter()))
+        self.marked(policy, key, MARKS[kind(policy.counter())])
     }
 
     /// All keys that the policy's count for an identity may have had, however it was counted.
@@ -61,9 +70,16 @@ impl Keyspace {
         self.join(key.as_bytes(), policy.name().as_bytes(), mark)
     }
 
-    /// A key of the store's own that no identity can have: `!` alone is none.
-    pub(in crate::remote) fn probe(&self) -> WireKey {
-        self.join(b"!", b"probe", b"")
+    /// Returns whether charges had keys of the kind that this counter has.
+    pub(in crate::remote) fn is_used(&self, counter: &Counter) -> bool {
+        self.used.load(Ordering::Relaxed) & (1 << kind(counter)) != 0
+    }
+
+    /// Keys of the store's own, for probes, of the kind that this counter has. No identity is `!` or `!!`, and in a cluster
+    /// they lie in different slots (13379 and 404), as the keys of decisions that travel together do.
+    pub(in crate::remote) fn probes(&self, counter: &Counter) -> [WireKey; 2] {
+        let mark = MARKS[kind(counter)];
+        [&b"!"[..], b"!!"].map(|identity| self.join(identity, b"probe", mark))
     }
 
     fn join(&self, identity: &[u8], policy: &[u8], mark: &[u8]) -> WireKey {
@@ -81,17 +97,18 @@ impl Keyspace {
     }
 }
 
-/// What stands behind the policy's name: no name holds a `#`.
-const fn mark(counter: &Counter) -> &'static [u8] {
+/// The index in [`MARKS`] of what stands behind the policy's name.
+const fn kind(counter: &Counter) -> usize {
     match counter {
-        Counter::Bucket(_) => MARKS[0],
-        Counter::FixedWindow(_) => MARKS[1],
-        Counter::SlidingLog(_) => MARKS[2],
-        Counter::SlidingWindow(_) => MARKS[3],
-        Counter::Slots(_) => MARKS[4],
+        Counter::Bucket(_) => 0,
+        Counter::FixedWindow(_) => 1,
+        Counter::SlidingLog(_) => 2,
+        Counter::SlidingWindow(_) => 3,
+        Counter::Slots(_) => 4,
     }
 }
 
+/// No name holds a `#`.
 const MARKS: [&[u8]; 5] = [b"", b"#f", b"#g", b"#s", b"#c"];
 
 #[cfg(test)]
@@ -252,7 +269,9 @@ mod tests {
                 let places: Vec<WireKey> = keyspace.all_of(policy, &made.key()).collect();
                 prop_assert_eq!(places.iter().filter(|place| **place == present).count(), 1);
                 for (mark, place) in MARKS.iter().zip(places) {
-                    prop_assert_ne!(&place, &keyspace.probe());
+                    for probe in keyspace.probes(policy.counter()) {
+                        prop_assert_ne!(&place, &probe);
+                    }
                     let told = (told.clone(), *mark);
                     if let Some(other) = seen.insert(place, told.clone()) {
                         prop_assert_eq!(other, told);
@@ -290,12 +309,44 @@ mod tests {
     }
 
     #[test]
-    fn probe_has_a_tag_of_its_own() {
+    fn probes_have_tags_of_their_own_in_different_slots() {
         let keyspace = Keyspace::new("t").expect("a usable prefix");
-        let probe = keyspace.probe();
-        assert_eq!(read(&probe), (&b"t"[..], &b"!"[..], &b"probe"[..]));
-        for key in [Key::new("!"), Key::new("").first_choice(), Key::GLOBAL] {
-            assert_ne!(key.as_bytes(), b"!");
+        let policy = Policy::new("a", Quota::per_minute(5)).algorithm(Algorithm::SlidingLog);
+        let [one, other] = keyspace.probes(policy.counter());
+        assert_eq!(read(&one), (&b"t"[..], &b"!"[..], &b"probe#g"[..]));
+        assert_eq!(read(&other), (&b"t"[..], &b"!!"[..], &b"probe#g"[..]));
+        assert_eq!((slot(b"!"), slot(b"!!")), (13_379, 404));
+        for key in [
+            Key::new("!"),
+            Key::new("!!"),
+            Key::new("").first_choice(),
+            Key::new("").labelled(""),
+            Key::GLOBAL,
+        ] {
+            assert!(![&b"!"[..], b"!!"].contains(&key.as_bytes()));
         }
+    }
+
+    /// The slot of a hash tag: CRC-16 (XMODEM), as the specification of Redis Cluster has it.
+    fn slot(tag: &[u8]) -> u16 {
+        let mut crc = 0_u16;
+        for byte in tag {
+            crc ^= u16::from(*byte) << 8;
+            for _ in 0..8 {
+                let carry = crc & 0x8000 != 0;
+                crc = (crc << 1) ^ if carry { 0x1021 } else { 0 };
+            }
+        }
+        crc % 16_384
+    }
+
+    #[test]
+    fn kinds_of_keys_are_known_once_a_charge_had_one() {
+        let keyspace = Keyspace::new("t").expect("a usable prefix");
+        let bucket = Policy::new("a", Quota::per_minute(5));
+        let log = bucket.clone().algorithm(Algorithm::SlidingLog);
+        let _ = keyspace.of(&log.charge(Key::GLOBAL));
+        assert!(keyspace.is_used(log.counter()));
+        assert!(!keyspace.is_used(bucket.counter()));
     }
 }

@@ -1,12 +1,20 @@
 //! The arguments of the decision script for one request.
 
+use std::time::Duration;
+
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use crate::{policy::Charge, settlement::Settlement};
+use crate::{
+    algorithm::{Algorithm, Opening},
+    key::Key,
+    policy::{Charge, Policy},
+    quota::Quota,
+    settlement::Settlement,
+};
 
 use super::{
-    codec::{self, Argument, Arguments},
+    codec::{self, Arguments},
     keyspace::{Keyspace, WireKey},
 };
 
@@ -22,10 +30,7 @@ pub(in crate::remote) struct Request {
 impl Request {
     /// Charges to decide together.
     pub(in crate::remote) fn decide(keyspace: &Keyspace, charges: &[Charge<'_>]) -> Self {
-        let mut arguments = Arguments::new();
-        if charges.len() > 1 {
-            arguments.extend([Argument::mark(b'*'), Argument::Number(charges.len() as u64)]);
-        }
+        let mut arguments = codec::group_of(charges.len());
         for charge in charges {
             codec::ask(&mut arguments, charge);
         }
@@ -65,13 +70,31 @@ impl Request {
         })
     }
 
-    /// A charge that is always admitted and writes a key of the store's own, so it succeeds only where decisions would.
+    /// Charges that are always made, to keys of the store's own. They do what decisions did so far: one charge per
+    /// algorithm, in two slots of a cluster, with the same commands. So they succeed only where decisions would.
     pub(in crate::remote) fn probe(keyspace: &Keyspace) -> Self {
-        Self {
-            keys: SmallVec::from_iter([keyspace.probe()]),
-            arguments: codec::always(),
-            reply_lens: SmallVec::from_iter([1]),
+        let mut policies = probe_policies();
+        let is_used = |policy: &Policy| keyspace.is_used(policy.counter());
+        if policies.iter().any(is_used) {
+            policies.retain(is_used);
+        } else {
+            policies.truncate(1);
         }
+        let mut request = Self {
+            keys: SmallVec::new(),
+            arguments: codec::group_of(2 * policies.len()),
+            reply_lens: SmallVec::new(),
+        };
+        for policy in &policies {
+            // Only the wire knows the keys of probes: they are none that a charge can have.
+            for key in keyspace.probes(policy.counter()) {
+                let charge = policy.charge(Key::GLOBAL);
+                request.keys.push(key);
+                codec::probe(&mut request.arguments, &charge);
+                request.reply_lens.push(codec::reply_len(&charge));
+            }
+        }
+        request
     }
 
     /// Returns the number of charges.
@@ -100,6 +123,41 @@ impl Request {
     pub(in crate::remote) fn write_arguments(&self, command: &mut Cmd) {
         for argument in &self.arguments {
             argument.write(command);
+        }
+    }
+}
+
+/// One policy per algorithm, with the widest limit that it has and the shortest time, so that probes leave next to nothing.
+fn probe_policies() -> Vec<Policy> {
+    let policy = |count| Policy::new("probe", Quota::per_second(count));
+    let lease = Duration::from_millis(100);
+    vec![
+        policy(1_000_000),
+        policy(1_000_000).algorithm(Algorithm::FixedWindow(Opening::Clock)),
+        policy(1_000_000).algorithm(Algorithm::SlidingWindow),
+        policy(10_000).algorithm(Algorithm::SlidingLog),
+        Policy::concurrency("probe", 10_000).algorithm(Algorithm::Concurrency { lease }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_algorithm_can_be_probed() {
+        for policy in probe_policies() {
+            policy.validate().expect("a usable policy");
+        }
+    }
+
+    #[test]
+    fn probe_charges_two_keys_per_algorithm_in_use() {
+        let keyspace = Keyspace::new("t").expect("a usable prefix");
+        assert_eq!(Request::probe(&keyspace).charges(), 2, "a bucket, at first");
+        for (used, policy) in probe_policies().iter().skip(1).enumerate() {
+            let _ = Request::decide(&keyspace, &[policy.charge(Key::GLOBAL)]);
+            assert_eq!(Request::probe(&keyspace).charges(), 2 * (used + 1));
         }
     }
 }

@@ -1,0 +1,98 @@
+//! Waits between attempts that fail.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+/// Waits that double up to a limit. Each is shortened by up to half at random, so that a fleet does not act in step.
+#[derive(Clone, Debug)]
+pub(crate) struct Backoff {
+    first: Duration,
+    next: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new(first: Duration, longest: Duration) -> Self {
+        Self {
+            first,
+            next: first,
+            longest,
+        }
+    }
+
+    /// Returns the next wait; the one after it is twice as long.
+    pub(crate) fn wait(&mut self) -> Duration {
+        let wait = self.wait_again();
+        self.next = (self.next * 2).min(self.longest);
+        wait
+    }
+
+    /// Returns the next wait; the one after it is as long.
+    pub(crate) fn wait_again(&self) -> Duration {
+        shortened(self.next, random())
+    }
+
+    /// Makes all waits the longest.
+    pub(crate) fn prolong(&mut self) {
+        self.next = self.longest;
+    }
+
+    /// Begins with the first wait again.
+    pub(crate) fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+/// Returns 50 % to 100 % of `wait`, for `random` from 0 to `u64::MAX`.
+fn shortened(wait: Duration, random: u64) -> Duration {
+    let per_mille = 500 + u32::try_from(random % 501).expect("below 501");
+    wait * per_mille / 1_000
+}
+
+/// The standard library's entropy, advanced on each call: good enough to spread waits.
+fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_are_shortened_by_up_to_half() {
+        let mut backoff = Backoff::new(millis(20), millis(2_000));
+        for longest in [20, 40, 80, 160, 320, 640, 1_280, 2_000, 2_000] {
+            let wait = backoff.wait();
+            assert!(
+                (millis(longest / 2)..=millis(longest)).contains(&wait),
+                "{wait:?} for {longest} ms"
+            );
+        }
+        backoff.reset();
+        assert!(backoff.wait() <= millis(20));
+        backoff.prolong();
+        assert!(backoff.wait() >= millis(1_000));
+    }
+
+    #[test]
+    fn waits_of_a_fleet_are_spread_over_the_whole_half() {
+        let second = Duration::from_secs(1);
+        assert_eq!(shortened(second, 0), Duration::from_millis(500));
+        assert_eq!(shortened(second, 500), second);
+        let waits: Vec<_> = (0..1_000).map(|_| shortened(second, random())).collect();
+        for tenth in 10..20_u32 {
+            let from = second * tenth / 20;
+            let share = waits
+                .iter()
+                .filter(|wait| (from..from + second / 20).contains(wait))
+                .count();
+            assert!((40..250).contains(&share), "{share} of 1,000 from {from:?}");
+        }
+    }
+}
