@@ -1,6 +1,11 @@
 //! The in-process store: bounded, and never forgiving a debt.
 
-use std::{collections::HashMap, sync::Arc, thread, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
@@ -9,6 +14,8 @@ use tollgate::{
     state::CountedBy,
     store::Charge,
 };
+
+use crate::support::{logged, on_each_line};
 
 const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
@@ -270,4 +277,62 @@ fn decision_says_that_this_process_counted() {
     let decision = check(&limiter, &[policy.charge(key(1))]);
     assert_eq!(decision.counted_by(), CountedBy::Memory);
     assert_eq!(decision.decided_at(), START);
+}
+
+// Regression: the line was written while the shards of the decision were locked, so this never returned.
+#[test]
+fn log_writer_that_asks_the_same_store_is_answered() {
+    for charges in [1, 2, 16] {
+        let (done, end) = mpsc::channel();
+        thread::spawn(move || {
+            let clock = Clock::manual(START);
+            let limiter = limiter(&store(1, &clock), &[]);
+            let asked = limiter.clone();
+            on_each_line(move || {
+                // So many that those of the decision that is logged are among their shards.
+                let policy = Policy::new("log", Quota::per_second(1));
+                for number in 0..100 {
+                    check(&asked, &[policy.charge(key(number))]);
+                }
+            });
+            for policy in [
+                Policy::new("rate", Quota::per_day(1)),
+                Policy::concurrency("slots", 1),
+            ] {
+                for number in 0..10 {
+                    let numbers = (0..charges).map(|charge| key(number * 16 + charge));
+                    let charges: Vec<Charge<'_>> = numbers.map(|key| policy.charge(key)).collect();
+                    check(&limiter, &charges);
+                }
+            }
+            done.send(logged()).expect("awaited");
+        });
+        let lines = end.recv_timeout(Duration::from_secs(20));
+        let lines = lines.expect("the writer waits for a lock that its caller holds");
+        let says = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+        assert_eq!(says("newcomers are counted together"), 1, "{lines:?}");
+        assert_eq!(says("requests in flight"), 1, "{lines:?}");
+    }
+}
+
+// A table that drops idle keys moves the others within itself: each must still be found, with what it owes.
+#[test]
+fn keys_that_come_and_go_leave_every_debt_as_it_is() {
+    for max_keys in [40, 1_500, 30_000] {
+        let clock = Clock::manual(START);
+        let (small, large) = (store(max_keys, &clock), store(1_000_000, &clock));
+        let policy = Policy::new("visits", Quota::per_minute(10));
+        let [small_limiter, large_limiter] = [&small, &large].map(|one| limiter(one, &[&policy]));
+        // Those of the last half minute at most owe something: half as many as the small one holds.
+        for number in 0..20 * max_keys {
+            let cost = (number % 5 + 1) as u64;
+            for key in [key(number), key(number.saturating_sub(max_keys / 3))] {
+                let charge = policy.charge(key).cost(cost);
+                let told = check(&small_limiter, &[charge]);
+                assert_eq!(told, check(&large_limiter, &[charge]), "{number}");
+            }
+            clock.advance(Duration::from_secs(30) * 2 / max_keys as u32);
+        }
+        assert_eq!(small.crowded(), 0, "{max_keys}");
+    }
 }

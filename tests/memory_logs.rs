@@ -168,3 +168,24 @@ fn reset_gives_the_memory_of_a_log_back() {
         assert!(store.bytes() + 5_000 * 16 <= long);
     }
 }
+
+#[test]
+fn log_that_lapses_while_it_is_full_leaves_its_memory_to_the_next() {
+    let clock = Clock::manual(START);
+    let store = store(300, &clock);
+    // Memory doubles from 4 entries, so it is full when the log lapses.
+    let policy = policy(512, 10);
+    for round in 0..8 {
+        let opened = clock.now();
+        for _ in 0..512 {
+            assert!(check(&store, &[policy.charge(key(round))]).is_allowed());
+            clock.advance(Duration::from_millis(1));
+        }
+        // A log that has dropped entries returns their units later.
+        clock.set(opened + Duration::from_micros(10_100_500));
+        let left = check(&store, &[policy.charge(key(round)).cost(0)]).states()[0].usage();
+        assert_eq!(left.expect("counted").remaining, 101, "log {round}");
+        clock.advance(Duration::from_secs(10));
+        assert!(check(&store, &[policy.charge(key(round))]).is_allowed());
+    }
+}

@@ -16,6 +16,11 @@ impl BucketState {
     pub fn tat(self) -> u64 {
         self.tat
     }
+
+    /// Moves the TAT forwards by so many microseconds.
+    pub(crate) fn shift(&mut self, micros: u64) {
+        self.tat = self.tat.saturating_add(micros);
+    }
 }
 
 /// A span cut to its 26 most significant bits, and how many bits were cut off.

@@ -81,6 +81,10 @@ pub trait Counting {
     /// When a charge that was denied can succeed, if nothing else is charged.
     fn retry(&self, state: &Self::State, now: Timestamp, cost: u64) -> Retry;
 
+    /// Drops what no longer counts from a state that grows with every charge, for the memory that it takes.
+    #[inline]
+    fn drop_lapsed(&self, _state: &mut Self::State, _now: Timestamp) {}
+
     /// When a charge that was just made may be used: later than now when it waits in a queue.
     #[inline]
     fn turn(&self, _state: &Self::State, now: Timestamp) -> Timestamp {

@@ -53,6 +53,11 @@ impl WindowState {
     pub fn used(self) -> u64 {
         u64::from(self.used)
     }
+
+    /// Moves the window forwards by so many microseconds.
+    pub(crate) fn shift(&mut self, micros: u64) {
+        self.closes = self.closes.saturating_add(micros);
+    }
 }
 
 impl FixedWindow {

@@ -19,7 +19,7 @@
 //! an entry. The sum lets a binary search find what is used and when enough comes back, so a decision reads
 //! `log2(entries)` of them.
 
-use std::{collections::VecDeque, mem};
+use std::collections::VecDeque;
 
 use crate::{
     clock::Timestamp,
@@ -153,14 +153,15 @@ impl Counting for SlidingLog {
             return;
         }
         state.drop_until(counted.first);
-        // Those that fall on one tick become one, so that a time stands for one entry.
-        for Entry { at, sum } in mem::take(&mut state.entries) {
+        // Those that fall on one tick become one, so that a time stands for one entry. In place, without new memory.
+        let mut last = 0;
+        for index in 0..state.entries.len() {
+            let Entry { at, sum } = state.entries[index];
             let at = at.div_ceil(self.tick) * self.tick;
-            match state.entries.back_mut() {
-                Some(last) if last.at == at => last.sum = sum,
-                _ => state.entries.push_back(Entry { at, sum }),
-            }
+            last += usize::from(index > 0 && state.entries[last].at != at);
+            state.entries[last] = Entry { at, sum };
         }
+        state.entries.truncate(last + 1);
         state.period = self.period();
     }
 
@@ -253,6 +254,10 @@ impl Counting for SlidingLog {
         }
     }
 
+    fn drop_lapsed(&self, state: &mut LogState, now: Timestamp) {
+        state.drop_until(self.counted(state, now).first);
+    }
+
     fn owes_until(state: &LogState) -> u64 {
         state
             .entries
@@ -286,19 +291,54 @@ impl LogState {
         self.entries.capacity().saturating_sub(FEW)
     }
 
-    /// Lets a log get by with memory for so many entries beyond those that every log may have.
+    /// Number of entries there should be memory for before one is added, unless it is the current number.
+    #[inline]
+    pub(crate) fn wanted(&self) -> Option<usize> {
+        let (entries, capacity) = (self.entries.len(), self.entries.capacity());
+        if entries == capacity {
+            return Some(FEW.max(2 * capacity));
+        }
+        (capacity > FEW && entries < capacity / 4).then(|| FEW.max(2 * entries))
+    }
+
+    /// Moves the entries to memory for `entries` of them, and no more.
+    pub(crate) fn resize(&mut self, entries: usize) {
+        let more = entries.saturating_sub(self.entries.len());
+        self.entries.reserve_exact(more);
+        self.entries.shrink_to(entries);
+    }
+
+    /// Makes room in a full log without new memory.
     ///
-    /// Every other entry goes until the rest fit, and its units come back with the next one's: later, never earlier.
+    /// Every other entry goes, and its units come back with the next one's: later, never earlier.
+    pub(crate) fn halve(&mut self) {
+        if self.entries.len() == self.entries.capacity() {
+            self.drop_every_other();
+        }
+    }
+
+    /// Reduces a log to memory for so many entries beyond those that every log may have, as [`halve`](Self::halve) does.
     pub(crate) fn make_do(&mut self, more: usize) {
         let most = FEW + more;
         while self.entries.len() > most {
-            let mut stays = self.entries.len().is_multiple_of(2);
-            self.entries.retain(|_| {
-                stays = !stays;
-                stays
-            });
+            self.drop_every_other();
         }
         self.entries.shrink_to(most);
+    }
+
+    fn drop_every_other(&mut self) {
+        let mut stays = self.entries.len().is_multiple_of(2);
+        self.entries.retain(|_| {
+            stays = !stays;
+            stays
+        });
+    }
+
+    /// Moves every entry forwards by so many microseconds.
+    pub(crate) fn shift(&mut self, micros: u64) {
+        for entry in &mut self.entries {
+            entry.at = entry.at.saturating_add(micros);
+        }
     }
 
     /// A clock that was set back counts from the last entry on. That one's time was rounded up: to take it for the
@@ -328,9 +368,10 @@ impl LogState {
 
     fn drop_until(&mut self, first: usize) {
         self.base = self.sum_before(first);
-        self.entries.drain(..first);
-        if self.entries.capacity() > FEW && self.entries.len() < self.entries.capacity() / 4 {
-            self.entries.shrink_to(FEW.max(2 * self.entries.len()));
+        if first == self.entries.len() && self.entries.capacity() > FEW {
+            self.entries = VecDeque::new();
+        } else {
+            self.entries.drain(..first);
         }
     }
 }

@@ -257,6 +257,11 @@ impl Counting for SlidingWindow {
 }
 
 impl SlidingState {
+    /// Moves both windows forwards by so many microseconds, rounded up to milliseconds.
+    pub(crate) fn shift(&mut self, micros: u64) {
+        self.closes = self.closes.saturating_add(micros.div_ceil(1_000));
+    }
+
     /// The windows at `now` when it lies in or before them, or in the next one.
     #[inline]
     fn rolled(&self, now: Timestamp) -> Option<Self> {

@@ -103,7 +103,8 @@ impl RateLimitLayerBuilder {
 
     /// Sets how many keys in debt this process tells apart: those counted in process, and during an outage.
     ///
-    /// Default: 1,000,000, which is 32 MB when full.
+    /// Default: 1,000,000, which takes at most 32 MB of buckets; [`memory`](crate::memory#memory) has the caps of all that is
+    /// counted.
     pub fn max_keys(self, keys: usize) -> Self {
         self.configure(|limiter| limiter.max_keys(keys))
     }

@@ -64,7 +64,8 @@ impl RateLimiterBuilder {
 
     /// Sets how many keys in debt this process tells apart: those counted in process, and during an outage.
     ///
-    /// Default: 1,000,000, which is 32 MB when full.
+    /// Default: 1,000,000, which takes at most 32 MB of buckets; [`memory`](crate::memory#memory) has the caps of all that is
+    /// counted.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.backend.max_keys = Some(keys);
         self

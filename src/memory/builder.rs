@@ -16,10 +16,10 @@ pub struct MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    /// Sets how many keys in debt are told apart.
+    /// Sets how many keys in debt are counted apart, under each way of counting.
     ///
-    /// Default: 1,000,000, which is 32 MB when full of buckets, and more for
-    /// [other ways of counting](super); an empty store takes next to nothing.
+    /// Default: 1,000,000, which takes at most 32 MB of buckets, and more with
+    /// [refunds, requests in flight and other algorithms](super#memory); an empty store takes next to nothing.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self

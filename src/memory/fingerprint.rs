@@ -20,14 +20,16 @@ pub(super) struct Fingerprint {
 impl Fingerprint {
     pub(super) const EMPTY: Self = Self { low: 0, high: 0 };
 
-    /// Where to begin looking among `slots` slots, by multiplication instead of division (Lemire, "fast range").
+    /// Where to begin looking among `slots` slots.
     #[inline]
     pub(super) fn place(self, slots: usize) -> usize {
-        let product = u128::from(self.low) * slots as u128;
-        // Invariant: the high half of a product with `slots` is below `slots`.
-        #[expect(clippy::cast_possible_truncation, reason = "below `slots`, a usize")]
-        let place = (product >> 64) as usize;
-        place
+        place(self.low, slots)
+    }
+
+    /// 64 of its bits.
+    #[inline]
+    pub(super) fn low(self) -> u64 {
+        self.low
     }
 
     /// Which of `shards` (a power of two) the key belongs to; independent of its place there.
@@ -76,4 +78,14 @@ impl Fingerprinter {
         hasher.write(policy.as_bytes());
         hasher.finish128().h1
     }
+}
+
+/// Maps evenly distributed bits to one of `places`, by multiplication instead of division (Lemire, "fast range").
+#[inline]
+pub(super) fn place(hash: u64, places: usize) -> usize {
+    let product = u128::from(hash) * places as u128;
+    // Invariant: the high half of a product with `places` is below `places`.
+    #[expect(clippy::cast_possible_truncation, reason = "below `places`, a usize")]
+    let place = (product >> 64) as usize;
+    place
 }

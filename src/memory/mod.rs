@@ -18,23 +18,33 @@
 //!
 //! # Memory
 //!
-//! A key takes one slot in a table that is at most three quarters full and grows by half. There is a table for each way
-//! of counting that is in use, and each takes at most `slot * 4 / 3 * max_keys` bytes, whatever clients send:
+//! Each algorithm in use has its own tables, which are at most three quarters full with `max_keys` keys. They take at most
+//! this much, whatever clients send:
 //!
-//! | counted by | slot | with 1,000,000 keys |
+//! | used | bytes per key of `max_keys` | with 1,000,000 keys |
 //! |---|---|---|
-//! | token bucket, leaky bucket | 24 bytes | 32 MB |
-//! | fixed window | 28 bytes | 38 MB |
-//! | sliding window | 36 bytes | 48 MB |
-//! | sliding log | 64 bytes | 85 MB, and the entries |
+//! | token bucket, leaky bucket | 24 * 4/3 = 32 | 32 MB |
+//! | refunds to buckets | 24 * 4/3 = 32 | 32 MB |
+//! | fixed window | 28 * 4/3 = 37.4 | 37.4 MB |
+//! | sliding window | 36 * 4/3 = 48 | 48 MB |
+//! | sliding log | (64 + 64) * 4/3 + 64 = 234.7 | 234.7 MB |
+//! | requests in flight | 64 | 64.6 MB |
+//! | all of them | 448.1 | 448.7 MB |
 //!
-//! An entry of a log takes 16 bytes. Each log may have 4, and all together another `4 * max_keys`: at most
-//! `(64 + 64) * 4 / 3 * max_keys + 64 * max_keys` bytes with the slots, which is 235 MB, and what the allocator adds. A
-//! log that would need more drops every other entry, whose units then come back with those of the next one: later than
-//! they should, and never earlier. So while there is memory a log is exact, and when there is none it is strict.
+//! The numbers are hard caps on the allocated bytes, also while a table grows and its old and new memory coexist. They do not
+//! include 2 kB for each shard (there are at most 16 per core, rounded up to a power of two), up to 1.2 kB for each
+//! policy that overflows in a shard, 4 kB for each thread at work, and what the allocator adds. An unused store takes next to nothing; tables
+//! grow with the number of keys and shrink after a flood.
 //!
-//! While one of the shards grows, its old table lives beside the new one. What newcomers of a policy share takes up to a
-//! kilobyte for each policy and shard.
+//! - **Refunds** are kept only for keys where requests overlap: a refund of the last charge of a key needs no memory. A
+//!   refund for which there is no memory is not made, so the key owes what it was charged.
+//! - **Requests in flight** take 44 bytes for the only one of a key, and 36 for each one of several. All keys together have
+//!   `64 * (max_keys + 10,000)` bytes, so `max_keys` requests fit, however many of them are of one key, and one key can
+//!   always fill the highest limit. A request for which there is no memory is denied, and counted in
+//!   [`crowded`](MemoryStore::crowded). The memory of slots whose lease has ended is reclaimed within a second.
+//! - **Logs** take 16 bytes for each entry. Every log may have 4, and all together another `4 * max_keys`. A full log that
+//!   cannot have more drops every other entry, whose units then come back with those of the next one: later than they
+//!   should, and never earlier. While there is memory a log is exact, and when there is none it is strict.
 //!
 //! # When it is full
 //!
@@ -43,6 +53,12 @@
 //! until slots come free, and whoever gets a slot then starts with that bucket's debt. So a flood of made-up keys
 //! costs neither memory nor the limit; what it can cost is that *new* callers are counted together for a while.
 //!
+//! # What a clock step does
+//!
+//! Nothing: the process counts by the monotonic clock. The exception is a machine whose clock is set only after the process
+//! has started: the stored times then move with the clock once, as [`Clock`](crate::clock::Clock) describes, so that debts,
+//! windows and leases last as long as they would have. Charges made before that moment are no longer refunded.
+//!
 //! # Accuracy
 //!
 //! Keys are told apart by a 96-bit fingerprint under a random key per process: nobody can aim at a collision, and
@@ -50,15 +66,18 @@
 
 mod budget;
 mod builder;
+mod capacity;
 mod fingerprint;
-mod flights;
+mod in_flight;
 mod pools;
-mod returned;
+mod refunds;
 mod shard;
 mod shelf;
+mod slab;
 mod steps;
 mod store;
 mod table;
+mod tickets;
 
 pub use self::builder::MemoryStoreBuilder;
 pub use self::store::MemoryStore;

@@ -40,9 +40,17 @@ impl<S: Held> Pools<S> {
         }
     }
 
-    /// Bytes that the shared states take beyond themselves.
+    /// Moves every time forwards by so many microseconds.
+    pub(super) fn shift(&mut self, micros: u64) {
+        for pool in &mut self.pools {
+            pool.state.shift(micros);
+        }
+    }
+
+    /// Bytes that the shared states take.
     pub(super) fn bytes(&self) -> usize {
-        self.pools.iter().map(|pool| pool.state.bytes()).sum()
+        let beyond: usize = self.pools.iter().map(|pool| pool.state.bytes()).sum();
+        self.pools.capacity() * size_of::<Pool<S>>() + beyond
     }
 }
 

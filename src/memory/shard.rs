@@ -2,17 +2,17 @@
 
 use crate::{
     algorithm::{
-        BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow,
-        SlotState, Slots, TokenBucket, WindowState,
+        BucketState, Counting, FixedWindow, LogState, Mark, SlidingLog, SlidingState,
+        SlidingWindow, SlotState, Slots, TokenBucket, WindowState,
     },
-    clock::Timestamp,
+    clock::{Clock, Reading, Timestamp},
 };
 
 use super::{
-    budget::Budget,
+    capacity::Capacity,
     fingerprint::Fingerprint,
-    flights::Flights,
-    returned::Returned,
+    in_flight::InFlight,
+    refunds::Refunds,
     shelf::{Asked, Kept, Shelf},
     table::Held,
 };
@@ -24,22 +24,60 @@ pub(super) struct Shard {
     logs: Shelf<LogState>,
     slides: Shelf<SlidingState>,
     windows: Shelf<WindowState>,
-    pub(super) flights: Flights,
-    /// What was taken back of buckets.
-    returned: Returned,
+    pub(super) in_flight: InFlight,
+    /// Units refunded to buckets.
+    refunds: Refunds,
+    /// The step of the clock that all times here are counted by.
+    step: u64,
 }
 
 impl Shard {
-    /// A shard of at most so many slots for each way of counting.
-    pub(super) fn new(max_slots: usize, budget: &Budget) -> Self {
+    /// An empty shard.
+    pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
-            buckets: Shelf::new(max_slots, budget),
-            logs: Shelf::new(max_slots, budget),
-            slides: Shelf::new(max_slots, budget),
-            windows: Shelf::new(max_slots, budget),
-            flights: Flights::new(max_slots),
-            returned: Returned::new(max_slots),
+            buckets: Shelf::new(capacity),
+            logs: Shelf::new(capacity),
+            slides: Shelf::new(capacity),
+            windows: Shelf::new(capacity),
+            in_flight: InFlight::new(capacity),
+            refunds: Refunds::new(capacity),
+            step: 0,
         }
+    }
+
+    /// Returns the time to count by, which was read before the shard was locked.
+    ///
+    /// When the clock has stepped, every time in here moves with it: nobody in debt waits longer or shorter.
+    #[inline]
+    pub(super) fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
+        if self.has_step(read) {
+            return read.now;
+        }
+        let read = clock.read();
+        self.step(read);
+        read.now
+    }
+
+    /// Whether the clock has not stepped between the last use of the shard and this reading.
+    #[inline]
+    pub(super) fn has_step(&self, read: Reading) -> bool {
+        read.step == self.step
+    }
+
+    /// Follows a step of the clock, which must have been read while the shard was locked.
+    #[cold]
+    pub(super) fn step(&mut self, read: Reading) {
+        let micros = read.step.saturating_sub(self.step);
+        if micros == 0 {
+            return;
+        }
+        self.buckets.shift(micros);
+        self.logs.shift(micros);
+        self.slides.shift(micros);
+        self.windows.shift(micros);
+        self.in_flight.shift(micros);
+        self.refunds.shift(micros);
+        self.step = read.step;
     }
 
     /// Forgets what a key owes under a policy, however that is or was counted.
@@ -48,13 +86,35 @@ impl Shard {
         self.logs.reset(fingerprint);
         self.slides.reset(fingerprint);
         self.windows.reset(fingerprint);
-        self.flights.reset(fingerprint);
+        self.in_flight.reset(fingerprint);
     }
 
-    /// What was taken back of charges.
+    /// Returns what was refunded to a key, by which a charge that lapses at `until` is known.
     #[inline]
-    pub(super) fn returned(&mut self) -> &mut Returned {
-        &mut self.returned
+    pub(super) fn refunded(&mut self, fingerprint: Fingerprint, until: Timestamp) -> u64 {
+        self.refunds.mark(fingerprint, until.as_micros())
+    }
+
+    /// Refunds units of a bucket's charge. Without room to note the refund, the charge stands.
+    pub(super) fn refund_bucket(
+        &mut self,
+        bucket: &TokenBucket,
+        fingerprint: Fingerprint,
+        (mark, units): (Mark, u64),
+        now: Timestamp,
+    ) {
+        let micros = now.as_micros();
+        let refunds = &mut self.refunds;
+        let Some(before) = refunds.of(fingerprint, micros) else {
+            return;
+        };
+        self.buckets.amend(fingerprint, now, |state| {
+            let (charged, mut sum) = (*state, before);
+            bucket.refund(state, &mut sum, now, mark, units);
+            if sum != before && !refunds.set((fingerprint, sum), charged.tat(), micros) {
+                *state = charged;
+            }
+        });
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -62,7 +122,7 @@ impl Shard {
             + self.logs.keys()
             + self.slides.keys()
             + self.windows.keys()
-            + self.flights.keys()
+            + self.in_flight.keys()
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -70,8 +130,8 @@ impl Shard {
             + self.logs.bytes()
             + self.slides.bytes()
             + self.windows.bytes()
-            + self.returned.bytes()
-            + self.flights.bytes()
+            + self.in_flight.bytes()
+            + self.refunds.bytes()
     }
 }
 
@@ -105,6 +165,10 @@ macro_rules! shelved {
             #[inline]
             fn owes_until(&self) -> u64 {
                 $counter::owes_until(self)
+            }
+
+            fn shift(&mut self, micros: u64) {
+                self.shift(micros);
             }
 
             $($more)*
@@ -152,9 +216,15 @@ impl Shelved for Slots {
         change: impl FnOnce(&mut SlotState) -> (R, bool),
     ) -> (R, Kept) {
         let whose = (asked.fingerprint, asked.ticket);
+        let has_room = !asked.adds || shard.in_flight.reserve(asked.fingerprint, 1, now);
         let change = |state: &mut SlotState| change(state).0;
-        let answer = shard.flights.update(self, whose, now, change);
-        (answer, Kept::ToldApart)
+        let in_flight = &mut shard.in_flight;
+        let answer = in_flight.update(self, whose, (now, has_room), change);
+        let kept = match has_room {
+            true => Kept::ToldApart,
+            false => Kept::TurnedAway,
+        };
+        (answer, kept)
     }
 
     /// Nothing: slots are released by ticket, not given back in part.
@@ -175,6 +245,19 @@ shelved! {
         #[inline]
         fn more(&self) -> usize {
             self.more_than_few()
+        }
+
+        #[inline]
+        fn wanted(&self) -> Option<usize> {
+            self.wanted()
+        }
+
+        fn resize(&mut self, entries: usize) {
+            self.resize(entries);
+        }
+
+        fn halve(&mut self) {
+            self.halve();
         }
 
         fn make_do(&mut self, more: usize) {

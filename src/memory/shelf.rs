@@ -5,7 +5,8 @@ use std::mem;
 use crate::{algorithm::Counting, clock::Timestamp};
 
 use super::{
-    budget::Budget,
+    budget::Share,
+    capacity::Capacity,
     fingerprint::Fingerprint,
     pools::Pools,
     table::{Held, Place, Table},
@@ -19,9 +20,8 @@ pub(super) struct Shelf<S> {
     pools: Pools<S>,
     /// Whether a key ever got no slot.
     is_crowded: bool,
-    budget: Budget,
-    /// What the table has of the budget.
-    held: usize,
+    /// Entries that the states have beyond those that every state may have.
+    entries: Share,
 }
 
 /// What is asked for: a key under a policy, and a number for the policy alone.
@@ -32,6 +32,8 @@ pub(super) struct Asked<P> {
     pub(super) ticket: u64,
     /// Hashed only when keys of the policy share a state.
     pub(super) policy: P,
+    /// Whether the update may add something to the state.
+    pub(super) adds: bool,
 }
 
 /// Where an update went.
@@ -41,16 +43,17 @@ pub(super) enum Kept {
     Pooled,
     /// In a slot of the key's own, or nowhere since nothing had to be kept.
     ToldApart,
+    /// Nowhere, since there was no memory for another request in flight.
+    TurnedAway,
 }
 
 impl<S: Held> Shelf<S> {
-    pub(super) fn new(max_slots: usize, budget: &Budget) -> Self {
+    pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
-            table: Table::new(max_slots),
+            table: Table::new(capacity),
             pools: Pools::default(),
             is_crowded: false,
-            budget: budget.clone(),
-            held: 0,
+            entries: Share::of(&capacity.log_entries),
         }
     }
 
@@ -69,12 +72,15 @@ impl<S: Held> Shelf<S> {
     {
         let micros = now.as_micros();
         if let Place::Found(index) = self.table.find(asked.fingerprint, micros) {
+            if asked.adds && self.table.state(index).wanted().is_some() {
+                self.resize(counter, index, now);
+            }
             let state = self.table.state(index);
             let had = state.more();
             let (answer, _) = change(state);
             if state.more() != had {
                 self.table.weigh(index, had);
-                self.afford(index, micros);
+                self.entries.hold(self.table.more());
             }
             return (answer, Kept::ToldApart);
         }
@@ -96,11 +102,13 @@ impl<S: Held> Shelf<S> {
     {
         let (mut state, is_shared) = self.newcomer(counter, asked, micros);
         let (answer, changed) = change(&mut state);
-        if changed && let Some(index) = self.table.insert(asked.fingerprint, &state, micros) {
-            self.afford(index, micros);
-            return (answer, Kept::ToldApart);
+        if changed {
+            match self.insert(asked.fingerprint, state, micros) {
+                Ok(()) => return (answer, Kept::ToldApart),
+                Err(shared) => state = shared,
+            }
+            self.is_crowded = true;
         }
-        self.is_crowded |= changed;
         // Stored though nothing was taken: the quota may have changed, and what is shared with it.
         if changed || is_shared {
             self.pools.set((asked.policy)(), state, micros);
@@ -113,6 +121,17 @@ impl<S: Held> Shelf<S> {
         (answer, kept)
     }
 
+    /// Gives a newcomer a slot, with memory for its entries.
+    fn insert(&mut self, fingerprint: Fingerprint, mut state: S, now: u64) -> Result<(), S> {
+        if !self.entries.hold(self.table.more() + state.more()) {
+            state.make_do(0);
+        }
+        let inserted = self.table.insert(fingerprint, state, now);
+        let is_held = self.entries.hold(self.table.more());
+        debug_assert!(is_held, "memory is asked for before it is taken");
+        inserted.map(drop)
+    }
+
     /// Lets `change` at the state of a key that has a slot. What newcomers share is left alone: nobody knows whose it is.
     pub(super) fn amend(
         &mut self,
@@ -120,13 +139,8 @@ impl<S: Held> Shelf<S> {
         now: Timestamp,
         change: impl FnOnce(&mut S),
     ) {
-        let now = now.as_micros();
-        if let Place::Found(index) = self.table.find(fingerprint, now) {
-            let state = self.table.state(index);
-            let had = state.more();
-            change(state);
-            self.table.weigh(index, had);
-            self.afford(index, now);
+        if let Place::Found(index) = self.table.find(fingerprint, now.as_micros()) {
+            change(self.table.state(index));
         }
     }
 
@@ -140,8 +154,14 @@ impl<S: Held> Shelf<S> {
         if let Place::Found(index) = self.table.find(fingerprint, 0) {
             let had = mem::take(self.table.state(index)).more();
             self.table.weigh(index, had);
-            self.afford(index, 0);
+            self.entries.hold(self.table.more());
         }
+    }
+
+    /// Moves every time forwards by so many microseconds.
+    pub(super) fn shift(&mut self, micros: u64) {
+        self.table.shift(micros);
+        self.pools.shift(micros);
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -152,22 +172,33 @@ impl<S: Held> Shelf<S> {
         self.table.bytes() + self.pools.bytes()
     }
 
-    /// Lets the table have what it needs of the budget, or else takes from the state that grew what is too much.
-    #[inline]
-    fn afford(&mut self, index: usize, now: u64) {
-        if self.table.more() != self.held && !self.budget.hold(&mut self.held, self.table.more()) {
-            self.economise(index, now);
-        }
-    }
-
+    /// Moves a state to as much memory as it wants. When that cannot be had, a state that is full gets by with half.
     #[cold]
-    fn economise(&mut self, index: usize, now: u64) {
-        self.table.lessen_idle(now);
-        if !self.budget.hold(&mut self.held, self.table.more()) {
-            self.table.lessen(index, self.table.more() - self.held);
-            let is_held = self.budget.hold(&mut self.held, self.table.more());
-            debug_assert!(is_held, "a state can give back by how much it grew");
+    fn resize<C>(&mut self, counter: &C, index: usize, now: Timestamp)
+    where
+        C: Counting<State = S>,
+    {
+        let state = self.table.state(index);
+        let had = state.more();
+        counter.drop_lapsed(state, now);
+        self.table.weigh(index, had);
+        let Some(entries) = self.table.state(index).wanted() else {
+            return;
+        };
+        // Until it has moved, its old memory is there too.
+        if !self.entries.hold(self.table.more() + entries) {
+            self.table.drop_idle(now.as_micros(), entries);
+            if !self.entries.hold(self.table.more() + entries) {
+                self.table.state(index).halve();
+                self.entries.hold(self.table.more());
+                return;
+            }
         }
+        let state = self.table.state(index);
+        let had = state.more();
+        state.resize(entries);
+        self.table.weigh(index, had);
+        self.entries.hold(self.table.more());
     }
 
     /// What a key without a slot may owe at most: it may have been counted in a shared state, or been dropped by

@@ -83,13 +83,23 @@ fn take_by<C: Shelved>(
 pub(super) fn look<'a>(
     charge: &Charge<'a>,
     (index, shard): (usize, &mut Shard),
-    asked: &Asked<impl Fn() -> u64>,
+    asked: &mut Asked<impl Fn() -> u64>,
     others: &[Look<'a>],
     now: Timestamp,
 ) -> Look<'a> {
+    let units = charge.units();
+    let is_in_flight = matches!(charge.policy().counter(), Counter::Slots(_)) && units > 0;
+    let slots_in = is_in_flight.then_some(index);
+    // For all that may need memory here, since there must be some for each when all are admitted.
+    let before = others.iter().filter(|other| other.slots_in == slots_in);
+    let has_memory = !is_in_flight
+        || shard
+            .in_flight
+            .reserve(asked.fingerprint, before.count() + 1, now);
+    asked.adds = false;
     counted!(charge, counter => {
         let pool = counter.may_be_pooled(shard, asked, now).then(|| (index, charge.policy().name()));
-        let cost = match charge.units() {
+        let cost = match units {
             0 => 0,
             // Newcomers of one policy that may share a state also share what this decision takes of it.
             units => others
@@ -101,9 +111,9 @@ pub(super) fn look<'a>(
             if cost > 0 {
                 counter.adopt(state, now);
             }
-            (counter.admits(state, now, cost), false)
+            (has_memory && counter.admits(state, now, cost), false)
         });
-        Look { has_room, pool, units: charge.units() }
+        Look { has_room, has_memory, slots_in, pool, units }
     })
 }
 
@@ -111,12 +121,14 @@ pub(super) fn look<'a>(
 pub(super) fn conclude(
     charge: &Charge<'_>,
     shard: &mut Shard,
-    asked: &Asked<impl Fn() -> u64>,
-    (all, has_room): (bool, bool),
+    asked: &mut Asked<impl Fn() -> u64>,
+    (all, look): (bool, &Look<'_>),
     now: Timestamp,
 ) -> (Told, Kept) {
     let cost = charge.units();
     let is_penalised = !all && cost > 0 && charge.policy().counts_denied();
+    let changed = is_penalised || (all && cost > 0);
+    asked.adds = changed;
     let (mut told, kept) = counted!(charge, counter => {
         counter.update(shard, asked, now, |state| {
             if all && cost > 0 {
@@ -124,12 +136,14 @@ pub(super) fn conclude(
             } else if is_penalised {
                 counter.penalise(state, now, cost);
             }
-            let changed = is_penalised || (all && cost > 0);
-            (tell(counter, charge, state, has_room, now), changed)
+            (tell(counter, charge, state, look.has_room, now), changed)
         })
     });
     told.mark(shard, asked.fingerprint);
-    (told, kept)
+    match look.has_memory {
+        true => (told, kept),
+        false => (told, Kept::TurnedAway),
+    }
 }
 
 /// Puts a charge right that was made earlier.
@@ -151,32 +165,27 @@ pub(super) fn settle(
             });
         }
         Correction::Refund(units) => units,
-        Correction::Release => return shard.flights.release(asked.fingerprint, asked.ticket),
+        Correction::Release => return shard.in_flight.release(asked.fingerprint, asked.ticket),
         Correction::Keep => return,
     };
-    counted!(charge, counter => {
-        give_back(counter, shard, asked.fingerprint, (settlement.mark(), units), now);
-    });
+    let (fingerprint, refund) = (asked.fingerprint, (settlement.mark(), units));
+    match charge.policy().counter() {
+        Counter::Bucket(bucket) => shard.refund_bucket(bucket, fingerprint, refund, now),
+        _ => counted!(charge, counter => refund_window(counter, shard, fingerprint, refund, now)),
+    }
 }
 
-fn give_back<C: Shelved>(
+/// Refunds units of a window, whose state is enough to find out what the charge still weighs.
+fn refund_window<C: Shelved>(
     counter: &C,
     shard: &mut Shard,
     fingerprint: Fingerprint,
     (mark, units): (Mark, u64),
     now: Timestamp,
 ) {
-    let Some(before) = shard.returned().of(fingerprint, now.as_micros()) else {
-        return;
-    };
-    let (mut returned, mut owed) = (before, 0);
     C::amend(shard, fingerprint, now, |state| {
-        owed = C::owes_until(state);
-        counter.refund(state, &mut returned, now, mark, units);
+        counter.refund(state, &mut 0, now, mark, units);
     });
-    if returned != before {
-        shard.returned().set(fingerprint, returned, owed);
-    }
 }
 
 #[inline]
@@ -212,11 +221,10 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Notes what had been taken back of the key's charges.
+    /// Notes what had been refunded to the key.
     #[inline]
     fn mark(&mut self, shard: &mut Shard, fingerprint: Fingerprint) {
-        let until = self.usage.reset_at.as_micros();
-        self.returned = shard.returned().mark(fingerprint, until);
+        self.returned = shard.refunded(fingerprint, self.usage.reset_at);
     }
 
     #[inline]
@@ -234,6 +242,10 @@ impl Told {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'a> {
     pub(super) has_room: bool,
+    /// Whether there is memory for another request in flight, if it needs some.
+    has_memory: bool,
+    /// The shard in which it may take slots.
+    slots_in: Option<usize>,
     /// The shared state that the charge may fall on: shard and policy.
     pool: Option<(usize, &'a PolicyName)>,
     units: u64,

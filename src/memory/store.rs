@@ -4,15 +4,14 @@ use std::{
     fmt,
     sync::{
         Arc, MutexGuard,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread::available_parallelism,
 };
 
 use smallvec::SmallVec;
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, Reading, Timestamp},
     decision::Decision,
     error::Error,
     key::Key,
@@ -24,13 +23,12 @@ use crate::{
 };
 
 use super::{
-    budget::Budget,
     builder::MemoryStoreBuilder,
+    capacity::{Capacity, shards_for},
     fingerprint::{Fingerprint, Fingerprinter},
     shard::Shard,
     shelf::{Asked, Kept},
     steps::{self, Look},
-    table::slots_for,
 };
 
 /// Keeps counts in this process. Clones share them.
@@ -46,6 +44,12 @@ struct Shared {
     fingerprinter: Fingerprinter,
     clock: Clock,
     crowded: AtomicU64,
+    /// Whether it was reported that newcomers share a bucket.
+    has_overflowed: AtomicBool,
+    /// Whether it was reported that a request was denied for want of memory.
+    has_denied: AtomicBool,
+    /// When all shards are searched for ended leases again, in microseconds.
+    reclaim_at: AtomicU64,
 }
 
 /// A shard on cache lines of its own: two cores at work on neighbours do not slow each other down.
@@ -74,7 +78,7 @@ impl MemoryStore {
             .sum()
     }
 
-    /// Bytes that the tables take now, and the entries of logs.
+    /// Bytes that everything takes now that grows with the keys.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.shared
@@ -84,27 +88,26 @@ impl MemoryStore {
             .sum()
     }
 
-    /// How many charges were counted in a bucket shared by newcomers, because all slots held keys in debt.
+    /// Number of charges that were counted in a bucket shared by newcomers, because all slots held keys in debt, and of
+    /// requests that were denied because there was no memory for another one in flight.
     #[must_use]
     pub fn crowded(&self) -> u64 {
         self.shared.crowded.load(Ordering::Relaxed)
     }
 
     pub(super) fn with(settings: &MemoryStoreBuilder) -> Self {
-        let wanted = available_parallelism().map_or(16, |cores| cores.get() * 16);
-        // A shard of few slots would be crowded by chance, so a small store has few shards.
-        let shards = wanted
-            .next_power_of_two()
-            .min((settings.max_keys / 1_024).max(1).next_power_of_two());
-        let slots = slots_for(settings.max_keys).div_ceil(shards);
-        let budget = Budget::new(settings.max_keys.saturating_mul(ENTRIES));
-        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(slots, &budget))));
+        let shards = shards_for(settings.max_keys);
+        let capacity = Capacity::of(settings.max_keys, shards);
+        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(&capacity))));
         Self {
             shared: Arc::new(Shared {
                 shards: shards.collect(),
                 fingerprinter: Fingerprinter::random(),
                 clock: settings.clock.clone(),
                 crowded: AtomicU64::new(0),
+                has_overflowed: AtomicBool::new(false),
+                has_denied: AtomicBool::new(false),
+                reclaim_at: AtomicU64::new(0),
             }),
         }
     }
@@ -117,6 +120,7 @@ impl MemoryStore {
             fingerprint: fingerprinter.of(name, charge.key()),
             ticket: charge.ticket(),
             policy: move || fingerprinter.of_policy(name),
+            adds: charge.units() > 0,
         }
     }
 
@@ -134,34 +138,44 @@ impl MemoryStore {
     fn decide_one(&self, charge: &Charge<'_>) -> Decision {
         let asked = self.asked(charge);
         // Before the lock, which is held shorter so; a late comer's older time can only deny more.
-        let now = self.shared.clock.now();
+        let read = self.shared.clock.read();
         let mut shard = self.lock(self.shard_of(asked.fingerprint));
+        let now = shard.now(read, &self.shared.clock);
         let (told, kept) = steps::take(charge, &mut shard, &asked, now);
         drop(shard);
-        self.note_crowding(kept);
+        if kept != Kept::ToldApart {
+            self.note(Crowding::default().and(kept), read);
+        }
         Decision::of_one(CountedBy::Memory, now, told.of(charge))
     }
 
     fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
-        let asked: SmallVec<[_; 4]> = charges.iter().map(|charge| self.asked(charge)).collect();
-        let now = self.shared.clock.now();
+        let mut asked: SmallVec<[_; 4]> = charges.iter().map(|charge| self.asked(charge)).collect();
+        let read = self.shared.clock.read();
         let mut shards = self.lock_all(asked.iter().map(|asked| asked.fingerprint));
+        let now = shards.now(read, &self.shared.clock);
         let mut looks: SmallVec<[Look<'_>; 4]> = SmallVec::new();
-        for (charge, asked) in charges.iter().zip(&asked) {
+        for (charge, asked) in charges.iter().zip(&mut asked) {
             let index = self.shard_of(asked.fingerprint);
             let shard = (index, shards.of(index));
             let look = steps::look(charge, shard, asked, &looks, now);
             looks.push(look);
         }
         let all = looks.iter().all(|look| look.has_room);
-        let concluded = charges.iter().zip(&asked).zip(&looks);
+        let mut crowding = Crowding::default();
+        let concluded = charges.iter().zip(&mut asked).zip(&looks);
         let states = concluded.map(|((charge, asked), look)| {
             let shard = shards.of(self.shard_of(asked.fingerprint));
-            let (told, kept) = steps::conclude(charge, shard, asked, (all, look.has_room), now);
-            self.note_crowding(kept);
+            let (told, kept) = steps::conclude(charge, shard, asked, (all, look), now);
+            crowding = crowding.and(kept);
             told.of(charge)
         });
-        Decision::new(CountedBy::Memory, now, states)
+        let decision = Decision::new(CountedBy::Memory, now, states);
+        drop(shards);
+        if crowding != Crowding::default() {
+            self.note(crowding, read);
+        }
+        decision
     }
 
     /// Locks the shards of all that is asked, each once, in one order for everybody.
@@ -179,12 +193,40 @@ impl MemoryStore {
         }
     }
 
-    #[inline]
-    fn note_crowding(&self, kept: Kept) {
-        if kept == Kept::Pooled && self.shared.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
+    /// Counts and reports charges without a place of their own. Called without any lock, since the log writer may use this
+    /// store.
+    #[cold]
+    fn note(&self, Crowding { pooled, denied }: Crowding, read: Reading) {
+        let shared = &self.shared;
+        shared.crowded.fetch_add(pooled + denied, Ordering::Relaxed);
+        if pooled > 0 && !shared.has_overflowed.swap(true, Ordering::Relaxed) {
             telemetry::warn(format_args!(
                 "the in-process store is full of keys in debt, newcomers are counted together; raise max_keys"
             ));
+        }
+        if denied > 0 {
+            self.reclaim(read);
+            if !shared.has_denied.swap(true, Ordering::Relaxed) {
+                telemetry::warn(format_args!(
+                    "the in-process store has no memory for more requests in flight, so they are denied; raise max_keys"
+                ));
+            }
+        }
+    }
+
+    /// Takes back the slots in all shards whose lease has ended: they share the memory. Once a second at most.
+    fn reclaim(&self, read: Reading) {
+        let (now, reclaim_at) = (read.now.as_micros(), &self.shared.reclaim_at);
+        let (at, next) = (reclaim_at.load(Ordering::Relaxed), now + SECOND);
+        let is_due = at <= now || at > next;
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        if !is_due || reclaim_at.compare_exchange(at, next, set, fetch).is_err() {
+            return;
+        }
+        for shard in &self.shared.shards {
+            let mut shard = shard.0.lock();
+            let now = shard.now(read, &self.shared.clock);
+            shard.in_flight.reclaim(now);
         }
     }
 }
@@ -215,12 +257,13 @@ impl Store for MemoryStore {
     }
 
     fn settle(&self, receipt: Receipt) -> Answer<()> {
-        let now = self.shared.clock.now();
+        let read = self.shared.clock.read();
         let is_wrong = |one: &&Settlement| one.correction() != Correction::Keep;
         for settlement in receipt.settlements().iter().filter(is_wrong) {
             let charge = settlement.charge();
             let asked = self.asked(&charge);
             let mut shard = self.lock(self.shard_of(asked.fingerprint));
+            let now = shard.now(read, &self.shared.clock);
             steps::settle(settlement, &mut shard, &asked, now);
         }
         Answer::ready(Ok(()))
@@ -232,8 +275,8 @@ impl Store for MemoryStore {
             if charge.ticket() != 0 {
                 let asked = self.asked(&charge);
                 let mut shard = self.lock(self.shard_of(asked.fingerprint));
-                let flights = &mut shard.flights;
-                flights.hold(asked.fingerprint, asked.ticket, charge.units());
+                let in_flight = &mut shard.in_flight;
+                in_flight.hold(asked.fingerprint, asked.ticket, charge.units());
             }
         }
     }
@@ -246,6 +289,27 @@ impl Store for MemoryStore {
     }
 }
 
+// === Crowding ===
+
+/// Number of charges of one decision that got no place of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Crowding {
+    /// Counted in a state that newcomers share.
+    pooled: u64,
+    /// Denied for want of memory.
+    denied: u64,
+}
+
+impl Crowding {
+    #[inline]
+    fn and(self, kept: Kept) -> Self {
+        Self {
+            pooled: self.pooled + u64::from(kept == Kept::Pooled),
+            denied: self.denied + u64::from(kept == Kept::TurnedAway),
+        }
+    }
+}
+
 // === Locked ===
 
 /// The shards of one decision, held together.
@@ -254,11 +318,25 @@ struct Locked<'a> {
 }
 
 impl Locked<'_> {
+    /// Returns the time to count by in all of them.
+    #[inline]
+    fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
+        let mut shards = self.guards.iter();
+        if shards.all(|(_, shard)| shard.has_step(read)) {
+            return read.now;
+        }
+        // One time for all, since their decision is one.
+        let read = clock.read();
+        for (_, shard) in &mut self.guards {
+            shard.step(read);
+        }
+        read.now
+    }
+
     fn of(&mut self, shard: usize) -> &mut Shard {
         let held = self.guards.iter_mut().find(|(held, _)| *held == shard);
         &mut held.expect("every shard asked for was locked").1
     }
 }
 
-/// Entries that all logs share, for each key that may be told apart.
-const ENTRIES: usize = 4;
+const SECOND: u64 = 1_000_000;

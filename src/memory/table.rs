@@ -1,13 +1,29 @@
 //! One shard's keys: open addressing with linear probing, bounded, never forgetting a debt.
+//!
+//! A table grows into a new one, and is tidied in place:
+//!
+//! ```text
+//! taken >= 3/4, most keys owe nothing   =>  tidy: idle keys are dropped, the others move towards their place
+//! taken >= 3/4, most keys owe           =>  grow by half, one table of the store at a time
+//! largest size                          =>  the last quarter is used up, then newcomers overflow
+//! ```
 
-use std::{fmt::Debug, mem};
+use std::{fmt::Debug, mem, sync::Arc};
 
-use super::fingerprint::Fingerprint;
+use crate::sync::Mutex;
+
+use super::{
+    capacity::{Capacity, slots_for},
+    fingerprint::Fingerprint,
+};
 
 /// What a table remembers of a key.
 pub(super) trait Held: Clone + Debug + Default + Send {
     /// From when on it is as good as forgotten, in microseconds.
     fn owes_until(&self) -> u64;
+
+    /// Moves every time in it forwards by this number of microseconds.
+    fn shift(&mut self, micros: u64);
 
     /// Bytes that it takes beyond its slot.
     #[inline]
@@ -20,6 +36,20 @@ pub(super) trait Held: Clone + Debug + Default + Send {
     fn more(&self) -> usize {
         0
     }
+
+    /// Entries that it should have memory for before the next one is added, if not as many as now.
+    #[inline]
+    fn wanted(&self) -> Option<usize> {
+        None
+    }
+
+    /// Moves to memory for this number of entries.
+    #[inline]
+    fn resize(&mut self, _entries: usize) {}
+
+    /// Makes room for an entry without new memory, when there is none. It may owe for longer then, never for shorter.
+    #[inline]
+    fn halve(&mut self) {}
 
     /// Gets by with memory for so many entries more. It may owe for longer then, never for shorter.
     #[inline]
@@ -34,7 +64,10 @@ pub(super) trait Held: Clone + Debug + Default + Send {
 pub(super) struct Table<S> {
     slots: Box<[Slot<S>]>,
     taken: usize,
+    min_slots: usize,
     max_slots: usize,
+    /// Locked while a table grows, so that the old and the new memory of only one are there at a time.
+    growth: Arc<Mutex<()>>,
     /// Until when any key that was dropped owed: what a key that is not here may owe at most. It lies in the past,
     /// except for a caller whose time is older than the one that dropped the key.
     forgotten: u64,
@@ -42,7 +75,7 @@ pub(super) struct Table<S> {
     more: usize,
     /// How many more newcomers are to be turned away before the walk over all slots is worth it again.
     patience: usize,
-    /// The same for the walk that takes memory from states that owe nothing.
+    /// How many more entries are to be wanted before the walk that takes memory from states that owe nothing.
     thrift: usize,
 }
 
@@ -64,12 +97,14 @@ pub(super) enum Place {
 }
 
 impl<S: Held> Table<S> {
-    /// An empty table that will grow to `max_slots` at most.
-    pub(super) fn new(max_slots: usize) -> Self {
+    /// An empty table, without memory until the first key comes.
+    pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
             slots: Box::default(),
             taken: 0,
-            max_slots,
+            min_slots: capacity.min_slots,
+            max_slots: capacity.max_slots,
+            growth: Arc::clone(&capacity.growth),
             forgotten: 0,
             more: 0,
             patience: 0,
@@ -124,32 +159,33 @@ impl<S: Held> Table<S> {
         &mut self.slots[index].state
     }
 
-    /// Gives a newcomer a slot, growing when there is need and leave. `None` when none can be had.
+    /// Gives a newcomer a slot, growing when there is need and leave.
+    ///
+    /// # Errors
+    ///
+    /// The state, when no slot can be had.
     pub(super) fn insert(
         &mut self,
         fingerprint: Fingerprint,
-        state: &S,
+        state: S,
         now: u64,
-    ) -> Option<usize> {
+    ) -> Result<usize, S> {
         loop {
             let index = match self.find(fingerprint, now) {
                 Place::Found(index) => index,
                 Place::Free(index) if self.is_roomy() || !self.is_empty(index) => index,
                 // At the largest size the last quarter is used up too, and misses walk further.
                 Place::Free(index) if !self.make_room(now) => index,
-                Place::Crowded if !self.make_room(now) => return None,
+                Place::Crowded if !self.make_room(now) => return Err(state),
                 Place::Crowded | Place::Free(_) => continue,
             };
             let former = &mut self.slots[index];
             self.taken += usize::from(former.fingerprint == Fingerprint::EMPTY);
             self.forgotten = self.forgotten.max(former.state.owes_until());
             let had = former.state.more();
-            *former = Slot {
-                fingerprint,
-                state: state.clone(),
-            };
+            *former = Slot { fingerprint, state };
             self.weigh(index, had);
-            return Some(index);
+            return Ok(index);
         }
     }
 
@@ -165,26 +201,25 @@ impl<S: Held> Table<S> {
         self.more
     }
 
-    /// Takes so much of that from a state.
-    pub(super) fn lessen(&mut self, index: usize, by: usize) {
-        let state = &mut self.slots[index].state;
-        let had = state.more();
-        state.make_do(had.saturating_sub(by));
-        self.weigh(index, had);
-    }
-
-    /// Takes it from all that owe nothing.
-    pub(super) fn lessen_idle(&mut self, now: u64) {
+    /// Drops the states of all keys that owe nothing, to make room for this number of entries of another key.
+    pub(super) fn drop_idle(&mut self, now: u64, entries: usize) {
+        self.thrift = self.thrift.saturating_sub(entries);
         if self.thrift > 0 {
-            self.thrift -= 1;
             return;
         }
         self.thrift = self.slots.len() / 8;
         for index in 0..self.slots.len() {
             if self.slots[index].state.owes_until() <= now {
-                self.lessen(index, usize::MAX);
+                self.drop_state(index);
             }
         }
+    }
+
+    /// Forgets what the key in a slot owes. The slot stays taken, so that the keys behind it are still found.
+    fn drop_state(&mut self, index: usize) {
+        let state = mem::take(&mut self.slots[index].state);
+        self.forgotten = self.forgotten.max(state.owes_until());
+        self.more -= state.more();
     }
 
     /// What a key that is not here may owe at most.
@@ -225,18 +260,36 @@ impl<S: Held> Table<S> {
             .filter(|slot| slot.state.owes_until() > now)
             .count();
         // Dropping pays when it frees half the room, so that as many newcomers share the cost of the next walk.
-        if slots > 0 && !self.is_roomy() && owing <= full(slots) / 2 && self.rebuild(slots, now) {
+        if slots > 0 && !self.is_roomy() && owing <= full(slots) / 2 {
+            let fitting = self.size_above(slots_for(4 * owing));
+            if fitting > slots / 2 || !self.rebuild(fitting, now) {
+                self.tidy(now);
+            }
             return true;
         }
         let mut larger = slots;
         while larger < self.max_slots {
-            larger = (larger + larger / 2).max(SMALLEST).min(self.max_slots);
+            larger = self.size_above(larger);
             if self.rebuild(larger, now) {
                 return true;
             }
         }
         self.patience = slots / 8;
         false
+    }
+
+    /// The next larger size: each is half as large again as the one before.
+    ///
+    /// Counted down from the largest, so that the last step is no smaller than the others.
+    fn size_above(&self, slots: usize) -> usize {
+        let mut size = self.max_slots;
+        loop {
+            let smaller = size - size / 3;
+            if smaller <= slots || smaller < self.min_slots {
+                return size;
+            }
+            size = smaller;
+        }
     }
 
     /// An empty slot for a key that is known not to be here.
@@ -248,37 +301,84 @@ impl<S: Held> Table<S> {
             .find(|index| self.is_empty(*index))
     }
 
-    /// Moves the keys in debt to a table of this size, unless one of them finds no place there.
+    /// Drops the keys that owe nothing, in place.
+    ///
+    /// From an empty slot on, which no key's way from its place leads across, each key moves to the first empty slot from
+    /// its place: at the latest to where it was, since that was just emptied. Where no slot is empty, the second round
+    /// closes the gaps that the first one left on ways across its start.
+    fn tidy(&mut self, now: u64) {
+        let slots = self.slots.len();
+        let empty = (0..slots).find(|index| self.is_empty(*index));
+        for index in 0..slots {
+            if !self.is_empty(index) && self.slots[index].state.owes_until() <= now {
+                self.drop_state(index);
+                self.slots[index].fingerprint = Fingerprint::EMPTY;
+                self.taken -= 1;
+            }
+        }
+        let (start, rounds) = empty.map_or((0, 2), |start| (start, 1));
+        for index in (start..start + rounds * slots).map(|index| index % slots) {
+            if !self.is_empty(index) {
+                let slot = mem::take(&mut self.slots[index]);
+                let nearer = self.vacancy(slot.fingerprint);
+                self.slots[nearer.unwrap_or(index)] = slot;
+            }
+        }
+    }
+
+    /// Moves the keys in debt to a table of this size. `false`, and nothing changes, when one finds no place there.
     fn rebuild(&mut self, slots: usize, now: u64) -> bool {
+        let growth = Arc::clone(&self.growth);
+        let _one_at_a_time = growth.lock();
         let mut table = Self {
             slots: vec![Slot::default(); slots].into_boxed_slice(),
             taken: 0,
+            min_slots: self.min_slots,
             max_slots: self.max_slots,
+            growth: Arc::clone(&growth),
             forgotten: self.forgotten,
             more: 0,
             patience: 0,
             thrift: 0,
         };
-        let mut moves = Vec::with_capacity(self.taken);
-        for (from, slot) in self.slots.iter().enumerate() {
-            if slot.state.owes_until() <= now {
-                table.forgotten = table.forgotten.max(slot.state.owes_until());
+        for slot in &mut *self.slots {
+            let owed = slot.state.owes_until();
+            if owed <= now {
+                table.forgotten = table.forgotten.max(owed);
                 continue;
             }
-            let Some(to) = table.vacancy(slot.fingerprint) else {
+            let Some(index) = table.vacancy(slot.fingerprint) else {
+                table.hand_back(self);
                 return false;
             };
-            table.slots[to].fingerprint = slot.fingerprint;
             table.taken += 1;
-            moves.push((from, to));
-        }
-        // Only now is it sure that the old table is given up.
-        for (from, to) in moves {
-            table.slots[to].state = mem::take(&mut self.slots[from].state);
-            table.weigh(to, 0);
+            table.slots[index].fingerprint = slot.fingerprint;
+            table.slots[index].state = mem::take(&mut slot.state);
+            table.weigh(index, 0);
         }
         *self = table;
         true
+    }
+
+    /// Puts every state back to where it was taken from.
+    #[cold]
+    fn hand_back(self, owner: &mut Self) {
+        for slot in self.slots {
+            if slot.fingerprint != Fingerprint::EMPTY
+                && let Place::Found(index) = owner.find(slot.fingerprint, 0)
+            {
+                owner.slots[index].state = slot.state;
+            }
+        }
+    }
+
+    /// Moves every time forwards by so many microseconds.
+    pub(super) fn shift(&mut self, micros: u64) {
+        self.forgotten = self.forgotten.saturating_add(micros);
+        let taken = |slot: &&mut Slot<S>| slot.fingerprint != Fingerprint::EMPTY;
+        for slot in self.slots.iter_mut().filter(taken) {
+            slot.state.shift(micros);
+        }
     }
 }
 
@@ -287,13 +387,7 @@ const fn full(slots: usize) -> usize {
     slots / 4 * 3
 }
 
-/// Slots that hold `keys` keys at three quarters.
-pub(super) const fn slots_for(keys: usize) -> usize {
-    keys.div_ceil(3).saturating_mul(4)
-}
-
 /// How many slots a key may be away from its place.
-const REACH: usize = 96;
-const SMALLEST: usize = 16;
+const REACH: usize = 256;
 /// The most charges that are decided together.
 const TOGETHER: usize = 16;

@@ -1,7 +1,7 @@
 //! The log lines of one test.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     io::{self, Write},
     mem,
     sync::Once,
@@ -26,14 +26,28 @@ pub(crate) fn logged() -> Vec<String> {
     ours.map(str::to_owned).collect()
 }
 
+/// Does something whenever tollgate logs a line on this thread, before the line is written.
+pub(crate) fn on_each_line(act: impl Fn() + 'static) {
+    logged();
+    ACT.set(Some(Box::new(act)));
+}
+
+type Act = Box<dyn Fn()>;
+
 thread_local! {
     static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static ACT: Cell<Option<Act>> = const { Cell::new(None) };
 }
 
 struct ThreadLog;
 
 impl Write for ThreadLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Taken out meanwhile: what it does may log a line itself.
+        if let Some(act) = ACT.take() {
+            act();
+            ACT.set(Some(act));
+        }
         LOG.with_borrow_mut(|log| log.extend_from_slice(bytes));
         Ok(bytes.len())
     }

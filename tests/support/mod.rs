@@ -15,7 +15,7 @@ mod script_reply;
 mod server;
 
 pub(crate) use self::http::{Client, Reply};
-pub(crate) use self::log::logged;
+pub(crate) use self::log::{logged, on_each_line};
 pub(crate) use self::proxy::{Mode, Proxy};
 pub(crate) use self::random::Random;
 pub(crate) use self::script_reply::unpack;

@@ -1,0 +1,336 @@
+//! A record for every ticket in flight at the keys of one shard.
+//!
+//! A key with one ticket is one record. A key with several has a list of them:
+//!
+//! ```text
+//! keys:   { key, used 2, ticket 71 }       { key, used 7, first 4 }
+//! slots:                                     4: { units 3, next 9 } <=> 9: { units 4, next - }
+//! ```
+//!
+//! Either is found by hash, so taking and releasing takes the same time whatever the number of tickets.
+
+use super::{
+    fingerprint::Fingerprint,
+    slab::{NONE, Record, Slab},
+};
+
+/// The slots of every ticket, by key and ticket. A key is here only as long as something of it is in flight.
+#[derive(Debug)]
+pub(super) struct Tickets {
+    keys: Slab<KeyRecord>,
+    slots: Slab<SlotsRecord>,
+}
+
+/// The slots that a ticket has taken of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) ticket: u64,
+    pub(super) units: u32,
+    /// When the lease ends, in microseconds; [`HELD`] once somebody holds the slots.
+    pub(super) ends: u64,
+}
+
+/// A key with something in flight.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, packed(4))]
+struct KeyRecord {
+    fingerprint: Fingerprint,
+    used: u32,
+    /// When a lease ends at the soonest, or earlier; of a single ticket exactly then. [`HELD`] if none ends.
+    soonest: u64,
+    /// The ticket, if there is no list.
+    ticket: u64,
+    /// The head of the list of slots; [`NONE`] when there is only one ticket.
+    first: u32,
+}
+
+/// The slots of one of several tickets at a key.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, packed(4))]
+struct SlotsRecord {
+    id: u64,
+    ends: u64,
+    units: u32,
+    next: u32,
+    /// The record before this one in the list; of the first one the key, marked by [`OF_KEY`].
+    previous: u32,
+}
+
+impl Record for KeyRecord {
+    #[inline]
+    fn hash(&self) -> u64 {
+        let fingerprint = self.fingerprint;
+        fingerprint.low()
+    }
+}
+
+impl Record for SlotsRecord {
+    #[inline]
+    fn hash(&self) -> u64 {
+        self.id
+    }
+}
+
+impl KeyRecord {
+    /// Whether the key has no other slots than this ticket's.
+    fn is_only(&self, ticket: u64) -> bool {
+        self.first == NONE && self.ticket == ticket
+    }
+}
+
+impl Tickets {
+    pub(super) fn new() -> Self {
+        Self {
+            keys: Slab::new(),
+            slots: Slab::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<u32> {
+        let is_it = |record: &KeyRecord| record.fingerprint == fingerprint;
+        self.keys.find(fingerprint.low(), is_it)
+    }
+
+    /// Number of units in flight at a key.
+    #[inline]
+    pub(super) fn used(&self, key: u32) -> u64 {
+        u64::from(self.keys.get(key).used)
+    }
+
+    /// When a lease of a key ends at the soonest, or earlier.
+    #[inline]
+    pub(super) fn soonest(&self, key: u32) -> u64 {
+        self.keys.get(key).soonest
+    }
+
+    /// Adds a ticket to a key that may have none yet. There must be room for it.
+    pub(super) fn take(&mut self, fingerprint: Fingerprint, taken: Taken) {
+        let Some(key) = self.find(fingerprint) else {
+            self.keys.insert(KeyRecord {
+                fingerprint,
+                used: taken.units,
+                soonest: taken.ends,
+                ticket: taken.ticket,
+                first: NONE,
+            });
+            return;
+        };
+        let only = self.keys.get(key);
+        if only.first == NONE {
+            let only = Taken {
+                ticket: only.ticket,
+                units: only.used,
+                ends: only.soonest,
+            };
+            self.list(key, only);
+        }
+        self.list(key, taken);
+        let mut record = self.keys.get(key);
+        record.used = record.used.saturating_add(taken.units);
+        record.soonest = record.soonest.min(taken.ends);
+        self.keys.set(key, record);
+    }
+
+    /// Ends the lease of a ticket, so that its slots stay taken. `false` when the key has no such ticket.
+    pub(super) fn hold(&mut self, key: u32, ticket: u64) -> bool {
+        let mut record = self.keys.get(key);
+        if record.is_only(ticket) {
+            record.soonest = HELD;
+            self.keys.set(key, record);
+            return true;
+        }
+        let Some(index) = self.find_slots(record.fingerprint, ticket) else {
+            return false;
+        };
+        let mut slots = self.slots.get(index);
+        slots.ends = HELD;
+        self.slots.set(index, slots);
+        true
+    }
+
+    /// Removes a ticket of a key, if the key has it.
+    pub(super) fn release(&mut self, key: u32, ticket: u64) {
+        let record = self.keys.get(key);
+        if record.is_only(ticket) {
+            self.remove_key(key);
+        } else if let Some(index) = self.find_slots(record.fingerprint, ticket) {
+            self.remove_slots(key, index);
+            if self.keys.get(key).first == NONE {
+                self.remove_key(key);
+            }
+        }
+    }
+
+    /// Removes all tickets of a key.
+    pub(super) fn remove(&mut self, key: u32) {
+        while self.keys.get(key).first != NONE {
+            self.remove_slots(key, self.keys.get(key).first);
+        }
+        self.remove_key(key);
+    }
+
+    /// Removes the tickets of a key whose lease has ended. Returns `false` when none is left: the key is then removed, and
+    /// another one may have its index.
+    #[inline]
+    pub(super) fn end_leases(&mut self, key: u32, now: u64) -> bool {
+        self.soonest(key) > now || self.end_some_leases(key, now)
+    }
+
+    fn end_some_leases(&mut self, key: u32, now: u64) -> bool {
+        let (mut index, mut soonest) = (self.keys.get(key).first, HELD);
+        while index != NONE {
+            let slots = self.slots.get(index);
+            if slots.ends > now {
+                soonest = soonest.min(slots.ends);
+                index = slots.next;
+                continue;
+            }
+            let moved = self.remove_slots(key, index);
+            // The next record may just have moved into the place of the removed one.
+            index = match moved == Some(slots.next) {
+                true => index,
+                false => slots.next,
+            };
+        }
+        let mut record = self.keys.get(key);
+        record.soonest = soonest;
+        self.keys.set(key, record);
+        if record.first == NONE {
+            self.remove_key(key);
+        }
+        record.first != NONE
+    }
+
+    /// Moves every time forwards by so many microseconds.
+    pub(super) fn shift(&mut self, micros: u64) {
+        for key in (0..).take(self.keys.len()) {
+            let mut record = self.keys.get(key);
+            record.soonest = record.soonest.saturating_add(micros);
+            self.keys.set(key, record);
+        }
+        for index in (0..).take(self.slots.len()) {
+            let mut slots = self.slots.get(index);
+            slots.ends = slots.ends.saturating_add(micros);
+            self.slots.set(index, slots);
+        }
+    }
+
+    // === Memory ===
+
+    /// Number of keys: their indices are below it.
+    pub(super) fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn records(&self) -> usize {
+        self.keys.len() + self.slots.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.keys.bytes() + self.slots.bytes()
+    }
+
+    /// Returns the peak of bytes while memory is added for so many tickets, or `None` when there is enough.
+    #[inline]
+    pub(super) fn bytes_to_grow(&self, tickets: usize) -> Option<usize> {
+        if self.keys.spare() < tickets {
+            Some(self.keys.bytes_to_grow() + self.slots.bytes())
+        } else if self.slots.spare() < 2 * tickets {
+            Some(self.keys.bytes() + self.slots.bytes_to_grow())
+        } else {
+            None
+        }
+    }
+
+    /// Adds a part of the memory that so many tickets lack. The first ticket of a key takes one record, the second takes two.
+    pub(super) fn grow(&mut self, tickets: usize) {
+        match self.keys.spare() < tickets {
+            true => self.keys.grow(),
+            false => self.slots.grow(),
+        }
+    }
+
+    /// Frees some memory that is no longer needed. Returns whether there was any.
+    #[inline]
+    pub(super) fn shrink(&mut self) -> bool {
+        self.keys.shrink() || self.slots.shrink()
+    }
+
+    // === Links ===
+
+    fn find_slots(&self, fingerprint: Fingerprint, ticket: u64) -> Option<u32> {
+        let id = id(fingerprint, ticket);
+        self.slots.find(id, |slots| slots.id == id)
+    }
+
+    /// Puts a ticket at the head of a key's list.
+    fn list(&mut self, key: u32, taken: Taken) {
+        let mut record = self.keys.get(key);
+        let index = self.slots.insert(SlotsRecord {
+            id: id(record.fingerprint, taken.ticket),
+            ends: taken.ends,
+            units: taken.units,
+            next: record.first,
+            previous: OF_KEY | key,
+        });
+        self.link_back(record.first, index);
+        record.first = index;
+        self.keys.set(key, record);
+    }
+
+    /// Removes a ticket from a key's list. Returns the former index of the record that has taken its place, if any.
+    fn remove_slots(&mut self, key: u32, index: u32) -> Option<u32> {
+        let removed = self.slots.get(index);
+        self.link(removed.previous, removed.next);
+        self.link_back(removed.next, removed.previous);
+        let mut record = self.keys.get(key);
+        record.used = record.used.saturating_sub(removed.units);
+        self.keys.set(key, record);
+        let former = self.slots.remove(index)?;
+        let moved = self.slots.get(index);
+        self.link(moved.previous, index);
+        self.link_back(moved.next, index);
+        Some(former)
+    }
+
+    /// Removes a key that has no list any more.
+    fn remove_key(&mut self, key: u32) {
+        if self.keys.remove(key).is_some() {
+            self.link_back(self.keys.get(key).first, OF_KEY | key);
+        }
+    }
+
+    /// Sets what follows a record, or is the first of a key.
+    fn link(&mut self, previous: u32, next: u32) {
+        if previous & OF_KEY == 0 {
+            let mut slots = self.slots.get(previous);
+            slots.next = next;
+            self.slots.set(previous, slots);
+        } else {
+            let key = previous & !OF_KEY;
+            let mut record = self.keys.get(key);
+            record.first = next;
+            self.keys.set(key, record);
+        }
+    }
+
+    /// Sets what comes before a record, if there is one.
+    fn link_back(&mut self, index: u32, previous: u32) {
+        if index != NONE {
+            let mut slots = self.slots.get(index);
+            slots.previous = previous;
+            self.slots.set(index, slots);
+        }
+    }
+}
+
+/// Combines a key and a ticket into the hash of their record. Clients cannot know the fingerprint, so they cannot aim at one.
+fn id(fingerprint: Fingerprint, ticket: u64) -> u64 {
+    fingerprint.low() ^ ticket
+}
+
+/// The end of the lease of held slots: never.
+pub(super) const HELD: u64 = u64::MAX;
+/// Marks the index of a key, in place of that of slots.
+const OF_KEY: u32 = 1 << 31;
