@@ -77,6 +77,10 @@ pub(super) async fn exchange(
     let exchanged = match parsed {
         Ok(replies) => {
             check_server(node, call, called, &replies);
+            let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
+            if let Some(error) = errors.find(|error| classify::ends_connection(error)) {
+                lane.disconnect(call.generation, Some(error));
+            }
             if ended.in_time {
                 report(node, took, &replies);
             }

@@ -17,6 +17,13 @@ pub(in crate::remote) fn judge(error: RedisError) -> (Error, bool) {
     (classify(error), is_broken)
 }
 
+/// Whether the connection on which one request of a call failed with this error must not be used again.
+pub(in crate::remote) fn ends_connection(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let error = source.and_then(|source| source.downcast_ref::<RedisError>());
+    error.is_some_and(breaks_connection)
+}
+
 /// The error of a connection that was found closed.
 pub(in crate::remote) fn closed() -> Error {
     Error::new(ErrorKind::Connect, CLOSED)
@@ -110,7 +117,7 @@ fn says(error: &RedisError, what: &str) -> bool {
 }
 
 /// Answers of a server that lives and cannot serve now.
-const UNAVAILABLE: [(&str, &str); 14] = [
+const UNAVAILABLE: [(&str, &str); 16] = [
     ("READONLY", "redis is a read-only replica now"),
     ("LOADING", "redis is loading its data"),
     ("MASTERDOWN", "the redis replica has lost its primary"),
@@ -125,11 +132,13 @@ const UNAVAILABLE: [(&str, &str); 14] = [
     ("unauthenticated multibulk length", NO_PASSWORD),
     ("unauthenticated bulk length", NO_PASSWORD),
     ("WRONGPASS", "redis refused the user name or password"),
-    (
-        "NOPERM",
-        "the redis user may not run scripts or touch these keys",
-    ),
+    ("NOPERM", NO_PERMISSION),
+    // The same for a command inside a script: Redis and Valkey have each a text and no code for it.
+    ("The user executing the script can't", NO_PERMISSION),
+    ("ACL failure in script", NO_PERMISSION),
 ];
+const NO_PERMISSION: &str =
+    "the redis user may not run a command or touch a key that decisions need";
 const NO_PASSWORD: &str = "redis needs a password: put it in the url, as in redis://:password@host";
 const CLOSED: &str = "the connection to redis broke or could not be made";
 const CLUSTER: &str =
