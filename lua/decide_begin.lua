@@ -1,20 +1,26 @@
--- Decides groups of charges. A group is one request: all of its charges are made, or none. Groups are decided one after
--- the other, as if each had come in a call of its own.
+-- Decides requests one after the other, as if each had come in a call of its own. A request is one charge or a group of
+-- charges. All charges of a group are made, or none.
 --
 -- KEYS  one per charge, in order; all in one slot of a cluster
--- ARGV  '@' and the caller's time in us, or neither for the server's time; then the groups. Per charge the tag of its
---       algorithm with that one's arguments; before a group of several charges '*' and their number; before a tag
---         '!'  an attempt that is denied counts too, at most until nothing is left
+-- ARGV  '@' and the caller's time in us, or neither for the server's time. Then the requests: per charge the tag of its
+--       algorithm and the arguments of that algorithm. '*' and the number of charges begin a group of several. Marks
+--       before a tag:
+--         '!'  a denied attempt counts too, at most until nothing is left
 --         '+'  the charge is made whether it fits or not
---         '#'  the same, by a probe, which also tries the commands that only long logs need
---         '-'  and by what the charge is known, when all was to be back in us and what had been taken back by then: the
---              charge is taken back from what it still weighs
---         '/'  the lease of the charge's slots begins anew
---         ','  and the same two: the charge is taken back from a queue if nobody stands behind it
--- Reply: one string of integers of 8 bytes each, the highest byte first: the time it was decided at in us, then per group
---       1 (all admitted), 0 (not all) or 2 (a value under one of its keys is none of tollgate's, so nothing was decided),
---       and per charge 1 or 0 (it had room by itself), and 2 more when one number more than usual is told; and what its
---       algorithm tells of the state: the new one when something was counted, else the old one
+--         '#'  the same, by a probe of a log, which also tries the commands that only long logs need
+--         '-'  a refund of what is still outstanding of a charge. The time when all of it was to be back, in us, and the
+--              total refunded on the key before that charge follow
+--         ','  a refund with the same two numbers from a queue, unless somebody waits behind the charge
+-- Reply  one string of integers, 8 bytes each, the highest byte first: the time of the decision in us; then per request
+--        its outcome and its charges. The outcome is
+--          1  all charges were made
+--          0  denied: at least one charge did not fit
+--          2  foreign: a key holds a value that tollgate did not write
+--          3  failed: the server refused a command; nothing was charged
+--        A charge is 1 if it fits on its own, else 0, plus 2 if one integer more than usual follows; then the integers that
+--        its algorithm returns about the state: the new one if the charge or the denied attempt was counted, else the old
+--        one.
+--        If a request failed: an array of that string and the error of each failed request, in order.
 --
 -- Example: KEYS 'tollgate:{ada}:user', ARGV 'wAAAA' 6000000 60000000
 --   -> 1700000000000000, 1, 1, 1700000006000000
@@ -33,9 +39,12 @@ assert(#KEYS > 0 and #ARGV > 0, 'decide: no charge')
 local KEYS, ARGV = KEYS, ARGV
 local call, pcall = redis.call, redis.pcall
 local floor, ceil = math.floor, math.ceil
-local byte, sub = string.byte, string.sub
+local sub = string.sub
 local spread = table.unpack or unpack
 local pack, unpack = struct.pack, struct.unpack
+
+-- Outcomes of a request.
+local DENIED, ADMITTED, FOREIGN, FAILED = 0, 1, 2, 3
 
 -- Milliseconds that a key outlives its state. Before Redis 7.2 the clock moves while a script runs, so the expiry
 -- may be counted from a moment before TIME was read.
@@ -48,6 +57,9 @@ local FURTHEST = 1125899906842624
 -- Products below this are exact in a double, with room for an addition.
 local EXACT = 4503599627370496
 
+-- Bytes of a log that are read first: all of a short log, and one byte more than that of a long one.
+local LOG_HEAD = 783
+
 local now, at = 0, 1
 if ARGV[1] == '@' then
   now, at = ARGV[2] + 0, 3
@@ -57,15 +69,17 @@ else
 end
 local clock = floor(now / 1000)
 
-local reply, said = { now }, 1
+local reply, reply_length, errors = { now }, 1, nil
 local key, last = 0, #ARGV
 while at <= last do
-  local charges, verdict, first = 1, 1, key
-  local told, values, lives, stern
-  local place = said + 2
+  local charges, outcome, first, failure = 1, ADMITTED, key, nil
+  -- Of a group, per charge: 1 its first integer of the reply, 2 how many follow, 3 to 8 those, old and new; 9 the value
+  -- before, 10 to 12 the value or its parts and the life, 13 what few charges have, 14 whether it counts denied attempts.
+  local records
+  local place = reply_length + 2
   if ARGV[at] == '*' then
     charges = ARGV[at + 1] + 0
-    told, values, lives, stern = {}, {}, {}, {}
+    records = {}
     at = at + 2
   end
 
@@ -73,47 +87,63 @@ while at <= last do
   for i = 1, charges do
     key = key + 1
     local tag = ARGV[at]
-    local kind = byte(tag)
-    local is_stern, is_forced, is_last, is_renewal, made, past
-    if kind < 48 then
-      is_stern, is_forced, is_renewal = kind == 33, kind == 43 or kind == 35, kind == 47
-      if kind == 35 then
-        -- Changes nothing: a missing key is not made by an empty value, and what is written below has its own expiry.
-        call('SETRANGE', KEYS[key], '0', '')
-        call('PEXPIRE', KEYS[key], MARGIN)
-        call('STRLEN', KEYS[key])
-      end
-      if kind == 45 or kind == 44 then
-        is_last = kind == 44
-        made, past = ARGV[at + 1] + 0, ARGV[at + 2] + 0
+    local kind = sub(tag, 1, 1)
+    local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before
+    if #tag == 1 and (kind == '!' or kind == '+' or kind == '#' or kind == '-' or kind == ',') then
+      is_probe = kind == '#'
+      counts_denied, is_forced = kind == '!', kind == '+' or is_probe
+      if kind == '-' or kind == ',' then
+        is_queue = kind == ','
+        refund_at, refunded_before = ARGV[at + 1] + 0, ARGV[at + 2] + 0
         at = at + 2
       end
       at = at + 1
       tag = ARGV[at]
-      kind = byte(tag)
+      kind = sub(tag, 1, 1)
     end
 
-    -- false when the key does not exist. One key with a value of another type must not fail the whole call: the error is
-    -- a table without items.
+    -- The value, or false if the key does not exist. A refused command returns a table without items.
     local text
-    if kind ~= 103 then
+    if #tag > 1 or kind == 's' then
       text = pcall('GET', KEYS[key])
-    else
-      -- All of a short log, and a byte more than that of a long one.
-      text = pcall('GETRANGE', KEYS[key], '0', '782')
+    elseif kind == 'g' then
+      if is_probe then
+        -- Changes nothing: an empty value makes no key, and what is written below has its own expiry.
+        local answer = pcall('SETRANGE', KEYS[key], '0', '')
+        if type(answer) == 'number' then
+          answer = pcall('PEXPIRE', KEYS[key], MARGIN)
+        end
+        if type(answer) == 'number' then
+          answer = pcall('STRLEN', KEYS[key])
+        end
+        text = type(answer) == 'table' and answer
+      end
+      text = text or pcall('GETRANGE', KEYS[key], '0', LOG_HEAD - 1)
       if text == '' then
         text = pcall('GET', KEYS[key])
       end
+    else
+      -- The total of the slots, and the member that comes first.
+      text = pcall('ZRANGE', KEYS[key], '0', '1', 'WITHSCORES')
+      if #text == 0 and not text.err then
+        text = false
+      end
     end
     local is_ours = not text or #text > 0
+    if not is_ours and text ~= '' and not string.find(text.err, 'WRONGTYPE', 1, true) then
+      failure = failure or text.err
+    end
 
-    -- What a branch is to set: how many arguments stand behind its tag, always; whether the value is one of its own;
-    -- whether the charge has room; what it tells of the state as it is (b1 and so on) and as it becomes when the charge
-    -- or the penalty is counted (n1 and so on), how many such numbers there are, and 2 when that is one more than usual;
-    -- the value to store then, nil to leave all as it is, or what changes in it, as offsets and bytes, and the
-    -- milliseconds to keep it.
+    -- A branch sets: the number of arguments behind its tag, always; whether the value is one of its own; whether the
+    -- charge fits; the numbers that it returns about the state as it is (b1 and so on) and as it becomes when the charge
+    -- or the denied attempt is counted (n1 and so on), how many such numbers there are, and 2 when that is one more than
+    -- usual. A branch writes nothing. It sets what counting the charge writes: a whole value and its life in ms, or parts
+    -- of the value, as offsets and bytes, and the life. With `failure` it leaves `is_ours` false. In `extra` it sets what
+    -- few charges have: `commands` that are run instead; the commands that `undo` them or the parts; and what is written
+    -- when the charge is not counted, such as the state under a limit that was changed: a value that is `kept` and its
+    -- `kept_life`, or `kept_commands`.
     local width, has_room, numbers, more = 0, false, 1, 0
     local b1, b2, b3, n1, n2, n3 = 0, 0, 0, 0, 0, 0
-    local value, parts, life
-    if not kind then
+    local value, parts, life, extra
+    if kind == '' then
       error('decide: a tag is missing')

@@ -2,12 +2,12 @@
     -- Twin of src/algorithm/sliding_window.rs.
     --
     -- ARGV 's', cost (units), limit (units), length of the window (ms), tick (us in which the weight stays the same)
-    -- Tells when the younger window closes in us, the units used in the elder, and those used in the younger
+    -- Returns when the younger window closes in us, the units used in the elder, and those used in the younger
     -- State, 19 bytes: when the younger closes in ms in 6, units of the elder in 4, of the younger in 4, length in ms in 5
     --
     -- Example: 10 in each minute, cost 1, at time 1700000000000000, no key yet:
     --   's' 1 10 60000 1 -> has room, closes at 1700000040000000, 0 before, 1 within
-    elseif kind == 115 then
+    elseif kind == 's' then
       width, numbers = 4, 3
       local cost, limit, length = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
       local tick = ARGV[at + 4] + 0
@@ -33,20 +33,21 @@
               if within > 4294967295 then
                 within = 4294967295
               end
-              if cost > 0 and within > 0 and not made then
-                call('SET', KEYS[key], pack('>I6I4I4I5', closes, 0, within, length), 'PX',
-                  closes + length - clock + MARGIN)
+              if cost > 0 and within > 0 and not refund_at then
+                extra = {
+                  kept = pack('>I6I4I4I5', closes, 0, within, length), kept_life = closes + length - clock + MARGIN,
+                }
               end
             end
           end
         end
       end
-      if is_ours and made then
+      if is_ours and refund_at then
         has_room, b1, b2, b3 = true, closes * 1000, before, within
         n1, n2, n3 = b1, b2, b3
-        if is_same and (closes + length) * 1000 == made then
+        if is_same and (closes + length) * 1000 == refund_at then
           n3 = within > cost and within - cost or 0
-        elseif is_same and b1 == made then
+        elseif is_same and b1 == refund_at then
           n2 = before > cost and before - cost or 0
         end
         if n2 < b2 or n3 < b3 then
@@ -59,7 +60,7 @@
         -- Above a limit that was lowered, the elder is no more than all of it.
         local elder = ceil((before < limit and before or limit) * left / ticks)
         has_room = is_forced or cost == 0 or within + elder + cost <= limit
-        if cost > 0 and (has_room or is_stern) then
+        if cost > 0 and (has_room or counts_denied) then
           local most = within > limit and within or limit
           most = is_forced and 4294967295 or most
           n1, n2, n3 = b1, before, within + cost

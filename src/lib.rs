@@ -75,6 +75,7 @@ mod quota;
 pub mod remote;
 #[cfg(feature = "redis")]
 pub mod resilience;
+mod retry;
 mod settlement;
 pub mod state;
 pub mod store;

@@ -133,9 +133,10 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// What the store could not do. It is not tried again, since it may have been done: at worst the charge stands.
+    /// What the store could not do. It is not tried again, since it may have been done: at worst the charge stands. Slots
+    /// are the exception: until a lease has passed they are released in the background, also when the answer is dropped.
     pub fn settle(&self, receipt: Receipt) -> Answer<()> {
-        self.store.settle(receipt)
+        self.keeper.settle(receipt)
     }
 
     /// Holds what a decision charged until the request has ended, which is when the answer is dropped or settled.

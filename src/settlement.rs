@@ -13,6 +13,8 @@ pub struct Settlement {
     charge: OwnedCharge,
     mark: Mark,
     actual: u64,
+    /// Whether a command that takes its slots may reach the store after the one that releases them.
+    take_is_pending: bool,
 }
 
 /// How a charge is put right.
@@ -43,7 +45,19 @@ impl Settlement {
                 returned: state.returned_before(),
             },
             actual: charge.units(),
+            take_is_pending: false,
         })
+    }
+
+    /// The release of slots that a charge may have taken, by a command that may still be on its way if it is `pending`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_slots(charge: OwnedCharge, pending: bool) -> Self {
+        Self {
+            actual: charge.borrow().units(),
+            charge,
+            mark: Mark::default(),
+            take_is_pending: pending,
+        }
     }
 
     /// The charge that was made.
@@ -56,6 +70,18 @@ impl Settlement {
     #[must_use]
     pub fn mark(&self) -> Mark {
         self.mark
+    }
+
+    /// Whether a command that takes its slots may reach the store after the one that releases them.
+    #[must_use]
+    pub fn take_is_pending(&self) -> bool {
+        self.take_is_pending
+    }
+
+    /// The same settlement when such a command may be on its way.
+    pub(crate) fn with_pending_take(mut self) -> Self {
+        self.take_is_pending = true;
+        self
     }
 
     /// What is to be put right.
@@ -110,6 +136,13 @@ impl Receipt {
         Self {
             settlements,
             counted_by: CountedBy::Shared,
+        }
+    }
+
+    /// Notes that a command that takes the slots may reach the store after the one that releases them.
+    pub(crate) fn note_pending_take(&mut self) {
+        for settlement in &mut self.settlements {
+            settlement.take_is_pending = true;
         }
     }
 

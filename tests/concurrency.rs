@@ -158,16 +158,11 @@ async fn slots_that_are_held_outlive_their_lease() {
     let receipt = take(&limiter, &policy, "ada", 1).await.expect("free");
     let hold = limiter.hold(receipt);
     let renewed = || {
-        let Value::BulkString(state) = server.command(&["GET", "tollgate:{ada}:uploads#c"]) else {
-            panic!("the slot is gone");
-        };
-        // The end of the lease stands behind the head of 10 bytes and the ticket of 8.
-        u64::from_be_bytes(
-            [&[0, 0], &state[18..24]]
-                .concat()
-                .try_into()
-                .expect("6 bytes"),
-        )
+        let key = "tollgate:{ada}:uploads#c";
+        // The only ticket, which comes last, and the end of its lease.
+        let last = server.command(&["ZRANGE", key, "-1", "-1", "WITHSCORES"]);
+        let last: Vec<(Vec<u8>, u64)> = redis::from_redis_value(last).expect("a member");
+        last.first().expect("the slot is there").1
     };
     let first = renewed();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
@@ -195,7 +190,7 @@ async fn short_lease_is_renewed_beside_a_long_one() {
         let receipt = take(&limiter, policy, "ada", 1).await.expect("free");
         holds.push(limiter.hold(receipt));
     }
-    let state = || server.command(&["GET", "tollgate:{ada}:uploads#c"]);
+    let state = || server.command(&["DUMP", "tollgate:{ada}:uploads#c"]);
     let first = state();
     let looked = tokio::time::timeout(Duration::from_secs(10), async {
         while state() == first {

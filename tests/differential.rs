@@ -1,9 +1,13 @@
 //! The Lua script against its Rust twins: equal answers, step by step.
 //!
-//! Slots with leases are the script's alone, so they have a model here: a list of who holds what until when. What the
-//! script has stored is compared with it too.
+//! Slots with leases are the script's alone, so they have a model here: who holds what until when. What the script has
+//! stored is compared with it too.
 
-use std::{cell::Cell, collections::HashMap, time::Duration};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use proptest::{
     prelude::*,
@@ -21,7 +25,7 @@ use tollgate::{
     state::{Retry, Usage},
 };
 
-use crate::support::{Server, unpack};
+use crate::support::{Random, Server, unpack};
 
 const START: u64 = 1_700_000_000_000_000;
 
@@ -55,6 +59,8 @@ struct Asked {
 struct Made {
     charge: Asked,
     mark: Mark,
+    /// Whether slots that are missing are taken again by a renewal, and barred by a release.
+    flag: bool,
 }
 
 /// What is told of a charge.
@@ -324,54 +330,115 @@ enum State {
     Slots(Held),
 }
 
-/// What is in flight at a key: who has it, until when in milliseconds, and how much; in the order in which it was taken.
+/// What is in flight at a key, as the script keeps it.
 #[derive(Clone, Debug, Default)]
 struct Held {
-    taken: Vec<(u64, u64, u64)>,
+    /// Slots of all that are taken, those whose lease has ended among them until they are removed.
+    total: u64,
+    /// The end of the lease in milliseconds, by ticket and slots; and the other way round.
+    taken: BTreeMap<(u64, u64), u64>,
+    by_end: BTreeSet<(u64, (u64, u64))>,
+    /// Tickets that take no slots until that second.
+    bars: BTreeMap<u64, u64>,
 }
 
 impl Held {
-    /// Units whose lease has not ended.
+    /// Leases that have ended, in the order in which the script finds them.
+    fn ended(&self, now: u64) -> impl Iterator<Item = (u64, u64)> {
+        let ended = self.by_end.range(..(now / 1_000 + 1, (0, 0)));
+        ended.map(|(_, taken)| *taken)
+    }
+
+    /// Slots in flight. Of many leases that have ended at once, some count as one slot.
     fn used(&self, now: u64) -> u64 {
-        let taken = self.taken.iter().filter(|(_, ends, _)| *ends > now / 1_000);
-        taken.map(|(.., units)| units).sum()
+        let units = self.ended(now).enumerate();
+        let units = units.map(|(place, (_, units))| match place < MOST_REMOVED {
+            true => units,
+            false => 1,
+        });
+        self.total - units.sum::<u64>()
+    }
+
+    fn has_room(&self, slots: &Slots, now: u64, cost: u64) -> bool {
+        cost == 0 || self.used(now) + cost <= slots.limit()
+    }
+
+    /// What a take removes, also one that is denied.
+    fn remove_ended(&mut self, now: u64) {
+        let ended: Vec<_> = self.ended(now).take(MOST_REMOVED).collect();
+        ended.into_iter().for_each(|taken| self.remove(taken));
+        let bars = self.bars.iter();
+        let over = bars.filter(|(_, second)| **second <= now / 1_000_000);
+        let mut over: Vec<_> = over.map(|(ticket, second)| (*second, *ticket)).collect();
+        over.sort_unstable();
+        for (_, ticket) in over.into_iter().take(MOST_REMOVED) {
+            self.bars.remove(&ticket);
+        }
+    }
+
+    fn remove(&mut self, taken: (u64, u64)) {
+        if let Some(ends) = self.taken.remove(&taken) {
+            self.by_end.remove(&(ends, taken));
+            self.total -= taken.1;
+        }
     }
 
     fn take(&mut self, slots: &Slots, now: u64, ticket: u64, units: u64) {
-        self.end_leases(now);
+        self.remove_ended(now);
+        self.put(slots, now, ticket, units);
+    }
+
+    fn put(&mut self, slots: &Slots, now: u64, ticket: u64, units: u64) {
+        let taken = (ticket, units);
+        self.remove(taken);
         let ends = now / 1_000 + slots.lease().as_millis() as u64;
-        self.taken.push((ticket, ends, units));
+        self.taken.insert(taken, ends);
+        self.by_end.insert((ends, taken));
+        self.total += units;
     }
 
-    fn release(&mut self, now: u64, ticket: u64) {
-        self.end_leases(now);
-        self.taken.retain(|(other, ..)| *other != ticket);
+    /// Returns the slots that were released.
+    fn release(&mut self, slots: &Slots, now: u64, charge: Asked, pending: bool) -> u64 {
+        let before = self.total;
+        self.remove((charge.ticket, charge.cost));
+        if pending {
+            let ends = now / 1_000 + slots.lease().as_millis() as u64;
+            self.bars.insert(charge.ticket, ends.div_ceil(1_000));
+        }
+        before - self.total
     }
 
-    /// Forgets what has ended: whenever something is written, and for good, though the clock were set back.
-    fn end_leases(&mut self, now: u64) {
-        self.taken.retain(|(_, ends, _)| *ends > now / 1_000);
+    /// Returns whether the slots are missing.
+    fn renew(&mut self, slots: &Slots, now: u64, charge: Asked, take_again: bool) -> bool {
+        let is_missing = !self.taken.contains_key(&(charge.ticket, charge.cost));
+        if is_missing && (!take_again || self.bars.contains_key(&charge.ticket)) {
+            return true;
+        }
+        self.put(slots, now, charge.ticket, charge.cost);
+        false
     }
 
-    /// What the script stores of it behind the head of 10 bytes.
-    fn stored(&self) -> Vec<u8> {
-        let bytes = self.taken.iter().map(|(ticket, ends, units)| {
-            let (ends, units) = (ends.to_be_bytes(), units.to_be_bytes());
-            [ticket.to_be_bytes().as_slice(), &ends[2..], &units[6..]].concat()
-        });
-        bytes.collect::<Vec<_>>().concat()
+    /// Members and scores as the script stores them.
+    fn stored(&self) -> Vec<(Vec<u8>, u64)> {
+        let member = |ticket: u64, units: u64| {
+            [ticket.to_be_bytes().as_slice(), &units.to_be_bytes()[5..]].concat()
+        };
+        let bars = self.bars.iter();
+        let mut stored: Vec<_> = bars
+            .map(|(ticket, second)| (member(*ticket, 0), *second))
+            .collect();
+        stored.sort_unstable_by(|(one, first), (other, second)| (first, one).cmp(&(second, other)));
+        let taken = self.by_end.iter();
+        stored.extend(taken.map(|(ends, (ticket, units))| (member(*ticket, *units), *ends)));
+        if !stored.is_empty() {
+            stored.insert(0, (Vec::new(), self.total));
+        }
+        stored
     }
 }
 
-/// The tickets are made so that the bytes of one stand inside another's, over the border between two things stored.
-fn ticket(number: u64) -> u64 {
-    let first = number / 2 + 1;
-    match number % 2 {
-        0 => first,
-        // What follows the ticket of the one before: the end of a lease in these years.
-        _ => (first << 16) | ((START / 1_000) >> 32),
-    }
-}
+/// Leases that a take removes when they have ended.
+const MOST_REMOVED: usize = 32;
 
 /// Slots as the script tells of them: by what is used, since what is above the limit would not be seen in what is left.
 fn told_of_slots(slots: &Slots, used: u64, has_room: bool, cost: u64, now: u64) -> Told {
@@ -445,7 +512,7 @@ impl Twin {
                 .entry((charge.policy, charge.key))
                 .or_insert_with(|| State::fresh(counter));
             if let (Counter::Slots(slots), State::Slots(held)) = (counter, &state) {
-                rooms.push(cost == 0 || held.used(now) + cost <= slots.limit());
+                rooms.push(held.has_room(slots, now, cost));
                 continue;
             }
             rooms.push(counted!(counter, state, (counter, state) => {
@@ -465,10 +532,14 @@ impl Twin {
                 let state = self.states.get_mut(&place).expect("made above");
                 // A denied request is not in flight, whatever it counts as elsewhere.
                 if let (Counter::Slots(slots), State::Slots(held)) = (counter, &mut *state) {
+                    let used = held.used(now);
                     if all && cost > 0 {
                         held.take(slots, now, charge.ticket, cost);
+                    } else if !has_room {
+                        held.remove_ended(now);
                     }
-                    return told_of_slots(slots, held.used(now), has_room, cost, now);
+                    let used = if all { used + cost } else { used };
+                    return told_of_slots(slots, used, has_room, cost, now);
                 }
                 counted!(counter, state, (counter, state) => {
                     if all && cost > 0 {
@@ -504,11 +575,11 @@ impl Twin {
         let returned = self.returned.entry(place).or_default();
         let state = self.states.get_mut(&place).expect("it was charged");
         if let (Counter::Slots(slots), State::Slots(held)) = (counter, &mut *state) {
-            held.release(now, charge.ticket);
-            if more {
-                held.take(slots, now, charge.ticket, charge.cost);
-            }
-            return told_of_slots(slots, held.used(now), true, 0, now);
+            let told = match more {
+                true => u64::from(held.renew(slots, now, charge, made.flag)),
+                false => held.release(slots, now, charge, made.flag),
+            };
+            return told_of_slots(slots, told, true, 0, now);
         }
         counted!(counter, state, (counter, state) => {
             if more {
@@ -613,13 +684,17 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
     let Made {
         charge: asked,
         mark,
+        flag,
     } = made;
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::DECIDE.hash()).arg(1);
     command.arg(key_of(run, asked.policy, asked.key));
     command.arg("@").arg(now);
+    if let Counter::Slots(slots) = counter {
+        upkeep(&mut command, slots, &[asked], more, flag);
+        return command;
+    }
     match more {
-        true if matches!(counter, Counter::Slots(_)) => command.arg("/"),
         true => command.arg("+"),
         false if matches!(counter, Counter::Bucket(bucket) if bucket.is_queue()) => command
             .arg(",")
@@ -644,6 +719,19 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
         counter => charge(&mut command, counter, asked),
     }
     command
+}
+
+/// A renewal or release of slots.
+fn upkeep(command: &mut redis::Cmd, slots: &Slots, charges: &[Asked], more: bool, flag: bool) {
+    let members = charges.iter().flat_map(|charge| {
+        let (ticket, units) = (charge.ticket.to_be_bytes(), charge.cost.to_be_bytes());
+        [ticket.as_slice(), &units[5..]].concat()
+    });
+    command
+        .arg(if more { "k" } else { "e" })
+        .arg(slots.lease().as_millis() as u64)
+        .arg(u64::from(flag))
+        .arg(members.collect::<Vec<u8>>());
 }
 
 /// What the script answers, read as the twin's answer is written.
@@ -753,6 +841,7 @@ fn chosen(
     more: bool,
 ) -> Option<Made> {
     let mut made = charged[charged.len().checked_sub(from_end + 1)?];
+    made.flag = units % 2 == 1;
     made.charge.cost = match plans[made.charge.policy].0 {
         Counter::Slots(_) => made.charge.cost,
         _ if more => units,
@@ -772,7 +861,8 @@ fn asked(charges: &[(usize, usize, u64)], tickets: &mut u64) -> Vec<Asked> {
             policy,
             key,
             cost,
-            ticket: ticket(*tickets),
+            // So that the order of tickets is not that of takes.
+            ticket: tickets.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         }
     });
     asked.collect()
@@ -822,6 +912,7 @@ fn compare_run(
                             made: Timestamp::from_micros(told.reset_at),
                             returned: told.returned,
                         },
+                        flag: false,
                     }));
                 }
                 expected.push((plans.clone(), now, charges, answer));
@@ -831,7 +922,13 @@ fn compare_run(
     // In the same pipeline, so that nothing expires in between.
     let held = twin.held();
     for (policy, key, _) in &held {
-        pipeline.get(key_of(run, *policy, *key));
+        let key = key_of(run, *policy, *key);
+        pipeline
+            .cmd("ZRANGE")
+            .arg(key)
+            .arg(0)
+            .arg(-1)
+            .arg("WITHSCORES");
     }
     let mut replies: Vec<Value> = pipeline.query(connection).expect("the script runs");
     let stored = replies.split_off(replies.len() - held.len());
@@ -858,8 +955,8 @@ fn compare_run(
         );
     }
     for (stored, (policy, key, held)) in stored.into_iter().zip(held) {
-        let stored: Vec<u8> = redis::from_redis_value(stored).expect("bytes");
-        let stored = stored.get(10..).unwrap_or_default();
+        let stored: Vec<(Vec<u8>, u64)> =
+            redis::from_redis_value(stored).expect("members and scores");
         prop_assert_eq!(stored, held.stored(), "policy {}, key {}", policy, key);
     }
     Ok(decided)
@@ -916,4 +1013,134 @@ fn script_and_twin_agree_on_long_logs() {
         ways.straightened,
     ];
     assert!(all.iter().all(|times| *times > 0), "{ways:?}");
+}
+
+/// A key with tens of thousands of slots: taken, renewed and released by many tickets at once, and ended all together.
+struct Crowd {
+    slots: Slots,
+    held: Held,
+    now: u64,
+    charges: Vec<Asked>,
+    tickets: u64,
+    pipeline: redis::Pipeline,
+    /// What is to be answered to each command: whether there was room, and a number.
+    expected: Vec<(bool, u64)>,
+}
+
+impl Crowd {
+    fn new(limit: u64) -> Self {
+        let quota = Quota::in_flight(limit);
+        Self {
+            slots: Slots::new(quota, Duration::from_secs(60)).expect("a usable quota"),
+            held: Held::default(),
+            now: START,
+            charges: Vec::new(),
+            tickets: 0,
+            pipeline: redis::pipe(),
+            expected: Vec::new(),
+        }
+    }
+
+    fn command(&self) -> redis::Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(Script::DECIDE.hash()).arg(1).arg("crowd");
+        command.arg("@").arg(self.now);
+        command
+    }
+
+    fn take(&mut self, cost: u64) {
+        self.tickets += 1;
+        let asked = Asked {
+            policy: 0,
+            key: 0,
+            cost,
+            ticket: self.tickets.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        };
+        let mut command = self.command();
+        charge(&mut command, &Counter::Slots(self.slots), asked);
+        self.pipeline.add_command(command);
+        let used = self.held.used(self.now);
+        let has_room = self.held.has_room(&self.slots, self.now, cost);
+        if has_room && cost > 0 {
+            self.held.take(&self.slots, self.now, asked.ticket, cost);
+            self.charges.push(asked);
+        } else if !has_room {
+            self.held.remove_ended(self.now);
+        }
+        let used = if has_room { used + cost } else { used };
+        self.expected.push((has_room, used));
+    }
+
+    /// Renews or releases some tickets in a row, as many as travel together at most.
+    fn keep(&mut self, random: &mut Random, more: bool, flag: bool) {
+        let from = random.below(1 + self.charges.len() as u64) as usize;
+        let most = if more { 50 } else { 7 };
+        let to = (from + 1 + random.below(most) as usize).min(self.charges.len());
+        let chosen: Vec<Asked> = match more {
+            true => self.charges[from..to].to_vec(),
+            false => self.charges.drain(from..to).collect(),
+        };
+        if chosen.is_empty() {
+            return;
+        }
+        let mut command = self.command();
+        upkeep(&mut command, &self.slots, &chosen, more, flag);
+        self.pipeline.add_command(command);
+        let mut told = 0;
+        for (bit, charge) in chosen.into_iter().enumerate() {
+            told += match more {
+                true => u64::from(self.held.renew(&self.slots, self.now, charge, flag)) << bit,
+                false => self.held.release(&self.slots, self.now, charge, flag),
+            };
+        }
+        self.expected.push((true, told));
+    }
+}
+
+// Regression: a key had 10,000 slots at most, and each operation cost as much as there were.
+#[test]
+fn script_and_model_agree_on_tens_of_thousands_of_slots() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    server.command(&["SCRIPT", "LOAD", Script::DECIDE.source()]);
+    for (seed, limit, largest) in [(1, 30_000, 1), (2, 100_000, 7), (3, 25_000, 2)] {
+        server.command(&["FLUSHALL"]);
+        let (mut random, mut crowd, mut most) = (Random(seed), Crowd::new(limit), 0);
+        for round in 1..=45_000_u64 {
+            crowd.now += random.below(500);
+            if round % 20_000 == 0 {
+                // Some are renewed before the others end all at once: more than are removed at a time.
+                crowd.now += 40_000_000;
+                for _ in 0..40 {
+                    crowd.keep(&mut random, true, false);
+                }
+                crowd.now += 30_000_000;
+            }
+            let flag = random.below(3) == 0;
+            match random.below(40) {
+                0 => crowd.keep(&mut random, true, flag),
+                1 => crowd.keep(&mut random, false, flag),
+                2 => crowd.take(0),
+                3 => {
+                    // More than is free.
+                    // Renewals take slots again, also beyond the limit.
+                    let free = limit.saturating_sub(crowd.held.used(crowd.now));
+                    crowd.take(free + 1 + random.below(2_000));
+                }
+                _ => crowd.take(1 + random.below(largest)),
+            }
+            most = most.max(crowd.held.taken.len());
+        }
+        assert!(most > 15_000, "{most} tickets");
+        let replies: Vec<Value> = crowd.pipeline.query(&mut connection).expect("it answers");
+        for (step, (reply, expected)) in replies.iter().zip(&crowd.expected).enumerate() {
+            let numbers = unpack(reply);
+            let told = (numbers[2] == 1, numbers[3].cast_unsigned());
+            assert_eq!(told, *expected, "step {step} of seed {seed}");
+        }
+        let stored = server.command(&["ZRANGE", "crowd", "0", "-1", "WITHSCORES"]);
+        let stored: Vec<(Vec<u8>, u64)> =
+            redis::from_redis_value(stored).expect("members and scores");
+        assert!(stored == crowd.held.stored(), "what is stored, seed {seed}");
+    }
 }

@@ -94,7 +94,7 @@ fn mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots() {
 
 /// Kills the process in the middle of its work, and measures by the server's time when its slots are there again.
 fn slots_come_back_from_a_killed_process(server: &Server, mut victim: Child) {
-    let renewed = || server.command(&["GET", &format!("tollgate:{{{VICTIM}}}:slots#c")]);
+    let renewed = || server.command(&["DUMP", &format!("tollgate:{{{VICTIM}}}:slots#c")]);
     let patience = Instant::now() + Duration::from_secs(30);
     let wait_while = |is_waiting: &dyn Fn() -> bool| {
         while is_waiting() {
@@ -217,7 +217,7 @@ async fn denied_by(
 fn dump(server: &Server, key: &str) -> String {
     let keys = server.keys().into_iter();
     let keys = keys.filter(|stored| stored.contains(&format!("{{{key}}}")));
-    let lines = keys.map(|stored| match server.command(&["GET", &stored]) {
+    let lines = keys.map(|stored| match server.command(&["DUMP", &stored]) {
         Value::BulkString(bytes) => {
             let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             format!("  {stored} = {digits}\n")

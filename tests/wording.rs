@@ -412,7 +412,7 @@ fn limit_on_what_is_in_flight_is_told_in_its_own_words() {
         ErrorKind::InvalidQuota,
         &[
             "\"p\"",
-            "1 to 10,000 slots",
+            "1 to 100,000 slots",
             "to refuse everybody",
             "at least 1",
         ],

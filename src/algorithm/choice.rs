@@ -24,8 +24,8 @@ pub enum Algorithm {
     /// How many requests are in flight: a slot is taken until the body of the answer has ended. The quota is a number
     /// [in flight](crate::Quota::in_flight).
     Concurrency {
-        /// How long the slots of a process that died stay taken in Redis: 100 ms to a day. Who holds one renews it three
-        /// times as often.
+        /// How long the slots of a process that died stay taken in Redis: 100 ms to a day. Slots that are held are renewed
+        /// at least three times per lease.
         lease: Duration,
     },
     /// One counter that starts from 0 with each window. Cheap to explain, but up to twice the quota passes in a short

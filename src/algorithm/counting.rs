@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// By what a charge is known when it is put right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// When all was to be back after it.
     pub made: Timestamp,

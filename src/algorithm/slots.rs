@@ -33,7 +33,7 @@ pub struct SlotState {
 
 impl Slots {
     /// The most slots that a key can have.
-    pub const MAX_LIMIT: u64 = 10_000;
+    pub const MAX_LIMIT: u64 = 100_000;
 
     /// As many slots as the quota counts.
     ///
@@ -50,7 +50,7 @@ impl Slots {
         }
         if quota.count() == 0 || quota.count() > Self::MAX_LIMIT {
             return refuse(
-                "a key has 1 to 10,000 slots: to refuse everybody, take the route away; else allow at least 1 in flight",
+                "a key has 1 to 100,000 slots: to refuse everybody, take the route away; else allow at least 1 in flight",
             );
         }
         let millis = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);

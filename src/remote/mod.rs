@@ -55,6 +55,9 @@
 //! A decision whose reply did not come is not asked again, since it may have been made: that can count one request too
 //! many, and never admits one too many. One that found its connection closed was not sent, and goes over another.
 //!
+//! All charges of a decision are made, or none, even if the server refuses a command in the middle. Such a decision fails
+//! alone: the others in the same call are made.
+//!
 //! # Memory
 //!
 //! One short string per policy and key, which expires about a second after nothing is owed any more. A token bucket

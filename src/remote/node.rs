@@ -11,7 +11,8 @@ use std::{
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Phase},
-    store::{CallObserver, CallReport},
+    retry::RetryQueue,
+    store::{CallObserver, CallReport, Settlement},
 };
 
 use super::{
@@ -31,6 +32,8 @@ pub(super) struct Node {
     pub(super) check: ServerCheck,
     pub(super) watch: Watch,
     pub(super) observer: OnceLock<Weak<dyn CallObserver>>,
+    /// Slots that nobody holds, whose release is not confirmed.
+    pub(super) releases: RetryQueue<Settlement>,
     /// Whether the next dial is to be made although the last ones failed.
     dials_at_once: AtomicBool,
 }
@@ -51,6 +54,7 @@ impl Node {
             check,
             watch: Watch::default(),
             observer: OnceLock::new(),
+            releases: RetryQueue::default(),
             dials_at_once: AtomicBool::new(false),
         })
     }

@@ -1,7 +1,8 @@
-//! Slots that a decision took and nobody heard of.
+//! Slots that may have been taken by a decision whose reply did not come, and renewals.
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -10,9 +11,13 @@ use std::{
 use futures_util::future::join_all;
 
 use crate::{
+    algorithm::Counter,
+    clock::Clock,
     error::{Error, ErrorKind},
-    policy::OwnedCharge,
-    task,
+    policy::{Charge, OwnedCharge},
+    retry::{Retry, RetryQueue, Tried},
+    store::Settlement,
+    task, telemetry,
 };
 
 use super::{
@@ -21,95 +26,179 @@ use super::{
     protocol::{Reply, Request},
 };
 
-/// Decides a group of charges, together with whatever else waits.
+/// Decides a request, together with whatever else waits.
 ///
 /// # Cancel safety
 ///
-/// Dropped before the group is sent, nothing is charged; afterwards the charge may have been made. Slots are given back
-/// then: they would stay taken until their lease ends, and nothing is in flight. So they are when the answer is late.
+/// Dropped before the request is sent, nothing is charged; afterwards the charge may have been made. Nothing is in flight
+/// then, so slots that it may have taken are released in the background. The same holds when the reply does not come.
 pub(super) async fn ask(
-    shared: &Arc<Node>,
-    group: Box<Request>,
+    node: &Arc<Node>,
+    request: Box<Request>,
     charges: &[OwnedCharge],
 ) -> Result<Reply, Error> {
     let charges = charges.iter().map(OwnedCharge::borrow);
-    let slots = charges.filter_map(|charge| Request::release(&shared.keyspace, &charge));
-    let slots: Vec<Request> = slots.collect();
+    let slots: Vec<OwnedCharge> = charges
+        .filter(|charge| takes_slots(charge))
+        .map(|charge| charge.to_owned())
+        .collect();
     if slots.is_empty() {
-        return batch::ask(shared, group).await;
+        return batch::ask(node, request).await;
     }
+    RetryQueue::resume(node);
     let asking = {
-        let shared = Arc::clone(shared);
-        Box::pin(async move { batch::ask(&shared, group).await })
+        let node = Arc::clone(node);
+        Box::pin(async move { batch::ask(&node, request).await })
     };
-    let claim = Claim {
+    let take = Take {
         asking: Some(asking),
-        shared: Arc::clone(shared),
+        node: Arc::clone(node),
         slots,
+        is_dropped: false,
     };
-    claim.await
+    take.await
 }
 
-/// A decision on slots that is under way. Dropped, it is heard out in the background.
-struct Claim {
+/// Renews the leases of slots. Those that are missing are taken again, since they are in flight.
+pub(super) async fn renew(node: &Arc<Node>, charges: &[OwnedCharge]) -> Result<(), Error> {
+    let missing = renew_once(node, charges, false).await?;
+    if !missing.is_empty() {
+        // What is missing now was released meanwhile.
+        renew_once(node, &missing, true).await?;
+    }
+    Ok(())
+}
+
+/// Returns the charges whose slots are missing.
+async fn renew_once(
+    node: &Arc<Node>,
+    charges: &[OwnedCharge],
+    take_again: bool,
+) -> Result<Vec<OwnedCharge>, Error> {
+    let borrowed: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::borrow).collect();
+    let requests = Request::renew_all(&node.keyspace, &borrowed, take_again);
+    let asked = requests.into_iter().map(|(request, places)| async move {
+        let reply = batch::ask(node, Box::new(request)).await?;
+        reply.check()?;
+        let is_missing = |bit: usize| reply.missing() >> bit & 1 == 1;
+        let missing = places.into_iter().enumerate();
+        let missing = missing.filter(|(bit, _)| is_missing(*bit));
+        Ok(missing.map(|(_, place)| place).collect::<Vec<_>>())
+    });
+    let mut missing = Vec::new();
+    for places in join_all(asked).await {
+        missing.extend(places?.into_iter().map(|place| charges[place].clone()));
+    }
+    Ok(missing)
+}
+
+fn takes_slots(charge: &Charge<'_>) -> bool {
+    matches!(charge.policy().counter(), Counter::Slots(_)) && charge.units() > 0
+}
+
+// === Take ===
+
+/// A decision on slots that is under way. Dropped, it is awaited in the background.
+struct Take {
     asking: Option<Asking>,
-    shared: Arc<Node>,
-    /// What gives the slots back.
-    slots: Vec<Request>,
+    node: Arc<Node>,
+    slots: Vec<OwnedCharge>,
+    /// Whether its caller has dropped it, so that nobody holds what it takes.
+    is_dropped: bool,
 }
 
 type Asking = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
 
-impl Claim {
-    /// Gives the slots back. Once: while the server is away it would be in vain, and then leases end.
-    fn give_back(&mut self) -> impl Future<Output = ()> + Send + use<> {
-        let (shared, slots) = (Arc::clone(&self.shared), std::mem::take(&mut self.slots));
-        async move {
-            let given = slots
-                .into_iter()
-                .map(|group| batch::ask(&shared, Box::new(group)));
-            join_all(given).await;
+impl Take {
+    /// Releases the slots in the background. Their take is `pending` if it may still be on its way.
+    fn release(&mut self, pending: bool) {
+        let now = Clock::system().now();
+        for charge in mem::take(&mut self.slots) {
+            let slots = Settlement::of_slots(charge, pending);
+            let Counter::Slots(counter) = slots.charge().policy().counter() else {
+                continue;
+            };
+            let ends = now + counter.lease();
+            if !RetryQueue::add(&self.node, slots, ends) {
+                telemetry::warn(format_args!(
+                    "slots that nobody holds stay taken until their lease ends: too many releases wait for redis"
+                ));
+                return;
+            }
         }
     }
 }
 
-impl Future for Claim {
+impl Future for Take {
     type Output = Result<Reply, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let asking = self.asking.as_mut();
         let asking = asking.expect("a future is not polled after it ended");
-        let verdict = ready!(asking.as_mut().poll(context));
+        let reply = ready!(asking.as_mut().poll(context));
         self.asking = None;
-        if verdict.as_ref().is_err_and(leaves_in_doubt) {
-            task::spawn(self.give_back());
+        match &reply {
+            Ok(reply) if reply.is_admitted() && self.is_dropped => self.release(false),
+            Err(error) if may_be_taken(error) => self.release(true),
+            _ => {}
         }
-        Poll::Ready(verdict)
+        Poll::Ready(reply)
     }
 }
 
-impl Drop for Claim {
+impl Drop for Take {
     fn drop(&mut self) {
         let Some(asking) = self.asking.take() else {
             return;
         };
-        let give_back = self.give_back();
-        task::spawn(async move {
-            let is_taken = match asking.await {
-                Ok(verdict) => verdict.is_admitted(),
-                Err(error) => leaves_in_doubt(&error),
-            };
-            if is_taken {
-                give_back.await;
-            }
-        });
+        if self.is_dropped {
+            // Its runtime has ended too.
+            return self.release(true);
+        }
+        let take = Self {
+            asking: Some(asking),
+            node: Arc::clone(&self.node),
+            slots: mem::take(&mut self.slots),
+            is_dropped: true,
+        };
+        task::spawn(async move { drop(take.await) });
     }
 }
 
 /// Whether the charge may have been made all the same.
-fn leaves_in_doubt(error: &Error) -> bool {
+fn may_be_taken(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Connect | ErrorKind::Protocol | ErrorKind::Timeout(_)
     )
+}
+
+impl Retry for Node {
+    type Item = Settlement;
+
+    fn retries(&self) -> &RetryQueue<Settlement> {
+        &self.releases
+    }
+
+    fn try_again(self: Arc<Self>, slots: Vec<Arc<Settlement>>) -> Tried {
+        Box::pin(async move {
+            let settlements: Vec<Settlement> =
+                slots.iter().map(|slots| Settlement::clone(slots)).collect();
+            let mut is_done = vec![true; settlements.len()];
+            let requests = Request::settle_all(&self.keyspace, &settlements);
+            let node = &self;
+            let asked = requests.into_iter().map(|(request, places)| async move {
+                (batch::ask(node, Box::new(request)).await, places)
+            });
+            for (reply, places) in join_all(asked).await {
+                if let Err(error) = reply
+                    && (error.is_transient()
+                        || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script))
+                {
+                    places.into_iter().for_each(|place| is_done[place] = false);
+                }
+            }
+            is_done
+        })
+    }
 }

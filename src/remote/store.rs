@@ -109,18 +109,17 @@ impl Store for RedisStore {
         if let Err(error) = self.check() {
             return Answer::ready(Err(error));
         }
-        let settlements = receipt.settlements().iter();
-        let groups = settlements.filter_map(|one| Request::settle(&self.node.keyspace, one));
-        self.carry(groups.collect())
+        let requests = Request::settle_all(&self.node.keyspace, receipt.settlements());
+        self.carry(requests.into_iter().map(|(request, _)| request).collect())
     }
 
     fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
         if let Err(error) = self.check() {
             return Answer::ready(Err(error));
         }
-        let groups = charges.iter();
-        let groups = groups.filter_map(|charge| Request::renew(&self.node.keyspace, charge));
-        self.carry(groups.collect())
+        let node = Arc::clone(&self.node);
+        let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
+        Answer::later(async move { slot_guard::renew(&node, &charges).await })
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {

@@ -126,14 +126,14 @@ impl Place {
         }
     }
 
-    /// Every key that the server holds with its bytes; nothing when the store is in process.
+    /// Every key that the server holds with its value, serialized; nothing when the store is in process.
     pub(super) fn values(&self) -> BTreeMap<String, Value> {
         let Some(server) = self.server_behind() else {
             return BTreeMap::new();
         };
         let keys = server.keys().into_iter();
         keys.map(|key| {
-            let value = server.command(&["GET", &key]);
+            let value = server.command(&["DUMP", &key]);
             (key, value)
         })
         .collect()

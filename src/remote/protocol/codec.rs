@@ -1,5 +1,7 @@
 //! Arguments and replies of the decision script, per algorithm.
 
+use std::time::Duration;
+
 use redis::Cmd;
 use smallvec::SmallVec;
 
@@ -15,27 +17,51 @@ use crate::{
 pub(super) type Arguments = SmallVec<[Argument; 4]>;
 
 /// One argument of the script.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Argument {
+    /// Members of a sorted set of slots: per ticket 8 bytes, and its slots in 3.
+    Members(Box<[u8]>),
     /// More than the counter ever holds.
     Never,
     Number(u64),
-    Ticket(u64),
-    /// The letter of an algorithm or mark, followed by the bytes of the quota that a state was made under.
+    /// A tag, followed by the bytes of the quota that a state was made under.
     Tag {
         bytes: [u8; 5],
         length: usize,
     },
+    Ticket(u64),
+}
+
+/// Letters by which the script tells algorithms and marks apart.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Tag {
+    Bucket = b'w',
+    ClockWindow = b'f',
+    CountDenied = b'!',
+    FirstHitWindow = b'o',
+    Force = b'+',
+    Group = b'*',
+    MonthWindow = b'm',
+    Probe = b'#',
+    Refund = b'-',
+    RefundQueue = b',',
+    ReleaseSlots = b'e',
+    RenewSlots = b'k',
+    SlidingLog = b'g',
+    SlidingWindow = b's',
+    TakeSlots = b'c',
+    UnevenBucket = b'l',
 }
 
 impl Argument {
-    /// A letter alone.
-    pub(super) fn mark(letter: u8) -> Self {
-        Self::tag(letter, [])
+    /// A tag without a quota.
+    pub(super) fn mark(tag: Tag) -> Self {
+        Self::tag(tag, [])
     }
 
-    fn tag<const N: usize>(letter: u8, shape: [u8; N]) -> Self {
-        let mut bytes = [letter; 5];
+    fn tag<const N: usize>(tag: Tag, shape: [u8; N]) -> Self {
+        let mut bytes = [tag as u8; 5];
         bytes[1..=N].copy_from_slice(&shape);
         Self::Tag {
             bytes,
@@ -43,18 +69,19 @@ impl Argument {
         }
     }
 
-    /// Writes it.
+    /// Appends the argument to a command.
     pub(super) fn write(&self, command: &mut Cmd) {
         match self {
+            Self::Members(members) => command.arg(members.as_ref()),
             Self::Never => command.arg(b"-1"),
             Self::Number(number) => command.arg(number),
-            Self::Ticket(ticket) => command.arg(&ticket.to_be_bytes()),
             Self::Tag { bytes, length } => command.arg(&bytes[..*length]),
+            Self::Ticket(ticket) => command.arg(&ticket.to_be_bytes()),
         };
     }
 }
 
-/// What puts a charge right, as the script takes it. `None` when it is right.
+/// Returns the arguments that put a charge right; `None` when it is right.
 pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     let charge = settlement.charge();
     let mut arguments = Arguments::new();
@@ -62,7 +89,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         Correction::Charge(units) => (units, false),
         Correction::Keep => return None,
         Correction::Refund(units) => (units, true),
-        Correction::Release => (charge.units(), true),
+        Correction::Release => return Some(release(&[charge], settlement.take_is_pending())),
     };
     if is_refund {
         let mark = settlement.mark();
@@ -71,17 +98,21 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         let is_queue =
             matches!(charge.policy().counter(), Counter::Bucket(bucket) if bucket.is_queue());
         arguments.extend([
-            Argument::mark(if is_queue { b',' } else { b'-' }),
+            Argument::mark(if is_queue {
+                Tag::RefundQueue
+            } else {
+                Tag::Refund
+            }),
             made,
             returned,
         ]);
     } else {
-        arguments.push(Argument::mark(b'+'));
+        arguments.push(Argument::mark(Tag::Force));
     }
     match charge.policy().counter() {
         // By the time alone: a charge that need not fit need not lie on the lattice either.
         Counter::Bucket(bucket) => arguments.extend([
-            Argument::tag(b'w', bucket.shape().to_be_bytes()),
+            Argument::tag(Tag::Bucket, bucket.shape().to_be_bytes()),
             Argument::Number(match is_refund {
                 true => bucket.micros_back(settlement.mark().made, units),
                 false => bucket.micros_up(units),
@@ -93,46 +124,59 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     Some(arguments)
 }
 
-/// What gives the slots of a charge back. `None` when it takes none.
-pub(super) fn release(charge: &Charge<'_>) -> Option<Arguments> {
-    let Counter::Slots(_) = charge.policy().counter() else {
-        return None;
-    };
-    let zero = Argument::Number(0);
-    let mut arguments = Arguments::from_iter([Argument::mark(b'-'), zero, zero]);
-    push(&mut arguments, charge);
-    (charge.units() > 0).then_some(arguments)
+/// The most tickets that one [`release`] or [`renew`] carries: the reply to a renewal has a bit for each.
+pub(super) const MAX_TICKETS: usize = 50;
+
+/// Returns the arguments that release the slots of charges to one key, at most [`MAX_TICKETS`].
+///
+/// When a take may still be `pending`, its ticket is barred from taking slots for a lease.
+pub(super) fn release(charges: &[Charge<'_>], pending: bool) -> Arguments {
+    upkeep(Tag::ReleaseSlots, charges, pending)
 }
 
-/// What makes the lease of a charge's slots begin anew. `None` when it has none.
-pub(super) fn renew(charge: &Charge<'_>) -> Option<Arguments> {
-    let Counter::Slots(_) = charge.policy().counter() else {
-        return None;
-    };
-    let mut arguments = Arguments::from_iter([Argument::mark(b'/')]);
-    push(&mut arguments, charge);
-    Some(arguments)
+/// Returns the arguments that renew the leases of charges to one key, at most [`MAX_TICKETS`].
+pub(super) fn renew(charges: &[Charge<'_>], take_again: bool) -> Arguments {
+    upkeep(Tag::RenewSlots, charges, take_again)
 }
 
-/// The start of a group of so many charges.
+/// Returns the start of a group of this many charges.
 pub(super) fn group_of(charges: usize) -> Arguments {
     match charges {
         0 | 1 => Arguments::new(),
-        _ => Arguments::from_iter([Argument::mark(b'*'), Argument::Number(charges as u64)]),
+        _ => Arguments::from_iter([Argument::mark(Tag::Group), Argument::Number(charges as u64)]),
     }
 }
 
-/// Adds a charge that is made whether it fits or not. That of a log tries what only long logs need, too.
+/// Appends a charge that is made whether it fits or not. That of a log also tries the commands that only long logs need.
 pub(super) fn probe(arguments: &mut Arguments, charge: &Charge<'_>) {
     let is_log = matches!(charge.policy().counter(), Counter::SlidingLog(_));
-    arguments.push(Argument::mark(if is_log { b'#' } else { b'+' }));
+    arguments.push(Argument::mark(if is_log { Tag::Probe } else { Tag::Force }));
     push(arguments, charge);
 }
 
-/// Adds a charge that is to be decided on.
+fn upkeep(tag: Tag, charges: &[Charge<'_>], flag: bool) -> Arguments {
+    let lease = |charge: &Charge<'_>| match charge.policy().counter() {
+        Counter::Slots(slots) => slots.lease(),
+        _ => Duration::ZERO,
+    };
+    let longest = charges.iter().map(lease).max().unwrap_or_default();
+    let member = |charge: &Charge<'_>| {
+        let (ticket, slots) = (charge.ticket().to_be_bytes(), charge.units().to_be_bytes());
+        // No limit is so high that slots would not fit in three bytes.
+        ticket.into_iter().chain(slots.into_iter().skip(5))
+    };
+    Arguments::from_iter([
+        Argument::mark(tag),
+        Argument::Number(clock::micros(longest) / 1_000),
+        Argument::Number(u64::from(flag)),
+        Argument::Members(charges.iter().flat_map(member).collect()),
+    ])
+}
+
+/// Appends a charge to decide on.
 pub(super) fn ask(arguments: &mut Arguments, charge: &Charge<'_>) {
     if charge.policy().counts_denied() {
-        arguments.push(Argument::mark(b'!'));
+        arguments.push(Argument::mark(Tag::CountDenied));
     }
     push(arguments, charge);
 }
@@ -149,7 +193,7 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
             let limit = |value: Option<u64>| value.map_or(Argument::Never, Number);
             match bucket.form(cost) {
                 Form::Whole { increment } => arguments.extend([
-                    Argument::tag(b'w', shape),
+                    Argument::tag(Tag::Bucket, shape),
                     limit(increment),
                     Number(bucket.span()),
                 ]),
@@ -158,7 +202,7 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
                     units,
                     micros,
                 } => arguments.extend([
-                    Argument::tag(b'l', shape),
+                    Argument::tag(Tag::UnevenBucket, shape),
                     limit(cost),
                     Number(bucket.span()),
                     Number(units),
@@ -167,33 +211,33 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
             }
         }
         Counter::FixedWindow(window) => {
-            let letter = match window.opening() {
-                Opening::Clock => b'f',
-                Opening::FirstHit => b'o',
-                Opening::Month => b'm',
+            let tag = match window.opening() {
+                Opening::Clock => Tag::ClockWindow,
+                Opening::FirstHit => Tag::FirstHitWindow,
+                Opening::Month => Tag::MonthWindow,
             };
             arguments.extend([
-                Argument::tag(letter, window.shape().to_be_bytes()),
+                Argument::tag(tag, window.shape().to_be_bytes()),
                 Number(cost),
                 Number(window.limit()),
                 Number(window.millis()),
             ]);
         }
         Counter::SlidingLog(log) => arguments.extend([
-            Argument::mark(b'g'),
+            Argument::mark(Tag::SlidingLog),
             Number(cost),
             Number(log.limit()),
             Number(log.millis()),
         ]),
         Counter::Slots(slots) => arguments.extend([
-            Argument::mark(b'c'),
+            Argument::mark(Tag::TakeSlots),
             Number(cost),
             Number(slots.limit()),
             Number(clock::micros(slots.lease()) / 1_000),
             Argument::Ticket(charge.ticket()),
         ]),
         Counter::SlidingWindow(window) => arguments.extend([
-            Argument::mark(b's'),
+            Argument::mark(Tag::SlidingWindow),
             Number(cost),
             Number(window.limit()),
             Number(window.millis()),

@@ -11,7 +11,10 @@ use crate::{
     state::CountedBy,
 };
 
-use super::codec::{self, ChargeReply};
+use super::{
+    super::connection::classify,
+    codec::{self, ChargeReply},
+};
 
 /// The part of the script's reply that belongs to one request.
 #[derive(Debug)]
@@ -30,6 +33,11 @@ impl Reply {
     /// Returns the time that the script decided by.
     pub(in crate::remote) fn decided_at(&self) -> Timestamp {
         self.decided_at
+    }
+
+    /// Returns a bit per ticket of a [renewal](super::Request::renew) that has no slots, the first ticket's the lowest.
+    pub(in crate::remote) fn missing(&self) -> u64 {
+        self.charges.first().map_or(0, |charge| charge.numbers[0])
     }
 
     /// Returns an error if the script found a value that tollgate did not write, and so did not decide.
@@ -59,22 +67,58 @@ impl Reply {
 
 /// Parses the reply to a call: one part per request, in order. `reply_lens` yields [`Request::reply_lens`] of each.
 ///
+/// A request fails alone: its part is the error with which the server refused one of its commands. Nothing of it was
+/// charged.
+///
 /// [`Request::reply_lens`]: crate::remote::protocol::Request::reply_lens
 pub(in crate::remote) fn parse<'a>(
     reply: &Value,
     reply_lens: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Vec<Result<Reply, Error>>, Error> {
-    let Value::BulkString(packed) = reply else {
-        return Err(malformed());
+    let (packed, texts) = match reply {
+        Value::BulkString(packed) => (packed, [].as_slice()),
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::BulkString(packed), texts @ ..] => (packed, texts),
+            _ => return Err(malformed()),
+        },
+        _ => return Err(malformed()),
     };
     let mut numbers = Numbers { packed };
+    let mut texts = texts.iter();
     let decided_at = Timestamp::from_micros(numbers.next()?);
     let replies = reply_lens
-        .map(|lens| numbers.reply(decided_at, lens).map(Ok))
+        .map(|lens| {
+            let reply = numbers.reply(decided_at, lens)?;
+            match reply.outcome {
+                FAILED => texts
+                    .next()
+                    .ok_or_else(malformed)
+                    .and_then(refusal)
+                    .map(Err),
+                _ => Ok(Ok(reply)),
+            }
+        })
         .collect::<Result<Vec<_>, _>>()?;
-    match numbers.packed {
-        [] => Ok(replies),
+    match (numbers.packed, texts.next()) {
+        ([], None) => Ok(replies),
         _ => Err(malformed()),
+    }
+}
+
+/// Returns the error with which the server refused a command of the script, as if it had refused the script itself.
+fn refusal(text: &Value) -> Result<Error, Error> {
+    let Value::BulkString(text) = text else {
+        return Err(malformed());
+    };
+    let text = String::from_utf8_lossy(text).replace(['\r', '\n'], " ");
+    // Some errors come without a code when they arise in a script.
+    let code = text.split(' ').next().unwrap_or_default();
+    let has_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    let prefix = if has_code { "-" } else { "-ERR " };
+    let error = redis::parse_redis_value(format!("{prefix}{text}\r\n").as_bytes());
+    match error.and_then(Value::extract_error) {
+        Err(error) => Ok(classify::classify(error)),
+        Ok(_) => Err(malformed()),
     }
 }
 
@@ -105,6 +149,7 @@ impl Numbers<'_> {
         let fits = match outcome {
             ADMITTED => all_have_room,
             DENIED | FOREIGN => !all_have_room,
+            FAILED => true,
             _ => false,
         };
         let reply = Reply {
@@ -147,3 +192,4 @@ const RETURNED: u64 = 2;
 const DENIED: u64 = 0;
 const ADMITTED: u64 = 1;
 const FOREIGN: u64 = 2;
+const FAILED: u64 = 3;

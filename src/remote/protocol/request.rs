@@ -1,12 +1,12 @@
 //! The arguments of the decision script for one request.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, Counter, Opening},
     key::Key,
     policy::{Charge, Policy},
     quota::Quota,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 use super::{
-    codec::{self, Arguments},
+    codec::{self, Arguments, MAX_TICKETS},
     keyspace::{Keyspace, WireKey},
 };
 
@@ -41,33 +41,84 @@ impl Request {
         }
     }
 
-    /// Corrects a charge that was made; `None` when it needs no correction.
-    pub(in crate::remote) fn settle(keyspace: &Keyspace, settlement: &Settlement) -> Option<Self> {
-        let charge = settlement.charge();
-        Some(Self {
-            keys: SmallVec::from_iter([keyspace.of(&charge)]),
-            arguments: codec::correct(settlement)?,
-            reply_lens: SmallVec::from_iter([codec::reply_len(&charge)]),
-        })
+    /// Corrects charges that were made. Releases of slots of one key travel in one request. Returns with each request the
+    /// places of the settlements that it carries; those that need no correction are in none.
+    pub(in crate::remote) fn settle_all(
+        keyspace: &Keyspace,
+        settlements: &[Settlement],
+    ) -> Vec<(Self, Vec<usize>)> {
+        let is_slots = |settlement: &Settlement| takes_slots(&settlement.charge());
+        let mut requests = Vec::new();
+        for (place, settlement) in settlements.iter().enumerate() {
+            if !is_slots(settlement)
+                && let Some(arguments) = codec::correct(settlement)
+            {
+                requests.push((
+                    Self::of_one(keyspace, &settlement.charge(), arguments),
+                    vec![place],
+                ));
+            }
+        }
+        for pending in [false, true] {
+            let released = settlements.iter().enumerate();
+            let released = released.filter(|(_, settlement)| {
+                is_slots(settlement) && settlement.take_is_pending() == pending
+            });
+            let released = released.map(|(place, settlement)| (place, settlement.charge()));
+            requests.extend(Self::upkeep(keyspace, released, |charges| {
+                codec::release(charges, pending)
+            }));
+        }
+        requests
     }
 
-    /// Releases the slots of a charge; `None` when it takes none.
-    pub(in crate::remote) fn release(keyspace: &Keyspace, charge: &Charge<'_>) -> Option<Self> {
-        let arguments = codec::release(charge)?;
-        Some(Self {
+    /// Renews the leases of slots, those of one key in one request. Returns with each request the places of the charges
+    /// that it carries, in the order of the bits of [`Reply::missing`].
+    ///
+    /// Slots whose lease has ended are taken again if that is asked for.
+    ///
+    /// [`Reply::missing`]: super::Reply::missing
+    pub(in crate::remote) fn renew_all(
+        keyspace: &Keyspace,
+        charges: &[Charge<'_>],
+        take_again: bool,
+    ) -> Vec<(Self, Vec<usize>)> {
+        let charges = charges.iter().copied().enumerate();
+        let slots = charges.filter(|(_, charge)| takes_slots(charge));
+        Self::upkeep(keyspace, slots, |charges| codec::renew(charges, take_again))
+    }
+
+    /// Makes requests of charges that take slots, each for up to [`MAX_TICKETS`](codec::MAX_TICKETS) of one key.
+    fn upkeep<'a>(
+        keyspace: &Keyspace,
+        slots: impl Iterator<Item = (usize, Charge<'a>)>,
+        arguments: impl Fn(&[Charge<'a>]) -> Arguments,
+    ) -> Vec<(Self, Vec<usize>)> {
+        let mut by_key: HashMap<_, (Vec<Charge<'a>>, Vec<usize>)> = HashMap::new();
+        for (place, charge) in slots {
+            let (charges, places) = by_key
+                .entry((*charge.policy().name(), *charge.key()))
+                .or_default();
+            charges.push(charge);
+            places.push(place);
+        }
+        let mut requests = Vec::new();
+        for (charges, places) in by_key.into_values() {
+            let parts = charges.chunks(MAX_TICKETS).zip(places.chunks(MAX_TICKETS));
+            requests.extend(parts.map(|(charges, places)| {
+                let request = Self::of_one(keyspace, &charges[0], arguments(charges));
+                (request, places.to_vec())
+            }));
+        }
+        requests
+    }
+
+    fn of_one(keyspace: &Keyspace, charge: &Charge<'_>, arguments: Arguments) -> Self {
+        Self {
             keys: SmallVec::from_iter([keyspace.of(charge)]),
             arguments,
             reply_lens: SmallVec::from_iter([codec::reply_len(charge)]),
-        })
-    }
-
-    /// Renews the lease of a charge's slots; `None` when it has none.
-    pub(in crate::remote) fn renew(keyspace: &Keyspace, charge: &Charge<'_>) -> Option<Self> {
-        Some(Self {
-            keys: SmallVec::from_iter([keyspace.of(charge)]),
-            arguments: codec::renew(charge)?,
-            reply_lens: SmallVec::from_iter([codec::reply_len(charge)]),
-        })
+        }
     }
 
     /// Charges that are always made, to keys of the store's own. They do what decisions did so far: one charge per
@@ -125,6 +176,10 @@ impl Request {
             argument.write(command);
         }
     }
+}
+
+fn takes_slots(charge: &Charge<'_>) -> bool {
+    matches!(charge.policy().counter(), Counter::Slots(_)) && charge.units() > 0
 }
 
 /// One policy per algorithm, with the widest limit that it has and the shortest time, so that probes leave next to nothing.

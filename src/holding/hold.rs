@@ -1,0 +1,70 @@
+//! A charge that is held until its request has ended.
+
+use std::{fmt, sync::Arc};
+
+use crate::{policy::Policy, store::Receipt};
+
+use super::keeper::Keeper;
+
+/// What a decision charged, held until the request has ended. Dropped, it is settled in the background.
+///
+/// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed as long as this exists, and released by
+/// settling. In process they need no renewal, since they have no lease any more. Over Redis both need the Tokio runtime
+/// on which this is made and dropped.
+///
+/// A release that fails is tried again until Redis confirms it or the lease must have ended: 65,536 releases wait at most,
+/// in about 40 MB; beyond that the lease ends the slots.
+#[must_use = "dropped at once, the request has ended"]
+pub struct Hold {
+    receipt: Option<Receipt>,
+    /// By which the keeper knows its slots.
+    number: Option<u64>,
+    keeper: Arc<Keeper>,
+}
+
+impl Hold {
+    pub(crate) fn new(receipt: Receipt, keeper: &Arc<Keeper>) -> Self {
+        Self {
+            number: keeper.register(&receipt),
+            receipt: Some(receipt),
+            keeper: Arc::clone(keeper),
+        }
+    }
+
+    /// What was charged.
+    #[must_use]
+    pub fn receipt(&self) -> Option<&Receipt> {
+        self.receipt.as_ref()
+    }
+
+    /// Ends it, with what the request really cost under each policy: a function of the policy and of what was charged.
+    pub fn settle(mut self, actual: impl FnMut(&Policy, u64) -> u64) {
+        self.end(actual);
+    }
+
+    /// Forgets what was charged: it stands, and the leases of slots end.
+    pub(crate) fn forget(mut self) {
+        self.receipt = None;
+        self.keeper.forget(self.number);
+    }
+
+    fn end(&mut self, actual: impl FnMut(&Policy, u64) -> u64) {
+        if let Some(receipt) = self.receipt.take() {
+            self.keeper.end(self.number, receipt.price(actual));
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.end(|_, charged| charged);
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("receipt", &self.receipt)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,346 @@
+//! Renewals and releases of what a limiter holds.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{task::AbortHandle, time::sleep};
+
+use crate::{
+    algorithm::Counter,
+    clock::{Clock, Timestamp},
+    error::{Error, ErrorKind},
+    key::Key,
+    name::PolicyName,
+    policy::Charge,
+    retry::{Retry, RetryQueue, Tried},
+    state::CountedBy,
+    store::{Answer, Receipt, Settlement, Store},
+    sync::Mutex,
+    task, telemetry,
+};
+
+use super::{
+    join::all,
+    schedule::{Schedule, Slots},
+};
+
+/// Renews what this limiter holds, by one task for all of it, and settles in the background.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    store: Arc<dyn Store>,
+    held: Mutex<Held>,
+    /// Slots whose release is not confirmed.
+    releases: RetryQueue<Settlement>,
+    /// Whether a failure was reported.
+    warned: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    schedule: Schedule,
+    /// The task that renews.
+    task: Option<AbortHandle>,
+    /// Number of the latest task. An earlier one ends when it wakes.
+    tasks: u64,
+    /// When the task wakes, if anybody drives its runtime.
+    wakes_at: Timestamp,
+}
+
+impl Keeper {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            held: Mutex::default(),
+            releases: RetryQueue::default(),
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Holds what was charged, and renews it if it has a lease. The number is for [`end`](Self::end).
+    pub(super) fn register(self: &Arc<Self>, receipt: &Receipt) -> Option<u64> {
+        let slots: Slots = slots_of(receipt).cloned().collect();
+        if slots.is_empty() {
+            return None;
+        }
+        self.store.hold(receipt);
+        if receipt.counted_by() != CountedBy::Shared {
+            return None;
+        }
+        RetryQueue::resume(self);
+        let mut held = self.held.lock();
+        let now = Clock::system().now();
+        let (number, soonest) = held.schedule.add(slots, now);
+        if held.is_looked_after(now, soonest) {
+            return Some(number);
+        }
+        held.tasks += 1;
+        held.wakes_at = now + soonest;
+        let renewing = Self::renew(Arc::downgrade(self), held.tasks, soonest);
+        let former = mem::replace(&mut held.task, task::spawn(renewing));
+        let is_renewed = held.task.is_some();
+        drop(held);
+        if let Some(former) = former {
+            former.abort();
+        }
+        if !is_renewed {
+            self.note(&Err(no_runtime()), RENEWED);
+        }
+        Some(number)
+    }
+
+    /// Ends a hold without settling it.
+    pub(super) fn forget(&self, number: Option<u64>) {
+        if let Some(number) = number {
+            self.held.lock().schedule.remove(number);
+        }
+    }
+
+    /// Ends a hold: settles it in the background.
+    pub(super) fn end(self: &Arc<Self>, number: Option<u64>, mut receipt: Receipt) {
+        if let Some(number) = number
+            && self.held.lock().schedule.remove(number)
+        {
+            receipt.note_pending_take();
+        }
+        let is_retried = receipt.counted_by() == CountedBy::Shared
+            && slots_of(&receipt).count() == receipt.settlements().len();
+        let keeper = Arc::clone(self);
+        let note = move |settled: Result<(), Error>| {
+            if !is_retried {
+                keeper.note(&settled, SETTLED);
+            }
+        };
+        match self.settle(receipt).now_or_later() {
+            Ok(settled) => note(settled),
+            Err(answer) => {
+                if task::spawn(async move { note(answer.await) }).is_none() {
+                    self.note(&Err(no_runtime()), SETTLED);
+                }
+            }
+        }
+    }
+
+    /// Settles once. Slots whose release fails, or is not awaited, are released in the background.
+    pub(crate) fn settle(self: &Arc<Self>, receipt: Receipt) -> Answer<()> {
+        let slots: Vec<Settlement> = match receipt.counted_by() {
+            CountedBy::Shared => slots_of(&receipt).cloned().collect(),
+            _ => Vec::new(),
+        };
+        let answer = self.store.settle(receipt);
+        if slots.is_empty() {
+            return answer;
+        }
+        RetryQueue::resume(self);
+        let mut release = Release {
+            keeper: Arc::clone(self),
+            slots,
+        };
+        match answer.now_or_later() {
+            Ok(settled) => Answer::ready(release.end(settled)),
+            Err(answer) => Answer::later(async move { release.end(answer.await) }),
+        }
+    }
+
+    /// Renews until nothing is held.
+    async fn renew(keeper: Weak<Self>, task: u64, mut wait: Duration) {
+        loop {
+            sleep(wait).await;
+            // Not kept while it sleeps: nobody else may need the store any more.
+            let Some(keeper) = keeper.upgrade() else {
+                return;
+            };
+            let mut waited = wait;
+            loop {
+                let due = keeper.held.lock().due(task, mem::take(&mut waited));
+                if due.is_empty() {
+                    break;
+                }
+                keeper.renew_some(&due).await;
+            }
+            let Some(next) = keeper.held.lock().wait(task) else {
+                return;
+            };
+            wait = next;
+        }
+    }
+
+    async fn renew_some(self: &Arc<Self>, due: &[(u64, Slots)]) {
+        let answer = {
+            let settlements = due.iter().flat_map(|(_, slots)| slots.iter());
+            let charges: Vec<Charge<'_>> = settlements.map(Settlement::charge).collect();
+            self.store.renew(&charges)
+        };
+        let renewed = answer.await;
+        self.note(&renewed, RENEWED);
+        // What has ended meanwhile may have been released first, and then taken again by the renewal.
+        let mut ended = Vec::new();
+        let mut held = self.held.lock();
+        for (number, slots) in due {
+            if !held.schedule.has(*number) {
+                ended.extend(slots.iter().cloned().map(Settlement::with_pending_take));
+            } else if renewed.is_ok() {
+                held.schedule.renewed(*number);
+            }
+        }
+        drop(held);
+        drop(Release {
+            keeper: Arc::clone(self),
+            slots: ended,
+        });
+    }
+
+    /// Reports the first failure.
+    fn note(&self, result: &Result<(), Error>, what: &str) {
+        if let Err(error) = result
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            telemetry::warn(format_args!("a request could not be {what}: {error:?}"));
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(task) = self.held.lock().task.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Retry for Keeper {
+    type Item = Settlement;
+
+    fn retries(&self) -> &RetryQueue<Settlement> {
+        &self.releases
+    }
+
+    /// Releases slots, those of each key by an answer of its own: a key that cannot be settled keeps no others.
+    fn try_again(self: Arc<Self>, slots: Vec<Arc<Settlement>>) -> Tried {
+        let mut places: HashMap<(PolicyName, Key), usize> = HashMap::new();
+        let mut receipts: Vec<Vec<Settlement>> = Vec::new();
+        let mut place_of = |settlement: &Settlement| {
+            let charge = settlement.charge();
+            let place = *places
+                .entry((*charge.policy().name(), *charge.key()))
+                .or_insert(receipts.len());
+            if place == receipts.len() {
+                receipts.push(Vec::new());
+            }
+            receipts[place].push(settlement.clone());
+            place
+        };
+        let place_of_each: Vec<usize> = slots.iter().map(|slots| place_of(slots)).collect();
+        let receipts = receipts.into_iter().map(Receipt::again);
+        let answers: Vec<Answer<()>> = receipts.map(|receipt| self.store.settle(receipt)).collect();
+        Box::pin(async move {
+            let settled = all(answers).await;
+            let is_done = |place: usize| !settled[place].as_ref().is_err_and(may_pass_later);
+            place_of_each.into_iter().map(is_done).collect()
+        })
+    }
+}
+
+impl Held {
+    /// Whether a task wakes in time for a hold that must be renewed so soon. One that is late has lost its runtime.
+    fn is_looked_after(&self, now: Timestamp, soonest: Duration) -> bool {
+        let is_running = self.task.as_ref().is_some_and(|task| !task.is_finished());
+        is_running && self.wakes_at <= now + soonest && now <= self.wakes_at + soonest
+    }
+
+    /// Some of what is due, after a wait; nothing if another task has taken over.
+    fn due(&mut self, task: u64, waited: Duration) -> Vec<(u64, Slots)> {
+        if self.tasks != task {
+            return Vec::new();
+        }
+        self.schedule.run_on(Clock::system().now(), waited);
+        self.schedule.take_due()
+    }
+
+    /// How long the task is to wait. `None` ends it: nothing is held, or another task has taken over.
+    fn wait(&mut self, task: u64) -> Option<Duration> {
+        if self.tasks != task {
+            return None;
+        }
+        let now = Clock::system().now();
+        self.schedule.run_on(now, Duration::ZERO);
+        let wait = self.schedule.wait();
+        match wait {
+            Some(wait) => self.wakes_at = now + wait,
+            None => self.task = None,
+        }
+        wait
+    }
+}
+
+// === Release ===
+
+/// Slots that are being released. Dropped before that is confirmed, they wait in the queue of releases.
+struct Release {
+    keeper: Arc<Keeper>,
+    slots: Vec<Settlement>,
+}
+
+impl Release {
+    fn end(&mut self, settled: Result<(), Error>) -> Result<(), Error> {
+        if settled.is_ok() {
+            self.slots.clear();
+        }
+        settled
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        let now = Clock::system().now();
+        for slots in self.slots.drain(..) {
+            // Renewed at the latest until now, so ended then at the latest.
+            let ends = now + lease(&slots);
+            if !RetryQueue::add(&self.keeper, slots, ends) {
+                self.keeper.note(&Err(too_many()), RELEASED);
+            }
+        }
+    }
+}
+
+fn slots_of(receipt: &Receipt) -> impl Iterator<Item = &Settlement> {
+    let settlements = receipt.settlements().iter();
+    settlements.filter(|settlement| settlement.charge().ticket() != 0)
+}
+
+fn lease(slots: &Settlement) -> Duration {
+    match slots.charge().policy().counter() {
+        Counter::Slots(slots) => slots.lease(),
+        _ => Duration::ZERO,
+    }
+}
+
+/// Whether another try may succeed, or tell what became of this one.
+fn may_pass_later(error: &Error) -> bool {
+    // An operator may give the Redis user a permission that it lacks.
+    error.is_transient() || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script)
+}
+
+fn no_runtime() -> Error {
+    Error::new(
+        ErrorKind::InvalidConfig,
+        "there is no tokio runtime: hold and drop it within one",
+    )
+}
+
+fn too_many() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "too many releases wait for the shared store",
+    )
+}
+
+const RELEASED: &str = "released, so its slots stay taken until their lease ends";
+const RENEWED: &str = "renewed, so its slots may be given to others";
+const SETTLED: &str = "settled, so its charges stand";

@@ -1,0 +1,9 @@
+//! What is in flight: slots that are held until they are released, and renewed meanwhile.
+
+mod hold;
+mod join;
+mod keeper;
+mod schedule;
+
+pub use self::hold::Hold;
+pub(crate) use self::keeper::Keeper;

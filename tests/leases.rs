@@ -1,0 +1,255 @@
+//! Slots in Redis under faults and in great numbers: none leaks, none is granted twice, and each costs the same.
+
+use std::time::Duration;
+
+use redis::Value;
+use tokio::task::JoinSet;
+use tollgate::{
+    Hold, Key, Policy, Quota, RateLimiter,
+    algorithm::Algorithm,
+    remote::{RedisStore, Script},
+    store::Receipt,
+};
+
+use crate::support::{Mode, Proxy, Server};
+
+/// Longer than the default, so that a loaded machine does not look like an outage.
+const DEADLINE: Duration = Duration::from_secs(1);
+const LIMIT: u64 = 20;
+
+fn slots() -> Policy {
+    // No test waits until such a lease ends.
+    let lease = Duration::from_secs(3_600);
+    Policy::new("uploads", Quota::in_flight(LIMIT)).algorithm(Algorithm::Concurrency { lease })
+}
+
+fn direct(server: &Server, policy: &Policy) -> RateLimiter {
+    let store = RedisStore::builder(server.url()).deadline(Duration::from_secs(10));
+    let store = store.build();
+    RateLimiter::new(store.expect("a usable store"), [policy.clone()]).expect("a usable policy")
+}
+
+fn through(proxy: &Proxy, policy: &Policy) -> RateLimiter {
+    let store = RedisStore::builder(proxy.url()).deadline(DEADLINE).build();
+    RateLimiter::new(store.expect("a usable store"), [policy.clone()]).expect("a usable policy")
+}
+
+async fn take(limiter: &RateLimiter, policy: &Policy) -> Option<Receipt> {
+    let charges = [policy.charge(Key::new("ada"))];
+    let decision = limiter.check(&charges).await.expect("a decision");
+    Receipt::of(&charges, &decision)
+}
+
+async fn take_all(limiter: &RateLimiter, policy: &Policy) -> Vec<Receipt> {
+    let mut receipts = Vec::new();
+    for _ in 0..LIMIT {
+        receipts.push(take(limiter, policy).await.expect("a free slot"));
+    }
+    receipts
+}
+
+async fn remaining(limiter: &RateLimiter, policy: &Policy) -> u64 {
+    let peek = limiter.peek(&[policy.charge(Key::new("ada"))]).await;
+    let decision = peek.expect("a decision");
+    decision.states()[0].usage().expect("counted").remaining
+}
+
+/// Waits until all slots are free.
+async fn all_free(limiter: &RateLimiter, policy: &Policy) {
+    let looked = tokio::time::timeout(Duration::from_secs(10), async {
+        while remaining(limiter, policy).await != LIMIT {
+            tokio::task::yield_now().await;
+        }
+    });
+    looked.await.expect("all slots are free again");
+}
+
+/// Tries to release slots, which fails.
+async fn fail_to_release(limiter: &RateLimiter, receipts: Vec<Receipt>) {
+    let receipts = receipts.into_iter();
+    let released: JoinSet<_> = receipts.map(|receipt| limiter.settle(receipt)).collect();
+    for released in released.join_all().await {
+        released.expect_err("no reply comes");
+    }
+}
+
+// Regression: a release was tried once, and a slot whose release was lost stayed taken until its lease ended.
+#[tokio::test]
+async fn slots_whose_release_is_lost_are_released_when_redis_answers_again() {
+    for mode in [Mode::BlackHole, Mode::Reset] {
+        let server = Server::start();
+        let proxy = Proxy::start(server.address()).await;
+        let policy = slots();
+        let (faulty, direct) = (through(&proxy, &policy), direct(&server, &policy));
+        let receipts = take_all(&faulty, &policy).await;
+        proxy.set(mode);
+        fail_to_release(&faulty, receipts).await;
+        assert_eq!(remaining(&direct, &policy).await, 0, "{mode:?}");
+        proxy.set(Mode::Pass);
+        all_free(&direct, &policy).await;
+    }
+}
+
+// Regression: 18 of 20 slots that were dropped within a stall stayed taken until their leases ended.
+#[tokio::test]
+async fn slots_that_are_dropped_within_a_stall_are_free_after_it() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = slots();
+    let (stalled, direct) = (through(&proxy, &policy), direct(&server, &policy));
+    let receipts = take_all(&stalled, &policy).await.into_iter();
+    let holds: Vec<Hold> = receipts.map(|receipt| stalled.hold(receipt)).collect();
+    proxy.stall(DEADLINE * 3);
+    drop(holds);
+    all_free(&direct, &policy).await;
+}
+
+#[tokio::test]
+async fn release_that_arrives_twice_frees_no_slot_of_others() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = slots();
+    let (faulty, direct) = (through(&proxy, &policy), direct(&server, &policy));
+    let receipts = take_all(&faulty, &policy).await;
+    // The releases arrive, and their replies do not.
+    proxy.set(Mode::Truncate);
+    fail_to_release(&faulty, receipts).await;
+    all_free(&direct, &policy).await;
+    let others = take_all(&direct, &policy).await;
+    let calls = || {
+        let calls = server.command_calls();
+        let of = |name: &str| calls.get(name).copied().unwrap_or_default();
+        of("eval") + of("evalsha")
+    };
+    let before = calls();
+    proxy.set(Mode::Pass);
+    let released_again = tokio::time::timeout(Duration::from_secs(10), async {
+        while calls() == before {
+            tokio::task::yield_now().await;
+        }
+    });
+    released_again.await.expect("they are released once more");
+    assert_eq!(remaining(&direct, &policy).await, 0);
+    drop(others);
+}
+
+#[tokio::test]
+async fn take_whose_reply_is_lost_leaves_no_slot_taken() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = slots();
+    let (faulty, direct) = (through(&proxy, &policy), direct(&server, &policy));
+    drop(take(&faulty, &policy).await.expect("a free slot"));
+    proxy.set(Mode::Truncate);
+    let lost = faulty.check(&[policy.charge(Key::new("ada"))]).await;
+    lost.expect_err("no reply comes");
+    assert_eq!(remaining(&direct, &policy).await, LIMIT - 2, "it was taken");
+    proxy.set(Mode::Pass);
+    let looked = tokio::time::timeout(Duration::from_secs(10), async {
+        while remaining(&direct, &policy).await != LIMIT - 1 {
+            tokio::task::yield_now().await;
+        }
+    });
+    looked.await.expect("its slot is free again");
+}
+
+// === Costs ===
+
+/// A key with so many slots taken.
+struct Crowd {
+    key: String,
+    limit: u64,
+    taken: u64,
+}
+
+/// Calls of the script that each do the same to other slots.
+const CALLS: u64 = 50;
+
+impl Crowd {
+    fn of(taken: u64) -> Self {
+        Self {
+            key: format!("crowd:{taken}"),
+            limit: taken + CALLS,
+            taken: 0,
+        }
+    }
+
+    /// Runs [`CALLS`] of these arguments, each with a number of its own. Returns the microseconds that Redis took for one.
+    fn call(&self, server: &Server, arguments: impl Fn(u64) -> Vec<Vec<u8>>) -> f64 {
+        server.flush_stats();
+        let mut pipeline = redis::pipe();
+        for number in 0..CALLS {
+            let command = pipeline.cmd("EVALSHA").arg(Script::DECIDE.hash()).arg(1);
+            command.arg(&self.key).arg(arguments(number));
+        }
+        let _: Vec<Value> = pipeline.query(&mut server.connection()).expect("replies");
+        let stats = server.info("commandstats");
+        let stats = stats["cmdstat_evalsha"].split(',');
+        let micros = stats.filter_map(|stat| stat.strip_prefix("usec=")).next();
+        let micros: f64 = micros.expect("a time").parse().expect("a number");
+        micros / CALLS as f64
+    }
+
+    fn take(&self, number: u64) -> Vec<Vec<u8>> {
+        let limit = self.limit.to_string().into_bytes();
+        let ticket = ticket(self.taken + number);
+        [b"c".to_vec(), b"1".to_vec(), limit, LEASE.to_vec(), ticket].into()
+    }
+
+    /// Renews or releases one slot.
+    fn keep(&self, tag: u8, number: u64) -> Vec<Vec<u8>> {
+        let member = [ticket(self.taken + number), vec![0, 0, 1]].concat();
+        [vec![tag], LEASE.to_vec(), b"0".to_vec(), member].into()
+    }
+
+    fn deny(&self) -> Vec<Vec<u8>> {
+        let cost = (self.limit + 1).to_string().into_bytes();
+        let limit = self.limit.to_string().into_bytes();
+        [b"c".to_vec(), cost, limit, LEASE.to_vec(), ticket(0)].into()
+    }
+}
+
+fn ticket(number: u64) -> Vec<u8> {
+    // So that the order of tickets is not that of takes.
+    let ticket = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ticket.to_be_bytes().to_vec()
+}
+
+const LEASE: &[u8] = b"3600000";
+
+/// Microseconds of a take, a denial, a renewal and a release, the least of many rounds.
+fn costs(server: &Server, taken: u64) -> [f64; 4] {
+    let mut crowd = Crowd::of(taken);
+    while crowd.taken < taken {
+        crowd.call(server, |number| crowd.take(number));
+        crowd.taken += CALLS;
+    }
+    let mut least = [f64::MAX; 4];
+    for _ in 0..20 {
+        let round = [
+            crowd.call(server, |number| crowd.take(number)),
+            crowd.call(server, |_| crowd.deny()),
+            crowd.call(server, |number| crowd.keep(b'k', number)),
+            crowd.call(server, |number| crowd.keep(b'e', number)),
+        ];
+        for (least, micros) in least.iter_mut().zip(round) {
+            *least = least.min(micros);
+        }
+    }
+    least
+}
+
+// Regression: each operation read and wrote all slots of the key, so it took 20 times as long.
+#[test]
+fn slot_costs_about_the_same_among_ten_thousand_as_among_a_hundred() {
+    let server = Server::start();
+    server.command(&["SCRIPT", "LOAD", Script::DECIDE.source()]);
+    let few = costs(&server, 100);
+    let many = costs(&server, 10_000);
+    for (few, many) in few.into_iter().zip(many) {
+        assert!(
+            many < few * 3.0,
+            "{many} us among 10,000, {few} us among 100"
+        );
+    }
+}

@@ -1,0 +1,468 @@
+//! Commands of the decision script that the server refuses: nothing of that request is charged, and the others are decided.
+
+use std::{collections::BTreeMap, env, time::Duration};
+
+use redis::Value;
+use tokio::task::JoinSet;
+use tollgate::{
+    ErrorKind, Key, Policy, Quota, RateLimiter,
+    algorithm::Algorithm,
+    remote::{RedisStore, Script},
+    state::CountedBy,
+};
+
+use crate::support::{Server, unpack};
+
+const NOW: &str = "1700000000000000";
+
+/// Charges of one unit, and the commands that each needs on a new key and on one that was charged before.
+const CHARGES: [(&[&str], &[&str], &[&str]); 9] = [
+    (&["wAAAA", "6000000", "60000000"], STRING, STRING),
+    (&["lAAAA", "1", "60000001", "7", "60000000"], STRING, STRING),
+    (&["fAA", "1", "10", "60000"], STRING, STRING),
+    (&["oAA", "1", "10", "60000"], STRING, STRING),
+    (&["mAA", "1", "10", "2678400000"], STRING, STRING),
+    (&["s", "1", "10", "60000", "1"], STRING, STRING),
+    (
+        &["g", "1", "10", "60000"],
+        &["GETRANGE", "GET", "SET"],
+        &["GETRANGE", "SET"],
+    ),
+    (LONG_LOG, &["GETRANGE", "GET", "SET"], RING),
+    (
+        &["c", "1", "10", "30000"],
+        &["ZRANGE", "PEXPIRE", "ZADD"],
+        &["ZRANGE", "ZMSCORE", "ZADD", "PEXPIRE"],
+    ),
+];
+const STRING: &[&str] = &["GET", "SET"];
+const LONG_LOG: &[&str] = &["g", "1", "10000", "6000000"];
+const RING: &[&str] = &["GETRANGE", "STRLEN", "PEXPIRE", "SETRANGE"];
+
+/// Every command that decisions need.
+const COMMANDS: [&str; 9] = [
+    "GET", "GETRANGE", "PEXPIRE", "SET", "SETRANGE", "STRLEN", "ZADD", "ZMSCORE", "ZRANGE",
+];
+
+fn every_server() -> Vec<Server> {
+    let named = ["TOLLGATE_REDIS62_SERVER", "TOLLGATE_VALKEY_SERVER"].map(|variable| {
+        let binary = env::var(variable).unwrap_or_else(|_| {
+            panic!("{variable} is not set: run `bash tests/run.sh`, which installs this server")
+        });
+        Server::start_binary(binary, &[])
+    });
+    [Server::start()].into_iter().chain(named).collect()
+}
+
+/// One request of a call.
+#[derive(Clone, Debug)]
+struct Request {
+    /// Each with its charge, by the place in [`CHARGES`].
+    keys: Vec<(String, usize)>,
+    arguments: Vec<String>,
+    /// Commands that it needs.
+    needs: Vec<&'static str>,
+}
+
+impl Request {
+    /// A group of these charges, each to a key of its own. Slots are taken under a ticket that the round has for itself.
+    fn group(name: &str, charges: &[usize], round: Round) -> Self {
+        let mut arguments = Vec::new();
+        if charges.len() > 1 {
+            arguments.extend(["*".to_owned(), charges.len().to_string()]);
+        }
+        let (mut keys, mut needs) = (Vec::new(), Vec::new());
+        for (place, index) in charges.iter().enumerate() {
+            let (charge, new, old) = CHARGES[*index];
+            arguments.extend(charge.iter().map(|argument| (*argument).to_owned()));
+            if charge[0] == "c" {
+                arguments.push(format!("{name:0>6}{place}{}", round as u8));
+            }
+            keys.push((format!("k:{{a}}:{name}:{place}"), *index));
+            needs.extend(match round {
+                Round::First => new,
+                Round::Second => old,
+            });
+        }
+        Self {
+            keys,
+            arguments,
+            needs,
+        }
+    }
+
+    /// Another charge to the only key of a request of one charge.
+    fn of(number: usize, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        Self {
+            keys: vec![(format!("k:{{a}}:{number}:0"), number % CHARGES.len())],
+            arguments: arguments.collect(),
+            needs: Vec::new(),
+        }
+    }
+}
+
+/// Whether keys are new, or were charged before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    First,
+    Second,
+}
+
+/// 63 requests of one charge each, and among them one of these charges.
+fn crowd(together: &[usize], round: Round) -> Vec<Request> {
+    let single = |number: usize| {
+        let charge = number % CHARGES.len();
+        Request::group(&format!("{number}"), &[charge], round)
+    };
+    let mut requests: Vec<Request> = (0..63).map(single).collect();
+    requests.insert(31, Request::group("all", together, round));
+    requests
+}
+
+/// Runs all requests in one call.
+fn call(connection: &mut redis::Connection, requests: &[Request]) -> (Vec<i64>, Vec<String>) {
+    let mut command = redis::cmd("EVAL");
+    let keys = requests.iter().flat_map(|request| &request.keys);
+    let keys: Vec<&String> = keys.map(|(key, _)| key).collect();
+    command.arg(Script::DECIDE.source()).arg(keys.len());
+    command.arg(keys).arg("@").arg(NOW);
+    for request in requests {
+        command.arg(&request.arguments);
+    }
+    let reply: Value = command.query(connection).expect("a reply to all of them");
+    let (packed, texts) = match reply {
+        Value::Array(mut parts) => (parts.remove(0), parts),
+        packed => (packed, Vec::new()),
+    };
+    let texts = texts.into_iter();
+    let texts = texts.map(|text| redis::from_redis_value(text).expect("text"));
+    (outcomes(&unpack(&packed), requests), texts.collect())
+}
+
+/// The outcome of each request.
+fn outcomes(numbers: &[i64], requests: &[Request]) -> Vec<i64> {
+    let mut rest = &numbers[1..];
+    let mut outcomes = Vec::new();
+    for request in requests {
+        outcomes.push(rest[0]);
+        let reply_len = |(_, charge): &(String, usize)| match CHARGES[*charge].0[0] {
+            "wAAAA" | "lAAAA" | "c" => 2,
+            "s" | "g" => 4,
+            _ => 3,
+        };
+        rest = &rest[1 + request.keys.iter().map(reply_len).sum::<usize>()..];
+    }
+    assert!(rest.is_empty());
+    outcomes
+}
+
+/// Every key with its value, serialized; or the slots that are in flight.
+fn values(server: &Server) -> BTreeMap<String, Value> {
+    let now = &NOW[..NOW.len() - 3];
+    let value = |key: &str| match server.command(&["TYPE", key]) {
+        Value::SimpleString(kind) if kind == "zset" => {
+            server.command(&["ZRANGEBYSCORE", key, now, "+inf", "WITHSCORES"])
+        }
+        _ => server.command(&["DUMP", key]),
+    };
+    let keys = server.keys().into_iter();
+    keys.map(|key| {
+        let value = value(&key);
+        (key, value)
+    })
+    .collect()
+}
+
+/// A connection of a user who may do everything but this.
+fn user_without(server: &Server, command: &str) -> redis::Connection {
+    let name = format!("without-{}", command.to_lowercase());
+    let refused = format!("-{}", command.to_lowercase());
+    server.command(&[
+        "ACL", "SETUSER", &name, "on", ">secret", "~*", "+@all", &refused,
+    ]);
+    let url = format!("redis://{name}:secret@{}", server.address());
+    let client = redis::Client::open(url).expect("a usable url");
+    client.get_connection().expect("a connection")
+}
+
+/// What failed left its keys as they were, and what did not changed all of its keys.
+#[track_caller]
+fn assert_whole(
+    requests: &[Request],
+    outcomes: &[i64],
+    before: &BTreeMap<String, Value>,
+    after: &BTreeMap<String, Value>,
+) {
+    for (request, outcome) in requests.iter().zip(outcomes) {
+        for (key, _) in &request.keys {
+            let is_same = before.get(key) == after.get(key);
+            assert_eq!(
+                is_same,
+                *outcome != 1,
+                "{key}, outcome {outcome}: {request:?}"
+            );
+        }
+    }
+}
+
+/// Empties the server, or charges every key once and fills the logs that are to be long.
+fn prepare(server: &Server, together: &[usize], round: Round) {
+    server.command(&["FLUSHALL"]);
+    if round == Round::First {
+        return;
+    }
+    let (mut connection, source) = (server.connection(), "k:{a}:source");
+    let requests = crowd(together, Round::First);
+    call(&mut connection, &requests);
+    let mut pipeline = redis::pipe();
+    for entry in 0..200_u64 {
+        let now = 1_699_999_000_000_000 + entry * 1_000_000;
+        let command = pipeline.cmd("EVAL").arg(Script::DECIDE.source());
+        command.arg(1).arg(source).arg("@").arg(now).arg(LONG_LOG);
+    }
+    let _: Vec<Value> = pipeline.query(&mut connection).expect("a log");
+    for (key, charge) in requests.iter().flat_map(|request| &request.keys) {
+        if CHARGES[*charge].0 == LONG_LOG {
+            server.command(&["COPY", source, key, "REPLACE"]);
+        }
+    }
+    server.command(&["DEL", source]);
+}
+
+// Regression: a refused command failed the whole call, after earlier charges of its group and of others had been made.
+#[test]
+fn request_with_a_refused_command_charges_nothing_and_fails_alone() {
+    let forwards: Vec<usize> = (0..CHARGES.len()).collect();
+    let backwards: Vec<usize> = (0..CHARGES.len()).rev().collect();
+    let trials = [
+        (&forwards, Round::First),
+        (&forwards, Round::Second),
+        (&backwards, Round::Second),
+    ];
+    for server in every_server() {
+        for (together, round) in trials {
+            for refused in COMMANDS {
+                prepare(&server, together, round);
+                let (requests, before) = (crowd(together, round), values(&server));
+                let (outcomes, texts) = call(&mut user_without(&server, refused), &requests);
+                let expected = requests.iter().map(|request| {
+                    let fails = request.needs.contains(&refused);
+                    if fails { 3 } else { 1 }
+                });
+                assert_eq!(
+                    outcomes,
+                    expected.collect::<Vec<_>>(),
+                    "{refused}, {round:?}"
+                );
+                let failed = outcomes.iter().filter(|outcome| **outcome == 3);
+                assert_eq!(texts.len(), failed.count());
+                assert_whole(&requests, &outcomes, &before, &values(&server));
+            }
+        }
+    }
+}
+
+#[test]
+fn slots_whose_removal_is_refused_stay_as_they_are() {
+    for server in every_server() {
+        for refused in ["ZCOUNT", "ZREM"] {
+            server.command(&["FLUSHALL"]);
+            let mut connection = server.connection();
+            // More leases that have ended than are removed at a time.
+            for ticket in 0..40 {
+                let mut command = redis::cmd("EVAL");
+                command.arg(Script::DECIDE.source()).arg(1).arg("k:{a}:8:0");
+                command.arg("@").arg(1_699_999_000_000_000_u64);
+                command.arg(&["c", "1", "100", "30000"]);
+                command.arg(format!("{ticket:0>8}"));
+                let _: Value = command.query(&mut connection).expect("a reply");
+            }
+            let slots = || server.command(&["ZRANGE", "k:{a}:8:0", "0", "-1", "WITHSCORES"]);
+            let before = slots();
+            let requests = [
+                Request::of(8, &["c", "1", "100", "30000", "a-ticket"]),
+                Request::of(0, &["wAAAA", "6000000", "60000000"]),
+            ];
+            let (outcomes, texts) = call(&mut user_without(&server, refused), &requests);
+            assert_eq!((outcomes, texts.len()), (vec![3, 1], 1), "{refused}");
+            assert_eq!(slots(), before, "{refused}");
+        }
+    }
+}
+
+/// Peeks and charges that are denied.
+fn readers() -> Vec<Request> {
+    vec![
+        Request::of(0, &["wAAAA", "0", "60000000"]),
+        Request::of(0, &["wAAAA", "-1", "60000000"]),
+        Request::of(8, &["c", "0", "10", "30000", "a-ticket"]),
+        Request::of(8, &["c", "11", "10", "30000", "a-ticket"]),
+    ]
+}
+
+#[test]
+fn server_that_refuses_to_write_charges_nothing_and_decides_what_needs_no_write() {
+    let all: Vec<usize> = (0..CHARGES.len()).collect();
+    // A ring is changed in place, which needs no memory.
+    let without_rings: Vec<usize> = all.iter().copied().filter(|charge| *charge != 7).collect();
+    let states: [(&str, &[&str], &[usize]); 2] = [
+        ("READONLY", &["REPLICAOF", "127.0.0.1", "1"], &all),
+        ("OOM", &["CONFIG", "SET", "maxmemory", "1"], &without_rings),
+    ];
+    for (word, command, together) in states {
+        for server in every_server() {
+            prepare(&server, together, Round::Second);
+            let mut requests = crowd(together, Round::Second);
+            requests.retain(|request| word != "OOM" || !request.needs.contains(&"SETRANGE"));
+            let writers = requests.len();
+            requests.extend(readers());
+            let before = values(&server);
+            server.command(command);
+            let (outcomes, texts) = call(&mut server.connection(), &requests);
+            let expected = [vec![3; writers], vec![1, 0, 1, 0]].concat();
+            assert_eq!(outcomes, expected, "{word}");
+            assert!(texts.iter().all(|text| text.contains(word)), "{texts:?}");
+            assert_eq!(values(&server), before, "{word}");
+        }
+    }
+}
+
+/// The first write that needs no memory lets all later ones pass: each request is whole all the same.
+#[test]
+fn server_that_runs_out_of_memory_charges_each_request_wholly_or_not_at_all() {
+    let all: Vec<usize> = (0..CHARGES.len()).collect();
+    for server in every_server() {
+        prepare(&server, &all, Round::Second);
+        let (mut requests, before) = (crowd(&all, Round::Second), values(&server));
+        // Those before the first ring are refused. In the last request it is the ring that comes first.
+        let backwards: Vec<usize> = all.iter().rev().copied().collect();
+        requests.retain(|request| request.keys.len() > 1 || !request.needs.contains(&"SETRANGE"));
+        requests.push(Request::group("back", &backwards, Round::First));
+        let release = Request::of(8, &["e", "30000", "0", "00000800\0\0\u{1}"]);
+        requests.insert(50, release);
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        let (outcomes, _) = call(&mut server.connection(), &requests);
+        let refused = outcomes.iter().take_while(|outcome| **outcome == 3).count();
+        assert_eq!(refused, 50, "{outcomes:?}");
+        assert!(
+            outcomes[50..].iter().all(|outcome| *outcome == 1),
+            "{outcomes:?}"
+        );
+        let (requests, outcomes) = (&requests[..50], &outcomes[..50]);
+        let others = |(request, outcome): (&Request, &i64)| (request.clone(), *outcome);
+        let others = requests.iter().zip(outcomes).map(others);
+        let others = others.filter(|(request, _)| request.keys[0].1 != 8);
+        let (requests, outcomes): (Vec<_>, Vec<_>) = others.unzip();
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        assert_whole(&requests, &outcomes, &before, &values(&server));
+    }
+}
+
+// === Through the store ===
+
+fn limiter(server: &Server, user: Option<&str>, policies: &[&Policy]) -> RateLimiter {
+    let url = match user {
+        Some(user) => format!("redis://{user}:secret@{}", server.address()),
+        None => server.url(),
+    };
+    let store = RedisStore::builder(url)
+        .connections(1)
+        .deadline(Duration::from_secs(10))
+        .build()
+        .expect("a usable store");
+    RateLimiter::new(store, policies.iter().copied().cloned()).expect("usable policies")
+}
+
+/// A policy whose log of this key is long, and one with a bucket.
+async fn log_and_bucket(server: &Server) -> (Policy, Policy) {
+    let log = Policy::new("log", Quota::per_hour(1_000)).algorithm(Algorithm::SlidingLog);
+    let bucket = Policy::new("bucket", Quota::per_hour(100));
+    let limiter = limiter(server, None, &[&log]);
+    for _ in 0..200 {
+        let decision = limiter.check(&[log.charge(Key::new("ada"))]).await;
+        assert!(decision.expect("a decision").is_allowed());
+    }
+    (log, bucket)
+}
+
+// Regression: the bucket was charged, and the caller got an error.
+#[tokio::test]
+async fn decision_with_a_refused_command_charges_no_policy() {
+    let server = Server::start();
+    let (log, bucket) = log_and_bucket(&server).await;
+    drop(user_without(&server, "SETRANGE"));
+    let ada = Key::new("ada");
+    let refused = limiter(&server, Some("without-setrange"), &[&log, &bucket]);
+    let error = refused.check(&[bucket.charge(ada), log.charge(ada)]).await;
+    let error = error.expect_err("it may not write the log");
+    assert_eq!(error.kind(), ErrorKind::Script, "{error:?}");
+    let allowed = limiter(&server, None, &[&log, &bucket]);
+    let peek = allowed.peek(&[bucket.charge(ada), log.charge(ada)]).await;
+    let left = peek.expect("a decision");
+    let left = left
+        .states()
+        .iter()
+        .map(|state| state.usage().expect("counted").remaining);
+    assert_eq!(left.collect::<Vec<_>>(), [100, 800]);
+}
+
+// Regression: one decision that was refused failed all that travelled with it.
+#[tokio::test]
+async fn decisions_that_travel_with_a_refused_one_are_made() {
+    let server = Server::start();
+    let (log, bucket) = log_and_bucket(&server).await;
+    drop(user_without(&server, "SETRANGE"));
+    let limiter = limiter(&server, Some("without-setrange"), &[&log, &bucket]);
+    let warm = limiter.check(&[bucket.charge(Key::new("warm"))]).await;
+    assert!(warm.expect("a decision").is_allowed());
+    let callers: JoinSet<_> = (0..64_u64)
+        .map(|number| {
+            let (limiter, log, bucket) = (limiter.clone(), log.clone(), bucket.clone());
+            async move {
+                let decided = match number {
+                    32 => limiter.check(&[log.charge(Key::new("ada"))]).await,
+                    number => limiter.check(&[bucket.charge(Key::from(number))]).await,
+                };
+                (number, decided.map(|decision| decision.is_allowed()))
+            }
+        })
+        .collect();
+    for (number, decided) in callers.join_all().await {
+        match number {
+            32 => drop(decided.expect_err("it may not write the log")),
+            number => assert!(decided.expect("a decision"), "{number}"),
+        }
+    }
+}
+
+// Regression: it was taken for a value that tollgate did not write.
+#[tokio::test]
+async fn refused_read_is_not_a_foreign_value() {
+    let server = Server::start();
+    let (log, _) = log_and_bucket(&server).await;
+    drop(user_without(&server, "GETRANGE"));
+    let limiter = limiter(&server, Some("without-getrange"), &[&log]);
+    let refused = limiter.check(&[log.charge(Key::new("ada"))]).await;
+    let error = refused.expect_err("it may not read the log");
+    assert_eq!(error.kind(), ErrorKind::Script, "{error:?}");
+}
+
+// Regression: it was taken for a foreign value, which says nothing about the server.
+#[tokio::test]
+async fn refused_reads_open_the_breaker() {
+    let server = Server::start();
+    let (log, _) = log_and_bucket(&server).await;
+    drop(user_without(&server, "GETRANGE"));
+    let url = format!("redis://without-getrange:secret@{}", server.address());
+    let limiter = RateLimiter::builder().redis(url).policy(log.clone());
+    let limiter = limiter.build().expect("a usable limiter");
+    let opened = tokio::time::timeout(Duration::from_secs(20), async {
+        while !limiter.health().is_degraded() {
+            let decision = limiter.check(&[log.charge(Key::new("ada"))]).await;
+            let decision = decision.expect("a decision by the outage choice");
+            assert_eq!(decision.counted_by(), CountedBy::Local);
+        }
+    });
+    opened.await.expect("the breaker opens");
+}
