@@ -282,36 +282,34 @@ fn decision_says_that_this_process_counted() {
 // Regression: the line was written while the shards of the decision were locked, so this never returned.
 #[test]
 fn log_writer_that_asks_the_same_store_is_answered() {
-    for charges in [1, 2, 16] {
-        let (done, end) = mpsc::channel();
-        thread::spawn(move || {
-            let clock = Clock::manual(START);
-            let limiter = limiter(&store(1, &clock), &[]);
-            let asked = limiter.clone();
-            on_each_line(move || {
-                // So many that those of the decision that is logged are among their shards.
-                let policy = Policy::new("log", Quota::per_second(1));
+    let rate = Policy::new("rate", Quota::per_day(1_000));
+    let slots = Policy::concurrency("slots", 1);
+    for (policy, line) in [
+        (rate, "newcomers are counted together"),
+        (slots, "requests in flight"),
+    ] {
+        for charges in [1, 2, 16] {
+            let (policy, (done, end)) = (policy.clone(), mpsc::channel());
+            thread::spawn(move || {
+                let clock = Clock::manual(START);
+                let limiter = limiter(&store(1, &clock), &[]);
+                let asked = limiter.clone();
+                on_each_line(move || {
+                    let policy = Policy::new("log", Quota::per_second(1));
+                    check(&asked, &[policy.charge(Key::new("line"))]);
+                });
                 for number in 0..100 {
-                    check(&asked, &[policy.charge(key(number))]);
-                }
-            });
-            for policy in [
-                Policy::new("rate", Quota::per_day(1)),
-                Policy::concurrency("slots", 1),
-            ] {
-                for number in 0..10 {
-                    let numbers = (0..charges).map(|charge| key(number * 16 + charge));
-                    let charges: Vec<Charge<'_>> = numbers.map(|key| policy.charge(key)).collect();
+                    let keys = (0..charges).map(|charge| key(number * charges + charge));
+                    let charges: Vec<Charge<'_>> = keys.map(|key| policy.charge(key)).collect();
                     check(&limiter, &charges);
                 }
-            }
-            done.send(logged()).expect("awaited");
-        });
-        let lines = end.recv_timeout(Duration::from_secs(20));
-        let lines = lines.expect("the writer waits for a lock that its caller holds");
-        let says = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
-        assert_eq!(says("newcomers are counted together"), 1, "{lines:?}");
-        assert_eq!(says("requests in flight"), 1, "{lines:?}");
+                done.send(logged()).expect("awaited");
+            });
+            let lines = end.recv_timeout(Duration::from_secs(20));
+            let lines = lines.expect("the writer waits for a lock that its caller holds");
+            let found = lines.iter().filter(|logged| logged.contains(line));
+            assert_eq!(found.count(), 1, "{charges} charges: {lines:?}");
+        }
     }
 }
 
