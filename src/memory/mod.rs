@@ -28,8 +28,8 @@
 //! | fixed window | 28 * 4/3 = 37.4 | 37.4 MB |
 //! | sliding window | 36 * 4/3 = 48 | 48 MB |
 //! | sliding log | (64 + 64) * 4/3 + 64 = 234.7 | 234.7 MB |
-//! | requests in flight | 64 | 64.6 MB |
-//! | all of them | 448.1 | 448.7 MB |
+//! | requests in flight | 64 | 70.4 MB |
+//! | all of them | 448.1 | 454.5 MB |
 //!
 //! The numbers are hard caps on the allocated bytes, also while a table grows and its old and new memory coexist. They do not
 //! include 2 kB for each shard (there are at most 16 per core, rounded up to a power of two), up to 1.2 kB for each
@@ -39,7 +39,7 @@
 //! - **Refunds** are kept only for keys where requests overlap: a refund of the last charge of a key needs no memory. A
 //!   refund for which there is no memory is not made, so the key owes what it was charged.
 //! - **Requests in flight** take 44 bytes for the only one of a key, and 36 for each one of several. All keys together have
-//!   `64 * (max_keys + 10,000)` bytes, so `max_keys` requests fit, however many of them are of one key, and one key can
+//!   `64 * (max_keys + 100,000)` bytes, so `max_keys` requests fit, however many of them are of one key, and one key can
 //!   always fill the highest limit. A request for which there is no memory is denied, and counted in
 //!   [`crowded`](MemoryStore::crowded). The memory of slots whose lease has ended is reclaimed within a second.
 //! - **Logs** take 16 bytes for each entry. Every log may have 4, and all together another `4 * max_keys`. A full log that
