@@ -89,22 +89,23 @@ pub(super) fn look<'a>(
 ) -> Look<'a> {
     let units = charge.units();
     let is_in_flight = matches!(charge.policy().counter(), Counter::Slots(_)) && units > 0;
-    let slots_in = is_in_flight.then_some(index);
     // For all that may need memory here, since there must be some for each when all are admitted.
-    let before = others.iter().filter(|other| other.slots_in == slots_in);
+    let before = others
+        .iter()
+        .filter(|other| other.is_in_flight && other.shard == index);
     let has_memory = !is_in_flight
         || shard
             .in_flight
             .reserve(asked.fingerprint, before.count() + 1, now);
     asked.adds = false;
     counted!(charge, counter => {
-        let pool = counter.may_be_pooled(shard, asked, now).then(|| (index, charge.policy().name()));
+        let pool = counter.may_be_pooled(shard, asked, now).then(|| charge.policy().name());
         let cost = match units {
             0 => 0,
             // Newcomers of one policy that may share a state also share what this decision takes of it.
             units => others
                 .iter()
-                .filter(|other| pool.is_some() && other.pool == pool)
+                .filter(|other| pool.is_some() && other.shard == index && other.pool == pool)
                 .fold(units, |sum, other| sum.saturating_add(other.units)),
         };
         let (has_room, _) = counter.update(shard, asked, now, |state| {
@@ -113,7 +114,7 @@ pub(super) fn look<'a>(
             }
             (has_memory && counter.admits(state, now, cost), false)
         });
-        Look { has_room, has_memory, slots_in, pool, units }
+        Look { has_room, has_memory, is_in_flight, shard: index, pool, units }
     })
 }
 
@@ -244,9 +245,10 @@ pub(super) struct Look<'a> {
     pub(super) has_room: bool,
     /// Whether there is memory for another request in flight, if it needs some.
     has_memory: bool,
-    /// The shard in which it may take slots.
-    slots_in: Option<usize>,
-    /// The shared state that the charge may fall on: shard and policy.
-    pool: Option<(usize, &'a PolicyName)>,
+    /// Whether it may take slots.
+    is_in_flight: bool,
+    shard: usize,
+    /// The policy in whose shared state the charge may be counted.
+    pool: Option<&'a PolicyName>,
     units: u64,
 }
