@@ -255,13 +255,12 @@ impl Traffic {
         oldest.is_some_and(|asked_at| state.window.waited(asked_at, now) > self.deadline / 6)
     }
 
-    /// Notes whether more waits than the server answers in an eighth of the deadline, and it is not just a burst.
+    /// Notes whether more waits than the server answers in an eighth of the deadline, and it is not just a burst. While
+    /// nothing is known about the server, nobody is turned away.
     fn note_fullness(&self, state: &State, now: Timestamp) {
-        let most = state
-            .window
-            .answered_in(self.deadline / 8)
-            .max(LEAST_WAITING);
-        let is_full = state.queue.charges() > most && self.is_late(state, now);
+        let most = state.window.answered_in(self.deadline / 8);
+        let is_full =
+            most > 0 && state.queue.charges() > most.max(LEAST_WAITING) && self.is_late(state, now);
         self.is_full.store(is_full, Ordering::Relaxed);
     }
 
@@ -336,8 +335,8 @@ impl State {
 const MOST_CHARGES: usize = 64;
 /// Calls in flight, beyond which a call must be full.
 const MOST_PART_CALLS: usize = 16;
-/// Charges that may wait however slow the server is: four full calls.
-const LEAST_WAITING: usize = 256;
+/// Charges that may wait however slow the server is: one full call.
+const LEAST_WAITING: usize = 64;
 /// Decisions that may wait whatever happens. Each takes a few hundred bytes.
 const MOST_WAITING: usize = 16_384;
 
@@ -463,8 +462,8 @@ mod tests {
                 break;
             }
         }
-        // One leads, and 256 fill the window: the batch that reaches the limit is the last.
-        assert_eq!(calls.len(), 4);
+        // One leads, and 128 fill the window: the batch that reaches the limit is the last.
+        assert_eq!(calls.len(), 2);
         let next = traffic.end(calls[0], at(1), true).gatherer;
         take(&traffic, next.expect("there is room again"), 1);
     }
@@ -521,21 +520,35 @@ mod tests {
     #[test]
     fn nobody_is_let_in_while_more_waits_than_is_answered_in_time() {
         let traffic = traffic(1);
-        let (call, _) = lead(&traffic, 0);
-        traffic.end(call, at(0), true);
+        // Two replies show how much the server answers: little.
+        for millis in [0, 6] {
+            let (call, _) = lead(&traffic, millis);
+            traffic.end(call, at(millis), true);
+        }
         let (call, _) = lead(&traffic, 1_000);
         let mut kept: Vec<_> = (0..400).map(|_| wait(&traffic, 1_000)).collect();
         assert!(!traffic.is_full(), "a burst");
         kept.push(wait(&traffic, 1_011));
         assert!(traffic.is_full(), "the oldest has waited for 11 ms");
         let gatherer = kept[0].gatherer.expect("it is to gather");
-        // Two batches leave 273.
-        take(&traffic, gatherer, 1_012);
-        take(&traffic, gatherer, 1_012);
-        assert!(traffic.is_full());
+        // Five batches leave 81.
+        for _ in 0..5 {
+            let (batch, ..) = take(&traffic, gatherer, 1_012);
+            assert!(traffic.is_full());
+            traffic.end(batch, at(1_012), true);
+        }
         take(&traffic, gatherer, 1_012);
         assert!(!traffic.is_full());
         traffic.end(call, at(1_012), true);
+    }
+
+    #[test]
+    fn nobody_is_turned_away_before_the_server_has_shown_what_it_answers() {
+        let traffic = traffic(1);
+        lead(&traffic, 1_000);
+        let mut kept: Vec<_> = (0..400).map(|_| wait(&traffic, 1_000)).collect();
+        kept.push(wait(&traffic, 1_011));
+        assert!(!traffic.is_full());
     }
 
     #[test]

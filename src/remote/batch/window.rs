@@ -104,8 +104,9 @@ impl Window {
     }
 }
 
-/// Charges that may always be in flight: four full calls.
-const LEAST: usize = 256;
+/// Charges that may always be in flight: two full calls. More would take a server that answers 10,000 charges per second
+/// half of the usual deadline.
+const LEAST: usize = 128;
 /// The shortest time to measure a rate in.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// The longest.
