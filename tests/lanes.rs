@@ -171,6 +171,23 @@ fn connection_whose_runtime_ended_is_not_used_again() {
     }
 }
 
+// Regression: such connections looked like those of a server that closes what it accepts, so decisions failed for a while.
+#[test]
+fn connections_that_end_with_their_runtimes_in_mid_call_cause_no_backoff() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    for _ in 0..5 {
+        let first = runtime();
+        let decision = first.block_on(ask(&limiter, "ada"));
+        decision.expect("a connection is made at once");
+        let mut sent = ask(&limiter, "ada");
+        first.block_on(begin(&mut sent));
+        drop(first);
+        let error = runtime().block_on(sent).expect_err("its reply is lost");
+        assert_eq!(error.kind(), ErrorKind::Connect, "{error:?}");
+    }
+}
+
 // Regression: only the deadline of a call broke a mute connection off, and no call reached it.
 #[tokio::test]
 async fn mute_connection_is_left_though_every_caller_leaves_early() {

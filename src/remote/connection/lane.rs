@@ -1,7 +1,7 @@
 //! A connection that is held permanently and shared by all decisions.
 
 use std::{
-    future::poll_fn,
+    future::{pending, poll_fn},
     pin::pin,
     sync::{
         Arc,
@@ -12,7 +12,7 @@ use std::{
 
 use deadpool_redis::{Connection, Pool, redis::aio::MultiplexedConnection};
 use redis::{Cmd, RedisError, RedisResult, Value};
-use tokio::{runtime::Handle, sync::watch};
+use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -62,6 +62,7 @@ enum Phase {
         generation: u64,
         made_at: Timestamp,
         is_first: bool,
+        runtime: RuntimeGuard,
     },
 }
 
@@ -185,6 +186,7 @@ impl Lane {
             generation: current,
             made_at,
             is_first,
+            ref runtime,
             ..
         } = state.phase
         else {
@@ -193,9 +195,12 @@ impl Lane {
         if current != generation {
             return;
         }
+        let has_runtime = !runtime.has_ended();
         // ## Up => Down
         let now = Clock::system().now();
         match error {
+            // It ended with the runtime that it was made on, which shows nothing about the server.
+            _ if !has_runtime => {}
             Some(error) => {
                 state.backoff.broke(made_at, now);
                 state.last_error = Some(error.clone());
@@ -349,6 +354,7 @@ impl DialTask {
                         generation: self.generation,
                         made_at: now,
                         is_first: true,
+                        runtime: RuntimeGuard::of_current(),
                     };
                     lane.up.store(self.generation, Ordering::Release);
                 });
@@ -378,6 +384,31 @@ impl DialTask {
 impl Drop for DialTask {
     fn drop(&mut self) {
         self.leave(|state, _| state.phase = Phase::Down);
+    }
+}
+
+// === RuntimeGuard ===
+
+/// Shows whether the runtime that drives a connection has ended.
+///
+/// The client library reports a connection whose runtime has ended like one that the server closed.
+#[derive(Debug)]
+struct RuntimeGuard(AbortHandle);
+
+impl RuntimeGuard {
+    /// Watches the current runtime, by a task that never ends while the runtime lives.
+    fn of_current() -> Self {
+        Self(tokio::spawn(pending::<()>()).abort_handle())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl Drop for RuntimeGuard {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
