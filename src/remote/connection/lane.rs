@@ -62,7 +62,7 @@ enum Phase {
         generation: u64,
         made_at: Timestamp,
         is_first: bool,
-        runtime: RuntimeGuard,
+        runtime: Arc<RuntimeGuard>,
     },
 }
 
@@ -71,6 +71,7 @@ type Dialled = Option<Result<(), Error>>;
 /// A lane's connection, for one call.
 pub(in crate::remote) struct Held {
     connection: MultiplexedConnection,
+    runtime: Arc<RuntimeGuard>,
     pub(in crate::remote) generation: u64,
     /// Whether it is for the first decision on the connection.
     pub(in crate::remote) is_first: bool,
@@ -82,6 +83,10 @@ pub(in crate::remote) struct Held {
 impl Held {
     /// Sends a command and waits for its reply; an error reply is an error.
     pub(in crate::remote) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+        if self.runtime.has_ended() {
+            self.is_closed = true;
+            return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+        }
         let mut sending = pin!(self.connection.send_packed_command(command));
         let mut is_first_poll = true;
         let reply = poll_fn(|context| {
@@ -90,8 +95,11 @@ impl Held {
             polled
         })
         .await;
-        // The client library does not report it: a command that was taken is pending when it is first polled.
-        self.is_closed = is_first_poll && reply.as_ref().is_err_and(RedisError::is_io_error);
+        // The client library does not report it: a command that was taken is pending when it is first polled. Unless the
+        // runtime of the connection ends within that poll: then the command may have been written.
+        self.is_closed = is_first_poll
+            && reply.as_ref().is_err_and(RedisError::is_io_error)
+            && !self.runtime.has_ended();
         reply?.extract_error()
     }
 
@@ -99,6 +107,7 @@ impl Held {
     pub(in crate::remote) fn again(&self) -> Self {
         Self {
             connection: self.connection.clone(),
+            runtime: Arc::clone(&self.runtime),
             generation: self.generation,
             is_first: false,
             is_closed: false,
@@ -289,9 +298,11 @@ impl State {
                 connection,
                 generation,
                 is_first,
+                runtime,
                 ..
             } => Some(Held {
                 connection: MultiplexedConnection::clone(connection),
+                runtime: Arc::clone(runtime),
                 generation: *generation,
                 is_first: *is_first,
                 is_closed: false,
@@ -339,22 +350,24 @@ struct DialTask {
 
 impl DialTask {
     async fn run(self) {
+        // Made before the connection's own task: a runtime that ends drops older tasks first.
+        let runtime = RuntimeGuard::of_current();
         let result = self.dial.finish().await;
-        self.end(result);
+        self.end(result.map(|connection| (connection, runtime)));
     }
 
     /// ## Dialling => (Up | Down), and wakes everybody who waits.
-    fn end(self, result: Result<Connection, Error>) {
+    fn end(self, result: Result<(Connection, RuntimeGuard), Error>) {
         let now = Clock::system().now();
         let result = match result {
-            Ok(connection) => {
+            Ok((connection, runtime)) => {
                 self.leave(|state, lane| {
                     state.phase = Phase::Up {
                         connection,
                         generation: self.generation,
                         made_at: now,
                         is_first: true,
-                        runtime: RuntimeGuard::of_current(),
+                        runtime: Arc::new(runtime),
                     };
                     lane.up.store(self.generation, Ordering::Release);
                 });
