@@ -18,6 +18,8 @@ use crate::support::{Mode, Proxy, Server};
 
 /// Longer than the default, so that a loaded machine does not look like an outage.
 const DEADLINE: Duration = Duration::from_millis(250);
+/// For faults that last several deadlines.
+const BRIEF: Duration = Duration::from_millis(50);
 /// A wait that no bounded decision reaches, however loaded the machine is.
 const HUNG: Duration = Duration::from_secs(10);
 
@@ -201,6 +203,46 @@ async fn mute_connection_is_left_though_every_caller_leaves_early() {
         let _ = tokio::time::timeout(DEADLINE / 10, ask(&limiter, "ada")).await;
         assert!(started.elapsed() < HUNG, "it is still in use");
     }
+}
+
+// Regression: without a later decision, a connection whose caller had left was taken for mute.
+#[tokio::test]
+async fn callers_who_leave_one_by_one_break_no_connection() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder()
+        .redis(proxy.url())
+        .deadline(BRIEF)
+        .policy(policy())
+        .build()
+        .expect("a usable limiter");
+    ask(&limiter, "ada").await.expect("a decision");
+    let connections = proxy.connections();
+    for _ in 0..8 {
+        begin(&mut ask(&limiter, "ada")).await;
+        // Longer than the deadline, in which nothing else is asked.
+        tokio::time::sleep(BRIEF * 3).await;
+    }
+    assert_eq!(proxy.connections(), connections);
+    assert!(!limiter.health().is_degraded(), "{:?}", limiter.health());
+}
+
+// Regression: a runtime that was blocked for two deadlines had a healthy connection given up.
+#[tokio::test]
+async fn runtime_that_is_blocked_loses_no_connection() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = bare(one_lane(proxy.url()).deadline(BRIEF));
+    ask(&limiter, "ada").await.expect("a decision");
+    for _ in 0..4 {
+        let mut answer = ask(&limiter, "ada");
+        begin(&mut answer).await;
+        std::thread::sleep(BRIEF * 4);
+        // In time or not, it is answered at once, and without harm to the connection.
+        let _ = answer.await;
+        ask(&limiter, "ada").await.expect("a decision");
+    }
+    assert_eq!(proxy.connections(), 1);
 }
 
 #[tokio::test]

@@ -25,9 +25,9 @@ impl Alarm {
         self.level.load(Ordering::Acquire) == DUE
     }
 
-    /// Whether the connection was given up.
-    pub(super) fn is_mute(&self) -> bool {
-        self.level.load(Ordering::Acquire) == MUTE
+    /// Whether the call was given up.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.level.load(Ordering::Acquire) == GIVEN_UP
     }
 
     /// Wakes the task. Not under a lock.
@@ -55,9 +55,9 @@ impl Alarm {
         self.level.fetch_max(EXPIRED, Ordering::AcqRel);
     }
 
-    /// Notes that the connection was given up.
-    pub(super) fn note_mute(&self) {
-        self.level.fetch_max(MUTE, Ordering::AcqRel);
+    /// Notes that the call was given up.
+    pub(super) fn note_given_up(&self) {
+        self.level.fetch_max(GIVEN_UP, Ordering::AcqRel);
     }
 
     /// Notes that the deadline was put off.
@@ -74,5 +74,5 @@ const QUIET: u8 = 0;
 const DUE: u8 = 1;
 /// The jobs were answered that no reply came in time.
 const EXPIRED: u8 = 2;
-/// The connection was given up.
-const MUTE: u8 = 3;
+/// The call was given up, with its connection or because nobody polled it.
+const GIVEN_UP: u8 = 3;

@@ -20,8 +20,8 @@ pub(super) struct Calls {
     deadline: Duration,
     in_flight: Vec<InFlight>,
     charges: usize,
-    /// Per lane, the oldest call since the last reply whose caller stopped waiting.
-    unanswered: Box<[Option<Unanswered>]>,
+    /// Per lane, when the latest reply came.
+    replied_at: Box<[Timestamp]>,
 }
 
 /// A call whose reply has not come yet.
@@ -39,12 +39,6 @@ pub(super) struct InFlight {
     pub(super) alarm: Arc<Alarm>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Unanswered {
-    generation: u64,
-    since: Timestamp,
-}
-
 /// Calls that are overdue, and what has to be done about them.
 #[derive(Debug, Default)]
 pub(super) struct OverdueCalls {
@@ -52,8 +46,6 @@ pub(super) struct OverdueCalls {
     pub(super) unpolled: Vec<Answer>,
     /// Connections without a reply for a deadline: lane and generation.
     pub(super) mute: Vec<(usize, u64)>,
-    /// Whether any call among them has ended without a report.
-    pub(super) is_unreported: bool,
     /// Tasks to wake.
     pub(super) woken: Vec<Arc<Alarm>>,
     /// When to look again; `None` if nothing is in flight.
@@ -66,7 +58,7 @@ impl Calls {
             deadline,
             in_flight: Vec::new(),
             charges: 0,
-            unanswered: vec![None; lanes].into(),
+            replied_at: vec![Timestamp::default(); lanes].into(),
         }
     }
 
@@ -118,27 +110,9 @@ impl Calls {
         Some(removed)
     }
 
-    /// Removes a call whose caller does not wait for the reply any more. If no reply comes to any later call either, the
-    /// connection is mute.
-    pub(super) fn abandon(&mut self, call: Call) {
-        let Some(abandoned) = self.remove(call) else {
-            return;
-        };
-        if call.generation == NO_CONNECTION {
-            return;
-        }
-        let unanswered = &mut self.unanswered[call.lane];
-        if unanswered.is_none_or(|known| known.generation != call.generation) {
-            *unanswered = Some(Unanswered {
-                generation: call.generation,
-                since: abandoned.sent_at,
-            });
-        }
-    }
-
     /// Notes that a reply came on the connection of this call.
-    pub(super) fn note_reply(&mut self, call: Call) {
-        self.forget_unanswered(call.lane, call.generation);
+    pub(super) fn note_reply(&mut self, call: Call, now: Timestamp) {
+        self.replied_at[call.lane] = now;
     }
 
     /// Decides about a call whose task is polled after its deadline.
@@ -170,58 +144,47 @@ impl Calls {
             }
             let last = one.first_due + self.deadline;
             if last <= now && !one.alarm.is_expired() {
+                // Its reply may have come: nobody has looked.
+                one.alarm.note_given_up();
                 overdue.unpolled.append(&mut one.answers);
-                overdue.is_unreported = true;
+                overdue.woken.push(Arc::clone(&one.alarm));
             }
-            // Its jobs were answered, and still no reply has come.
             let mute_at = (one.sent_at + self.deadline).max(one.due);
-            if last <= now || one.alarm.is_expired() && mute_at <= now {
+            let is_mute = one.alarm.is_expired()
+                && !one.alarm.is_given_up()
+                && mute_at <= now
+                && self.replied_at[one.call.lane] <= one.sent_at;
+            if is_mute && one.call.generation != NO_CONNECTION {
                 overdue.mute.push((one.call.lane, one.call.generation));
             }
             moments.extend([one.due, mute_at, last]);
-        }
-        for (lane, unanswered) in self.unanswered.iter().enumerate() {
-            let Some(unanswered) = unanswered else {
-                continue;
-            };
-            if now.since(unanswered.since) > self.deadline {
-                overdue.is_unreported = true;
-                overdue.mute.push((lane, unanswered.generation));
-            }
-            moments.push(unanswered.since + self.deadline);
         }
         for (lane, generation) in &overdue.mute {
             let ended = self.end_connection(*lane, *generation);
             overdue.woken.extend(ended);
         }
-        self.remove_unpolled(now);
+        self.remove_overdue(now);
         overdue.next = moments.into_iter().filter(|at| *at > now).min();
         overdue
     }
 
     /// Has the tasks of all calls on a connection end. Returns their alarms.
     fn end_connection(&mut self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
-        self.forget_unanswered(lane, generation);
         let on_it = |call: &Call| call.lane == lane && call.generation == generation;
         let calls = self.in_flight.iter().filter(|other| on_it(&other.call));
         let alarms = calls.map(|call| {
-            call.alarm.note_mute();
+            call.alarm.note_given_up();
             Arc::clone(&call.alarm)
         });
         alarms.collect()
     }
 
     /// Removes calls whose tasks may never come to end them: calls in flight are few.
-    fn remove_unpolled(&mut self, now: Timestamp) {
-        let is_unpolled = |one: &mut InFlight| one.first_due + self.deadline <= now;
-        let removed = self.in_flight.extract_if(.., is_unpolled);
-        self.charges -= removed.map(|one| one.charges).sum::<usize>();
-    }
-
-    fn forget_unanswered(&mut self, lane: usize, generation: u64) {
-        let unanswered = &mut self.unanswered[lane];
-        if unanswered.is_some_and(|unanswered| unanswered.generation == generation) {
-            *unanswered = None;
+    fn remove_overdue(&mut self, now: Timestamp) {
+        let is_overdue = |one: &mut InFlight| one.first_due + self.deadline <= now;
+        for removed in self.in_flight.extract_if(.., is_overdue) {
+            removed.alarm.note_given_up();
+            self.charges -= removed.charges;
         }
     }
 }

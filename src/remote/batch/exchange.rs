@@ -14,6 +14,7 @@ use tokio::task::yield_now;
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
+    task,
 };
 
 use super::{
@@ -35,17 +36,14 @@ pub(super) enum Exchanged {
     Replied(Vec<Result<Reply, Error>>),
 }
 
-/// Makes one call for all requests. Gives the connection up if it is to blame for a failure.
-///
-/// The call has ended then, unless `None` is returned: its caller `leads`, and did not get the reply in time.
+/// Makes one call for all requests, and ends it. Gives the connection up if it is to blame for a failure.
 pub(super) async fn exchange(
     node: &Arc<Node>,
     (call, alarm): (Call, &Alarm),
-    leads: bool,
     requests: &[Box<Request>],
-) -> (Exchanged, Option<Ended>) {
+) -> (Exchanged, Ended) {
     let lane = &node.traffic.lanes()[call.lane];
-    let end = |replied| Some(node.traffic.end(call, now(), replied));
+    let end = |replied| node.traffic.end(call, now(), replied);
     // It went down since the call was noted, or another took its place.
     let held = lane
         .held()
@@ -56,18 +54,17 @@ pub(super) async fn exchange(
     let called = now();
     let replied = {
         let sending = pin!(send(node, &mut held, requests));
-        watched(node, call, alarm, leads, sending).await
+        watched(node, call, alarm, sending).await
     };
     let took = now().since(called);
     let Some(replied) = replied else {
-        let ended = if leads { None } else { end(false) };
-        return (Exchanged::Failed(node.late(Phase::Reply)), ended);
+        return (Exchanged::Failed(node.late(Phase::Reply)), end(false));
     };
     if held.is_closed {
         lane.disconnect(call.generation, None);
         return (Exchanged::NotSent, end(false));
     }
-    let ended = node.traffic.end(call, now(), true);
+    let ended = end(true);
     let parsed = match replied {
         Ok(reply) => reply::parse(&reply, requests.iter().map(|request| request.reply_lens()))
             // Another reply than the one asked for: requests and replies may have got out of step.
@@ -96,17 +93,16 @@ pub(super) async fn exchange(
             Exchanged::Failed(error)
         }
     };
-    (exchanged, Some(ended))
+    (exchanged, ended)
 }
 
-/// Polls a call until it ends. `None` if its time is up, or its connection was given up.
+/// Polls a call until it ends. `None` if it was given up.
 ///
-/// A call whose time is up is awaited further unless its caller leads: a late reply shows that the connection lives.
+/// A call whose time is up is awaited further: a late reply shows that the connection lives.
 pub(super) async fn watched<T>(
     node: &Node,
     call: Call,
     alarm: &Alarm,
-    leads: bool,
     mut sending: Pin<&mut impl Future<Output = T>>,
 ) -> Option<T> {
     poll_fn(|context| {
@@ -122,11 +118,8 @@ pub(super) async fn watched<T>(
             for job in answers {
                 answer(job, Err(late.clone()));
             }
-            if leads {
-                return Poll::Ready(None);
-            }
         }
-        match alarm.is_mute() {
+        match alarm.is_given_up() {
             true => Poll::Ready(None),
             false => Poll::Pending,
         }
@@ -164,7 +157,7 @@ fn report_slow(node: Arc<Node>, took: Duration) {
         let turns = now().since(yielded);
         node.report_answer(took.saturating_sub(turns));
     };
-    drop(tokio::spawn(reporting));
+    task::spawn(reporting);
 }
 
 /// Compares clocks by the reply, and looks at the server's settings once.

@@ -24,6 +24,7 @@
 //! A [`Watch`] thread keeps them, one per store. So they hold whatever the runtimes do, and a decision needs no timer.
 
 mod alarm;
+mod ask;
 mod calls;
 mod exchange;
 mod queue;
@@ -33,6 +34,7 @@ mod watch;
 mod window;
 mod worker;
 
+pub(super) use self::ask::{ask, command};
 pub(super) use self::traffic::Traffic;
 pub(super) use self::watch::Watch;
-pub(super) use self::worker::{ask, command, overloaded};
+pub(super) use self::worker::overloaded;

@@ -180,7 +180,7 @@ impl Traffic {
         let mut state = self.state.lock();
         let ended = state.calls.remove(call);
         if replied {
-            state.calls.note_reply(call);
+            state.calls.note_reply(call, now);
         }
         if let Some(ended) = &ended
             && replied
@@ -196,13 +196,6 @@ impl Traffic {
             answers: ended.map(|ended| ended.answers).unwrap_or_default(),
             gatherer: state.start_gathering(now),
         }
-    }
-
-    /// Notes that the caller of a call in its own future does not wait for the reply any more.
-    pub(super) fn abandon(&self, call: Call, now: Timestamp) -> Option<Gatherer> {
-        let mut state = self.state.lock();
-        state.calls.abandon(call);
-        state.start_gathering(now)
     }
 
     /// See [`Calls::expire`].
@@ -570,8 +563,7 @@ mod tests {
         assert_eq!(traffic.overdue(at(60)).calls.woken.len(), 2);
         assert_eq!(traffic.expire(call, at(61)).map(|late| late.len()), Some(1));
         // Its connection is given up when the call itself has been out for a deadline.
-        traffic.abandon(leading, at(61));
-        traffic.state.lock().calls.note_reply(leading);
+        traffic.end(leading, at(19), true);
         assert!(traffic.overdue(at(79)).calls.mute.is_empty());
         assert_eq!(traffic.overdue(at(80)).calls.mute, [(0, 1)]);
     }
@@ -612,17 +604,41 @@ mod tests {
         assert!(wait(&traffic, 42).gatherer.is_some(), "another gathers");
     }
 
+    // Regression: a busy runtime had healthy connections given up.
     #[test]
-    fn connection_that_no_caller_waited_for_is_given_up_unless_it_replies() {
+    fn connection_of_a_call_that_nobody_polls_is_kept() {
+        let traffic = traffic(1);
+        let (_, alarm) = lead(&traffic, 0);
+        let overdue = traffic.overdue(at(120)).calls;
+        assert!(overdue.mute.is_empty());
+        assert_eq!(overdue.woken.len(), 2, "at its deadline, and when given up");
+        assert!(alarm.is_given_up());
+    }
+
+    #[test]
+    fn connection_is_given_up_unless_it_replied_since_the_call_was_sent() {
         for replies in [false, true] {
             let traffic = traffic(1);
-            let (left, _) = lead(&traffic, 0);
-            traffic.abandon(left, at(10));
-            if replies {
-                let (call, _) = lead(&traffic, 50);
-                traffic.end(call, at(51), true);
-            }
-            assert_eq!(traffic.overdue(at(61)).calls.mute.is_empty(), replies);
+            let (earlier, _) = lead(&traffic, 0);
+            let waiting = wait(&traffic, 5);
+            let (call, ..) = take(&traffic, waiting.gatherer.expect("it is to gather"), 5);
+            traffic.end(earlier, at(if replies { 6 } else { 5 }), true);
+            traffic.overdue(at(65));
+            assert!(traffic.expire(call, at(65)).is_some(), "on time");
+            assert_eq!(traffic.overdue(at(66)).calls.mute.is_empty(), replies);
         }
+    }
+
+    // Regression: each ended all others, and counted as a failure of the server.
+    #[test]
+    fn command_that_nobody_polls_ends_no_other() {
+        let traffic = traffic(1);
+        let (first, alarm) = traffic.begin(at(0));
+        traffic.overdue(at(60));
+        assert!(traffic.expire(first, at(60)).is_some(), "on time");
+        let (_, other) = traffic.begin(at(119));
+        assert!(traffic.overdue(at(120)).calls.mute.is_empty());
+        assert!(alarm.is_given_up());
+        assert!(other.is_quiet());
     }
 }

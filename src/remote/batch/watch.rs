@@ -134,9 +134,6 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
     for alarm in overdue.calls.woken {
         alarm.ring();
     }
-    if overdue.calls.is_unreported {
-        node.report_failure(&late());
-    }
     let dials = node.traffic.lanes().iter();
     let dial = dials.filter_map(|lane| lane.end_late_dial(now)).min();
     overdue.next.into_iter().chain(dial).min()

@@ -1,139 +1,33 @@
-//! Sends decisions to the server, and hands replies to those who wait.
+//! The tasks that send decisions to the server, and hand replies to those who wait.
 
-use std::{
-    pin::pin,
-    sync::{Arc, LazyLock},
-};
+use std::sync::{Arc, LazyLock};
 
-use redis::{Cmd, Value};
 use tokio::{runtime::Handle, task::yield_now};
 
 use crate::{
     clock::{Clock, Timestamp},
-    error::{Error, ErrorKind, Phase},
+    error::{Error, ErrorKind},
 };
 
 use super::{
-    super::{
-        connection::classify,
-        node::Node,
-        protocol::{Reply, Request},
-    },
+    super::{node::Node, protocol::Request},
     alarm::Alarm,
     calls::Call,
-    exchange::{Exchanged, exchange, watched},
+    exchange::{Exchanged, exchange},
     queue::{Answer, JobResult, answer},
-    step::{Ended, Entered, Gatherer, Taken},
+    step::{Ended, Gatherer, Taken},
 };
 
-/// Decides a request, together with whatever else waits.
-///
-/// # Cancel safety
-///
-/// Dropped before the request is sent, nothing is charged; afterwards the charge may have been made.
-pub(in crate::remote) async fn ask(
-    node: &Arc<Node>,
-    mut request: Box<Request>,
-) -> Result<Reply, Error> {
-    let runtime = Handle::try_current().map_err(classify::no_runtime)?;
-    node.watch.ensure(node)?;
-    let asked_at = now();
-    let mut entered_at = asked_at;
-    // A request that was not sent is sent by another: each lane may find its connection gone.
-    for _ in 0..node.traffic.lanes().len() + 2 {
-        match node.traffic.enter(request, asked_at, entered_at) {
-            Entered::Lead(call, alarm, led) => {
-                // Boxed: most decisions wait, and a call would make their futures ten times as large.
-                match Box::pin(lead(node, call, &alarm, std::slice::from_ref(&led))).await {
-                    Some(result) => return result,
-                    None => request = led,
-                }
-            }
-            Entered::Wait {
-                answered,
-                gatherer,
-                shed,
-            } => {
-                if let Some(shed) = shed {
-                    answer(shed, Err(overloaded()));
-                }
-                if let Some(gatherer) = gatherer {
-                    runtime.spawn(Worker::gathering(node, gatherer).run(None));
-                }
-                match answered.await {
-                    Ok(JobResult::Replied(result)) => return result,
-                    Ok(JobResult::NotSent(left)) => request = left,
-                    Err(_) => break,
-                }
-            }
-        }
-        entered_at = now();
-    }
-    Err(runtime_ended())
-}
-
-/// Sends a command that is not a decision, and waits for its reply.
-pub(in crate::remote) async fn command(node: &Arc<Node>, command: &Cmd) -> Result<Value, Error> {
-    Handle::try_current().map_err(classify::no_runtime)?;
-    node.watch.ensure(node)?;
-    let lanes = node.traffic.lanes();
-    let up = lanes.iter().position(|lane| lane.generation().is_some());
-    let lane = &lanes[up.unwrap_or(0)];
-    let (call, alarm) = node.traffic.begin(now());
-    let _ends = Worker::leading(node, call);
-    let sending = pin!(async {
-        let mut held = lane.hold(false).await?;
-        let mut reply = held.send(command).await;
-        if held.is_closed {
-            lane.disconnect(held.generation, None);
-            held = lane.hold(false).await?;
-            reply = held.send(command).await;
-        }
-        reply.map_err(|error| {
-            let (error, is_broken) = classify::judge(error);
-            if is_broken {
-                lane.disconnect(held.generation, Some(&error));
-            }
-            error
-        })
-    });
-    match watched(node, call, &alarm, true, sending).await {
-        Some(result) => result,
-        None if node.traffic.is_up() => Err(node.late(Phase::Reply)),
-        None => Err(node.late(Phase::Connect)),
-    }
-}
-
-/// Makes a call for one request in the caller's own future. `None` if it was not sent.
-async fn lead(
-    node: &Arc<Node>,
-    call: Call,
-    alarm: &Alarm,
-    requests: &[Box<Request>],
-) -> Option<Result<Reply, Error>> {
-    let mut worker = Worker::leading(node, call);
-    match worker.exchange(call, alarm, requests).await {
-        Exchanged::Failed(error) => Some(Err(error)),
-        Exchanged::NotSent => None,
-        Exchanged::Replied(replies) => {
-            let reply = replies.into_iter().next();
-            Some(reply.expect("one reply per request"))
-        }
-    }
-}
-
-// === Worker ===
-
-/// A task that gathers what waits and makes calls, or a caller that makes its own call.
-struct Worker {
+/// A task that gathers what waits and makes calls, or a future that makes one call.
+pub(super) struct Worker {
     node: Arc<Node>,
-    /// Whether it runs in its caller's own future.
-    leads: bool,
+    /// Whether others take over what it was to gather.
+    has_successor: bool,
     /// The call under way.
     call: Option<Call>,
     /// Set while it gathers, or is about to.
     gatherer: Option<Gatherer>,
-    /// Where the replies to its call go. A leader returns them.
+    /// Where the replies to its call go.
     answers: Vec<Answer>,
 }
 
@@ -146,29 +40,33 @@ struct Batch {
 }
 
 impl Worker {
-    fn leading(node: &Arc<Node>, call: Call) -> Self {
+    /// Makes a call in the current future.
+    pub(super) fn calling(node: Arc<Node>, call: Call) -> Self {
         Self {
-            node: Arc::clone(node),
-            leads: true,
+            node,
+            has_successor: true,
             call: Some(call),
             gatherer: None,
             answers: Vec::new(),
         }
     }
 
-    fn gathering(node: &Arc<Node>, gatherer: Gatherer) -> Self {
-        Self {
+    /// Gathers in a task of its own.
+    pub(super) fn gather_on(runtime: &Handle, node: &Arc<Node>, gatherer: Gatherer) {
+        let worker = Self {
             node: Arc::clone(node),
-            leads: false,
+            has_successor: false,
             call: None,
             gatherer: Some(gatherer),
             answers: Vec::new(),
-        }
+        };
+        runtime.spawn(worker.run(None));
     }
 
+    /// Makes a call in a task of its own, and gathers after it.
     fn carrying(node: &Arc<Node>, call: Call) -> Self {
-        let mut worker = Self::leading(node, call);
-        worker.leads = false;
+        let mut worker = Self::calling(Arc::clone(node), call);
+        worker.has_successor = false;
         worker
     }
 
@@ -263,17 +161,15 @@ impl Worker {
     }
 
     /// Makes the call under way.
-    async fn exchange(
+    pub(super) async fn exchange(
         &mut self,
         call: Call,
         alarm: &Alarm,
         requests: &[Box<Request>],
     ) -> Exchanged {
         let call = (call, alarm);
-        let (exchanged, ended) = exchange(&self.node, call, self.leads, requests).await;
-        if let Some(ended) = ended {
-            self.note_end(ended);
-        }
+        let (exchanged, ended) = exchange(&self.node, call, requests).await;
+        self.note_end(ended);
         exchanged
     }
 
@@ -287,25 +183,21 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            if self.leads {
-                self.gatherer = self.node.traffic.abandon(call, now());
-            } else {
-                // Its runtime has ended. The charges may have been made.
-                let ended = self.node.traffic.end(call, now(), false);
-                self.note_end(ended);
-                for job in std::mem::take(&mut self.answers) {
-                    answer(job, Err(runtime_ended()));
-                }
+            // Its runtime has ended. The charges may have been made.
+            let ended = self.node.traffic.end(call, now(), false);
+            self.note_end(ended);
+            for job in std::mem::take(&mut self.answers) {
+                answer(job, Err(runtime_ended()));
             }
         }
         let Some(gatherer) = self.gatherer.take() else {
             return;
         };
-        // Only a caller's future has a successor: a task that is dropped goes with its runtime, and the next would too.
-        if self.leads
+        // A task that is dropped goes with its runtime, and its successor would too.
+        if self.has_successor
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(Self::gathering(&self.node, gatherer).run(None));
+            Self::gather_on(&runtime, &self.node, gatherer);
             return;
         }
         // Their callers may be on runtimes that go on.
@@ -331,7 +223,7 @@ pub(in crate::remote) fn overloaded() -> Error {
     ERROR.clone()
 }
 
-fn runtime_ended() -> Error {
+pub(super) fn runtime_ended() -> Error {
     Error::new(
         ErrorKind::Connect,
         "the runtime or the connection that carried the decision to redis ended",
