@@ -98,10 +98,14 @@
         if scores.err then
           failure, is_ours = failure or scores.err, false
         end
+        -- A ticket that is listed twice counts once.
+        local seen = {}
         for i = 1, is_ours and #members or 0 do
           local ticket, slots = unpack('>c8I3', members[i])
+          local is_first = not seen[members[i]]
+          seen[members[i]] = true
           if kind == 'e' then
-            if scores[i] then
+            if scores[i] and is_first then
               removed[#removed + 1] = members[i]
               total, n1 = total - slots, n1 + slots
             end
@@ -110,7 +114,7 @@
             end
           elseif scores[i] or flag and not scores[#members + i] then
             added[#added + 1], added[#added + 2] = ends, members[i]
-            total = scores[i] and total or total + slots
+            total = (scores[i] or not is_first) and total or total + slots
           else
             n1 = n1 + 2 ^ (i - 1)
           end

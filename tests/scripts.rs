@@ -981,4 +981,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "e331ed3b784ba68cfaf57841e04b290fb45f2ddf";
+const DECIDE_HASH: &str = "f738ea1a5031754aceb6a6348b770fd993191c1e";
