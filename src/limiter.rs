@@ -133,8 +133,10 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// What the store could not do. It is not tried again, since it may have been done: at worst the charge stands. Slots
-    /// are the exception: until a lease has passed they are released in the background, also when the answer is dropped.
+    /// What the store could not do. What was surely not done, since the store was away or overloaded, is tried again in the
+    /// background for the policy's period, but for an hour at most. What may have been done is not, so at worst a charge
+    /// stands as it was made. Slots are the exception: until a lease has passed they are released in the background, also
+    /// when the answer is dropped.
     pub fn settle(&self, receipt: Receipt) -> Answer<()> {
         self.keeper.settle(receipt)
     }

@@ -131,12 +131,16 @@ impl Receipt {
         })
     }
 
-    /// A receipt of slots in the shared store, to give back what may have been taken again.
+    /// A receipt of charges in the shared store.
     pub(crate) fn again(settlements: Vec<Settlement>) -> Self {
         Self {
             settlements,
             counted_by: CountedBy::Shared,
         }
+    }
+
+    pub(crate) fn into_settlements(self) -> Vec<Settlement> {
+        self.settlements
     }
 
     /// Notes that a command that takes the slots may reach the store after the one that releases them.

@@ -63,8 +63,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What the store could not do; by default it cannot settle at all. What failed is not tried again: it may have
-    /// been done.
+    /// What the store could not do; by default it cannot settle at all. Kinds that mean that it was surely not done are tried
+    /// again: [`Overloaded`](ErrorKind::Overloaded), [`Unavailable`](ErrorKind::Unavailable), and a timeout before it was
+    /// sent.
     fn settle(&self, receipt: Receipt) -> Answer<()> {
         drop(receipt);
         Answer::ready(Err(Error::new(

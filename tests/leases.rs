@@ -203,6 +203,49 @@ fn ticket_that_is_listed_twice_counts_once() {
     assert_eq!(total(), 3, "renewed");
 }
 
+// === Prices ===
+
+// Regression: a price above the charge was lost when the store was away as it was told.
+#[tokio::test]
+async fn price_told_in_an_outage_is_charged_after_it() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let tokens = Policy::new("tokens", Quota::per_hour(1_000));
+    let limiter = RateLimiter::builder()
+        .redis(proxy.url())
+        .deadline(DEADLINE / 4)
+        .policy(tokens.clone())
+        .build()
+        .expect("a usable limiter");
+    let (charges, others) = (
+        [tokens.charge(Key::new("ada")).cost(10)],
+        [tokens.charge(Key::new("bob"))],
+    );
+    let mut receipts = Vec::new();
+    for _ in 0..3 {
+        let decision = limiter.check(&charges).await.expect("a decision");
+        receipts.extend(Receipt::of(&charges, &decision));
+    }
+    proxy.set(Mode::Reset);
+    while !limiter.health().is_degraded() {
+        limiter.check(&others).await.expect("a decision of its own");
+    }
+    for (receipt, price) in receipts.into_iter().zip([110, 210, 0]) {
+        let settled = limiter.settle(receipt.price(|_, _| price)).await;
+        settled.expect_err("the store is away");
+    }
+    proxy.set(Mode::Pass);
+    let direct = direct(&server, &tokens);
+    let started = Instant::now();
+    while remaining(&direct, &tokens).await != 1_000 - 320 {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "a price is lost"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
 // === Costs ===
 
 /// A key with so many slots taken.

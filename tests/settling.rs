@@ -740,7 +740,7 @@ async fn only_some_policies_of_a_layer_settle(mut world: World) {
     ]);
     read(ask(&layer.layer(answering(500)), request()).await).await;
     assert_eq!(
-        world.settled().await,
+        world.settled_of(&["firm", "plan", "half"]).await,
         [
             ("firm".to_owned(), Correction::Keep),
             ("plan".to_owned(), Correction::Refund(3)),
@@ -766,7 +766,7 @@ async fn policy_that_does_not_settle_does_not_heed_the_handlers_word(mut world: 
         Ok::<_, Broken>(head(200, Frames::text("done")))
     }));
     read(ask(&app, request()).await).await;
-    world.settled().await;
+    world.settled_of(&["firm", "plan"]).await;
     assert_eq!(world.remaining(&plan()).await, 7);
     assert_eq!(world.remaining(&firm).await, 8);
 }
@@ -1102,9 +1102,9 @@ async fn left_in(store: impl Store) -> u64 {
     usage.expect("it is counted").remaining
 }
 
+// Regression: the charge stood, and a price above it was lost.
 #[tokio::test]
-async fn charge_of_a_store_that_is_away_stands() {
-    logged();
+async fn charge_of_a_store_that_is_away_is_settled_after_the_outage() {
     let mut outage = Outage::new();
     let layer = outage
         .world
@@ -1125,9 +1125,9 @@ async fn charge_of_a_store_that_is_away_stands() {
     }
     let lines = logged();
     let said = |line: &&String| line.contains("could not be settled");
-    assert_eq!(lines.iter().filter(said).count(), 1, "{lines:?}");
+    assert_eq!(lines.iter().filter(said).count(), 0, "{lines:?}");
     outage.end().await;
-    assert_eq!(left_in(outage.shared).await, 8);
+    while left_in(outage.shared.clone()).await != 10 {}
     assert_eq!(left_in(outage.local).await, 10);
 }
 
@@ -1319,7 +1319,8 @@ async fn ten_thousand_requests_leave_what_the_model_says(mut world: World) {
         settle(&mut world, &mut model, fate, &made, &mut totals).await;
     }
     println!("seed {SEED}: {totals:?}");
-    assert_eq!(world.asked() as u64, totals.requests - totals.denied);
+    let admitted = totals.requests - totals.denied;
+    assert_eq!(world.asked() as u64, admitted * policies.len() as u64);
     for policy in &policies {
         for key in &keys {
             let usage = world.usage(policy, Key::new(key)).await;
@@ -1374,7 +1375,8 @@ async fn settle(
     made: &[Made],
     totals: &mut Totals,
 ) {
-    let settled = world.settled().await;
+    let policies: Vec<_> = made.iter().map(|made| made.policy.as_str()).collect();
+    let settled = world.settled_of(&policies).await;
     let now = world.clock.now();
     assert_eq!(settled.len(), made.len());
     for ((policy, correction), made) in settled.iter().zip(made) {

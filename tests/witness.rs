@@ -76,13 +76,24 @@ impl World {
         settled.expect("the store can settle")
     }
 
+    /// What these policies were settled with next, in this order, once that is done.
+    pub(crate) async fn settled_of(&mut self, policies: &[&str]) -> Vec<Settled> {
+        let mut settled = Vec::new();
+        while settled.len() < policies.len() {
+            settled.extend(self.settled().await);
+        }
+        let place = |name: &str| policies.iter().position(|policy| *policy == name);
+        settled.sort_by_key(|(policy, _)| place(policy));
+        settled
+    }
+
     pub(crate) async fn settled_or_not(&mut self) -> Result<Vec<Settled>, ErrorKind> {
         let done = time::timeout(PATIENCE, self.done.recv()).await;
         let done = done.expect("something is settled in time");
         done.expect("the witness lives")
     }
 
-    /// How often settling was asked for so far, done or not.
+    /// How many charges were asked to be settled so far, done or not.
     pub(crate) fn asked(&self) -> usize {
         *self.store.asked.lock().expect("nobody panics with it")
     }
@@ -150,7 +161,7 @@ impl Store for Witness {
     }
 
     fn settle(&self, receipt: Receipt) -> Answer<()> {
-        *self.asked.lock().expect("nobody panics with it") += 1;
+        *self.asked.lock().expect("nobody panics with it") += receipt.settlements().len();
         let settlements = receipt.settlements().iter();
         let settled: Vec<Settled> = settlements
             .map(|one| (one.charge().policy().name().to_string(), one.correction()))

@@ -12,8 +12,9 @@ use super::keeper::Keeper;
 /// settling. In process they need no renewal, since they have no lease any more. Over Redis both need the Tokio runtime
 /// on which this is made and dropped.
 ///
-/// A release that fails is tried again until Redis confirms it or the lease must have ended: 65,536 releases wait at most,
-/// in about 40 MB; beyond that the lease ends the slots.
+/// A release that fails is tried again until Redis confirms it or the lease must have ended, and a price that was surely not
+/// told for the policy's period, but for an hour at most. 65,536 of both wait at most, in about 40 MB; beyond that the lease
+/// ends the slots, and charges stand.
 #[must_use = "dropped at once, the request has ended"]
 pub struct Hold {
     receipt: Option<Receipt>,

@@ -13,7 +13,6 @@ use std::{
 use tokio::task::AbortHandle;
 
 use crate::{
-    algorithm::Counter,
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind},
     key::Key,
@@ -21,7 +20,7 @@ use crate::{
     policy::Charge,
     retry::{Retry, RetryQueue, Tried},
     state::CountedBy,
-    store::{Answer, Receipt, Settlement, Store},
+    store::{Answer, Correction, Receipt, Settlement, Store},
     sync::Mutex,
     task, telemetry,
     timer::sleep,
@@ -30,6 +29,7 @@ use crate::{
 use super::{
     join::all,
     schedule::{Schedule, Slots},
+    unsettled::{Unsettled, may_repeat},
 };
 
 /// Renews what this limiter holds, by one task for all of it, and settles in the background.
@@ -37,8 +37,8 @@ use super::{
 pub(crate) struct Keeper {
     store: Arc<dyn Store>,
     held: Mutex<Held>,
-    /// Slots whose release is not confirmed.
-    releases: RetryQueue<Settlement>,
+    /// Slots whose release is not confirmed, and charges whose correction was not sent.
+    unsettled: RetryQueue<Settlement>,
     /// Whether a failure was reported.
     warned: AtomicBool,
 }
@@ -59,7 +59,7 @@ impl Keeper {
         Self {
             store,
             held: Mutex::default(),
-            releases: RetryQueue::default(),
+            unsettled: RetryQueue::default(),
             warned: AtomicBool::new(false),
         }
     }
@@ -110,11 +110,11 @@ impl Keeper {
         {
             receipt.note_pending_take();
         }
-        let is_retried = receipt.counted_by() == CountedBy::Shared
-            && slots_of(&receipt).count() == receipt.settlements().len();
+        // What failed in the shared store is reported there, unless it is tried again.
+        let is_shared = receipt.counted_by() == CountedBy::Shared;
         let keeper = Arc::clone(self);
         let note = move |settled: Result<(), Error>| {
-            if !is_retried {
+            if !is_shared {
                 keeper.note(&settled, SETTLED);
             }
         };
@@ -128,24 +128,30 @@ impl Keeper {
         }
     }
 
-    /// Settles once. Slots whose release fails, or is not awaited, are released in the background.
+    /// Settles each charge by itself. What was surely not done, and slots in any case, is tried again in the background.
     pub(crate) fn settle(self: &Arc<Self>, receipt: Receipt) -> Answer<()> {
-        let slots: Vec<Settlement> = match receipt.counted_by() {
-            CountedBy::Shared => slots_of(&receipt).cloned().collect(),
-            _ => Vec::new(),
-        };
-        let answer = self.store.settle(receipt);
-        if slots.is_empty() {
-            return answer;
+        if receipt.counted_by() != CountedBy::Shared {
+            return self.store.settle(receipt);
         }
         RetryQueue::resume(self);
-        let mut release = Release {
-            keeper: Arc::clone(self),
-            slots,
-        };
+        let mut settlements = receipt.into_settlements();
+        match settlements.len() {
+            1 => self.settle_one(settlements.remove(0)),
+            _ => {
+                let settlements = settlements.into_iter();
+                let answers = settlements.map(|settlement| self.settle_one(settlement));
+                let answers = all(answers.collect());
+                Answer::later(async move { answers.await.into_iter().collect() })
+            }
+        }
+    }
+
+    fn settle_one(self: &Arc<Self>, settlement: Settlement) -> Answer<()> {
+        let answer = self.store.settle(Receipt::again(vec![settlement.clone()]));
+        let mut unsettled = Unsettled::new(self, settlement);
         match answer.now_or_later() {
-            Ok(settled) => Answer::ready(release.end(settled)),
-            Err(answer) => Answer::later(async move { release.end(answer.await) }),
+            Ok(settled) => Answer::ready(unsettled.end(settled)),
+            Err(answer) => Answer::later(async move { unsettled.end(answer.await) }),
         }
     }
 
@@ -191,14 +197,12 @@ impl Keeper {
             }
         }
         drop(held);
-        drop(Release {
-            keeper: Arc::clone(self),
-            slots: ended,
-        });
+        let ended = ended.into_iter();
+        ended.for_each(|slots| drop(Unsettled::new(self, slots)));
     }
 
     /// Reports the first failure.
-    fn note(&self, result: &Result<(), Error>, what: &str) {
+    pub(super) fn note(&self, result: &Result<(), Error>, what: &str) {
         if let Err(error) = result
             && !self.warned.swap(true, Ordering::Relaxed)
         {
@@ -219,31 +223,40 @@ impl Retry for Keeper {
     type Item = Settlement;
 
     fn retries(&self) -> &RetryQueue<Settlement> {
-        &self.releases
+        &self.unsettled
     }
 
-    /// Releases slots, those of each key by an answer of its own: a key that cannot be settled keeps no others.
-    fn try_again(self: Arc<Self>, slots: Vec<Arc<Settlement>>) -> Tried {
+    /// Settles, the slots of each key by one answer: a key that cannot be settled keeps no others.
+    fn try_again(self: Arc<Self>, settlements: Vec<Arc<Settlement>>) -> Tried {
         let mut places: HashMap<(PolicyName, Key), usize> = HashMap::new();
         let mut receipts: Vec<Vec<Settlement>> = Vec::new();
         let mut place_of = |settlement: &Settlement| {
             let charge = settlement.charge();
-            let place = *places
-                .entry((*charge.policy().name(), *charge.key()))
-                .or_insert(receipts.len());
+            let place = match settlement.correction() {
+                Correction::Release => *places
+                    .entry((*charge.policy().name(), *charge.key()))
+                    .or_insert(receipts.len()),
+                _ => receipts.len(),
+            };
             if place == receipts.len() {
                 receipts.push(Vec::new());
             }
             receipts[place].push(settlement.clone());
             place
         };
-        let place_of_each: Vec<usize> = slots.iter().map(|slots| place_of(slots)).collect();
+        let place_of_each = settlements.iter().map(|settlement| place_of(settlement));
+        let place_of_each: Vec<usize> = place_of_each.collect();
         let receipts = receipts.into_iter().map(Receipt::again);
         let answers: Vec<Answer<()>> = receipts.map(|receipt| self.store.settle(receipt)).collect();
         Box::pin(async move {
             let settled = all(answers).await;
-            let is_done = |place: usize| !settled[place].as_ref().is_err_and(may_pass_later);
-            place_of_each.into_iter().map(is_done).collect()
+            let tried = settlements.iter().zip(place_of_each);
+            let is_done = |(settlement, place): (&Arc<Settlement>, usize)| {
+                !settled[place]
+                    .as_ref()
+                    .is_err_and(|error| may_repeat(settlement, error))
+            };
+            tried.map(is_done).collect()
         })
     }
 }
@@ -280,52 +293,9 @@ impl Held {
     }
 }
 
-// === Release ===
-
-/// Slots that are being released. Dropped before that is confirmed, they wait in the queue of releases.
-struct Release {
-    keeper: Arc<Keeper>,
-    slots: Vec<Settlement>,
-}
-
-impl Release {
-    fn end(&mut self, settled: Result<(), Error>) -> Result<(), Error> {
-        if settled.is_ok() {
-            self.slots.clear();
-        }
-        settled
-    }
-}
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        let now = Clock::system().now();
-        for slots in self.slots.drain(..) {
-            // Renewed at the latest until now, so ended then at the latest.
-            let ends = now + lease(&slots);
-            if !RetryQueue::add(&self.keeper, slots, ends) {
-                self.keeper.note(&Err(too_many()), RELEASED);
-            }
-        }
-    }
-}
-
 fn slots_of(receipt: &Receipt) -> impl Iterator<Item = &Settlement> {
     let settlements = receipt.settlements().iter();
     settlements.filter(|settlement| settlement.charge().ticket() != 0)
-}
-
-fn lease(slots: &Settlement) -> Duration {
-    match slots.charge().policy().counter() {
-        Counter::Slots(slots) => slots.lease(),
-        _ => Duration::ZERO,
-    }
-}
-
-/// Whether another try may succeed, or tell what became of this one.
-fn may_pass_later(error: &Error) -> bool {
-    // An operator may give the Redis user a permission that it lacks.
-    error.is_transient() || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script)
 }
 
 fn no_runtime() -> Error {
@@ -335,13 +305,5 @@ fn no_runtime() -> Error {
     )
 }
 
-fn too_many() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "too many releases wait for the shared store",
-    )
-}
-
-const RELEASED: &str = "released, so its slots stay taken until their lease ends";
 const RENEWED: &str = "renewed, so its slots may be given to others";
-const SETTLED: &str = "settled, so its charges stand";
+pub(super) const SETTLED: &str = "settled, so its charges stand";

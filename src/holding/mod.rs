@@ -4,6 +4,7 @@ mod hold;
 mod join;
 mod keeper;
 mod schedule;
+mod unsettled;
 
 pub use self::hold::Hold;
 pub(crate) use self::keeper::Keeper;

@@ -128,7 +128,8 @@ impl Breaker {
 
     /// ## Open => Closed, with a clean record
     pub(super) fn close(&self) {
-        *self.state.lock() = State::default();
+        let mut state = self.state.lock();
+        *state = State::default();
         self.is_refused.store(false, Ordering::Relaxed);
         self.is_open.store(false, Ordering::Release);
     }

@@ -82,7 +82,7 @@ impl Store for ResilientStore {
         if shared.breaker.is_open() {
             return Answer::ready(Err(Error::new(
                 ErrorKind::Unavailable,
-                "the shared store is away: what it charged stands",
+                "the shared store is away",
             )));
         }
         let answer = shared.primary.settle(receipt);

@@ -127,10 +127,12 @@ pub(super) async fn watched<T>(
     .await
 }
 
-/// Returns why the server did not decide a request, unless the value of its key is to blame.
+/// Returns why the server did not decide a request, unless the value of its key is to blame. An error that ends the
+/// connection goes before others.
 fn failure(replies: &[Result<Reply, Error>]) -> Option<&Error> {
-    let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
-    errors.find(|error| error.kind() != ErrorKind::ForeignValue)
+    let errors = replies.iter().filter_map(|reply| reply.as_ref().err());
+    let errors = errors.filter(|error| error.kind() != ErrorKind::ForeignValue);
+    errors.min_by_key(|error| !classify::ends_connection(error))
 }
 
 /// Reports a call that was answered.
@@ -222,3 +224,25 @@ fn now() -> Timestamp {
 
 /// Turns of a busy runtime that a call may take.
 const TURNS: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> Error {
+        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+        let reply = reply.and_then(Value::extract_error);
+        classify::classify(reply.expect_err("an error reply"))
+    }
+
+    // Regression: the first error was told, so a connection to a demoted primary was kept.
+    #[test]
+    fn error_that_ends_the_connection_goes_before_others() {
+        let replies = ["NOPERM no permission", "READONLY a replica", "ERR other"];
+        let replies = replies.map(|text| Err(error(text)));
+        let told = failure(&replies).expect("a failure");
+        assert_eq!(told.kind(), ErrorKind::Unavailable);
+        let foreign = Error::new(ErrorKind::ForeignValue, "the key's own");
+        assert!(failure(&[Err(foreign)]).is_none());
+    }
+}
