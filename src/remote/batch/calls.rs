@@ -160,8 +160,9 @@ impl Calls {
             moments.extend([one.due, mute_at, last]);
         }
         for (lane, generation) in &overdue.mute {
-            let ended = self.end_connection(*lane, *generation);
-            overdue.woken.extend(ended);
+            overdue
+                .woken
+                .extend(self.end_connection(*lane, *generation));
         }
         self.remove_overdue(now);
         overdue.next = moments.into_iter().filter(|at| *at > now).min();
@@ -169,7 +170,7 @@ impl Calls {
     }
 
     /// Has the tasks of all calls on a connection end. Returns their alarms.
-    fn end_connection(&mut self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
+    pub(super) fn end_connection(&mut self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
         let on_it = |call: &Call| call.lane == lane && call.generation == generation;
         let calls = self.in_flight.iter().filter(|other| on_it(&other.call));
         let alarms = calls.map(|call| {

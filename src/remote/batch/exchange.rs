@@ -27,6 +27,7 @@ use super::{
     calls::Call,
     queue::answer,
     step::Ended,
+    worker::runtime_ended,
 };
 
 /// What became of a call.
@@ -58,7 +59,11 @@ pub(super) async fn exchange(
     };
     let took = now().since(called);
     let Some(replied) = replied else {
-        return (Exchanged::Failed(node.late(Phase::Reply)), end(false));
+        let error = match held.is_orphan() {
+            true => runtime_ended(),
+            false => node.late(Phase::Reply),
+        };
+        return (Exchanged::Failed(error), end(false));
     };
     if held.is_closed {
         lane.disconnect(call.generation, None);

@@ -227,6 +227,11 @@ impl Traffic {
         overdue
     }
 
+    /// Has all calls on a connection end. Returns their alarms, to be rung.
+    pub(super) fn end_connection(&self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
+        self.state.lock().calls.end_connection(lane, generation)
+    }
+
     /// Whether any lane has a connection.
     pub(super) fn is_up(&self) -> bool {
         self.lanes.iter().any(|lane| lane.generation().is_some())

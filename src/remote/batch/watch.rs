@@ -134,6 +134,13 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
     for alarm in overdue.calls.woken {
         alarm.ring();
     }
+    // A command that such a connection took as its runtime ended may never be answered, nor dropped.
+    for (lane, held) in node.traffic.lanes().iter().enumerate() {
+        if let Some(generation) = held.disconnect_orphan() {
+            let ended = node.traffic.end_connection(lane, generation);
+            ended.iter().for_each(|alarm| alarm.ring());
+        }
+    }
     let dials = node.traffic.lanes().iter();
     let dial = dials.filter_map(|lane| lane.end_late_dial(now)).min();
     overdue.next.into_iter().chain(dial).min()

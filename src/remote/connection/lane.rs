@@ -103,6 +103,11 @@ impl Held {
         reply?.extract_error()
     }
 
+    /// Whether the connection has ended with its runtime, so that no reply will come.
+    pub(in crate::remote) fn is_orphan(&self) -> bool {
+        self.runtime.has_ended()
+    }
+
     /// Another handle on the same connection.
     pub(in crate::remote) fn again(&self) -> Self {
         Self {
@@ -223,6 +228,15 @@ impl Lane {
         let broken = std::mem::replace(&mut state.phase, Phase::Down);
         drop(state);
         broken.end();
+    }
+
+    /// Gives the connection up if it has ended with its runtime. Returns its generation.
+    pub(in crate::remote) fn disconnect_orphan(&self) -> Option<u64> {
+        let held = self.state.lock().held()?;
+        held.is_orphan().then(|| {
+            self.disconnect(held.generation, None);
+            held.generation
+        })
     }
 
     /// Whether a dial is under way.
