@@ -29,7 +29,7 @@
 //!
 //! # Overload
 //!
-//! More is not sent than the server answers in a quarter of the deadline. A decision that would come too late is shed: it is
+//! More is not sent than the server answers in a sixth of the deadline. A decision that would come too late is shed: it is
 //! not sent, costs the server nothing, and fails at once with
 //! [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). At most 16,384 decisions wait.
 //!

@@ -7,8 +7,9 @@
 //!   what waits, up to 64 charges in one call. There is no timer.
 //! - Up to 16 calls are in flight, so a single decision does not wait for the reply to another one. A full batch of 64
 //!   charges does not wait for that either.
-//! - The number of charges in flight is limited to what the server answers in a quarter of the deadline (Little's law),
-//!   see [`Window`](window::Window). Beyond it the server's own queue would grow, where nothing can be dropped.
+//! - The number of charges in flight is limited to what the server answers in a sixth of the deadline (Little's law),
+//!   see [`Window`](window::Window). Beyond it the server's own queue would grow, where nothing can be dropped. A call
+//!   carries half of that number at most, so a slow server gets small calls.
 //!
 //! # Overload
 //!

@@ -116,6 +116,13 @@ impl Traffic {
             state.gatherer = None;
             return (Taken::Nothing, Vec::new());
         }
+        // At first it has yielded once.
+        if state
+            .gatherer
+            .is_some_and(|current| current.since == gatherer.since)
+        {
+            state.window.note_turn(now.since(gatherer.since));
+        }
         state.gatherer = Some(Gatherer {
             since: now,
             ..gatherer
@@ -132,7 +139,9 @@ impl Traffic {
             return (Taken::Nothing, shed);
         }
         let newest_first = self.is_late(&state, now);
-        let jobs = state.queue.take(MOST_CHARGES, newest_first);
+        // Half of the window at most, so that the server is not idle while a reply travels.
+        let most = (state.window.capacity() / 2).min(MOST_CHARGES);
+        let jobs = state.queue.take(most, newest_first);
         let Some(asked_at) = jobs.iter().map(|job| job.asked_at).min() else {
             self.note_fullness(&state, now);
             state.gatherer = None;
@@ -249,14 +258,17 @@ impl Traffic {
 
     /// Whether the oldest job has waited so long that the newest is the better one to send.
     fn is_late(&self, state: &State, now: Timestamp) -> bool {
+        let patience = self.deadline / 6 + state.window.turn();
         let oldest = state.queue.oldest();
-        oldest.is_some_and(|asked_at| state.window.waited(asked_at, now) > self.deadline / 6)
+        oldest.is_some_and(|asked_at| state.window.waited(asked_at, now) > patience)
     }
 
-    /// Notes whether more waits than the server answers in an eighth of the deadline, and it is not just a burst. While
-    /// nothing is known about the server, nobody is turned away.
+    /// Notes whether more waits than the server answers in an eighth of the deadline and a turn of the runtime, and it is not
+    /// just a burst. While nothing is known about the server, nobody is turned away.
     fn note_fullness(&self, state: &State, now: Timestamp) {
-        let most = state.window.answered_in(self.deadline / 8);
+        let most = state
+            .window
+            .answered_in(self.deadline / 8 + state.window.turn());
         let is_full =
             most > 0 && state.queue.charges() > most.max(LEAST_WAITING) && self.is_late(state, now);
         self.is_full.store(is_full, Ordering::Relaxed);
@@ -333,8 +345,8 @@ impl State {
 const MOST_CHARGES: usize = 64;
 /// Calls in flight, beyond which a call must be full.
 const MOST_PART_CALLS: usize = 16;
-/// Charges that may wait however slow the server is: one full call.
-const LEAST_WAITING: usize = 64;
+/// Charges that may wait however slow the server is.
+const LEAST_WAITING: usize = 16;
 /// Decisions that may wait whatever happens. Each takes a few hundred bytes.
 const MOST_WAITING: usize = 16_384;
 
@@ -468,7 +480,8 @@ mod tests {
 
     #[test]
     fn newest_go_first_once_the_oldest_has_waited_for_a_sixth_of_the_deadline() {
-        for (millis, newest_first) in [(10, false), (11, true)] {
+        // 10 ms, and the turn of the runtime: a quarter of the first one that is seen.
+        for (millis, newest_first) in [(12, false), (13, true)] {
             let traffic = traffic(1);
             let (call, _) = lead(&traffic, 0);
             // The connection is not new.
@@ -529,15 +542,15 @@ mod tests {
         kept.push(wait(&traffic, 1_011));
         assert!(traffic.is_full(), "the oldest has waited for 11 ms");
         let gatherer = kept[0].gatherer.expect("it is to gather");
-        // Five batches leave 81.
-        for _ in 0..5 {
-            let (batch, ..) = take(&traffic, gatherer, 1_012);
+        // A batch is half of what may be in flight to a slow server, 8. Of 401 that wait, 48 batches leave 17.
+        for _ in 0..48 {
+            let (batch, ..) = take(&traffic, gatherer, 1_014);
             assert!(traffic.is_full());
-            traffic.end(batch, at(1_012), true);
+            traffic.end(batch, at(1_014), true);
         }
-        take(&traffic, gatherer, 1_012);
+        take(&traffic, gatherer, 1_014);
         assert!(!traffic.is_full());
-        traffic.end(call, at(1_012), true);
+        traffic.end(call, at(1_014), true);
     }
 
     #[test]

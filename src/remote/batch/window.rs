@@ -7,15 +7,19 @@ use crate::clock::Timestamp;
 /// The number of charges that may be in flight, by what the server answers.
 ///
 /// By Little's law, `rate * time` charges in flight keep a server busy that answers `rate` of them and takes `time` for
-/// each. Fewer leave it idle, more wait in its sockets. `time` is a quarter of the deadline, or two round trips if they
-/// are longer. The rate is measured by replies. It rises to any higher measurement at once and falls half of the way to a
-/// lower one, but only if the window was full meanwhile: few replies to few calls show nothing about the server.
+/// each. Fewer leave it idle, more wait in its sockets. `time` is a sixth of the deadline, or two round trips if they are
+/// longer, and three turns of the client's runtime: a call is written, read and answered in turns of their own.
+///
+/// The rate is measured by replies. It rises to any higher measurement at once and falls half of the way to a lower one,
+/// but only if the window was full meanwhile: few replies to few calls show nothing about the server. A measurement lasts
+/// until the window has been answered twice, so that calls which are answered together do not look like a faster server.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The least time that a charge is in flight for, if the server is not to be idle.
-    span: Duration,
+    deadline: Duration,
     /// Charges that the server answers per second; 0 while unknown.
     rate: u64,
+    /// How long a turn of the runtime takes, smoothed.
+    turn: Duration,
     least_round_trip: Option<Duration>,
     /// Charges answered since `since`.
     answered: u64,
@@ -31,8 +35,9 @@ pub(super) struct Window {
 impl Window {
     pub(super) fn new(deadline: Duration) -> Self {
         Self {
-            span: deadline / 4,
+            deadline,
             rate: 0,
+            turn: Duration::ZERO,
             least_round_trip: None,
             answered: 0,
             since: Timestamp::default(),
@@ -45,7 +50,23 @@ impl Window {
     /// Returns how many charges may be in flight.
     pub(super) fn capacity(&self) -> usize {
         let round_trips = self.least_round_trip.unwrap_or_default() * 2;
-        self.answered_in(self.span.max(round_trips)).max(LEAST)
+        let time = (self.deadline / 6).max(round_trips) + self.turn * 3;
+        match self.rate {
+            0 => FIRST,
+            _ => self.answered_in(time).max(LEAST),
+        }
+    }
+
+    /// Returns how long a turn of the client's runtime takes.
+    pub(super) fn turn(&self) -> Duration {
+        self.turn
+    }
+
+    /// Notes how long a turn of the runtime took.
+    pub(super) fn note_turn(&mut self, turn: Duration) {
+        // More is no turn but a runtime that stood still.
+        let turn = turn.min(self.deadline / 6);
+        self.turn = (self.turn * 3 + turn) / 4;
     }
 
     /// Returns how many charges the server answers in this time, as far as it is known.
@@ -66,7 +87,9 @@ impl Window {
         self.least_round_trip = Some(least);
         self.answered += charges as u64;
         let elapsed = now.since(self.since);
-        if elapsed < least.max(INTERVAL) {
+        let enough = (2 * self.capacity() as u64).min(ENOUGH);
+        let is_enough = self.rate == 0 || self.answered >= enough;
+        if elapsed < least.max(INTERVAL) || !is_enough && elapsed < self.deadline {
             return;
         }
         // After a pause the first reply only begins a measurement.
@@ -104,9 +127,12 @@ impl Window {
     }
 }
 
-/// Charges that may always be in flight: two full calls. More would take a server that answers 10,000 charges per second
-/// half of the usual deadline.
-const LEAST: usize = 128;
+/// Charges that may be in flight before a rate is known: two full calls.
+const FIRST: usize = 128;
+/// Charges that may always be in flight. A server that answers 1,000 a second takes a third of the usual deadline for them.
+const LEAST: usize = 16;
+/// Charges that are enough to measure a rate.
+const ENOUGH: u64 = 256;
 /// The shortest time to measure a rate in.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// The longest.
@@ -135,12 +161,62 @@ mod tests {
     }
 
     #[test]
-    fn holds_what_a_quarter_of_the_deadline_answers() {
+    fn holds_what_a_sixth_of_the_deadline_answers() {
         let mut window = Window::new(DEADLINE);
-        assert_eq!(window.capacity(), LEAST);
-        // 20 calls of 64 charges in 5 ms are 256,000 a second, of which 12.5 ms take 3,200.
+        assert_eq!(window.capacity(), FIRST);
+        // 20 calls of 64 charges in 5 ms are 256,000 a second, of which 10 ms, two round trips, take 2,560.
         serve(&mut window, 0..100, 20, true);
-        assert_eq!(window.capacity(), 3_200);
+        assert_eq!(window.capacity(), 2_560);
+        window.least_round_trip = None;
+        assert_eq!(window.capacity(), 2_133);
+    }
+
+    // Regression: a busy client took the server for a slow one, and more and more so.
+    #[test]
+    fn holds_what_is_answered_within_three_turns_of_a_busy_runtime_besides() {
+        let mut window = Window::new(DEADLINE);
+        serve(&mut window, 0..100, 20, true);
+        for _ in 0..40 {
+            window.note_turn(Duration::from_millis(6));
+        }
+        // 10 ms and three times 6 ms.
+        assert!(
+            (7_100..=7_168).contains(&window.capacity()),
+            "{}",
+            window.capacity()
+        );
+        window.note_turn(Duration::from_secs(1));
+        assert!(
+            window.turn() < Duration::from_millis(7),
+            "it stood still once"
+        );
+    }
+
+    // Regression: calls that were answered together made a slow server look two or three times as fast.
+    #[test]
+    fn replies_that_come_together_make_no_server_look_faster() {
+        let mut window = Window::new(DEADLINE);
+        // 64 charges each 4 ms, but always three replies at once: 16,000 a second.
+        for step in 0..100 {
+            for _ in 0..3 {
+                window.note_full();
+                window.note_reply(at(step * 12), 64, Duration::from_millis(4));
+            }
+            let rate = window.answered_in(Duration::from_secs(1));
+            assert!(rate <= 24_000, "{rate} a second");
+        }
+    }
+
+    // Regression: 128 charges were in flight to any server, which took slow ones longer than the deadline.
+    #[test]
+    fn slow_server_has_little_in_flight() {
+        let mut window = Window::new(DEADLINE);
+        for step in 0..20 {
+            window.note_full();
+            window.note_reply(at(step * 10), 20, Duration::from_millis(1));
+        }
+        // 2,000 a second.
+        assert_eq!(window.capacity(), LEAST);
     }
 
     #[test]
@@ -148,7 +224,7 @@ mod tests {
         let mut window = Window::new(DEADLINE);
         let mut now = 0;
         // The server answers whatever is in flight once per round trip of 5 ms, up to 1,280 charges.
-        while window.capacity() < 3_200 {
+        while window.capacity() < 2_560 {
             let in_flight = window.capacity().min(1_280);
             window.note_full();
             window.note_reply(at(now), in_flight, Duration::from_millis(5));
@@ -158,10 +234,24 @@ mod tests {
     }
 
     #[test]
+    fn grows_again_after_a_stall_within_a_few_round_trips() {
+        let mut window = Window::new(DEADLINE);
+        window.rate = 1;
+        let mut now = 0;
+        while window.capacity() < 2_560 {
+            let in_flight = window.capacity().min(1_280);
+            window.note_full();
+            window.note_reply(at(now), in_flight, Duration::from_millis(5));
+            now += 5;
+            assert!(now < 150, "still at {} charges", window.capacity());
+        }
+    }
+
+    #[test]
     fn follows_a_server_that_becomes_slow_within_a_few_intervals() {
         let mut window = Window::new(DEADLINE);
         serve(&mut window, 0..100, 20, true);
-        serve(&mut window, 100..150, 2, true);
+        serve(&mut window, 100..160, 2, true);
         assert!(window.capacity() < 400, "{}", window.capacity());
     }
 
@@ -170,7 +260,7 @@ mod tests {
         let mut window = Window::new(DEADLINE);
         serve(&mut window, 0..100, 20, true);
         serve(&mut window, 100..10_000, 1, false);
-        assert_eq!(window.capacity(), 3_200);
+        assert_eq!(window.capacity(), 2_560);
     }
 
     #[test]
