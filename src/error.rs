@@ -115,7 +115,8 @@ pub enum ErrorKind {
     Script,
     /// No answer before the deadline, in this phase.
     Timeout(Phase),
-    /// The server answers, and says that it cannot serve now (read-only, loading, out of memory, busy).
+    /// The store cannot serve now: the server refuses (read-only, loading, out of memory, busy, wrong password), the breaker
+    /// is open, or a limit of this process is reached.
     Unavailable,
 }
 

@@ -112,8 +112,8 @@ impl RateLimiter {
     /// refund is at most what the charge still weighs: what time has given back since is not given back again. Each
     /// policy is settled by itself, by whoever counted the charge.
     ///
-    /// A bucket reckons what was given back of a key since the charge as if it had stood before it, so of charges that
-    /// overlap, given back neither in their order nor in the reverse, a little less may be given back than could be.
+    /// When overlapping charges on one key are refunded out of order, a bucket may refund slightly less than it could. It
+    /// never refunds more.
     ///
     /// # Examples
     ///
@@ -133,15 +133,15 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// What the store could not do. What was surely not done, since the store was away or overloaded, is tried again in the
-    /// background for the policy's period, but for an hour at most. What may have been done is not, so at worst a charge
-    /// stands as it was made. Slots are the exception: until a lease has passed they are released in the background, also
-    /// when the answer is dropped.
+    /// What the store could not do. After [`Overloaded`](crate::ErrorKind::Overloaded),
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) or a timeout before sending, the settlement is retried in the
+    /// background for the policy's period, at most an hour. After any other error the charge stands. Slot releases are
+    /// retried until the lease must have ended, even if the future is dropped.
     pub fn settle(&self, receipt: Receipt) -> Answer<()> {
         self.keeper.settle(receipt)
     }
 
-    /// Holds what a decision charged until the request has ended, which is when the answer is dropped or settled.
+    /// Holds what a decision charged until the returned [`Hold`] is dropped or settled.
     ///
     /// For policies on [concurrency](Policy::concurrency): slots that are not held come back by their lease.
     ///

@@ -1,4 +1,4 @@
-//! The port: what a place that keeps counts must be able to do.
+//! The [`Store`] trait: implement it to keep counts elsewhere.
 
 use std::{
     fmt::Debug,
@@ -34,6 +34,10 @@ pub use crate::{
 /// - A decision never admits more than its policies do, whoever else uses the store at the same time.
 /// - An answer comes within a time that the store states. A store that cannot decide by then returns an error.
 /// - Charges of one call are distinct: no two share policy and key. [`RateLimiter`](crate::RateLimiter) sees to it.
+///
+/// Only `decide` and `reset` are required. Add `settle` for refunds, `hold` and `renew` for concurrency, `probe` and
+/// `observe_calls` for a breaker. A [`ResilientStore`](crate::resilience::ResilientStore) around a remote store gives it a
+/// deadline, a breaker and a local fallback.
 pub trait Store: Debug + Send + Sync + 'static {
     /// Decides the charges together. A cost of 0 is always admitted and never writes.
     fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision>;

@@ -6,15 +6,15 @@ use crate::{policy::Policy, store::Receipt};
 
 use super::keeper::Keeper;
 
-/// What a decision charged, held until the request has ended. Dropped, it is settled in the background.
+/// Holds a decision's charges until the request ends. Dropping it settles them in the background at the charged cost.
 ///
 /// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed as long as this exists, and released by
 /// settling. In process they need no renewal, since they have no lease any more. Over Redis both need the Tokio runtime
 /// on which this is made and dropped.
 ///
-/// A release that fails is tried again until Redis confirms it or the lease must have ended, and a price that was surely not
-/// told for the policy's period, but for an hour at most. 65,536 of both wait at most, in about 40 MB; beyond that the lease
-/// ends the slots, and charges stand.
+/// A failed release is retried until Redis confirms it or the lease must have ended; a correction that was not sent, for the
+/// policy's period, at most an hour. At most 65,536 of both wait, in about 40 MB. Beyond that, slots end with their lease and
+/// charges stand.
 #[must_use = "dropped at once, the request has ended"]
 pub struct Hold {
     receipt: Option<Receipt>,

@@ -19,8 +19,7 @@ pub(super) type Slots = Arc<[Settlement]>;
 ///                    ^ first renewal: at random here ^   if it fails, again every 1/24 .. 1/12
 /// ```
 ///
-/// Slots that are taken at the same time are so renewed at different times. Those that are due about the same time travel
-/// together.
+/// Slots taken together are renewed at different times. Renewals due at about the same time share a call.
 ///
 /// Its time is that of the waits between renewals, and runs on with the clock in between: a clock that is set back stops
 /// no renewal.

@@ -47,8 +47,8 @@ impl RedisStoreBuilder {
 
     /// Settings for a deadpool-redis pool that the application already has.
     ///
-    /// The store takes its [`connections`](Self::connections) out of the pool permanently, when they are first needed. Set
-    /// `TCP_NODELAY` in the pool's settings: redis leaves Nagle's algorithm on, which halves the rate over a network. Leave
+    /// The store takes its [`connections`](Self::connections) out of the pool permanently, when they are first needed.
+    /// Give the pool more than that if the application uses it too. Set `TCP_NODELAY` in the pool's settings: redis leaves Nagle's algorithm on, which halves the rate over a network. Leave
     /// the response timeout unset, or above the deadline.
     pub fn over_pool(pool: Pool) -> Self {
         Self::for_server(Server::Pool(pool))
@@ -102,8 +102,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidUrl`] when the URL cannot be understood, [`ErrorKind::InvalidConfig`] for a deadline, timeout
-    /// or number of connections of zero, or an unusable prefix.
+    /// [`ErrorKind::InvalidUrl`] when the URL cannot be understood, [`ErrorKind::InvalidConfig`] for a deadline or
+    /// connect timeout of zero or above an hour, for 0 or over 1,024 connections, or for an unusable prefix.
     pub fn build(self) -> Result<RedisStore, Error> {
         let refuse = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.deadline.is_zero() {

@@ -13,7 +13,6 @@
 //! // With settings of your own.
 //! let store = RedisStore::builder("redis://127.0.0.1/")
 //!     .prefix("shop")
-//!     .connections(4)
 //!     .deadline(Duration::from_millis(20));
 //! let builder = RateLimitLayer::builder().redis(store);
 //! # Ok(())
@@ -23,13 +22,14 @@
 //! # Waiting
 //!
 //! A decision waits for at most its deadline (default 50 ms), whatever breaks: dialling, the pool, the server, the network.
+//! A busy runtime may look at a reply later, see [Runtime](#runtime).
 //! Two connections are held permanently; a decision never checks one out of the pool, so it costs no PING. A decision that
 //! finds nothing under way is sent at once. Others travel together, up to 64 charges in one script call, and several calls
 //! are in flight at a time, so a long round trip limits no rate. There is no timer: nothing waits that could be sent.
 //!
 //! # Overload
 //!
-//! More is not sent than the server answers in a sixth of the deadline. A decision that would come too late is shed: it is
+//! More is not sent than the server answers in about a sixth of the deadline. A decision that would come too late is shed: it is
 //! not sent, costs the server nothing, and fails at once with
 //! [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). At most 16,384 decisions wait.
 //!
@@ -46,8 +46,8 @@
 //! `tollgate-watch`, one per store, keeps the deadlines, so they hold while a runtime is busy, blocked or not driven. It
 //! sleeps while there is nothing to watch. Runtimes may end while others go on with the same store.
 //!
-//! A reply that has arrived is used even if a busy runtime looks at it after the deadline, up to twice the deadline: what
-//! this process is slow at is not taken for a fault of Redis.
+//! A reply that a busy runtime reads late is used up to twice the deadline: slowness of this process does not count against
+//! Redis.
 //!
 //! # Accuracy
 //!
@@ -60,15 +60,16 @@
 //!
 //! # Memory
 //!
-//! One short string per policy and key, which expires about a second after nothing is owed any more. A token bucket
+//! One string per policy and key (a sorted set for concurrency), which expires about a second after the key is back at its
+//! full quota. A token bucket
 //! takes 151 bytes on Redis 7.0 and 91 on Valkey 9.1, for keys of 16 characters; the [guide](crate::algorithm::guide)
 //! has the others.
 //!
 //! # What a clock step does
 //!
 //! Times come from the server. When its clock is set back, or a replica whose clock is behind takes over, keys in
-//! debt wait that much longer; nobody gains. What clocks that differ between instances do with
-//! [`RedisStoreBuilder::client_time`] is said there.
+//! debt wait that much longer; nobody gains. For clocks that differ between instances, see
+//! [`RedisStoreBuilder::client_time`].
 //!
 //! # What a failover does
 //!

@@ -3,21 +3,21 @@
 //! # When the store is given up
 //!
 //! A circuit breaker judges the calls to the server. A call may carry many decisions, and only the time that the server and
-//! the network took counts: no dial, no loading of the script, no wait in this process. The breaker opens when
+//! the network took counts: no dial, no wait in this process. The breaker opens when
 //!
 //! | condition | cause, for example | with a deadline of 50 ms |
 //! |---|---|---|
 //! | 5 calls in a row failed, over two deadlines (at least 100 ms, at most 1 s) | a server that is down or hung | 150 ms after the server hung |
 //! | 5 calls were refused by the server, over the same time, and no write was done in between | a demoted primary, a server without memory | after 100 ms, however many denials it answers |
-//! | 3 calls within 10 s failed for a reason that waiting does not cure | a cluster, a user without permission | at the third call |
-//! | 8 of the last 16 quarters of a second with calls were bad: at least half of their calls failed or took more than half the deadline | a slow server, one bad connection of two | after 2 s |
+//! | 3 calls failed for a reason that waiting does not cure, each within 10 s of the one before | a cluster, a user without permission | at the third call |
+//! | of the last 16 quarters of a second with calls, 8 were bad and at most 60 s old: at least half of their calls failed or took more than half the deadline | a slow server, one bad connection of two | after 2 s |
 //!
 //! One stall ends many calls at once, so each condition but the third takes time: a single stall of 100 ms fails the decisions
 //! that it catches and opens nothing. Decisions that fail while the breaker is closed are not retried, since the charge may
 //! have been made: the [`OnOutage`](crate::OnOutage) setting of each policy applies.
 //!
 //! A custom [`Store`](crate::store::Store) that does not [report its calls](crate::store::Store::observe_calls) is judged by
-//! its decisions. Callers who leave early then count as failures when nobody has had an answer for a deadline.
+//! its decisions. If no caller gets an answer for a deadline, callers who leave early count as failures.
 //!
 //! # While it is given up
 //!
@@ -35,7 +35,7 @@
 //!
 //! # Cost
 //!
-//! While the breaker is closed, a decision in Redis costs three atomic loads and one reference count more than without a
+//! While the breaker is closed, a decision in Redis costs four atomic loads and one reference count more than without a
 //! breaker: no lock, no timer and no allocation. The lock of the breaker is taken once per call to the server. A custom store
 //! that does not report its calls costs an allocation, a timer and that lock per decision.
 //!

@@ -7,14 +7,15 @@
 //!   what waits, up to 64 charges in one call. There is no timer.
 //! - Up to 16 calls are in flight, so a single decision does not wait for the reply to another one. A full batch of 64
 //!   charges does not wait for that either.
-//! - The number of charges in flight is limited to what the server answers in a sixth of the deadline (Little's law),
-//!   see [`Window`](window::Window). Beyond it the server's own queue would grow, where nothing can be dropped. A call
-//!   carries half of that number at most, so a slow server gets small calls.
+//! - The number of charges in flight is limited to what the server answers in a sixth of the deadline, or in two round
+//!   trips if they take longer, and in three turns of the client's runtime besides (Little's law): at least 16, and 128
+//!   until the rate is known, see [`Window`](window::Window). Beyond it the server's own queue would grow, where nothing
+//!   can be dropped. A call carries half of that number at most, so a slow server gets small calls.
 //!
 //! # Overload
 //!
-//! When the oldest decision has waited for a sixth of the deadline, and more wait than the server answers in an eighth of
-//! it, no other one is let in: it would come too late. So those that wait are answered in time, in their order, and the
+//! When the oldest decision has waited for a sixth of the deadline and a turn of the runtime, and more than 16 charges wait,
+//! and more than the server answers in an eighth of the deadline and a turn, no other one is let in: it would come too late. So those that wait are answered in time, in their order, and the
 //! others are shed at once and at little cost. While the server becomes slower, what waits may be too much. Then the newest
 //! goes first, since it can still be answered in time, and what has waited for half of the deadline is shed too. So is the
 //! oldest one when over 16,384 wait. Shed decisions were not sent and fail with

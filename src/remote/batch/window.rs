@@ -12,7 +12,8 @@ use crate::clock::Timestamp;
 ///
 /// The rate is measured by replies. It rises to any higher measurement at once and falls half of the way to a lower one,
 /// but only if the window was full meanwhile: few replies to few calls show nothing about the server. A measurement lasts
-/// until the window has been answered twice, so that calls which are answered together do not look like a faster server.
+/// until the window has been answered twice, or 256 charges, or a deadline has passed: so calls that are answered together
+/// do not look like a faster server.
 #[derive(Debug)]
 pub(super) struct Window {
     deadline: Duration,
