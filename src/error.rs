@@ -8,6 +8,7 @@ use std::{borrow::Cow, error, fmt, sync::Arc};
 #[derive(Clone)]
 pub struct Error {
     repr: Arc<Repr>,
+    is_unsent: bool,
 }
 
 struct Repr {
@@ -27,6 +28,7 @@ impl Error {
                 message: message.into(),
                 source: None,
             }),
+            is_unsent: false,
         }
     }
 
@@ -39,7 +41,26 @@ impl Error {
                 message: self.repr.message.clone(),
                 source: Some(source.into()),
             }),
+            is_unsent: self.is_unsent,
         }
+    }
+
+    /// The same error for something that was not sent because of it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn unsent(mut self) -> Self {
+        self.is_unsent = true;
+        self
+    }
+
+    /// Whether what failed was surely not done.
+    pub(crate) fn was_not_done(&self) -> bool {
+        let is_refused = matches!(
+            self.repr.kind,
+            ErrorKind::Overloaded
+                | ErrorKind::Unavailable
+                | ErrorKind::Timeout(Phase::Connect | Phase::Queue)
+        );
+        is_refused || self.is_unsent
     }
 
     /// What went wrong, to match on.

@@ -84,7 +84,6 @@ mod task;
 mod telemetry;
 mod tier;
 pub mod tiers;
-#[cfg(feature = "redis")]
 mod timer;
 
 pub use self::decision::Decision;

@@ -24,6 +24,9 @@ pub(crate) trait Retry: Send + Sync + 'static {
 
     fn retries(&self) -> &RetryQueue<Self::Item>;
 
+    /// Whether an item may be tried again when it is not known what became of a try.
+    fn may_repeat(item: &Self::Item) -> bool;
+
     /// Tries some items once. Returns, per item, whether it needs no other try.
     fn try_again(self: Arc<Self>, items: Vec<Arc<Self::Item>>) -> Tried;
 }
@@ -59,7 +62,13 @@ impl<T: Send + Sync + 'static> RetryQueue<T> {
     /// Adds an item to the owner's queue, to be tried until that time. Returns whether there was room.
     pub(crate) fn add<O: Retry<Item = T>>(owner: &Arc<O>, item: T, until: Timestamp) -> bool {
         let mut state = owner.retries().state.lock();
-        if state.waiting.len() + state.in_round >= CAPACITY {
+        // What must not be repeated is less urgent than what may, such as releases, and leaves it half of the room.
+        let capacity = if O::may_repeat(&item) {
+            CAPACITY
+        } else {
+            CAPACITY / 2
+        };
+        if state.waiting.len() + state.in_round >= capacity {
             return false;
         }
         let item = Arc::new(item);
@@ -135,6 +144,8 @@ impl<T> fmt::Debug for RetryQueue<T> {
 struct Round<O: Retry> {
     owner: Arc<O>,
     left: Vec<Waiting<O::Item>>,
+    /// What is being tried.
+    trying: Vec<Waiting<O::Item>>,
     failed: Vec<Waiting<O::Item>>,
     size: usize,
 }
@@ -160,6 +171,7 @@ impl<O: Retry> Round<O> {
         Some(Self {
             owner: Arc::clone(owner),
             left,
+            trying: Vec::new(),
             failed: Vec::new(),
             size,
         })
@@ -169,16 +181,12 @@ impl<O: Retry> Round<O> {
     async fn finish(mut self) -> bool {
         while !self.left.is_empty() {
             let start = self.left.len().saturating_sub(BATCH);
-            let batch = &self.left[start..];
-            let items: Vec<_> = batch
-                .iter()
-                .map(|waiting| Arc::clone(&waiting.item))
-                .collect();
+            self.trying = self.left.split_off(start);
+            let items = self.trying.iter();
+            let items: Vec<_> = items.map(|waiting| Arc::clone(&waiting.item)).collect();
             let done = Arc::clone(&self.owner).try_again(items).await;
-            let tried = self
-                .left
-                .drain(start..)
-                .zip(done.iter().chain([&false].into_iter().cycle()));
+            let tried = mem::take(&mut self.trying).into_iter();
+            let tried = tried.zip(done.iter().chain([&false].into_iter().cycle()));
             let failed = tried
                 .filter(|(_, is_done)| !**is_done)
                 .map(|(waiting, _)| waiting);
@@ -198,6 +206,9 @@ impl<O: Retry> Drop for Round<O> {
         // What failed comes last the next time.
         let mut waiting = mem::take(&mut self.failed);
         waiting.append(&mut self.left);
+        // Its runtime has ended, or it panicked, in the middle of a try.
+        let repeatable = mem::take(&mut self.trying).into_iter();
+        waiting.extend(repeatable.filter(|waiting| O::may_repeat(&waiting.item)));
         waiting.append(&mut state.waiting);
         state.waiting = waiting;
     }

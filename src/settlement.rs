@@ -50,7 +50,7 @@ impl Settlement {
     }
 
     /// The release of slots that a charge may have taken, by a command that may still be on its way if it is `pending`.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn of_slots(charge: OwnedCharge, pending: bool) -> Self {
         Self {
             actual: charge.borrow().units(),

@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Condvar, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -31,8 +31,9 @@ pub(crate) fn sleep(duration: Duration) -> Sleep {
 }
 
 /// Returns the output of a future, or `None` if it takes longer than `limit`.
+#[cfg(any(feature = "redis", test))]
 pub(crate) async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
+    let mut future = std::pin::pin!(future);
     let mut sleep = sleep(limit);
     std::future::poll_fn(|context| {
         if let Poll::Ready(output) = future.as_mut().poll(context) {

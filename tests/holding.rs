@@ -17,7 +17,7 @@ use tollgate::{
     remote::RedisStore,
     resilience::ResilientStore,
     state::{CountedBy, PolicyState, Retry, Usage},
-    store::{Answer, Charge, OwnedCharge, Receipt, Store},
+    store::{Answer, Charge, Correction, OwnedCharge, Receipt, Settlement, Store},
 };
 
 use crate::support::{Server, logged};
@@ -254,6 +254,66 @@ async fn nothing_keeps_the_store_when_nothing_is_held() {
     assert!(life.upgrade().is_some(), "it is held");
     drop(hold);
     assert!(life.upgrade().is_none());
+}
+
+/// A store of which every settlement after the first hangs.
+#[derive(Clone, Debug, Default)]
+struct Hanging {
+    fleet: Option<Fleet>,
+    asked: Arc<Mutex<Vec<Correction>>>,
+}
+
+impl Store for Hanging {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.fleet.as_ref().expect("a fleet").decide(charges)
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        let mut asked = self.asked.lock().expect("nobody panics with it");
+        let is_first = asked.is_empty();
+        asked.extend(receipt.settlements().iter().map(Settlement::correction));
+        match is_first {
+            true => Answer::ready(Err(Error::new(ErrorKind::Unavailable, "away"))),
+            false => Answer::later(future::pending()),
+        }
+    }
+}
+
+// Regression: a price whose try ended with its runtime was told again, though it may have arrived.
+#[test]
+fn price_is_not_told_again_when_it_is_not_known_what_became_of_it() {
+    let tokens = Policy::new("tokens", Quota::per_hour(1_000));
+    let store = Hanging {
+        fleet: Some(Fleet::new()),
+        ..Hanging::default()
+    };
+    let limiter = over(store.clone(), &tokens);
+    let asked = || store.asked.lock().expect("nobody panics with it").len();
+    let charges = [tokens.charge(Key::new("ada"))];
+    let priced = || {
+        let receipt = take(&limiter, &charges).expect("it is admitted");
+        receipt.price(|_, _| 7)
+    };
+    runtime().block_on(async {
+        let settled = limiter.settle(priced()).await;
+        settled.expect_err("the store is away");
+        until("it is told again", || asked() == 2).await;
+    });
+    runtime().block_on(async {
+        // It resumes what waits, and hangs itself.
+        let mut settling = limiter.settle(priced());
+        let began = future::poll_fn(|context| Poll::Ready(Pin::new(&mut settling).poll(context)));
+        assert!(began.await.is_pending());
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(300) {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert_eq!(asked(), 3);
 }
 
 // === In process ===

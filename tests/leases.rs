@@ -246,6 +246,33 @@ async fn price_told_in_an_outage_is_charged_after_it() {
     }
 }
 
+// Regression: what was told to a lane that could not dial was taken for sent, and the price was lost.
+#[tokio::test]
+async fn price_told_to_a_server_that_is_down_is_charged_when_it_is_back() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let tokens = Policy::new("tokens", Quota::per_hour(1_000));
+    let limiter = through(&proxy, &tokens);
+    let charges = [tokens.charge(Key::new("ada")).cost(10)];
+    let decision = limiter.check(&charges).await.expect("a decision");
+    let receipt = Receipt::of(&charges, &decision).expect("it was charged");
+    proxy.set(Mode::Reset);
+    // The connection breaks.
+    limiter.check(&charges).await.expect_err("reset");
+    let settled = limiter.settle(receipt.price(|_, _| 110)).await;
+    settled.expect_err("it cannot be sent");
+    proxy.set(Mode::Pass);
+    let direct = direct(&server, &tokens);
+    let started = Instant::now();
+    while remaining(&direct, &tokens).await > 1_000 - 110 {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the price is lost"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
 // === Costs ===
 
 /// A key with so many slots taken.

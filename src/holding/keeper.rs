@@ -29,7 +29,7 @@ use crate::{
 use super::{
     join::all,
     schedule::{Schedule, Slots},
-    unsettled::{Unsettled, may_repeat},
+    unsettled::{Unsettled, is_release, may_repeat},
 };
 
 /// Renews what this limiter holds, by one task for all of it, and settles in the background.
@@ -224,6 +224,10 @@ impl Retry for Keeper {
 
     fn retries(&self) -> &RetryQueue<Settlement> {
         &self.unsettled
+    }
+
+    fn may_repeat(settlement: &Settlement) -> bool {
+        is_release(settlement)
     }
 
     /// Settles, the slots of each key by one answer: a key that cannot be settled keeps no others.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     algorithm::Counter,
     clock::Clock,
-    error::{Error, ErrorKind, Phase},
+    error::{Error, ErrorKind},
     retry::RetryQueue,
     store::{Correction, Settlement},
 };
@@ -56,21 +56,21 @@ impl Drop for Unsettled {
     }
 }
 
-fn is_release(settlement: &Settlement) -> bool {
+/// Whether it may be repeated when it is not known what became of it.
+pub(super) fn is_release(settlement: &Settlement) -> bool {
     settlement.correction() == Correction::Release
 }
 
 /// Whether another try may succeed, and changes nothing twice.
 pub(super) fn may_repeat(settlement: &Settlement, error: &Error) -> bool {
-    let was_not_sent = matches!(
-        error.kind(),
-        ErrorKind::Overloaded
-            | ErrorKind::Unavailable
-            | ErrorKind::Timeout(Phase::Connect | Phase::Queue)
-    );
-    // An operator may give the Redis user a permission that it lacks.
-    let is_curable = || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script);
-    was_not_sent || is_release(settlement) && (error.is_transient() || is_curable())
+    match settlement.correction() {
+        Correction::Keep => false,
+        // An operator may give the Redis user a permission that it lacks.
+        Correction::Release => {
+            error.is_transient() || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script)
+        }
+        Correction::Charge(_) | Correction::Refund(_) => error.was_not_done(),
+    }
 }
 
 /// How long it is of use.

@@ -180,6 +180,10 @@ impl Retry for Node {
         &self.releases
     }
 
+    fn may_repeat(_: &Settlement) -> bool {
+        true
+    }
+
     fn try_again(self: Arc<Self>, slots: Vec<Arc<Settlement>>) -> Tried {
         Box::pin(async move {
             let settlements: Vec<Settlement> =

@@ -20,8 +20,8 @@ pub(super) struct Calls {
     deadline: Duration,
     in_flight: Vec<InFlight>,
     charges: usize,
-    /// Per lane, when the latest reply came.
-    replied_at: Box<[Timestamp]>,
+    /// Per lane, the generation of the connection on which the latest reply came, and when.
+    replied: Box<[(u64, Timestamp)]>,
 }
 
 /// A call whose reply has not come yet.
@@ -39,6 +39,13 @@ pub(super) struct InFlight {
     pub(super) alarm: Arc<Alarm>,
 }
 
+impl InFlight {
+    /// Whether its deadline was put off, since its task was polled late.
+    fn is_put_off(&self) -> bool {
+        self.due != self.first_due
+    }
+}
+
 /// Calls that are overdue, and what has to be done about them.
 #[derive(Debug, Default)]
 pub(super) struct OverdueCalls {
@@ -46,6 +53,8 @@ pub(super) struct OverdueCalls {
     pub(super) unpolled: Vec<Answer>,
     /// Connections without a reply for a deadline: lane and generation.
     pub(super) mute: Vec<(usize, u64)>,
+    /// Whether a call among them failed that nobody else reports.
+    pub(super) is_unreported: bool,
     /// Tasks to wake.
     pub(super) woken: Vec<Arc<Alarm>>,
     /// When to look again; `None` if nothing is in flight.
@@ -58,7 +67,7 @@ impl Calls {
             deadline,
             in_flight: Vec::new(),
             charges: 0,
-            replied_at: vec![Timestamp::default(); lanes].into(),
+            replied: vec![(NO_CONNECTION, Timestamp::default()); lanes].into(),
         }
     }
 
@@ -112,19 +121,19 @@ impl Calls {
 
     /// Notes that a reply came on the connection of this call.
     pub(super) fn note_reply(&mut self, call: Call, now: Timestamp) {
-        self.replied_at[call.lane] = now;
+        self.replied[call.lane] = (call.generation, now);
     }
 
     /// Decides about a call whose task is polled after its deadline.
     ///
-    /// If the task was polled long after it was woken, its runtime was busy, and the reply may have arrived: the call is
+    /// If the task was polled long after it was woken, its runtime was busy, and the reply may have arrived: once, the call is
     /// given as long again, but twice the deadline at most. Otherwise its jobs get no reply in time: they are returned.
     pub(super) fn expire(&mut self, call: Call, now: Timestamp) -> Option<Vec<Answer>> {
         let mut calls = self.in_flight.iter_mut();
         let in_flight = calls.find(|other| other.call == call)?;
         let late = now.since(in_flight.due);
         let last = in_flight.first_due + self.deadline;
-        if late > LAG && now < last {
+        if late > LAG && !in_flight.is_put_off() && now < last {
             in_flight.due = (now + late).min(last);
             in_flight.alarm.put_off();
             return None;
@@ -142,19 +151,20 @@ impl Calls {
                 one.alarm.note_due();
                 overdue.woken.push(Arc::clone(&one.alarm));
             }
+            let replied_at = match self.replied[one.call.lane] {
+                (generation, at) if generation == one.call.generation => at,
+                _ => Timestamp::default(),
+            };
+            let mute_at = (one.sent_at.max(replied_at) + self.deadline).max(one.due);
             let last = one.first_due + self.deadline;
+            let mut was_looked_at = one.alarm.is_expired();
             if last <= now && !one.alarm.is_expired() {
-                // Its reply may have come: nobody has looked.
-                one.alarm.note_given_up();
                 overdue.unpolled.append(&mut one.answers);
-                overdue.woken.push(Arc::clone(&one.alarm));
+                // Otherwise nobody has looked since its deadline, and its reply may have come.
+                was_looked_at = one.is_put_off();
+                overdue.is_unreported |= was_looked_at;
             }
-            let mute_at = (one.sent_at + self.deadline).max(one.due);
-            let is_mute = one.alarm.is_expired()
-                && !one.alarm.is_given_up()
-                && mute_at <= now
-                && self.replied_at[one.call.lane] <= one.sent_at;
-            if is_mute && one.call.generation != NO_CONNECTION {
+            if was_looked_at && mute_at <= now && one.call.generation != NO_CONNECTION {
                 overdue.mute.push((one.call.lane, one.call.generation));
             }
             moments.extend([one.due, mute_at, last]);
@@ -164,7 +174,7 @@ impl Calls {
                 .woken
                 .extend(self.end_connection(*lane, *generation));
         }
-        self.remove_overdue(now);
+        overdue.woken.extend(self.remove_overdue(now));
         overdue.next = moments.into_iter().filter(|at| *at > now).min();
         overdue
     }
@@ -180,13 +190,16 @@ impl Calls {
         alarms.collect()
     }
 
-    /// Removes calls whose tasks may never come to end them: calls in flight are few.
-    fn remove_overdue(&mut self, now: Timestamp) {
+    /// Removes calls whose tasks may never come to end them: calls in flight are few. Returns their alarms.
+    fn remove_overdue(&mut self, now: Timestamp) -> Vec<Arc<Alarm>> {
         let is_overdue = |one: &mut InFlight| one.first_due + self.deadline <= now;
-        for removed in self.in_flight.extract_if(.., is_overdue) {
-            removed.alarm.note_given_up();
+        let removed: Vec<InFlight> = self.in_flight.extract_if(.., is_overdue).collect();
+        let alarms = removed.into_iter().map(|removed| {
             self.charges -= removed.charges;
-        }
+            removed.alarm.note_given_up();
+            removed.alarm
+        });
+        alarms.collect()
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::task::yield_now;
 
 use crate::{
@@ -67,9 +67,15 @@ pub(super) async fn exchange(
     };
     if held.is_closed {
         lane.disconnect(call.generation, None);
+        if held.is_orphan() {
+            // Commands that it took as its runtime ended may never be answered, nor dropped.
+            let others = node.traffic.end_connection(call.lane, call.generation);
+            others.iter().for_each(|alarm| alarm.ring());
+        }
         return (Exchanged::NotSent, end(false));
     }
-    let ended = end(true);
+    let is_broken = replied.as_ref().is_err_and(RedisError::is_io_error);
+    let ended = end(!is_broken);
     let parsed = match replied {
         Ok(reply) => reply::parse(&reply, requests.iter().map(|request| request.reply_lens()))
             // Another reply than the one asked for: requests and replies may have got out of step.

@@ -264,13 +264,14 @@ impl Traffic {
     }
 
     /// Notes whether more waits than the server answers in an eighth of the deadline and a turn of the runtime, and it is not
-    /// just a burst. While nothing is known about the server, nobody is turned away.
+    /// just a burst. Until the server has shown what it answers, nobody is turned away.
     fn note_fullness(&self, state: &State, now: Timestamp) {
         let most = state
             .window
             .answered_in(self.deadline / 8 + state.window.turn());
-        let is_full =
-            most > 0 && state.queue.charges() > most.max(LEAST_WAITING) && self.is_late(state, now);
+        let is_full = state.window.is_measured()
+            && state.queue.charges() > most.max(LEAST_WAITING)
+            && self.is_late(state, now);
         self.is_full.store(is_full, Ordering::Relaxed);
     }
 
@@ -531,9 +532,10 @@ mod tests {
     #[test]
     fn nobody_is_let_in_while_more_waits_than_is_answered_in_time() {
         let traffic = traffic(1);
-        // Two replies show how much the server answers: little.
+        // Two replies while the window is full show how much the server answers: little.
         for millis in [0, 6] {
             let (call, _) = lead(&traffic, millis);
+            traffic.state.lock().window.note_full();
             traffic.end(call, at(millis), true);
         }
         let (call, _) = lead(&traffic, 1_000);
@@ -640,11 +642,45 @@ mod tests {
             let (earlier, _) = lead(&traffic, 0);
             let waiting = wait(&traffic, 5);
             let (call, ..) = take(&traffic, waiting.gatherer.expect("it is to gather"), 5);
-            traffic.end(earlier, at(if replies { 6 } else { 5 }), true);
+            traffic.end(earlier, at(if replies { 30 } else { 5 }), true);
             traffic.overdue(at(65));
             assert!(traffic.expire(call, at(65)).is_some(), "on time");
             assert_eq!(traffic.overdue(at(66)).calls.mute.is_empty(), replies);
         }
+    }
+
+    // Regression: each put-off led to another, and a mute server behind a busy runtime was never reported.
+    #[test]
+    fn call_that_is_polled_late_is_put_off_once_and_blames_a_mute_connection() {
+        for polled_again in [false, true] {
+            let traffic = traffic(1);
+            let (call, _) = lead(&traffic, 0);
+            traffic.overdue(at(60));
+            assert!(traffic.expire(call, at(63)).is_none(), "put off to 66");
+            assert_eq!(traffic.overdue(at(66)).calls.woken.len(), 1);
+            if polled_again {
+                assert!(traffic.expire(call, at(75)).is_some(), "once is enough");
+            }
+            let overdue = traffic.overdue(at(120)).calls;
+            assert_eq!(overdue.mute, [(0, 1)]);
+            assert_eq!(overdue.is_unreported, !polled_again);
+        }
+    }
+
+    // Regression: it was removed without waking its task, which then kept the connection for ever.
+    #[test]
+    fn call_whose_connection_fell_mute_after_a_reply_is_woken_at_its_end() {
+        let traffic = traffic(1);
+        let (earlier, _) = lead(&traffic, 0);
+        let waiting = wait(&traffic, 5);
+        let (call, ..) = take(&traffic, waiting.gatherer.expect("it is to gather"), 5);
+        traffic.end(earlier, at(6), true);
+        traffic.overdue(at(65));
+        assert!(traffic.expire(call, at(65)).is_some(), "on time");
+        assert_eq!(traffic.overdue(at(65)).calls.mute, []);
+        let overdue = traffic.overdue(at(66)).calls;
+        assert_eq!(overdue.mute, [(0, 1)], "nothing since 6");
+        assert_eq!(overdue.woken.len(), 1);
     }
 
     // Regression: each ended all others, and counted as a failure of the server.

@@ -134,6 +134,9 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
     for alarm in overdue.calls.woken {
         alarm.ring();
     }
+    if overdue.calls.is_unreported {
+        node.report_failure(&late());
+    }
     // A command that such a connection took as its runtime ended may never be answered, nor dropped.
     for (lane, held) in node.traffic.lanes().iter().enumerate() {
         if let Some(generation) = held.disconnect_orphan() {

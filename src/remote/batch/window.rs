@@ -27,6 +27,10 @@ pub(super) struct Window {
     since: Timestamp,
     /// Whether something had to wait for the window since `since`.
     was_full: bool,
+    /// The shortest round trip since `since`.
+    shortest: Option<Duration>,
+    /// Whether any measurement was made with a full window, so that the rate is the server's and not the demand.
+    is_measured: bool,
     /// The youngest connection that was used.
     generation: u64,
     /// Since when anything can be sent.
@@ -43,6 +47,8 @@ impl Window {
             answered: 0,
             since: Timestamp::default(),
             was_full: false,
+            shortest: None,
+            is_measured: false,
             generation: 0,
             usable_since: Timestamp::default(),
         }
@@ -52,10 +58,13 @@ impl Window {
     pub(super) fn capacity(&self) -> usize {
         let round_trips = self.least_round_trip.unwrap_or_default() * 2;
         let time = (self.deadline / 6).max(round_trips) + self.turn * 3;
-        match self.rate {
-            0 => FIRST,
-            _ => self.answered_in(time).max(LEAST),
-        }
+        let least = if self.is_measured { LEAST } else { FIRST };
+        self.answered_in(time).max(least)
+    }
+
+    /// Whether the server has shown what it answers.
+    pub(super) fn is_measured(&self) -> bool {
+        self.is_measured
     }
 
     /// Returns how long a turn of the client's runtime takes.
@@ -86,6 +95,10 @@ impl Window {
         let least = *self.least_round_trip.get_or_insert(round_trip);
         let least = least.min(round_trip);
         self.least_round_trip = Some(least);
+        self.shortest = Some(
+            self.shortest
+                .map_or(round_trip, |shortest| shortest.min(round_trip)),
+        );
         self.answered += charges as u64;
         let elapsed = now.since(self.since);
         let enough = (2 * self.capacity() as u64).min(ENOUGH);
@@ -94,7 +107,12 @@ impl Window {
             return;
         }
         // After a pause the first reply only begins a measurement.
-        if elapsed < PAUSE {
+        if elapsed < PAUSE.max(self.deadline * 2) {
+            // So little waits nowhere: the network has become longer.
+            if self.was_full && self.capacity() == LEAST {
+                self.least_round_trip = self.shortest;
+            }
+            self.is_measured |= self.was_full;
             let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
             let measured = self.answered.saturating_mul(1_000_000) / micros.max(1);
             if measured > self.rate {
@@ -106,6 +124,7 @@ impl Window {
         self.answered = 0;
         self.since = now;
         self.was_full = false;
+        self.shortest = None;
     }
 
     /// Notes the connection of a call. One that was just made may lead elsewhere; if nothing is in flight on others, nothing
@@ -128,7 +147,7 @@ impl Window {
     }
 }
 
-/// Charges that may be in flight before a rate is known: two full calls.
+/// Charges that may be in flight before the server has shown what it answers: two full calls.
 const FIRST: usize = 128;
 /// Charges that may always be in flight. A server that answers 1,000 a second takes a third of the usual deadline for them.
 const LEAST: usize = 16;
@@ -136,7 +155,7 @@ const LEAST: usize = 16;
 const ENOUGH: u64 = 256;
 /// The shortest time to measure a rate in.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// The longest.
+/// After a longer time, unless two deadlines are longer, nothing is measured.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -246,6 +265,49 @@ mod tests {
             now += 5;
             assert!(now < 150, "still at {} charges", window.capacity());
         }
+    }
+
+    // Regression: a network that became longer than a sixth of the deadline left a healthy server with 16 in flight.
+    #[test]
+    fn network_that_becomes_longer_strangles_no_server() {
+        let mut window = Window::new(DEADLINE);
+        let mut now = 0;
+        for millis in [2, 12] {
+            for _ in 0..200 {
+                let in_flight = window.capacity().min(2_000);
+                window.note_full();
+                window.note_reply(at(now), in_flight, Duration::from_millis(millis));
+                now += millis;
+            }
+            assert!(window.capacity() > 1_000, "{}", window.capacity());
+        }
+    }
+
+    // Regression: what few clients asked for was taken for what the server can do, and their first burst was shed.
+    #[test]
+    fn light_load_does_not_make_the_window_small() {
+        let mut window = Window::new(DEADLINE);
+        for step in 0..10 {
+            window.note_reply(at(step * 100), 1, Duration::from_millis(5));
+        }
+        assert_eq!(window.capacity(), FIRST);
+    }
+
+    // Regression: with a long deadline no measurement of a slow server was ever made.
+    #[test]
+    fn long_deadline_does_not_keep_the_window_wide() {
+        let mut window = Window::new(Duration::from_secs(2));
+        serve(&mut window, 0..1_000, 20, true);
+        let wide = window.capacity();
+        for step in 0..300 {
+            window.note_full();
+            window.note_reply(at(1_000 + step * 100), 10, Duration::from_secs(1));
+        }
+        assert!(
+            window.capacity() * 10 < wide,
+            "{} of {wide}",
+            window.capacity()
+        );
     }
 
     #[test]
