@@ -302,10 +302,12 @@ async fn waiter_who_leaves_gives_back_what_other_policies_charged(mut world: Wor
     assert_eq!(world.remaining(&firm).await, 8);
     assert_eq!(world.remaining(&plan).await, 7);
     drop(waiter);
-    world.settled().await;
+    world
+        .settled_of(&["firm", policy.name().as_str(), "plan"])
+        .await;
     assert_eq!(world.remaining(&firm).await, 10);
     assert_eq!(world.remaining(&plan).await, 10);
-    assert_eq!(world.asked(), 1);
+    assert_eq!(world.asked(), 3);
     assert_eq!(delays(&layer, &policy, 1).await, [Some(100)]);
 }
 
