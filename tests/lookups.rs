@@ -339,7 +339,7 @@ async fn denial_after_the_lookups_keeps_what_a_policy_counts_of_denied_requests(
                     .map(|usage| usage.remaining)
             };
             assert_eq!((of("strict"), of("usual")), (Some(left.0), Some(left.1)));
-            world.settled().await;
+            world.settled_of(&["strict", "usual"]).await;
         }
         let found = (
             world.remaining(&strict).await,
