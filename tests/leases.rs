@@ -135,6 +135,8 @@ async fn release_that_arrives_twice_frees_no_slot_of_others() {
     proxy.set(Mode::Truncate);
     fail_to_release(&faulty, receipts).await;
     all_free(&direct, &policy).await;
+    // Nor does any reply to those that are under way again.
+    proxy.set(Mode::Reset);
     let others = take_all(&direct, &policy).await;
     let calls = || {
         let calls = server.command_calls();
