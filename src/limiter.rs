@@ -133,7 +133,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// What the store could not do. After [`Overloaded`](crate::ErrorKind::Overloaded),
+    /// The store's error. After [`Overloaded`](crate::ErrorKind::Overloaded),
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or a timeout before sending, the settlement is retried in the
     /// background for the policy's period, at most an hour. After any other error the charge stands. Slot releases are
     /// retried until the lease must have ended, even if the future is dropped.

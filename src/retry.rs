@@ -25,7 +25,7 @@ pub(crate) trait Retry: Send + Sync + 'static {
     fn retries(&self) -> &RetryQueue<Self::Item>;
 
     /// Whether an item may be tried again when it is not known what became of a try.
-    fn may_repeat(item: &Self::Item) -> bool;
+    fn is_repeatable(item: &Self::Item) -> bool;
 
     /// Tries some items once. Returns, per item, whether it needs no other try.
     fn try_again(self: Arc<Self>, items: Vec<Arc<Self::Item>>) -> Tried;
@@ -63,7 +63,7 @@ impl<T: Send + Sync + 'static> RetryQueue<T> {
     pub(crate) fn add<O: Retry<Item = T>>(owner: &Arc<O>, item: T, until: Timestamp) -> bool {
         let mut state = owner.retries().state.lock();
         // What must not be repeated is less urgent than what may, such as releases, and leaves it half of the room.
-        let capacity = if O::may_repeat(&item) {
+        let capacity = if O::is_repeatable(&item) {
             CAPACITY
         } else {
             CAPACITY / 2
@@ -144,7 +144,7 @@ impl<T> fmt::Debug for RetryQueue<T> {
 struct Round<O: Retry> {
     owner: Arc<O>,
     left: Vec<Waiting<O::Item>>,
-    /// What is being tried.
+    /// Items that are being tried.
     trying: Vec<Waiting<O::Item>>,
     failed: Vec<Waiting<O::Item>>,
     size: usize,
@@ -208,7 +208,7 @@ impl<O: Retry> Drop for Round<O> {
         waiting.append(&mut self.left);
         // Its runtime has ended, or it panicked, in the middle of a try.
         let repeatable = mem::take(&mut self.trying).into_iter();
-        waiting.extend(repeatable.filter(|waiting| O::may_repeat(&waiting.item)));
+        waiting.extend(repeatable.filter(|waiting| O::is_repeatable(&waiting.item)));
         waiting.append(&mut state.waiting);
         state.waiting = waiting;
     }

@@ -67,7 +67,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What the store could not do; by default it cannot settle at all. Kinds that mean that it was surely not done are tried
+    /// The store's own; by default it cannot settle at all. Kinds that mean that it was surely not done are tried
     /// again: [`Overloaded`](ErrorKind::Overloaded), [`Unavailable`](ErrorKind::Unavailable), and a timeout before it was
     /// sent.
     fn settle(&self, receipt: Receipt) -> Answer<()> {

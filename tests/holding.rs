@@ -283,7 +283,7 @@ impl Store for Hanging {
     }
 }
 
-// Regression: a price whose try ended with its runtime was told again, though it may have arrived.
+// Regression: a price whose try ended with its runtime was sent again, though it may have arrived.
 #[test]
 fn price_is_not_told_again_when_it_is_not_known_what_became_of_it() {
     let tokens = Policy::new("tokens", Quota::per_hour(1_000));

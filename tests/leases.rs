@@ -207,7 +207,7 @@ fn ticket_that_is_listed_twice_counts_once() {
 
 // === Prices ===
 
-// Regression: a price above the charge was lost when the store was away as it was told.
+// Regression: a price above the charge was lost when the store was away.
 #[tokio::test]
 async fn price_told_in_an_outage_is_charged_after_it() {
     let server = Server::start();
@@ -248,7 +248,7 @@ async fn price_told_in_an_outage_is_charged_after_it() {
     }
 }
 
-// Regression: what was told to a lane that could not dial was taken for sent, and the price was lost.
+// Regression: a price that waited for a dial in vain was taken for sent, and lost.
 #[tokio::test]
 async fn price_told_to_a_server_that_is_down_is_charged_when_it_is_back() {
     let server = Server::start();

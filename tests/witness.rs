@@ -76,7 +76,7 @@ impl World {
         settled.expect("the store can settle")
     }
 
-    /// What these policies were settled with next, in this order, once that is done.
+    /// The next settlement of each of these policies, in this order, once they are done.
     pub(crate) async fn settled_of(&mut self, policies: &[&str]) -> Vec<Settled> {
         let mut settled = Vec::new();
         while settled.len() < policies.len() {

@@ -226,7 +226,7 @@ impl Retry for Keeper {
         &self.unsettled
     }
 
-    fn may_repeat(settlement: &Settlement) -> bool {
+    fn is_repeatable(settlement: &Settlement) -> bool {
         is_release(settlement)
     }
 

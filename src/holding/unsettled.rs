@@ -28,7 +28,9 @@ impl Unsettled {
 
     /// Notes the answer of the store. Returns it.
     pub(super) fn end(&mut self, settled: Result<(), Error>) -> Result<(), Error> {
-        if let (Some(settlement), Err(error)) = (self.settlement.take(), &settled) {
+        if let (Some(settlement), Err(error)) = (self.settlement.take(), &settled)
+            && settlement.correction() != Correction::Keep
+        {
             if is_release(&settlement) || may_repeat(&settlement, error) {
                 self.add(settlement);
             } else {
@@ -91,5 +93,5 @@ fn too_many() -> Error {
 
 const SETTLED_AGAIN: &str =
     "settled later: its slots stay taken until their lease ends, and its charges stand";
-/// The longest that the price of a request is tried to be told.
+/// The longest time for which a correction is retried.
 const LONGEST: Duration = Duration::from_secs(3_600);

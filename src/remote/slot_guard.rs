@@ -180,7 +180,7 @@ impl Retry for Node {
         &self.releases
     }
 
-    fn may_repeat(_: &Settlement) -> bool {
+    fn is_repeatable(_: &Settlement) -> bool {
         true
     }
 

@@ -40,7 +40,7 @@ impl Alarm {
         self.level.load(Ordering::Acquire) == QUIET
     }
 
-    /// Whether the jobs were told that no reply came in time.
+    /// Whether the jobs got their timeout error.
     pub(super) fn is_expired(&self) -> bool {
         self.level.load(Ordering::Acquire) >= EXPIRED
     }

@@ -1,4 +1,4 @@
-//! What callers do: decisions and commands, from their entry until they are answered.
+//! Decisions and commands, from a caller's question to its answer.
 
 use std::{
     future::{Future, poll_fn},

@@ -69,13 +69,12 @@ pub(super) async fn exchange(
         lane.disconnect(call.generation, None);
         if held.is_orphan() {
             // Commands that it took as its runtime ended may never be answered, nor dropped.
-            let others = node.traffic.end_connection(call.lane, call.generation);
-            others.iter().for_each(|alarm| alarm.ring());
+            node.traffic.end_connection(call.lane, call.generation);
         }
         return (Exchanged::NotSent, end(false));
     }
-    let is_broken = replied.as_ref().is_err_and(RedisError::is_io_error);
-    let ended = end(!is_broken);
+    let is_lost = replied.as_ref().is_err_and(RedisError::is_io_error);
+    let ended = end(!is_lost);
     let parsed = match replied {
         Ok(reply) => reply::parse(&reply, requests.iter().map(|request| request.reply_lens()))
             // Another reply than the one asked for: requests and replies may have got out of step.
@@ -246,7 +245,7 @@ mod tests {
         classify::classify(reply.expect_err("an error reply"))
     }
 
-    // Regression: the first error was told, so a connection to a demoted primary was kept.
+    // Regression: the first error was reported, so a connection to a demoted primary was kept.
     #[test]
     fn error_that_ends_the_connection_goes_before_others() {
         let replies = ["NOPERM no permission", "READONLY a replica", "ERR other"];

@@ -116,7 +116,7 @@ impl Traffic {
             state.gatherer = None;
             return (Taken::Nothing, Vec::new());
         }
-        // At first it has yielded once.
+        // A gatherer looks for the first time one turn after it was started.
         if state
             .gatherer
             .is_some_and(|current| current.since == gatherer.since)
@@ -236,9 +236,10 @@ impl Traffic {
         overdue
     }
 
-    /// Has all calls on a connection end. Returns their alarms, to be rung.
-    pub(super) fn end_connection(&self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
-        self.state.lock().calls.end_connection(lane, generation)
+    /// Has all calls on a connection end, and wakes their tasks.
+    pub(super) fn end_connection(&self, lane: usize, generation: u64) {
+        let ended = self.state.lock().calls.end_connection(lane, generation);
+        ended.iter().for_each(|alarm| alarm.ring());
     }
 
     /// Whether any lane has a connection.

@@ -140,8 +140,7 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
     // A command that such a connection took as its runtime ended may never be answered, nor dropped.
     for (lane, held) in node.traffic.lanes().iter().enumerate() {
         if let Some(generation) = held.disconnect_orphan() {
-            let ended = node.traffic.end_connection(lane, generation);
-            ended.iter().for_each(|alarm| alarm.ring());
+            node.traffic.end_connection(lane, generation);
         }
     }
     let dials = node.traffic.lanes().iter();

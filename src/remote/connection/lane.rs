@@ -232,11 +232,16 @@ impl Lane {
 
     /// Gives the connection up if it has ended with its runtime. Returns its generation.
     pub(in crate::remote) fn disconnect_orphan(&self) -> Option<u64> {
-        let held = self.state.lock().held()?;
-        held.is_orphan().then(|| {
-            self.disconnect(held.generation, None);
-            held.generation
-        })
+        let generation = match &self.state.lock().phase {
+            Phase::Up {
+                generation,
+                runtime,
+                ..
+            } if runtime.has_ended() => *generation,
+            _ => return None,
+        };
+        self.disconnect(generation, None);
+        Some(generation)
     }
 
     /// Whether a dial is under way.
