@@ -2,7 +2,7 @@
 //!
 //! # When a decision is sent
 //!
-//! - Nothing is in flight: at once, in the caller's own future. No task, no queue.
+//! - Nothing is in flight, and the latest call carried one decision: at once, in the caller's own future. No task, no queue.
 //! - Otherwise it waits. A task gathers: it yields once, so that everybody who is ready to run asks first, and then sends
 //!   what waits, up to 64 charges in one call. There is no timer.
 //! - Up to 16 calls are in flight, so a single decision does not wait for the reply to another one. A full batch of 64
@@ -15,11 +15,11 @@
 //! # Overload
 //!
 //! When the oldest decision has waited for a sixth of the deadline and a turn of the runtime, and more than 16 charges wait,
-//! and more than the server answers in an eighth of the deadline and a turn, no other one is let in: it would come too late. So those that wait are answered in time, in their order, and the
-//! others are shed at once and at little cost. While the server becomes slower, what waits may be too much. Then the newest
-//! goes first, since it can still be answered in time, and what has waited for half of the deadline is shed too. So is the
-//! oldest one when over 16,384 wait. Shed decisions were not sent and fail with
-//! [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
+//! and more than the server answers in an eighth of the deadline and a turn, no other one is let in: it would come too late.
+//! So those that wait are answered in time, in their order, and the others are shed at once and at little cost. While the
+//! server becomes slower, what waits may be too much. Then the newest goes first, since it can still be answered in time,
+//! and what has waited for half of the deadline is shed too. So is the oldest one when over 16,384 wait. Shed decisions were
+//! not sent and fail with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
 //!
 //! # Deadlines
 //!

@@ -38,6 +38,8 @@ struct State {
     calls: Calls,
     window: Window,
     gatherer: Option<Gatherer>,
+    /// Whether the latest call carried one decision. After one of several, others are about to ask with the next.
+    is_alone: bool,
     /// The number of the next call or gatherer.
     next: u64,
 }
@@ -54,6 +56,7 @@ impl Traffic {
                 calls,
                 window: Window::new(deadline),
                 gatherer: None,
+                is_alone: true,
                 next: 0,
             }),
         }
@@ -78,7 +81,10 @@ impl Traffic {
     ) -> Entered {
         let mut state = self.state.lock();
         let is_idle = state.calls.len() == 0 && state.queue.is_empty() && state.gatherer.is_none();
-        if is_idle && let Some((lane, generation)) = self.lane_for(&state) {
+        if is_idle
+            && state.is_alone
+            && let Some((lane, generation)) = self.lane_for(&state)
+        {
             let charges = request.charges();
             let due = asked_at + self.deadline;
             let (call, alarm) = state.begin(lane, generation, now, due, charges, Vec::new());
@@ -187,22 +193,22 @@ impl Traffic {
     /// Notes the end of a call; `replied` if the server sent a reply, whatever it says.
     pub(super) fn end(&self, call: Call, now: Timestamp, replied: bool) -> Ended {
         let mut state = self.state.lock();
-        let ended = state.calls.remove(call);
         if replied {
             state.calls.note_reply(call, now);
         }
-        if let Some(ended) = &ended
-            && replied
-        {
-            let round_trip = now.since(ended.sent_at);
-            state.window.note_reply(now, ended.charges, round_trip);
+        let (mut in_time, mut answers) = (false, Vec::new());
+        if let Some(ended) = state.calls.remove(call) {
+            state.is_alone = ended.answers.len() <= 1;
+            if replied {
+                let round_trip = now.since(ended.sent_at);
+                state.window.note_reply(now, ended.charges, round_trip);
+            }
+            in_time = !ended.alarm.is_expired();
+            answers = ended.answers;
         }
-        let in_time = ended
-            .as_ref()
-            .is_some_and(|ended| !ended.alarm.is_expired());
         Ended {
             in_time,
-            answers: ended.map(|ended| ended.answers).unwrap_or_default(),
+            answers,
             gatherer: state.start_gathering(now),
         }
     }
@@ -247,14 +253,11 @@ impl Traffic {
         self.lanes.iter().any(|lane| lane.generation().is_some())
     }
 
-    /// The lane with the fewest calls in flight of those that have a connection.
+    /// The lane with the fewest calls in flight of those that have a connection; the first one if several have.
     fn lane_for(&self, state: &State) -> Option<(usize, u64)> {
         let up = self.lanes.iter().enumerate();
         let up = up.filter_map(|(lane, held)| Some((lane, held.generation()?)));
-        match state.calls.len() == 0 {
-            true => up.into_iter().next(),
-            false => up.min_by_key(|(lane, _)| state.calls.on_lane(*lane)),
-        }
+        up.min_by_key(|(lane, _)| state.calls.on_lane(*lane))
     }
 
     /// Whether the oldest job has waited so long that the newest is the better one to send.
@@ -437,6 +440,26 @@ mod tests {
         assert_eq!((taken, is_last), (2, true));
         assert_ne!(call.lane, other.lane, "the lane with fewer calls");
         assert_eq!(traffic.end(other, at(2), true).answers.len(), 2);
+    }
+
+    // Regression: of callers who are answered together the first one led, and the others waited for its reply: two calls for
+    // each round of them, and twice the wait for two callers.
+    #[test]
+    fn decisions_that_follow_a_batch_travel_together() {
+        let traffic = traffic(1);
+        let (call, _) = lead(&traffic, 0);
+        let others = [wait(&traffic, 0), wait(&traffic, 0)];
+        let (batch, ..) = take(&traffic, others[0].gatherer.expect("it is to gather"), 0);
+        traffic.end(call, at(1), true);
+        traffic.end(batch, at(1), true);
+        let again = [wait(&traffic, 1), wait(&traffic, 1)];
+        let (batch, taken, _) = take(&traffic, again[0].gatherer.expect("it is to gather"), 1);
+        assert_eq!(taken, 2);
+        traffic.end(batch, at(2), true);
+        let single = wait(&traffic, 2);
+        let (batch, ..) = take(&traffic, single.gatherer.expect("it is to gather"), 2);
+        traffic.end(batch, at(3), true);
+        lead(&traffic, 3);
     }
 
     #[test]
