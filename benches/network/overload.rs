@@ -38,54 +38,62 @@ pub(crate) fn run(arguments: &Arguments) {
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for link in links {
         for &subject in &subjects {
-            let (peak, callers) = saturate(&harness, link, subject, pause);
-            let mut loads = vec![
-                (
-                    format!("peak: {callers} callers"),
-                    Load::Callers(callers, pause),
-                ),
-                (
-                    format!("{} callers", 10 * callers),
-                    Load::Callers(10 * callers, pause),
-                ),
-            ];
-            loads.extend(factors.iter().map(|factor| {
-                let rate = factor * peak;
-                (
-                    format!("{rate:.0} arrivals a second, {factor} x"),
-                    Load::Arrivals(rate),
-                )
-            }));
-            for (name, load) in loads {
-                let rounds: Vec<Measurement> = (0..harness.rounds)
-                    .map(|_| harness.round(subject, link, load))
-                    .collect();
-                println!("| {link} | {subject} | {name} | {} |", row(&rounds, peak));
+            let callers = saturate(&harness, link, subject, pause);
+            let peak = || harness.round(subject, link, Load::Callers(callers, pause));
+            let rounds: Vec<_> = (0..harness.rounds).map(|_| peak()).collect();
+            let own: Vec<f64> = rounds.iter().map(in_time).collect();
+            let cells = row(&rounds, &own);
+            println!("| {link} | {subject} | peak: {callers} callers | {cells} |");
+            let crowd = std::iter::once(None);
+            for factor in crowd.chain(factors.iter().copied().map(Some)) {
+                let name = match factor {
+                    None => format!("{} callers", 10 * callers),
+                    Some(factor) => format!("arrivals, {factor} x the peak"),
+                };
+                let (mut rounds, mut peaks) = (Vec::new(), Vec::new());
+                // The machine's speed changes within minutes, so each round has a peak of its own.
+                for _ in 0..harness.rounds {
+                    let peak = in_time(&peak());
+                    let load = match factor {
+                        None => Load::Callers(10 * callers, pause),
+                        Some(factor) => Load::Arrivals(factor * peak),
+                    };
+                    rounds.push(harness.round(subject, link, load));
+                    peaks.push(peak);
+                }
+                let cells = row(&rounds, &peaks);
+                println!("| {link} | {subject} | {name} | {cells} |");
             }
         }
     }
 }
 
-/// Returns the peak goodput in a closed loop, and the smallest number of callers that comes within 5 % of it.
-fn saturate(harness: &Harness, link: Link, subject: Subject, pause: Duration) -> (f64, usize) {
+/// Returns the smallest number of callers whose goodput in a closed loop comes within 5 % of the highest.
+fn saturate(harness: &Harness, link: Link, subject: Subject, pause: Duration) -> usize {
     let rates: Vec<(usize, f64)> = (4..=12)
         .map(|power| {
             let callers = 1 << power;
             let load = Load::Callers(callers, pause);
-            let rates = (0..harness.rounds).map(|_| {
-                let round = harness.round(subject, link, load);
-                round.rate_within(DEADLINE / 2)
-            });
+            let rates = (0..harness.rounds).map(|_| in_time(&harness.round(subject, link, load)));
             (callers, Summary::of(rates).median)
         })
         .collect();
     let peak = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let near = rates.iter().find(|(_, rate)| *rate >= 0.95 * peak);
-    (peak, near.map_or(1, |(callers, _)| *callers))
+    near.map_or(1, |(callers, _)| *callers)
 }
 
-fn row(rounds: &[Measurement], peak: f64) -> String {
-    let of_peak = |value: &dyn Fn(&Measurement) -> f64| over(rounds, |round| value(round) / peak);
+/// Decisions by Redis within half of the deadline, per second.
+fn in_time(round: &Measurement) -> f64 {
+    round.rate_within(DEADLINE / 2)
+}
+
+/// Shows rounds, each beside the goodput at the peak just before it.
+fn row(rounds: &[Measurement], peaks: &[f64]) -> String {
+    let of_peak = |within: Duration| {
+        let pairs = rounds.iter().zip(peaks);
+        Summary::of(pairs.map(|(round, peak)| round.rate_within(within) / peak))
+    };
     let waits = |by_redis: bool| {
         let quantile = |share: f64| {
             let wait = over(rounds, |round| {
@@ -108,9 +116,9 @@ fn row(rounds: &[Measurement], peak: f64) -> String {
         over(rounds, of).show(0)
     };
     [
-        over(rounds, |round| round.rate_within(DEADLINE / 2)).show(0),
-        of_peak(&|round| round.rate_within(DEADLINE / 2)).show_range(2),
-        of_peak(&|round| round.rate_within(DEADLINE)).show(2),
+        over(rounds, in_time).show(0),
+        of_peak(DEADLINE / 2).show_range(2),
+        of_peak(DEADLINE).show(2),
         format!("{} %", over(rounds, late).show(1)),
         over(rounds, Measurement::rate_without).show(0),
         reasons(rounds),
