@@ -1,6 +1,9 @@
 //! Work that nobody waits for.
 
-use std::future::Future;
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use tokio::{runtime::Handle, task::AbortHandle};
 
@@ -8,4 +11,9 @@ use tokio::{runtime::Handle, task::AbortHandle};
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
     let runtime = Handle::try_current().ok()?;
     Some(runtime.spawn(future).abort_handle())
+}
+
+/// Calls foreign code (a waker, an observer) on a thread that others need: a panic ends only this call.
+pub(crate) fn shielded(call: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(call));
 }

@@ -5,7 +5,6 @@
 use std::{
     collections::BTreeMap,
     future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
         Condvar, PoisonError,
@@ -19,6 +18,7 @@ use std::{
 use crate::{
     clock::{Clock, Timestamp},
     sync::Mutex,
+    task::shielded,
 };
 
 /// Waits for this long on the system clock.
@@ -122,8 +122,7 @@ impl Timer {
             if !due.is_empty() {
                 drop(state);
                 for waker in due {
-                    // A waker is foreign code, and the other sleepers need this thread.
-                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                    shielded(|| waker.wake());
                 }
                 state = self.state.lock();
                 continue;

@@ -3,6 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     remote::{RedisStore, RedisStoreBuilder},
-    store::Answer,
+    store::{Answer, CallObserver, CallReport, Store},
 };
 
 use crate::support::{Mode, Proxy, Server};
@@ -257,6 +258,48 @@ async fn connection_that_answers_is_kept_though_most_callers_leave_early() {
         ask(&limiter, "ada").await.expect("a decision");
     }
     assert_eq!(proxy.connections(), 1);
+}
+
+// Regression: the thread that keeps deadlines went to sleep meanwhile, and what was asked again woke nobody.
+#[test]
+fn decision_that_is_asked_again_after_its_runtime_stood_still_keeps_its_deadline() {
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = mute.local_addr().expect("an address");
+    let store = one_lane(format!("redis://{address}/")).deadline(BRIEF);
+    let limiter = bare(store.connect_timeout(Duration::from_secs(3_600)));
+    let runtime = runtime();
+    let mut answer = ask(&limiter, "ada");
+    runtime.block_on(begin(&mut answer));
+    std::thread::sleep(BRIEF * 20);
+    let ended = runtime.block_on(async { tokio::time::timeout(HUNG, answer).await });
+    let error = ended.expect("it ends").expect_err("nobody answers");
+    assert!(matches!(error.kind(), ErrorKind::Timeout(_)), "{error:?}");
+}
+
+// Regression: a panic in an observer ended the thread that keeps deadlines, and all later decisions waited for good.
+#[tokio::test]
+async fn observer_that_panics_takes_no_deadlines_with_it() {
+    #[derive(Debug)]
+    struct Panics;
+
+    impl CallObserver for Panics {
+        fn call_ended(&self, _: CallReport<'_>) {
+            panic!("an observer that fails");
+        }
+    }
+
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = mute.local_addr().expect("an address");
+    let store = one_lane(format!("redis://{address}/")).deadline(BRIEF);
+    let store = store.build().expect("a usable store");
+    let observer: Arc<dyn CallObserver> = Arc::new(Panics);
+    assert!(store.observe_calls(Arc::downgrade(&observer)));
+    let limiter = RateLimiter::new(store, [policy()]).expect("a usable policy");
+    for _ in 0..3 {
+        let ended = tokio::time::timeout(HUNG, ask(&limiter, "ada")).await;
+        let error = ended.expect("it ends").expect_err("nobody answers");
+        assert!(matches!(error.kind(), ErrorKind::Timeout(_)), "{error:?}");
+    }
 }
 
 // Regression: a dial on a runtime that nobody drives kept its place in the pool, and no other dial had room.

@@ -44,7 +44,10 @@ pub(in crate::remote) async fn ask(
     let mut entered_at = asked_at;
     // A request that was not sent is sent by another: each lane may find its connection gone.
     for _ in 0..node.traffic.lanes().len() + 2 {
-        match node.traffic.enter(request, asked_at, entered_at) {
+        let entered = node.traffic.enter(request, asked_at, entered_at);
+        // Again: the thread may have found nothing under way meanwhile, and sleep.
+        node.watch.ensure(node)?;
+        match entered {
             Entered::Lead(call, alarm, led) => {
                 let calling = call_for(Arc::clone(node), call, Arc::clone(&alarm), led);
                 let lead = Lead {
@@ -91,6 +94,7 @@ pub(in crate::remote) async fn command(node: &Arc<Node>, command: &Cmd) -> Resul
     let lane = &lanes[up.unwrap_or(0)];
     let (call, alarm) = node.traffic.begin(now());
     let _ends = Worker::calling(Arc::clone(node), call);
+    node.watch.ensure(node)?;
     let mut sending = pin!(async {
         let mut held = lane.hold(false).await?;
         let mut reply = held.send(command).await;

@@ -46,10 +46,7 @@ pub(super) async fn exchange(
     let lane = &node.traffic.lanes()[call.lane];
     let end = |replied| node.traffic.end(call, now(), replied);
     // It went down since the call was noted, or another took its place.
-    let held = lane
-        .held()
-        .filter(|held| held.generation == call.generation);
-    let Some(mut held) = held else {
+    let Some(mut held) = lane.held(call.generation) else {
         return (Exchanged::NotSent, end(false));
     };
     let called = now();
@@ -179,7 +176,8 @@ fn check_server(node: &Node, call: Call, called: Timestamp, replies: &[Result<Re
     {
         node.check.compare(called, reply.decided_at());
     }
-    node.check.ask(|| node.traffic.lanes()[call.lane].held());
+    let lane = &node.traffic.lanes()[call.lane];
+    node.check.ask(|| lane.held(call.generation));
 }
 
 /// Sends the script for all requests.

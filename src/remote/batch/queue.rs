@@ -128,3 +128,8 @@ impl Queue {
 pub(super) fn answer(job: Answer, result: Result<Reply, Error>) {
     let _ = job.send(JobResult::Replied(result));
 }
+
+/// Lets a caller ask again.
+pub(super) fn hand_back(job: Answer, request: Box<Request>) {
+    let _ = job.send(JobResult::NotSent(request));
+}

@@ -233,6 +233,8 @@ impl Traffic {
             && (self.is_up() || !self.lanes.iter().any(|lane| lane.is_dialling()))
         {
             state.gatherer = None;
+            // Where no tasks run, only a leader makes calls.
+            state.is_alone = true;
             self.is_full.store(false, Ordering::Relaxed);
             overdue.stranded.extend(state.queue.drain());
         }
@@ -460,6 +462,21 @@ mod tests {
         let (batch, ..) = take(&traffic, single.gatherer.expect("it is to gather"), 2);
         traffic.end(batch, at(3), true);
         lead(&traffic, 3);
+    }
+
+    // Regression: no decision led any more on a runtime that runs no tasks.
+    #[test]
+    fn decision_that_was_stranded_leads_when_it_is_asked_again() {
+        let traffic = traffic(1);
+        let (call, _) = lead(&traffic, 0);
+        let others = [wait(&traffic, 0), wait(&traffic, 0)];
+        let (batch, ..) = take(&traffic, others[0].gatherer.expect("it is to gather"), 0);
+        traffic.end(call, at(1), true);
+        traffic.end(batch, at(1), true);
+        let lone = wait(&traffic, 1);
+        assert_eq!(traffic.overdue(at(45)).stranded.len(), 1);
+        lead(&traffic, 45);
+        drop(lone);
     }
 
     #[test]

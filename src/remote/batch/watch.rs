@@ -13,9 +13,13 @@ use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
     sync::Mutex,
+    task::shielded,
 };
 
-use super::{super::node::Node, queue::JobResult};
+use super::{
+    super::node::Node,
+    queue::{answer, hand_back},
+};
 
 /// Handle on the thread that ends what is overdue: decisions, calls, dials and mute connections.
 ///
@@ -116,31 +120,31 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
     };
     // A dial that outlasts the deadline of a decision is a failure of the server; a full queue is not.
     if phase == Phase::Connect && !overdue.unsent.is_empty() {
-        node.report_failure(&node.late(phase));
+        shielded(|| node.report_failure(&node.late(phase)));
     }
-    for answer in overdue.unsent {
-        let _ = answer.send(JobResult::Replied(Err(node.late(phase))));
+    for unsent in overdue.unsent {
+        shielded(|| answer(unsent, Err(node.late(phase))));
     }
     for job in overdue.stranded {
-        let _ = job.answer.send(JobResult::NotSent(job.request));
+        shielded(|| hand_back(job.answer, job.request));
     }
     let late = || node.late(Phase::Reply);
-    for answer in overdue.calls.unpolled {
-        let _ = answer.send(JobResult::Replied(Err(late())));
+    for unpolled in overdue.calls.unpolled {
+        shielded(|| answer(unpolled, Err(late())));
     }
     for (lane, generation) in &overdue.calls.mute {
         node.traffic.lanes()[*lane].disconnect(*generation, Some(&late()));
     }
     for alarm in overdue.calls.woken {
-        alarm.ring();
+        shielded(|| alarm.ring());
     }
     if overdue.calls.is_unreported {
-        node.report_failure(&late());
+        shielded(|| node.report_failure(&late()));
     }
     // A command that such a connection took as its runtime ended may never be answered, nor dropped.
     for (lane, held) in node.traffic.lanes().iter().enumerate() {
         if let Some(generation) = held.disconnect_orphan() {
-            node.traffic.end_connection(lane, generation);
+            shielded(|| node.traffic.end_connection(lane, generation));
         }
     }
     let dials = node.traffic.lanes().iter();

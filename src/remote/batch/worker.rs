@@ -14,7 +14,7 @@ use super::{
     alarm::Alarm,
     calls::Call,
     exchange::{Exchanged, exchange},
-    queue::{Answer, JobResult, answer},
+    queue::{Answer, answer, hand_back},
     step::{Ended, Gatherer, Taken},
 };
 
@@ -206,11 +206,6 @@ impl Drop for Worker {
             hand_back(job.answer, job.request);
         }
     }
-}
-
-/// Lets a caller ask again.
-fn hand_back(job: Answer, request: Box<Request>) {
-    let _ = job.send(JobResult::NotSent(request));
 }
 
 /// The error of a decision that was shed. It is made once: overload is no time to allocate.

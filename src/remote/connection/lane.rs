@@ -149,10 +149,13 @@ impl Lane {
         self.up.store(generation, Ordering::Release);
     }
 
-    /// Returns the lane's connection for a decision, if it has one.
-    pub(in crate::remote) fn held(&self) -> Option<Held> {
+    /// Returns the lane's connection for a decision, if it still is the one of this generation.
+    pub(in crate::remote) fn held(&self, generation: u64) -> Option<Held> {
         let mut state = self.state.lock();
         let held = state.held()?;
+        if held.generation != generation {
+            return None;
+        }
         if let Phase::Up { is_first, .. } = &mut state.phase {
             *is_first = false;
         }
