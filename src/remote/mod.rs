@@ -24,8 +24,9 @@
 //! A decision waits for at most its deadline (default 50 ms), whatever breaks: dialling, the pool, the server, the network.
 //! A busy runtime may look at a reply later, see [Runtime](#runtime).
 //! Two connections are held permanently; a decision never checks one out of the pool, so it costs no PING. A decision that
-//! finds nothing under way is sent at once. Others travel together, up to 64 charges in one script call, and several calls
-//! are in flight at a time, so a long round trip limits no rate. There is no timer: nothing waits that could be sent.
+//! finds nothing under way is sent at once, or after one turn of the runtime if others were just answered with the one
+//! before. Others travel together, up to 64 charges in one script call, and several calls are in flight at a time, so a
+//! long round trip limits no rate. There is no timer.
 //!
 //! # Overload
 //!
@@ -41,7 +42,7 @@
 //!
 //! # Runtime
 //!
-//! A decision that finds nothing under way makes its call itself; the others, and dials, are carried by Tokio tasks on the
+//! A decision that is sent at once makes its call itself; the others, and dials, are carried by Tokio tasks on the
 //! runtime of one of the callers. The runtime must be able to use sockets (`enable_io`), and needs no timers. A thread named
 //! `tollgate-watch`, one per store, keeps the deadlines, so they hold while a runtime is busy, blocked or not driven. It
 //! sleeps while there is nothing to watch. Runtimes may end while others go on with the same store.
