@@ -16,10 +16,11 @@ use crate::{clock::Timestamp, sync::Mutex};
 use super::{
     super::{connection::Lane, protocol::Request},
     alarm::Alarm,
-    calls::{Call, Calls, NO_CONNECTION},
-    queue::{Answer, Job, Queue},
+    calls::{Call, NO_CONNECTION},
+    queue::{Answer, Job},
+    state::State,
     step::{Ended, Entered, Gatherer, Overdue, Taken},
-    window::Window,
+    window::Sample,
 };
 
 /// The waiting decisions and the calls in flight, under one lock. See the [module docs](super) for the rules.
@@ -32,33 +33,13 @@ pub(in crate::remote) struct Traffic {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
-struct State {
-    queue: Queue,
-    calls: Calls,
-    window: Window,
-    gatherer: Option<Gatherer>,
-    /// Whether the latest call carried one decision. After one of several, others are about to ask with the next.
-    is_alone: bool,
-    /// The number of the next call or gatherer.
-    next: u64,
-}
-
 impl Traffic {
     pub(in crate::remote) fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
-        let calls = Calls::new(deadline, lanes.len());
         Self {
             deadline,
-            lanes,
             is_full: AtomicBool::new(false),
-            state: Mutex::new(State {
-                queue: Queue::default(),
-                calls,
-                window: Window::new(deadline),
-                gatherer: None,
-                is_alone: true,
-                next: 0,
-            }),
+            state: Mutex::new(State::new(deadline, lanes.len())),
+            lanes,
         }
     }
 
@@ -80,14 +61,12 @@ impl Traffic {
         now: Timestamp,
     ) -> Entered {
         let mut state = self.state.lock();
-        let is_idle = state.calls.len() == 0 && state.queue.is_empty() && state.gatherer.is_none();
-        if is_idle
-            && state.is_alone
-            && let Some((lane, generation)) = self.lane_for(&state)
+        if state.may_lead()
+            && let Some(lane) = self.lane_for(&state)
         {
             let charges = request.charges();
             let due = asked_at + self.deadline;
-            let (call, alarm) = state.begin(lane, generation, now, due, charges, Vec::new());
+            let (call, alarm) = state.begin(lane, now, due, charges, Vec::new());
             return Entered::Lead(call, alarm, request);
         }
         let (answer, answered) = oneshot::channel();
@@ -97,7 +76,7 @@ impl Traffic {
             answer,
         };
         let shed = state.queue.push(job, MOST_WAITING);
-        self.note_fullness(&state, now);
+        self.note_full(&mut state, now);
         Entered::Wait {
             answered,
             gatherer: state.start_gathering(now),
@@ -109,7 +88,7 @@ impl Traffic {
     pub(super) fn begin(&self, now: Timestamp) -> (Call, Arc<Alarm>) {
         let due = now + self.deadline;
         let mut state = self.state.lock();
-        state.begin(0, NO_CONNECTION, now, due, 0, Vec::new())
+        state.begin((0, NO_CONNECTION), now, due, 0, Vec::new())
     }
 
     /// Takes the next batch of what waits. Jobs that came too late for it are returned as shed.
@@ -138,18 +117,16 @@ impl Traffic {
         };
         let is_idle = state.calls.len() == 0;
         state.window.note_connection(generation, now, is_idle);
-        let shed = self.shed(&mut state, now);
+        let shed = state.shed(now);
         if state.queue.is_empty() || !state.may_send() {
-            self.note_fullness(&state, now);
+            self.note_full(&mut state, now);
             state.gatherer = None;
             return (Taken::Nothing, shed);
         }
-        let newest_first = self.is_late(&state, now);
-        // Half of the window at most, so that the server is not idle while a reply travels.
-        let most = (state.window.capacity() / 2).min(MOST_CHARGES);
-        let jobs = state.queue.take(most, newest_first);
+        let is_probe = state.window.wants_probe();
+        let jobs = state.take(now);
         let Some(asked_at) = jobs.iter().map(|job| job.asked_at).min() else {
-            self.note_fullness(&state, now);
+            self.note_full(&mut state, now);
             state.gatherer = None;
             return (Taken::Nothing, shed);
         };
@@ -160,9 +137,12 @@ impl Traffic {
             .map(|job| (job.request, job.answer))
             .unzip();
         let due = asked_at + self.deadline;
-        let (call, alarm) = state.begin(lane, generation, now, due, charges, answers);
+        let (call, alarm) = state.begin((lane, generation), now, due, charges, answers);
+        if is_probe {
+            state.window.note_probe(call.number);
+        }
         let is_last = state.queue.is_empty() || !state.may_send();
-        self.note_fullness(&state, now);
+        self.note_full(&mut state, now);
         state.gatherer = state.gatherer.filter(|_| !is_last);
         let down = || {
             self.lanes
@@ -200,8 +180,13 @@ impl Traffic {
         if let Some(ended) = state.calls.remove(call) {
             state.is_alone = ended.answers.len() <= 1;
             if replied {
-                let round_trip = now.since(ended.sent_at);
-                state.window.note_reply(now, ended.charges, round_trip);
+                let sample = Sample {
+                    call: call.number,
+                    charges: ended.charges,
+                    in_flight: ended.charges + state.calls.charges(),
+                    round_trip: now.since(ended.sent_at),
+                };
+                state.window.note_reply(now, sample);
             }
             in_time = !ended.alarm.is_expired();
             answers = ended.answers;
@@ -225,7 +210,7 @@ impl Traffic {
         while let Some(job) = state.queue.pop_older_than(now - self.deadline) {
             overdue.unsent.push(job.answer);
         }
-        self.note_fullness(&state, now);
+        self.note_full(&mut state, now);
         let patience = self.deadline / 3 * 2;
         // A gatherer that does not come back is on a runtime that nobody drives, unless it waits for a dial.
         if let Some(gatherer) = state.gatherer
@@ -255,124 +240,38 @@ impl Traffic {
         self.lanes.iter().any(|lane| lane.generation().is_some())
     }
 
+    fn note_full(&self, state: &mut State, now: Timestamp) {
+        self.is_full.store(state.is_full(now), Ordering::Relaxed);
+    }
+
     /// The lane with the fewest calls in flight of those that have a connection; the first one if several have.
     fn lane_for(&self, state: &State) -> Option<(usize, u64)> {
         let up = self.lanes.iter().enumerate();
         let up = up.filter_map(|(lane, held)| Some((lane, held.generation()?)));
         up.min_by_key(|(lane, _)| state.calls.on_lane(*lane))
     }
-
-    /// Whether the oldest job has waited so long that the newest is the better one to send.
-    fn is_late(&self, state: &State, now: Timestamp) -> bool {
-        let patience = self.deadline / 6 + state.window.turn();
-        let oldest = state.queue.oldest();
-        oldest.is_some_and(|asked_at| state.window.waited(asked_at, now) > patience)
-    }
-
-    /// Notes whether more waits than the server answers in an eighth of the deadline and a turn of the runtime, and it is not
-    /// just a burst. Until the server has shown what it answers, nobody is turned away.
-    fn note_fullness(&self, state: &State, now: Timestamp) {
-        let most = state
-            .window
-            .answered_in(self.deadline / 8 + state.window.turn());
-        let is_full = state.window.is_measured()
-            && state.queue.charges() > most.max(LEAST_WAITING)
-            && self.is_late(state, now);
-        self.is_full.store(is_full, Ordering::Relaxed);
-    }
-
-    /// Removes jobs that waited too long to be answered in time.
-    fn shed(&self, state: &mut State, now: Timestamp) -> Vec<Answer> {
-        let half = self.deadline / 2;
-        let mut shed = Vec::new();
-        while let Some(oldest) = state.queue.oldest()
-            && state.window.waited(oldest, now) > half
-        {
-            shed.extend(state.queue.pop_oldest().map(|job| job.answer));
-        }
-        shed
-    }
 }
 
-impl State {
-    fn begin(
-        &mut self,
-        lane: usize,
-        generation: u64,
-        now: Timestamp,
-        due: Timestamp,
-        charges: usize,
-        answers: Vec<Answer>,
-    ) -> (Call, Arc<Alarm>) {
-        let is_idle = self.calls.len() == 0;
-        self.window.note_connection(generation, now, is_idle);
-        let call = Call {
-            number: self.number(),
-            lane,
-            generation,
-        };
-        let alarm = self.calls.add(call, now, due, charges, answers);
-        (call, alarm)
-    }
-
-    fn is_gatherer(&self, gatherer: Gatherer) -> bool {
-        self.gatherer
-            .is_some_and(|current| current.number == gatherer.number)
-    }
-
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    /// Whether what waits may be sent: the window has room, and the call is full or one of few.
-    fn may_send(&mut self) -> bool {
-        if self.calls.charges() >= self.window.capacity() {
-            self.window.note_full();
-            return false;
-        }
-        self.calls.len() < MOST_PART_CALLS || self.queue.charges() >= MOST_CHARGES
-    }
-
-    /// Makes the caller the gatherer if something waits that may be sent, and nobody gathers.
-    fn start_gathering(&mut self, now: Timestamp) -> Option<Gatherer> {
-        if self.gatherer.is_some() || self.queue.is_empty() || !self.may_send() {
-            return None;
-        }
-        self.gatherer = Some(Gatherer {
-            number: self.number(),
-            since: now,
-        });
-        self.gatherer
-    }
-}
-
-/// Charges in one call, unless one decision has more. More would make each call longer than it saves: 64 take Redis
-/// about 0.2 ms.
-const MOST_CHARGES: usize = 64;
-/// Calls in flight, beyond which a call must be full.
-const MOST_PART_CALLS: usize = 16;
-/// Charges that may wait however slow the server is.
-const LEAST_WAITING: usize = 16;
 /// Decisions that may wait whatever happens. Each takes a few hundred bytes.
 const MOST_WAITING: usize = 16_384;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use deadpool_redis::{Config, Runtime};
 
     use crate::{Key, Policy, Quota, remote::protocol::Keyspace};
 
     use super::{super::queue::JobResult, *};
 
-    const DEADLINE: Duration = Duration::from_millis(60);
+    pub(in super::super) const DEADLINE_MILLIS: u64 = 60;
+    const DEADLINE: Duration = Duration::from_millis(DEADLINE_MILLIS);
 
     fn at(millis: u64) -> Timestamp {
         Timestamp::from_micros(1_700_000_000_000_000 + millis * 1_000)
     }
 
     /// Traffic over lanes that look as if they were up.
-    fn traffic(lanes: usize) -> Traffic {
+    pub(in super::super) fn traffic(lanes: usize) -> Traffic {
         let pool = Config::from_url("redis://127.0.0.1:1/").create_pool(Some(Runtime::Tokio1));
         let pool = pool.expect("a pool that nobody uses");
         let lanes = (1..=lanes).map(|generation| {
@@ -383,7 +282,7 @@ mod tests {
         Traffic::new(DEADLINE, lanes.collect())
     }
 
-    fn request() -> Box<Request> {
+    pub(in super::super) fn request() -> Box<Request> {
         let keyspace = Keyspace::new("t").expect("a usable prefix");
         let policy = Policy::new("p", Quota::per_minute(1));
         Box::new(Request::decide(&keyspace, &[policy.charge(Key::GLOBAL)]))
@@ -480,23 +379,24 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_calls_are_in_flight_at_most_unless_a_batch_is_full() {
+    fn beyond_sixteen_calls_each_has_four_charges_or_a_sixteenth_of_what_is_in_flight() {
         let traffic = traffic(2);
         lead(&traffic, 0);
         let mut kept = Vec::new();
         for _ in 1..16 {
-            let waiting = wait(&traffic, 0);
-            take(&traffic, waiting.gatherer.expect("it is to gather"), 0);
-            kept.push(waiting);
+            let waiting: Vec<_> = (0..4).map(|_| wait(&traffic, 0)).collect();
+            take(&traffic, waiting[0].gatherer.expect("it is to gather"), 0);
+            kept.extend(waiting);
         }
-        for _ in 0..63 {
+        // 61 charges are in flight.
+        for _ in 0..3 {
             let waiting = wait(&traffic, 0);
             assert!(waiting.gatherer.is_none(), "sixteen calls are in flight");
             kept.push(waiting);
         }
-        let last = wait(&traffic, 0);
-        let (_, taken, _) = take(&traffic, last.gatherer.expect("a full batch"), 0);
-        assert_eq!(taken, 64);
+        let fourth = wait(&traffic, 0);
+        let (_, taken, _) = take(&traffic, fourth.gatherer.expect("a large call"), 0);
+        assert_eq!(taken, 4);
     }
 
     #[test]
@@ -579,21 +479,43 @@ mod tests {
             traffic.state.lock().window.note_full();
             traffic.end(call, at(millis), true);
         }
-        let (call, _) = lead(&traffic, 1_000);
+        // The network is measured.
+        traffic.state.lock().window.note_probe(0);
+        lead(&traffic, 1_000);
         let mut kept: Vec<_> = (0..400).map(|_| wait(&traffic, 1_000)).collect();
-        assert!(!traffic.is_full(), "a burst");
-        kept.push(wait(&traffic, 1_011));
-        assert!(traffic.is_full(), "the oldest has waited for 11 ms");
         let gatherer = kept[0].gatherer.expect("it is to gather");
-        // A batch is half of what may be in flight to a slow server, 8. Of 401 that wait, 48 batches leave 17.
-        for _ in 0..48 {
-            let (batch, ..) = take(&traffic, gatherer, 1_014);
-            assert!(traffic.is_full());
-            traffic.end(batch, at(1_014), true);
+        // A call is half of what may be in flight to a slow server, 8.
+        let (mut first, ..) = take(&traffic, gatherer, 1_001);
+        let (mut second, _, is_last) = take(&traffic, gatherer, 1_001);
+        assert!(is_last, "the window is full");
+        assert!(!traffic.is_full(), "a burst");
+        kept.push(wait(&traffic, 1_012));
+        assert!(traffic.is_full(), "the oldest has waited for 12 ms");
+        // Of 385 that wait, 46 calls leave 17.
+        for call in 1..=47 {
+            let gatherer = traffic.end(first, at(1_014), true).gatherer;
+            let (next, ..) = take(&traffic, gatherer.expect("there is room again"), 1_014);
+            (first, second) = (second, next);
+            assert_eq!(traffic.is_full(), call <= 46);
         }
-        take(&traffic, gatherer, 1_014);
+        traffic.end(second, at(1_014), true);
+    }
+
+    // Regression: the door closed before so many waited as make a full call, and nothing was sent though there was room.
+    #[test]
+    fn everybody_is_let_in_while_the_window_has_room() {
+        let traffic = traffic(1);
+        for millis in [0, 6] {
+            let (call, _) = lead(&traffic, millis);
+            traffic.state.lock().window.note_full();
+            traffic.end(call, at(millis), true);
+        }
+        // The network is measured.
+        traffic.state.lock().window.note_probe(0);
+        lead(&traffic, 1_000);
+        let mut kept: Vec<_> = (0..40).map(|_| wait(&traffic, 1_000)).collect();
+        kept.push(wait(&traffic, 1_012));
         assert!(!traffic.is_full());
-        traffic.end(call, at(1_014), true);
     }
 
     #[test]

@@ -11,9 +11,12 @@ use crate::clock::Timestamp;
 /// longer, and three turns of the client's runtime: a call is written, read and answered in turns of their own.
 ///
 /// The rate is measured by replies. It rises to any higher measurement at once and falls half of the way to a lower one,
-/// but only if the window was full meanwhile: few replies to few calls show nothing about the server. A measurement lasts
-/// until the window has been answered twice, or 256 charges, or a deadline has passed: so calls that are answered together
-/// do not look like a faster server.
+/// but only if the window was full meanwhile, or calls took longer than `time`: few replies to few calls show nothing about
+/// the server. A measurement lasts until the window has been answered twice, or 256 charges, or a deadline has passed: so
+/// calls that are answered together do not look like a faster server.
+///
+/// The round trip is the shortest that was seen. Under load all calls wait for each other, so it may be the server's time
+/// and not the network's, or the network may have become longer. While that would matter, a [`Probe`] tells.
 #[derive(Debug)]
 pub(super) struct Window {
     deadline: Duration,
@@ -27,10 +30,9 @@ pub(super) struct Window {
     since: Timestamp,
     /// Whether something had to wait for the window since `since`.
     was_full: bool,
-    /// The shortest round trip since `since`.
-    shortest: Option<Duration>,
     /// Whether any measurement was made with a full window, so that the rate is the server's and not the demand.
     is_measured: bool,
+    probe: Probe,
     /// The youngest connection that was used.
     generation: u64,
     /// Since when anything can be sent.
@@ -47,8 +49,8 @@ impl Window {
             answered: 0,
             since: Timestamp::default(),
             was_full: false,
-            shortest: None,
             is_measured: false,
+            probe: Probe::default(),
             generation: 0,
             usable_since: Timestamp::default(),
         }
@@ -56,10 +58,25 @@ impl Window {
 
     /// Returns how many charges may be in flight.
     pub(super) fn capacity(&self) -> usize {
-        let round_trips = self.least_round_trip.unwrap_or_default() * 2;
-        let time = (self.deadline / 6).max(round_trips) + self.turn * 3;
         let least = if self.is_measured { LEAST } else { FIRST };
-        self.answered_in(time).max(least)
+        self.answered_in(self.time()).max(least)
+    }
+
+    /// Returns how long a charge may be in flight.
+    fn time(&self) -> Duration {
+        let round_trips = self.least_round_trip.unwrap_or_default() * 2;
+        (self.deadline / 6).max(round_trips) + self.turn * 3
+    }
+
+    /// Whether what is in flight is to end first, and one charge to go alone then: so the network is measured.
+    pub(super) fn wants_probe(&self) -> bool {
+        self.probe.is_wanted
+    }
+
+    /// Notes the number of a call that measures the network.
+    pub(super) fn note_probe(&mut self, call: u64) {
+        self.probe.is_wanted = false;
+        self.probe.call = Some(call);
     }
 
     /// Whether the server has shown what it answers.
@@ -90,16 +107,21 @@ impl Window {
         self.was_full = true;
     }
 
-    /// Notes the reply to a call with this many charges.
-    pub(super) fn note_reply(&mut self, now: Timestamp, charges: usize, round_trip: Duration) {
+    /// Notes what a call shows that was answered now.
+    pub(super) fn note_reply(&mut self, now: Timestamp, sample: Sample) {
+        let round_trip = sample.round_trip;
+        if self
+            .probe
+            .ends(sample.call, round_trip, self.least_round_trip)
+        {
+            self.least_round_trip = Some(round_trip);
+        }
         let least = *self.least_round_trip.get_or_insert(round_trip);
         let least = least.min(round_trip);
         self.least_round_trip = Some(least);
-        self.shortest = Some(
-            self.shortest
-                .map_or(round_trip, |shortest| shortest.min(round_trip)),
-        );
-        self.answered += charges as u64;
+        // They waited for each other: what is answered is what the server can do.
+        self.was_full |= sample.in_flight >= LEAST && round_trip > self.time();
+        self.answered += sample.charges as u64;
         let elapsed = now.since(self.since);
         let enough = (2 * self.capacity() as u64).min(ENOUGH);
         let is_enough = self.rate == 0 || self.answered >= enough;
@@ -108,10 +130,6 @@ impl Window {
         }
         // After a pause the first reply only begins a measurement.
         if elapsed < PAUSE.max(self.deadline * 2) {
-            // So little waits nowhere: the network has become longer.
-            if self.was_full && self.capacity() == LEAST {
-                self.least_round_trip = self.shortest;
-            }
             self.is_measured |= self.was_full;
             let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
             let measured = self.answered.saturating_mul(1_000_000) / micros.max(1);
@@ -120,11 +138,15 @@ impl Window {
             } else if self.was_full {
                 self.rate = measured.midpoint(self.rate);
             }
+            // A small window comes from a slow server or a longer network, a long time from a network or from a queue.
+            let is_doubtful = self.capacity() <= DOUBTFUL || least * 2 > self.deadline / 6;
+            if self.was_full && is_doubtful {
+                self.probe.want(now);
+            }
         }
         self.answered = 0;
         self.since = now;
         self.was_full = false;
-        self.shortest = None;
     }
 
     /// Notes the connection of a call. One that was just made may lead elsewhere; if nothing is in flight on others, nothing
@@ -134,8 +156,8 @@ impl Window {
             return;
         }
         self.generation = generation;
-        self.least_round_trip = None;
         if is_idle {
+            self.least_round_trip = None;
             self.usable_since = now;
         }
     }
@@ -147,6 +169,54 @@ impl Window {
     }
 }
 
+/// What one answered call shows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// The number of the call.
+    pub(super) call: u64,
+    pub(super) charges: usize,
+    /// Charges that were in flight when the reply came, those of the call included.
+    pub(super) in_flight: usize,
+    pub(super) round_trip: Duration,
+}
+
+// === Probe ===
+
+/// Measures the network by a call with nothing else in flight, up to 8 s apart.
+#[derive(Debug, Default)]
+struct Probe {
+    is_wanted: bool,
+    call: Option<u64>,
+    asked_at: Timestamp,
+    /// How often the last probes in a row found what was known.
+    confirmed: u32,
+}
+
+impl Probe {
+    /// Asks for a probe, unless the last one was just made. One that confirms the last doubles the time to the next.
+    fn want(&mut self, now: Timestamp) {
+        if now.since(self.asked_at) > PROBES * (1 << self.confirmed) {
+            self.asked_at = now;
+            self.is_wanted = true;
+        }
+    }
+
+    /// Whether this call was the probe. Notes whether it confirms the round trip that is known.
+    fn ends(&mut self, call: u64, round_trip: Duration, known: Option<Duration>) -> bool {
+        let is_probe = self.call == Some(call);
+        if is_probe {
+            self.call = None;
+            let is_close = known.is_some_and(|known| round_trip.abs_diff(known) < known / 4);
+            self.confirmed = if is_close {
+                (self.confirmed + 1).min(5)
+            } else {
+                0
+            };
+        }
+        is_probe
+    }
+}
+
 /// Charges that may be in flight before the server has shown what it answers: two full calls.
 const FIRST: usize = 128;
 /// Charges that may always be in flight. A server that answers 1,000 a second takes a third of the usual deadline for them.
@@ -155,8 +225,12 @@ const LEAST: usize = 16;
 const ENOUGH: u64 = 256;
 /// The shortest time to measure a rate in.
 const INTERVAL: Duration = Duration::from_millis(5);
+/// A window of this many charges may have become so small without need.
+const DOUBTFUL: usize = 4 * LEAST;
 /// After a longer time, unless two deadlines are longer, nothing is measured.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The shortest time between two probes.
+const PROBES: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
@@ -168,6 +242,16 @@ mod tests {
         Timestamp::from_micros(1_700_000_000_000_000 + millis * 1_000)
     }
 
+    fn reply(window: &mut Window, millis: u64, charges: usize, round_trip: Duration) {
+        let sample = Sample {
+            call: 0,
+            charges,
+            in_flight: charges,
+            round_trip,
+        };
+        window.note_reply(at(millis), sample);
+    }
+
     /// Replies of 64 charges each, `calls` in every 5 ms, over this many milliseconds.
     fn serve(window: &mut Window, millis: std::ops::Range<u64>, calls: u64, is_full: bool) {
         for step in millis.step_by(5) {
@@ -175,7 +259,7 @@ mod tests {
                 if is_full {
                     window.note_full();
                 }
-                window.note_reply(at(step), 64, Duration::from_millis(5));
+                reply(window, step, 64, Duration::from_millis(5));
             }
         }
     }
@@ -220,7 +304,12 @@ mod tests {
         for step in 0..100 {
             for millis in [0, 0, 0, 5] {
                 window.note_full();
-                window.note_reply(at(step * 16 + millis), 64, Duration::from_millis(4));
+                reply(
+                    &mut window,
+                    step * 16 + millis,
+                    64,
+                    Duration::from_millis(4),
+                );
             }
             let rate = window.answered_in(Duration::from_secs(1));
             // The first measurement is a quick one, which the next ones correct.
@@ -234,7 +323,7 @@ mod tests {
         let mut window = Window::new(DEADLINE);
         for step in 0..20 {
             window.note_full();
-            window.note_reply(at(step * 10), 20, Duration::from_millis(1));
+            reply(&mut window, step * 10, 20, Duration::from_millis(1));
         }
         // 2,000 a second.
         assert_eq!(window.capacity(), LEAST);
@@ -246,7 +335,7 @@ mod tests {
         for now in (0..millis).step_by(5) {
             let in_flight = window.capacity().min(1_280);
             window.note_full();
-            window.note_reply(at(now), in_flight, Duration::from_millis(5));
+            reply(window, now, in_flight, Duration::from_millis(5));
         }
         window.capacity() >= 2_560
     }
@@ -270,11 +359,23 @@ mod tests {
         let mut window = Window::new(DEADLINE);
         let mut now = 0;
         for millis in [2, 12] {
-            for _ in 0..200 {
+            let round_trip = Duration::from_millis(millis);
+            for call in 1..200 {
+                now += millis;
+                if window.wants_probe() {
+                    window.note_probe(call);
+                    let sample = Sample {
+                        call,
+                        charges: 1,
+                        in_flight: 1,
+                        round_trip,
+                    };
+                    window.note_reply(at(now), sample);
+                    continue;
+                }
                 let in_flight = window.capacity().min(2_000);
                 window.note_full();
-                window.note_reply(at(now), in_flight, Duration::from_millis(millis));
-                now += millis;
+                reply(&mut window, now, in_flight, round_trip);
             }
             assert!(window.capacity() > 1_000, "{}", window.capacity());
         }
@@ -285,7 +386,7 @@ mod tests {
     fn light_load_does_not_make_the_window_small() {
         let mut window = Window::new(DEADLINE);
         for step in 0..10 {
-            window.note_reply(at(step * 100), 1, Duration::from_millis(5));
+            reply(&mut window, step * 100, 1, Duration::from_millis(5));
         }
         assert_eq!(window.capacity(), FIRST);
     }
@@ -298,7 +399,7 @@ mod tests {
         let wide = window.capacity();
         for step in 0..300 {
             window.note_full();
-            window.note_reply(at(1_000 + step * 100), 10, Duration::from_secs(1));
+            reply(&mut window, 1_000 + step * 100, 10, Duration::from_secs(1));
         }
         assert!(
             window.capacity() * 10 < wide,
@@ -327,7 +428,7 @@ mod tests {
     fn long_round_trips_hold_twice_what_they_answer() {
         let mut window = Window::new(DEADLINE);
         for step in 0..10 {
-            window.note_reply(at(step * 20), 1_000, Duration::from_millis(20));
+            reply(&mut window, step * 20, 1_000, Duration::from_millis(20));
         }
         assert_eq!(window.capacity(), 2_000);
     }
