@@ -2,6 +2,7 @@
 
 use std::{
     future::{self, Future},
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{Arc, Mutex, Weak},
     task::Poll,
@@ -11,7 +12,7 @@ use std::{
 use tokio::{runtime, sync::Semaphore, time};
 use tollgate::{
     Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Counter},
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     remote::RedisStore,
@@ -349,6 +350,27 @@ fn slot_that_is_held_has_no_lease_in_process() {
     assert!(take(&limiter, &ada).is_none());
     drop(held);
     assert!(take(&limiter, &ada).is_some());
+}
+
+// Regression: the slot stayed taken for as long as the process lived.
+#[test]
+fn closure_that_panics_ends_the_hold_at_what_was_charged() {
+    let (uploads, tokens) = (slots(1), Policy::new("tokens", Quota::per_hour(10)));
+    let limiter = RateLimiter::new(MemoryStore::new(), [uploads.clone(), tokens.clone()]);
+    let limiter = limiter.expect("usable policies");
+    let key = Key::new("ada");
+    let charges = [tokens.charge(key).cost(4), uploads.charge(key)];
+    let held = hold(&limiter, &charges);
+    let settled = panic::catch_unwind(AssertUnwindSafe(|| {
+        held.settle(|policy, _| match policy.counter() {
+            Counter::Slots(_) => panic!("a closure of the caller's"),
+            _ => 0,
+        });
+    }));
+    settled.expect_err("it panics");
+    let again = take(&limiter, &charges).expect("the slot is free");
+    assert!(take(&limiter, &[tokens.charge(key).cost(3)]).is_none());
+    drop(again);
 }
 
 #[test]

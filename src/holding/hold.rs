@@ -39,8 +39,16 @@ impl Hold {
     }
 
     /// Ends it, with what the request really cost under each policy: a function of the policy and of what was charged.
+    ///
+    /// # Panics
+    ///
+    /// If the function panics. The hold ends then too, and what was charged stands.
     pub fn settle(mut self, actual: impl FnMut(&Policy, u64) -> u64) {
-        self.end(actual);
+        // In place: if it panics, the receipt is still there to be settled by the drop.
+        if let Some(receipt) = &mut self.receipt {
+            receipt.set_prices(actual);
+        }
+        self.end();
     }
 
     /// Forgets what was charged: it stands, and the leases of slots end.
@@ -49,16 +57,19 @@ impl Hold {
         self.keeper.forget(self.number);
     }
 
-    fn end(&mut self, actual: impl FnMut(&Policy, u64) -> u64) {
+    fn end(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            self.keeper.end(self.number, receipt.price(actual));
+            self.keeper.end(self.number, receipt);
         }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.end(|_, charged| charged);
+        if let Some(receipt) = &mut self.receipt {
+            receipt.set_prices(|_, charged| charged);
+        }
+        self.end();
     }
 }
 
