@@ -242,6 +242,74 @@ fn runtime_that_ends_takes_no_renewals_with_it() {
     drop(early);
 }
 
+/// A shared store that cannot renew the slots of one key, and notes which releases a renewal may come after.
+#[derive(Clone, Debug)]
+struct Spoilt {
+    fleet: Fleet,
+    key: Key,
+    /// Of each release, its key, and whether a renewal may still be on its way.
+    released: Arc<Mutex<Vec<(Key, bool)>>>,
+}
+
+impl Store for Spoilt {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.fleet.decide(charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.fleet.reset(policy, key)
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        let mut released = self.released.lock().expect("nobody panics with it");
+        let settlements = receipt.settlements().iter();
+        released.extend(settlements.map(|one| (*one.charge().key(), one.take_is_pending())));
+        Answer::ready(Ok(()))
+    }
+
+    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+        let tickets = charges.iter().map(Charge::ticket);
+        let mut renewals = self.fleet.renewals.lock().expect("nobody panics with it");
+        renewals.extend(tickets);
+        let is_spoilt = charges.iter().any(|charge| *charge.key() == self.key);
+        Answer::ready(match is_spoilt {
+            true => Err(Error::new(ErrorKind::ForeignValue, "not ours")),
+            false => Ok(()),
+        })
+    }
+}
+
+// Regression: one key that could not be renewed left the renewals of all others of its batch unconfirmed, so that they were
+// sent again four times as often, and each release left a bar.
+#[tokio::test]
+async fn key_that_cannot_be_renewed_leaves_no_other_unconfirmed() {
+    let policy = slots_leased(1_000, BRIEF_LEASE);
+    let (ada, bob) = (Key::new("ada"), Key::new("bob"));
+    let store = Spoilt {
+        fleet: Fleet::new(),
+        key: bob,
+        released: Arc::default(),
+    };
+    let limiter = over(store.clone(), &policy);
+    // So many that some are due together.
+    let holds: Vec<Hold> = (0..100)
+        .flat_map(|_| [ada, bob])
+        .map(|key| hold(&limiter, &[policy.charge(key)]))
+        .collect();
+    until("all are renewed", || {
+        let renewals = store.fleet.renewals();
+        let slots = store.fleet.slots();
+        slots.iter().all(|slot| renewals.contains(slot))
+    })
+    .await;
+    drop(holds);
+    let released = store.released.lock().expect("nobody panics with it");
+    assert_eq!(released.len(), 200);
+    for (key, is_pending) in &*released {
+        assert_eq!(*is_pending, *key == bob);
+    }
+}
+
 // Regression: the task that renews kept the store, with its connections, for a third of a lease.
 #[tokio::test]
 async fn nothing_keeps_the_store_when_nothing_is_held() {

@@ -1,7 +1,7 @@
 //! Renewals and releases of what a limiter holds.
 
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     mem,
     sync::{
         Arc, Weak,
@@ -15,9 +15,6 @@ use tokio::task::AbortHandle;
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind},
-    key::Key,
-    name::PolicyName,
-    policy::Charge,
     retry::{Retry, RetryQueue, Tried},
     state::CountedBy,
     store::{Answer, Correction, Receipt, Settlement, Store},
@@ -27,6 +24,7 @@ use crate::{
 };
 
 use super::{
+    by_key::ByKey,
     join::all,
     schedule::{Schedule, Slots},
     unsettled::{Unsettled, is_release, may_repeat},
@@ -178,21 +176,36 @@ impl Keeper {
         }
     }
 
+    /// Renews the slots of each key by one answer: a key that cannot be renewed keeps no others.
     async fn renew_some(self: &Arc<Self>, due: &[(u64, Slots)]) {
-        let answer = {
-            let settlements = due.iter().flat_map(|(_, slots)| slots.iter());
-            let charges: Vec<Charge<'_>> = settlements.map(Settlement::charge).collect();
-            self.store.renew(&charges)
-        };
-        let renewed = answer.await;
-        self.note(&renewed, RENEWED);
+        let mut by_key = ByKey::new();
+        let mut numbers = Vec::new();
+        for (number, slots) in due {
+            for settlement in slots.iter() {
+                by_key.add(&settlement.charge(), settlement.charge());
+                numbers.push(*number);
+            }
+        }
+        let answers = by_key
+            .groups
+            .iter()
+            .map(|charges| self.store.renew(charges));
+        let answers = all(answers.collect());
+        let places = by_key.places;
+        let renewed = answers.await;
+        for renewed in &renewed {
+            self.note(renewed, RENEWED);
+        }
+        let failed = numbers.iter().zip(places);
+        let failed = failed.filter(|(_, place)| renewed[*place].is_err());
+        let failed: HashSet<u64> = failed.map(|(number, _)| *number).collect();
         // What has ended meanwhile may have been released first, and then taken again by the renewal.
         let mut ended = Vec::new();
         let mut held = self.held.lock();
         for (number, slots) in due {
             if !held.schedule.has(*number) {
                 ended.extend(slots.iter().cloned().map(Settlement::with_pending_take));
-            } else if renewed.is_ok() {
+            } else if !failed.contains(number) {
                 held.schedule.renewed(*number);
             }
         }
@@ -232,29 +245,19 @@ impl Retry for Keeper {
 
     /// Settles, the slots of each key by one answer: a key that cannot be settled keeps no others.
     fn try_again(self: Arc<Self>, settlements: Vec<Arc<Settlement>>) -> Tried {
-        let mut places: HashMap<(PolicyName, Key), usize> = HashMap::new();
-        let mut receipts: Vec<Vec<Settlement>> = Vec::new();
-        let mut place_of = |settlement: &Settlement| {
-            let charge = settlement.charge();
-            let place = match settlement.correction() {
-                Correction::Release => *places
-                    .entry((*charge.policy().name(), *charge.key()))
-                    .or_insert(receipts.len()),
-                _ => receipts.len(),
-            };
-            if place == receipts.len() {
-                receipts.push(Vec::new());
+        let mut by_key = ByKey::new();
+        for settlement in &settlements {
+            let item = Settlement::clone(settlement);
+            match settlement.correction() {
+                Correction::Release => by_key.add(&settlement.charge(), item),
+                _ => by_key.add_alone(item),
             }
-            receipts[place].push(settlement.clone());
-            place
-        };
-        let place_of_each = settlements.iter().map(|settlement| place_of(settlement));
-        let place_of_each: Vec<usize> = place_of_each.collect();
-        let receipts = receipts.into_iter().map(Receipt::again);
+        }
+        let receipts = by_key.groups.into_iter().map(Receipt::again);
         let answers: Vec<Answer<()>> = receipts.map(|receipt| self.store.settle(receipt)).collect();
         Box::pin(async move {
             let settled = all(answers).await;
-            let tried = settlements.iter().zip(place_of_each);
+            let tried = settlements.iter().zip(by_key.places);
             let is_done = |(settlement, place): (&Arc<Settlement>, usize)| {
                 !settled[place]
                     .as_ref()

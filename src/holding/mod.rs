@@ -1,5 +1,6 @@
 //! What is in flight: slots that are held until they are released, and renewed meanwhile.
 
+mod by_key;
 mod hold;
 mod join;
 mod keeper;

@@ -60,21 +60,26 @@ pub(super) async fn ask(
 }
 
 /// Renews the leases of slots. Those that are missing are taken again, since they are in flight.
+///
+/// # Errors
+///
+/// The first one. The slots of other keys are renewed all the same.
 pub(super) async fn renew(node: &Arc<Node>, charges: &[OwnedCharge]) -> Result<(), Error> {
-    let missing = renew_once(node, charges, false).await?;
-    if !missing.is_empty() {
-        // What is missing now was released meanwhile.
-        renew_once(node, &missing, true).await?;
+    let (missing, renewed) = renew_once(node, charges, false).await;
+    if missing.is_empty() {
+        return renewed;
     }
-    Ok(())
+    // What is missing now was released meanwhile.
+    let (_, taken_again) = renew_once(node, &missing, true).await;
+    renewed.and(taken_again)
 }
 
-/// Returns the charges whose slots are missing.
+/// Returns the charges whose slots are missing, and the first error.
 async fn renew_once(
     node: &Arc<Node>,
     charges: &[OwnedCharge],
     take_again: bool,
-) -> Result<Vec<OwnedCharge>, Error> {
+) -> (Vec<OwnedCharge>, Result<(), Error>) {
     let borrowed: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::borrow).collect();
     let requests = Request::renew_all(&node.keyspace, &borrowed, take_again);
     let asked = requests.into_iter().map(|(request, places)| async move {
@@ -85,11 +90,14 @@ async fn renew_once(
         let missing = missing.filter(|(bit, _)| is_missing(*bit));
         Ok(missing.map(|(_, place)| place).collect::<Vec<_>>())
     });
-    let mut missing = Vec::new();
+    let (mut missing, mut renewed) = (Vec::new(), Ok(()));
     for places in join_all(asked).await {
-        missing.extend(places?.into_iter().map(|place| charges[place].clone()));
+        match places {
+            Ok(places) => missing.extend(places.into_iter().map(|place| charges[place].clone())),
+            Err(error) => renewed = renewed.and(Err(error)),
+        }
     }
-    Ok(missing)
+    (missing, renewed)
 }
 
 fn takes_slots(charge: &Charge<'_>) -> bool {
