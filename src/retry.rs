@@ -216,9 +216,13 @@ impl<O: Retry> Drop for Round<O> {
 
 /// Returns between half of `wait` and all of it.
 pub(crate) fn shortened(wait: Duration) -> Duration {
-    // The standard library's entropy, advanced by each call, is good enough to spread load.
-    let thousandths = 500 + (RandomState::new().hash_one(()) % 501) as u32;
+    let thousandths = 500 + (random() % 501) as u32;
     wait * thousandths / 1_000
+}
+
+/// Returns a number from the standard library's entropy, advanced by each call: good enough to spread load.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(())
 }
 
 /// The most items that wait. Further ones are refused.

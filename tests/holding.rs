@@ -242,6 +242,29 @@ fn runtime_that_ends_takes_no_renewals_with_it() {
     drop(early);
 }
 
+// Regression: one runtime renewed for all, and when it ended, or was driven no more, what was held on others lost its slots.
+#[test]
+fn slots_are_renewed_when_the_runtime_that_renewed_them_is_gone_or_stands_still() {
+    for is_gone in [true, false] {
+        let policy = slots_leased(100, BRIEF_LEASE);
+        let fleet = Fleet::new();
+        let limiter = over(fleet.clone(), &policy);
+        let (first, second) = (runtime(), runtime());
+        let ada = [policy.charge(Key::new("ada"))];
+        let early = first.block_on(async { hold(&limiter, &ada) });
+        let late = second.block_on(async { hold(&limiter, &ada) });
+        let first = (!is_gone).then_some(first);
+        second.block_on(async {
+            until("both are renewed", || {
+                let renewals = fleet.renewals();
+                fleet.slots().iter().all(|slot| renewals.contains(slot))
+            })
+            .await;
+        });
+        drop((early, late, first));
+    }
+}
+
 /// A shared store that cannot renew the slots of one key, and notes which releases a renewal may come after.
 #[derive(Clone, Debug)]
 struct Spoilt {

@@ -9,12 +9,13 @@ use super::keeper::Keeper;
 /// Holds a decision's charges until the request ends. Dropping it settles them in the background at the charged cost.
 ///
 /// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed as long as this exists, and released by
-/// settling. In process they need no renewal, since they have no lease any more. Over Redis both need the Tokio runtime
-/// on which this is made and dropped.
+/// settling. In process they need no renewal, since they have no lease any more. Over Redis both need a Tokio runtime: drop
+/// this within one. One task renews all holds of a limiter, on a runtime on which one of them was made. If that runtime ends,
+/// or is no longer driven, a task on the runtime of another hold takes over.
 ///
 /// A failed release is retried until Redis confirms it or the lease must have ended; a correction that was not sent, for the
-/// policy's period, at most an hour. At most 65,536 of both wait, in about 40 MB. Beyond that, slots end with their lease and
-/// charges stand.
+/// policy's period, at most an hour. At most 65,536 of both wait per limiter, in about 40 MB; a correction only waits while
+/// fewer than 32,768 others do. Beyond that, slots end with their lease and charges stand.
 #[must_use = "dropped at once, the request has ended"]
 pub struct Hold {
     receipt: Option<Receipt>,
