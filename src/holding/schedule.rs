@@ -138,7 +138,8 @@ impl Schedule {
     /// At random, since nobody knows which of them are driven.
     pub(super) fn start_on_any<T>(&mut self, start: impl Fn(&Handle) -> Option<T>) -> Option<T> {
         let holds = self.entries.len();
-        let first = retry::random() as usize % holds.max(1);
+        let first = retry::random() % holds.max(1) as u64;
+        let first = usize::try_from(first).unwrap_or_default();
         for (skipped, taken) in [(first, holds), (0, first)] {
             for entry in self.entries.values_mut().skip(skipped).take(taken) {
                 let started = entry.runtime.as_ref().and_then(&start);
