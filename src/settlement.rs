@@ -1,5 +1,7 @@
 //! What a request really cost, told after it was admitted.
 
+use smallvec::SmallVec;
+
 use crate::{
     algorithm::{Counter, Mark},
     decision::Decision,
@@ -151,13 +153,22 @@ impl Receipt {
     }
 
     /// Sets what the request really cost under each policy: a function of the policy and of what was charged.
-    pub fn price(mut self, mut actual: impl FnMut(&Policy, u64) -> u64) -> Self {
-        for settlement in &mut self.settlements {
+    pub fn price(mut self, actual: impl FnMut(&Policy, u64) -> u64) -> Self {
+        self.set_prices(actual);
+        self
+    }
+
+    /// As [`price`](Self::price). If `actual` panics, nothing is set.
+    pub(crate) fn set_prices(&mut self, mut actual: impl FnMut(&Policy, u64) -> u64) {
+        let settlements = self.settlements.iter();
+        let prices = settlements.map(|settlement| {
             let charge = settlement.charge();
-            let units = actual(charge.policy(), charge.units());
+            actual(charge.policy(), charge.units())
+        });
+        let prices: SmallVec<[u64; 4]> = prices.collect();
+        for (settlement, units) in self.settlements.iter_mut().zip(prices) {
             settlement.actual = units;
         }
-        self
     }
 
     /// Who counted the charges, and so is to put them right.

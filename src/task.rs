@@ -17,3 +17,12 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Option
 pub(crate) fn shielded(call: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(call));
 }
+
+/// Runs a future in the background of a runtime. If that has ended, the future is dropped: `None`.
+pub(crate) fn spawn_on(
+    runtime: &Handle,
+    future: impl Future<Output = ()> + Send + 'static,
+) -> Option<AbortHandle> {
+    let task = runtime.spawn(future).abort_handle();
+    (!task.is_finished()).then_some(task)
+}

@@ -2,6 +2,7 @@
 
 use std::{
     future::{self, Future},
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{Arc, Mutex, Weak},
     task::Poll,
@@ -11,7 +12,7 @@ use std::{
 use tokio::{runtime, sync::Semaphore, time};
 use tollgate::{
     Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Counter},
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     remote::RedisStore,
@@ -241,6 +242,97 @@ fn runtime_that_ends_takes_no_renewals_with_it() {
     drop(early);
 }
 
+// Regression: one runtime renewed for all, and when it ended, or was driven no more, what was held on others lost its slots.
+#[test]
+fn slots_are_renewed_when_the_runtime_that_renewed_them_is_gone_or_stands_still() {
+    for is_gone in [true, false] {
+        let policy = slots_leased(100, BRIEF_LEASE);
+        let fleet = Fleet::new();
+        let limiter = over(fleet.clone(), &policy);
+        let (first, second) = (runtime(), runtime());
+        let ada = [policy.charge(Key::new("ada"))];
+        let early = first.block_on(async { hold(&limiter, &ada) });
+        let late = second.block_on(async { hold(&limiter, &ada) });
+        let first = (!is_gone).then_some(first);
+        second.block_on(async {
+            until("both are renewed", || {
+                let renewals = fleet.renewals();
+                fleet.slots().iter().all(|slot| renewals.contains(slot))
+            })
+            .await;
+        });
+        drop((early, late, first));
+    }
+}
+
+/// A shared store that cannot renew the slots of one key, and notes which releases a renewal may come after.
+#[derive(Clone, Debug)]
+struct Spoilt {
+    fleet: Fleet,
+    key: Key,
+    /// Of each release, its key, and whether a renewal may still be on its way.
+    released: Arc<Mutex<Vec<(Key, bool)>>>,
+}
+
+impl Store for Spoilt {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.fleet.decide(charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.fleet.reset(policy, key)
+    }
+
+    fn settle(&self, receipt: Receipt) -> Answer<()> {
+        let mut released = self.released.lock().expect("nobody panics with it");
+        let settlements = receipt.settlements().iter();
+        released.extend(settlements.map(|one| (*one.charge().key(), one.take_is_pending())));
+        Answer::ready(Ok(()))
+    }
+
+    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+        let tickets = charges.iter().map(Charge::ticket);
+        let mut renewals = self.fleet.renewals.lock().expect("nobody panics with it");
+        renewals.extend(tickets);
+        let is_spoilt = charges.iter().any(|charge| *charge.key() == self.key);
+        Answer::ready(match is_spoilt {
+            true => Err(Error::new(ErrorKind::ForeignValue, "not ours")),
+            false => Ok(()),
+        })
+    }
+}
+
+// Regression: one key that could not be renewed left the renewals of all others of its batch unconfirmed, so that they were
+// sent again four times as often, and each release left a bar.
+#[tokio::test]
+async fn key_that_cannot_be_renewed_leaves_no_other_unconfirmed() {
+    let policy = slots_leased(1_000, BRIEF_LEASE);
+    let (ada, bob) = (Key::new("ada"), Key::new("bob"));
+    let store = Spoilt {
+        fleet: Fleet::new(),
+        key: bob,
+        released: Arc::default(),
+    };
+    let limiter = over(store.clone(), &policy);
+    // So many that some are due together.
+    let holds: Vec<Hold> = (0..100)
+        .flat_map(|_| [ada, bob])
+        .map(|key| hold(&limiter, &[policy.charge(key)]))
+        .collect();
+    until("all are renewed", || {
+        let renewals = store.fleet.renewals();
+        let slots = store.fleet.slots();
+        slots.iter().all(|slot| renewals.contains(slot))
+    })
+    .await;
+    drop(holds);
+    let released = store.released.lock().expect("nobody panics with it");
+    assert_eq!(released.len(), 200);
+    for (key, is_pending) in &*released {
+        assert_eq!(*is_pending, *key == bob);
+    }
+}
+
 // Regression: the task that renews kept the store, with its connections, for a third of a lease.
 #[tokio::test]
 async fn nothing_keeps_the_store_when_nothing_is_held() {
@@ -349,6 +441,27 @@ fn slot_that_is_held_has_no_lease_in_process() {
     assert!(take(&limiter, &ada).is_none());
     drop(held);
     assert!(take(&limiter, &ada).is_some());
+}
+
+// Regression: the slot stayed taken for as long as the process lived.
+#[test]
+fn closure_that_panics_ends_the_hold_at_what_was_charged() {
+    let (uploads, tokens) = (slots(1), Policy::new("tokens", Quota::per_hour(10)));
+    let limiter = RateLimiter::new(MemoryStore::new(), [uploads.clone(), tokens.clone()]);
+    let limiter = limiter.expect("usable policies");
+    let key = Key::new("ada");
+    let charges = [tokens.charge(key).cost(4), uploads.charge(key)];
+    let held = hold(&limiter, &charges);
+    let settled = panic::catch_unwind(AssertUnwindSafe(|| {
+        held.settle(|policy, _| match policy.counter() {
+            Counter::Slots(_) => panic!("a closure of the caller's"),
+            _ => 0,
+        });
+    }));
+    settled.expect_err("it panics");
+    let again = take(&limiter, &charges).expect("the slot is free");
+    assert!(take(&limiter, &[tokens.charge(key).cost(3)]).is_none());
+    drop(again);
 }
 
 #[test]

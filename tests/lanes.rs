@@ -150,6 +150,44 @@ async fn caller_who_leaves_while_it_waits_is_not_charged() {
     );
 }
 
+// Regression: with a slot beside it the decision was sent all the same, and only the slot was given back.
+#[tokio::test]
+async fn caller_who_leaves_while_it_waits_for_a_slot_too_is_not_charged() {
+    let server = Server::start();
+    let uploads = Policy::concurrency("uploads", 4);
+    let store = one_lane(server.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), [policy(), uploads.clone()]);
+    let limiter = limiter.expect("usable policies");
+    let ask = |key: &str| {
+        let key = Key::new(key);
+        limiter.check(&[policy().charge(key), uploads.charge(key)])
+    };
+    ask("warm").await.expect("a decision");
+    server.flush_stats();
+    let mut answers = ["first", "second", "third"].map(ask);
+    for answer in &mut answers {
+        begin(answer).await;
+    }
+    let [first, second, third] = answers;
+    drop(second);
+    first.await.expect("a decision");
+    third.await.expect("a decision");
+    let second = server
+        .keys()
+        .into_iter()
+        .filter(|key| key.contains("second"));
+    assert_eq!(second.collect::<Vec<_>>(), Vec::<String>::new());
+    // Longer than a release waits for its first try.
+    let started = Instant::now();
+    let mut others = 0;
+    while started.elapsed() < Duration::from_millis(100) {
+        ask(&format!("other-{others}")).await.expect("a decision");
+        others += 1;
+    }
+    let calls = server.command_calls()["evalsha"];
+    assert_eq!(calls, 2 + others, "nothing is released");
+}
+
 // Regression: a caller who carries its own decision held the lane for as long as a dial may take, polled or not.
 #[tokio::test]
 async fn caller_who_is_not_polled_holds_the_lane_for_a_deadline_at_most() {

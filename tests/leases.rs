@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::task::JoinSet;
 use tollgate::{
-    Hold, Key, Policy, Quota, RateLimiter,
+    ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
     remote::{RedisStore, Script},
-    store::Receipt,
+    store::{Receipt, Store},
 };
 
 use crate::support::{Mode, Proxy, Server};
@@ -203,6 +203,57 @@ fn ticket_that_is_listed_twice_counts_once() {
     assert_eq!(total(), 3, "taken again");
     run(twice(b'k', b"0"));
     assert_eq!(total(), 3, "renewed");
+}
+
+// Regression: one key that could not be renewed kept the others of its batch from being taken again, and others got their slots.
+#[tokio::test]
+async fn slot_that_redis_lost_is_taken_again_beside_a_key_that_cannot_be_renewed() {
+    let server = Server::start();
+    let policy = |name| {
+        let lease = Duration::from_millis(600);
+        Policy::new(name, Quota::in_flight(LIMIT)).algorithm(Algorithm::Concurrency { lease })
+    };
+    let (address, user) = (policy("address"), policy("user"));
+    let store = RedisStore::builder(server.url()).deadline(Duration::from_secs(10));
+    let store = store.build().expect("a usable store");
+    let limiter =
+        RateLimiter::new(store, [address.clone(), user.clone()]).expect("usable policies");
+    let key = Key::new("ada");
+    let charges = [address.charge(key), user.charge(key)];
+    let decision = limiter.check(&charges).await.expect("a decision");
+    let held = limiter.hold(Receipt::of(&charges, &decision).expect("there is room"));
+    server.command(&["SET", "tollgate:{ada}:address#c", "another's"]);
+    server.command(&["DEL", "tollgate:{ada}:user#c"]);
+    let started = Instant::now();
+    while remaining(&limiter, &user).await != LIMIT - 1 {
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "it is in flight, and not counted"
+        );
+        tokio::task::yield_now().await;
+    }
+    drop(held);
+}
+
+// Regression: the first key that failed kept the slots of all others from being taken again.
+#[tokio::test]
+async fn renewal_of_several_keys_fails_for_one_and_is_done_for_the_others() {
+    let server = Server::start();
+    let policy = |name| Policy::concurrency(name, LIMIT);
+    let (address, user) = (policy("address"), policy("user"));
+    let store = RedisStore::builder(server.url()).deadline(Duration::from_secs(10));
+    let store = store.build().expect("a usable store");
+    let key = Key::new("ada");
+    server.command(&["SET", "tollgate:{ada}:address#c", "another's"]);
+    for charges in [
+        [address.charge(key), user.charge(key)],
+        [user.charge(key), address.charge(key)],
+    ] {
+        let error = store.renew(&charges).await.expect_err("it is not ours");
+        assert_eq!(error.kind(), ErrorKind::ForeignValue);
+    }
+    let limiter = RateLimiter::new(store, [address, user.clone()]).expect("usable policies");
+    assert_eq!(remaining(&limiter, &user).await, LIMIT - 2);
 }
 
 // === Prices ===

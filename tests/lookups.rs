@@ -49,6 +49,7 @@ everywhere! {
     charge_before_the_lookups_stands_when_they_find_no_key
     charge_before_the_lookups_stands_when_a_tier_is_forbidden
     denial_after_the_lookups_keeps_what_a_policy_counts_of_denied_requests
+    lookups_that_end_in_a_denial_are_bounded_by_a_policy_that_counts_denied_requests
     slots_and_queues_on_both_sides_of_the_lookups_work
     both_sides_of_the_lookups_are_settled_once
     request_dropped_while_its_key_is_looked_up_is_charged_by_its_head_only
@@ -347,6 +348,51 @@ async fn denial_after_the_lookups_keeps_what_a_policy_counts_of_denied_requests(
         );
         assert_eq!(found, left);
     }
+}
+
+async fn lookups_that_end_in_a_denial_are_bounded_by_a_policy_that_counts_denied_requests(
+    world: World,
+) {
+    let per_client = Policy::new("client", Quota::per_hour(5)).count_denied(true);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let session = move |_: &Parts| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))))
+    };
+    let user = Policy::new("user", Quota::per_hour(1)).key_async(session);
+    let app = world.layer([per_client.key(Global), user]);
+    let app = app.layer(service_fn(fine));
+    let mut admitted = 0;
+    for _ in 0..100 {
+        admitted += usize::from(ask(&app).await.status() == 200);
+    }
+    assert_eq!((admitted, asked.load(Ordering::Relaxed)), (1, 5));
+}
+
+#[tokio::test]
+async fn clients_that_hang_up_in_a_queue_spend_what_a_layer_outside_of_it_charges() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let session = move |_: &Parts| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))))
+    };
+    let queue = Policy::new("queue", Quota::per_hour(1));
+    let queue = queue.algorithm(Algorithm::LeakyQueue(Queue::new(3)));
+    let inside = Policy::new("inside", Quota::per_hour(5)).count_denied(true);
+    let rules = [inside.key(Global), queue.key_async(session)];
+    let outside = Policy::new("outside", Quota::per_hour(20));
+    let app = layer(rules).layer(service_fn(fine));
+    let app = layer([outside.key(Global)]).layer(app);
+    assert_eq!(ask(&app).await.status(), 200);
+    for _ in 0..100 {
+        if let Some(response) = now(app.clone().oneshot(request("/"))) {
+            let response: Response<_> = response.expect("it answers");
+            assert_eq!(response.status(), 429);
+        }
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 20);
 }
 
 async fn slots_and_queues_on_both_sides_of_the_lookups_work(mut world: World) {

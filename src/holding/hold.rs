@@ -9,12 +9,13 @@ use super::keeper::Keeper;
 /// Holds a decision's charges until the request ends. Dropping it settles them in the background at the charged cost.
 ///
 /// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed as long as this exists, and released by
-/// settling. In process they need no renewal, since they have no lease any more. Over Redis both need the Tokio runtime
-/// on which this is made and dropped.
+/// settling. In process they need no renewal, since they have no lease any more. Over Redis both need a Tokio runtime: drop
+/// this within one. One task renews all holds of a limiter, on a runtime on which one of them was made. If that runtime ends,
+/// or is no longer driven, a task on the runtime of another hold takes over.
 ///
 /// A failed release is retried until Redis confirms it or the lease must have ended; a correction that was not sent, for the
-/// policy's period, at most an hour. At most 65,536 of both wait, in about 40 MB. Beyond that, slots end with their lease and
-/// charges stand.
+/// policy's period, at most an hour. At most 65,536 of both wait per limiter, in about 40 MB; a correction only waits while
+/// fewer than 32,768 others do. Beyond that, slots end with their lease and charges stand.
 #[must_use = "dropped at once, the request has ended"]
 pub struct Hold {
     receipt: Option<Receipt>,
@@ -39,8 +40,16 @@ impl Hold {
     }
 
     /// Ends it, with what the request really cost under each policy: a function of the policy and of what was charged.
+    ///
+    /// # Panics
+    ///
+    /// If the function panics. The hold ends then too, and what was charged stands.
     pub fn settle(mut self, actual: impl FnMut(&Policy, u64) -> u64) {
-        self.end(actual);
+        // In place: if it panics, the receipt is still there to be settled by the drop.
+        if let Some(receipt) = &mut self.receipt {
+            receipt.set_prices(actual);
+        }
+        self.end();
     }
 
     /// Forgets what was charged: it stands, and the leases of slots end.
@@ -49,16 +58,19 @@ impl Hold {
         self.keeper.forget(self.number);
     }
 
-    fn end(&mut self, actual: impl FnMut(&Policy, u64) -> u64) {
+    fn end(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            self.keeper.end(self.number, receipt.price(actual));
+            self.keeper.end(self.number, receipt);
         }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.end(|_, charged| charged);
+        if let Some(receipt) = &mut self.receipt {
+            receipt.set_prices(|_, charged| charged);
+        }
+        self.end();
     }
 }
 

@@ -1,23 +1,21 @@
 //! Renewals and releases of what a limiter holds.
 
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     mem,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Wake, Waker},
     time::Duration,
 };
 
-use tokio::task::AbortHandle;
+use tokio::runtime::Handle;
 
 use crate::{
-    clock::{Clock, Timestamp},
+    clock::Clock,
     error::{Error, ErrorKind},
-    key::Key,
-    name::PolicyName,
-    policy::Charge,
     retry::{Retry, RetryQueue, Tried},
     state::CountedBy,
     store::{Answer, Correction, Receipt, Settlement, Store},
@@ -27,8 +25,10 @@ use crate::{
 };
 
 use super::{
+    by_key::ByKey,
+    held::Held,
     join::all,
-    schedule::{Schedule, Slots},
+    schedule::Slots,
     unsettled::{Unsettled, is_release, may_repeat},
 };
 
@@ -41,17 +41,6 @@ pub(crate) struct Keeper {
     unsettled: RetryQueue<Settlement>,
     /// Whether a failure was reported.
     warned: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    schedule: Schedule,
-    /// The task that renews.
-    task: Option<AbortHandle>,
-    /// Number of the latest task. An earlier one ends when it wakes.
-    tasks: u64,
-    /// When the task wakes, if anybody drives its runtime.
-    wakes_at: Timestamp,
 }
 
 impl Keeper {
@@ -75,25 +64,47 @@ impl Keeper {
             return None;
         }
         RetryQueue::resume(self);
+        let runtime = Handle::try_current().ok();
         let mut held = self.held.lock();
         let now = Clock::system().now();
-        let (number, soonest) = held.schedule.add(slots, now);
+        let (number, soonest) = held.schedule.add(slots, runtime.clone(), now);
         if held.is_looked_after(now, soonest) {
             return Some(number);
         }
-        held.tasks += 1;
-        held.wakes_at = now + soonest;
-        let renewing = Self::renew(Arc::downgrade(self), held.tasks, soonest);
-        let former = mem::replace(&mut held.task, task::spawn(renewing));
-        let is_renewed = held.task.is_some();
+        let is_renewed = self.start(&mut held, runtime.as_ref(), soonest);
         drop(held);
-        if let Some(former) = former {
-            former.abort();
-        }
         if !is_renewed {
             self.note(&Err(no_runtime()), RENEWED);
         }
         Some(number)
+    }
+
+    /// Starts a task that renews, after a wait, on this runtime or that of any hold. Returns whether one has not ended.
+    fn start(self: &Arc<Self>, held: &mut Held, on: Option<&Handle>, wait: Duration) -> bool {
+        let lookout = Waker::from(Arc::new(Lookout(Arc::downgrade(self))));
+        let number = held.next_task(wait);
+        let start = |runtime: &Handle| {
+            let renewing = Self::renew(Arc::downgrade(self), number, wait, lookout.clone());
+            task::spawn_on(runtime, renewing)
+        };
+        let started = on.and_then(start);
+        let started = started.or_else(|| held.schedule.start_on_any(start));
+        let is_started = started.is_some();
+        held.note_task(started, &lookout);
+        is_started
+    }
+
+    /// Replaces the task that renews if it is late: its runtime has ended, or nobody drives it.
+    fn look_after(self: &Arc<Self>) {
+        let mut held = self.held.lock();
+        if !held.must_replace() {
+            return;
+        }
+        let is_renewed = self.start(&mut held, None, Duration::ZERO);
+        drop(held);
+        if !is_renewed {
+            self.note(&Err(no_runtime()), RENEWED);
+        }
     }
 
     /// Ends a hold without settling it.
@@ -156,7 +167,7 @@ impl Keeper {
     }
 
     /// Renews until nothing is held.
-    async fn renew(keeper: Weak<Self>, task: u64, mut wait: Duration) {
+    async fn renew(keeper: Weak<Self>, task: u64, mut wait: Duration, lookout: Waker) {
         loop {
             sleep(wait).await;
             // Not kept while it sleeps: nobody else may need the store any more.
@@ -165,34 +176,50 @@ impl Keeper {
             };
             let mut waited = wait;
             loop {
-                let due = keeper.held.lock().due(task, mem::take(&mut waited));
+                let waited = mem::take(&mut waited);
+                let due = keeper.held.lock().due(task, waited, &lookout);
                 if due.is_empty() {
                     break;
                 }
                 keeper.renew_some(&due).await;
             }
-            let Some(next) = keeper.held.lock().wait(task) else {
+            let Some(next) = keeper.held.lock().wait(task, &lookout) else {
                 return;
             };
             wait = next;
         }
     }
 
+    /// Renews the slots of each key by one answer: a key that cannot be renewed keeps no others.
     async fn renew_some(self: &Arc<Self>, due: &[(u64, Slots)]) {
-        let answer = {
-            let settlements = due.iter().flat_map(|(_, slots)| slots.iter());
-            let charges: Vec<Charge<'_>> = settlements.map(Settlement::charge).collect();
-            self.store.renew(&charges)
-        };
-        let renewed = answer.await;
-        self.note(&renewed, RENEWED);
+        let mut by_key = ByKey::new();
+        let mut numbers = Vec::new();
+        for (number, slots) in due {
+            for settlement in slots.iter() {
+                by_key.add(&settlement.charge(), settlement.charge());
+                numbers.push(*number);
+            }
+        }
+        let answers = by_key
+            .groups
+            .iter()
+            .map(|charges| self.store.renew(charges));
+        let answers = all(answers.collect());
+        let places = by_key.places;
+        let renewed = answers.await;
+        for renewed in &renewed {
+            self.note(renewed, RENEWED);
+        }
+        let failed = numbers.iter().zip(places);
+        let failed = failed.filter(|(_, place)| renewed[*place].is_err());
+        let failed: HashSet<u64> = failed.map(|(number, _)| *number).collect();
         // What has ended meanwhile may have been released first, and then taken again by the renewal.
         let mut ended = Vec::new();
         let mut held = self.held.lock();
         for (number, slots) in due {
             if !held.schedule.has(*number) {
                 ended.extend(slots.iter().cloned().map(Settlement::with_pending_take));
-            } else if renewed.is_ok() {
+            } else if !failed.contains(number) {
                 held.schedule.renewed(*number);
             }
         }
@@ -213,9 +240,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if let Some(task) = self.held.lock().task.take() {
-            task.abort();
-        }
+        self.held.lock().abort();
     }
 }
 
@@ -232,29 +257,19 @@ impl Retry for Keeper {
 
     /// Settles, the slots of each key by one answer: a key that cannot be settled keeps no others.
     fn try_again(self: Arc<Self>, settlements: Vec<Arc<Settlement>>) -> Tried {
-        let mut places: HashMap<(PolicyName, Key), usize> = HashMap::new();
-        let mut receipts: Vec<Vec<Settlement>> = Vec::new();
-        let mut place_of = |settlement: &Settlement| {
-            let charge = settlement.charge();
-            let place = match settlement.correction() {
-                Correction::Release => *places
-                    .entry((*charge.policy().name(), *charge.key()))
-                    .or_insert(receipts.len()),
-                _ => receipts.len(),
-            };
-            if place == receipts.len() {
-                receipts.push(Vec::new());
+        let mut by_key = ByKey::new();
+        for settlement in &settlements {
+            let item = Settlement::clone(settlement);
+            match settlement.correction() {
+                Correction::Release => by_key.add(&settlement.charge(), item),
+                _ => by_key.add_alone(item),
             }
-            receipts[place].push(settlement.clone());
-            place
-        };
-        let place_of_each = settlements.iter().map(|settlement| place_of(settlement));
-        let place_of_each: Vec<usize> = place_of_each.collect();
-        let receipts = receipts.into_iter().map(Receipt::again);
+        }
+        let receipts = by_key.groups.into_iter().map(Receipt::again);
         let answers: Vec<Answer<()>> = receipts.map(|receipt| self.store.settle(receipt)).collect();
         Box::pin(async move {
             let settled = all(answers).await;
-            let tried = settlements.iter().zip(place_of_each);
+            let tried = settlements.iter().zip(by_key.places);
             let is_done = |(settlement, place): (&Arc<Settlement>, usize)| {
                 !settled[place]
                     .as_ref()
@@ -265,35 +280,16 @@ impl Retry for Keeper {
     }
 }
 
-impl Held {
-    /// Whether a task wakes in time for a hold that must be renewed so soon. One that is late has lost its runtime.
-    fn is_looked_after(&self, now: Timestamp, soonest: Duration) -> bool {
-        let is_running = self.task.as_ref().is_some_and(|task| !task.is_finished());
-        is_running && self.wakes_at <= now + soonest && now <= self.wakes_at + soonest
-    }
+// === Lookout ===
 
-    /// Some of what is due, after a wait; nothing if another task has taken over.
-    fn due(&mut self, task: u64, waited: Duration) -> Vec<(u64, Slots)> {
-        if self.tasks != task {
-            return Vec::new();
-        }
-        self.schedule.run_on(Clock::system().now(), waited);
-        self.schedule.take_due()
-    }
+/// Woken by the timer's thread when the task that renews is late.
+struct Lookout(Weak<Keeper>);
 
-    /// How long the task is to wait. `None` ends it: nothing is held, or another task has taken over.
-    fn wait(&mut self, task: u64) -> Option<Duration> {
-        if self.tasks != task {
-            return None;
+impl Wake for Lookout {
+    fn wake(self: Arc<Self>) {
+        if let Some(keeper) = self.0.upgrade() {
+            keeper.look_after();
         }
-        let now = Clock::system().now();
-        self.schedule.run_on(now, Duration::ZERO);
-        let wait = self.schedule.wait();
-        match wait {
-            Some(wait) => self.wakes_at = now + wait,
-            None => self.task = None,
-        }
-        wait
     }
 }
 

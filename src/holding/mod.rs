@@ -1,5 +1,7 @@
 //! What is in flight: slots that are held until they are released, and renewed meanwhile.
 
+mod by_key;
+mod held;
 mod hold;
 mod join;
 mod keeper;

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::runtime::Handle;
+
 use crate::{algorithm::Counter, clock::Timestamp, retry, store::Settlement};
 
 /// The slots of one hold.
@@ -37,6 +39,8 @@ pub(super) struct Schedule {
 #[derive(Debug)]
 struct Entry {
     slots: Slots,
+    /// The runtime on which they are held, until it is found to have ended.
+    runtime: Option<Handle>,
     /// A third of the lease.
     period: Duration,
     due: Duration,
@@ -46,7 +50,12 @@ struct Entry {
 
 impl Schedule {
     /// Adds the slots of a hold. Returns its number, and how soon it must be renewed.
-    pub(super) fn add(&mut self, slots: Slots, now: Timestamp) -> (u64, Duration) {
+    pub(super) fn add(
+        &mut self,
+        slots: Slots,
+        runtime: Option<Handle>,
+        now: Timestamp,
+    ) -> (u64, Duration) {
         self.run_on(now, Duration::ZERO);
         self.numbers += 1;
         let period = third(&slots);
@@ -54,6 +63,7 @@ impl Schedule {
         self.due.insert((due, self.numbers));
         let entry = Entry {
             slots,
+            runtime,
             period,
             due,
             unconfirmed: 0,
@@ -111,9 +121,35 @@ impl Schedule {
 
     /// Returns how long to wait for the next renewal; `None` when nothing is held.
     pub(super) fn wait(&self) -> Option<Duration> {
-        let (due, number) = self.due.first()?;
-        let tick = self.entries.get(number)?.period / 32;
+        let (due, _) = self.due.first()?;
+        let tick = self.period()? / 32;
         Some(due.saturating_sub(self.time).max(tick))
+    }
+
+    /// Returns a third of the lease of what is due first; `None` when nothing is held.
+    pub(super) fn period(&self) -> Option<Duration> {
+        let (_, number) = self.due.first()?;
+        Some(self.entries.get(number)?.period)
+    }
+
+    /// Offers the runtimes of holds, from a random one on, until `start` starts a task on one. Where it cannot, the runtime
+    /// has ended, and is not offered again.
+    ///
+    /// At random, since nobody knows which of them are driven.
+    pub(super) fn start_on_any<T>(&mut self, start: impl Fn(&Handle) -> Option<T>) -> Option<T> {
+        let holds = self.entries.len();
+        let first = retry::random() % holds.max(1) as u64;
+        let first = usize::try_from(first).unwrap_or_default();
+        for (skipped, taken) in [(first, holds), (0, first)] {
+            for entry in self.entries.values_mut().skip(skipped).take(taken) {
+                let started = entry.runtime.as_ref().and_then(&start);
+                if started.is_some() {
+                    return started;
+                }
+                entry.runtime = None;
+            }
+        }
+        None
     }
 }
 
@@ -152,7 +188,7 @@ mod tests {
         let mut clock = Timestamp::from_micros(1_700_000_000_000_000);
         let taken_at = clock;
         for _ in 0..1_000 {
-            schedule.add(slots(), clock);
+            schedule.add(slots(), None, clock);
         }
         let mut moments = Vec::new();
         let mut renewed = 0;
@@ -176,8 +212,8 @@ mod tests {
     fn renewal_that_failed_may_arrive_however_many_succeed_after_it() {
         let mut schedule = Schedule::default();
         let clock = Timestamp::from_micros(1_700_000_000_000_000);
-        let (confirmed, _) = schedule.add(slots(), clock);
-        let (failed, _) = schedule.add(slots(), clock);
+        let (confirmed, _) = schedule.add(slots(), None, clock);
+        let (failed, _) = schedule.add(slots(), None, clock);
         for _ in 0..2 {
             schedule.run_on(clock, LEASE);
             assert_eq!(schedule.take_due().len(), 2);

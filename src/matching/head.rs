@@ -1,7 +1,7 @@
 //! Matchers on method, host and headers.
 
 use http::{
-    HeaderName, HeaderValue, Method,
+    HeaderName, Method,
     header::{ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN},
     request::Parts,
 };
@@ -125,7 +125,7 @@ impl Matcher for HasHeader {
 
 /// Requests for this host: `api.example.com`, or `*.example.com` for all names below it.
 ///
-/// The host is that of the URI or of the `Host` header, without its port, in any case. Where more than one is named and not
+/// The host is that of the URI or of the `Host` header, without its port or space around it, in any case. Where more than one is named and not
 /// all are meant, the request resembles.
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -154,7 +154,9 @@ impl Matcher for Host {
     fn compare(&self, parts: &Parts) -> Likeness {
         let named = parts.uri.host().map(str::as_bytes);
         let headers = parts.headers.get_all(HOST).iter();
-        let hosts = named.into_iter().chain(headers.map(HeaderValue::as_bytes));
+        // Only HTTP/1 parsers strip the space around a value.
+        let headers = headers.map(|host| host.as_bytes().trim_ascii());
+        let hosts = named.into_iter().chain(headers);
         agreement(hosts.map(|host| self.is_meant(host)))
     }
 

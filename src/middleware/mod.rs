@@ -50,8 +50,14 @@
 //!   does when the looked-up tier is forbidden, and when the client goes away meanwhile: each has caused a lookup.
 //! - Slots that the first call took are held during the lookups, and a queue's turn is waited for after them.
 //!
-//! Without a lookup all policies are decided in one call. Put a policy by address beside one that looks up, or nothing
-//! bounds the lookups.
+//! Without a lookup all policies are decided in one call.
+//!
+//! Put a policy by address beside one that looks up, and let it [count denied requests](crate::Policy::count_denied): each
+//! lookup then costs the address a unit, also when the second call denies. Without `count_denied` such a denial is given back
+//! to the address, so a client whose looked-up quota is used up causes a lookup with every request. In both cases a client
+//! that hangs up while it waits in a queue gets its charges back, and its lookup was free. Where that matters, set no queue on
+//! the layer that looks up, or put the policy by address on a [layer outside of it](#one-layer-inside-another), whose
+//! charge stands in both cases.
 //!
 //! # What handlers see
 //!

@@ -23,7 +23,7 @@ use crate::{
 use super::{
     batch,
     node::Node,
-    protocol::{Reply, Request},
+    protocol::{Departure, Reply, Request},
 };
 
 /// Decides a request, together with whatever else waits.
@@ -34,7 +34,7 @@ use super::{
 /// then, so slots that it may have taken are released in the background. The same holds when the reply does not come.
 pub(super) async fn ask(
     node: &Arc<Node>,
-    request: Box<Request>,
+    mut request: Box<Request>,
     charges: &[OwnedCharge],
 ) -> Result<Reply, Error> {
     let charges = charges.iter().map(OwnedCharge::borrow);
@@ -46,12 +46,14 @@ pub(super) async fn ask(
         return batch::ask(node, request).await;
     }
     RetryQueue::resume(node);
+    let departure = request.departure();
     let asking = {
         let node = Arc::clone(node);
         Box::pin(async move { batch::ask(&node, request).await })
     };
     let take = Take {
         asking: Some(asking),
+        departure,
         node: Arc::clone(node),
         slots,
         is_dropped: false,
@@ -60,21 +62,26 @@ pub(super) async fn ask(
 }
 
 /// Renews the leases of slots. Those that are missing are taken again, since they are in flight.
+///
+/// # Errors
+///
+/// The first one. The slots of other keys are renewed all the same.
 pub(super) async fn renew(node: &Arc<Node>, charges: &[OwnedCharge]) -> Result<(), Error> {
-    let missing = renew_once(node, charges, false).await?;
-    if !missing.is_empty() {
-        // What is missing now was released meanwhile.
-        renew_once(node, &missing, true).await?;
+    let (missing, renewed) = renew_once(node, charges, false).await;
+    if missing.is_empty() {
+        return renewed;
     }
-    Ok(())
+    // What is missing now was released meanwhile.
+    let (_, taken_again) = renew_once(node, &missing, true).await;
+    renewed.and(taken_again)
 }
 
-/// Returns the charges whose slots are missing.
+/// Returns the charges whose slots are missing, and the first error.
 async fn renew_once(
     node: &Arc<Node>,
     charges: &[OwnedCharge],
     take_again: bool,
-) -> Result<Vec<OwnedCharge>, Error> {
+) -> (Vec<OwnedCharge>, Result<(), Error>) {
     let borrowed: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::borrow).collect();
     let requests = Request::renew_all(&node.keyspace, &borrowed, take_again);
     let asked = requests.into_iter().map(|(request, places)| async move {
@@ -85,11 +92,14 @@ async fn renew_once(
         let missing = missing.filter(|(bit, _)| is_missing(*bit));
         Ok(missing.map(|(_, place)| place).collect::<Vec<_>>())
     });
-    let mut missing = Vec::new();
+    let (mut missing, mut renewed) = (Vec::new(), Ok(()));
     for places in join_all(asked).await {
-        missing.extend(places?.into_iter().map(|place| charges[place].clone()));
+        match places {
+            Ok(places) => missing.extend(places.into_iter().map(|place| charges[place].clone())),
+            Err(error) => renewed = renewed.and(Err(error)),
+        }
     }
-    Ok(missing)
+    (missing, renewed)
 }
 
 fn takes_slots(charge: &Charge<'_>) -> bool {
@@ -98,9 +108,10 @@ fn takes_slots(charge: &Charge<'_>) -> bool {
 
 // === Take ===
 
-/// A decision on slots that is under way. Dropped, it is awaited in the background.
+/// A decision on slots that is under way. Dropped after it was sent, it is awaited in the background.
 struct Take {
     asking: Option<Asking>,
+    departure: Departure,
     node: Arc<Node>,
     slots: Vec<OwnedCharge>,
     /// Whether its caller has dropped it, so that nobody holds what it takes.
@@ -110,21 +121,37 @@ struct Take {
 type Asking = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
 
 impl Take {
-    /// Releases the slots in the background. Their take is `pending` if it may still be on its way.
     fn release(&mut self, pending: bool) {
-        let now = Clock::system().now();
-        for charge in mem::take(&mut self.slots) {
-            let slots = Settlement::of_slots(charge, pending);
-            let Counter::Slots(counter) = slots.charge().policy().counter() else {
-                continue;
-            };
-            let ends = now + counter.lease();
-            if !RetryQueue::add(&self.node, slots, ends) {
-                telemetry::warn(format_args!(
-                    "slots that nobody holds stay taken until their lease ends: too many releases wait for redis"
-                ));
-                return;
+        release(&self.node, mem::take(&mut self.slots), pending);
+    }
+
+    /// Leaves the decision if it was not sent yet. Returns whether it was not.
+    fn leave(&mut self) -> bool {
+        // Not kept by a request that waits to be sent over this node.
+        let node = Arc::downgrade(&self.node);
+        let slots = self.slots.clone();
+        self.departure.leave(move || {
+            if let Some(node) = node.upgrade() {
+                release(&node, slots, true);
             }
+        })
+    }
+}
+
+/// Releases slots in the background. Their take is `pending` if it may still be on its way.
+fn release(node: &Arc<Node>, slots: Vec<OwnedCharge>, pending: bool) {
+    let now = Clock::system().now();
+    for charge in slots {
+        let slots = Settlement::of_slots(charge, pending);
+        let Counter::Slots(counter) = slots.charge().policy().counter() else {
+            continue;
+        };
+        let ends = now + counter.lease();
+        if !RetryQueue::add(node, slots, ends) {
+            telemetry::warn(format_args!(
+                "slots that nobody holds stay taken until their lease ends: too many releases wait for redis"
+            ));
+            return;
         }
     }
 }
@@ -155,8 +182,12 @@ impl Drop for Take {
             // Its runtime has ended too.
             return self.release(true);
         }
+        if self.leave() {
+            return;
+        }
         let take = Self {
             asking: Some(asking),
+            departure: self.departure.clone(),
             node: Arc::clone(&self.node),
             slots: mem::take(&mut self.slots),
             is_dropped: true,

@@ -3,7 +3,8 @@
 //! ```text
 //!            5 failures in a row that last
 //!            5 refused writes that last, and no write between them     two good probes
-//!   Closed ─ 3 errors within 10 s that waiting does not cure ─▶  Open ────────────────▶ Closed
+//!   Closed ─ 3 errors that waiting does not cure, each within ─▶  Open ────────────────▶ Closed
+//!            10 s of the one before
 //!            8 bad quarters of a second among the last 16
 //! ```
 //!

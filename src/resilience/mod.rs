@@ -27,6 +27,9 @@
 //! different slots of a cluster, with every algorithm in use and its commands. So it fails on a read-only replica, on a
 //! cluster, and for a user who lacks a command. After two probes in a row that were good and quick the store decides again.
 //!
+//! The Redis store itself calls and dials besides, once or twice a second, while it has slots to release that nobody holds:
+//! those of decisions that got no reply or were dropped. That ends with their leases.
+//!
 //! # Overload
 //!
 //! A process may ask for more decisions than the server can make in time. Those that would come too late are not sent

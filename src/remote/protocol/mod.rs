@@ -1,6 +1,7 @@
 //! The conversation with the decision script: keys, arguments and replies.
 
 mod codec;
+mod departure;
 mod keyspace;
 pub(crate) mod reply;
 mod request;
@@ -8,6 +9,7 @@ mod script;
 
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
+pub(super) use self::departure::Departure;
 pub(super) use self::keyspace::Keyspace;
 pub(super) use self::reply::Reply;
 pub(super) use self::request::Request;

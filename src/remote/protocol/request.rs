@@ -15,6 +15,7 @@ use crate::{
 
 use super::{
     codec::{self, Arguments, MAX_TICKETS},
+    departure::Departure,
     keyspace::{Keyspace, WireKey},
 };
 
@@ -25,6 +26,8 @@ pub(in crate::remote) struct Request {
     arguments: Arguments,
     /// Per charge, the number of integers that the reply holds about its state.
     reply_lens: SmallVec<[u8; 1]>,
+    /// For a caller who must know whether it was sent.
+    departure: Option<Departure>,
 }
 
 impl Request {
@@ -38,7 +41,13 @@ impl Request {
             keys: charges.iter().map(|charge| keyspace.of(charge)).collect(),
             arguments,
             reply_lens: charges.iter().map(codec::reply_len).collect(),
+            departure: None,
         }
+    }
+
+    /// Lets the caller know whether the request was sent.
+    pub(in crate::remote) fn departure(&mut self) -> Departure {
+        self.departure.get_or_insert_default().clone()
     }
 
     /// Corrects charges that were made. Releases of slots of one key travel in one request. Returns with each request the
@@ -118,6 +127,7 @@ impl Request {
             keys: SmallVec::from_iter([keyspace.of(charge)]),
             arguments,
             reply_lens: SmallVec::from_iter([codec::reply_len(charge)]),
+            departure: None,
         }
     }
 
@@ -135,6 +145,7 @@ impl Request {
             keys: SmallVec::new(),
             arguments: codec::group_of(2 * policies.len()),
             reply_lens: SmallVec::new(),
+            departure: None,
         };
         for policy in &policies {
             // Only the wire knows the keys of probes: they are none that a charge can have.
@@ -170,10 +181,21 @@ impl Request {
         }
     }
 
-    /// Appends the arguments.
+    /// Appends the arguments. The request is taken for sent from here on.
     pub(in crate::remote) fn write_arguments(&self, command: &mut Cmd) {
+        if let Some(departure) = &self.departure {
+            departure.note_sent();
+        }
         for argument in &self.arguments {
             argument.write(command);
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(departure) = &self.departure {
+            departure.end();
         }
     }
 }
