@@ -8,14 +8,14 @@
 //! - Up to 16 calls are in flight, so a single decision does not wait for the reply to another one. Beyond that a call must
 //!   be full, or have a sixteenth of the charges in flight, four at least.
 //! - The number of charges in flight is limited to what the server answers in a sixth of the deadline, or in two round
-//!   trips if they take longer, and in three turns of the client's runtime besides (Little's law): at least 16, and 128
+//!   trips if they take longer, and in three turns of the client's runtime besides (Little's law): at least 4, and 128
 //!   until the rate is known, see [`Window`](window::Window). Beyond it the server's own queue would grow, where nothing
 //!   can be dropped. A call carries half of that number at most, so a slow server gets small calls.
 //!
 //! # Overload
 //!
 //! No decision is let in while the window is full and more waits than the server answers in an eighth of the deadline and a
-//! turn of the runtime, 16 charges at least: it would come too late. So those that wait are answered in time, in their
+//! turn of the runtime, 4 charges at least: it would come too late. So those that wait are answered in time, in their
 //! order, and the others are shed at once and at little cost. A burst is no overload: the first time the door closes only
 //! when the oldest decision has waited for a sixth of the deadline and a turn, and then at once for four deadlines more.
 //!

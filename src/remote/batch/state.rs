@@ -161,4 +161,4 @@ const PART_CALLS: usize = 16;
 /// Charges in a call beyond that at least.
 const LEAST_TOGETHER: usize = 4;
 /// Charges that may wait however slow the server is.
-const LEAST_WAITING: usize = 16;
+const LEAST_WAITING: usize = 4;

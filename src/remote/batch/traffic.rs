@@ -484,19 +484,19 @@ pub(super) mod tests {
         lead(&traffic, 1_000);
         let mut kept: Vec<_> = (0..400).map(|_| wait(&traffic, 1_000)).collect();
         let gatherer = kept[0].gatherer.expect("it is to gather");
-        // A call is half of what may be in flight to a slow server, 8.
+        // A call is half of what may be in flight to a slow server, 2.
         let (mut first, ..) = take(&traffic, gatherer, 1_001);
         let (mut second, _, is_last) = take(&traffic, gatherer, 1_001);
         assert!(is_last, "the window is full");
         assert!(!traffic.is_full(), "a burst");
         kept.push(wait(&traffic, 1_012));
         assert!(traffic.is_full(), "the oldest has waited for 12 ms");
-        // Of 385 that wait, 46 calls leave 17.
-        for call in 1..=47 {
+        // Of 397 that wait, 196 calls leave 5.
+        for call in 1..=197 {
             let gatherer = traffic.end(first, at(1_014), true).gatherer;
             let (next, ..) = take(&traffic, gatherer.expect("there is room again"), 1_014);
             (first, second) = (second, next);
-            assert_eq!(traffic.is_full(), call <= 46);
+            assert_eq!(traffic.is_full(), call <= 196);
         }
         traffic.end(second, at(1_014), true);
     }

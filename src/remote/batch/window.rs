@@ -120,7 +120,7 @@ impl Window {
         let least = least.min(round_trip);
         self.least_round_trip = Some(least);
         // They waited for each other: what is answered is what the server can do.
-        self.was_full |= sample.in_flight >= LEAST && round_trip > self.time();
+        self.was_full |= sample.in_flight >= CROWD && round_trip > self.time();
         self.answered += sample.charges as u64;
         let elapsed = now.since(self.since);
         let enough = (2 * self.capacity() as u64).min(ENOUGH);
@@ -219,14 +219,16 @@ impl Probe {
 
 /// Charges that may be in flight before the server has shown what it answers: two full calls.
 const FIRST: usize = 128;
-/// Charges that may always be in flight. A server that answers 1,000 a second takes a third of the usual deadline for them.
-const LEAST: usize = 16;
+/// Charges that may always be in flight. A server that answers 200 a second takes 20 ms for them.
+const LEAST: usize = 4;
 /// Charges that are enough to measure a rate.
 const ENOUGH: u64 = 256;
 /// The shortest time to measure a rate in.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// A window of this many charges may have become so small without need.
-const DOUBTFUL: usize = 4 * LEAST;
+const DOUBTFUL: usize = 64;
+/// So many charges in flight are no light load.
+const CROWD: usize = 16;
 /// After a longer time, unless two deadlines are longer, nothing is measured.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time between two probes.
@@ -325,8 +327,8 @@ mod tests {
             window.note_full();
             reply(&mut window, step * 10, 20, Duration::from_millis(1));
         }
-        // 2,000 a second.
-        assert_eq!(window.capacity(), LEAST);
+        // 2,000 a second, for 8.3 ms.
+        assert_eq!(window.capacity(), 16);
     }
 
     /// Whether the window holds two round trips of 5 ms within so many milliseconds. The server answers whatever is in
