@@ -63,6 +63,7 @@ pub(super) async fn exchange(
         return (Exchanged::Failed(error), end(false));
     };
     if held.is_closed {
+        requests.iter().for_each(|request| request.note_not_sent());
         lane.disconnect(call.generation, None);
         if held.is_orphan() {
             // Commands that it took as its runtime ended may never be answered, nor dropped.

@@ -58,6 +58,9 @@ impl State {
         answers: Vec<Answer>,
     ) -> (Call, Arc<Alarm>) {
         let is_idle = self.calls.len() == 0;
+        if self.calls.charges() == 0 {
+            self.window.note_idle();
+        }
         self.window.note_connection(generation, now, is_idle);
         let call = Call {
             number: self.number(),
@@ -70,7 +73,7 @@ impl State {
 
     /// Removes the jobs for the next call.
     pub(super) fn take(&mut self, now: Timestamp) -> Vec<Job> {
-        let most = match self.window.wants_probe() {
+        let most = match self.window.wants_probe(now) {
             true => 1,
             // Half of the window at most, so that the server is not idle while a reply travels.
             false => (self.window.capacity() / 2).min(MOST_CHARGES),
@@ -86,7 +89,7 @@ impl State {
 
     /// Makes the caller the gatherer if something waits that may be sent, and nobody gathers.
     pub(super) fn start_gathering(&mut self, now: Timestamp) -> Option<Gatherer> {
-        if self.gatherer.is_some() || self.queue.is_empty() || !self.may_send() {
+        if self.gatherer.is_some() || self.queue.is_empty() || !self.may_send(now) {
             return None;
         }
         self.gatherer = Some(Gatherer {
@@ -97,9 +100,11 @@ impl State {
     }
 
     /// Whether what waits may be sent: the window has room, and the call is one of few, or large beside those in flight.
-    pub(super) fn may_send(&mut self) -> bool {
-        if !self.has_room() {
+    pub(super) fn may_send(&mut self, now: Timestamp) -> bool {
+        if self.is_window_full() {
             self.window.note_full();
+        }
+        if self.is_window_full() || self.waits_for_probe(now) {
             return false;
         }
         let share = self.calls.charges() / PART_CALLS;
@@ -107,9 +112,13 @@ impl State {
         self.calls.len() < PART_CALLS || self.queue.charges() >= share
     }
 
-    fn has_room(&self) -> bool {
-        let in_flight = self.calls.charges();
-        in_flight == 0 || in_flight < self.window.capacity() && !self.window.wants_probe()
+    fn is_window_full(&self) -> bool {
+        self.calls.charges() >= self.window.capacity()
+    }
+
+    /// Whether nothing else may be sent beside what is in flight, so that the network is measured.
+    fn waits_for_probe(&self, now: Timestamp) -> bool {
+        self.calls.charges() > 0 && (self.window.is_probing() || self.window.wants_probe(now))
     }
 
     /// Whether more waits for the window than the server answers in an eighth of the deadline and a turn of the runtime, and
@@ -119,10 +128,12 @@ impl State {
         let most = self.window.answered_in(time).max(LEAST_WAITING);
         // What comes between two looks of the oldest job's age fills the queue for many deadlines.
         let was_full = now.since(self.full_at) < self.deadline * 4;
-        let is_full = self.window.is_measured()
-            && !self.has_room()
-            && self.queue.charges() > most
-            && (was_full || self.is_late(now));
+        // A wait for a probe is no overload.
+        let is_overload = match self.is_window_full() {
+            true => was_full || self.is_late(now),
+            false => was_full && self.waits_for_probe(now),
+        };
+        let is_full = self.window.is_measured() && self.queue.charges() > most && is_overload;
         if is_full {
             self.full_at = now;
         }

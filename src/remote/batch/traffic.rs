@@ -118,12 +118,12 @@ impl Traffic {
         let is_idle = state.calls.len() == 0;
         state.window.note_connection(generation, now, is_idle);
         let shed = state.shed(now);
-        if state.queue.is_empty() || !state.may_send() {
+        if state.queue.is_empty() || !state.may_send(now) {
             self.note_full(&mut state, now);
             state.gatherer = None;
             return (Taken::Nothing, shed);
         }
-        let is_probe = state.window.wants_probe();
+        let is_probe = state.window.wants_probe(now);
         let jobs = state.take(now);
         let Some(asked_at) = jobs.iter().map(|job| job.asked_at).min() else {
             self.note_full(&mut state, now);
@@ -141,7 +141,7 @@ impl Traffic {
         if is_probe {
             state.window.note_probe(call.number);
         }
-        let is_last = state.queue.is_empty() || !state.may_send();
+        let is_last = state.queue.is_empty() || !state.may_send(now);
         self.note_full(&mut state, now);
         state.gatherer = state.gatherer.filter(|_| !is_last);
         let down = || {
@@ -504,18 +504,48 @@ pub(super) mod tests {
     // Regression: the door closed before so many waited as make a full call, and nothing was sent though there was room.
     #[test]
     fn everybody_is_let_in_while_the_window_has_room() {
-        let traffic = traffic(1);
-        for millis in [0, 6] {
-            let (call, _) = lead(&traffic, millis);
-            traffic.state.lock().window.note_full();
-            traffic.end(call, at(millis), true);
+        for wants_probe in [false, true] {
+            let traffic = traffic(1);
+            for millis in [0, 6] {
+                let (call, _) = lead(&traffic, millis);
+                traffic.state.lock().window.note_full();
+                traffic.end(call, at(millis), true);
+            }
+            lead(&traffic, 1_000);
+            if wants_probe {
+                traffic.state.lock().window.want_probe(at(1_000));
+            }
+            let mut kept: Vec<_> = (0..40).map(|_| wait(&traffic, 1_000)).collect();
+            kept.push(wait(&traffic, 1_012));
+            assert!(!traffic.is_full());
         }
-        // The network is measured.
-        traffic.state.lock().window.note_probe(0);
-        lead(&traffic, 1_000);
-        let mut kept: Vec<_> = (0..40).map(|_| wait(&traffic, 1_000)).collect();
-        kept.push(wait(&traffic, 1_012));
-        assert!(!traffic.is_full());
+    }
+
+    // Regression: others were sent in the same turn as the charge that was to measure the network alone.
+    #[test]
+    fn probe_goes_alone() {
+        let traffic = traffic(2);
+        let (call, _) = lead(&traffic, 0);
+        traffic.state.lock().window.want_probe(at(0));
+        let kept: Vec<_> = (0..20).map(|_| wait(&traffic, 1)).collect();
+        assert!(kept.iter().all(|waiting| waiting.gatherer.is_none()));
+        let gatherer = traffic.end(call, at(2), true).gatherer;
+        let (probe, taken, is_last) = take(&traffic, gatherer.expect("nothing is in flight"), 2);
+        assert_eq!((taken, is_last), (1, true));
+        assert!(wait(&traffic, 3).gatherer.is_none(), "it is under way");
+        let gatherer = traffic.end(probe, at(4), true).gatherer;
+        let (_, taken, _) = take(&traffic, gatherer.expect("it has ended"), 4);
+        assert!(taken > 1);
+    }
+
+    // Regression: while a call did not end, nothing was sent until it was given up.
+    #[test]
+    fn probe_is_not_waited_for_long() {
+        let traffic = traffic(2);
+        lead(&traffic, 0);
+        traffic.state.lock().window.want_probe(at(0));
+        assert!(wait(&traffic, 29).gatherer.is_none());
+        assert!(wait(&traffic, 30).gatherer.is_some());
     }
 
     #[test]

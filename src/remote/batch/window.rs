@@ -69,13 +69,30 @@ impl Window {
     }
 
     /// Whether what is in flight is to end first, and one charge to go alone then: so the network is measured.
-    pub(super) fn wants_probe(&self) -> bool {
-        self.probe.is_wanted
+    pub(super) fn wants_probe(&self, now: Timestamp) -> bool {
+        // A call of a blocked runtime or on a mute connection does not end soon, and others can go on.
+        let is_fresh = |since| now.since(since) < self.deadline / 2;
+        self.probe.wanted_since.is_some_and(is_fresh)
+    }
+
+    #[cfg(test)]
+    pub(super) fn want_probe(&mut self, now: Timestamp) {
+        self.probe.want(now);
+    }
+
+    /// Whether such a charge is under way.
+    pub(super) fn is_probing(&self) -> bool {
+        self.probe.call.is_some()
+    }
+
+    /// Notes that a call is made with nothing else in flight: a probe that was under way got no reply.
+    pub(super) fn note_idle(&mut self) {
+        self.probe.call = None;
     }
 
     /// Notes the number of a call that measures the network.
     pub(super) fn note_probe(&mut self, call: u64) {
-        self.probe.is_wanted = false;
+        self.probe.wanted_since = None;
         self.probe.call = Some(call);
     }
 
@@ -185,7 +202,7 @@ pub(super) struct Sample {
 /// Measures the network by a call with nothing else in flight, up to 8 s apart.
 #[derive(Debug, Default)]
 struct Probe {
-    is_wanted: bool,
+    wanted_since: Option<Timestamp>,
     call: Option<u64>,
     asked_at: Timestamp,
     /// How often the last probes in a row found what was known.
@@ -197,7 +214,7 @@ impl Probe {
     fn want(&mut self, now: Timestamp) {
         if now.since(self.asked_at) > PROBES * (1 << self.confirmed) {
             self.asked_at = now;
-            self.is_wanted = true;
+            self.wanted_since = Some(now);
         }
     }
 
@@ -364,7 +381,7 @@ mod tests {
             let round_trip = Duration::from_millis(millis);
             for call in 1..200 {
                 now += millis;
-                if window.wants_probe() {
+                if window.wants_probe(at(now)) {
                     window.note_probe(call);
                     let sample = Sample {
                         call,

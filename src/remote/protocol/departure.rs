@@ -37,6 +37,11 @@ impl Departure {
         self.0.lock().is_sent = true;
     }
 
+    /// Notes that the request was not sent after all.
+    pub(super) fn note_not_sent(&self) {
+        self.0.lock().is_sent = false;
+    }
+
     /// Notes that the request is no longer needed.
     pub(super) fn end(&self) {
         let mut state = self.0.lock();
@@ -61,6 +66,17 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    // Regression: a request that was handed back was taken for sent, and went out although its caller left.
+    #[test]
+    fn request_that_was_not_sent_after_all_can_be_left() {
+        let departure = Departure::default();
+        departure.note_sent();
+        assert!(!departure.leave(|| {}), "it is under way");
+        departure.note_not_sent();
+        assert!(departure.leave(|| panic!("nothing is to be cleaned up")));
+        departure.end();
+    }
 
     #[test]
     fn request_is_cleaned_up_after_if_it_is_sent_when_its_caller_has_left() {

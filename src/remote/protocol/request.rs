@@ -190,6 +190,13 @@ impl Request {
             argument.write(command);
         }
     }
+
+    /// Notes that the request was not sent after all.
+    pub(in crate::remote) fn note_not_sent(&self) {
+        if let Some(departure) = &self.departure {
+            departure.note_not_sent();
+        }
+    }
 }
 
 impl Drop for Request {
