@@ -265,6 +265,49 @@ fn slots_are_renewed_when_the_runtime_that_renewed_them_is_gone_or_stands_still(
     }
 }
 
+// Regression: each hold whose runtime had to renew put the next renewal off, and none lived long enough to make it.
+#[test]
+fn slots_are_renewed_while_runtimes_come_and_go() {
+    let policy = slots_leased(100, BRIEF_LEASE);
+    let fleet = Fleet::new();
+    let limiter = over(fleet.clone(), &policy);
+    let ada = [policy.charge(Key::new("ada"))];
+    let first = runtime();
+    let early = first.block_on(async { hold(&limiter, &ada) });
+    let lasting = runtime();
+    let kept = lasting.block_on(async { hold(&limiter, &ada) });
+    let slot = *fleet.slots().last().expect("it is held");
+    drop((early, first));
+    let started = Instant::now();
+    while started.elapsed() < BRIEF_LEASE && !fleet.renewals().contains(&slot) {
+        let brief = runtime();
+        drop(brief.block_on(async { hold(&limiter, &ada) }));
+        drop(brief);
+        lasting.block_on(tokio::task::yield_now());
+    }
+    assert!(fleet.renewals().contains(&slot), "its lease has ended");
+    drop(kept);
+}
+
+// Regression: the hold of a day made the slots of a second wait for hours.
+#[test]
+fn brief_lease_is_renewed_though_a_long_one_is_held_after_its_runtime_ended() {
+    let brief = slots_leased(100, BRIEF_LEASE);
+    let long = slots_leased(100, BRIEF_LEASE * 1_000);
+    let fleet = Fleet::new();
+    let limiter = over(fleet.clone(), &brief);
+    let (first, second) = (runtime(), runtime());
+    let early = first.block_on(async { hold(&limiter, &[brief.charge(Key::new("ada"))]) });
+    let slot = *fleet.slots().last().expect("it is held");
+    drop(first);
+    let late = second.block_on(async {
+        let late = hold(&limiter, &[long.charge(Key::new("bob"))]);
+        until("it is renewed", || fleet.renewals().contains(&slot)).await;
+        late
+    });
+    drop((early, late));
+}
+
 /// A shared store that cannot renew the slots of one key, and notes which releases a renewal may come after.
 #[derive(Clone, Debug)]
 struct Spoilt {

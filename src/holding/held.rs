@@ -71,9 +71,15 @@ impl Held {
             former.abort();
         }
         self.is_renewing = false;
-        match self.running {
-            Some(_) => self.set_alarm(lookout),
-            None => self.alarm = None,
+        // A task that never woke may have been meant to renew by then.
+        let pending = self.alarm.take().map(|_| self.late_at);
+        let pending = pending.filter(|late_at| *late_at > Clock::system().now());
+        if self.running.is_some() {
+            let late_at = self.wakes_at + self.patience();
+            self.set_alarm(
+                pending.map_or(late_at, |pending| pending.min(late_at)),
+                lookout,
+            );
         }
     }
 
@@ -106,7 +112,7 @@ impl Held {
         self.is_renewing = !due.is_empty();
         // The store may take a while, and another task would only ask it for more.
         self.wakes_at = now + self.patience() * 4;
-        self.set_alarm(lookout);
+        self.set_alarm(self.wakes_at + self.patience(), lookout);
         due
     }
 
@@ -122,7 +128,7 @@ impl Held {
         match wait {
             Some(wait) => {
                 self.wakes_at = now + wait;
-                self.set_alarm(lookout);
+                self.set_alarm(self.wakes_at + self.patience(), lookout);
             }
             None => (self.running, self.alarm) = (None, None),
         }
@@ -147,9 +153,9 @@ impl Held {
         period / 8 * (1 << doublings)
     }
 
-    fn set_alarm(&mut self, lookout: &Waker) {
-        self.late_at = self.wakes_at + self.patience();
-        let mut alarm = sleep(self.late_at.since(Clock::system().now()));
+    fn set_alarm(&mut self, late_at: Timestamp, lookout: &Waker) {
+        self.late_at = late_at;
+        let mut alarm = sleep(late_at.since(Clock::system().now()));
         let polled = Pin::new(&mut alarm).poll(&mut Context::from_waker(lookout));
         self.alarm = polled.is_pending().then_some(alarm);
     }

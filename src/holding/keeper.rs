@@ -71,7 +71,12 @@ impl Keeper {
         if held.is_looked_after(now, soonest) {
             return Some(number);
         }
-        let is_renewed = self.start(&mut held, runtime.as_ref(), soonest);
+        // Others may be due sooner, and nobody looked after them.
+        let wait = held
+            .schedule
+            .wait()
+            .map_or(soonest, |wait| wait.min(soonest));
+        let is_renewed = self.start(&mut held, runtime.as_ref(), wait);
         drop(held);
         if !is_renewed {
             self.note(&Err(no_runtime()), RENEWED);
