@@ -107,7 +107,7 @@ impl Held {
         }
         (self.task, self.in_vain) = (task, 0);
         let now = Clock::system().now();
-        self.schedule.run_on(now, waited);
+        self.schedule.wake(now, waited);
         let due = self.schedule.take_due();
         self.is_renewing = !due.is_empty();
         // The store may take a while, and another task would only ask it for more.
@@ -122,7 +122,7 @@ impl Held {
             return None;
         }
         let now = Clock::system().now();
-        self.schedule.run_on(now, Duration::ZERO);
+        self.schedule.wake(now, Duration::ZERO);
         let wait = self.schedule.wait();
         self.is_renewing = false;
         match wait {

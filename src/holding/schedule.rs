@@ -34,6 +34,8 @@ pub(super) struct Schedule {
     time: Duration,
     /// The clock at that time.
     clock: Timestamp,
+    /// The time when a wait last ended.
+    woken_at: Duration,
 }
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl Schedule {
         runtime: Option<Handle>,
         now: Timestamp,
     ) -> (u64, Duration) {
-        self.run_on(now, Duration::ZERO);
+        self.run_on(now);
         self.numbers += 1;
         let period = third(&slots);
         let due = self.time + retry::shortened(period);
@@ -84,9 +86,15 @@ impl Schedule {
         self.entries.contains_key(&number)
     }
 
-    /// Lets the time run on to `now`, and at least by what was waited.
-    pub(super) fn run_on(&mut self, now: Timestamp, waited: Duration) {
-        self.time += now.since(self.clock).max(waited);
+    /// Lets the time run on to `now`, and at least by what was waited since the last call.
+    pub(super) fn wake(&mut self, now: Timestamp, waited: Duration) {
+        self.run_on(now);
+        self.time = self.time.max(self.woken_at + waited);
+        self.woken_at = self.time;
+    }
+
+    fn run_on(&mut self, now: Timestamp) {
+        self.time += now.since(self.clock);
         self.clock = now;
     }
 
@@ -195,7 +203,7 @@ mod tests {
         while renewed < 1_000 {
             let wait = schedule.wait().expect("slots are held");
             clock = clock + wait;
-            schedule.run_on(clock, wait);
+            schedule.wake(clock, wait);
             let due = schedule.take_due();
             assert!(due.len() < BATCH, "{} together", due.len());
             due.iter().for_each(|(number, _)| schedule.renewed(*number));
@@ -208,6 +216,23 @@ mod tests {
         assert!(last <= LEASE / 3 + LEASE / 64, "{last:?}");
     }
 
+    // Regression: the time of a wait counted twice if a hold was made meanwhile, so renewals came twice as often.
+    #[test]
+    fn wait_counts_once_though_holds_are_made_meanwhile() {
+        let mut schedule = Schedule::default();
+        let start = Timestamp::from_micros(1_700_000_000_000_000);
+        schedule.add(slots(), None, start);
+        schedule.wake(start, Duration::ZERO);
+        let before = schedule.time;
+        let wait = Duration::from_secs(10);
+        schedule.add(slots(), None, start + wait);
+        schedule.wake(start + wait, wait);
+        assert_eq!(schedule.time - before, wait);
+        // The clock was set back.
+        schedule.wake(start, wait);
+        assert_eq!(schedule.time - before, wait * 2);
+    }
+
     #[test]
     fn renewal_that_failed_may_arrive_however_many_succeed_after_it() {
         let mut schedule = Schedule::default();
@@ -215,7 +240,7 @@ mod tests {
         let (confirmed, _) = schedule.add(slots(), None, clock);
         let (failed, _) = schedule.add(slots(), None, clock);
         for _ in 0..2 {
-            schedule.run_on(clock, LEASE);
+            schedule.wake(clock, LEASE);
             assert_eq!(schedule.take_due().len(), 2);
             schedule.renewed(confirmed);
         }
