@@ -59,6 +59,9 @@ impl Schedule {
         now: Timestamp,
     ) -> (u64, Duration) {
         self.run_on(now);
+        if self.entries.is_empty() {
+            self.woken_at = self.time;
+        }
         self.numbers += 1;
         let period = third(&slots);
         let due = self.time + retry::shortened(period);
