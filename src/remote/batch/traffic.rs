@@ -329,6 +329,19 @@ pub(super) mod tests {
         }
     }
 
+    /// Traffic to a server that has shown how much it answers: little.
+    fn slow_traffic() -> Traffic {
+        let traffic = traffic(1);
+        for millis in [0, 6] {
+            let (call, _) = lead(&traffic, millis);
+            traffic.state.lock().window.note_full();
+            traffic.end(call, at(millis), true);
+        }
+        // The network is measured.
+        traffic.state.lock().window.note_probe(0);
+        traffic
+    }
+
     #[test]
     fn first_decision_leads_and_the_next_one_gathers() {
         let traffic = traffic(2);
@@ -472,15 +485,7 @@ pub(super) mod tests {
 
     #[test]
     fn nobody_is_let_in_while_more_waits_than_is_answered_in_time() {
-        let traffic = traffic(1);
-        // Two replies while the window is full show how much the server answers: little.
-        for millis in [0, 6] {
-            let (call, _) = lead(&traffic, millis);
-            traffic.state.lock().window.note_full();
-            traffic.end(call, at(millis), true);
-        }
-        // The network is measured.
-        traffic.state.lock().window.note_probe(0);
+        let traffic = slow_traffic();
         lead(&traffic, 1_000);
         let mut kept: Vec<_> = (0..400).map(|_| wait(&traffic, 1_000)).collect();
         let gatherer = kept[0].gatherer.expect("it is to gather");
@@ -505,12 +510,7 @@ pub(super) mod tests {
     #[test]
     fn everybody_is_let_in_while_the_window_has_room() {
         for wants_probe in [false, true] {
-            let traffic = traffic(1);
-            for millis in [0, 6] {
-                let (call, _) = lead(&traffic, millis);
-                traffic.state.lock().window.note_full();
-                traffic.end(call, at(millis), true);
-            }
+            let traffic = slow_traffic();
             lead(&traffic, 1_000);
             if wants_probe {
                 traffic.state.lock().window.want_probe(at(1_000));
