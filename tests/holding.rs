@@ -313,7 +313,7 @@ fn brief_lease_is_renewed_though_a_long_one_is_held_after_its_runtime_ended() {
 struct Spoilt {
     fleet: Fleet,
     key: Key,
-    /// Of each release, its key, and whether a renewal may still be on its way.
+    /// The key of each release, and whether a renewal may still be on its way.
     released: Arc<Mutex<Vec<(Key, bool)>>>,
 }
 

@@ -1,4 +1,4 @@
-//! What is held, and the task that renews it.
+//! The held slots of a limiter, and the task that renews them.
 
 use std::{
     future::Future,

@@ -1,4 +1,4 @@
-//! What becomes of decisions when callers ask for more than a server can do, in simulated time.
+//! Callers who ask for more than a server can do, in simulated time.
 
 use super::simulation::{Load, Scene};
 

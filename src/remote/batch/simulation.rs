@@ -21,9 +21,9 @@ use super::{
 /// A server, the way to it, and what is asked of it. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scene {
-    /// What the server takes for each charge.
+    /// The server's time for each charge.
     pub(super) service: u64,
-    /// What it takes for each call besides.
+    /// Its time for each call besides.
     pub(super) overhead: u64,
     pub(super) round_trip: u64,
     /// How long a task of the client waits until it runs.
@@ -41,7 +41,7 @@ pub(super) enum Load {
     Arrivals(u64),
 }
 
-/// What became of the decisions that were asked in the second half.
+/// Counts of the decisions that were asked for in the second half, by their end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) in_time: u64,

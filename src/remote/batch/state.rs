@@ -1,4 +1,4 @@
-//! What waits and what is in flight, and the rules for both.
+//! Waiting decisions, calls in flight, and the rules for both.
 
 use std::{sync::Arc, time::Duration};
 
@@ -103,8 +103,9 @@ impl State {
     pub(super) fn may_send(&mut self, now: Timestamp) -> bool {
         if self.is_window_full() {
             self.window.note_full();
+            return false;
         }
-        if self.is_window_full() || self.waits_for_probe(now) {
+        if self.waits_for_probe(now) {
             return false;
         }
         let share = self.calls.charges() / PART_CALLS;
@@ -126,7 +127,7 @@ impl State {
     pub(super) fn is_full(&mut self, now: Timestamp) -> bool {
         let time = self.deadline / 8 + self.window.turn();
         let most = self.window.answered_in(time).max(LEAST_WAITING);
-        // What comes between two looks of the oldest job's age fills the queue for many deadlines.
+        // Otherwise ten times the load would be let in for a sixth of the deadline again and again.
         let was_full = now.since(self.full_at) < self.deadline * 4;
         // A wait for a probe is no overload.
         let is_overload = match self.is_window_full() {

@@ -76,7 +76,7 @@ impl Traffic {
             answer,
         };
         let shed = state.queue.push(job, MOST_WAITING);
-        self.note_full(&mut state, now);
+        self.update_door(&mut state, now);
         Entered::Wait {
             answered,
             gatherer: state.start_gathering(now),
@@ -119,14 +119,14 @@ impl Traffic {
         state.window.note_connection(generation, now, is_idle);
         let shed = state.shed(now);
         if state.queue.is_empty() || !state.may_send(now) {
-            self.note_full(&mut state, now);
+            self.update_door(&mut state, now);
             state.gatherer = None;
             return (Taken::Nothing, shed);
         }
         let is_probe = state.window.wants_probe(now);
         let jobs = state.take(now);
         let Some(asked_at) = jobs.iter().map(|job| job.asked_at).min() else {
-            self.note_full(&mut state, now);
+            self.update_door(&mut state, now);
             state.gatherer = None;
             return (Taken::Nothing, shed);
         };
@@ -142,7 +142,7 @@ impl Traffic {
             state.window.note_probe(call.number);
         }
         let is_last = state.queue.is_empty() || !state.may_send(now);
-        self.note_full(&mut state, now);
+        self.update_door(&mut state, now);
         state.gatherer = state.gatherer.filter(|_| !is_last);
         let down = || {
             self.lanes
@@ -210,7 +210,7 @@ impl Traffic {
         while let Some(job) = state.queue.pop_older_than(now - self.deadline) {
             overdue.unsent.push(job.answer);
         }
-        self.note_full(&mut state, now);
+        self.update_door(&mut state, now);
         let patience = self.deadline / 3 * 2;
         // A gatherer that does not come back is on a runtime that nobody drives, unless it waits for a dial.
         if let Some(gatherer) = state.gatherer
@@ -240,7 +240,8 @@ impl Traffic {
         self.lanes.iter().any(|lane| lane.generation().is_some())
     }
 
-    fn note_full(&self, state: &mut State, now: Timestamp) {
+    /// Opens or closes the door.
+    fn update_door(&self, state: &mut State, now: Timestamp) {
         self.is_full.store(state.is_full(now), Ordering::Relaxed);
     }
 
@@ -329,6 +330,17 @@ pub(super) mod tests {
         }
     }
 
+    /// Traffic whose latest call carried two decisions, and nothing under way.
+    fn traffic_after_a_batch() -> Traffic {
+        let traffic = traffic(1);
+        let (call, _) = lead(&traffic, 0);
+        let others = [wait(&traffic, 0), wait(&traffic, 0)];
+        let (batch, ..) = take(&traffic, others[0].gatherer.expect("it is to gather"), 0);
+        traffic.end(call, at(1), true);
+        traffic.end(batch, at(1), true);
+        traffic
+    }
+
     /// Traffic to a server that has shown how much it answers: little.
     fn slow_traffic() -> Traffic {
         let traffic = traffic(1);
@@ -360,12 +372,7 @@ pub(super) mod tests {
     // each round of them, and twice the wait for two callers.
     #[test]
     fn decisions_that_follow_a_batch_travel_together() {
-        let traffic = traffic(1);
-        let (call, _) = lead(&traffic, 0);
-        let others = [wait(&traffic, 0), wait(&traffic, 0)];
-        let (batch, ..) = take(&traffic, others[0].gatherer.expect("it is to gather"), 0);
-        traffic.end(call, at(1), true);
-        traffic.end(batch, at(1), true);
+        let traffic = traffic_after_a_batch();
         let again = [wait(&traffic, 1), wait(&traffic, 1)];
         let (batch, taken, _) = take(&traffic, again[0].gatherer.expect("it is to gather"), 1);
         assert_eq!(taken, 2);
@@ -379,12 +386,7 @@ pub(super) mod tests {
     // Regression: no decision led any more on a runtime that runs no tasks.
     #[test]
     fn decision_that_was_stranded_leads_when_it_is_asked_again() {
-        let traffic = traffic(1);
-        let (call, _) = lead(&traffic, 0);
-        let others = [wait(&traffic, 0), wait(&traffic, 0)];
-        let (batch, ..) = take(&traffic, others[0].gatherer.expect("it is to gather"), 0);
-        traffic.end(call, at(1), true);
-        traffic.end(batch, at(1), true);
+        let traffic = traffic_after_a_batch();
         let lone = wait(&traffic, 1);
         assert_eq!(traffic.overdue(at(45)).stranded.len(), 1);
         lead(&traffic, 45);

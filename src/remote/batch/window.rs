@@ -16,7 +16,7 @@ use crate::clock::Timestamp;
 /// calls that are answered together do not look like a faster server.
 ///
 /// The round trip is the shortest that was seen. Under load all calls wait for each other, so it may be the server's time
-/// and not the network's, or the network may have become longer. While that would matter, a [`Probe`] tells.
+/// and not the network's, or the network may have become longer. While that would matter, a [`Probe`] measures it.
 #[derive(Debug)]
 pub(super) struct Window {
     deadline: Duration,
@@ -186,7 +186,7 @@ impl Window {
     }
 }
 
-/// What one answered call shows.
+/// The measurements of one answered call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// The number of the call.
@@ -244,7 +244,7 @@ const ENOUGH: u64 = 256;
 const INTERVAL: Duration = Duration::from_millis(5);
 /// A window of this many charges may have become so small without need.
 const DOUBTFUL: usize = 64;
-/// So many charges in flight are no light load.
+/// Charges in flight from which on the load is not light.
 const CROWD: usize = 16;
 /// After a longer time, unless two deadlines are longer, nothing is measured.
 const PAUSE: Duration = Duration::from_secs(1);

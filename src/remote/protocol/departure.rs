@@ -17,7 +17,7 @@ pub(in crate::remote) struct Departure(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     is_sent: bool,
-    /// What is to be done if the request is sent though its caller has left.
+    /// Runs after the call if the request is sent though its caller has left.
     clean_up: Option<Box<dyn FnOnce() + Send>>,
 }
 
