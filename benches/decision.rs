@@ -14,7 +14,9 @@ use std::{
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use tokio::{runtime::Runtime, task::JoinSet};
-use tollgate::{Decision, Key, Policy, Quota, RateLimiter, memory::MemoryStore, store::Answer};
+use tollgate::{
+    Decision, Key, Policy, Quota, RateLimiter, memory::MemoryStore, store::StoreFuture,
+};
 
 #[expect(
     dead_code,
@@ -128,7 +130,7 @@ fn redis(criterion: &mut Criterion) {
     group.bench_function("64 in flight", |bencher| {
         bencher.to_async(&runtime).iter(|| {
             // The answers are started inside the runtime, one task each, as a server would.
-            let answers: Vec<Answer<Decision>> = (0..64)
+            let answers: Vec<StoreFuture<Decision>> = (0..64)
                 .map(|_| limiter.check(&[policy.charge(Key::new(walk.pick(&names)))]))
                 .collect();
             async { answers.into_iter().collect::<JoinSet<_>>().join_all().await }
@@ -161,9 +163,9 @@ impl Limit {
 }
 
 #[inline]
-fn at_once(answer: Answer<Decision>) -> Decision {
+fn at_once(answer: StoreFuture<Decision>) -> Decision {
     answer
-        .now_or_later()
+        .try_ready()
         .expect("memory answers at once")
         .expect("memory always decides")
 }

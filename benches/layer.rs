@@ -21,8 +21,8 @@ use ipnet::{IpNet, Ipv4Net};
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     extract::{Global, KeyExtractor, PeerIp},
-    matching::{AddressList, Methods, Path},
-    middleware::{Denial, Headers},
+    matching::{AddressList, Methods, PathPattern},
+    middleware::{Headers, RejectionFormat},
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, Service, service_fn};
@@ -98,24 +98,24 @@ fn layer(criterion: &mut Criterion) {
             "denied, problem+json",
             RateLimitLayer::builder()
                 .policy(Policy::new("peer", Quota::per_day(1)).key(PeerIp))
-                .on_rejection(Denial::problem_json()),
+                .on_rejection(RejectionFormat::problem_json()),
         ),
         (
             "allowed, five matchers on method and path",
             RateLimitLayer::builder()
-                .skip(Path::new("/health"))
-                .deny(Path::prefix("/internal"))
+                .skip(PathPattern::new("/health"))
+                .forbid(PathPattern::prefix("/internal"))
                 .policy(
                     plenty()
-                        .when(Path::prefix("/"))
-                        .unless(Path::new("/static/{*rest}"))
+                        .when(PathPattern::prefix("/"))
+                        .unless(PathPattern::new("/static/{*rest}"))
                         .cost_when(Methods::new([Method::POST]), 5),
                 ),
         ),
         (
             "allowed, not on a deny list of 10,000 networks",
             RateLimitLayer::builder()
-                .deny(AddressList::new(PeerIp, networks()))
+                .forbid(AddressList::new(PeerIp, networks()))
                 .policy(plenty()),
         ),
         (
@@ -136,7 +136,7 @@ fn layer(criterion: &mut Criterion) {
         ),
         (
             "passed over by the only rule",
-            RateLimitLayer::builder().policy(plenty().when(Path::new("/login"))),
+            RateLimitLayer::builder().policy(plenty().when(PathPattern::new("/login"))),
         ),
         (
             "denied",

@@ -24,7 +24,7 @@ use redis::{Cmd, Connection, Pipeline, Value};
 use support::{PLAIN_GCRA, Server, unpack};
 use tollgate::{
     Quota,
-    algorithm::{Algorithm, Counter, Form, Opening},
+    algorithm::{Algorithm, Counter, Form, WindowStart},
     remote::Script,
 };
 
@@ -73,19 +73,31 @@ fn rows() -> Vec<Row> {
         ("token bucket", ample, Algorithm::TokenBucket),
         ("leaky bucket", ample, Algorithm::LeakyBucket),
         ("token bucket, uneven rate", uneven, Algorithm::TokenBucket),
-        ("fixed window, by the clock", hourly, window(Opening::Clock)),
-        ("fixed window, first hit", hourly, window(Opening::FirstHit)),
+        (
+            "fixed window, by the clock",
+            hourly,
+            window(WindowStart::Clock),
+        ),
+        (
+            "fixed window, first hit",
+            hourly,
+            window(WindowStart::FirstHit),
+        ),
         (
             "fixed window, month",
             Quota::per_month(1_000_000_000),
-            window(Opening::Month),
+            window(WindowStart::Month),
         ),
         ("sliding window", hourly, Algorithm::SlidingWindow),
     ];
     rows.extend(allowed.map(|(name, quota, algorithm)| Row::new(name, quota, algorithm, true)));
     let denied = [
         ("token bucket", daily, Algorithm::TokenBucket),
-        ("fixed window, by the clock", daily, window(Opening::Clock)),
+        (
+            "fixed window, by the clock",
+            daily,
+            window(WindowStart::Clock),
+        ),
         ("sliding window", daily, Algorithm::SlidingWindow),
     ];
     rows.extend(denied.map(|(name, quota, algorithm)| Row::new(name, quota, algorithm, false)));
@@ -287,8 +299,8 @@ fn arguments(command: &mut Cmd, counter: &Counter) {
         }
         Counter::FixedWindow(window) => {
             let letter = match window.opening() {
-                Opening::FirstHit => b'o',
-                Opening::Month => b'm',
+                WindowStart::FirstHit => b'o',
+                WindowStart::Month => b'm',
                 _ => b'f',
             };
             let shape = window.shape().to_be_bytes();

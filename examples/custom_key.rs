@@ -18,7 +18,7 @@ use http::{Request, StatusCode, request::Parts};
 use tokio::net::TcpListener;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
-    extract::{ApiKey, Extracted, Host, KeyExtractor, PeerIp},
+    extract::{ApiKey, Extracted, HostHeader, KeyExtractor, PeerIp},
     middleware::Rule,
 };
 use tower::ServiceExt;
@@ -30,7 +30,7 @@ impl KeyExtractor for Tenant {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         // In lower case, from the `Host` header of HTTP/1.1 or the `:authority` of HTTP/2. Two that contradict each other
         // are ambiguous, and stay so.
-        Host.extract(parts).and_then(|host| {
+        HostHeader.extract(parts).and_then(|host| {
             let tenant = host
                 .as_str()
                 .split_once('.')

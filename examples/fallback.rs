@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     // The same quota thrice; they differ in what they do in an outage.
     let quota = Quota::per_minute(6).burst(5);
-    let policies = [OnOutage::Allow, OnOutage::Local, OnOutage::Refuse]
+    let policies = [OnOutage::Allow, OnOutage::Local, OnOutage::Deny]
         .map(|choice| Policy::new(format!("{choice:?}"), quota).on_outage(choice));
     let limiter = policies
         .iter()
@@ -85,8 +85,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// The status that `RateLimitLayer` would answer, and who counted.
 fn answer(decision: &Decision) -> String {
     let status = match decision.outcome() {
-        Outcome::Allow => 200,
-        Outcome::Deny => 429,
+        Outcome::Allowed => 200,
+        Outcome::Limited => 429,
         _ => 503,
     };
     format!("{status} ({:?})", decision.counted_by())

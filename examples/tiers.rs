@@ -24,7 +24,7 @@ use http::{Request, request::Parts};
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     extract::{ApiKey, PeerIp},
-    matching::Path,
+    matching::PathPattern,
     tiers::{Tier, TierCache},
 };
 use tower::ServiceExt;
@@ -68,14 +68,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     .build()?;
 
     let limit = RateLimitLayer::builder()
-        .skip(Path::new("/health"))
+        .skip(PathPattern::new("/health"))
         // Anybody can make up API keys, and each has a count of its own: the address limits how many.
         .policy(Policy::new("per-ip", Quota::per_minute(3_000)).key(PeerIp))
         .policy(
             Policy::new("api", Quota::per_minute(60))
                 .key(ApiKey::header("x-api-key"))
                 .tier_cache(plans.clone())
-                .cost_when(Path::prefix("/reports"), 20),
+                .cost_when(PathPattern::prefix("/reports"), 20),
         )
         .build()?;
     let app = Router::new()

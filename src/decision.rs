@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::{
     clock::Timestamp,
     state::{CountedBy, Outcome, PolicyState, Retry},
+    ticket::Ticket,
 };
 
 /// The answer about one request: go on or not, with the state of every policy that was asked.
@@ -20,8 +21,8 @@ pub struct Decision {
     decided_at: Timestamp,
     /// One inline: room for two would double what each decision moves about.
     states: SmallVec<[PolicyState; 1]>,
-    /// What tells the slots that it took from those of others, when it is not what the charges say.
-    ticket: u64,
+    /// Ticket of the slots this decision took, if it differs from the charges' own.
+    ticket: Option<Ticket>,
     /// Whether any of its charges was a peek, which states do not tell.
     has_peeks: bool,
 }
@@ -39,11 +40,11 @@ impl Decision {
         let states: SmallVec<[PolicyState; 1]> = states.into_iter().collect();
         let outcome = states.iter().map(PolicyState::outcome).max();
         Self {
-            outcome: outcome.unwrap_or(Outcome::Allow),
+            outcome: outcome.unwrap_or(Outcome::Allowed),
             counted_by,
             decided_at,
             states,
-            ticket: 0,
+            ticket: None,
             has_peeks: false,
         }
     }
@@ -56,14 +57,14 @@ impl Decision {
             counted_by,
             decided_at,
             states: SmallVec::from_buf([state]),
-            ticket: 0,
+            ticket: None,
             has_peeks: false,
         }
     }
 
     /// The same decision on charges that had this ticket.
-    pub(crate) fn ticketed(mut self, ticket: u64) -> Self {
-        self.ticket = ticket;
+    pub(crate) fn with_ticket(mut self, ticket: Ticket) -> Self {
+        self.ticket = Some(ticket);
         self
     }
 
@@ -76,7 +77,7 @@ impl Decision {
         self.has_peeks
     }
 
-    pub(crate) fn ticket(&self) -> u64 {
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
         self.ticket
     }
 
@@ -84,7 +85,7 @@ impl Decision {
     #[must_use]
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.outcome == Outcome::Allow
+        self.outcome == Outcome::Allowed
     }
 
     /// What was decided.
@@ -147,7 +148,7 @@ impl Decision {
     /// `None` when it was allowed, when it never can succeed, or when nobody can tell.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        if self.outcome != Outcome::Deny {
+        if self.outcome != Outcome::Limited {
             return None;
         }
         match self.narrowest()?.retry() {
@@ -157,7 +158,7 @@ impl Decision {
     }
 }
 
-// By hand: the ticket tells two decisions apart that say the same.
+// By hand: decisions that differ only in their tickets are equal.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         self.outcome == other.outcome

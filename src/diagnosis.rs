@@ -41,7 +41,7 @@
 
 use std::fmt;
 
-use crate::{name::PolicyName, sync::Mutex, telemetry};
+use crate::{log, policy_name::PolicyName, sync::Mutex};
 
 /// What was seen. The [module docs](self) have a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -265,7 +265,24 @@ impl Ledger {
         }
         warnings.push(warning.clone());
         drop(warnings);
-        telemetry::warn(format_args!("{}: {warning}", warning.code));
+        let (code, detail, remedy) = (warning.code, &warning.detail, warning.code.remedy());
+        match warning.policy {
+            Some(policy) => log::event!(
+                WARN,
+                "possible misconfiguration",
+                code = code,
+                policy = policy,
+                detail = detail,
+                remedy = remedy,
+            ),
+            None => log::event!(
+                WARN,
+                "possible misconfiguration",
+                code = code,
+                detail = detail,
+                remedy = remedy,
+            ),
+        }
     }
 
     /// Whether a code is not to be reported.

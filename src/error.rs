@@ -125,7 +125,7 @@ pub enum ErrorKind {
     /// A server address that cannot be understood.
     InvalidUrl,
     /// A policy that nothing is keyed by.
-    MissingKey,
+    PolicyWithoutKey,
     /// A layer without any policy.
     NoPolicy,
     /// This process asks for more decisions than the server can make in time, so this one was not sent.

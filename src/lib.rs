@@ -54,22 +54,25 @@ pub mod algorithm;
 #[cfg(feature = "redis")]
 mod backoff;
 pub mod builder;
+mod charge;
 pub mod clock;
 mod decision;
 pub mod diagnosis;
-mod error;
+pub mod error;
+mod error_chain;
 pub mod extract;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
-mod holding;
+mod hold;
 mod key;
 mod limiter;
+mod log;
 pub mod matching;
 pub mod memory;
 pub mod middleware;
-mod name;
 mod policy;
+mod policy_name;
 mod quota;
 #[cfg(feature = "redis")]
 pub mod remote;
@@ -77,18 +80,18 @@ pub mod remote;
 pub mod resilience;
 mod retry;
 mod settlement;
+mod spawn;
 pub mod state;
 pub mod store;
 mod sync;
-mod task;
-mod telemetry;
+mod ticket;
 mod tier;
 pub mod tiers;
 mod timer;
 
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};
-pub use self::holding::Hold;
+pub use self::hold::Hold;
 pub use self::key::Key;
 pub use self::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use crate::{
+    charge::{Charge, Charges},
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
-    holding::{Hold, Keeper},
+    hold::{Hold, Keeper},
     key::Key,
-    policy::{self, Charge, Charges, Policy},
-    store::{Answer, Health, Receipt, Store},
+    policy::Policy,
+    store::{Health, Receipt, Store, StoreFuture},
     sync::Mutex,
+    ticket::Ticket,
 };
 
 /// Decides on charges, whatever the transport. Clones share the counts.
@@ -75,24 +77,24 @@ impl RateLimiter {
     ///
     /// When the answer is dropped before it is there, the charge may have been made or not.
     #[inline]
-    pub fn check(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    pub fn check(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match judge(charges) {
-            Ok(()) if charges.iter().all(|charge| charge.ticket() == 0) => {
+            Ok(()) if charges.iter().all(|charge| charge.ticket().is_none()) => {
                 self.store.decide(charges)
             }
             Ok(()) => self.check_slots(charges),
-            Err(error) => Answer::ready(Err(error)),
+            Err(error) => StoreFuture::ready(Err(error)),
         }
     }
 
-    /// Decides under a ticket of the decision's own: charges can be used again, and what they took is told apart.
-    fn check_slots(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        let ticket = policy::ticket();
-        let charges = charges.iter().map(|charge| charge.ticketed(ticket));
+    /// Decides under a new ticket, so that charges can be used again and each decision's slots are known.
+    fn check_slots(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        let ticket = Ticket::random();
+        let charges = charges.iter().map(|charge| charge.with_ticket(ticket));
         let charges: Charges<'_> = charges.collect();
-        match self.store.decide(&charges).now_or_later() {
-            Ok(decided) => Answer::ready(decided.map(|decision| decision.ticketed(ticket))),
-            Err(answer) => Answer::later(async move { Ok(answer.await?.ticketed(ticket)) }),
+        match self.store.decide(&charges).try_ready() {
+            Ok(decided) => StoreFuture::ready(decided.map(|decision| decision.with_ticket(ticket))),
+            Err(answer) => StoreFuture::later(async move { Ok(answer.await?.with_ticket(ticket)) }),
         }
     }
 
@@ -101,7 +103,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// As [`check`](Self::check).
-    pub fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    pub fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let peeks: Vec<Charge<'_>> = charges.iter().map(|charge| charge.cost(0)).collect();
         self.check(&peeks)
     }
@@ -137,7 +139,7 @@ impl RateLimiter {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or a timeout before sending, the settlement is retried in the
     /// background for the policy's period, at most an hour. After any other error the charge stands. Slot releases are
     /// retried until the lease must have ended, even if the future is dropped.
-    pub fn settle(&self, receipt: Receipt) -> Answer<()> {
+    pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.keeper.settle(receipt)
     }
 
@@ -172,7 +174,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// What the store could not do.
-    pub fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.store.reset(policy, key)
     }
 

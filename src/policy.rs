@@ -1,21 +1,11 @@
 //! A named quota with all that a store must know to count it.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-
-use smallvec::SmallVec;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     algorithm::{Algorithm, Counter},
     error::{Error, ErrorKind},
-    key::Key,
-    name::PolicyName,
+    policy_name::PolicyName,
     quota::Quota,
 };
 
@@ -32,7 +22,7 @@ use crate::{
 ///
 /// let uploads = Policy::new("uploads", Quota::per_hour(100).burst(20))
 ///     .cost(5)
-///     .on_outage(OnOutage::Refuse);
+///     .on_outage(OnOutage::Deny);
 /// assert_eq!(uploads.name().as_str(), "uploads");
 /// ```
 #[derive(Clone, Debug)]
@@ -40,16 +30,13 @@ pub struct Policy {
     name: PolicyName,
     quota: Quota,
     algorithm: Algorithm,
-    counter: Counter,
+    /// The reason why the policy cannot be counted, if it cannot: `build()` reports it.
+    counter: Result<Counter, Error>,
     cost: u64,
     counts_denied: bool,
     on_outage: OnOutage,
     /// `None` for requests.
     unit: Option<Arc<str>>,
-    /// What is wrong with the name.
-    misnamed: Option<Error>,
-    /// What is wrong with the quota.
-    uncountable: Option<Error>,
 }
 
 impl Policy {
@@ -58,23 +45,21 @@ impl Policy {
     /// A name or quota that cannot work is reported when the limiter or layer is built.
     #[must_use]
     pub fn new(name: impl AsRef<str>, quota: Quota) -> Self {
-        let (name, misnamed) = match PolicyName::new(name.as_ref()) {
-            Ok(name) => (name, None),
-            Err(error) => (PolicyName::placeholder(), Some(error)),
+        let algorithm = Algorithm::default();
+        let (name, counter) = match PolicyName::new(name.as_ref()) {
+            Ok(name) => (name, Counter::new(quota, algorithm)),
+            Err(error) => (PolicyName::UNUSABLE, Err(error)),
         };
-        let policy = Self {
+        Self {
             name,
             quota,
-            algorithm: Algorithm::default(),
-            counter: Counter::closed(),
+            algorithm,
+            counter,
             cost: 1,
             counts_denied: false,
             on_outage: OnOutage::default(),
             unit: None,
-            misnamed,
-            uncountable: None,
-        };
-        policy.algorithm(Algorithm::default())
+        }
     }
 
     /// A policy on how many requests are in flight: a slot is taken until the body of the answer has ended.
@@ -96,10 +81,9 @@ impl Policy {
     #[must_use]
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
-        (self.counter, self.uncountable) = match Counter::new(self.quota, algorithm) {
-            Ok(counter) => (counter, None),
-            Err(error) => (Counter::closed(), Some(error)),
-        };
+        if self.is_named() {
+            self.counter = Counter::new(self.quota, algorithm);
+        }
         self
     }
 
@@ -181,7 +165,7 @@ impl Policy {
     #[must_use]
     #[inline]
     pub fn counter(&self) -> &Counter {
-        &self.counter
+        self.counter.as_ref().unwrap_or(&Counter::CLOSED)
     }
 
     /// How the quota is counted, as configuration files and metrics write it.
@@ -197,31 +181,31 @@ impl Policy {
         self.counts_denied
     }
 
-    /// A charge of this policy's cost to `key`.
-    #[must_use]
+    /// Returns the units that a charge takes unless it sets its own.
     #[inline]
-    pub fn charge(&self, key: Key) -> Charge<'_> {
-        let ticket = match self.counter {
-            Counter::Slots(_) => ticket(),
-            _ => 0,
-        };
-        Charge {
-            policy: self,
-            key,
-            cost: self.cost,
-            ticket,
-        }
+    pub(crate) fn default_cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Whether a charge takes slots, which are known by a ticket.
+    #[inline]
+    pub(crate) fn takes_slots(&self) -> bool {
+        matches!(self.counter, Ok(Counter::Concurrency(_)))
     }
 
     /// Whether it can be counted at all.
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {
-        self.misnamed.is_none() && self.uncountable.is_none() && !self.counts_denied_in_flight()
+        self.counter.is_ok() && !self.counts_denied_in_flight()
     }
 
     #[inline]
     fn counts_denied_in_flight(&self) -> bool {
-        self.counts_denied && matches!(self.counter, Counter::Slots(_))
+        self.counts_denied && self.takes_slots()
+    }
+
+    fn is_named(&self) -> bool {
+        self.name != PolicyName::UNUSABLE
     }
 
     /// The same policy with another quota, and with another algorithm if one is given.
@@ -245,16 +229,11 @@ impl Policy {
 
     /// Whether its charges must be ended by whoever holds them: they are in flight, or wait in a queue.
     pub(crate) fn must_end(&self) -> bool {
-        match &self.counter {
+        match self.counter() {
             Counter::Bucket(bucket) => bucket.is_queue(),
-            Counter::Slots(_) => true,
-            _ => false,
+            Counter::Concurrency(_) => true,
+            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => false,
         }
-    }
-
-    /// Whether a request is a peek unless its charge says otherwise.
-    pub(crate) fn costs_nothing(&self) -> bool {
-        self.cost == 0
     }
 
     /// Whether another policy counts the same in the same way.
@@ -268,16 +247,17 @@ impl Policy {
     ///
     /// [`ErrorKind::InvalidPolicy`] or [`ErrorKind::InvalidQuota`], with what to do.
     pub fn validate(&self) -> Result<(), Error> {
-        // An unusable name says so itself.
-        if let Some(fault) = &self.misnamed {
-            return Err(fault.clone());
-        }
-        if let Some(fault) = &self.uncountable {
-            return Err(Error::new(
-                fault.kind(),
-                format!("policy {:?}: {fault}", self.name),
-            ));
-        }
+        let counter = match &self.counter {
+            Ok(counter) => counter,
+            // The error about an unusable name contains that name.
+            Err(fault) if !self.is_named() => return Err(fault.clone()),
+            Err(fault) => {
+                return Err(Error::new(
+                    fault.kind(),
+                    format!("policy {:?}: {fault}", self.name),
+                ));
+            }
+        };
         if self.counts_denied_in_flight() {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
@@ -289,7 +269,7 @@ impl Policy {
         }
         if let Some(unit) = &self.unit {
             PolicyName::of("quota unit", unit)?;
-            if let Counter::Slots(_) = self.counter {
+            if self.takes_slots() {
                 return Err(Error::new(
                     ErrorKind::InvalidPolicy,
                     format!(
@@ -299,12 +279,14 @@ impl Policy {
                 ));
             }
         }
-        let limit = self.counter.limit();
+        let limit = counter.limit();
         if self.cost > limit {
-            let (has, raise) = match self.counter {
+            let (has, raise) = match counter {
                 Counter::Bucket(_) => (format!("the burst is {limit}"), "burst"),
-                Counter::Slots(_) => (format!("there are {limit} slots"), "limit"),
-                _ => (format!("the count is {limit}"), "count"),
+                Counter::Concurrency(_) => (format!("there are {limit} slots"), "limit"),
+                Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
+                    (format!("the count is {limit}"), "count")
+                }
             };
             let (name, cost) = (&self.name, self.cost);
             return Err(Error::new(
@@ -334,108 +316,5 @@ pub enum OnOutage {
     #[default]
     Local,
     /// Refuse everything with 503: for limits that protect something which must not be exceeded.
-    Refuse,
-}
-
-// === Charge ===
-
-/// One policy, key and cost of a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Charge<'a> {
-    policy: &'a Policy,
-    key: Key,
-    cost: u64,
-    ticket: u64,
-}
-
-impl<'a> Charge<'a> {
-    /// The same charge with another cost; 0 is a peek.
-    ///
-    /// A cost above the policy's burst is denied with [`Retry::Never`](crate::state::Retry::Never).
-    #[must_use]
-    pub fn cost(mut self, units: u64) -> Self {
-        self.cost = units;
-        self
-    }
-
-    /// The policy that is charged.
-    #[must_use]
-    #[inline]
-    pub fn policy(&self) -> &'a Policy {
-        self.policy
-    }
-
-    /// Who is charged.
-    #[must_use]
-    #[inline]
-    pub fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// How much is charged.
-    #[must_use]
-    #[inline]
-    pub fn units(&self) -> u64 {
-        self.cost
-    }
-
-    /// What tells the slots that this charge takes from those of others; 0 when it takes none.
-    #[must_use]
-    #[inline]
-    pub fn ticket(&self) -> u64 {
-        self.ticket
-    }
-
-    /// The same charge under another ticket, if it takes slots.
-    pub(crate) fn ticketed(mut self, ticket: u64) -> Self {
-        if self.ticket != 0 {
-            self.ticket = ticket;
-        }
-        self
-    }
-
-    /// A copy that can outlive the call, for answers that come later.
-    #[must_use]
-    pub fn to_owned(&self) -> OwnedCharge {
-        OwnedCharge {
-            policy: self.policy.clone(),
-            key: self.key,
-            cost: self.cost,
-            ticket: self.ticket,
-        }
-    }
-}
-
-/// What one request is charged.
-pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
-
-// === OwnedCharge ===
-
-/// A [`Charge`] with a policy of its own.
-#[derive(Clone, Debug)]
-pub struct OwnedCharge {
-    policy: Policy,
-    key: Key,
-    cost: u64,
-    ticket: u64,
-}
-
-impl OwnedCharge {
-    /// The charge as a store takes it.
-    #[must_use]
-    pub fn borrow(&self) -> Charge<'_> {
-        Charge {
-            policy: &self.policy,
-            key: self.key,
-            cost: self.cost,
-            ticket: self.ticket,
-        }
-    }
-}
-
-/// A number that no other charge of the fleet has, but for one chance in 2^64 per pair.
-pub(crate) fn ticket() -> u64 {
-    static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    SEED.hash_one(NEXT.fetch_add(1, Ordering::Relaxed)).max(1)
+    Deny,
 }

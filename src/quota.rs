@@ -69,9 +69,9 @@ impl Quota {
         Self::new(count, Duration::from_secs(86_400))
     }
 
-    /// `count` units a month: 31 days, or the calendar's own with [`Opening::Month`].
+    /// `count` units a month: 31 days, or the calendar's own with [`WindowStart::Month`].
     ///
-    /// [`Opening::Month`]: crate::algorithm::Opening::Month
+    /// [`WindowStart::Month`]: crate::algorithm::WindowStart::Month
     #[must_use]
     pub const fn per_month(count: u64) -> Self {
         Self::new(count, Duration::from_secs(31 * 86_400))

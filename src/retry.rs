@@ -13,8 +13,8 @@ use tokio::task::AbortHandle;
 
 use crate::{
     clock::{Clock, Timestamp},
+    spawn,
     sync::Mutex,
-    task,
     timer::sleep,
 };
 
@@ -144,7 +144,7 @@ impl<T: Send + Sync + 'static> State<T> {
         }
         let number = self.tasks + 1;
         let running = RetryQueue::run(Arc::clone(owner), number);
-        if let Some(task) = task::spawn(running) {
+        if let Some(task) = spawn::on_current(running) {
             self.put_back(O::is_repeatable);
             self.task = Some(task);
             self.tasks = number;

@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Counter, Mark},
+    algorithm::{ChargeMark, Counter},
+    charge::{Charge, OwnedCharge},
     decision::Decision,
-    policy::{Charge, OwnedCharge, Policy},
+    policy::Policy,
     state::{CountedBy, Outcome, PolicyState},
 };
 
@@ -13,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Settlement {
     charge: OwnedCharge,
-    mark: Mark,
+    mark: ChargeMark,
     actual: u64,
     /// Whether a command that takes its slots may reach the store after the one that releases them.
     take_is_pending: bool,
@@ -40,9 +41,9 @@ impl Settlement {
     #[must_use]
     pub fn of(charge: &Charge<'_>, state: &PolicyState) -> Option<Self> {
         let usage = state.usage()?;
-        (state.outcome() == Outcome::Allow && charge.units() > 0).then(|| Self {
+        (state.outcome() == Outcome::Allowed && charge.units() > 0).then(|| Self {
             charge: charge.to_owned(),
-            mark: Mark {
+            mark: ChargeMark {
                 made: usage.reset_at,
                 returned: state.returned_before(),
             },
@@ -57,7 +58,7 @@ impl Settlement {
         Self {
             actual: charge.borrow().units(),
             charge,
-            mark: Mark::default(),
+            mark: ChargeMark::default(),
             take_is_pending: pending,
         }
     }
@@ -70,7 +71,7 @@ impl Settlement {
 
     /// By what the charge is known: with it the state tells what the charge still weighs.
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> ChargeMark {
         self.mark
     }
 
@@ -89,7 +90,7 @@ impl Settlement {
     /// What is to be put right.
     #[must_use]
     pub fn correction(&self) -> Correction {
-        if let Counter::Slots(_) = self.charge().policy().counter() {
+        if let Counter::Concurrency(_) = self.charge().policy().counter() {
             return Correction::Release;
         }
         let charged = self.charge().units();
@@ -123,8 +124,8 @@ impl Receipt {
         let made = charges.iter().zip(decision.states());
         let settlements: Vec<_> = made
             .filter_map(|(charge, state)| match decision.ticket() {
-                0 => Settlement::of(charge, state),
-                ticket => Settlement::of(&charge.ticketed(ticket), state),
+                None => Settlement::of(charge, state),
+                Some(ticket) => Settlement::of(&charge.with_ticket(ticket), state),
             })
             .collect();
         (!settlements.is_empty()).then_some(Self {

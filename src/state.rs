@@ -2,7 +2,7 @@
 
 use crate::clock::Timestamp;
 
-pub use crate::name::PolicyName;
+pub use crate::policy_name::PolicyName;
 
 /// Where one policy stands after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ impl PolicyState {
     #[inline]
     pub fn counted(policy: PolicyName, usage: Usage, retry: Retry) -> Self {
         let (outcome, wait, at) = match retry {
-            Retry::Now => (Outcome::Allow, Wait::Now, NO_TIME),
-            Retry::At(time) => (Outcome::Deny, Wait::At, time),
-            Retry::Never => (Outcome::Deny, Wait::Never, NO_TIME),
+            Retry::Now => (Outcome::Allowed, Wait::Now, NO_TIME),
+            Retry::At(time) => (Outcome::Limited, Wait::At, time),
+            Retry::Never => (Outcome::Limited, Wait::Never, NO_TIME),
         };
         Self {
             policy,
@@ -240,9 +240,9 @@ pub enum Retry {
 #[non_exhaustive]
 pub enum CountedBy {
     /// This process alone, because the shared store is away.
-    Local,
+    Fallback,
     /// This process, by configuration: the embedded default.
-    Memory,
+    InProcess,
     /// Nobody: the shared store is away and the policies chose to allow or to refuse without counting.
     Nobody,
     /// The shared store, for the whole fleet.
@@ -256,9 +256,9 @@ pub enum CountedBy {
 #[non_exhaustive]
 pub enum Outcome {
     /// Go on: within every limit, and charged.
-    Allow,
+    Allowed,
     /// Over a limit: 429, and nothing was charged.
-    Deny,
+    Limited,
     /// Nobody could decide, and the policy says to refuse then: 503.
-    Refuse,
+    Unavailable,
 }

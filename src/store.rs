@@ -21,9 +21,9 @@ use crate::{
 };
 
 pub use crate::{
-    error::Phase,
-    policy::{Charge, OwnedCharge},
+    charge::{Charge, OwnedCharge},
     settlement::{Correction, Receipt, Settlement},
+    ticket::Ticket,
 };
 
 /// A place that keeps counts and decides on them.
@@ -40,19 +40,25 @@ pub use crate::{
 /// deadline, a breaker and a local fallback.
 pub trait Store: Debug + Send + Sync + 'static {
     /// Decides the charges together. A cost of 0 is always admitted and never writes.
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision>;
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
     /// Decides the charges together, and passes the result through `fallback`.
     ///
     /// By default this wraps the answer of [`decide`](Self::decide). A store whose answers come later can implement it to
     /// spare an allocation per decision.
-    fn decide_with(&self, charges: &[Charge<'_>], fallback: Arc<dyn Fallback>) -> Answer<Decision> {
+    fn decide_with(
+        &self,
+        charges: &[Charge<'_>],
+        fallback: Arc<dyn Fallback>,
+    ) -> StoreFuture<Decision> {
         match self.decide(charges).into_later() {
-            Ok(result) => Answer::ready(fallback.complete(result, &mut charges.iter().copied())),
+            Ok(result) => {
+                StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()))
+            }
             Err(later) => {
                 let charges: SmallVec<[OwnedCharge; 1]> =
                     charges.iter().map(Charge::to_owned).collect();
-                Answer::later(async move {
+                StoreFuture::later(async move {
                     let result = later.await;
                     fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
                 })
@@ -61,7 +67,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     }
 
     /// Forgets what `key` has used of `policy`: it starts afresh.
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()>;
 
     /// Puts charges right that were made by this store, each by itself.
     ///
@@ -70,9 +76,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// The store's own; by default it cannot settle at all. Kinds that mean that it was surely not done are tried
     /// again: [`Overloaded`](ErrorKind::Overloaded), [`Unavailable`](ErrorKind::Unavailable), and a timeout before it was
     /// sent.
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         drop(receipt);
-        Answer::ready(Err(Error::new(
+        StoreFuture::ready(Err(Error::new(
             ErrorKind::InvalidConfig,
             "this store cannot settle: charges stand as they were made",
         )))
@@ -91,14 +97,14 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// What the store could not do; the caller tries again before the leases end.
-    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+    fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
         let _ = charges;
-        Answer::ready(Ok(()))
+        StoreFuture::ready(Ok(()))
     }
 
     /// Makes sure that the store could decide now. A store that is always there need not say more.
-    fn probe(&self) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn probe(&self) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 
     /// Reports every call that the store makes to its server from now on, so that a breaker can judge the server by them.
@@ -185,7 +191,7 @@ impl<'a> CallReport<'a> {
 /// The in-process store answers at once: no allocation and no await. Dropping an answer that is under way does not
 /// take the charge back.
 #[must_use = "an answer that nobody awaits may never be given"]
-pub struct Answer<T> {
+pub struct StoreFuture<T> {
     state: State<T>,
 }
 
@@ -194,7 +200,7 @@ enum State<T> {
     Later(Later<T>),
 }
 
-impl<T> Answer<T> {
+impl<T> StoreFuture<T> {
     /// An answer that is known.
     #[inline]
     pub fn ready(result: Result<T, Error>) -> Self {
@@ -216,14 +222,14 @@ impl<T> Answer<T> {
     ///
     /// The answer itself, unchanged, when it is not known yet.
     #[inline]
-    pub fn now_or_later(self) -> Result<Result<T, Error>, Self> {
+    pub fn try_ready(self) -> Result<Result<T, Error>, Self> {
         match self.state {
             State::Ready(Some(result)) => Ok(result),
             state => Err(Self { state }),
         }
     }
 
-    /// As [`now_or_later`](Self::now_or_later), with the bare future.
+    /// As [`try_ready`](Self::try_ready), with the bare future.
     #[inline]
     pub(crate) fn into_later(self) -> Result<Result<T, Error>, Later<T>> {
         match self.state {
@@ -233,9 +239,9 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Unpin for Answer<T> {}
+impl<T> Unpin for StoreFuture<T> {}
 
-impl<T> Future for Answer<T> {
+impl<T> Future for StoreFuture<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -246,11 +252,11 @@ impl<T> Future for Answer<T> {
     }
 }
 
-impl<T> Debug for Answer<T> {
+impl<T> Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.state {
-            State::Ready(_) => "Answer(ready)",
-            State::Later(_) => "Answer(later)",
+            State::Ready(_) => "StoreFuture(ready)",
+            State::Later(_) => "StoreFuture(later)",
         })
     }
 }

@@ -9,8 +9,8 @@ use std::{
 use crate::{
     algorithm::{Algorithm, Counter},
     error::{Error, ErrorKind},
-    name::PolicyName,
     policy::Policy,
+    policy_name::PolicyName,
     quota::Quota,
 };
 
@@ -46,7 +46,7 @@ struct Repr {
 
 #[derive(Clone, Copy, Debug)]
 enum Grant {
-    Deny,
+    Forbid,
     Limit(Quota, Option<Algorithm>),
     Unlimited,
 }
@@ -82,9 +82,9 @@ impl Tier {
     /// Where the tier is looked up, the policies that were decided before the lookup stay
     /// [charged](crate::middleware#keys-and-tiers-that-are-looked-up).
     #[must_use]
-    pub fn denied() -> Self {
-        let name = PolicyName::new("denied").expect("a usable name");
-        Self::with(name, Grant::Deny)
+    pub fn forbidden() -> Self {
+        let name = PolicyName::new("forbidden").expect("a usable name");
+        Self::with(name, Grant::Forbid)
     }
 
     /// Sets how the tier is counted.
@@ -117,7 +117,7 @@ impl Tier {
     pub fn quota(&self) -> Option<Quota> {
         match self.repr.grant {
             Grant::Limit(quota, _) => Some(quota),
-            Grant::Deny | Grant::Unlimited => None,
+            Grant::Forbid | Grant::Unlimited => None,
         }
     }
 
@@ -129,8 +129,8 @@ impl Tier {
 
     /// Whether its callers are refused.
     #[must_use]
-    pub fn is_denied(&self) -> bool {
-        matches!(self.repr.grant, Grant::Deny)
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self.repr.grant, Grant::Forbid)
     }
 
     /// The policy that its callers are charged under, made at the first use.
@@ -197,7 +197,7 @@ fn countable(name: PolicyName, quota: Quota, algorithm: Algorithm) -> Result<(),
         |kind, why: &dyn fmt::Display| Err(Error::new(kind, format!("tier {name:?}: {why}")));
     if quota.count() == 0 {
         let advice =
-            "quota of 0: to refuse its callers, take Tier::denied(); else count at least 1";
+            "quota of 0: to refuse its callers, take Tier::forbidden(); else count at least 1";
         return refuse(ErrorKind::InvalidQuota, &advice);
     }
     match Counter::new(quota, algorithm) {

@@ -17,8 +17,8 @@ use std::{
 
 use crate::{
     clock::{Clock, Timestamp},
+    spawn::shielded,
     sync::Mutex,
-    task::shielded,
 };
 
 /// Waits for this long on the system clock.

@@ -135,7 +135,7 @@ fn policy_without_a_key_is_refused() {
         RateLimitLayer::builder()
             .policy(Policy::new("keyed", Quota::per_minute(1)).key(Global))
             .policy(Policy::new("bare", Quota::per_minute(1))),
-        ErrorKind::MissingKey,
+        ErrorKind::PolicyWithoutKey,
     );
     says(&error, &["\"bare\"", ".key("]);
 }

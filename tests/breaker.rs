@@ -16,10 +16,11 @@ use tokio::sync::oneshot;
 use tollgate::{
     Decision, Error, ErrorKind, Key, OnOutage, Policy, Quota,
     clock::{Clock, Timestamp},
+    error::Phase,
     memory::MemoryStore,
     resilience::ResilientStore,
     state::{CountedBy, Outcome, PolicyState, Retry, Usage},
-    store::{Answer, CallObserver, CallReport, Charge, Phase, Store},
+    store::{CallObserver, CallReport, Charge, Store, StoreFuture},
 };
 
 use crate::support::logged;
@@ -105,7 +106,7 @@ impl Fake {
 }
 
 impl Store for Fake {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let (sender, receiver) = oneshot::channel();
         self.inner
             .waiting
@@ -114,13 +115,13 @@ impl Store for Fake {
             .push_back(sender);
         let name = *charges[0].policy().name();
         let clock = self.clock.clone();
-        Answer::later(async move {
+        StoreFuture::later(async move {
             let outcome = receiver.await.expect("the test answers")?;
             let now = clock.now();
             let (usage, retry) = (
                 Usage::new(1, 0, now),
                 match outcome {
-                    Outcome::Allow => Retry::Now,
+                    Outcome::Allowed => Retry::Now,
                     _ => Retry::At(now + Duration::from_secs(1)),
                 },
             );
@@ -129,14 +130,14 @@ impl Store for Fake {
         })
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 
-    fn probe(&self) -> Answer<()> {
+    fn probe(&self) -> StoreFuture<()> {
         self.inner.probed.fetch_add(1, Ordering::Relaxed);
         let next = self.inner.probes.lock().expect("no panic").pop_front();
-        Answer::later(async move {
+        StoreFuture::later(async move {
             match next {
                 None => Ok(()),
                 Some(Probe::Fails(error)) => Err(error),
@@ -157,12 +158,12 @@ fn policy() -> Policy {
     Policy::new("breaker", Quota::per_hour(1_000_000))
 }
 
-fn ask(store: &ResilientStore) -> Answer<Decision> {
+fn ask(store: &ResilientStore) -> StoreFuture<Decision> {
     store.decide(&[policy().charge(Key::new("ada"))])
 }
 
 /// Polls an answer one time.
-fn poll(answer: &mut Answer<Decision>) -> Poll<Decision> {
+fn poll(answer: &mut StoreFuture<Decision>) -> Poll<Decision> {
     let mut context = Context::from_waker(Waker::noop());
     let polled = Pin::new(answer).poll(&mut context);
     polled.map(|result| result.expect("a decision, whatever breaks"))
@@ -210,7 +211,8 @@ fn stall(reports_calls: bool, millis: u64) -> Seen {
     let store = fake.behind_a_breaker();
     let start = fake.clock.now();
     let mut seen = Seen::default();
-    let mut callers: Vec<(u64, Answer<Decision>)> = (0..30).map(|_| (0, ask(&store))).collect();
+    let mut callers: Vec<(u64, StoreFuture<Decision>)> =
+        (0..30).map(|_| (0, ask(&store))).collect();
     for now in 1..millis + 1_000 {
         fake.clock.set(start + Duration::from_millis(now));
         for (asked, answer) in &mut callers {
@@ -219,7 +221,7 @@ fn stall(reports_calls: bool, millis: u64) -> Seen {
             } else {
                 let took = now - *asked;
                 let result = match () {
-                    () if now >= millis => Ok(Outcome::Allow),
+                    () if now >= millis => Ok(Outcome::Allowed),
                     () if took >= 50 => Err(error(ErrorKind::Timeout(Phase::Reply), "late")),
                     () => continue,
                 };
@@ -277,7 +279,7 @@ fn decisions_that_wait_for_their_own_runtime_do_not_open_it() {
         }
         fake.clock.advance(Duration::from_millis(200));
         for answer in &mut answers {
-            fake.end(QUICK, Ok(Outcome::Allow));
+            fake.end(QUICK, Ok(Outcome::Allowed));
             assert!(poll(answer).is_ready());
         }
     }
@@ -295,7 +297,7 @@ fn callers_who_leave_are_no_evidence_against_a_store_that_reports_its_calls() {
         assert!(poll(&mut answer).is_pending());
         fake.clock.advance(Duration::from_millis(20));
         drop(answer);
-        fake.end_decision(Ok(Outcome::Allow));
+        fake.end_decision(Ok(Outcome::Allowed));
     }
     assert!(!is_degraded(&store));
 }
@@ -311,7 +313,7 @@ fn store_that_is_slow_for_two_seconds_opens_it() {
             let mut answer = ask(&store);
             assert!(poll(&mut answer).is_pending());
             fake.clock.advance(slow);
-            fake.end(slow, Ok(Outcome::Allow));
+            fake.end(slow, Ok(Outcome::Allowed));
             assert!(poll(&mut answer).is_ready());
             assert!(fake.clock.now().since(start) < HUNG, "never opened");
         }
@@ -327,7 +329,7 @@ fn store_that_is_slow_for_two_seconds_opens_it() {
 /// Nine denials, which write nothing and succeed, to each decision that writes.
 fn mostly_denials(store: &ResilientStore, fake: &Fake, write: &Result<Outcome, Error>) {
     for _ in 0..9 {
-        decide(store, fake, QUICK, Ok(Outcome::Deny));
+        decide(store, fake, QUICK, Ok(Outcome::Limited));
     }
     decide(store, fake, QUICK, write.clone());
     fake.clock.advance(Duration::from_millis(10));
@@ -374,7 +376,7 @@ fn writes_that_only_some_policies_are_refused_do_not_open_it() {
         ));
         for _ in 0..1_000 {
             mostly_denials(&store, &fake, &refused);
-            decide(&store, &fake, QUICK, Ok(Outcome::Allow));
+            decide(&store, &fake, QUICK, Ok(Outcome::Allowed));
         }
         assert!(!is_degraded(&store));
     }
@@ -389,7 +391,7 @@ fn peek_that_succeeds_is_not_a_write() {
         mostly_denials(&store, &fake, &refused);
         let mut peek = store.decide(&[policy().charge(Key::new("ada")).cost(0)]);
         if poll(&mut peek).is_pending() {
-            fake.end(QUICK, Ok(Outcome::Allow));
+            fake.end(QUICK, Ok(Outcome::Allowed));
             assert!(poll(&mut peek).is_ready());
         }
     }
@@ -407,7 +409,7 @@ async fn errors_that_waiting_does_not_cure_open_it_and_are_looked_at_seldom() {
         for round in 0..3 {
             assert!(!is_degraded(&store), "{round}");
             for _ in 0..30 {
-                decide(&store, &fake, QUICK, Ok(Outcome::Allow));
+                decide(&store, &fake, QUICK, Ok(Outcome::Allowed));
             }
             decide(&store, &fake, QUICK, cluster.clone());
             // A task that never yields is held back by Tokio.
@@ -491,7 +493,7 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
         let store = fake.behind_a_breaker();
         let mut shed = 0;
         for _ in 0..1_000 {
-            for choice in [OnOutage::Allow, OnOutage::Local, OnOutage::Refuse] {
+            for choice in [OnOutage::Allow, OnOutage::Local, OnOutage::Deny] {
                 let policy = policy().on_outage(choice);
                 let mut answer = store.decide(&[policy.charge(Key::new("ada"))]);
                 assert!(poll(&mut answer).is_pending());
@@ -501,9 +503,9 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
                     panic!("no wait after the store has answered");
                 };
                 let expected = match choice {
-                    OnOutage::Allow => (Outcome::Allow, CountedBy::Nobody),
-                    OnOutage::Local => (Outcome::Allow, CountedBy::Local),
-                    _ => (Outcome::Refuse, CountedBy::Nobody),
+                    OnOutage::Allow => (Outcome::Allowed, CountedBy::Nobody),
+                    OnOutage::Local => (Outcome::Allowed, CountedBy::Fallback),
+                    _ => (Outcome::Unavailable, CountedBy::Nobody),
                 };
                 assert_eq!((decision.outcome(), decision.counted_by()), expected);
             }
@@ -515,11 +517,11 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
         assert_eq!(health.fallback_decisions(), 0);
         assert_eq!(logged().len(), 1, "one line, however many");
 
-        decide(&store, &fake, QUICK, Ok(Outcome::Allow));
+        decide(&store, &fake, QUICK, Ok(Outcome::Allowed));
         assert_eq!(logged().len(), 0, "it may go on");
         fake.clock.advance(Duration::from_secs(11));
-        decide(&store, &fake, QUICK, Ok(Outcome::Allow));
-        decide(&store, &fake, QUICK, Ok(Outcome::Allow));
+        decide(&store, &fake, QUICK, Ok(Outcome::Allowed));
+        decide(&store, &fake, QUICK, Ok(Outcome::Allowed));
         let lines = logged();
         assert_eq!(lines.len(), 1, "{lines:#?}");
         assert!(lines[0].contains("3000 decisions"), "{lines:#?}");
@@ -533,12 +535,12 @@ struct Full {
 }
 
 impl Store for Full {
-    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(Err(error(ErrorKind::Overloaded, "full")))
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Err(error(ErrorKind::Overloaded, "full")))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 
     fn observe_calls(&self, _: Weak<dyn CallObserver>) -> bool {
@@ -553,9 +555,9 @@ fn decision_that_is_shed_at_once_is_answered_at_once() {
         let store = ResilientStore::builder(Full { reports_calls }, MemoryStore::new()).build();
         let store = store.expect("a usable store");
         for _ in 0..100 {
-            let decision = ask(&store).now_or_later().expect("at once");
+            let decision = ask(&store).try_ready().expect("at once");
             let decision = decision.expect("a decision, whatever breaks");
-            assert_eq!(decision.counted_by(), CountedBy::Local);
+            assert_eq!(decision.counted_by(), CountedBy::Fallback);
         }
         let health = store.health();
         assert!(!health.is_degraded());
@@ -633,7 +635,7 @@ fn breaker_that_a_report_opens_outside_of_any_runtime_is_probed_on_that_of_the_d
     let fake = Fake::new(true);
     let store = fake.behind_a_breaker();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async { decide(&store, &fake, QUICK, Ok(Outcome::Allow)) });
+    runtime.block_on(async { decide(&store, &fake, QUICK, Ok(Outcome::Allowed)) });
     degrade(&store, &fake);
     runtime.block_on(until_steady(&store));
 }
@@ -665,7 +667,7 @@ fn runtime_without_timers_gets_its_decisions_and_its_store_back() {
     runtime.block_on(async {
         while !is_degraded(&store) {
             let decision = ask(&store).await.expect("a decision, whatever breaks");
-            assert_eq!(decision.counted_by(), CountedBy::Local);
+            assert_eq!(decision.counted_by(), CountedBy::Fallback);
         }
         let started = Instant::now();
         while is_degraded(&store) {

@@ -56,7 +56,7 @@ fn runtime_without_timers_counts_in_redis_before_and_after_an_outage() {
     server.kill();
     runtime.block_on(async {
         while !limiter.health().is_degraded() {
-            until(CountedBy::Local).await;
+            until(CountedBy::Fallback).await;
         }
     });
     server.restart();
@@ -75,7 +75,7 @@ fn runtime_without_sockets_takes_the_outage_choice_and_is_logged_once() {
         for _ in 0..2 {
             let decision = check(&limiter, &[policy.charge(Key::new("ada"))]).await;
             assert!(decision.is_allowed());
-            assert_eq!(decision.counted_by(), CountedBy::Local);
+            assert_eq!(decision.counted_by(), CountedBy::Fallback);
         }
     });
     let lines = logged();

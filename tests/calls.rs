@@ -19,13 +19,13 @@ use tollgate::{
     extract::Extracted,
     memory::MemoryStore,
     middleware::{
-        MissingKey, Reason, Rejection,
+        OnMissingKey, Reason, Rejection,
         call::{
             CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallOutcome, CallRule,
             CompletedCall,
         },
     },
-    store::{Answer, Charge, Receipt, Store},
+    store::{Charge, Receipt, Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit, service_fn};
 
@@ -140,9 +140,9 @@ async fn missing_key_is_denied_shared_or_skipped_and_told_once() {
         layer.build().expect("it is well set up")
     };
     for (choice, second, third) in [
-        (MissingKey::Reject, false, false),
-        (MissingKey::Share, true, false),
-        (MissingKey::Skip, true, true),
+        (OnMissingKey::Reject, false, false),
+        (OnMissingKey::Share, true, false),
+        (OnMissingKey::Skip, true, true),
     ] {
         let layer = nobody(choice);
         let mut service = layer.layer(Echo);
@@ -150,14 +150,18 @@ async fn missing_key_is_denied_shared_or_skipped_and_told_once() {
         assert_eq!(ask(&mut service, call("ada")).await.is_ok(), third);
         // nothing is wrong where skipping is what was chosen
         let told: Vec<_> = layer.warnings().iter().map(Warning::code).collect();
-        let expected = [Code::MissingKey].repeat(usize::from(choice != MissingKey::Skip));
+        let expected = [Code::MissingKey].repeat(usize::from(choice != OnMissingKey::Skip));
         assert_eq!(told, expected, "{choice:?}");
     }
 }
 
 #[tokio::test]
 async fn ambiguous_key_of_a_call_is_denied_whatever_the_choice_is_and_charges_the_others() {
-    for choice in [MissingKey::Reject, MissingKey::Share, MissingKey::Skip] {
+    for choice in [
+        OnMissingKey::Reject,
+        OnMissingKey::Share,
+        OnMissingKey::Skip,
+    ] {
         let (limiter, everybody) = (in_process(), Policy::new("everybody", Quota::per_minute(2)));
         let slots = Policy::concurrency("slots", 1);
         let layer = CallLimitLayer::builder(&limiter, deny)
@@ -195,11 +199,11 @@ async fn store_that_cannot_decide_denies_and_says_why() {
     #[derive(Debug)]
     struct Broken;
     impl Store for Broken {
-        fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
-            Answer::ready(Err(Error::new(ErrorKind::Unavailable, "not today")))
+        fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+            StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "not today")))
         }
-        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-            Answer::ready(Ok(()))
+        fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+            StoreFuture::ready(Ok(()))
         }
     }
     let limiter = RateLimiter::new(Broken, []).expect("it is well set up");
@@ -733,15 +737,15 @@ fn over(later: bool, clock: Clock) -> RateLimiter {
 struct Later(MemoryStore);
 
 impl Store for Later {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let decided = self.0.decide(charges);
-        Answer::later(async move {
+        StoreFuture::later(async move {
             tokio::task::yield_now().await;
             decided.await
         })
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.0.settle(receipt)
     }
 
@@ -749,7 +753,7 @@ impl Store for Later {
         self.0.hold(receipt);
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.0.reset(policy, key)
     }
 }

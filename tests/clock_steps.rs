@@ -5,7 +5,7 @@ use std::{sync::Arc, thread, time::Duration};
 
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     state::{Retry, Usage},
@@ -19,8 +19,8 @@ const STEP: Duration = Duration::from_micros(1_770_000_123_456_789);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 const ALGORITHMS: [Algorithm; 7] = [
-    Algorithm::FixedWindow(Opening::Clock),
-    Algorithm::FixedWindow(Opening::FirstHit),
+    Algorithm::FixedWindow(WindowStart::Clock),
+    Algorithm::FixedWindow(WindowStart::FirstHit),
     Algorithm::LeakyBucket,
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow,
@@ -44,7 +44,7 @@ fn limiter(max_keys: usize, clock: &Clock) -> RateLimiter {
 }
 
 fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
-    let answer = limiter.check(charges).now_or_later();
+    let answer = limiter.check(charges).try_ready();
     answer.expect("memory answers at once").expect("a decision")
 }
 
@@ -80,7 +80,7 @@ fn debts_last_as_long_as_they_would_have() {
             assert!(resets[0] >= resets[1], "{algorithm:?}: forgiven");
             assert!(late <= Duration::from_millis(1), "{algorithm:?}: {late:?}");
             assert!(left[0] <= left[1], "{algorithm:?}: {left:?} at {part}");
-            if !matches!(algorithm, Algorithm::FixedWindow(Opening::Clock)) {
+            if !matches!(algorithm, Algorithm::FixedWindow(WindowStart::Clock)) {
                 assert_eq!(left[0], left[1], "{algorithm:?} at {part}");
             }
             clocks.iter().for_each(|clock| clock.advance(HOUR / 60));
@@ -110,7 +110,7 @@ fn callers_are_told_the_time_that_is_right() {
 fn windows_by_the_clock_open_by_the_clock_that_was_set() {
     let clock = Clock::manual(BOOT);
     let limiter = limiter(100, &clock);
-    let policy = policy(Algorithm::FixedWindow(Opening::Clock));
+    let policy = policy(Algorithm::FixedWindow(WindowStart::Clock));
     let ada = policy.charge(Key::new("ada"));
     check(&limiter, &[ada.cost(10)]);
     clock.step(STEP);
@@ -140,7 +140,7 @@ fn refunds_and_releases_after_the_step_give_back_no_more_than_was_charged() {
     let after = Receipt::of(&later, &check(&limiter, &later)).expect("charged");
     let left = |policy: &Policy| usage(&check(&limiter, &[policy.charge(key).cost(0)])).remaining;
     let settle = |receipt: Receipt| {
-        let settled = limiter.settle(receipt.price(|_, _| 0)).now_or_later();
+        let settled = limiter.settle(receipt.price(|_, _| 0)).try_ready();
         settled.expect("at once").expect("settled");
     };
     settle(before);

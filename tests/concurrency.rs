@@ -51,7 +51,7 @@ async fn take(limiter: &RateLimiter, policy: &Policy, key: &str, cost: u64) -> O
     let charges = [policy.charge(Key::new(key)).cost(cost)];
     let decision = limiter.check(&charges).await.expect("a decision");
     let receipt = Receipt::of(&charges, &decision);
-    assert_eq!(receipt.is_some(), decision.outcome() == Outcome::Allow);
+    assert_eq!(receipt.is_some(), decision.outcome() == Outcome::Allowed);
     receipt
 }
 

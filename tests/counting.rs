@@ -5,7 +5,7 @@ use std::{fmt::Debug, time::Duration};
 use proptest::prelude::*;
 use tollgate::{
     Quota,
-    algorithm::{Algorithm, Counter, Counting, Opening},
+    algorithm::{Algorithm, Counter, Counting, WindowStart},
     clock::Timestamp,
     state::{Retry, Usage},
 };
@@ -43,9 +43,9 @@ enum Event {
 
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     prop::sample::select(vec![
-        Algorithm::FixedWindow(Opening::Clock),
-        Algorithm::FixedWindow(Opening::FirstHit),
-        Algorithm::FixedWindow(Opening::Month),
+        Algorithm::FixedWindow(WindowStart::Clock),
+        Algorithm::FixedWindow(WindowStart::FirstHit),
+        Algorithm::FixedWindow(WindowStart::Month),
         Algorithm::LeakyBucket,
         Algorithm::SlidingLog,
         Algorithm::SlidingWindow,
@@ -65,7 +65,7 @@ fn any_counter() -> impl Strategy<Value = (Counter, u64)> {
     let limit = prop_oneof![4 => 1_u64..20, 2 => 1_u64..1_000, 1 => 1_u64..=10_000];
     (any_algorithm(), millis, limit).prop_map(|(algorithm, millis, limit)| {
         let quota = match algorithm {
-            Algorithm::FixedWindow(Opening::Month) => Quota::per_month(limit),
+            Algorithm::FixedWindow(WindowStart::Month) => Quota::per_month(limit),
             // A bucket admits 1,000,000 a second at most.
             _ => Quota::new(limit.min(millis * 1_000), Duration::from_millis(millis)),
         };
@@ -275,8 +275,8 @@ fn keeps_every_promise<C: Counting + Debug>(
 #[test]
 fn knocking_on_does_not_lock_out_for_longer_than_spending_all() {
     for algorithm in [
-        Algorithm::FixedWindow(Opening::Clock),
-        Algorithm::FixedWindow(Opening::FirstHit),
+        Algorithm::FixedWindow(WindowStart::Clock),
+        Algorithm::FixedWindow(WindowStart::FirstHit),
         Algorithm::LeakyBucket,
         Algorithm::SlidingLog,
         Algorithm::SlidingWindow,
@@ -304,7 +304,7 @@ proptest! {
     #[test]
     fn every_algorithm_keeps_every_promise_all_life_long(life in any_life()) {
         let (counter, start, events) = life;
-        let period = with!(&counter, counter => longest_wait(counter));
+        let period = with!(&counter, counter => max_wait(counter));
         let limit = counter.limit();
         with!(&counter, counter => keeps_every_promise(counter, (limit, period), start, &events));
     }
@@ -365,7 +365,7 @@ fn owes_until<C: Counting>(_counter: &C, state: &C::State) -> u64 {
 }
 
 /// How long everything takes to come back.
-fn longest_wait<C: Counting>(counter: &C) -> u64 {
+fn max_wait<C: Counting>(counter: &C) -> u64 {
     let limit = counter.usage(&C::State::default(), at(START)).limit;
     let mut state = C::State::default();
     counter.take(&mut state, at(START), limit);

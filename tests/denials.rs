@@ -13,9 +13,9 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{ApiKey, Global, Header, PeerIp},
-    middleware::{Denial, MakeRejection, Rejection},
+    middleware::{MakeRejection, Rejection, RejectionFormat},
     state::{CountedBy, Outcome, PolicyState},
-    store::{Answer, Charge, OwnedCharge, Store},
+    store::{Charge, OwnedCharge, Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -26,7 +26,11 @@ async fn problem_names_the_policies_that_are_exceeded() {
         .policy(Policy::new("roomy", Quota::per_minute(100)).key(Global))
         .policy(Policy::new("day", Quota::per_day(1)).key(Global))
         .clock(stopped());
-    let answer = denied(builder.on_rejection(Denial::problem_json()), plain()).await;
+    let answer = denied(
+        builder.on_rejection(RejectionFormat::problem_json()),
+        plain(),
+    )
+    .await;
     assert_eq!(
         answer.told(),
         (
@@ -40,7 +44,11 @@ async fn problem_names_the_policies_that_are_exceeded() {
 #[tokio::test]
 async fn problem_of_a_store_that_is_away_names_no_policy() {
     for broken in [Broken::Refuses, Broken::DeniesAndRefuses, Broken::Fails] {
-        let answer = refused(away(broken).on_rejection(Denial::problem_json()), plain()).await;
+        let answer = refused(
+            away(broken).on_rejection(RejectionFormat::problem_json()),
+            plain(),
+        )
+        .await;
         assert_eq!(
             answer.told(),
             (
@@ -80,7 +88,11 @@ async fn problem_of_a_missing_key_has_no_type_of_its_own() {
             "internal server error".to_owned(),
         ),
     ] {
-        let answer = refused(builder.on_rejection(Denial::problem_json()), plain()).await;
+        let answer = refused(
+            builder.on_rejection(RejectionFormat::problem_json()),
+            plain(),
+        )
+        .await;
         assert_eq!(
             (answer.status, answer.kind.as_str()),
             (status, "application/problem+json")
@@ -94,17 +106,29 @@ async fn problem_of_a_missing_key_has_no_type_of_its_own() {
 
 #[tokio::test]
 async fn text_is_one_plain_sentence() {
-    let answer = denied(one_a_minute().on_rejection(Denial::text()), plain()).await;
+    let answer = denied(
+        one_a_minute().on_rejection(RejectionFormat::text()),
+        plain(),
+    )
+    .await;
     let wanted = "rate limit everybody exceeded, retry in 60 seconds";
     assert_eq!(answer.told(), (429, "text/plain; charset=utf-8", wanted));
-    let answer = refused(away(Broken::Fails).on_rejection(Denial::text()), plain()).await;
+    let answer = refused(
+        away(Broken::Fails).on_rejection(RejectionFormat::text()),
+        plain(),
+    )
+    .await;
     let wanted = "the rate limit cannot be checked now";
     assert_eq!(answer.told(), (503, "text/plain; charset=utf-8", wanted));
 }
 
 #[tokio::test]
 async fn json_is_the_default() {
-    let spelt = denied(one_a_minute().on_rejection(Denial::json()), plain()).await;
+    let spelt = denied(
+        one_a_minute().on_rejection(RejectionFormat::json()),
+        plain(),
+    )
+    .await;
     let unsaid = denied(one_a_minute(), plain()).await;
     assert_eq!(spelt.told(), unsaid.told());
     assert_eq!(spelt.kind, "application/json");
@@ -179,7 +203,11 @@ async fn form_is_chosen_by_what_the_request_accepts() {
             let line = line.expect("it may be sent");
             request.headers_mut().append(header::ACCEPT, line);
         }
-        let answer = denied(one_a_minute().on_rejection(Denial::negotiated()), request).await;
+        let answer = denied(
+            one_a_minute().on_rejection(RejectionFormat::negotiated()),
+            request,
+        )
+        .await;
         assert_eq!(
             (answer.status, answer.kind.as_str()),
             (429, wanted),
@@ -194,18 +222,18 @@ async fn form_is_chosen_by_what_the_request_accepts() {
 async fn no_answer_may_be_stored_unless_it_says_so_itself() {
     let by_header = || Policy::new("tenant", Quota::per_minute(1)).key(Header::new("x-tenant"));
     for denial in [
-        Denial::by(|_, _| Response::new("")),
-        Denial::json(),
-        Denial::negotiated(),
-        Denial::problem_json(),
-        Denial::text(),
+        RejectionFormat::by(|_, _| Response::new("")),
+        RejectionFormat::json(),
+        RejectionFormat::negotiated(),
+        RejectionFormat::problem_json(),
+        RejectionFormat::text(),
     ] {
         let limited = denied(one_a_minute().on_rejection(denial.clone()), plain()).await;
         assert_eq!(limited.cache.as_deref(), Some("no-store"), "{denial:?}");
         for builder in [
             builder(by_header()),
             away(Broken::Fails),
-            one_a_minute().deny(|_: &Parts| true),
+            one_a_minute().forbid(|_: &Parts| true),
         ] {
             let refused = refused(builder.on_rejection(denial.clone()), plain()).await;
             assert_eq!(refused.cache.as_deref(), Some("no-store"), "{denial:?}");
@@ -225,7 +253,7 @@ async fn no_answer_may_be_stored_unless_it_says_so_itself() {
 
 #[tokio::test]
 async fn closure_sees_the_requests_head_and_the_decision() {
-    let denial = Denial::by(|rejection, request| {
+    let denial = RejectionFormat::by(|rejection, request| {
         let decision = rejection.decision().expect("one was made");
         let left = decision.state("everybody").and_then(PolicyState::usage);
         let text = format!(
@@ -263,7 +291,7 @@ async fn closure_sees_the_requests_head_and_the_decision() {
 
 #[tokio::test]
 async fn closure_sees_the_head_of_a_request_without_a_key() {
-    let denial = Denial::by(|rejection, request| {
+    let denial = RejectionFormat::by(|rejection, request| {
         assert!(rejection.decision().is_none());
         Response::new(format!("{} {}", rejection.code(), request.uri.path()))
     });
@@ -280,10 +308,10 @@ async fn type_of_ones_own_makes_the_answer_and_may_borrow_a_ready_made_one() {
     impl MakeRejection for Discreet {
         fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
             match request.uri.path() {
-                "/secret" => Denial::text()
+                "/secret" => RejectionFormat::text()
                     .make(rejection, request)
                     .map(|_| Bytes::new()),
-                _ => Denial::text().make(rejection, request),
+                _ => RejectionFormat::text().make(rejection, request),
             }
         }
     }
@@ -317,11 +345,11 @@ async fn violated_policies_are_those_that_deny() {
 #[test]
 fn denial_tells_its_form_in_debug() {
     for (denial, form) in [
-        (Denial::by(|_, _| Response::new("")), "Custom"),
-        (Denial::json(), "Json"),
-        (Denial::negotiated(), "Negotiated"),
-        (Denial::problem_json(), "Problem"),
-        (Denial::text(), "Text"),
+        (RejectionFormat::by(|_, _| Response::new("")), "Custom"),
+        (RejectionFormat::json(), "Json"),
+        (RejectionFormat::negotiated(), "Negotiated"),
+        (RejectionFormat::problem_json(), "Problem"),
+        (RejectionFormat::text(), "Text"),
     ] {
         assert!(format!("{denial:?}").contains(form));
     }
@@ -339,27 +367,27 @@ enum Broken {
 }
 
 impl Store for Broken {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let states = charges.iter().enumerate().map(|(index, charge)| {
             let outcome = match self {
-                Self::DeniesAndRefuses if index == 0 => Outcome::Deny,
-                _ => Outcome::Refuse,
+                Self::DeniesAndRefuses if index == 0 => Outcome::Limited,
+                _ => Outcome::Unavailable,
             };
             PolicyState::uncounted(*charge.policy().name(), outcome)
         });
-        Answer::ready(match self {
+        StoreFuture::ready(match self {
             Self::Fails => Err(Error::new(ErrorKind::Unavailable, "it was told to fail")),
             _ => Ok(Decision::new(CountedBy::Nobody, START, states)),
         })
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 
 fn away(broken: Broken) -> RateLimitLayerBuilder {
-    let policy = |name| Policy::new(name, Quota::per_minute(1)).on_outage(OnOutage::Refuse);
+    let policy = |name| Policy::new(name, Quota::per_minute(1)).on_outage(OnOutage::Deny);
     RateLimitLayer::builder()
         .policy(policy("first").key(Global))
         .policy(policy("second").key(Global))
@@ -382,17 +410,17 @@ impl Default for Slow {
 }
 
 impl Store for Slow {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
         let store = Arc::clone(&self.0);
-        Answer::later(async move {
+        StoreFuture::later(async move {
             tokio::task::yield_now().await;
             let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
             store.decide(&charges).await
         })
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.0.reset(policy, key)
     }
 }

@@ -1,6 +1,6 @@
 //! The Lua script against its Rust twins: equal answers, step by step.
 //!
-//! Slots with leases are the script's alone, so they have a model here: who holds what until when. What the script has
+//! Concurrency with leases are the script's alone, so they have a model here: who holds what until when. What the script has
 //! stored is compared with it too.
 
 use std::{
@@ -17,8 +17,8 @@ use redis::Value;
 use tollgate::{
     Quota,
     algorithm::{
-        Algorithm, BucketState, Counter, Counting, Form, LogState, Mark, Opening, Queue,
-        SlidingState, Slots, WindowState,
+        Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, Form, LogState, Queue,
+        SlidingState, WindowStart, WindowState,
     },
     clock::Timestamp,
     remote::Script,
@@ -58,7 +58,7 @@ struct Asked {
 #[derive(Clone, Copy, Debug)]
 struct Made {
     charge: Asked,
-    mark: Mark,
+    mark: ChargeMark,
     /// Whether slots that are missing are taken again by a renewal, and barred by a release.
     flag: bool,
 }
@@ -82,7 +82,7 @@ enum Kind {
     FixedWindow,
     SlidingLog,
     SlidingWindow,
-    Slots,
+    Concurrency,
 }
 
 const KINDS: [Kind; 5] = [
@@ -90,7 +90,7 @@ const KINDS: [Kind; 5] = [
     Kind::FixedWindow,
     Kind::SlidingLog,
     Kind::SlidingWindow,
-    Kind::Slots,
+    Kind::Concurrency,
 ];
 
 fn any_bucket() -> impl Strategy<Value = Counter> {
@@ -146,18 +146,18 @@ fn any_window(kind: Kind) -> impl Strategy<Value = Counter> {
         1_u64..90_000_000,
     ];
     let limit = prop_oneof![4 => 1_u64..20, 2 => 1_u64..1_000, 1 => 1_u64..10_000];
-    let opening = prop::sample::select(vec![Opening::Clock, Opening::FirstHit]);
+    let opening = prop::sample::select(vec![WindowStart::Clock, WindowStart::FirstHit]);
     (millis, limit, opening, any::<u8>()).prop_map(move |(millis, limit, opening, dice)| {
         let quota = Quota::new(limit, Duration::from_millis(millis));
         let counter = match kind {
             Kind::FixedWindow if dice < 50 => Counter::new(
                 Quota::per_month(limit),
-                Algorithm::FixedWindow(Opening::Month),
+                Algorithm::FixedWindow(WindowStart::Month),
             ),
             Kind::FixedWindow => Counter::new(quota, Algorithm::FixedWindow(opening)),
             Kind::SlidingLog => Counter::new(quota, Algorithm::SlidingLog),
             Kind::SlidingWindow => Counter::new(quota, Algorithm::SlidingWindow),
-            Kind::Bucket | Kind::Slots => unreachable!("they have a strategy of their own"),
+            Kind::Bucket | Kind::Concurrency => unreachable!("they have a strategy of their own"),
         };
         counter.expect("a usable quota")
     })
@@ -171,7 +171,7 @@ fn any_slots() -> impl Strategy<Value = Counter> {
         Just(86_400_000),
         100_u64..86_400_000,
     ];
-    let limit = prop_oneof![6 => 1_u64..40, 2 => 1_u64..1_000, 1 => 1_u64..=Slots::MAX_LIMIT];
+    let limit = prop_oneof![6 => 1_u64..40, 2 => 1_u64..1_000, 1 => 1_u64..=Concurrency::MAX_LIMIT];
     (millis, limit).prop_map(|(millis, limit)| {
         let lease = Duration::from_millis(millis);
         let counter = Counter::new(Quota::in_flight(limit), Algorithm::Concurrency { lease });
@@ -182,7 +182,7 @@ fn any_slots() -> impl Strategy<Value = Counter> {
 fn any_counter(kind: Kind) -> BoxedStrategy<Counter> {
     match kind {
         Kind::Bucket => any_bucket().boxed(),
-        Kind::Slots => any_slots().boxed(),
+        Kind::Concurrency => any_slots().boxed(),
         kind => any_window(kind).boxed(),
     }
 }
@@ -327,13 +327,13 @@ enum State {
     FixedWindow(WindowState),
     SlidingLog(LogState),
     SlidingWindow(SlidingState),
-    Slots(Held),
+    Concurrency(Held),
 }
 
 /// What is in flight at a key, as the script keeps it.
 #[derive(Clone, Debug, Default)]
 struct Held {
-    /// Slots of all that are taken, those whose lease has ended among them until they are removed.
+    /// Concurrency of all that are taken, those whose lease has ended among them until they are removed.
     total: u64,
     /// The end of the lease in milliseconds, by ticket and slots; and the other way round.
     taken: BTreeMap<(u64, u64), u64>,
@@ -349,7 +349,7 @@ impl Held {
         ended.map(|(_, taken)| *taken)
     }
 
-    /// Slots in flight. Of many leases that have ended at once, some count as one slot.
+    /// Concurrency in flight. Of many leases that have ended at once, some count as one slot.
     fn used(&self, now: u64) -> u64 {
         let units = self.ended(now).enumerate();
         let units = units.map(|(place, (_, units))| match place < MOST_REMOVED {
@@ -359,7 +359,7 @@ impl Held {
         self.total - units.sum::<u64>()
     }
 
-    fn has_room(&self, slots: &Slots, now: u64, cost: u64) -> bool {
+    fn has_room(&self, slots: &Concurrency, now: u64, cost: u64) -> bool {
         cost == 0 || self.used(now) + cost <= slots.limit()
     }
 
@@ -383,12 +383,12 @@ impl Held {
         }
     }
 
-    fn take(&mut self, slots: &Slots, now: u64, ticket: u64, units: u64) {
+    fn take(&mut self, slots: &Concurrency, now: u64, ticket: u64, units: u64) {
         self.remove_ended(now);
         self.put(slots, now, ticket, units);
     }
 
-    fn put(&mut self, slots: &Slots, now: u64, ticket: u64, units: u64) {
+    fn put(&mut self, slots: &Concurrency, now: u64, ticket: u64, units: u64) {
         let taken = (ticket, units);
         self.remove(taken);
         let ends = now / 1_000 + slots.lease().as_millis() as u64;
@@ -398,7 +398,7 @@ impl Held {
     }
 
     /// Returns the slots that were released.
-    fn release(&mut self, slots: &Slots, now: u64, charge: Asked, pending: bool) -> u64 {
+    fn release(&mut self, slots: &Concurrency, now: u64, charge: Asked, pending: bool) -> u64 {
         let before = self.total;
         self.remove((charge.ticket, charge.cost));
         if pending {
@@ -409,7 +409,7 @@ impl Held {
     }
 
     /// Returns whether the slots are missing.
-    fn renew(&mut self, slots: &Slots, now: u64, charge: Asked, take_again: bool) -> bool {
+    fn renew(&mut self, slots: &Concurrency, now: u64, charge: Asked, take_again: bool) -> bool {
         let is_missing = !self.taken.contains_key(&(charge.ticket, charge.cost));
         if is_missing && (!take_again || self.bars.contains_key(&charge.ticket)) {
             return true;
@@ -440,8 +440,8 @@ impl Held {
 /// Leases that a take removes when they have ended.
 const MOST_REMOVED: usize = 32;
 
-/// Slots as the script tells of them: by what is used, since what is above the limit would not be seen in what is left.
-fn told_of_slots(slots: &Slots, used: u64, has_room: bool, cost: u64, now: u64) -> Told {
+/// Concurrency as the script tells of them: by what is used, since what is above the limit would not be seen in what is left.
+fn told_of_slots(slots: &Concurrency, used: u64, has_room: bool, cost: u64, now: u64) -> Told {
     let retry = match has_room {
         true => Retry::Now,
         false if cost > slots.limit() => Retry::Never,
@@ -486,7 +486,7 @@ impl State {
             Counter::FixedWindow(_) => Self::FixedWindow(WindowState::default()),
             Counter::SlidingLog(_) => Self::SlidingLog(LogState::default()),
             Counter::SlidingWindow(_) => Self::SlidingWindow(SlidingState::default()),
-            Counter::Slots(_) => Self::Slots(Held::default()),
+            Counter::Concurrency(_) => Self::Concurrency(Held::default()),
             other => panic!("a counter that this test does not know: {other:?}"),
         }
     }
@@ -511,7 +511,7 @@ impl Twin {
                 .states
                 .entry((charge.policy, charge.key))
                 .or_insert_with(|| State::fresh(counter));
-            if let (Counter::Slots(slots), State::Slots(held)) = (counter, &state) {
+            if let (Counter::Concurrency(slots), State::Concurrency(held)) = (counter, &state) {
                 rooms.push(held.has_room(slots, now, cost));
                 continue;
             }
@@ -531,7 +531,9 @@ impl Twin {
                 let returned = self.returned.get(&place).copied().unwrap_or(0);
                 let state = self.states.get_mut(&place).expect("made above");
                 // A denied request is not in flight, whatever it counts as elsewhere.
-                if let (Counter::Slots(slots), State::Slots(held)) = (counter, &mut *state) {
+                if let (Counter::Concurrency(slots), State::Concurrency(held)) =
+                    (counter, &mut *state)
+                {
                     let used = held.used(now);
                     if all && cost > 0 {
                         held.take(slots, now, charge.ticket, cost);
@@ -562,7 +564,7 @@ impl Twin {
     fn held(&self) -> Vec<(usize, usize, &Held)> {
         let held = self.states.iter();
         let held = held.filter_map(|((policy, key), state)| match state {
-            State::Slots(held) => Some((*policy, *key, held)),
+            State::Concurrency(held) => Some((*policy, *key, held)),
             _ => None,
         });
         held.collect()
@@ -574,7 +576,7 @@ impl Twin {
         let place = (charge.policy, charge.key);
         let returned = self.returned.entry(place).or_default();
         let state = self.states.get_mut(&place).expect("it was charged");
-        if let (Counter::Slots(slots), State::Slots(held)) = (counter, &mut *state) {
+        if let (Counter::Concurrency(slots), State::Concurrency(held)) = (counter, &mut *state) {
             let told = match more {
                 true => u64::from(held.renew(slots, now, charge, made.flag)),
                 false => held.release(slots, now, charge, made.flag),
@@ -627,9 +629,9 @@ fn charge(command: &mut redis::Cmd, counter: &Counter, Asked { cost, ticket, .. 
         }
         Counter::FixedWindow(window) => {
             let letter = match window.opening() {
-                Opening::Clock => b'f',
-                Opening::FirstHit => b'o',
-                Opening::Month => b'm',
+                WindowStart::Clock => b'f',
+                WindowStart::FirstHit => b'o',
+                WindowStart::Month => b'm',
                 other => panic!("an opening that this test does not know: {other:?}"),
             };
             command
@@ -649,7 +651,7 @@ fn charge(command: &mut redis::Cmd, counter: &Counter, Asked { cost, ticket, .. 
             .arg(window.limit())
             .arg(window.millis())
             .arg(window.tick()),
-        Counter::Slots(slots) => command
+        Counter::Concurrency(slots) => command
             .arg("c")
             .arg(cost)
             .arg(slots.limit())
@@ -690,7 +692,7 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
     command.arg(Script::DECIDE.hash()).arg(1);
     command.arg(key_of(run, asked.policy, asked.key));
     command.arg("@").arg(now);
-    if let Counter::Slots(slots) = counter {
+    if let Counter::Concurrency(slots) = counter {
         upkeep(&mut command, slots, &[asked], more, flag);
         return command;
     }
@@ -722,7 +724,13 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
 }
 
 /// A renewal or release of slots.
-fn upkeep(command: &mut redis::Cmd, slots: &Slots, charges: &[Asked], more: bool, flag: bool) {
+fn upkeep(
+    command: &mut redis::Cmd,
+    slots: &Concurrency,
+    charges: &[Asked],
+    more: bool,
+    flag: bool,
+) {
     let members = charges.iter().flat_map(|charge| {
         let (ticket, units) = (charge.ticket.to_be_bytes(), charge.cost.to_be_bytes());
         [ticket.as_slice(), &units[5..]].concat()
@@ -747,7 +755,7 @@ fn answer(reply: &[i64], plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Tol
             let word = next();
             let has_room = word % 2 == 1;
             let (usage, retry) = match &plans[*policy].0 {
-                Counter::Slots(slots) => {
+                Counter::Concurrency(slots) => {
                     return told_of_slots(slots, next(), has_room, *cost, now);
                 }
                 Counter::Bucket(bucket) => {
@@ -843,7 +851,7 @@ fn chosen(
     let mut made = charged[charged.len().checked_sub(from_end + 1)?];
     made.flag = units % 2 == 1;
     made.charge.cost = match plans[made.charge.policy].0 {
-        Counter::Slots(_) => made.charge.cost,
+        Counter::Concurrency(_) => made.charge.cost,
         _ if more => units,
         _ => units.min(made.charge.cost),
     };
@@ -908,7 +916,7 @@ fn compare_run(
                     let made = made.filter(|(charge, _)| charge.cost > 0);
                     charged.extend(made.map(|(charge, told)| Made {
                         charge: *charge,
-                        mark: Mark {
+                        mark: ChargeMark {
                             made: Timestamp::from_micros(told.reset_at),
                             returned: told.returned,
                         },
@@ -993,7 +1001,7 @@ differential! {
     script_and_twin_agree_on_fixed_windows: [Kind::FixedWindow], 1..=1;
     script_and_twin_agree_on_sliding_windows: [Kind::SlidingWindow], 1..=1;
     script_and_twin_agree_on_sliding_logs: [Kind::SlidingLog], 1..=1;
-    script_and_twin_agree_on_slots: [Kind::Slots], 1..=1;
+    script_and_twin_agree_on_slots: [Kind::Concurrency], 1..=1;
     script_and_twin_agree_on_charges_decided_together: KINDS, 1..=6;
 }
 
@@ -1017,7 +1025,7 @@ fn script_and_twin_agree_on_long_logs() {
 
 /// A key with tens of thousands of slots: taken, renewed and released by many tickets at once, and ended all together.
 struct Crowd {
-    slots: Slots,
+    slots: Concurrency,
     held: Held,
     now: u64,
     charges: Vec<Asked>,
@@ -1031,7 +1039,7 @@ impl Crowd {
     fn new(limit: u64) -> Self {
         let quota = Quota::in_flight(limit);
         Self {
-            slots: Slots::new(quota, Duration::from_secs(60)).expect("a usable quota"),
+            slots: Concurrency::new(quota, Duration::from_secs(60)).expect("a usable quota"),
             held: Held::default(),
             now: START,
             charges: Vec::new(),
@@ -1057,7 +1065,7 @@ impl Crowd {
             ticket: self.tickets.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         };
         let mut command = self.command();
-        charge(&mut command, &Counter::Slots(self.slots), asked);
+        charge(&mut command, &Counter::Concurrency(self.slots), asked);
         self.pipeline.add_command(command);
         let used = self.held.used(self.now);
         let has_room = self.held.has_room(&self.slots, self.now, cost);

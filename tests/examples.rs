@@ -106,11 +106,11 @@ fn fallback_keeps_each_outage_choice() {
     assert_says(
         &said,
         &[
-            "steady => degraded: ",
+            "mode=degraded",
             "Allow: 200 (Nobody)",
-            "Local: 200 (Local)",
-            "Refuse: 503 (Nobody)",
-            "Local: 429 (Local)",
+            "Local: 200 (Fallback)",
+            "Deny: 503 (Nobody)",
+            "Local: 429 (Fallback)",
             " decisions were made without Redis",
         ],
     );

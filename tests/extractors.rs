@@ -18,11 +18,11 @@ use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer,
     clock::{Clock, Timestamp},
     extract::{
-        ApiKey, Cookie, Extension,
+        ApiKey, Cookie, ExtensionKey,
         Extracted::{self, Absent, Ambiguous, Found},
-        Global, HashKey, Header, KeyExtractor, PeerIp, Route,
+        Global, HashSecret, Header, KeyExtractor, PeerIp, Route,
     },
-    middleware::{MissingKey, Reason, Rejection},
+    middleware::{OnMissingKey, Reason, Rejection},
 };
 use tower::ServiceExt;
 
@@ -195,7 +195,7 @@ fn secret_of_an_api_key_appears_nowhere() {
     assert!(!shows(&format!("{key:?}"), SECRET));
     assert_ne!(key, Key::new(SECRET));
     // and a hash of a fleet's own is another
-    let fleet = extractor.hash_key(HashKey::new([7; 32]));
+    let fleet = extractor.hash_key(HashSecret::new([7; 32]));
     let other = fleet.extract(&parts).found().expect("there is a key");
     assert!(!shows(other.as_str(), SECRET));
     assert_ne!(key, other);
@@ -203,14 +203,14 @@ fn secret_of_an_api_key_appears_nowhere() {
 
 #[test]
 fn hash_key_of_an_api_key_is_not_shown() {
-    let hash_key = HashKey::new([0xAB; 32]);
+    let hash_key = HashSecret::new([0xAB; 32]);
     let extractor = ApiKey::bearer().hash_key(hash_key);
     for shown in [format!("{extractor:?}"), format!("{hash_key:?}")] {
         for trace in ["171", "ab, ab", "AB", "abab"] {
             assert!(!shown.contains(trace), "{shown}");
         }
     }
-    let phrase = HashKey::from_passphrase(SECRET);
+    let phrase = HashSecret::from_passphrase(SECRET);
     assert!(!shows(&format!("{phrase:?}"), SECRET));
 }
 
@@ -219,7 +219,7 @@ fn same_api_key_is_the_same_key_on_every_instance() {
     let parts = headers(&[("x-api-key", SECRET)]);
     let key = || {
         ApiKey::header("x-api-key")
-            .hash_key(HashKey::from_passphrase("fleet"))
+            .hash_key(HashSecret::from_passphrase("fleet"))
             .extract(&parts)
             .found()
     };
@@ -360,7 +360,7 @@ async fn requests_without_a_route_are_one_count_per_method() {
 #[tokio::test]
 async fn what_no_route_serves_is_not_answered_404_by_the_layer() {
     let served = || Router::new().fallback(fine);
-    for choice in [None, Some(MissingKey::Share), Some(MissingKey::Skip)] {
+    for choice in [None, Some(OnMissingKey::Share), Some(OnMissingKey::Skip)] {
         let rule = Policy::new("route", Quota::per_minute(9)).key(Route);
         let rule = match choice {
             Some(choice) => rule.on_missing_key(choice),
@@ -402,7 +402,7 @@ async fn route_beside_another_key_keeps_clients_apart_where_there_is_no_route() 
     assert_eq!(status(&app, Method::GET, "/files/1").await, 400);
 }
 
-// === Extension, Global ===
+// === ExtensionKeyKey, Global ===
 
 #[derive(Clone)]
 struct User {
@@ -411,7 +411,7 @@ struct User {
 
 #[test]
 fn extension_is_what_its_closure_makes_of_it() {
-    let user = Extension::new(|user: &User| Key::from(user.id));
+    let user = ExtensionKey::new(|user: &User| Key::from(user.id));
     assert_eq!(
         user.extract(&with(User { id: 42 })).found(),
         Some(Key::new("42"))
@@ -602,7 +602,7 @@ fn closures_and_extractors_of_ones_own_can_call_a_key_ambiguous() {
     for (value, expected) in [("1", Found(Key::new("1"))), ("2", Absent), ("3", Ambiguous)] {
         assert_eq!(picky.extract(&with(value)), expected);
     }
-    let extension = Extension::new(|user: &User| match user.id {
+    let extension = ExtensionKey::new(|user: &User| match user.id {
         0 => Ambiguous,
         id => Found(Key::from(id)),
     });
@@ -683,8 +683,8 @@ fn chain_of_or_else_keeps_extensions_apart_though_they_are_labelled_alike() {
         id: u64,
     }
     let chain = ApiKey::bearer()
-        .or_else(Extension::new(|user: &User| Key::from(user.id)))
-        .or_else(Extension::new(|team: &Team| Key::from(team.id)));
+        .or_else(ExtensionKey::new(|user: &User| Key::from(user.id)))
+        .or_else(ExtensionKey::new(|team: &Team| Key::from(team.id)));
     apart([
         chain.extract(&with(User { id: 42 })).found(),
         chain.extract(&with(Team { id: 42 })).found(),
@@ -811,13 +811,13 @@ async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
         (policy().key(ApiKey::bearer()), 401, "bearer-token"),
         (policy().key(ApiKey::header("x-key")), 401, "x-key"),
         (
-            policy().key(Route).on_missing_key(MissingKey::Reject),
+            policy().key(Route).on_missing_key(OnMissingKey::Reject),
             404,
             "route",
         ),
         (policy().key(PeerIp), 500, "peer-ip"),
         (
-            policy().key(Extension::new(|user: &User| Key::from(user.id))),
+            policy().key(ExtensionKey::new(|user: &User| Key::from(user.id))),
             500,
             "extension",
         ),
@@ -882,7 +882,7 @@ async fn missing_keys_that_are_shared_are_one_bucket_and_nobody_else_s() {
     let app = Router::new().fallback(fine).layer(limit(
         Policy::new("tenant", Quota::per_minute(2))
             .key(Header::new("x-tenant"))
-            .on_missing_key(MissingKey::Share),
+            .on_missing_key(OnMissingKey::Share),
     ));
     let ask = async |tenants: &[&'static str]| {
         let mut request = request(Method::GET, "/");
@@ -906,7 +906,7 @@ async fn missing_keys_that_are_skipped_are_not_counted() {
     let app = Router::new().fallback(undecided).layer(limit(
         Policy::new("tenant", Quota::per_minute(1))
             .key(Header::new("x-tenant"))
-            .on_missing_key(MissingKey::Skip),
+            .on_missing_key(OnMissingKey::Skip),
     ));
     for _ in 0..5 {
         assert_eq!(status(&app, Method::GET, "/").await, 200);
@@ -1028,10 +1028,10 @@ fn keys_from_text_numbers_and_addresses_read_as_what_they_are() {
 fn secrets_under_two_hash_keys_are_two_keys() {
     let keys = [
         Key::secret("a"),
-        Key::secret_with(&HashKey::new([1; 32]), "a"),
-        Key::secret_with(&HashKey::new([2; 32]), "a"),
-        Key::secret_with(&HashKey::from_passphrase("1"), "a"),
-        Key::secret_with(&HashKey::from_passphrase(""), "a"),
+        Key::secret_with(&HashSecret::new([1; 32]), "a"),
+        Key::secret_with(&HashSecret::new([2; 32]), "a"),
+        Key::secret_with(&HashSecret::from_passphrase("1"), "a"),
+        Key::secret_with(&HashSecret::from_passphrase(""), "a"),
     ];
     apart(keys.map(Some));
 }

@@ -6,7 +6,7 @@ use http::{HeaderValue, Request, StatusCode, request::Parts};
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
     Key,
-    extract::{Claim, Extension, Header, KeyExtractor, PeerIp},
+    extract::{Claim, ExtensionKey, Header, KeyExtractor, PeerIp},
 };
 
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ fn claims_of_any_content_are_told_apart() {
 
 #[test]
 fn extension_may_have_no_key_for_a_request() {
-    let by_org = Extension::new(|claims: &Claims| claims.org.as_deref().map(Key::new));
+    let by_org = ExtensionKey::new(|claims: &Claims| claims.org.as_deref().map(Key::new));
     assert_eq!(by_org.extract(&with(claims("ada", None))).found(), None);
     assert_eq!(
         by_org.extract(&with(claims("ada", Some("acme")))).found(),

@@ -8,7 +8,7 @@ use tollgate::{
     extract::{
         ApiKey, Cookie,
         Extracted::{Absent, Ambiguous, Found},
-        HashKey, Header, Host, KeyExtractor, Query,
+        HashSecret, Header, HostHeader, KeyExtractor, QueryParam,
     },
 };
 
@@ -67,7 +67,7 @@ fn cookie_is_found_among_others_and_over_several_lines() {
 
 #[test]
 fn cookie_that_is_missing_or_empty_is_absent() {
-    for extractor in [Cookie::new("session"), Cookie::new("session").in_clear()] {
+    for extractor in [Cookie::new("session"), Cookie::new("session").plaintext()] {
         for lines in [
             &[][..],
             &[""],
@@ -89,7 +89,7 @@ fn cookie_that_is_missing_or_empty_is_absent() {
 
 #[test]
 fn cookie_that_is_repeated_is_ambiguous() {
-    for extractor in [Cookie::new("session"), Cookie::new("session").in_clear()] {
+    for extractor in [Cookie::new("session"), Cookie::new("session").plaintext()] {
         for lines in [
             &["session=abc; session=abc"][..],
             &["session=abc; session=other"],
@@ -132,7 +132,7 @@ fn cookies_that_differ_are_told_apart() {
         "abc", "Abc", "a+b", "a b", "\"\"\"", "\"abc", "abc\"", "%", "%2", "%zz", "a=c", "%00",
         "%FF", "%C3%A9",
     ];
-    for extractor in [Cookie::new("session"), Cookie::new("session").in_clear()] {
+    for extractor in [Cookie::new("session"), Cookie::new("session").plaintext()] {
         let keys = values.map(|value| {
             extractor
                 .extract(&cookies(&[&format!("session={value}")]))
@@ -146,7 +146,7 @@ fn cookies_that_differ_are_told_apart() {
 fn secret_of_a_cookie_or_a_query_appears_nowhere() {
     let mut parts = cookies(&[&format!("session={SECRET}")]);
     parts.uri = format!("/?key={SECRET}").parse().expect("it is a uri");
-    let own = HashKey::new([7; 32]);
+    let own = HashSecret::new([7; 32]);
     let extractors: [Box<dyn KeyExtractor>; 4] = [
         Box::new(Cookie::new("session")),
         Box::new(ApiKey::query("key")),
@@ -171,11 +171,11 @@ fn secret_of_a_cookie_or_a_query_appears_nowhere() {
 
 #[test]
 fn debug_of_an_extractor_shows_no_hash_key() {
-    let own = HashKey::new([0xAB; 32]);
+    let own = HashSecret::new([0xAB; 32]);
     let cookie = Cookie::new("session").hash_key(own);
     let query = ApiKey::query("key").hash_key(own);
     for shown in [format!("{cookie:?}"), format!("{query:?}")] {
-        assert!(shown.contains("HashKey(..)"), "{shown}");
+        assert!(shown.contains("HashSecret(..)"), "{shown}");
         for trace in ["171", "AB", "ab, ab"] {
             assert!(!shown.contains(trace), "{shown}");
         }
@@ -185,7 +185,7 @@ fn debug_of_an_extractor_shows_no_hash_key() {
 #[test]
 fn cookie_in_clear_can_be_read_and_is_never_the_hashed_one() {
     let parts = cookies(&["language=cs"]);
-    let clear = Cookie::new("language").in_clear();
+    let clear = Cookie::new("language").plaintext();
     assert_eq!(clear.extract(&parts).found(), Some(Key::new("cs")));
     assert_eq!(
         Cookie::new("language").extract(&parts).found(),
@@ -198,7 +198,7 @@ fn huge_cookies_are_keys_like_others() {
     let huge = "a".repeat(100_000);
     let many = "x=1; ".repeat(20_000);
     let encoded = "%61".repeat(100_000);
-    let clear = Cookie::new("session").in_clear();
+    let clear = Cookie::new("session").plaintext();
     let key = clear
         .extract(&cookies(&[&format!("session={huge}")]))
         .found();
@@ -221,7 +221,7 @@ fn bytes_in_a_cookie_that_are_no_text_are_told_apart() {
         let mut parts = nothing();
         let line = HeaderValue::from_bytes(&line).expect("HTTP allows it");
         parts.headers.insert(header::COOKIE, line);
-        Cookie::new("session").in_clear().extract(&parts).found()
+        Cookie::new("session").plaintext().extract(&parts).found()
     };
     apart(&[
         key(b"\xFF"),
@@ -236,7 +236,7 @@ fn bytes_in_a_cookie_that_are_no_text_are_told_apart() {
 
 #[test]
 fn query_parameter_is_its_value_and_nothing_else_of_the_uri() {
-    let tenant = Query::new("tenant");
+    let tenant = QueryParam::new("tenant");
     let expected = Some(Key::new("acme"));
     for uri in [
         "/?tenant=acme",
@@ -263,7 +263,7 @@ fn query_parameter_written_in_another_way_is_the_same_key() {
         "/?%6D%79%20%74enant=a+%62",
         "/?my%20tenant=a%20%62",
     ] {
-        let key = Query::new("my tenant").extract(&at(uri)).found();
+        let key = QueryParam::new("my tenant").extract(&at(uri)).found();
         assert_eq!(key, expected, "{uri}");
     }
 }
@@ -271,7 +271,7 @@ fn query_parameter_written_in_another_way_is_the_same_key() {
 #[test]
 fn query_parameter_that_is_missing_or_empty_is_absent_and_one_that_is_repeated_ambiguous() {
     for extractor in [
-        Box::new(Query::new("key")) as Box<dyn KeyExtractor>,
+        Box::new(QueryParam::new("key")) as Box<dyn KeyExtractor>,
         Box::new(ApiKey::query("key")),
     ] {
         for uri in [
@@ -299,7 +299,7 @@ fn query_values_that_differ_are_told_apart() {
         "%2526",
     ];
     let keys = values.map(|value| {
-        Query::new("key")
+        QueryParam::new("key")
             .extract(&at(&format!("/?key={value}")))
             .found()
     });
@@ -311,7 +311,7 @@ fn query_values_that_differ_are_told_apart() {
 #[test]
 fn huge_query_is_a_key_like_others() {
     let uri = format!("/?{}key={}", "a=b&".repeat(5_000), "x".repeat(40_000));
-    let key = Query::new("key").extract(&at(&uri)).found();
+    let key = QueryParam::new("key").extract(&at(&uri)).found();
     assert_eq!(key, Some(Key::new("x".repeat(40_000))));
 }
 
@@ -328,12 +328,16 @@ fn host_is_one_key_however_it_is_written() {
         "Example.Com.:8443",
         "example.com.",
     ] {
-        assert_eq!(Host.extract(&hosts(&[host])).found(), expected, "{host}");
+        assert_eq!(
+            HostHeader.extract(&hosts(&[host])).found(),
+            expected,
+            "{host}"
+        );
         let uri = format!("http://{}/path?query", host.trim_end_matches(':'));
-        assert_eq!(Host.extract(&at(&uri)).found(), expected, "{uri}");
+        assert_eq!(HostHeader.extract(&at(&uri)).found(), expected, "{uri}");
     }
     let with_user = at("http://ada:secret@example.com:80/");
-    assert_eq!(Host.extract(&with_user).found(), expected);
+    assert_eq!(HostHeader.extract(&with_user).found(), expected);
 }
 
 #[test]
@@ -351,11 +355,11 @@ fn authority_and_host_that_say_the_same_are_one_host() {
         let mut parts = hosts(&[host]);
         parts.uri = uri.parse().expect("it is a uri");
         let expected = Found(Key::new("example.com"));
-        assert_eq!(Host.extract(&parts), expected, "{uri} {host}");
+        assert_eq!(HostHeader.extract(&parts), expected, "{uri} {host}");
     }
     let mut six = hosts(&["[2001:DB8::1]"]);
     six.uri = "http://[2001:db8:0::1]:80/".parse().expect("it is a uri");
-    assert_eq!(Host.extract(&six), Found(Key::new("2001:db8::1")));
+    assert_eq!(HostHeader.extract(&six), Found(Key::new("2001:db8::1")));
 }
 
 // Reproducer: the URI was believed, and the service behind may well have believed the header.
@@ -374,7 +378,7 @@ fn authority_and_host_that_contradict_each_other_are_ambiguous() {
     ] {
         let mut parts = hosts(lines);
         parts.uri = uri.parse().expect("it is a uri");
-        assert_eq!(Host.extract(&parts), Ambiguous, "{uri} {lines:?}");
+        assert_eq!(HostHeader.extract(&parts), Ambiguous, "{uri} {lines:?}");
     }
 }
 
@@ -386,13 +390,13 @@ fn forwarded_hosts_are_not_looked_at() {
             .headers
             .insert(name, HeaderValue::from_static("evil.example"));
     }
-    assert_eq!(Host.extract(&parts).found(), None);
+    assert_eq!(HostHeader.extract(&parts).found(), None);
 }
 
 #[test]
 fn host_that_is_missing_is_absent() {
     for lines in [&[][..], &[""], &[" "]] {
-        assert_eq!(Host.extract(&hosts(lines)), Absent, "{lines:?}");
+        assert_eq!(HostHeader.extract(&hosts(lines)), Absent, "{lines:?}");
     }
 }
 
@@ -425,17 +429,17 @@ fn host_that_is_repeated_or_not_a_host_is_ambiguous() {
         &["[v1.a]"],
         &["example.com:65536"],
     ] {
-        assert_eq!(Host.extract(&hosts(lines)), Ambiguous, "{lines:?}");
+        assert_eq!(HostHeader.extract(&hosts(lines)), Ambiguous, "{lines:?}");
     }
     let mut parts = nothing();
     let unicode = HeaderValue::from_bytes("bücher.example".as_bytes()).expect("HTTP allows it");
     parts.headers.insert(header::HOST, unicode);
-    assert_eq!(Host.extract(&parts), Ambiguous);
+    assert_eq!(HostHeader.extract(&parts), Ambiguous);
 }
 
 #[test]
 fn addresses_as_hosts_are_one_key_each() {
-    let key = |host| Host.extract(&hosts(&[host])).found();
+    let key = |host| HostHeader.extract(&hosts(&[host])).found();
     let six = Some(Key::new("2001:db8::1"));
     for host in [
         "[2001:db8::1]",
@@ -444,7 +448,10 @@ fn addresses_as_hosts_are_one_key_each() {
     ] {
         assert_eq!(key(host), six, "{host}");
     }
-    assert_eq!(Host.extract(&at("http://[2001:DB8::1]:80/")).found(), six);
+    assert_eq!(
+        HostHeader.extract(&at("http://[2001:DB8::1]:80/")).found(),
+        six
+    );
     assert_eq!(key("192.0.2.1:80"), Some(Key::new("192.0.2.1")));
     assert_eq!(key("[::ffff:192.0.2.1]"), key("192.0.2.1"));
 }
@@ -453,15 +460,20 @@ fn addresses_as_hosts_are_one_key_each() {
 fn host_is_as_long_as_dns_allows_and_no_longer() {
     let longest = "a".repeat(253);
     assert_eq!(
-        Host.extract(&hosts(&[&longest])).found(),
+        HostHeader.extract(&hosts(&[&longest])).found(),
         Some(Key::new(&longest))
     );
     assert_eq!(
-        Host.extract(&hosts(&[&format!("{longest}.:80")])).found(),
+        HostHeader
+            .extract(&hosts(&[&format!("{longest}.:80")]))
+            .found(),
         Some(Key::new(&longest))
     );
-    assert_eq!(Host.extract(&hosts(&[&"a".repeat(254)])), Ambiguous);
-    assert_eq!(Host.extract(&hosts(&[&"a".repeat(100_000)])), Ambiguous);
+    assert_eq!(HostHeader.extract(&hosts(&[&"a".repeat(254)])), Ambiguous);
+    assert_eq!(
+        HostHeader.extract(&hosts(&[&"a".repeat(100_000)])),
+        Ambiguous
+    );
 }
 
 // === All ===
@@ -481,15 +493,18 @@ fn labels_and_statuses_say_what_is_missing() {
         ("cookie:sid".into(), unauthorized)
     );
     assert_eq!(
-        told(&Cookie::new("sid").in_clear()),
+        told(&Cookie::new("sid").plaintext()),
         ("cookie:sid".into(), bad)
     );
     assert_eq!(
         told(&ApiKey::query("key")),
         ("query:key".into(), unauthorized)
     );
-    assert_eq!(told(&Query::new("tenant")), ("query:tenant".into(), bad));
-    assert_eq!(told(&Host), ("host".into(), bad));
+    assert_eq!(
+        told(&QueryParam::new("tenant")),
+        ("query:tenant".into(), bad)
+    );
+    assert_eq!(told(&HostHeader), ("host".into(), bad));
 }
 
 proptest! {
@@ -506,7 +521,7 @@ proptest! {
             [value] if !value.is_empty() => Some(Key::new(value)),
             _ => None,
         };
-        prop_assert_eq!(Query::new("ab").extract(&at(&uri)).found(), expected);
+        prop_assert_eq!(QueryParam::new("ab").extract(&at(&uri)).found(), expected);
     }
 
     #[test]
@@ -524,11 +539,11 @@ proptest! {
                 parts.uri = uri;
             }
             let extractors: [Box<dyn KeyExtractor>; 5] = [
-                Box::new(Cookie::new("a").in_clear()),
+                Box::new(Cookie::new("a").plaintext()),
                 Box::new(Cookie::new("a")),
-                Box::new(Query::new("a")),
+                Box::new(QueryParam::new("a")),
                 Box::new(ApiKey::query("a")),
-                Box::new(Host),
+                Box::new(HostHeader),
             ];
             for key in extractors.iter().filter_map(|extractor| extractor.extract(&parts).found()) {
                 prop_assert!((1..=Key::MAX_LENGTH).contains(&key.as_str().len()));
@@ -554,7 +569,7 @@ prop_assert!(!has_brace);
                     false => char::from(byte).to_string(),
                 })
                 .collect();
-            Cookie::new("a").in_clear().extract(&cookies(&[&format!("a={text}")])).found()
+            Cookie::new("a").plaintext().extract(&cookies(&[&format!("a={text}")])).found()
         };
         let same = written(&first, 0);
         prop_assert_eq!(same, written(&first, escapes));

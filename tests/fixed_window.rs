@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::prelude::*;
 use tollgate::{
     Quota,
-    algorithm::{Counting, FixedWindow, Opening, WindowState},
+    algorithm::{Counting, FixedWindow, WindowStart, WindowState},
     clock::Timestamp,
     state::Retry,
 };
@@ -17,7 +17,7 @@ fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-fn window(quota: Quota, opening: Opening) -> FixedWindow {
+fn window(quota: Quota, opening: WindowStart) -> FixedWindow {
     FixedWindow::new(quota, opening).expect("a usable quota")
 }
 
@@ -32,7 +32,7 @@ fn drain(window: &FixedWindow, state: &mut WindowState, now: u64) -> u64 {
 
 #[test]
 fn two_full_windows_pass_around_a_boundary_and_never_more() {
-    let window = window(Quota::per_minute(10), Opening::Clock);
+    let window = window(Quota::per_minute(10), WindowStart::Clock);
     let boundary = START / 60_000_000 * 60_000_000 + 60_000_000;
     let mut state = WindowState::default();
     let mut admitted = 0;
@@ -48,7 +48,7 @@ fn two_full_windows_pass_around_a_boundary_and_never_more() {
 
 #[test]
 fn window_that_opens_with_the_first_hit_gives_two_full_ones_around_its_end() {
-    let window = window(Quota::per_minute(10), Opening::FirstHit);
+    let window = window(Quota::per_minute(10), WindowStart::FirstHit);
     let mut state = WindowState::default();
     let first = START + 17_000_123;
     assert!(window.take(&mut state, at(first), 1));
@@ -62,7 +62,7 @@ fn window_that_opens_with_the_first_hit_gives_two_full_ones_around_its_end() {
 
 #[test]
 fn nothing_is_open_before_the_first_hit_and_denials_do_not_open() {
-    let window = window(Quota::per_minute(10), Opening::FirstHit);
+    let window = window(Quota::per_minute(10), WindowStart::FirstHit);
     let mut state = WindowState::default();
     assert!(!window.take(&mut state, at(START), 11));
     assert!(window.take(&mut state, at(START + 1_000_000), 0));
@@ -83,7 +83,7 @@ fn windows_by_the_clock_open_for_everybody_alike() {
         (Quota::per_hour(5), 3_600_000_000),
         (Quota::per_day(5), DAY),
     ] {
-        let window = window(quota, Opening::Clock);
+        let window = window(quota, WindowStart::Clock);
         for late in [0, 1, length / 2, length - 1] {
             let opens = START / length * length;
             let mut state = WindowState::default();
@@ -96,7 +96,7 @@ fn windows_by_the_clock_open_for_everybody_alike() {
 
 #[test]
 fn months_close_where_a_calendar_says_until_2255() {
-    let window = window(Quota::per_month(10), Opening::Month);
+    let window = window(Quota::per_month(10), WindowStart::Month);
     let mut opens = 0;
     for year in 1970..2255_u64 {
         let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
@@ -118,7 +118,11 @@ fn months_close_where_a_calendar_says_until_2255() {
 
 #[test]
 fn clock_that_is_set_back_opens_no_second_window() {
-    for opening in [Opening::Clock, Opening::FirstHit, Opening::Month] {
+    for opening in [
+        WindowStart::Clock,
+        WindowStart::FirstHit,
+        WindowStart::Month,
+    ] {
         let window = window(Quota::per_month(10), opening);
         let mut state = WindowState::default();
         assert!(window.take(&mut state, at(START), 10));
@@ -133,7 +137,11 @@ fn clock_that_is_set_back_opens_no_second_window() {
 
 #[test]
 fn clock_that_is_set_forward_opens_one_window() {
-    for opening in [Opening::Clock, Opening::FirstHit, Opening::Month] {
+    for opening in [
+        WindowStart::Clock,
+        WindowStart::FirstHit,
+        WindowStart::Month,
+    ] {
         let window = window(Quota::per_month(10), opening);
         let mut state = WindowState::default();
         assert!(window.take(&mut state, at(START), 10));
@@ -162,7 +170,7 @@ proptest! {
         millis in prop_oneof![1_u64..10, 1_u64..100_000, Just(366 * 86_400_000)],
         steps in prop::collection::vec((0.0..0.7, prop_oneof![Just(1_u64), 0_u64..40]), 1..150),
     ) {
-        let window = window(Quota::new(limit, Duration::from_millis(millis)), Opening::Clock);
+        let window = window(Quota::new(limit, Duration::from_millis(millis)), WindowStart::Clock);
         let span = millis * 1_000;
         let (mut state, mut now) = (WindowState::default(), START);
         let (mut counters, mut admitted) = (HashMap::<u64, u64>::new(), Vec::new());
@@ -186,7 +194,7 @@ proptest! {
         millis in prop_oneof![1_u64..10, 1_u64..100_000],
         steps in prop::collection::vec((0.0..0.7, prop_oneof![Just(1_u64), 0_u64..40]), 1..150),
     ) {
-        let window = window(Quota::new(limit, Duration::from_millis(millis)), Opening::FirstHit);
+        let window = window(Quota::new(limit, Duration::from_millis(millis)), WindowStart::FirstHit);
         let span = millis * 1_000;
         let (mut state, mut now) = (WindowState::default(), START);
         let (mut opened, mut used, mut admitted) = (0, 0, Vec::new());

@@ -17,8 +17,8 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{ApiKey, Global, Header, PeerIp},
-    middleware::{Denial, Headers, Rejection},
-    store::{Answer, Charge, Store},
+    middleware::{Headers, Rejection, RejectionFormat},
+    store::{Charge, Store, StoreFuture},
 };
 use tonic::{
     Code, Status,
@@ -241,11 +241,11 @@ async fn only_a_post_is_grpc() {
 #[tokio::test]
 async fn every_ready_made_form_answers_grpc_in_its_own_way() {
     for denial in [
-        Denial::by(|_, _| Response::new("")),
-        Denial::json(),
-        Denial::negotiated(),
-        Denial::problem_json(),
-        Denial::text(),
+        RejectionFormat::by(|_, _| Response::new("")),
+        RejectionFormat::json(),
+        RejectionFormat::negotiated(),
+        RejectionFormat::problem_json(),
+        RejectionFormat::text(),
     ] {
         let builder = two_policies(&stopped()).on_rejection(denial);
         let (_, headers, _) = denied(builder, "application/grpc").await;
@@ -267,7 +267,8 @@ async fn pushback_is_whole_milliseconds_rounded_up() {
         (Duration::from_micros(29_999_999), "1"),
     ] {
         let clock = stopped();
-        let builder = two_policies(&clock).on_rejection(Denial::json().grpc_pushback(true));
+        let builder =
+            two_policies(&clock).on_rejection(RejectionFormat::json().grpc_pushback(true));
         let mut service = service(builder);
         for _ in 0..2 {
             pass(&mut service).await;
@@ -284,7 +285,7 @@ async fn pushback_over_24_days_is_the_longest_that_can_be_read() {
     let builder = RateLimitLayer::builder()
         .policy(Policy::new("year", Quota::new(1, Duration::from_secs(31_536_000))).key(Global))
         .headers(Headers::none())
-        .on_rejection(Denial::json().grpc_pushback(true))
+        .on_rejection(RejectionFormat::json().grpc_pushback(true))
         .clock(stopped());
     let (_, headers, _) = denied(builder, "application/grpc").await;
     assert_eq!(headers["grpc-retry-pushback-ms"], "2147483647");
@@ -297,7 +298,7 @@ async fn who_can_never_pass_is_told_not_to_retry() {
         .cost_by(|_| 6);
     let builder = RateLimitLayer::builder()
         .policy(rule)
-        .on_rejection(Denial::json().grpc_pushback(true));
+        .on_rejection(RejectionFormat::json().grpc_pushback(true));
     let headers = refused(builder).await;
     assert_eq!(headers["grpc-status"], "8");
     assert_eq!(headers["grpc-retry-pushback-ms"], "-1");
@@ -310,7 +311,7 @@ async fn who_can_never_pass_is_told_not_to_retry() {
 async fn slot_in_flight_is_waited_for_a_second_and_not_for_no_time() {
     let builder = RateLimitLayer::builder()
         .policy(Policy::concurrency("slots", 1).key(Global))
-        .on_rejection(Denial::json().grpc_pushback(true));
+        .on_rejection(RejectionFormat::json().grpc_pushback(true));
     let mut service = service(builder);
     let held = service
         .ready()
@@ -339,7 +340,8 @@ async fn missing_key_is_told_whose_fault_it_is() {
         (by(policy().key(ApiKey::bearer())), Code::Unauthenticated),
         (by(policy().key(PeerIp)), Code::Internal),
     ] {
-        let headers = refused(builder.on_rejection(Denial::json().grpc_pushback(true))).await;
+        let headers =
+            refused(builder.on_rejection(RejectionFormat::json().grpc_pushback(true))).await;
         let status = Status::from_header_map(&headers).expect("it bears a status");
         assert_eq!(status.code(), code);
         let message = match code {
@@ -407,15 +409,15 @@ async fn details_are_read_whatever_their_length() {
 struct Broken;
 
 impl Store for Broken {
-    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(Err(Error::new(
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Err(Error::new(
             ErrorKind::Unavailable,
             "it was told to fail",
         )))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 use redis::Value;
 use tollgate::{
     Key, Policy, Quota, RateLimiter,
-    algorithm::{Algorithm, Counter, Counting, Opening},
+    algorithm::{Algorithm, Counter, Counting, WindowStart},
     clock::Timestamp,
     remote::RedisStore,
     state::{Outcome, PolicyState},
@@ -40,7 +40,7 @@ const SECONDS: &str = "TOLLGATE_HAMMER_SECONDS";
 
 /// On each key all of these, decided together.
 fn policies() -> [Policy; 5] {
-    let fixed = Algorithm::FixedWindow(Opening::FirstHit);
+    let fixed = Algorithm::FixedWindow(WindowStart::FirstHit);
     [
         Policy::new("bucket", Quota::per_second(120).burst(60)),
         Policy::new("fixed", Quota::new(110, Duration::from_millis(900))).algorithm(fixed),
@@ -213,7 +213,7 @@ async fn denied_by(
     if began.elapsed() > Duration::from_millis(400) {
         return None;
     }
-    let denies = |state: &&PolicyState| state.outcome() == Outcome::Deny;
+    let denies = |state: &&PolicyState| state.outcome() == Outcome::Limited;
     let denying: Vec<_> = decision.states().iter().filter(denies).collect();
     assert_eq!(denying.len(), 1);
     assert_eq!(denying[0].policy(), denier.name());

@@ -23,14 +23,14 @@ use tokio::{
 };
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    algorithm::{Algorithm, Opening, Queue},
+    algorithm::{Algorithm, Queue, WindowStart},
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
     memory::MemoryStore,
-    middleware::{Headers, Legacy, MissingKey, Reset, Scope},
+    middleware::{DiscordScope, Headers, LegacyHeaders, OnMissingKey, ResetFormat},
     state::{CountedBy, Outcome, PolicyState, Retry, Usage},
-    store::{Answer, Charge, OwnedCharge, Store},
+    store::{Charge, OwnedCharge, Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -70,7 +70,7 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              x-ratelimit-reset: 1700000061",
         ),
         (
-            Headers::legacy().reset(Reset::DeltaSeconds).into(),
+            Headers::legacy().reset(ResetFormat::DeltaSeconds).into(),
             "x-ratelimit-limit: 2
              x-ratelimit-remaining: 1
              x-ratelimit-reset: 30",
@@ -103,7 +103,7 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
              retry-after: 30",
         ),
         (
-            Headers::discord().scope("day", Scope::Global).into(),
+            Headers::discord().scope("day", DiscordScope::Global).into(),
             "x-ratelimit-bucket: per-ip
              x-ratelimit-limit: 2
              x-ratelimit-remaining: 1
@@ -148,10 +148,10 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
 }
 
 fn millis() -> Headers {
-    named().reset(Reset::EpochMillis).into()
+    named().reset(ResetFormat::EpochMillis).into()
 }
 
-fn named() -> Legacy {
+fn named() -> LegacyHeaders {
     Headers::legacy().names(
         HeaderName::from_static("x-rate-limit-limit"),
         HeaderName::from_static("x-rate-limit-remaining"),
@@ -189,9 +189,9 @@ async fn where_two_families_write_one_header_the_first_does() {
 #[tokio::test]
 async fn denial_for_all_is_told_as_global_in_discords_words() {
     for (scope, word, is_global) in [
-        (Scope::Global, "global", true),
-        (Scope::Shared, "shared", false),
-        (Scope::User, "user", false),
+        (DiscordScope::Global, "global", true),
+        (DiscordScope::Shared, "shared", false),
+        (DiscordScope::User, "user", false),
     ] {
         let headers = Headers::discord().scope("everybody", scope);
         let builder = scripted(Script::Deny).headers(headers);
@@ -204,7 +204,7 @@ async fn denial_for_all_is_told_as_global_in_discords_words() {
 
 #[test]
 fn scope_of_a_policy_that_is_not_there_fails_at_build() {
-    let headers = Headers::legacy().and(Headers::discord().scope("dya", Scope::Shared));
+    let headers = Headers::legacy().and(Headers::discord().scope("dya", DiscordScope::Shared));
     let error = two_policies().headers(headers).build();
     let error = error.expect_err("there is no such policy");
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -218,7 +218,7 @@ fn layer_refused_for_its_headers_leaves_no_name_behind() {
     let layer = |quota, scoped| {
         RateLimitLayer::builder()
             .policy(Policy::new("day", quota).key(Global))
-            .headers(Headers::discord().scope(scoped, Scope::Shared))
+            .headers(Headers::discord().scope(scoped, DiscordScope::Shared))
             .limiter(&limiter)
             .build()
     };
@@ -404,7 +404,7 @@ fn effective_window_behind_the_time_to_retry_is_left_out() {
 fn set_that_the_inner_service_began_is_left_to_it_as_a_whole() {
     for family in [
         Headers::from(Headers::legacy()),
-        Headers::legacy().reset(Reset::DeltaSeconds).into(),
+        Headers::legacy().reset(ResetFormat::DeltaSeconds).into(),
         Headers::discord().into(),
     ] {
         for theirs in [
@@ -672,7 +672,7 @@ async fn quota_and_window_are_the_sustained_rate_in_whole_seconds() {
         ),
         (
             Policy::new("a", Quota::per_month(50))
-                .algorithm(Algorithm::FixedWindow(Opening::Month)),
+                .algorithm(Algorithm::FixedWindow(WindowStart::Month)),
             "q=50;w=2678400",
         ),
         (
@@ -699,7 +699,7 @@ async fn policies_that_were_not_asked_are_not_spoken_of() {
         .policy(
             Policy::new("tenant", Quota::per_minute(1))
                 .key(Header::new("x-tenant"))
-                .on_missing_key(MissingKey::Skip),
+                .on_missing_key(OnMissingKey::Skip),
         )
         .headers(Headers::draft11());
     let (_, headers) = ask(&builder).await;
@@ -836,8 +836,8 @@ impl Traffic {
         let algorithm = prop_oneof![
             Just(Algorithm::TokenBucket),
             Just(Algorithm::LeakyBucket),
-            Just(Algorithm::FixedWindow(Opening::Clock)),
-            Just(Algorithm::FixedWindow(Opening::FirstHit)),
+            Just(Algorithm::FixedWindow(WindowStart::Clock)),
+            Just(Algorithm::FixedWindow(WindowStart::FirstHit)),
             Just(Algorithm::SlidingLog),
             Just(Algorithm::SlidingWindow),
         ];
@@ -905,7 +905,7 @@ impl Traffic {
         let decided = layer
             .limiter()
             .check(&[policy.charge(Key::GLOBAL).cost(units)]);
-        let decided = decided.now_or_later().expect("it is in process");
+        let decided = decided.try_ready().expect("it is in process");
         decided.expect("it decides").is_allowed()
     }
 }
@@ -953,7 +953,7 @@ impl Told {
 // Regression: the opening was rounded up to a millisecond, and what was left of that to a second.
 #[test]
 fn fresh_window_of_a_minute_resets_in_a_minute_whenever_it_opens() {
-    let opening = Algorithm::FixedWindow(Opening::FirstHit);
+    let opening = Algorithm::FixedWindow(WindowStart::FirstHit);
     for micros in (0..2_000).chain([999_001, 999_999]) {
         let clock = Clock::manual(START + Duration::from_micros(micros));
         let policy = Policy::new("minute", Quota::per_minute(2)).algorithm(opening);
@@ -985,7 +985,7 @@ fn calendar_month_is_told_by_its_longest_and_ends_within_it() {
             let layer = RateLimitLayer::builder()
                 .policy(
                     policy
-                        .algorithm(Algorithm::FixedWindow(Opening::Month))
+                        .algorithm(Algorithm::FixedWindow(WindowStart::Month))
                         .key(Global),
                 )
                 .headers(Headers::draft11())
@@ -1098,9 +1098,9 @@ fn every_family() -> Headers {
     Headers::draft11()
         .and(Headers::draft06())
         .and(Headers::discord())
-        .and(own("delta").reset(Reset::DeltaSeconds))
-        .and(own("seconds").reset(Reset::EpochSeconds))
-        .and(own("millis").reset(Reset::EpochMillis))
+        .and(own("delta").reset(ResetFormat::DeltaSeconds))
+        .and(own("seconds").reset(ResetFormat::EpochSeconds))
+        .and(own("millis").reset(ResetFormat::EpochMillis))
 }
 
 /// Traffic on any counter: with odd rates, long periods, and starts between ticks.
@@ -1109,8 +1109,8 @@ fn any_traffic() -> impl Strategy<Value = Traffic> {
         Just(Algorithm::TokenBucket),
         Just(Algorithm::LeakyBucket),
         (1_u64..20).prop_map(|length| Algorithm::LeakyQueue(Queue::new(length))),
-        Just(Algorithm::FixedWindow(Opening::Clock)),
-        Just(Algorithm::FixedWindow(Opening::FirstHit)),
+        Just(Algorithm::FixedWindow(WindowStart::Clock)),
+        Just(Algorithm::FixedWindow(WindowStart::FirstHit)),
         Just(Algorithm::SlidingLog),
         Just(Algorithm::SlidingWindow),
     ];
@@ -1304,22 +1304,22 @@ enum Script {
 }
 
 impl Store for Script {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if let Self::Fail = self {
             let error = tollgate::Error::new(ErrorKind::Unavailable, "it was told to fail");
-            return Answer::ready(Err(error));
+            return StoreFuture::ready(Err(error));
         }
         let counted_by = match self {
-            Self::Local => CountedBy::Local,
+            Self::Local => CountedBy::Fallback,
             Self::Refuse | Self::Uncounted => CountedBy::Nobody,
             _ => CountedBy::Shared,
         };
         let states = charges.iter().map(|charge| self.state(charge));
-        Answer::ready(Ok(Decision::new(counted_by, START, states)))
+        StoreFuture::ready(Ok(Decision::new(counted_by, START, states)))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 
@@ -1338,8 +1338,8 @@ impl Script {
             Self::Local => counted(Usage::new(10, 4, after(36)), Retry::Now),
             Self::Never => counted(Usage::new(10, 10, START), Retry::Never),
             Self::OtherLimit => counted(Usage::new(99, 98, after(7)), Retry::Now),
-            Self::Fail | Self::Refuse => PolicyState::uncounted(name, Outcome::Refuse),
-            Self::Uncounted => PolicyState::uncounted(name, Outcome::Allow),
+            Self::Fail | Self::Refuse => PolicyState::uncounted(name, Outcome::Unavailable),
+            Self::Uncounted => PolicyState::uncounted(name, Outcome::Allowed),
         }
     }
 }
@@ -1364,17 +1364,17 @@ impl Default for Slow {
 }
 
 impl Store for Slow {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
         let store = Arc::clone(&self.0);
-        Answer::later(async move {
+        StoreFuture::later(async move {
             tokio::task::yield_now().await;
             let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
             store.decide(&charges).await
         })
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.0.reset(policy, key)
     }
 }

@@ -18,7 +18,7 @@ use tollgate::{
     remote::RedisStore,
     resilience::ResilientStore,
     state::{CountedBy, PolicyState, Retry, Usage},
-    store::{Answer, Charge, Correction, OwnedCharge, Receipt, Settlement, Store},
+    store::{Charge, Correction, OwnedCharge, Receipt, Settlement, Store, StoreFuture, Ticket},
 };
 
 use crate::support::{Server, logged};
@@ -30,9 +30,9 @@ const BRIEF_LEASE: Duration = Duration::from_millis(600);
 /// A shared store as far as leases go: it admits everything, and a renewal takes slots again that are not there.
 #[derive(Clone, Debug)]
 struct Fleet {
-    slots: Arc<Mutex<Vec<u64>>>,
+    slots: Arc<Mutex<Vec<Ticket>>>,
     /// Renewals that were asked for.
-    renewals: Arc<Mutex<Vec<u64>>>,
+    renewals: Arc<Mutex<Vec<Ticket>>>,
     /// Through which renewals go one at a time.
     gate: Arc<Semaphore>,
     life: Arc<()>,
@@ -48,55 +48,55 @@ impl Fleet {
         }
     }
 
-    fn slots(&self) -> Vec<u64> {
+    fn slots(&self) -> Vec<Ticket> {
         self.slots.lock().expect("nobody panics with it").clone()
     }
 
-    fn renewals(&self) -> Vec<u64> {
+    fn renewals(&self) -> Vec<Ticket> {
         self.renewals.lock().expect("nobody panics with it").clone()
     }
 }
 
 impl Store for Fleet {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let now = Clock::system().now();
         let mut slots = self.slots.lock().expect("nobody panics with it");
-        slots.extend(charges.iter().map(Charge::ticket));
+        slots.extend(charges.iter().filter_map(Charge::ticket));
         let state = |charge: &Charge<'_>| {
             let usage = Usage::new(100, 50, now);
             PolicyState::counted(*charge.policy().name(), usage, Retry::Now)
         };
         let states = charges.iter().map(state);
-        Answer::ready(Ok(Decision::new(CountedBy::Shared, now, states)))
+        StoreFuture::ready(Ok(Decision::new(CountedBy::Shared, now, states)))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         let mut slots = self.slots.lock().expect("nobody panics with it");
         for settlement in receipt.settlements() {
-            let ticket = settlement.charge().ticket();
+            let ticket = settlement.charge().ticket().expect("slots have one");
             if let Some(index) = slots.iter().position(|slot| *slot == ticket) {
                 slots.remove(index);
             }
         }
-        Answer::ready(Ok::<(), Error>(()))
+        StoreFuture::ready(Ok::<(), Error>(()))
     }
 
-    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
-        let tickets = charges.iter().map(Charge::ticket);
+    fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
+        let tickets = charges.iter().filter_map(Charge::ticket);
         let mut renewals = self.renewals.lock().expect("nobody panics with it");
         renewals.extend(tickets);
         drop(renewals);
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
         let fleet = self.clone();
-        Answer::later(async move {
+        StoreFuture::later(async move {
             let _through = fleet.gate.acquire().await;
             let mut slots = fleet.slots.lock().expect("nobody panics with it");
             for charge in &charges {
-                let ticket = charge.borrow().ticket();
+                let ticket = charge.borrow().ticket().expect("slots have one");
                 if !slots.contains(&ticket) {
                     slots.push(ticket);
                 }
@@ -119,7 +119,7 @@ fn over(store: impl Store, policy: &Policy) -> RateLimiter {
 }
 
 fn take(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Option<Receipt> {
-    let decided = limiter.check(charges).now_or_later();
+    let decided = limiter.check(charges).try_ready();
     let decision = decided.expect("at once").expect("a decision");
     Receipt::of(charges, &decision)
 }
@@ -158,7 +158,7 @@ async fn renewal_under_way_does_not_take_a_slot_again_that_was_given_back() {
         .collect();
     until("a renewal is under way", || !fleet.renewals().is_empty()).await;
     drop(holds);
-    assert_eq!(fleet.slots(), Vec::<u64>::new());
+    assert_eq!(fleet.slots(), []);
     drop(shut);
     // The limiter's and the test's own: no renewal has one any more.
     until("it is through", || Arc::strong_count(&fleet.gate) == 2).await;
@@ -187,7 +187,7 @@ async fn charge_that_is_made_twice_takes_two_slots() {
     })
     .await;
     drop(second);
-    assert_eq!(fleet.slots(), Vec::<u64>::new());
+    assert_eq!(fleet.slots(), []);
 }
 
 // Regression: what was to renew a slot held outside of a runtime never ran, and those held after it relied on it.
@@ -209,7 +209,7 @@ fn slot_held_outside_of_a_runtime_does_not_keep_others_from_being_renewed() {
         drop(inside);
     });
     drop(outside);
-    assert_eq!(fleet.slots(), Vec::<u64>::new());
+    assert_eq!(fleet.slots(), []);
 }
 
 // Regression: the task that renews panicked on a runtime without timers.
@@ -318,27 +318,27 @@ struct Spoilt {
 }
 
 impl Store for Spoilt {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.fleet.decide(charges)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.fleet.reset(policy, key)
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         let mut released = self.released.lock().expect("nobody panics with it");
         let settlements = receipt.settlements().iter();
         released.extend(settlements.map(|one| (*one.charge().key(), one.take_is_pending())));
-        Answer::ready(Ok(()))
+        StoreFuture::ready(Ok(()))
     }
 
-    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
-        let tickets = charges.iter().map(Charge::ticket);
+    fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
+        let tickets = charges.iter().filter_map(Charge::ticket);
         let mut renewals = self.fleet.renewals.lock().expect("nobody panics with it");
         renewals.extend(tickets);
         let is_spoilt = charges.iter().any(|charge| *charge.key() == self.key);
-        Answer::ready(match is_spoilt {
+        StoreFuture::ready(match is_spoilt {
             true => Err(Error::new(ErrorKind::ForeignValue, "not ours")),
             false => Ok(()),
         })
@@ -399,21 +399,21 @@ struct Hanging {
 }
 
 impl Store for Hanging {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.fleet.as_ref().expect("a fleet").decide(charges)
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         let mut asked = self.asked.lock().expect("nobody panics with it");
         let is_first = asked.is_empty();
         asked.extend(receipt.settlements().iter().map(Settlement::correction));
         match is_first {
-            true => Answer::ready(Err(Error::new(ErrorKind::Unavailable, "away"))),
-            false => Answer::later(future::pending()),
+            true => StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "away"))),
+            false => StoreFuture::later(future::pending()),
         }
     }
 }
@@ -497,7 +497,7 @@ fn closure_that_panics_ends_the_hold_at_what_was_charged() {
     let held = hold(&limiter, &charges);
     let settled = panic::catch_unwind(AssertUnwindSafe(|| {
         held.settle(|policy, _| match policy.counter() {
-            Counter::Slots(_) => panic!("a closure of the caller's"),
+            Counter::Concurrency(_) => panic!("a closure of the caller's"),
             _ => 0,
         });
     }));
@@ -515,7 +515,7 @@ fn slot_settled_after_its_lease_is_nobody_elses_in_process() {
     let late = take(&limiter, &ada).expect("there is room");
     clock.advance(LEASE);
     let held = hold(&limiter, &ada);
-    let settled = limiter.settle(late).now_or_later();
+    let settled = limiter.settle(late).try_ready();
     settled.expect("at once").expect("settled");
     assert!(take(&limiter, &ada).is_none(), "the other is still there");
     drop(held);
@@ -528,7 +528,7 @@ fn slot_from_before_a_reset_gives_no_other_back_in_process() {
     let (limiter, _) = in_process(&policy);
     let ada = [policy.charge(Key::new("ada"))];
     let before = hold(&limiter, &ada);
-    let reset = limiter.reset(&policy, ada[0].key()).now_or_later();
+    let reset = limiter.reset(&policy, ada[0].key()).try_ready();
     reset.expect("at once").expect("reset");
     let after = hold(&limiter, &ada);
     drop(before);
@@ -542,7 +542,7 @@ fn receipt_that_is_made_twice_gives_back_once_in_process() {
     let policy = slots(2);
     let (limiter, _) = in_process(&policy);
     let ada = [policy.charge(Key::new("ada"))];
-    let decided = limiter.check(&ada).now_or_later();
+    let decided = limiter.check(&ada).try_ready();
     let decision = decided.expect("at once").expect("a decision");
     let other = hold(&limiter, &ada);
     for _ in 0..2 {
@@ -581,9 +581,7 @@ fn policy_that_would_count_denied_requests_as_in_flight_is_refused_at_once() {
     let policy = slots(1);
     let (limiter, _) = in_process(&policy);
     let unseen = Policy::concurrency("unseen", 1).count_denied(true);
-    let refused = limiter
-        .check(&[unseen.charge(Key::new("ada"))])
-        .now_or_later();
+    let refused = limiter.check(&[unseen.charge(Key::new("ada"))]).try_ready();
     let error = refused.expect("at once").expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
 }
@@ -595,12 +593,12 @@ fn policy_that_would_count_denied_requests_as_in_flight_is_refused_at_once() {
 struct Away;
 
 impl Store for Away {
-    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
     }
 }
 
@@ -613,7 +611,7 @@ async fn slot_held_in_an_outage_has_no_lease_and_is_given_back_where_it_was_take
     let limiter = over(store.expect("a usable store"), &policy);
     let ada = [policy.charge(Key::new("ada"))];
     let decision = limiter.check(&ada).await.expect("a decision");
-    assert_eq!(decision.counted_by(), CountedBy::Local);
+    assert_eq!(decision.counted_by(), CountedBy::Fallback);
     let held = limiter.hold(Receipt::of(&ada, &decision).expect("it was charged"));
     clock.advance(LEASE * 10);
     let second = limiter.check(&ada).await.expect("a decision");

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use tollgate::{
     Key, Policy, Quota,
-    algorithm::{Algorithm, Opening, Queue},
+    algorithm::{Algorithm, Queue, WindowStart},
     remote::RedisStore,
     store::Store,
 };
@@ -52,8 +52,8 @@ fn policies() -> Vec<Policy> {
         of("a", Algorithm::TokenBucket),
         of("a.", Algorithm::LeakyBucket),
         of("a-", Algorithm::LeakyQueue(Queue::new(3))),
-        of("af", Algorithm::FixedWindow(Opening::Clock)),
-        of("f", Algorithm::FixedWindow(Opening::FirstHit)),
+        of("af", Algorithm::FixedWindow(WindowStart::Clock)),
+        of("f", Algorithm::FixedWindow(WindowStart::FirstHit)),
         of("a_g", Algorithm::SlidingLog),
         of("a_s", Algorithm::SlidingWindow),
         Policy::new("a_c", Quota::in_flight(5)).algorithm(Algorithm::Concurrency { lease }),

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     remote::{RedisStore, RedisStoreBuilder},
-    store::{Answer, CallObserver, CallReport, Store},
+    store::{CallObserver, CallReport, Store, StoreFuture},
 };
 
 use crate::support::{Mode, Proxy, Server};
@@ -38,12 +38,12 @@ fn one_lane(url: impl AsRef<str>) -> RedisStoreBuilder {
     RedisStore::builder(url).connections(1)
 }
 
-fn ask(limiter: &RateLimiter, key: &str) -> Answer<Decision> {
+fn ask(limiter: &RateLimiter, key: &str) -> StoreFuture<Decision> {
     limiter.check(&[policy().charge(Key::new(key))])
 }
 
 /// Polls an answer one time: it is sent, or queued, and no reply can arrive meanwhile.
-async fn begin(answer: &mut Answer<Decision>) {
+async fn begin(answer: &mut StoreFuture<Decision>) {
     poll_fn(|context| {
         assert!(Pin::new(&mut *answer).poll(context).is_pending());
         Poll::Ready(())
@@ -405,7 +405,7 @@ fn caller_outside_of_a_runtime_is_told_so() {
 }
 
 /// The error that an answer is at its first poll.
-fn refusal<T: std::fmt::Debug>(answer: &mut Answer<T>) -> Error {
+fn refusal<T: std::fmt::Debug>(answer: &mut StoreFuture<T>) -> Error {
     let mut context = Context::from_waker(Waker::noop());
     match Pin::new(answer).poll(&mut context) {
         Poll::Ready(result) => result.expect_err("nobody to carry it"),
@@ -541,7 +541,10 @@ fn ages() -> Policy {
     )
 }
 
-async fn left_after(mut answer: Answer<Decision>, polls: u64) -> Option<Result<Decision, Error>> {
+async fn left_after(
+    mut answer: StoreFuture<Decision>,
+    polls: u64,
+) -> Option<Result<Decision, Error>> {
     let mut left = polls;
     poll_fn(|context| {
         if left == 0 {
@@ -596,6 +599,6 @@ fn callers_who_leave_and_runtimes_that_end_swap_no_replies_and_stop_nobody() {
     assert!(decision.expect("a decision").is_allowed());
 }
 
-fn ask_ages(limiter: &RateLimiter, number: u64) -> Answer<Decision> {
+fn ask_ages(limiter: &RateLimiter, number: u64) -> StoreFuture<Decision> {
     limiter.check(&[ages().charge(Key::new(format!("round-{number}")))])
 }

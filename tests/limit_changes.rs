@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::{
     Quota,
-    algorithm::{Algorithm, Counter, Counting, Opening, SlidingLog, TokenBucket},
+    algorithm::{Algorithm, Counter, Counting, SlidingLog, TokenBucket, WindowStart},
     clock::Timestamp,
     state::Retry,
 };
@@ -31,8 +31,8 @@ macro_rules! with {
 }
 
 const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::FixedWindow(Opening::Clock),
-    Algorithm::FixedWindow(Opening::FirstHit),
+    Algorithm::FixedWindow(WindowStart::Clock),
+    Algorithm::FixedWindow(WindowStart::FirstHit),
     Algorithm::LeakyBucket,
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow,
@@ -99,22 +99,22 @@ fn ten_a_minute_to_a_hundred_and_back_in_numbers() {
         ),
         // A number stays a number.
         (
-            Algorithm::FixedWindow(Opening::Clock),
+            Algorithm::FixedWindow(WindowStart::Clock),
             5,
             [(5, 0, 45_000), (95, 0, 45_000), (5, 0, 45_000)],
         ),
         (
-            Algorithm::FixedWindow(Opening::Clock),
+            Algorithm::FixedWindow(WindowStart::Clock),
             10,
             [(0, 45_000, 45_000), (90, 0, 45_000), (0, 45_000, 45_000)],
         ),
         (
-            Algorithm::FixedWindow(Opening::FirstHit),
+            Algorithm::FixedWindow(WindowStart::FirstHit),
             5,
             [(5, 0, 45_000), (95, 0, 45_000), (5, 0, 45_000)],
         ),
         (
-            Algorithm::FixedWindow(Opening::FirstHit),
+            Algorithm::FixedWindow(WindowStart::FirstHit),
             10,
             [(0, 45_000, 45_000), (90, 0, 45_000), (0, 45_000, 45_000)],
         ),
@@ -168,12 +168,12 @@ fn a_hundred_a_minute_to_ten_and_back_in_numbers() {
             [(25, 0, 45_000), (2, 0, 45_000), (25, 0, 45_000)],
         ),
         (
-            Algorithm::FixedWindow(Opening::Clock),
+            Algorithm::FixedWindow(WindowStart::Clock),
             50,
             [(50, 0, 45_000), (0, 45_000, 45_000), (50, 0, 45_000)],
         ),
         (
-            Algorithm::FixedWindow(Opening::Clock),
+            Algorithm::FixedWindow(WindowStart::Clock),
             100,
             [(0, 45_000, 45_000); 3],
         ),
@@ -217,7 +217,7 @@ fn longer_and_shorter_periods_in_numbers() {
             [(2, 0, 45_000), (2, 0, 2_700_000), (2, 0, 45_000)],
         ),
         (
-            Algorithm::FixedWindow(Opening::Clock),
+            Algorithm::FixedWindow(WindowStart::Clock),
             [
                 (0, 45_000, 45_000),
                 (0, left * 1_000, left * 1_000),
@@ -226,7 +226,7 @@ fn longer_and_shorter_periods_in_numbers() {
         ),
         // Opened anew by the change, and by the change back.
         (
-            Algorithm::FixedWindow(Opening::FirstHit),
+            Algorithm::FixedWindow(WindowStart::FirstHit),
             [
                 (0, 45_000, 45_000),
                 (0, 3_600_000, 3_600_000),

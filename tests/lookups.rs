@@ -25,12 +25,12 @@ use tollgate::{
     algorithm::{Algorithm, Queue},
     builder::RateLimitLayerBuilder,
     extract::{AsyncKeyExtractor, Extracted, Global, Header, KeyExtractor, KeyLookup},
-    matching::Path,
+    matching::PathPattern,
     middleware::{
-        BodyOutcome, CompletedRequest, Headers, MissingKey, RateLimitInfo, Reason, Rejection,
+        BodyOutcome, CompletedRequest, Headers, OnMissingKey, RateLimitInfo, Reason, Rejection,
         RequestOutcome, Rule,
     },
-    store::{Answer, Charge, Correction, Receipt, Store},
+    store::{Charge, Correction, Receipt, Store, StoreFuture},
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
@@ -267,11 +267,11 @@ async fn charge_before_the_lookups_stands_when_they_find_no_key(world: World) {
         (plan().key_async(never), 503),
         (plan().key_async(twice), 400),
         (
-            plan().key_async(twice).on_missing_key(MissingKey::Skip),
+            plan().key_async(twice).on_missing_key(OnMissingKey::Skip),
             400,
         ),
         (
-            plan().key_async(twice).on_missing_key(MissingKey::Share),
+            plan().key_async(twice).on_missing_key(OnMissingKey::Share),
             400,
         ),
     ]
@@ -302,7 +302,7 @@ async fn charge_before_the_lookups_stands_when_they_find_no_key(world: World) {
 
 async fn charge_before_the_lookups_stands_when_a_tier_is_forbidden(world: World) {
     let tiers = TierCache::builder(|_: &Parts, _: &Key| {
-        future::ready(Ok::<_, Infallible>(Some(Tier::denied())))
+        future::ready(Ok::<_, Infallible>(Some(Tier::forbidden())))
     });
     let tiers = tiers.build().expect("a usable cache");
     let head = Policy::new("head", Quota::per_hour(10));
@@ -553,18 +553,18 @@ struct FailsLater {
 }
 
 impl Store for FailsLater {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match self.is_second.fetch_not(Ordering::Relaxed) {
-            true => Answer::ready(Err(Error::new(ErrorKind::Unavailable, "not today"))),
+            true => StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "not today"))),
             false => self.store.decide(charges),
         }
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.store.reset(policy, key)
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.store.settle(receipt)
     }
 }
@@ -590,11 +590,11 @@ proptest! {
             }).collect();
             // a request has the headers of the rules that count it
             let key = |number: usize| Header::new(format!("x-{number}"));
-            let head = |number: usize| policies[number].clone().key(key(number)).on_missing_key(MissingKey::Skip);
+            let head = |number: usize| policies[number].clone().key(key(number)).on_missing_key(OnMissingKey::Skip);
             let later = |number: usize| {
                 let key = key(number);
                 let looked = move |parts: &Parts| future::ready(Ok::<_, Infallible>(key.extract(parts)));
-                policies[number].clone().key_async(looked).on_missing_key(MissingKey::Skip)
+                policies[number].clone().key_async(looked).on_missing_key(OnMissingKey::Skip)
             };
             let without = plain.layer((0..rules.len()).map(head)).layer(service_fn(fine));
             let with = (0..rules.len()).map(|number| match rules[number].3 {
@@ -654,9 +654,9 @@ async fn nothing_is_looked_up_for_a_request_that_the_rule_does_not_count() {
             counter.fetch_add(1, Ordering::Relaxed);
             future::ready(Ok::<_, Infallible>(Some(Key::GLOBAL)))
         })
-        .unless(Path::new("/"));
+        .unless(PathPattern::new("/"));
     let builder = RateLimitLayer::builder().policy(rule);
-    let app = built(builder.skip(Path::new("/skipped"))).layer(service_fn(fine));
+    let app = built(builder.skip(PathPattern::new("/skipped"))).layer(service_fn(fine));
     for uri in ["/", "/skipped"] {
         assert!(at(&app, uri).await.extensions().get::<Decision>().is_none());
     }
@@ -682,9 +682,9 @@ async fn request_that_a_rule_refuses_anyway_is_not_looked_up_to_the_end() {
 #[tokio::test(start_paused = true)]
 async fn key_that_is_late_or_failed_is_what_the_rule_says_of_missing_ones() {
     for (choice, expected) in [
-        (MissingKey::Reject, [503, 503, 400]),
-        (MissingKey::Share, [200, 200, 200]),
-        (MissingKey::Skip, [200, 200, 200]),
+        (OnMissingKey::Reject, [503, 503, 400]),
+        (OnMissingKey::Share, [200, 200, 200]),
+        (OnMissingKey::Skip, [200, 200, 200]),
     ] {
         let rules = [
             plan().key_async(never).on_missing_key(choice),
@@ -697,8 +697,8 @@ async fn key_that_is_late_or_failed_is_what_the_rule_says_of_missing_ones() {
             let response = ask(&app).await;
             assert_eq!(response.status(), status, "{choice:?}");
             let decision = response.extensions().get::<Decision>();
-            assert_eq!(decision.is_some(), choice == MissingKey::Share);
-            if choice == MissingKey::Reject {
+            assert_eq!(decision.is_some(), choice == OnMissingKey::Share);
+            if choice == OnMissingKey::Reject {
                 let rejection = response.extensions().get::<Rejection>().expect("why");
                 let is_missing = matches!(rejection.reason(), Reason::MissingKey { .. });
                 assert_eq!(is_missing, status == 400);
@@ -707,7 +707,7 @@ async fn key_that_is_late_or_failed_is_what_the_rule_says_of_missing_ones() {
             let shared = policy.charge(Key::UNIDENTIFIED);
             let peek = layer.limiter().peek(&[shared]).await.expect("it answers");
             let left = peek.states()[0].usage().expect("it is counted").remaining;
-            assert_eq!(left, if choice == MissingKey::Share { 9 } else { 10 });
+            assert_eq!(left, if choice == OnMissingKey::Share { 9 } else { 10 });
         }
     }
 }
@@ -717,7 +717,7 @@ async fn request_waits_as_long_as_the_layer_says_and_no_longer() {
     for (timeout, expected) in [(None, 100), (Some(Duration::from_millis(30)), 30)] {
         let rules = ["one", "two"].map(|name| {
             let rule = Policy::new(name, Quota::per_hour(1)).key_async(never);
-            rule.on_missing_key(MissingKey::Skip)
+            rule.on_missing_key(OnMissingKey::Skip)
         });
         let mut builder = rules
             .into_iter()
@@ -743,18 +743,18 @@ async fn first_key_that_is_late_or_failed_is_logged_and_only_that() {
     for (rule, said) in [
         (
             plan().key_async(never),
-            "policy plan: a key was not looked up in time",
+            "a key lookup timed out policy=plan",
         ),
         (
             plan().key_async(fails),
-            "policy plan: a key could not be looked up: the session store is away",
+            "a key lookup failed policy=plan error=the session store is away",
         ),
         (
             plan().key_async(nobody),
-            "policy plan: closure is missing from a request",
+            "policy=plan detail=closure is missing from a request",
         ),
     ] {
-        let app = layer([rule.on_missing_key(MissingKey::Share)]).layer(service_fn(fine));
+        let app = layer([rule.on_missing_key(OnMissingKey::Share)]).layer(service_fn(fine));
         for _ in 0..3 {
             ask(&app).await;
         }
@@ -941,10 +941,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 async fn handler_of_a_request_that_is_passed_over_knows_of_the_layer() {
     for is_looked_up_first in [false, true] {
         let absent = |_: &Parts| future::ready(Ok::<_, Infallible>(None));
-        let rule = plan().key_async(absent).on_missing_key(MissingKey::Skip);
+        let rule = plan().key_async(absent).on_missing_key(OnMissingKey::Skip);
         let rule = match is_looked_up_first {
             true => rule,
-            false => rule.when(Path::new("/login")),
+            false => rule.when(PathPattern::new("/login")),
         };
         let layer = RateLimitLayer::builder().policy(rule).build();
         let info = get(async |info: RateLimitInfo| format!("{:?}", info.decisions().len()));

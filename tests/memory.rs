@@ -31,7 +31,7 @@ fn limiter(store: &MemoryStore, policies: &[&Policy]) -> RateLimiter {
 }
 
 fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
-    let answer = limiter.check(charges).now_or_later();
+    let answer = limiter.check(charges).try_ready();
     answer.expect("memory answers at once").expect("a decision")
 }
 
@@ -54,7 +54,10 @@ fn memory_stays_within_the_stated_bound_whatever_is_thrown_at_it() {
         store.bytes()
     );
     assert!(store.keys() <= 10_000 * 4 / 3 + 64, "{} keys", store.keys());
-    assert!(store.crowded() > 0, "the flood was larger than the store");
+    assert!(
+        store.overflowed() > 0,
+        "the flood was larger than the store"
+    );
 }
 
 #[test]
@@ -96,7 +99,7 @@ fn keys_that_owe_nothing_make_room_for_newcomers() {
         }
         clock.advance(Duration::from_secs(1));
     }
-    assert_eq!(store.crowded(), 0);
+    assert_eq!(store.overflowed(), 0);
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn growing_keeps_every_debt() {
         let usage = decision.states()[0].usage().expect("counted");
         assert_eq!(usage.remaining, 9 - number as u64 % 10, "key {number}");
     }
-    assert_eq!(store.crowded(), 0);
+    assert_eq!(store.overflowed(), 0);
     let bytes_a_key = store.bytes() as f64 / 50_000.0;
     assert!(
         (24.0..=49.0).contains(&bytes_a_key),
@@ -152,7 +155,7 @@ fn one_crowded_policy_does_not_slow_another_down() {
     for number in 0..1_000 {
         check(&limiter, &[flooded.charge(key(number))]);
     }
-    assert!(store.crowded() > 0);
+    assert!(store.overflowed() > 0);
     let mut allowed = 0;
     for _ in 0..10 {
         allowed += u32::from(check(&limiter, &[calm.charge(key(5_000))]).is_allowed());
@@ -200,7 +203,7 @@ fn shared_bucket_belongs_to_one_policy() {
     for number in 0..1_000 {
         check(&limiter, &[flooded.charge(key(number)).cost(10)]);
     }
-    assert!(store.crowded() > 0);
+    assert!(store.overflowed() > 0);
     for policy in &policies {
         let decision = check(&limiter, &[policy.charge(key(5_000))]);
         assert!(decision.is_allowed(), "{}", policy.name());
@@ -275,7 +278,7 @@ fn decision_says_that_this_process_counted() {
     let policy = Policy::new("mine", Quota::per_second(1));
     let limiter = limiter(&store(10, &clock), &[&policy]);
     let decision = check(&limiter, &[policy.charge(key(1))]);
-    assert_eq!(decision.counted_by(), CountedBy::Memory);
+    assert_eq!(decision.counted_by(), CountedBy::InProcess);
     assert_eq!(decision.decided_at(), START);
 }
 
@@ -285,7 +288,7 @@ fn log_writer_that_asks_the_same_store_is_answered() {
     let rate = Policy::new("rate", Quota::per_day(1_000));
     let slots = Policy::concurrency("slots", 1);
     for (policy, line) in [
-        (rate, "newcomers are counted together"),
+        (rate, "new keys share one count per policy"),
         (slots, "requests in flight"),
     ] {
         for charges in [1, 2, 16] {
@@ -331,6 +334,6 @@ fn keys_that_come_and_go_leave_every_debt_as_it_is() {
             }
             clock.advance(Duration::from_secs(30) * 2 / max_keys as u32);
         }
-        assert_eq!(small.crowded(), 0, "{max_keys}");
+        assert_eq!(small.overflowed(), 0, "{max_keys}");
     }
 }

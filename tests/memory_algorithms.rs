@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::prelude::*;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     state::Retry,
@@ -16,8 +16,8 @@ use tollgate::{
 const START: Timestamp = Timestamp::from_micros(1_698_796_800_000_000);
 
 const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::FixedWindow(Opening::Clock),
-    Algorithm::FixedWindow(Opening::FirstHit),
+    Algorithm::FixedWindow(WindowStart::Clock),
+    Algorithm::FixedWindow(WindowStart::FirstHit),
     Algorithm::LeakyBucket,
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow,
@@ -33,7 +33,7 @@ fn store(max_keys: usize, clock: &Clock) -> MemoryStore {
 
 fn check(store: &MemoryStore, charges: &[Charge<'_>]) -> Decision {
     let limiter = RateLimiter::new(store.clone(), []).expect("no policies");
-    let answer = limiter.check(charges).now_or_later();
+    let answer = limiter.check(charges).try_ready();
     answer.expect("memory answers at once").expect("a decision")
 }
 
@@ -78,7 +78,7 @@ fn keys_and_bytes_stay_within_the_stated_bounds() {
         let most = most_bytes(algorithm, 3_000);
         assert!(store.bytes() <= most, "{algorithm:?}: {}", store.bytes());
         assert!(store.keys() <= 4_064, "{algorithm:?}: {}", store.keys());
-        assert!(store.crowded() > 0, "{algorithm:?}");
+        assert!(store.overflowed() > 0, "{algorithm:?}");
     }
 }
 
@@ -116,7 +116,7 @@ fn keys_that_owe_nothing_are_handed_on() {
             }
             clock.advance(Duration::from_millis(2_001));
         }
-        assert_eq!(store.crowded(), 0, "{algorithm:?}");
+        assert_eq!(store.overflowed(), 0, "{algorithm:?}");
     }
 }
 
@@ -196,7 +196,7 @@ fn reset_forgets_by_every_algorithm() {
         assert!(check(&store, &[policy.charge(key(1)).cost(5)]).is_allowed());
         store
             .reset(&policy, &key(1))
-            .now_or_later()
+            .try_ready()
             .expect("at once")
             .expect("forgotten");
         assert!(
@@ -216,11 +216,11 @@ fn key_whose_slot_was_handed_on_is_not_let_off_by_what_newcomers_share() {
         assert!(check(&store, &[policy.charge(key(1)).cost(10)]).is_allowed());
         clock.set(START + Duration::from_secs(120));
         // Others take all slots, and one newcomer more takes a unit of what is shared.
-        let others = (2..40).take_while(|_| store.crowded() == 0);
+        let others = (2..40).take_while(|_| store.overflowed() == 0);
         for number in others {
             check(&store, &[policy.charge(key(number))]);
         }
-        assert_eq!(store.crowded(), 1, "{algorithm:?}");
+        assert_eq!(store.overflowed(), 1, "{algorithm:?}");
         clock.set(START + Duration::from_secs(15));
         let decision = check(&store, &[policy.charge(key(1)).cost(9)]);
         assert!(
@@ -311,7 +311,7 @@ fn newcomers_that_vie_for_the_last_slot_take_no_more_than_one_key() {
         let policy = policy(algorithm, 10, Duration::from_secs(60));
         let own = |number: &usize| {
             check(&store, &[policy.charge(key(*number)).cost(10)]);
-            store.crowded() == 0
+            store.overflowed() == 0
         };
         let slots = (0..).take_while(own).count();
         // All owe nothing any more; then all slots but one are taken again, and there is nothing that is shared.
@@ -325,7 +325,7 @@ fn newcomers_that_vie_for_the_last_slot_take_no_more_than_one_key() {
             !check(&store, &[first, second, third]).is_allowed(),
             "{algorithm:?}"
         );
-        assert_eq!(store.crowded(), 1, "{algorithm:?}: the one before");
+        assert_eq!(store.overflowed(), 1, "{algorithm:?}: the one before");
         assert!(check(&store, &[first]).is_allowed(), "{algorithm:?}");
     }
 }
@@ -340,14 +340,14 @@ fn what_newcomers_share_is_not_given_back() {
         let policy = policy(algorithm, 10, Duration::from_secs(60));
         let own = |number: &usize| {
             check(&store, &[policy.charge(key(*number))]);
-            store.crowded() == 0
+            store.overflowed() == 0
         };
         let slots = (0..).take_while(own).count();
         let charge = policy.charge(key(slots + 1)).cost(5);
         let decision = check(&store, std::slice::from_ref(&charge));
         assert_eq!(remaining(&decision), 4, "{algorithm:?}");
         let receipt = Receipt::of(&[charge], &decision).expect("it was charged");
-        let settled = store.settle(receipt.price(|_, _| 0)).now_or_later();
+        let settled = store.settle(receipt.price(|_, _| 0)).try_ready();
         settled.expect("at once").expect("settled");
         let later = check(&store, &[policy.charge(key(slots + 2)).cost(0)]);
         assert_eq!(remaining(&later), 4, "{algorithm:?}");

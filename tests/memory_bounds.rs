@@ -5,7 +5,7 @@ use std::{collections::VecDeque, thread, time::Duration};
 use allocation_counter::measure;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     store::{Charge, Receipt},
@@ -42,7 +42,7 @@ impl Counted {
     }
 
     fn check(&self, charges: &[Charge<'_>]) -> Decision {
-        let answer = self.limiter.check(charges).now_or_later();
+        let answer = self.limiter.check(charges).try_ready();
         answer.expect("memory answers at once").expect("a decision")
     }
 
@@ -56,7 +56,7 @@ impl Counted {
     }
 
     fn settle(&self, receipt: Receipt) {
-        let settled = self.limiter.settle(receipt).now_or_later();
+        let settled = self.limiter.settle(receipt).try_ready();
         settled.expect("memory settles at once").expect("settled");
     }
 }
@@ -97,7 +97,7 @@ fn rate() -> Policy {
 fn no_algorithm_takes_more_than_is_stated() {
     for (algorithm, bytes) in [
         (Algorithm::TokenBucket, BUCKET),
-        (Algorithm::FixedWindow(Opening::Clock), FIXED_WINDOW),
+        (Algorithm::FixedWindow(WindowStart::Clock), FIXED_WINDOW),
         (Algorithm::SlidingWindow, SLIDING_WINDOW),
         (Algorithm::SlidingLog, LOG),
     ] {
@@ -218,7 +218,7 @@ fn flood_of_requests_that_never_end_is_denied_when_the_memory_is_used_up() {
                 .filter(|number| counted.admits(slots.charge(key(number / each))))
                 .count();
             assert!((20_000..200_000).contains(&admitted), "{admitted}");
-            assert_eq!(counted.store.crowded(), 400_000 - admitted as u64);
+            assert_eq!(counted.store.overflowed(), 400_000 - admitted as u64);
             counted.clock.advance(Duration::from_secs(30));
             for number in 0..20_000 {
                 assert!(counted.admits(slots.charge(key(500_000 + number))));
@@ -239,7 +239,7 @@ fn memory_of_ended_leases_is_found_wherever_it_is() {
         if !counted.admits(slots.charge(key(full))) {
             full += 1;
         }
-        if counted.store.crowded() > 0 {
+        if counted.store.overflowed() > 0 {
             break;
         }
     }
@@ -280,7 +280,7 @@ fn memory_stays_the_same_while_keys_come_and_go_for_hours() {
             }
             hours.push(counted.store.bytes());
         }
-        assert_eq!(counted.store.crowded(), 0);
+        assert_eq!(counted.store.overflowed(), 0);
     });
     let (early, late) = (hours[2..8].iter().max(), hours[18..].iter().max());
     let (early, late) = (early.expect("hours"), late.expect("hours"));
@@ -323,7 +323,8 @@ fn memory_of_a_flood_is_given_back_after_it() {
 fn all_together_take_no_more_than_is_stated() {
     let policies = [
         rate(),
-        Policy::new("fixed", Quota::per_hour(10)).algorithm(Algorithm::FixedWindow(Opening::Clock)),
+        Policy::new("fixed", Quota::per_hour(10))
+            .algorithm(Algorithm::FixedWindow(WindowStart::Clock)),
         Policy::new("sliding", Quota::per_hour(10)).algorithm(Algorithm::SlidingWindow),
         Policy::new("log", Quota::per_hour(10)).algorithm(Algorithm::SlidingLog),
         slots(),

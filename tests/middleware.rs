@@ -27,9 +27,9 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
-    middleware::{Headers, MissingKey, Reason, Rejection, ResponseBody},
+    middleware::{Headers, OnMissingKey, Reason, Rejection, ResponseBody},
     state::{CountedBy, Outcome, PolicyState, Retry, Usage},
-    store::{Answer, Charge, OwnedCharge, Store},
+    store::{Charge, OwnedCharge, Store, StoreFuture},
 };
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt,
@@ -705,7 +705,7 @@ async fn uncounted_request_passes_without_decision_and_headers() {
         .policy(
             Policy::new("tenant", Quota::per_minute(1))
                 .key(Header::new("x-tenant"))
-                .on_missing_key(MissingKey::Skip),
+                .on_missing_key(OnMissingKey::Skip),
         )
         .build()
         .expect("it is well set up");
@@ -943,7 +943,7 @@ fn one_policy_that_refuses_makes_it_503_even_beside_a_denial() {
 struct Mixed;
 
 impl Store for Mixed {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let states = charges.iter().enumerate().map(|(index, charge)| {
             let verdict = if index == 0 {
                 Verdict::Deny
@@ -952,11 +952,11 @@ impl Store for Mixed {
             };
             verdict.state(charge)
         });
-        Answer::ready(Ok(Decision::new(CountedBy::Local, START, states)))
+        StoreFuture::ready(Ok(Decision::new(CountedBy::Fallback, START, states)))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 
@@ -1102,7 +1102,7 @@ fn policy_whose_key_is_missing_may_be_skipped_while_the_others_count() {
         .policy(
             Policy::new("tenant", Quota::per_minute(1))
                 .key(Header::new("x-tenant"))
-                .on_missing_key(MissingKey::Skip),
+                .on_missing_key(OnMissingKey::Skip),
         )
         .policy(everybody_policy(2).key(Global))
         .clock(stopped())
@@ -1249,7 +1249,7 @@ proptest! {
         clock.set(Timestamp::from_micros(reset * 1_000_000));
         let policy = traffic.policy();
         let whole_burst = policy.charge(Key::GLOBAL).cost(traffic.burst);
-        let decided = layer.limiter().check(&[whole_burst]).now_or_later();
+        let decided = layer.limiter().check(&[whole_burst]).try_ready();
         let decided = decided.expect("it is in process").expect("it decides");
         prop_assert!(decided.is_allowed());
     }
@@ -1292,7 +1292,7 @@ proptest! {
         let policy = traffic.policy();
         let admits = |units| {
             let charges = [policy.charge(Key::GLOBAL).cost(units)];
-            let decided = layer.limiter().check(&charges).now_or_later();
+            let decided = layer.limiter().check(&charges).try_ready();
             decided.expect("it is in process").expect("it decides").is_allowed()
         };
         prop_assert!(!admits(remaining + 1));
@@ -1408,13 +1408,13 @@ impl Verdict {
         let full = Usage::new(limit, limit, START);
         match self {
             Self::Allow => PolicyState::counted(name, full, Retry::Now),
-            Self::AllowUncounted => PolicyState::uncounted(name, Outcome::Allow),
+            Self::AllowUncounted => PolicyState::uncounted(name, Outcome::Allowed),
             Self::Deny => {
                 PolicyState::counted(name, spent, Retry::At(START + Duration::from_secs(6)))
             }
             Self::DenyForNow => PolicyState::counted(name, spent, Retry::At(START)),
             Self::Never => PolicyState::counted(name, full, Retry::Never),
-            Self::Fail | Self::Refuse => PolicyState::uncounted(name, Outcome::Refuse),
+            Self::Fail | Self::Refuse => PolicyState::uncounted(name, Outcome::Unavailable),
         }
     }
 
@@ -1441,19 +1441,19 @@ enum Pace {
 struct Scripted(Verdict, Pace);
 
 impl Store for Scripted {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let decided = self.0.on(charges);
         match self.1 {
-            Pace::AtOnce => Answer::ready(decided),
-            Pace::Later => Answer::later(async {
+            Pace::AtOnce => StoreFuture::ready(decided),
+            Pace::Later => StoreFuture::later(async {
                 tokio::task::yield_now().await;
                 decided
             }),
         }
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 
@@ -1474,20 +1474,20 @@ impl Deliberate {
 }
 
 impl Store for Deliberate {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let (question, verdict) = oneshot::channel();
         let mut questions = self.questions.lock().expect("nobody panics with it");
         questions.push_back(question);
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        Answer::later(async move {
+        StoreFuture::later(async move {
             let verdict = verdict.await.expect("the test answers");
             let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
             verdict.on(&charges)
         })
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::task::{JoinSet, yield_now};
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     remote::{RedisStore, RedisStoreBuilder},
-    store::Answer,
+    store::StoreFuture,
 };
 
 use crate::support::{Mode, Proxy, Server};
@@ -30,12 +30,12 @@ fn bare(store: RedisStoreBuilder) -> RateLimiter {
     RateLimiter::new(store, [policy()]).expect("a usable policy")
 }
 
-fn ask(limiter: &RateLimiter, key: &str) -> Answer<Decision> {
+fn ask(limiter: &RateLimiter, key: &str) -> StoreFuture<Decision> {
     limiter.check(&[policy().charge(Key::new(key))])
 }
 
 /// Polls a decision once.
-async fn begin(decision: &mut Answer<Decision>) {
+async fn begin(decision: &mut StoreFuture<Decision>) {
     poll_fn(|context| {
         assert!(Pin::new(&mut *decision).poll(context).is_pending());
         Poll::Ready(())

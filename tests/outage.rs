@@ -14,9 +14,10 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
     builder::RateLimiterBuilder,
+    error::Phase,
     remote::{RedisStore, RedisStoreBuilder},
     state::{CountedBy, Outcome},
-    store::{Charge, Phase, Store},
+    store::{Charge, Store},
 };
 
 use crate::support::{Mode, Proxy, Server, logged};
@@ -95,12 +96,12 @@ async fn survives<T>(
     strike(&mut fault).await;
     until_degraded(&limiter, &[charge]).await;
     for _ in 0..100 {
-        let answer = limiter.check(&[charge]).now_or_later();
+        let answer = limiter.check(&[charge]).try_ready();
         let decision = answer
             .expect("no wait at all while degraded")
             .expect("a decision");
         assert!(decision.is_allowed());
-        assert_eq!(decision.counted_by(), CountedBy::Local);
+        assert_eq!(decision.counted_by(), CountedBy::Fallback);
     }
     mend(&mut fault).await;
     until_steady(&limiter).await;
@@ -290,7 +291,7 @@ async fn server_that_was_never_there_is_no_error() {
     let mut allowed = 0;
     for _ in 0..10 {
         let decision = check(&limiter, &[policy.charge(Key::new("ada"))]).await;
-        assert_eq!(decision.counted_by(), CountedBy::Local);
+        assert_eq!(decision.counted_by(), CountedBy::Fallback);
         allowed += u32::from(decision.is_allowed());
     }
     assert_eq!(allowed, 3, "the local limiter keeps the quota");
@@ -476,7 +477,7 @@ async fn each_policy_does_what_its_outage_choice_says() {
     let server = Server::start();
     let allow = Policy::new("allow", Quota::per_hour(1)).on_outage(OnOutage::Allow);
     let local = Policy::new("local", Quota::per_hour(2)).on_outage(OnOutage::Local);
-    let refuse = Policy::new("refuse", Quota::per_hour(9)).on_outage(OnOutage::Refuse);
+    let refuse = Policy::new("refuse", Quota::per_hour(9)).on_outage(OnOutage::Deny);
     let policies = [&allow, &local, &refuse];
     let limiter = policies
         .iter()
@@ -501,7 +502,7 @@ async fn each_policy_does_what_its_outage_choice_says() {
     ];
     for _ in 0..5 {
         let decision = check(&limiter, &all).await;
-        assert_eq!(decision.outcome(), Outcome::Refuse);
+        assert_eq!(decision.outcome(), Outcome::Unavailable);
         assert_eq!(decision.retry_after(), None);
     }
     let both = &all[..2];
@@ -512,11 +513,11 @@ async fn each_policy_does_what_its_outage_choice_says() {
     ];
     assert_eq!(
         outcomes,
-        [Outcome::Allow, Outcome::Allow, Outcome::Deny],
+        [Outcome::Allowed, Outcome::Allowed, Outcome::Limited],
         "a refusal charged the local one nothing"
     );
     let states = check(&limiter, both).await;
-    assert_eq!(states.counted_by(), CountedBy::Local);
+    assert_eq!(states.counted_by(), CountedBy::Fallback);
     assert!(states.states()[0].usage().is_none() && states.states()[1].usage().is_some());
 }
 
@@ -697,10 +698,10 @@ async fn callers_who_leave_early_do_not_hide_a_hung_server() {
     }
     let decision = limiter
         .check(&[charge])
-        .now_or_later()
+        .try_ready()
         .expect("no wait")
         .expect("a decision");
-    assert_eq!(decision.counted_by(), CountedBy::Local);
+    assert_eq!(decision.counted_by(), CountedBy::Fallback);
     server.resume();
     until_steady(&limiter).await;
 }
@@ -887,7 +888,7 @@ async fn foreign_value_falls_back_without_giving_redis_up() {
     server.command(&["SET", "tollgate:{bad}:foreign", "hello"]);
     for _ in 0..20 {
         let decision = check(&limiter, &[policy.charge(Key::new("bad"))]).await;
-        assert_eq!(decision.counted_by(), CountedBy::Local);
+        assert_eq!(decision.counted_by(), CountedBy::Fallback);
     }
     assert!(
         !is_degraded(&limiter),
@@ -1109,6 +1110,6 @@ async fn each_transition_is_logged_once_and_requests_never() {
     }
     let lines = logged();
     assert_eq!(lines.len(), 2, "{lines:#?}");
-    assert!(lines[0].contains("steady => degraded"), "{lines:#?}");
-    assert!(lines[1].contains("degraded => steady"), "{lines:#?}");
+    assert!(lines[0].contains("mode=degraded"), "{lines:#?}");
+    assert!(lines[1].contains("mode=healthy"), "{lines:#?}");
 }

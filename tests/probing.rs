@@ -33,7 +33,9 @@ fn all() -> [Policy; 5] {
     [
         bucket(),
         log(),
-        window("fixed").algorithm(Algorithm::FixedWindow(tollgate::algorithm::Opening::Clock)),
+        window("fixed").algorithm(Algorithm::FixedWindow(
+            tollgate::algorithm::WindowStart::Clock,
+        )),
         window("sliding").algorithm(Algorithm::SlidingWindow),
         Policy::concurrency("slots", 100),
     ]

@@ -199,7 +199,7 @@ async fn full_queue_denies_at_once(world: World) {
 }
 
 async fn who_would_wait_too_long_is_denied_at_once(world: World) {
-    let queue = Queue::new(20).longest_wait(TURN * 3);
+    let queue = Queue::new(20).max_wait(TURN * 3);
     let policy = ten_a_second(20).algorithm(Algorithm::LeakyQueue(queue));
     let layer = world.layer([policy.clone().key(Global)]);
     let told = delays(&layer, &policy, 5).await;
@@ -212,7 +212,7 @@ async fn who_would_wait_too_long_is_denied_at_once(world: World) {
 
 // Reproducer: by its units it fits into the queue, by its time never; it was told to come back, again and again.
 async fn cost_that_would_always_wait_too_long_is_denied_for_good(world: World) {
-    let queue = Queue::new(20).longest_wait(TURN * 3);
+    let queue = Queue::new(20).max_wait(TURN * 3);
     let policy = ten_a_second(20).algorithm(Algorithm::LeakyQueue(queue));
     let layer = world.layer([policy.clone().key(Global).cost_by(by_header)]);
     let app = layer.layer(answering());

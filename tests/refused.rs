@@ -461,7 +461,7 @@ async fn refused_reads_open_the_breaker() {
         while !limiter.health().is_degraded() {
             let decision = limiter.check(&[log.charge(Key::new("ada"))]).await;
             let decision = decision.expect("a decision by the outage choice");
-            assert_eq!(decision.counted_by(), CountedBy::Local);
+            assert_eq!(decision.counted_by(), CountedBy::Fallback);
         }
     });
     opened.await.expect("the breaker opens");

@@ -15,10 +15,10 @@ use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     clock::{Clock, Timestamp},
     extract::{
-        ApiKey, ClientIp, Cookie, Header, Host, KeyExtractor, PathParam, PeerIp, Query,
+        ApiKey, ClientIp, Cookie, Header, HostHeader, KeyExtractor, PathParam, PeerIp, QueryParam,
         SingleHeader,
     },
-    middleware::{MissingKey, Rule},
+    middleware::{OnMissingKey, Rule},
     tiers::{Tier, TierTable},
 };
 
@@ -87,9 +87,9 @@ fn attacks() -> Vec<Attack> {
         head,
         rejected: 100,
     };
-    let skip = |rule: Rule| rule.on_missing_key(MissingKey::Skip);
+    let skip = |rule: Rule| rule.on_missing_key(OnMissingKey::Skip);
     let bearer = || policy().key(ApiKey::bearer());
-    let forbidden = || TierTable::new([(Key::secret("good"), Tier::denied())]);
+    let forbidden = || TierTable::new([(Key::secret("good"), Tier::forbidden())]);
     let single = || ClientIp::behind(["127.0.0.0/8"]).header(SingleHeader::CfConnectingIp);
     let mut attacks = vec![
         attack(
@@ -106,7 +106,7 @@ fn attacks() -> Vec<Attack> {
         ),
         attack(
             "the same, keys shared when missing",
-            bearer().on_missing_key(MissingKey::Share),
+            bearer().on_missing_key(OnMissingKey::Share),
             Some(GOOD),
             |_| format!("{GOOD}\r\nauthorization:"),
         ),
@@ -168,7 +168,7 @@ fn attacks() -> Vec<Attack> {
         ),
         attack(
             "query parameter twice",
-            skip(policy().key(Query::new("key"))),
+            skip(policy().key(QueryParam::new("key"))),
             None,
             |number| format!("GET /?key=good&key={number} HTTP/1.1\r\nhost: a"),
         ),
@@ -186,18 +186,18 @@ fn attacks() -> Vec<Attack> {
                 "GET / HTTP/1.1\r\nhost: a\r\ncf-connecting-ip: 203.0.113.9\r\ncf-connecting-ip: 203.0.113.9".to_owned()
             },
         ),
-        attack("Host twice", skip(policy().key(Host)), None, |_| {
+        attack("Host twice", skip(policy().key(HostHeader)), None, |_| {
             "GET / HTTP/1.1\r\nhost: a.example\r\nhost: a.example".to_owned()
         }),
         attack(
             "made-up authority before the right Host",
-            policy().key(Host),
+            policy().key(HostHeader),
             Some("GET / HTTP/1.1\r\nhost: a.example"),
             |number| format!("GET http://{number}.example/ HTTP/1.1\r\nhost: a.example"),
         ),
         attack(
             "right authority before a made-up Host",
-            policy().key(Host),
+            policy().key(HostHeader),
             Some("GET / HTTP/1.1\r\nhost: a.example"),
             |number| format!("GET http://a.example/ HTTP/1.1\r\nhost: {number}.example"),
         ),
@@ -232,13 +232,13 @@ fn attacks() -> Vec<Attack> {
         ),
         attack(
             "Host with a port that is not one",
-            skip(policy().key(Host)),
+            skip(policy().key(HostHeader)),
             None,
             |number| format!("GET / HTTP/1.1\r\nhost: a.example:{number}x"),
         ),
         attack(
             "Host with a user",
-            skip(policy().key(Host)),
+            skip(policy().key(HostHeader)),
             None,
             |number| format!("GET / HTTP/1.1\r\nhost: {number}@a.example"),
         ),
@@ -285,7 +285,7 @@ fn attacks() -> Vec<Attack> {
         ),
         same(
             "query encoded",
-            policy().key(Query::new("key")),
+            policy().key(QueryParam::new("key")),
             Some("GET /?key=good HTTP/1.1\r\nhost: a"),
             |number| {
                 let pair = ["k%65y=good", "key=g%6fod", "%6Bey=%67ood"][number % 3];
@@ -303,7 +303,7 @@ fn attacks() -> Vec<Attack> {
         ),
         same(
             "Host with a dot, a port and in capitals",
-            policy().key(Host),
+            policy().key(HostHeader),
             Some("GET / HTTP/1.1\r\nhost: a.example"),
             |number| {
                 let host =
@@ -313,7 +313,7 @@ fn attacks() -> Vec<Attack> {
         ),
         same(
             "authority that is the Host",
-            policy().key(Host),
+            policy().key(HostHeader),
             Some("GET / HTTP/1.1\r\nhost: a.example"),
             |_| "GET http://A.example:80/ HTTP/1.1\r\nhost: a.example.".to_owned(),
         ),
@@ -327,7 +327,7 @@ fn attacks() -> Vec<Attack> {
 async fn folded_lines_and_spaced_names_are_refused_before_any_limit() {
     let rule = policy()
         .key(ApiKey::bearer())
-        .on_missing_key(MissingKey::Skip);
+        .on_missing_key(OnMissingKey::Skip);
     let server = serve(app(rule)).await;
     for lines in [
         "authorization: Bearer\r\n good",
@@ -348,7 +348,7 @@ async fn folded_lines_and_spaced_names_are_refused_before_any_limit() {
 async fn key_in_a_trailer_is_no_second_key() {
     let rule = policy()
         .key(ApiKey::bearer())
-        .on_missing_key(MissingKey::Skip);
+        .on_missing_key(OnMissingKey::Skip);
     let server = serve(app(rule)).await;
     let mut client = Client::connect(server).await;
     let head = "POST / HTTP/1.1\r\nhost: a\r\nauthorization: Bearer good\r\ntransfer-encoding: chunked\r\n";
@@ -366,7 +366,7 @@ async fn key_in_a_trailer_is_no_second_key() {
 /// Over HTTP/2 the host is `:authority`, and nothing strips the space around a value.
 #[tokio::test]
 async fn nobody_leaves_a_bucket_over_http_2() {
-    let skip = |rule: Rule| rule.on_missing_key(MissingKey::Skip);
+    let skip = |rule: Rule| rule.on_missing_key(OnMissingKey::Skip);
     let bearer = || skip(policy().key(ApiKey::bearer()));
     let request = |uri: &str, headers: &[(&str, &str)]| {
         let request = Request::get(uri).version(Version::HTTP_2);
@@ -387,14 +387,18 @@ async fn nobody_leaves_a_bucket_over_http_2() {
             &[("authorization", " Bearer good\t ")],
             [200, 200, 200, 429],
         ),
-        (skip(policy().key(Host)), &[("host", "b.example")], [400; 4]),
-        (skip(policy().key(Host)), &[("host", "")], [400; 4]),
         (
-            skip(policy().key(Host)),
+            skip(policy().key(HostHeader)),
+            &[("host", "b.example")],
+            [400; 4],
+        ),
+        (skip(policy().key(HostHeader)), &[("host", "")], [400; 4]),
+        (
+            skip(policy().key(HostHeader)),
             &[("host", "A.example:80")],
             [200, 200, 200, 429],
         ),
-        (skip(policy().key(Host)), &[], [200, 200, 200, 429]),
+        (skip(policy().key(HostHeader)), &[], [200, 200, 200, 429]),
         // as browsers split them, and twice
         (
             skip(policy().key(Cookie::new("sid"))),

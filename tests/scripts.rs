@@ -11,7 +11,7 @@ use redis::Value;
 use tokio::task::JoinSet;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
     clock::{Clock, Timestamp},
     remote::{RedisStore, Script},
 };
@@ -789,7 +789,7 @@ async fn foreign_value_is_an_error_that_names_itself() {
     let server = Server::start();
     let algorithms = [
         ("", Algorithm::TokenBucket),
-        ("#f", Algorithm::FixedWindow(Opening::FirstHit)),
+        ("#f", Algorithm::FixedWindow(WindowStart::FirstHit)),
         ("#s", Algorithm::SlidingWindow),
         ("#g", Algorithm::SlidingLog),
     ];

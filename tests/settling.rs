@@ -26,8 +26,8 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{
-        Algorithm, BucketState, Counter, Counting, LogState, Mark, Opening, Queue, SlidingState,
-        WindowState,
+        Algorithm, BucketState, ChargeMark, Counter, Counting, LogState, Queue, SlidingState,
+        WindowStart, WindowState,
     },
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
@@ -35,12 +35,12 @@ use tollgate::{
     extract::{Global, Header},
     memory::MemoryStore,
     middleware::{
-        ActualCost, BodyOutcome, CompletedRequest, MissingKey, RequestOutcome, ResponseBody, Rule,
+        ActualCost, BodyOutcome, CompletedRequest, OnMissingKey, RequestOutcome, ResponseBody, Rule,
     },
     remote::RedisStore,
     resilience::ResilientStore,
     state::{CountedBy, Outcome, PolicyState},
-    store::{Answer, Charge, Correction, Store},
+    store::{Charge, Correction, Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -929,7 +929,7 @@ async fn handler_may_speak_of_the_cost_of_a_request_that_is_charged_nothing() {
         ("without a key", |builder, _| {
             let rule = plan().key(Header::new("x-nobody"));
             let rule = rule.settle(failures_are_free);
-            builder.policy(rule.on_missing_key(MissingKey::Skip))
+            builder.policy(rule.on_missing_key(OnMissingKey::Skip))
         }),
         ("not counted beside one in flight", |builder, rule| {
             let slot = Policy::concurrency("slot", 1).key(Global);
@@ -967,20 +967,20 @@ struct Nobody {
 }
 
 impl Store for Nobody {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let state =
-            |charge: &Charge<'_>| PolicyState::uncounted(*charge.policy().name(), Outcome::Allow);
+            |charge: &Charge<'_>| PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed);
         let states = charges.iter().map(state);
         let now = Timestamp::from_micros(0);
         let decision = Ok(Decision::new(CountedBy::Nobody, now, states));
         match self.later {
-            true => Answer::later(future::ready(decision)),
-            false => Answer::ready(decision),
+            true => StoreFuture::later(future::ready(decision)),
+            false => StoreFuture::ready(decision),
         }
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 
@@ -1007,11 +1007,11 @@ async fn failure_of_the_handler_is_settled_before_the_future_is_dropped() {
 struct Plain(MemoryStore);
 
 impl Store for Plain {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.0.decide(charges)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.0.reset(policy, key)
     }
 }
@@ -1140,7 +1140,7 @@ async fn charge_counted_in_process_is_settled_there_even_after_the_outage() {
     let app = layer.layer(service_fn(|request: Request<()>| async move {
         let decision = request.extensions().get::<Decision>();
         let counted_by = decision.expect("it was decided").counted_by();
-        assert_eq!(counted_by, CountedBy::Local);
+        assert_eq!(counted_by, CountedBy::Fallback);
         Ok::<_, Broken>(head(200, Frames::text("done")))
     }));
     outage.begin().await;
@@ -1235,7 +1235,7 @@ async fn ten_thousand_requests_leave_what_the_model_says(mut world: World) {
     let policies = [
         Policy::new("tokens", Quota::per_minute(70).burst(30)),
         Policy::new("window", Quota::new(300, Duration::from_secs(240)))
-            .algorithm(Algorithm::FixedWindow(Opening::FirstHit)),
+            .algorithm(Algorithm::FixedWindow(WindowStart::FirstHit)),
         Policy::new("slide", Quota::new(300, Duration::from_secs(240)))
             .algorithm(Algorithm::SlidingWindow),
         Policy::new("log", Quota::new(300, Duration::from_secs(240)))
@@ -1404,7 +1404,7 @@ struct Made {
     policy: String,
     key: String,
     units: u64,
-    mark: Mark,
+    mark: ChargeMark,
 }
 
 /// The state of one key.
@@ -1488,7 +1488,7 @@ impl Model {
                 policy,
                 key: key.to_owned(),
                 units: cost,
-                mark: Mark {
+                mark: ChargeMark {
                     made: usage.reset_at,
                     returned,
                 },
@@ -1773,8 +1773,8 @@ fn take(heard: &Heard) -> Vec<Ended> {
 }
 
 const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::FixedWindow(Opening::Clock),
-    Algorithm::FixedWindow(Opening::FirstHit),
+    Algorithm::FixedWindow(WindowStart::Clock),
+    Algorithm::FixedWindow(WindowStart::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow,
     Algorithm::TokenBucket,

@@ -30,7 +30,7 @@ use tollgate::{
     diagnosis::Code,
     extract::PeerIp,
     middleware::{ActualCost, CompletedRequest, RequestOutcome},
-    store::{Answer, Charge, Store},
+    store::{Charge, Store, StoreFuture},
 };
 
 use crate::support::{Client, Reply};
@@ -616,17 +616,17 @@ impl Default for Silent {
 }
 
 impl Store for Silent {
-    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         let (present, presence) = mpsc::channel(1);
         self.asking.send(presence).expect("the test waits");
-        Answer::later(async move {
+        StoreFuture::later(async move {
             let _present = present;
             future::pending().await
         })
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 

@@ -24,10 +24,10 @@ use tollgate::{
     clock::Timestamp,
     extract::{Global, Header, PeerIp, Route},
     middleware::{
-        MissingKey, RateLimit, RateLimitInfo, Reason, Rejection, ResponseBody, ResponseFuture,
+        OnMissingKey, RateLimit, RateLimitInfo, Reason, Rejection, ResponseBody, ResponseFuture,
     },
     state::{CountedBy, Outcome, PolicyState},
-    store::{Answer, Charge, Store},
+    store::{Charge, Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::trace::TraceLayer;
@@ -97,7 +97,7 @@ async fn handler_may_do_without_a_layer() {
 #[tokio::test]
 async fn handler_whose_request_no_rule_counted_gets_an_empty_info() {
     let rule = Policy::new("p", Quota::per_minute(1)).key(Header::new("x-tenant"));
-    let layer = RateLimitLayer::builder().policy(rule.on_missing_key(MissingKey::Skip));
+    let layer = RateLimitLayer::builder().policy(rule.on_missing_key(OnMissingKey::Skip));
     let layer = layer.build().expect("it is well set up");
     let seen = async |info: RateLimitInfo| {
         assert_eq!(info.decisions(), []);
@@ -144,7 +144,7 @@ async fn handler_sees_the_rate_before_the_free_slots() {
 #[tokio::test]
 async fn inner_layer_that_does_not_count_leaves_the_outer_decision() {
     let rule = Policy::new("inner", Quota::per_minute(1)).key(Header::new("x-tenant"));
-    let inner = RateLimitLayer::builder().policy(rule.on_missing_key(MissingKey::Skip));
+    let inner = RateLimitLayer::builder().policy(rule.on_missing_key(OnMissingKey::Skip));
     let app = Router::new()
         .route(
             "/",
@@ -158,7 +158,7 @@ async fn inner_layer_that_does_not_count_leaves_the_outer_decision() {
 #[tokio::test]
 async fn handler_sees_that_the_shared_store_is_away() {
     for (counted_by, is_degraded) in [
-        (CountedBy::Local, true),
+        (CountedBy::Fallback, true),
         (CountedBy::Nobody, true),
         (CountedBy::Shared, false),
     ] {
@@ -382,15 +382,15 @@ fn future_can_go_to_another_thread_when_what_it_holds_can() {
 struct By(CountedBy);
 
 impl Store for By {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let state =
-            |charge: &Charge<'_>| PolicyState::uncounted(*charge.policy().name(), Outcome::Allow);
+            |charge: &Charge<'_>| PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed);
         let now = Timestamp::from_micros(1_700_000_000_000_000);
-        Answer::ready(Ok(Decision::new(self.0, now, charges.iter().map(state))))
+        StoreFuture::ready(Ok(Decision::new(self.0, now, charges.iter().map(state))))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 

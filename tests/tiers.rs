@@ -21,13 +21,13 @@ use http_body_util::BodyExt;
 use tokio::{sync::Semaphore, task, time};
 use tollgate::{
     Decision, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
-    algorithm::{Algorithm, Opening, Queue},
+    algorithm::{Algorithm, Queue, WindowStart},
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     diagnosis::Code,
     extract::{Global, Header},
-    matching::Path,
-    middleware::{CompletedRequest, MissingKey, Reason, Rejection, Rule},
+    matching::PathPattern,
+    middleware::{CompletedRequest, OnMissingKey, Reason, Rejection, Rule},
     store::Correction,
     tiers::{ExtensionTier, Tier, TierCache, TierCacheBuilder, TierTable},
 };
@@ -111,7 +111,7 @@ async fn share_of_a_bucket_goes_along_when_the_tier_changes(world: World) {
 
 async fn number_of_a_window_and_times_of_a_log_go_along(world: World) {
     for algorithm in [
-        Algorithm::FixedWindow(Opening::Clock),
+        Algorithm::FixedWindow(WindowStart::Clock),
         Algorithm::SlidingWindow,
         Algorithm::SlidingLog,
     ] {
@@ -182,7 +182,7 @@ async fn one_tier_holds_under_several_policies(world: World) {
 async fn unlimited_tier_is_not_counted_and_denied_tier_is_refused(world: World) {
     let table = TierTable::new([
         (Key::new("ourselves"), Tier::unlimited()),
-        (Key::new("in-arrears"), Tier::denied()),
+        (Key::new("in-arrears"), Tier::forbidden()),
     ]);
     let everybody = Policy::new("everybody", Quota::per_hour(100));
     let rules = [everybody.clone().key(Global), api().tier_by(table)];
@@ -236,7 +236,7 @@ async fn cost_of_a_rule_counts_under_a_tier_too(world: World) {
 #[tokio::test]
 async fn tier_below_what_a_request_costs_denies_that_request_for_good_and_counts_the_others() {
     let free = Tier::new("free", Quota::per_hour(5)).expect("a usable tier");
-    let rule = api().cost_when(Path::new("/reports"), 8);
+    let rule = api().cost_when(PathPattern::new("/reports"), 8);
     let rule = rule.tier_by(move |_: &Parts, _: &Key| Some(free.clone()));
     let layer = RateLimitLayer::builder().policy(rule).build();
     let app = layer.expect("it is not known yet").layer(service_fn(fine));
@@ -351,7 +351,7 @@ async fn tier_can_be_charged_looked_at_and_reset_without_a_layer(world: World) {
     );
     limiter.reset(&under, &key).await.expect("it resets");
     assert_eq!(world.usage(&under, key).await.remaining, 100);
-    for tier in [Tier::unlimited(), Tier::denied()] {
+    for tier in [Tier::unlimited(), Tier::forbidden()] {
         let error = policy.under(&tier).expect_err("it has no quota");
         assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
     }
@@ -401,7 +401,7 @@ async fn choice_goes_before_the_cache() {
 #[tokio::test]
 async fn caller_that_is_not_known_has_the_policys_own_quota() {
     let chosen = pro();
-    let rule = api().on_missing_key(MissingKey::Share);
+    let rule = api().on_missing_key(OnMissingKey::Share);
     let rule = rule.tier_by(move |_: &Parts, _: &Key| Some(chosen.clone()));
     let app = layer([rule]).layer(service_fn(fine));
     let response = app.oneshot(Request::new(())).await.expect("it answers");
@@ -477,7 +477,7 @@ async fn tier_that_does_not_fit_fails_at_build_or_leaves_the_own_quota_and_is_lo
     let lines = logged();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
-        lines[0].contains("TG010: policy api: tier \"long\""),
+        lines[0].contains("code=TG010 policy=api detail=tier \"long\""),
         "{lines:?}"
     );
     assert_eq!(layer.warnings()[0].code(), Code::UnfitTier);
@@ -488,12 +488,12 @@ fn policy_under_a_tier_keeps_all_but_its_quota() {
     let policy = Policy::new("api", Quota::per_hour(10))
         .cost(3)
         .count_denied(true)
-        .on_outage(OnOutage::Refuse);
+        .on_outage(OnOutage::Deny);
     let under = policy.under(&pro()).expect("it fits");
     assert_eq!(under.name(), policy.name());
     assert_eq!(under.charge(Key::GLOBAL).units(), 3);
     assert!(under.counts_denied());
-    assert_eq!(under.outage_choice(), OnOutage::Refuse);
+    assert_eq!(under.outage_choice(), OnOutage::Deny);
     assert_eq!(under.quota(), Quota::per_hour(100));
     // another policy of the same name is another one to the tier
     let pro = pro();
@@ -615,7 +615,8 @@ async fn last_known_tier_holds_while_look_ups_fail_and_then_the_own_quota() {
     let lines = logged();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
-        lines[0].contains("could not be looked up") && lines[0].contains("the database is away")
+        lines[0].contains("a tier lookup failed")
+            && lines[0].contains("error=the database is away")
     );
 }
 

@@ -19,10 +19,10 @@ use tollgate::{
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
     extract::{ApiKey, ClientIp, Extracted, Global, Header, KeyExtractor, PeerIp, Route},
-    matching::{AddressList, KeyList, Matcher, Methods, Path},
-    middleware::{MissingKey, Rule},
+    matching::{AddressList, KeyList, Matcher, Methods, PathPattern},
+    middleware::{OnMissingKey, Rule},
     state::PolicyName,
-    store::{Answer, Charge, Store},
+    store::{Charge, Store, StoreFuture},
 };
 use tower::ServiceExt;
 
@@ -77,7 +77,10 @@ async fn warning_tells_code_policy_what_was_seen_and_what_to_do_and_is_logged_on
     let lines = logged();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
-        lines[0].contains(&format!("WARN tollgate: TG001: {warning}")),
+        lines[0].contains(
+            "WARN tollgate: possible misconfiguration code=TG001 policy=p detail=peer-ip is missing from a request; such \
+             requests are handled as Reject remedy=with axum, serve into_make_service_with_connect_info::<SocketAddr>();"
+        ),
         "{lines:?}"
     );
 }
@@ -133,7 +136,7 @@ async fn each_policy_tells_of_its_missing_key() {
     let policy = |name| Policy::new(name, PLENTY);
     let rule = |name| {
         let rule = policy(name).key(Header::new("x-tenant"));
-        rule.on_missing_key(MissingKey::Share)
+        rule.on_missing_key(OnMissingKey::Share)
     };
     let layer = RateLimitLayer::builder()
         .policy(rule("minute"))
@@ -160,7 +163,7 @@ async fn key_that_is_skipped_by_choice_is_no_mistake_but_a_server_without_addres
     let skipping = |key: Box<dyn KeyExtractor>, looks_up_tiers: bool| {
         let rule = Policy::new("p", PLENTY)
             .key(key)
-            .on_missing_key(MissingKey::Skip);
+            .on_missing_key(OnMissingKey::Skip);
         let rule = match looks_up_tiers {
             true => rule.tier_by(|_: &Parts, _: &Key| None),
             false => rule,
@@ -182,7 +185,7 @@ async fn key_that_is_skipped_by_choice_is_no_mistake_but_a_server_without_addres
     }
     let absent = |_: &Parts| std::future::ready(Ok::<_, Infallible>(None::<Key>));
     let rule = Policy::new("p", PLENTY).key_async(absent);
-    let layer = RateLimitLayer::builder().policy(rule.on_missing_key(MissingKey::Skip));
+    let layer = RateLimitLayer::builder().policy(rule.on_missing_key(OnMissingKey::Skip));
     let layer = layer.build().expect("it is well set up");
     assert_eq!(ask(&app(&layer), from(1)).await, StatusCode::OK);
     assert_eq!(codes(&layer), []);
@@ -190,7 +193,7 @@ async fn key_that_is_skipped_by_choice_is_no_mistake_but_a_server_without_addres
 
 #[tokio::test]
 async fn first_ambiguous_key_is_told_whatever_the_rule_makes_of_absent_ones() {
-    for choice in [None, Some(MissingKey::Share), Some(MissingKey::Skip)] {
+    for choice in [None, Some(OnMissingKey::Share), Some(OnMissingKey::Skip)] {
         let rule = Policy::new("p", PLENTY).key(Header::new("x-tenant"));
         let rule = match choice {
             Some(choice) => rule.on_missing_key(choice),
@@ -246,7 +249,10 @@ async fn route_that_is_asked_for_where_no_router_has_been_is_told() {
 // Reproducer: such a rule counted nothing, and nothing was said.
 #[tokio::test]
 async fn pattern_with_the_prefix_of_a_nested_router_is_told() {
-    let (post, exact) = (|| Methods::new([Method::POST]), || Path::new("/api/login"));
+    let (post, exact) = (
+        || Methods::new([Method::POST]),
+        || PathPattern::new("/api/login"),
+    );
     for (prefix, request, matcher, expected) in [
         (
             "/api",
@@ -259,37 +265,47 @@ async fn pattern_with_the_prefix_of_a_nested_router_is_told() {
         (
             "/api",
             "/api/users/7",
-            Box::new(Path::new("/api/users/{id}")),
+            Box::new(PathPattern::new("/api/users/{id}")),
             true,
         ),
-        ("/api", "/api/login", Box::new(Path::prefix("/api")), true),
+        (
+            "/api",
+            "/api/login",
+            Box::new(PathPattern::prefix("/api")),
+            true,
+        ),
         (
             "/v1/api",
             "/v1/api/login",
-            Box::new(Path::new("/v1/api/login")),
+            Box::new(PathPattern::new("/v1/api/login")),
             true,
         ),
         (
             "/{tenant}",
             "/acme/login",
-            Box::new(Path::new("/{tenant}/login")),
+            Box::new(PathPattern::new("/{tenant}/login")),
             true,
         ),
         (
             "/{tenant}",
             "/acme/login",
-            Box::new(Path::new("/acme/login")),
+            Box::new(PathPattern::new("/acme/login")),
             true,
         ),
         // as it is to be written
-        ("/api", "/api/login", Box::new(Path::new("/login")), false),
+        (
+            "/api",
+            "/api/login",
+            Box::new(PathPattern::new("/login")),
+            false,
+        ),
         // another request
         ("/api", "/api/users/7", Box::new(exact()), false),
         // it may be meant for what is behind the prefix
         (
             "/v1",
             "/v1/login",
-            Box::new(Path::new("/{tenant}/login")),
+            Box::new(PathPattern::new("/{tenant}/login")),
             false,
         ),
         ("/api", "/api/api/login", Box::new(exact()), false),
@@ -308,7 +324,7 @@ async fn pattern_with_the_prefix_of_a_nested_router_is_told() {
         let builder = || builder(Global);
         let on_layer = [
             builder()
-                .deny(Arc::clone(&matcher))
+                .forbid(Arc::clone(&matcher))
                 .build()
                 .expect("it is well set up"),
             builder()
@@ -468,25 +484,25 @@ async fn list_that_misses_addresses_is_told() {
     let shared: Arc<dyn Matcher> = Arc::new(list());
     let builder = RateLimitLayer::builder;
     for (policy, builder) in [
-        (None, builder().deny(list()).policy(everybody())),
+        (None, builder().forbid(list()).policy(everybody())),
         (None, builder().skip(list()).policy(everybody())),
         (
             None,
             builder()
-                .deny(Path::new("/").and(list().not()))
+                .forbid(PathPattern::new("/").and(list().not()))
                 .policy(everybody()),
         ),
         (
             None,
             builder()
-                .deny(list().or(Path::new("/x")))
+                .forbid(list().or(PathPattern::new("/x")))
                 .policy(everybody()),
         ),
-        (None, builder().deny(shared).policy(everybody())),
+        (None, builder().forbid(shared).policy(everybody())),
         (
             None,
             builder()
-                .deny(KeyList::new(PeerIp, [Key::new("192.0.2.1")]))
+                .forbid(KeyList::new(PeerIp, [Key::new("192.0.2.1")]))
                 .policy(everybody()),
         ),
         (
@@ -518,7 +534,7 @@ async fn list_that_misses_addresses_is_told() {
 
 #[tokio::test]
 async fn list_of_keys_tells_what_its_extractor_sees() {
-    let layer = builder(Global).deny(KeyList::new(PeerIp, [Key::new("192.0.2.9")]));
+    let layer = builder(Global).forbid(KeyList::new(PeerIp, [Key::new("192.0.2.9")]));
     let layer = layer.build().expect("it is well set up");
     let mut request = from(1);
     forward(&mut request, "192.0.2.9");
@@ -530,7 +546,7 @@ async fn list_of_keys_tells_what_its_extractor_sees() {
 async fn list_behind_a_proxy_that_is_not_trusted_is_told() {
     let list = AddressList::new(ClientIp::behind(["10.0.0.0/8"]), ["192.0.2.9"]);
     let layer = builder(Global)
-        .deny(list)
+        .forbid(list)
         .build()
         .expect("it is well set up");
     let mut request = from(1);
@@ -542,7 +558,7 @@ async fn list_behind_a_proxy_that_is_not_trusted_is_told() {
 #[tokio::test]
 async fn list_of_addresses_that_are_seldom_there_is_fine() {
     let seldom = |_: &Parts| None;
-    let layer = builder(Global).deny(AddressList::new(seldom, [network()]));
+    let layer = builder(Global).forbid(AddressList::new(seldom, [network()]));
     let layer = layer.build().expect("it is well set up");
     ask(&app(&layer), from(1)).await;
     assert_eq!(codes(&layer), []);
@@ -924,14 +940,14 @@ async fn store_of_ones_own_can_warn() {
     #[derive(Debug)]
     struct Worried;
     impl Store for Worried {
-        fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
-            Answer::ready(Err(Error::new(
+        fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+            StoreFuture::ready(Err(Error::new(
                 tollgate::ErrorKind::Unavailable,
                 "not today",
             )))
         }
-        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-            Answer::ready(Ok(()))
+        fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+            StoreFuture::ready(Ok(()))
         }
         fn warnings(&self) -> Vec<Warning> {
             vec![Warning::new(Code::ClockOff, "the clock stands")]

@@ -13,7 +13,7 @@ use tollgate::{
     middleware::Rule,
     remote::RedisStore,
     state::Usage,
-    store::{Answer, Charge, Correction, Health, Receipt, Store},
+    store::{Charge, Correction, Health, Receipt, Store, StoreFuture},
 };
 
 use crate::support::Server;
@@ -150,17 +150,17 @@ pub(crate) struct Witness {
 }
 
 impl Store for Witness {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let mut decided = self.decided.lock().expect("nobody panics with it");
         decided.push(charges.len());
         self.store.decide(charges)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.store.reset(policy, key)
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         *self.asked.lock().expect("nobody panics with it") += receipt.settlements().len();
         let settlements = receipt.settlements().iter();
         let settled: Vec<Settled> = settlements
@@ -172,12 +172,12 @@ impl Store for Witness {
             let said = result.as_ref().map(|()| settled).map_err(Error::kind);
             let _ = told.send(said);
         };
-        match self.store.settle(receipt).now_or_later() {
+        match self.store.settle(receipt).try_ready() {
             Ok(result) => {
                 tell(&result);
-                Answer::ready(result)
+                StoreFuture::ready(result)
             }
-            Err(answer) => Answer::later(async move {
+            Err(answer) => StoreFuture::later(async move {
                 let result = answer.await;
                 tell(&result);
                 result
@@ -189,7 +189,7 @@ impl Store for Witness {
         self.store.hold(receipt);
     }
 
-    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+    fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
         self.store.renew(charges)
     }
 

@@ -15,11 +15,11 @@ use tollgate::{
     Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     diagnosis::Code,
     extract::{
-        ApiKey, AsyncKeyExtractor, Claim, Cookie, Extension, Extracted, Global, Header,
-        KeyExtractor, KeyLookup, PathParam, PeerIp, Query,
+        ApiKey, AsyncKeyExtractor, Claim, Cookie, ExtensionKey, Extracted, Global, Header,
+        KeyExtractor, KeyLookup, PathParam, PeerIp, QueryParam,
     },
-    matching::{HasHeader, Likeness, Matcher},
-    middleware::{Denial, Headers, Reason, Rejection, Rule, Scope},
+    matching::{HasHeader, Match, Matcher},
+    middleware::{DiscordScope, Headers, Reason, Rejection, RejectionFormat, Rule},
     tiers::Tier,
 };
 use tower::ServiceExt;
@@ -38,10 +38,7 @@ fn header_is_named_in_any_case() {
     assert_eq!(tenant.label(), "x-tenant");
     let by_key = ApiKey::header("X-Api-Key");
     assert_eq!(by_key.extract(&parts).found(), Some(Key::secret("k-1")));
-    assert_eq!(
-        HasHeader::new("X-TENANT").compare(&parts),
-        Likeness::Matches
-    );
+    assert_eq!(HasHeader::new("X-TENANT").matches(&parts), Match::Exact);
     for rule in [plan().key(tenant), plan().key(by_key)] {
         assert!(RateLimitLayer::builder().policy(rule).build().is_ok());
     }
@@ -57,7 +54,7 @@ fn name_that_nobody_can_send_is_refused_when_the_layer_is_built() {
         (plan().key(ApiKey::query("")), "query parameter"),
         (plan().key(Cookie::new("a b")), "\"a b\""),
         (plan().key(Cookie::new("")), "cookie"),
-        (plan().key(Query::new("")), "query parameter"),
+        (plan().key(QueryParam::new("")), "query parameter"),
         (plan().key(PathParam::new("")), "path parameter"),
         (plan().key(PathParam::new("{id}")), "without braces"),
         (plan().key(PathParam::new("*rest")), "without braces"),
@@ -74,7 +71,7 @@ fn name_that_nobody_can_send_is_refused_when_the_layer_is_built() {
     // Till then it finds nothing, and no request is taken for one without the header.
     let (parts, ()) = Request::new(()).into_parts();
     assert_eq!(Header::new("a b").extract(&parts).found(), None);
-    assert_eq!(HasHeader::new("a b").compare(&parts), Likeness::Resembles);
+    assert_eq!(HasHeader::new("a b").matches(&parts), Match::Possible);
 }
 
 // === Clients ===
@@ -102,7 +99,7 @@ async fn key_that_is_there_twice_is_called_ambiguous() {
             "cookie:sid",
         ),
         (
-            plan().key(Query::new("t")),
+            plan().key(QueryParam::new("t")),
             twice("x-other"),
             "/?t=1&t=2",
             "query:t",
@@ -149,7 +146,7 @@ async fn another_scheme_is_a_missing_token_and_no_missing_header() {
 async fn words_of_the_program_are_not_told_to_clients() {
     let none = |_: &Parts| None::<Key>;
     let nobody = |_: &Parts| async { Ok::<_, Infallible>(None::<Key>) };
-    let user = || Extension::new(|id: &u64| Key::from(*id));
+    let user = || ExtensionKey::new(|id: &u64| Key::from(*id));
     let client = "the request cannot be counted: its key is missing";
     let server = "internal server error";
     for (rule, said) in [
@@ -167,7 +164,7 @@ async fn words_of_the_program_are_not_told_to_clients() {
 #[tokio::test]
 async fn label_says_what_is_looked_for() {
     for (rule, said) in [
-        (plan().key(Query::new("t")), "query:t"),
+        (plan().key(QueryParam::new("t")), "query:t"),
         (plan().key(PathParam::new("id")), "path:id"),
         (plan().key(Cookie::new("sid")), "cookie:sid"),
         (plan().key(ApiKey::query("key")), "query:key"),
@@ -227,7 +224,7 @@ async fn answer_of_401_says_how_to_authenticate() {
             Some("Bearer"),
         ),
         // no 401
-        (plan().key(Cookie::new("sid").in_clear()), None),
+        (plan().key(Cookie::new("sid").plaintext()), None),
         (plan().key(ApiKey::bearer().or_else(PeerIp)), None),
         (plan().key(Header::new("x-tenant")), None),
     ] {
@@ -314,7 +311,7 @@ async fn answer_may_be_what_axum_makes_of_it() {
     let answer = ask(&layer.build().expect("it is well set up"), empty("/")).await;
     assert_eq!(answer.head.status, StatusCode::IM_A_TEAPOT);
     assert_eq!(answer.body, answer.rejection.message());
-    let by_head = Denial::by(|rejection, request| {
+    let by_head = RejectionFormat::by(|rejection, request| {
         let told = format!("{}: {}", request.uri.path(), rejection.message());
         (rejection.status(), [("x-own", "1")], Html(told)).into_response()
     });
@@ -351,8 +348,9 @@ async fn answer_whose_body_is_still_to_come_is_json() {
         RateLimitLayer::builder().on_rejection(streaming),
         RateLimitLayer::builder().on_rejection(endless),
         RateLimitLayer::builder().on_rejection(broken),
-        RateLimitLayer::builder()
-            .on_rejection(Denial::by(move |rejection, _| streaming(rejection))),
+        RateLimitLayer::builder().on_rejection(RejectionFormat::by(move |rejection, _| {
+            streaming(rejection)
+        })),
     ] {
         let layer = builder.policy(rule()).build().expect("it is well set up");
         let answer = ask(&layer, empty("/")).await;
@@ -370,13 +368,13 @@ fn tier_of_nothing_is_named_and_told_of_the_tier_that_is_denied() {
     says(
         &error,
         ErrorKind::InvalidQuota,
-        &["tier \"zero\"", "Tier::denied()"],
+        &["tier \"zero\"", "Tier::forbidden()"],
     );
     let error = Tier::new("none", Quota::in_flight(0)).expect_err("nothing");
     says(
         &error,
         ErrorKind::InvalidQuota,
-        &["tier \"none\"", "Tier::denied()"],
+        &["tier \"none\"", "Tier::forbidden()"],
     );
     let error = Tier::new("fast", Quota::per_second(2_000_000)).expect_err("too fast");
     says(
@@ -432,7 +430,7 @@ fn scope_of_a_policy_that_is_not_there_lists_those_that_are() {
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("day", Quota::per_day(1)).key(Global))
         .policy(Policy::new("per-ip", Quota::per_minute(1)).key(PeerIp))
-        .headers(Headers::discord().scope("dya", Scope::Shared))
+        .headers(Headers::discord().scope("dya", DiscordScope::Shared))
         .build();
     let error = layer.expect_err("there is no such policy");
     says(

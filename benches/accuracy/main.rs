@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use gate::{Gate, Mean, Truth};
 use tollgate::{
     Quota,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
 };
 use traffic::{MINUTE, SECOND, START};
 
@@ -54,12 +54,12 @@ fn bursts() {
         ("leaky bucket, burst 100", leaky(100), ""),
         (
             "fixed window, by the clock",
-            plain(Algorithm::FixedWindow(Opening::Clock)),
+            plain(Algorithm::FixedWindow(WindowStart::Clock)),
             "",
         ),
         (
             "fixed window, first hit",
-            plain(Algorithm::FixedWindow(Opening::FirstHit)),
+            plain(Algorithm::FixedWindow(WindowStart::FirstHit)),
             "",
         ),
         ("sliding window", plain(Algorithm::SlidingWindow), "100"),
@@ -94,11 +94,11 @@ fn edges() {
         ("leaky bucket, burst 1", Algorithm::LeakyBucket),
         (
             "fixed window, by the clock",
-            Algorithm::FixedWindow(Opening::Clock),
+            Algorithm::FixedWindow(WindowStart::Clock),
         ),
         (
             "fixed window, first hit",
-            Algorithm::FixedWindow(Opening::FirstHit),
+            Algorithm::FixedWindow(WindowStart::FirstHit),
         ),
         ("sliding window", Algorithm::SlidingWindow),
         ("sliding log", Algorithm::SlidingLog),

@@ -116,7 +116,7 @@ fn run(fault: &Fault) -> String {
         breaker.times().to_string(),
         seconds(breaker.degraded_for()),
         by(CountedBy::Shared, lasted),
-        by(CountedBy::Local, fault_lasted + again),
+        by(CountedBy::Fallback, fault_lasted + again),
         format!("{} / {}", samples.allowed(), limit(lasted)),
         seconds(again),
         match fault.is_direct {

@@ -10,7 +10,7 @@ use http::{HeaderValue, Request, header, request::Parts};
 use libfuzzer_sys::fuzz_target;
 use tollgate::{
     Key, Policy, Quota,
-    extract::{ApiKey, Cookie, Extracted, HashKey, Host, KeyExtractor, Query},
+    extract::{ApiKey, Cookie, Extracted, HashSecret, Host, KeyExtractor, Query},
     remote::fuzzing,
 };
 
@@ -143,7 +143,7 @@ fn made(way: u8, identity: &[u8]) -> Key {
         0 => Key::new(identity),
         1 => Key::secret(identity),
         2 => Key::GLOBAL,
-        3 => Key::secret_with(&HashKey::new([1; 32]), identity),
+        3 => Key::secret_with(&HashSecret::new([1; 32]), identity),
         _ => Key::new("user").and(&Key::new(identity)).labelled("label"),
     }
 }
@@ -160,7 +160,7 @@ fn check(key: &Key) {
 const WAYS: u8 = 5;
 const PREFIXES: [&str; 4] = ["t", "t:", "a#b:c|d!e%", "tollgate"];
 static COOKIE: LazyLock<Cookie> = LazyLock::new(|| Cookie::new("a"));
-static CLEAR: LazyLock<Cookie> = LazyLock::new(|| Cookie::new("b").in_clear());
+static CLEAR: LazyLock<Cookie> = LazyLock::new(|| Cookie::new("b").plaintext());
 static QUERY: LazyLock<Query> = LazyLock::new(|| Query::new("a"));
 static TOKEN: LazyLock<ApiKey> = LazyLock::new(ApiKey::bearer);
 /// Names that begin alike, and one pair that is the same.

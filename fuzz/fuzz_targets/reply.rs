@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use redis::Value;
 use tollgate::{
     Decision, Key, Policy, Quota,
-    algorithm::{Algorithm, Opening, Queue},
+    algorithm::{Algorithm, WindowStart, Queue},
     remote::fuzzing,
     state::Outcome,
     store::OwnedCharge,
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
 /// What all that is told to clients is made of.
 fn check(decision: &Decision, charges: &[OwnedCharge]) {
     assert_eq!(decision.states().len(), charges.len());
-    assert_ne!(decision.outcome(), Outcome::Refuse);
+    assert_ne!(decision.outcome(), Outcome::Unavailable);
     assert!(decision.retry_after().is_none() || !decision.is_allowed());
     assert!(decision.delay().is_none() || decision.is_allowed());
     assert!(decision.narrowest().is_some() || charges.is_empty());
@@ -118,8 +118,8 @@ static CHARGES: LazyLock<Vec<OwnedCharge>> = LazyLock::new(|| {
         Policy::new("slow", Quota::per_day(1)),
         Policy::new("leaky", quota).algorithm(Algorithm::LeakyBucket),
         Policy::new("queue", quota).algorithm(Algorithm::LeakyQueue(Queue::new(10))),
-        Policy::new("clock", quota).algorithm(Algorithm::FixedWindow(Opening::Clock)),
-        Policy::new("hit", quota).algorithm(Algorithm::FixedWindow(Opening::FirstHit)),
+        Policy::new("clock", quota).algorithm(Algorithm::FixedWindow(WindowStart::Clock)),
+        Policy::new("hit", quota).algorithm(Algorithm::FixedWindow(WindowStart::FirstHit)),
         Policy::new("sliding", quota).algorithm(Algorithm::SlidingWindow),
         Policy::new("log", quota).algorithm(Algorithm::SlidingLog),
         Policy::new("slots", Quota::in_flight(10)).algorithm(Algorithm::Concurrency {

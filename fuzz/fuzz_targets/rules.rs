@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use http::{Request, request::Parts, uri::PathAndQuery};
 use libfuzzer_sys::fuzz_target;
-use tollgate::matching::{Likeness, Matcher, Path};
+use tollgate::matching::{Match, Matcher, PathPattern};
 
 use self::paths::{Pattern, Written};
 
@@ -69,11 +69,11 @@ fn head(choice: u8, path: &[u8]) -> Option<Parts> {
     Some(request.into_parts().0)
 }
 
-fn number(likeness: Likeness) -> u8 {
+fn number(likeness: Match) -> u8 {
     match likeness {
-        Likeness::Differs => 0,
-        Likeness::Resembles => 1,
-        Likeness::Matches => 2,
+        Match::Miss => 0,
+        Match::Possible => 1,
+        Match::Exact => 2,
         _ => unreachable!("there are three"),
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Policy, Quota, algorithm::{Algorithm, Opening}};
+/// use tollgate::{Policy, Quota, algorithm::{Algorithm, WindowStart}};
 ///
 /// let smooth = Policy::new("search", Quota::per_second(10)).algorithm(Algorithm::LeakyBucket);
 /// let billed = Policy::new("plan", Quota::per_month(50_000))
-///     .algorithm(Algorithm::FixedWindow(Opening::Month));
+///     .algorithm(Algorithm::FixedWindow(WindowStart::Month));
 /// assert_eq!(billed.algorithm_name(), "fixed_window");
 /// # assert_eq!(smooth.algorithm_name(), "leaky_bucket");
 /// ```
@@ -30,7 +30,7 @@ pub enum Algorithm {
     },
     /// One counter that starts from 0 with each window. Cheap to explain, but up to twice the quota passes in a short
     /// time around the moment when one window ends and the next begins.
-    FixedWindow(Opening),
+    FixedWindow(WindowStart),
     /// The token bucket with a burst of 1 unless the quota sets one: requests pass evenly spaced, and what comes too
     /// early is denied.
     LeakyBucket,
@@ -85,7 +85,7 @@ impl Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Queue {
     length: u64,
-    longest_wait: Option<Duration>,
+    max_wait: Option<Duration>,
 }
 
 impl Queue {
@@ -94,7 +94,7 @@ impl Queue {
     pub const fn new(length: u64) -> Self {
         Self {
             length,
-            longest_wait: None,
+            max_wait: None,
         }
     }
 
@@ -102,8 +102,8 @@ impl Queue {
     ///
     /// Default: what the length and the rate come to. What a shorter wait leaves no time for is not part of the limit.
     #[must_use]
-    pub const fn longest_wait(mut self, wait: Duration) -> Self {
-        self.longest_wait = Some(wait);
+    pub const fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = Some(wait);
         self
     }
 
@@ -112,16 +112,16 @@ impl Queue {
     }
 
     pub(super) const fn limit(self) -> Option<Duration> {
-        self.longest_wait
+        self.max_wait
     }
 }
 
-// === Opening ===
+// === WindowStart ===
 
 /// When a fixed window opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Opening {
+pub enum WindowStart {
     /// At whole multiples of the period since the Unix epoch, for everybody alike: an hour opens on the hour, a day at
     /// midnight UTC.
     #[default]

@@ -3,8 +3,8 @@
 use crate::{error::Error, quota::Quota, state::PolicyState};
 
 use super::{
-    choice::Algorithm, fixed_window::FixedWindow, sliding_log::SlidingLog,
-    sliding_window::SlidingWindow, slots::Slots, token_bucket::TokenBucket,
+    choice::Algorithm, concurrency::Concurrency, fixed_window::FixedWindow,
+    sliding_log::SlidingLog, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
 
 /// A quota made ready for counting by its algorithm.
@@ -20,7 +20,7 @@ pub enum Counter {
     /// Sliding window counter.
     SlidingWindow(SlidingWindow),
     /// Concurrency.
-    Slots(Slots),
+    Concurrency(Concurrency),
 }
 
 impl Counter {
@@ -31,7 +31,7 @@ impl Counter {
     /// [`InvalidQuota`](crate::ErrorKind::InvalidQuota) when the algorithm cannot count it, with what to do.
     pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, Error> {
         Ok(match algorithm {
-            Algorithm::Concurrency { lease } => Self::Slots(Slots::new(quota, lease)?),
+            Algorithm::Concurrency { lease } => Self::Concurrency(Concurrency::new(quota, lease)?),
             Algorithm::FixedWindow(opening) => Self::FixedWindow(FixedWindow::new(quota, opening)?),
             Algorithm::LeakyBucket => Self::Bucket(TokenBucket::leaky(quota)?),
             Algorithm::LeakyQueue(queue) => Self::Bucket(TokenBucket::queue(quota, queue)?),
@@ -49,7 +49,7 @@ impl Counter {
             Self::FixedWindow(window) => window.limit(),
             Self::SlidingLog(log) => log.limit(),
             Self::SlidingWindow(window) => window.limit(),
-            Self::Slots(slots) => slots.limit(),
+            Self::Concurrency(slots) => slots.limit(),
         }
     }
 
@@ -59,13 +59,11 @@ impl Counter {
         match self {
             Self::Bucket(bucket) => state.rounded(bucket.slack()),
             Self::SlidingLog(log) => state.rounded(log.lateness()),
-            Self::Slots(_) => state.in_flight(),
+            Self::Concurrency(_) => state.in_flight(),
             Self::FixedWindow(_) | Self::SlidingWindow(_) => state,
         }
     }
 
-    /// One that admits nothing: what an unusable quota counts as until `build()` reports it.
-    pub(crate) const fn closed() -> Self {
-        Self::Bucket(TokenBucket::closed())
-    }
+    /// Admits nothing. An unusable quota is counted like this until `build()` reports it.
+    pub(crate) const CLOSED: Self = Self::Bucket(TokenBucket::closed());
 }

@@ -9,7 +9,7 @@ use crate::{
 
 /// By what a charge is known when it is put right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct ChargeMark {
     /// When all was to be back after it.
     pub made: Timestamp,
     /// The sum of what had been taken back of the key's earlier charges: what is added to it since moved this charge
@@ -17,7 +17,7 @@ pub struct Mark {
     pub returned: u64,
 }
 
-impl Mark {
+impl ChargeMark {
     /// The sum counts up to here and begins anew, so that the Lua twin can compute with it in doubles.
     pub const MODULUS: u64 = 1 << 52;
 
@@ -65,13 +65,13 @@ pub trait Counting {
     /// Takes back units of an earlier charge, which is known by its mark.
     ///
     /// Never more than the charge still weighs: what time has given back since is not given back again. `returned` is
-    /// the key's sum of what was taken back before, which [`Mark`] speaks of; some ways of counting need none.
+    /// the key's sum of what was taken back before, which [`ChargeMark`] speaks of; some ways of counting need none.
     fn refund(
         &self,
         state: &mut Self::State,
         returned: &mut u64,
         now: Timestamp,
-        mark: Mark,
+        mark: ChargeMark,
         units: u64,
     );
 

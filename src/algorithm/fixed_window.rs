@@ -15,8 +15,8 @@ use crate::{
 
 use super::{
     calendar::month_end,
-    choice::Opening,
-    counting::{Counting, Mark},
+    choice::WindowStart,
+    counting::{ChargeMark, Counting},
     window::{Window, capped},
 };
 
@@ -24,7 +24,7 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     window: Window,
-    opening: Opening,
+    opening: WindowStart,
     shape: u16,
 }
 
@@ -66,10 +66,10 @@ impl FixedWindow {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidQuota`] when the quota is nothing, has a burst, or is no whole number of milliseconds from 1
-    /// to 366 days long; for [`Opening::Month`] when its period is no month.
-    pub fn new(quota: Quota, opening: Opening) -> Result<Self, Error> {
+    /// to 366 days long; for [`WindowStart::Month`] when its period is no month.
+    pub fn new(quota: Quota, opening: WindowStart) -> Result<Self, Error> {
         let window = Window::new(quota)?;
-        if opening == Opening::Month && !MONTH.contains(&window.millis) {
+        if opening == WindowStart::Month && !MONTH.contains(&window.millis) {
             return Err(Error::new(
                 ErrorKind::InvalidQuota,
                 "a calendar month takes a quota per month: say Quota::per_month(..)",
@@ -97,7 +97,7 @@ impl FixedWindow {
 
     /// When its windows open.
     #[must_use]
-    pub fn opening(&self) -> Opening {
+    pub fn opening(&self) -> WindowStart {
         self.opening
     }
 
@@ -132,9 +132,9 @@ impl FixedWindow {
     fn closing(&self, now: Timestamp) -> Timestamp {
         let (now, length) = (now.as_micros(), self.window.millis * 1_000);
         Timestamp::from_micros(match self.opening {
-            Opening::Clock => now - now % length + length,
-            Opening::FirstHit => now + length,
-            Opening::Month => month_end(now / 1_000) * 1_000,
+            WindowStart::Clock => now - now % length + length,
+            WindowStart::FirstHit => now + length,
+            WindowStart::Month => month_end(now / 1_000) * 1_000,
         })
     }
 }
@@ -174,7 +174,7 @@ impl Counting for FixedWindow {
         state: &mut WindowState,
         _returned: &mut u64,
         now: Timestamp,
-        mark: Mark,
+        mark: ChargeMark,
         units: u64,
     ) {
         let is_open = state.closes() > now;
@@ -212,11 +212,11 @@ impl Counting for FixedWindow {
 }
 
 /// 16 bits of FNV-1a over what tells one way of opening windows from another.
-fn shape(millis: u64, opening: Opening) -> u16 {
+fn shape(millis: u64, opening: WindowStart) -> u16 {
     let mark = match opening {
-        Opening::Clock => 0_u8,
-        Opening::FirstHit => 1,
-        Opening::Month => 2,
+        WindowStart::Clock => 0_u8,
+        WindowStart::FirstHit => 1,
+        WindowStart::Month => 2,
     };
     let hash = millis
         .to_be_bytes()

@@ -18,6 +18,7 @@
 mod bucket_state;
 mod calendar;
 mod choice;
+mod concurrency;
 mod counter;
 mod counting;
 mod fixed_window;
@@ -27,17 +28,16 @@ mod rate;
 mod share;
 mod sliding_log;
 mod sliding_window;
-mod slots;
 mod token_bucket;
 mod window;
 
 pub use self::bucket_state::BucketState;
-pub use self::choice::{Algorithm, Opening, Queue};
+pub use self::choice::{Algorithm, Queue, WindowStart};
+pub use self::concurrency::{Concurrency, SlotState};
 pub use self::counter::Counter;
-pub use self::counting::{Counting, Mark};
+pub use self::counting::{ChargeMark, Counting};
 pub use self::fixed_window::{FixedWindow, WindowState};
 pub use self::form::Form;
 pub use self::sliding_log::{LogState, SlidingLog};
 pub use self::sliding_window::{SlidingState, SlidingWindow};
-pub use self::slots::{SlotState, Slots};
 pub use self::token_bucket::TokenBucket;

@@ -29,7 +29,7 @@ use crate::{
 };
 
 use super::{
-    counting::{Counting, Mark},
+    counting::{ChargeMark, Counting},
     window::Window,
 };
 
@@ -202,7 +202,7 @@ impl Counting for SlidingLog {
         state: &mut LogState,
         _returned: &mut u64,
         now: Timestamp,
-        mark: Mark,
+        mark: ChargeMark,
         units: u64,
     ) {
         let at = mark.made.as_micros().saturating_sub(self.period());

@@ -23,7 +23,7 @@ use crate::{
 };
 
 use super::{
-    counting::{Counting, Mark},
+    counting::{ChargeMark, Counting},
     share::share,
     window::{Window, capped},
 };
@@ -189,7 +189,7 @@ impl Counting for SlidingWindow {
         state: &mut SlidingState,
         _returned: &mut u64,
         now: Timestamp,
-        mark: Mark,
+        mark: ChargeMark,
         units: u64,
     ) {
         if state.millis != self.window.millis {

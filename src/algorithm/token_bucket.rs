@@ -37,7 +37,7 @@ use crate::{
 use super::{
     bucket_state::{BucketState, shape_of, span_of},
     choice::Queue,
-    counting::{Counting, Mark},
+    counting::{ChargeMark, Counting},
     form::Form,
     rate::Rate,
     share::share,
@@ -287,7 +287,7 @@ impl Counting for TokenBucket {
         state: &mut BucketState,
         returned: &mut u64,
         now: Timestamp,
-        mark: Mark,
+        mark: ChargeMark,
         units: u64,
     ) {
         let (tat, now) = (state.tat, now.as_micros());
@@ -313,7 +313,7 @@ impl Counting for TokenBucket {
         state.tat -= back;
         // Taking back the last moves no other.
         if ends < tat {
-            *returned = (*returned + back) % Mark::MODULUS;
+            *returned = (*returned + back) % ChargeMark::MODULUS;
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     limiter::RateLimiter,
     matching::Matcher,
     middleware::{
-        Denial, Headers, MakeRejection, Plan, Rule, gate::Gate, layer::RateLimitLayer,
+        Headers, MakeRejection, Plan, RejectionFormat, Rule, gate::Gate, layer::RateLimitLayer,
         shared::Shared,
     },
     store::Store,
@@ -56,7 +56,7 @@ impl RateLimitLayerBuilder {
     ///
     /// Default: none. Said more than once, each matcher refuses. See [`matching`](crate::matching) for lists of addresses
     /// and keys.
-    pub fn deny(mut self, matcher: impl Matcher) -> Self {
+    pub fn forbid(mut self, matcher: impl Matcher) -> Self {
         self.gate.deny(matcher);
         self
     }
@@ -71,7 +71,7 @@ impl RateLimitLayerBuilder {
 
     /// Sets how long a request may wait in all for keys and tiers that are looked up.
     ///
-    /// Default: 100 ms. A key that is late is a [missing](crate::middleware::MissingKey) one; in place of a tier the last
+    /// Default: 100 ms. A key that is late is a [missing](crate::middleware::OnMissingKey) one; in place of a tier the last
     /// known one holds, or the policy's own quota. It takes a Tokio runtime with its timer.
     pub fn lookup_timeout(mut self, timeout: Duration) -> Self {
         self.lookup_timeout = timeout;
@@ -125,10 +125,10 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Sets what makes the answer to a request that may not go on: a ready-made [`Denial`], or a closure
+    /// Sets what makes the answer to a request that may not go on: a ready-made [`RejectionFormat`], or a closure
     /// `Fn(&Rejection) -> Response<T>`, with text or bytes for `T`.
     ///
-    /// Default: [`Denial::json`], with the rejection's status.
+    /// Default: [`RejectionFormat::json`], with the rejection's status.
     pub fn on_rejection(mut self, make: impl MakeRejection) -> Self {
         self.rejection = Arc::new(make);
         self
@@ -167,7 +167,7 @@ impl RateLimitLayerBuilder {
         }
         if let Some(rule) = self.rules.iter().find(|rule| !rule.has_key()) {
             return Err(Error::new(
-                ErrorKind::MissingKey,
+                ErrorKind::PolicyWithoutKey,
                 format!(
                     "policy {:?} has no key: say whom it counts, as in Policy::new(..).key(PeerIp)",
                     rule.policy().name()
@@ -233,7 +233,7 @@ impl Default for RateLimitLayerBuilder {
             limiter: None,
             settings: Box::default(),
             has_settings: false,
-            rejection: Arc::new(Denial::json()),
+            rejection: Arc::new(RejectionFormat::json()),
             headers: Headers::default(),
         }
     }

@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header::AUTHORIZATION, request::
 
 use crate::{
     error::Error,
-    key::{HashKey, Key},
+    key::{HashSecret, Key},
 };
 
 use super::{extracted::Extracted, extractor::KeyExtractor, header, named::Name, query};
@@ -23,7 +23,7 @@ use super::{extracted::Extracted, extractor::KeyExtractor, header, named::Name, 
 #[derive(Clone, Debug)]
 pub struct ApiKey {
     place: Place,
-    hash_key: Option<HashKey>,
+    hash_key: Option<HashSecret>,
 }
 
 impl ApiKey {
@@ -44,7 +44,7 @@ impl ApiKey {
         Self::at(Place::Bearer)
     }
 
-    /// The API key in this parameter of the query, read as [`Query`](super::Query) does.
+    /// The API key in this parameter of the query, read as [`QueryParam`](super::QueryParam) does.
     #[must_use]
     pub fn query(name: impl AsRef<str>) -> Self {
         Self::at(Place::Query(query::named(name.as_ref())))
@@ -54,7 +54,7 @@ impl ApiKey {
     ///
     /// Default: tollgate's constant, which hides keys that cannot be guessed.
     #[must_use]
-    pub const fn hash_key(mut self, key: HashKey) -> Self {
+    pub const fn hash_key(mut self, key: HashSecret) -> Self {
         self.hash_key = Some(key);
         self
     }
@@ -113,7 +113,7 @@ impl KeyExtractor for ApiKey {
 }
 
 /// The key of a secret, under the fleet's hash key when it has one.
-pub(super) fn hashed(hash_key: Option<&HashKey>, secret: &[u8]) -> Key {
+pub(super) fn hashed(hash_key: Option<&HashSecret>, secret: &[u8]) -> Key {
     match hash_key {
         Some(hash_key) => Key::secret_with(hash_key, secret),
         None => Key::secret(secret),

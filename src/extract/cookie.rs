@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::COOKIE, request::Parts};
 
 use crate::{
     error::Error,
-    key::{HashKey, Key},
+    key::{HashSecret, Key},
 };
 
 use super::{
@@ -35,12 +35,12 @@ use super::{
 /// let by_session = Cookie::new("session").or_else(PeerIp);
 ///
 /// // Nothing secret: it can be read in Redis.
-/// let by_language = Cookie::new("language").in_clear();
+/// let by_language = Cookie::new("language").plaintext();
 /// ```
 #[derive(Clone, Debug)]
 pub struct Cookie {
     name: Name,
-    hash_key: Option<HashKey>,
+    hash_key: Option<HashSecret>,
     is_clear: bool,
 }
 
@@ -60,7 +60,7 @@ impl Cookie {
     ///
     /// Default: tollgate's constant, which hides cookies that cannot be guessed.
     #[must_use]
-    pub fn hash_key(mut self, key: HashKey) -> Self {
+    pub fn hash_key(mut self, key: HashSecret) -> Self {
         self.hash_key = Some(key);
         self
     }
@@ -69,7 +69,7 @@ impl Cookie {
     ///
     /// Default: hashed.
     #[must_use]
-    pub fn in_clear(mut self) -> Self {
+    pub fn plaintext(mut self) -> Self {
         self.is_clear = true;
         self
     }

@@ -26,7 +26,7 @@ impl KeyExtractor for Global {
     }
 }
 
-// === Extension ===
+// === ExtensionKey ===
 
 /// A key made of something that an outer layer put into the request's extensions, such as an authenticated user.
 ///
@@ -36,19 +36,19 @@ impl KeyExtractor for Global {
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Key, extract::Extension};
+/// use tollgate::{Key, extract::ExtensionKey};
 ///
 /// #[derive(Clone)]
 /// struct User { id: u64 }
 ///
-/// let by_user = Extension::new(|user: &User| Key::from(user.id));
+/// let by_user = ExtensionKey::new(|user: &User| Key::from(user.id));
 /// ```
-pub struct Extension<F, T> {
+pub struct ExtensionKey<F, T> {
     key: F,
     extension: std::marker::PhantomData<fn(&T)>,
 }
 
-impl<F, T, R> Extension<F, T>
+impl<F, T, R> ExtensionKey<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
@@ -64,7 +64,7 @@ where
     }
 }
 
-impl<F, T, R> KeyExtractor for Extension<F, T>
+impl<F, T, R> KeyExtractor for ExtensionKey<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
@@ -86,7 +86,7 @@ where
 }
 
 // By hand: a derive would ask the same of `T`, which is only named.
-impl<F: Clone, T> Clone for Extension<F, T> {
+impl<F: Clone, T> Clone for ExtensionKey<F, T> {
     fn clone(&self) -> Self {
         Self {
             key: self.key.clone(),
@@ -95,10 +95,10 @@ impl<F: Clone, T> Clone for Extension<F, T> {
     }
 }
 
-impl<F: Copy, T> Copy for Extension<F, T> {}
+impl<F: Copy, T> Copy for ExtensionKey<F, T> {}
 
-impl<F, T> fmt::Debug for Extension<F, T> {
+impl<F, T> fmt::Debug for ExtensionKey<F, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Extension<{}>", std::any::type_name::<T>())
+        write!(f, "ExtensionKey<{}>", std::any::type_name::<T>())
     }
 }

@@ -27,10 +27,10 @@ use super::{extracted::Extracted, extractor::KeyExtractor};
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Key, extract::{Extracted, Host, KeyExtractor}};
+/// use tollgate::{Key, extract::{Extracted, HostHeader, KeyExtractor}};
 ///
 /// let known = ["example.com", "api.example.com"].map(Key::new);
-/// let by_host = Host.map(move |host| match known.contains(&host) {
+/// let by_host = HostHeader.map(move |host| match known.contains(&host) {
 ///     true => host,
 ///     false => Key::UNIDENTIFIED,
 /// });
@@ -38,9 +38,9 @@ use super::{extracted::Extracted, extractor::KeyExtractor};
 /// # assert_eq!(by_host.extract(&request.into_parts().0), Extracted::Found(Key::new("api.example.com")));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Host;
+pub struct HostHeader;
 
-impl KeyExtractor for Host {
+impl KeyExtractor for HostHeader {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let lines = parts.headers.get_all(HOST).iter();
         let header = Extracted::only(lines.map(|line| line.as_bytes().trim_ascii()));

@@ -30,21 +30,21 @@
 //! # Which one?
 //!
 //! What a client can vary decides what a limit is worth: who can vary the key at will has a fresh count each time. What
-//! is hashed leaves the process only as 128 bits under a [`HashKey`]; the rest can be read in Redis.
+//! is hashed leaves the process only as 128 bits under a [`HashSecret`]; the rest can be read in Redis.
 //!
 //! | extractor | what | secret | what a client can vary | missing |
 //! |---|---|---|---|---|
 //! | [`ApiKey`] | key in a header or the query, bearer token | hashed | all of it, until something checks it | 401 |
 //! | [`ClientIp`] | the client's address behind proxies | no | its addresses: an IPv6 network is one key | 500 |
 //! | [`Claim`] | a claim of a token that was verified | as the closure makes it | nothing but which of its tokens it sends | 401 |
-//! | [`Cookie`] | one cookie | hashed, or `in_clear()` | all of it, until something checks it | 401, 400 |
-//! | [`Extension`] | what an outer layer left in the extensions | as the closure makes it | what that layer lets it | 500 |
+//! | [`Cookie`] | one cookie | hashed, or `plaintext()` | all of it, until something checks it | 401, 400 |
+//! | [`ExtensionKey`] | what an outer layer left in the extensions | as the closure makes it | what that layer lets it | 500 |
 //! | [`Global`] | everybody | no | nothing | never |
 //! | [`Header`] | one header | no | all of it, unless a gateway sets it | 400 |
-//! | [`Host`] | authority or `Host` | no | all of it, unless the server refuses unknown hosts | 400 |
+//! | [`HostHeader`] | authority or `Host` | no | all of it, unless the server refuses unknown hosts | 400 |
 //! | [`PathParam`] | one parameter of axum's route | no | all of it | 404 |
 //! | [`PeerIp`] | the connection's other end | no | its addresses: an IPv6 network is one key | 500 |
-//! | [`Query`] | one parameter of the query | no | all of it | 400 |
+//! | [`QueryParam`] | one parameter of the query | no | all of it | 400 |
 //! | [`Route`] | method and axum's route | no | among the endpoints there are, and nine more | counts by method |
 //! | [`RouteOrUnmatched`] | the same, the rest by method | no | among the endpoints there are, and nine more | never |
 //! | closures | whatever they look at | as they make it | | 400 |
@@ -56,7 +56,7 @@
 //! # Found, absent, ambiguous
 //!
 //! An extractor returns an [`Extracted`] key. One that is absent is handled by the rule's
-//! [`MissingKey`](crate::middleware::MissingKey) choice, or by the second extractor of an `or_else`. One that is ambiguous,
+//! [`OnMissingKey`](crate::middleware::OnMissingKey) choice, or by the second extractor of an `or_else`. One that is ambiguous,
 //! because it is there twice or contradicts itself, is rejected with 400 in any case: nobody knows which of the
 //! two the service behind reads, so counting either would let a client pick its count, and calling it absent would let it
 //! pick having none.
@@ -65,14 +65,14 @@
 //! |---|---|---|
 //! | [`ApiKey::bearer`] | no `Authorization`, an empty one, another scheme, no token | two lines, whatever is in them; a comma or space in the token; `Bearer` behind a comma |
 //! | [`ApiKey::header`], [`Header`] | no such header, an empty one | two lines, also equal or empty ones |
-//! | [`ApiKey::query`], [`Query`] | no such parameter, an empty one | two, also when one is empty or encoded |
+//! | [`ApiKey::query`], [`QueryParam`] | no such parameter, an empty one | two, also when one is empty or encoded |
 //! | [`Cookie`] | no such cookie, an empty one | two, in one line or several |
 //! | [`ClientIp`] | the server provides no peer address | from a trusted peer, a [single-value header](SingleHeader) that is there twice or holds a comma; lists are read as lists |
-//! | [`Host`] | no host, an empty one | two `Host` lines; `Host` and authority differ; not a valid host and port |
+//! | [`HostHeader`] | no host, an empty one | two `Host` lines; `Host` and authority differ; not a valid host and port |
 //! | [`PathParam`] | the route has no such parameter | the route has it twice |
 //! | [`PeerIp`] | the server provides no peer address | never |
 //! | [`Route`] | no route matched | never |
-//! | [`Claim`], [`Extension`] | no such extension; as the closure returns | as the closure returns |
+//! | [`Claim`], [`ExtensionKey`] | no such extension; as the closure returns | as the closure returns |
 //! | [`Global`], [`RouteOrUnmatched`] | never | never |
 //! | [`and`](KeyExtractor::and) | either is absent, and none ambiguous | either is |
 //! | [`or_else`](KeyExtractor::or_else) | both are | the first is; or it is absent, and the second is |
@@ -89,7 +89,7 @@
 //!
 //! # When there is no key
 //!
-//! The rule's [`MissingKey`](crate::middleware::MissingKey) choice decides about a request whose key is absent. Without
+//! The rule's [`OnMissingKey`](crate::middleware::OnMissingKey) choice decides about a request whose key is absent. Without
 //! one, [`Route`] counts such requests by their method, and for all others the request is rejected with the status in the
 //! first table. An [`and`](KeyExtractor::and) takes the status of the half that is absent.
 //!
@@ -137,16 +137,16 @@ pub use self::combine::{And, OrElse};
 pub use self::cookie::Cookie;
 pub use self::extracted::Extracted;
 pub use self::extractor::KeyExtractor;
-pub use self::fixed::{Extension, Global};
+pub use self::fixed::{ExtensionKey, Global};
 pub use self::header::Header;
 pub(crate) use self::header::parsed as header_name;
-pub use self::host::Host;
+pub use self::host::HostHeader;
 pub use self::lookup::{AsyncKeyExtractor, KeyLookup};
 pub use self::mapped::{AndThen, Map};
 pub use self::network::{Network, Networks};
 pub use self::path_param::PathParam;
 pub use self::peer::PeerIp;
-pub use self::query::Query;
+pub use self::query::QueryParam;
 pub use self::route::{Route, RouteOrUnmatched};
 pub use self::source::AddressSource;
-pub use crate::key::HashKey;
+pub use crate::key::HashSecret;

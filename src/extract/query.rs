@@ -13,7 +13,7 @@ use super::{
     percent::{self, Plus},
 };
 
-/// One parameter of the query, in clear: `Query::new("tenant")` finds `acme` in `/orders?tenant=acme&page=3`.
+/// One parameter of the query, in clear: `QueryParam::new("tenant")` finds `acme` in `/orders?tenant=acme&page=3`.
 ///
 /// Nothing else of the URI becomes part of the key, so no client opens a new count by adding parameters. Name and value
 /// are decoded as forms are (`%XX`, `+` is a space; a `%` that begins no escape stands for itself): `a%62c` and `abc`
@@ -26,18 +26,18 @@ use super::{
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Key, extract::{Extracted, KeyExtractor, Query}};
+/// use tollgate::{Key, extract::{Extracted, KeyExtractor, QueryParam}};
 ///
 /// let request = http::Request::get("/orders?tenant=ac%6De&page=3").body(()).unwrap();
-/// let key = Query::new("tenant").extract(&request.into_parts().0);
+/// let key = QueryParam::new("tenant").extract(&request.into_parts().0);
 /// assert_eq!(key, Extracted::Found(Key::new("acme")));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Query {
+pub struct QueryParam {
     name: Name,
 }
 
-impl Query {
+impl QueryParam {
     /// The parameter of this name, given as it reads when decoded. An empty one is reported when the layer is built.
     #[must_use]
     pub fn new(name: impl AsRef<str>) -> Self {
@@ -47,7 +47,7 @@ impl Query {
     }
 }
 
-impl KeyExtractor for Query {
+impl KeyExtractor for QueryParam {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         single(&parts.uri, &self.name).map(Key::new)
     }

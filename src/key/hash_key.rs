@@ -6,9 +6,9 @@ use std::fmt;
 ///
 /// Every instance must be given the same 32 bytes, or each counts on its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct HashKey(pub(super) [u8; 32]);
+pub struct HashSecret(pub(super) [u8; 32]);
 
-impl HashKey {
+impl HashSecret {
     /// A hash key from 32 random bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Self {
@@ -25,8 +25,8 @@ impl HashKey {
     }
 }
 
-impl fmt::Debug for HashKey {
+impl fmt::Debug for HashSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HashKey(..)")
+        f.write_str("HashSecret(..)")
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr, sync::LazyLock};
 
-use super::{hash_key::HashKey, spelling::Buffer};
+use super::{hash_key::HashSecret, spelling::Buffer};
 
 /// Who is counted: an address, a user, an API key, a route, or several of them together.
 ///
@@ -53,7 +53,7 @@ impl Key {
     /// A key from a secret such as an API key or a session cookie, hashed under tollgate's constant.
     ///
     /// The hash keeps the secret out of Redis, logs and memory dumps. A secret that can be guessed can be guessed
-    /// against the hash too: give the fleet a [`HashKey`] of its own and use [`secret_with`](Self::secret_with).
+    /// against the hash too: give the fleet a [`HashSecret`] of its own and use [`secret_with`](Self::secret_with).
     #[must_use]
     pub fn secret(secret: impl AsRef<[u8]>) -> Self {
         Self::secret_with(&SECRET_KEY, secret)
@@ -61,7 +61,7 @@ impl Key {
 
     /// A key from a secret, hashed under the fleet's own key.
     #[must_use]
-    pub fn secret_with(hash_key: &HashKey, secret: impl AsRef<[u8]>) -> Self {
+    pub fn secret_with(hash_key: &HashSecret, secret: impl AsRef<[u8]>) -> Self {
         Self::digest(b'$', hash_key, secret.as_ref())
     }
 
@@ -152,7 +152,7 @@ impl Key {
         Self::fitting(both).unwrap_or_else(|| Self::digest(b'&', &JOINED_KEY, both))
     }
 
-    fn digest(marker: u8, hash_key: &HashKey, bytes: &[u8]) -> Self {
+    fn digest(marker: u8, hash_key: &HashSecret, bytes: &[u8]) -> Self {
         let hash = blake3::keyed_hash(&hash_key.0, bytes);
         let mut buffer = Buffer::default();
         let fits = buffer.push(marker).is_some()
@@ -223,9 +223,9 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-static LONG_KEY: LazyLock<HashKey> =
-    LazyLock::new(|| HashKey(blake3::derive_key("tollgate v1 long key", &[])));
-static JOINED_KEY: LazyLock<HashKey> =
-    LazyLock::new(|| HashKey(blake3::derive_key("tollgate v1 joined key", &[])));
-static SECRET_KEY: LazyLock<HashKey> =
-    LazyLock::new(|| HashKey(blake3::derive_key("tollgate v1 secret", &[])));
+static LONG_KEY: LazyLock<HashSecret> =
+    LazyLock::new(|| HashSecret(blake3::derive_key("tollgate v1 long key", &[])));
+static JOINED_KEY: LazyLock<HashSecret> =
+    LazyLock::new(|| HashSecret(blake3::derive_key("tollgate v1 joined key", &[])));
+static SECRET_KEY: LazyLock<HashSecret> =
+    LazyLock::new(|| HashSecret(blake3::derive_key("tollgate v1 secret", &[])));

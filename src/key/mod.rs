@@ -4,5 +4,5 @@ mod hash_key;
 mod identity;
 mod spelling;
 
-pub use self::hash_key::HashKey;
+pub use self::hash_key::HashSecret;
 pub use self::identity::Key;

@@ -4,7 +4,7 @@ use http::request::Parts;
 
 use crate::{diagnosis::Code, error::Error};
 
-use super::matcher::{Likeness, Matcher};
+use super::matcher::{Match, Matcher};
 
 /// Both: see [`Matcher::and`].
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +20,10 @@ impl<A, B> And<A, B> {
 }
 
 impl<A: Matcher, B: Matcher> Matcher for And<A, B> {
-    fn compare(&self, parts: &Parts) -> Likeness {
-        match self.first.compare(parts) {
-            Likeness::Differs => Likeness::Differs,
-            first => first.min(self.second.compare(parts)),
+    fn matches(&self, parts: &Parts) -> Match {
+        match self.first.matches(parts) {
+            Match::Miss => Match::Miss,
+            first => first.min(self.second.matches(parts)),
         }
     }
 
@@ -54,10 +54,10 @@ impl<A, B> Or<A, B> {
 }
 
 impl<A: Matcher, B: Matcher> Matcher for Or<A, B> {
-    fn compare(&self, parts: &Parts) -> Likeness {
-        match self.first.compare(parts) {
-            Likeness::Matches => Likeness::Matches,
-            first => first.max(self.second.compare(parts)),
+    fn matches(&self, parts: &Parts) -> Match {
+        match self.first.matches(parts) {
+            Match::Exact => Match::Exact,
+            first => first.max(self.second.matches(parts)),
         }
     }
 
@@ -87,11 +87,11 @@ impl<M> Not<M> {
 }
 
 impl<M: Matcher> Matcher for Not<M> {
-    fn compare(&self, parts: &Parts) -> Likeness {
-        match self.matcher.compare(parts) {
-            Likeness::Differs => Likeness::Matches,
-            Likeness::Resembles => Likeness::Resembles,
-            Likeness::Matches => Likeness::Differs,
+    fn matches(&self, parts: &Parts) -> Match {
+        match self.matcher.matches(parts) {
+            Match::Miss => Match::Exact,
+            Match::Possible => Match::Possible,
+            Match::Exact => Match::Miss,
         }
     }
 

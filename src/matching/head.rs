@@ -11,7 +11,7 @@ use crate::{
     extract,
 };
 
-use super::matcher::{Likeness, Matcher};
+use super::matcher::{Match, Matcher};
 
 /// Requests with one of these methods.
 ///
@@ -31,14 +31,14 @@ impl Methods {
 }
 
 impl Matcher for Methods {
-    fn compare(&self, parts: &Parts) -> Likeness {
+    fn matches(&self, parts: &Parts) -> Match {
         if self.methods.contains(&parts.method) {
-            return Likeness::Matches;
+            return Match::Exact;
         }
         if parts.method == Method::HEAD && self.methods.contains(&Method::GET) {
-            return Likeness::Resembles;
+            return Match::Possible;
         }
-        Likeness::Differs
+        Match::Miss
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -64,7 +64,7 @@ impl Matcher for Methods {
 pub struct Preflight;
 
 impl Matcher for Preflight {
-    fn compare(&self, parts: &Parts) -> Likeness {
+    fn matches(&self, parts: &Parts) -> Match {
         let has = |name| parts.headers.contains_key(name);
         let is_preflight =
             parts.method == Method::OPTIONS && has(&ORIGIN) && has(&ACCESS_CONTROL_REQUEST_METHOD);
@@ -105,9 +105,9 @@ impl HasHeader {
 }
 
 impl Matcher for HasHeader {
-    fn compare(&self, parts: &Parts) -> Likeness {
+    fn matches(&self, parts: &Parts) -> Match {
         let Ok(name) = &self.name else {
-            return Likeness::Resembles;
+            return Match::Possible;
         };
         let Some(value) = &self.value else {
             return parts.headers.contains_key(name).into();
@@ -121,18 +121,18 @@ impl Matcher for HasHeader {
     }
 }
 
-// === Host ===
+// === HostPattern ===
 
 /// Requests for this host: `api.example.com`, or `*.example.com` for all names below it.
 ///
 /// The host is that of the URI or of the `Host` header, without its port or space around it, in any case. Where more than one is named and not
 /// all are meant, the request resembles.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct HostPattern {
     host: String,
 }
 
-impl Host {
+impl HostPattern {
     /// This host. What cannot be one is reported when the layer is built.
     #[must_use]
     pub fn new(host: impl Into<String>) -> Self {
@@ -150,8 +150,8 @@ impl Host {
     }
 }
 
-impl Matcher for Host {
-    fn compare(&self, parts: &Parts) -> Likeness {
+impl Matcher for HostPattern {
+    fn matches(&self, parts: &Parts) -> Match {
         let named = parts.uri.host().map(str::as_bytes);
         let headers = parts.headers.get_all(HOST).iter();
         // Only HTTP/1 parsers strip the space around a value.
@@ -180,16 +180,16 @@ impl Matcher for Host {
 }
 
 /// Whether all of them are so, some, or none.
-fn agreement(found: impl Iterator<Item = bool>) -> Likeness {
+fn agreement(found: impl Iterator<Item = bool>) -> Match {
     let (mut some, mut all) = (false, true);
     for is_so in found {
         some |= is_so;
         all &= is_so;
     }
     match (some, all) {
-        (true, true) => Likeness::Matches,
-        (true, false) => Likeness::Resembles,
-        (false, _) => Likeness::Differs,
+        (true, true) => Match::Exact,
+        (true, false) => Match::Possible,
+        (false, _) => Match::Miss,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 
 use super::{
-    matcher::{Likeness, Matcher},
+    matcher::{Match, Matcher},
     ranges::Ranges,
 };
 
@@ -40,13 +40,13 @@ impl<A: AddressSource> AddressList<A> {
 }
 
 impl<A: AddressSource> Matcher for AddressList<A> {
-    fn compare(&self, parts: &Parts) -> Likeness {
+    fn matches(&self, parts: &Parts) -> Match {
         let Ok(networks) = &self.networks else {
-            return Likeness::Differs;
+            return Match::Miss;
         };
         match self.source.locate(parts) {
-            Extracted::Absent => Likeness::Differs,
-            Extracted::Ambiguous => Likeness::Resembles,
+            Extracted::Absent => Match::Miss,
+            Extracted::Ambiguous => Match::Possible,
             Extracted::Found(address) => networks.contains(address).into(),
         }
     }
@@ -96,10 +96,10 @@ impl<E: KeyExtractor> KeyList<E> {
 }
 
 impl<E: KeyExtractor> Matcher for KeyList<E> {
-    fn compare(&self, parts: &Parts) -> Likeness {
+    fn matches(&self, parts: &Parts) -> Match {
         match self.extractor.extract(parts) {
-            Extracted::Absent => Likeness::Differs,
-            Extracted::Ambiguous => Likeness::Resembles,
+            Extracted::Absent => Match::Miss,
+            Extracted::Ambiguous => Match::Possible,
             Extracted::Found(key) => self.keys.contains(&key).into(),
         }
     }

@@ -14,7 +14,7 @@ use super::combine::{And, Not, Or};
 /// is asked for each request, so it should neither allocate nor wait.
 pub trait Matcher: Send + Sync + 'static {
     /// How much the request is like what is meant.
-    fn compare(&self, parts: &Parts) -> Likeness;
+    fn matches(&self, parts: &Parts) -> Match;
 
     /// Says what keeps the matcher from working, when the layer is built.
     ///
@@ -61,22 +61,18 @@ pub trait Matcher: Send + Sync + 'static {
 /// How much a request is like those that are meant, from least to most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Likeness {
+pub enum Match {
     /// It is another one.
-    Differs,
+    Miss,
     /// It could be meant, but is written in another way: see [In doubt](crate::matching#in-doubt-a-request-is-counted).
-    Resembles,
+    Possible,
     /// It is one of them.
-    Matches,
+    Exact,
 }
 
-impl From<bool> for Likeness {
+impl From<bool> for Match {
     fn from(is_meant: bool) -> Self {
-        if is_meant {
-            Self::Matches
-        } else {
-            Self::Differs
-        }
+        if is_meant { Self::Exact } else { Self::Miss }
     }
 }
 
@@ -84,15 +80,15 @@ impl<F> Matcher for F
 where
     F: Fn(&Parts) -> bool + Send + Sync + 'static,
 {
-    fn compare(&self, parts: &Parts) -> Likeness {
+    fn matches(&self, parts: &Parts) -> Match {
         self(parts).into()
     }
 }
 
 // For matchers that are chosen at run time.
 impl Matcher for Arc<dyn Matcher> {
-    fn compare(&self, parts: &Parts) -> Likeness {
-        (**self).compare(parts)
+    fn matches(&self, parts: &Parts) -> Match {
+        (**self).matches(parts)
     }
 
     fn validate(&self) -> Result<(), Error> {

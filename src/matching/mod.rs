@@ -17,8 +17,8 @@
 //!
 //! There is more than one way to write a request for the same thing: `/login`, `/login/`, `//login`, `/%6Cogin`,
 //! `/x/../login`. Which of them reach the same handler depends on what stands behind the layer. So a matcher has three
-//! answers: it [`Matches`](Likeness::Matches), it [`Differs`](Likeness::Differs), or it
-//! [`Resembles`](Likeness::Resembles), when it could be meant but is written otherwise. What resembles is decided
+//! answers: it [`Matches`](Match::Exact), it [`Differs`](Match::Miss), or it
+//! [`Resembles`](Match::Possible), when it could be meant but is written otherwise. What resembles is decided
 //! toward the limit: `when` and `deny` take it as a match, `unless` and `skip` do not, and of costs the higher one counts.
 //! So neither can a limit be slipped past, nor an exception be slipped into, by writing a path in another way.
 //!
@@ -29,30 +29,30 @@
 //! use tollgate::{
 //!     Policy, Quota, RateLimitLayer,
 //!     extract::{ApiKey, PeerIp},
-//!     matching::{AddressList, HasHeader, KeyList, Matcher, Methods, Path, Preflight},
+//!     matching::{AddressList, HasHeader, KeyList, Matcher, Methods, PathPattern, Preflight},
 //! };
 //!
-//! let writes = Methods::new([Method::GET]).not().and(Path::prefix("/api"));
+//! let writes = Methods::new([Method::GET]).not().and(PathPattern::prefix("/api"));
 //! let layer = RateLimitLayer::builder()
 //!     // Refused, whatever else they are.
-//!     .deny(AddressList::new(PeerIp, ["203.0.113.0/24"]))
-//!     .deny(KeyList::new(ApiKey::header("x-api-key"), [tollgate::Key::secret("leaked-key")]))
+//!     .forbid(AddressList::new(PeerIp, ["203.0.113.0/24"]))
+//!     .forbid(KeyList::new(ApiKey::header("x-api-key"), [tollgate::Key::secret("leaked-key")]))
 //!     // Not limited.
-//!     .skip(Path::new("/health"))
+//!     .skip(PathPattern::new("/health"))
 //!     .skip(Preflight)
 //!     .skip(AddressList::new(PeerIp, ["10.0.0.0/8"]))
 //!     // Logins are few, writes are dear, and a closure can look at anything.
 //!     .policy(
 //!         Policy::new("login", Quota::per_minute(5))
 //!             .key(PeerIp)
-//!             .when(Methods::new([Method::POST]).and(Path::new("/login"))),
+//!             .when(Methods::new([Method::POST]).and(PathPattern::new("/login"))),
 //!     )
 //!     .policy(
 //!         Policy::new("api", Quota::per_minute(300))
 //!             .key(PeerIp)
-//!             .when(Path::prefix("/api"))
+//!             .when(PathPattern::prefix("/api"))
 //!             .unless(|parts: &Parts| parts.uri.query() == Some("cached"))
-//!             .cost_when(Path::new("/api/reports/{id}"), 20)
+//!             .cost_when(PathPattern::new("/api/reports/{id}"), 20)
 //!             .cost_when(writes, 5),
 //!     )
 //!     .build()?;
@@ -68,7 +68,7 @@ mod ranges;
 mod reading;
 
 pub use self::combine::{And, Not, Or};
-pub use self::head::{HasHeader, Host, Methods, Preflight};
+pub use self::head::{HasHeader, HostPattern, Methods, Preflight};
 pub use self::lists::{AddressList, KeyList};
-pub use self::matcher::{Likeness, Matcher};
-pub use self::path::Path;
+pub use self::matcher::{Match, Matcher};
+pub use self::path::PathPattern;

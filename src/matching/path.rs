@@ -9,7 +9,7 @@ use crate::diagnosis::Code;
 use crate::error::{Error, ErrorKind};
 
 use super::{
-    matcher::{Likeness, Matcher},
+    matcher::{Match, Matcher},
     reading::{self, Written},
 };
 
@@ -17,10 +17,10 @@ use super::{
 ///
 /// | pattern | fits |
 /// |---|---|
-/// | `Path::new("/login")` | that path |
-/// | `Path::new("/users/{id}/files")`, `Path::new("/users/*/files")` | any one segment in place of `{id}` or `*` |
-/// | `Path::new("/static/{*rest}")` | one segment or more after `/static` |
-/// | `Path::prefix("/api")` | `/api` and all below it, but not `/apis` |
+/// | `PathPattern::new("/login")` | that path |
+/// | `PathPattern::new("/users/{id}/files")`, `PathPattern::new("/users/*/files")` | any one segment in place of `{id}` or `*` |
+/// | `PathPattern::new("/static/{*rest}")` | one segment or more after `/static` |
+/// | `PathPattern::prefix("/api")` | `/api` and all below it, but not `/apis` |
 ///
 /// What other frameworks write for a parameter (`/:id`, `/<id>`, `/**`) is refused when the layer is built. A segment that
 /// does begin with a colon is written with `%3A`.
@@ -40,7 +40,7 @@ use super::{
 /// Matching does not allocate. A path with escapes, empty segments or the like that has more than 2,048 bytes or 128
 /// segments resembles every pattern, so that the time is bounded too.
 #[derive(Clone, Debug)]
-pub struct Path {
+pub struct PathPattern {
     pattern: Result<Pattern, Error>,
 }
 
@@ -66,7 +66,7 @@ enum Tail {
     Something,
 }
 
-impl Path {
+impl PathPattern {
     /// The paths that fit this pattern. One that cannot be understood is reported when the layer is built.
     #[must_use]
     pub fn new(pattern: impl AsRef<str>) -> Self {
@@ -83,7 +83,7 @@ impl Path {
                 tail: Tail::Anything,
                 ..pattern
             }),
-            _ => Err(refused("{*rest} in a prefix: take Path::new for it")),
+            _ => Err(refused("{*rest} in a prefix: take PathPattern::new for it")),
         };
         Self {
             pattern: Pattern::parse(pattern.as_ref()).and_then(prefix),
@@ -92,17 +92,17 @@ impl Path {
 
     /// How much a path is like the pattern.
     #[must_use]
-    pub fn compare_path(&self, path: &str) -> Likeness {
+    pub fn matches_path(&self, path: &str) -> Match {
         match &self.pattern {
             Ok(pattern) => pattern.compare(path.as_bytes()),
-            Err(_) => Likeness::Resembles,
+            Err(_) => Match::Possible,
         }
     }
 }
 
-impl Matcher for Path {
-    fn compare(&self, parts: &Parts) -> Likeness {
-        self.compare_path(parts.uri.path())
+impl Matcher for PathPattern {
+    fn matches(&self, parts: &Parts) -> Match {
+        self.matches_path(parts.uri.path())
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -115,8 +115,8 @@ impl Matcher for Path {
         let pattern = self.pattern.as_ref().ok()?;
         let prefix = parts.extensions.get::<NestedPath>()?.as_str();
         let OriginalUri(original) = parts.extensions.get()?;
-        let is_meant = pattern.compare(original.path().as_bytes()) != Likeness::Differs;
-        let is_missed = pattern.compare(parts.uri.path().as_bytes()) == Likeness::Differs;
+        let is_meant = pattern.compare(original.path().as_bytes()) != Match::Miss;
+        let is_missed = pattern.compare(parts.uri.path().as_bytes()) == Match::Miss;
         (is_meant && is_missed && pattern.begins_with(prefix)).then_some(Code::NestedPath)
     }
 }
@@ -156,29 +156,25 @@ impl Pattern {
         })
     }
 
-    fn compare(&self, path: &[u8]) -> Likeness {
+    fn compare(&self, path: &[u8]) -> Match {
         let written = reading::written(path);
         if written == Written::Plainly {
             return self.compare_plain(path);
         }
         if path.len() > LONGEST {
-            return Likeness::Resembles;
+            return Match::Possible;
         }
         let is_clean = written == Written::WithEscapes;
-        let mut likeness = Likeness::Differs;
+        let mut likeness = Match::Miss;
         let fits = reading::each(path, |segments| match segments {
             Some(segments) if !self.resembles(path, segments) => false,
             Some(segments) if is_clean && self.equals(path, segments) => {
-                likeness = Likeness::Matches;
+                likeness = Match::Exact;
                 true
             }
             _ => true,
         });
-        likeness.max(if fits {
-            Likeness::Resembles
-        } else {
-            Likeness::Differs
-        })
+        likeness.max(if fits { Match::Possible } else { Match::Miss })
     }
 
     /// Whether the pattern begins with the prefix of a nested router. A pattern whose parameter takes the place of a
@@ -195,7 +191,7 @@ impl Pattern {
     }
 
     /// Compares a path that has one reading, and in place: this is the usual way.
-    fn compare_plain(&self, path: &[u8]) -> Likeness {
+    fn compare_plain(&self, path: &[u8]) -> Match {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let (path, has_slash) = match path.strip_suffix(b"/") {
             Some(path) => (path, true),
@@ -207,19 +203,19 @@ impl Pattern {
         let mut is_exact = self.tail != Tail::Nothing || has_slash == self.ends_in_slash;
         for segment in &self.segments {
             match (segment, pieces.next()) {
-                (_, None) => return Likeness::Differs,
+                (_, None) => return Match::Miss,
                 (Segment::Any, Some(_)) => {}
                 (Segment::Literal(text), Some(piece)) if **text == *piece => {}
                 (Segment::Literal(text), Some(piece)) if text.eq_ignore_ascii_case(piece) => {
                     is_exact = false;
                 }
-                (Segment::Literal(_), Some(_)) => return Likeness::Differs,
+                (Segment::Literal(_), Some(_)) => return Match::Miss,
             }
         }
         match (self.tail, pieces.next().is_some()) {
-            (Tail::Nothing, true) | (Tail::Something, false) => Likeness::Differs,
-            _ if is_exact => Likeness::Matches,
-            _ => Likeness::Resembles,
+            (Tail::Nothing, true) | (Tail::Something, false) => Match::Miss,
+            _ if is_exact => Match::Exact,
+            _ => Match::Possible,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread::available_parallelism};
 
-use crate::{algorithm::Slots, sync::Mutex};
+use crate::{algorithm::Concurrency, sync::Mutex};
 
 use super::budget::Budget;
 
@@ -65,4 +65,4 @@ const ENTRIES: usize = 4;
 const IN_FLIGHT: usize = 64;
 /// Requests in flight beyond that, so that one key can fill the highest limit even where the store holds few keys.
 #[expect(clippy::cast_possible_truncation, reason = "it fits")]
-const ONE_KEY: usize = Slots::MAX_LIMIT as usize;
+const ONE_KEY: usize = Concurrency::MAX_LIMIT as usize;

@@ -1,8 +1,9 @@
 //! Requests in flight on the keys of one shard, within the memory budget.
 
 use crate::{
-    algorithm::{SlotState, Slots},
+    algorithm::{Concurrency, SlotState},
     clock::Timestamp,
+    ticket::Ticket,
 };
 
 use super::{
@@ -58,8 +59,8 @@ impl InFlight {
     /// find its own slots.
     pub(super) fn update<R>(
         &mut self,
-        slots: &Slots,
-        (fingerprint, ticket): (Fingerprint, u64),
+        slots: &Concurrency,
+        (fingerprint, ticket): (Fingerprint, Ticket),
         (now, has_room): (Timestamp, bool),
         change: impl FnOnce(&mut SlotState) -> R,
     ) -> R {
@@ -77,7 +78,7 @@ impl InFlight {
             self.take(
                 fingerprint,
                 Taken {
-                    ticket,
+                    ticket: ticket.as_u64(),
                     units,
                     ends,
                 },
@@ -88,15 +89,15 @@ impl InFlight {
 
     /// Ends the lease of a ticket's slots: they are taken until they are released. Those that were lost meanwhile are
     /// taken again, if there is memory, since they are in flight.
-    pub(super) fn hold(&mut self, fingerprint: Fingerprint, ticket: u64, units: u64) {
+    pub(super) fn hold(&mut self, fingerprint: Fingerprint, ticket: Ticket, units: u64) {
         let key = self.tickets.find(fingerprint);
-        let is_held = key.is_some_and(|key| self.tickets.hold(key, ticket));
+        let is_held = key.is_some_and(|key| self.tickets.hold(key, ticket.as_u64()));
         if !is_held && self.has_room(fingerprint, 1) {
             let (units, ends) = (capped(units), HELD);
             self.take(
                 fingerprint,
                 Taken {
-                    ticket,
+                    ticket: ticket.as_u64(),
                     units,
                     ends,
                 },
@@ -105,9 +106,9 @@ impl InFlight {
     }
 
     /// Releases the slots of a ticket, if it has any.
-    pub(super) fn release(&mut self, fingerprint: Fingerprint, ticket: u64) {
+    pub(super) fn release(&mut self, fingerprint: Fingerprint, ticket: Ticket) {
         if let Some(key) = self.tickets.find(fingerprint) {
-            self.tickets.release(key, ticket);
+            self.tickets.release(key, ticket.as_u64());
             self.shrink();
         }
     }

@@ -11,7 +11,7 @@
 //! let store = MemoryStore::builder().max_keys(10_000).build()?;
 //! let limiter = RateLimiter::new(store, [policy.clone()])?;
 //! let answer = limiter.check(&[policy.charge(Key::new("ada"))]);
-//! let decision = answer.now_or_later().expect("memory answers at once")?;
+//! let decision = answer.try_ready().expect("memory answers at once")?;
 //! assert!(decision.is_allowed());
 //! # Ok::<(), tollgate::Error>(())
 //! ```
@@ -41,7 +41,7 @@
 //! - **Requests in flight** take 44 bytes for the only one of a key, and 36 for each one of several. All keys together have
 //!   `64 * (max_keys + 100,000)` bytes, so `max_keys` requests fit, however many of them are of one key, and one key can
 //!   always fill the highest limit. A request for which there is no memory is denied, and counted in
-//!   [`crowded`](MemoryStore::crowded). The memory of slots whose lease has ended is reclaimed within a second.
+//!   [`overflowed`](MemoryStore::overflowed). The memory of slots whose lease has ended is reclaimed within a second.
 //! - **Logs** take 16 bytes for each entry. Every log may have 4, and all together another `4 * max_keys`. A full log that
 //!   cannot have more drops every other entry, whose units then come back with those of the next one: later than they
 //!   should, and never earlier. While there is memory a log is exact, and when there is none it is strict.

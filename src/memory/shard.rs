@@ -2,8 +2,8 @@
 
 use crate::{
     algorithm::{
-        BucketState, Counting, FixedWindow, LogState, Mark, SlidingLog, SlidingState,
-        SlidingWindow, SlotState, Slots, TokenBucket, WindowState,
+        BucketState, ChargeMark, Concurrency, Counting, FixedWindow, LogState, SlidingLog,
+        SlidingState, SlidingWindow, SlotState, TokenBucket, WindowState,
     },
     clock::{Clock, Reading, Timestamp},
 };
@@ -100,7 +100,7 @@ impl Shard {
         &mut self,
         bucket: &TokenBucket,
         fingerprint: Fingerprint,
-        (mark, units): (Mark, u64),
+        (mark, units): (ChargeMark, u64),
         now: Timestamp,
     ) {
         let micros = now.as_micros();
@@ -207,7 +207,7 @@ macro_rules! shelved {
     };
 }
 
-impl Shelved for Slots {
+impl Shelved for Concurrency {
     fn update<R>(
         &self,
         shard: &mut Shard,
@@ -215,7 +215,7 @@ impl Shelved for Slots {
         now: Timestamp,
         change: impl FnOnce(&mut SlotState) -> (R, bool),
     ) -> (R, Kept) {
-        let whose = (asked.fingerprint, asked.ticket);
+        let whose = (asked.fingerprint, asked.slots());
         let has_room = !asked.adds || shard.in_flight.reserve(asked.fingerprint, 1, now);
         let change = |state: &mut SlotState| change(state).0;
         let in_flight = &mut shard.in_flight;

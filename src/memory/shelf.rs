@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use crate::{algorithm::Counting, clock::Timestamp};
+use crate::{algorithm::Counting, clock::Timestamp, ticket::Ticket};
 
 use super::{
     budget::Share,
@@ -29,11 +29,19 @@ pub(super) struct Shelf<S> {
 pub(super) struct Asked<P> {
     pub(super) fingerprint: Fingerprint,
     /// Of the slots that it takes.
-    pub(super) ticket: u64,
+    pub(super) ticket: Option<Ticket>,
     /// Hashed only when keys of the policy share a state.
     pub(super) policy: P,
     /// Whether the update may add something to the state.
     pub(super) adds: bool,
+}
+
+impl<P> Asked<P> {
+    /// Returns the ticket of a charge that takes slots.
+    pub(super) fn slots(&self) -> Ticket {
+        self.ticket
+            .expect("a charge under a concurrency policy has a ticket")
+    }
 }
 
 /// Where an update went.

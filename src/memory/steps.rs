@@ -1,9 +1,9 @@
 //! What is done at one key, whichever way it is counted.
 
 use crate::{
-    algorithm::{Counter, Counting, Mark},
+    algorithm::{ChargeMark, Counter, Counting},
+    charge::Charge,
     clock::Timestamp,
-    policy::Charge,
     settlement::{Correction, Settlement},
     state::{PolicyName, PolicyState, Retry, Usage},
 };
@@ -22,7 +22,7 @@ macro_rules! counted {
             Counter::FixedWindow($counter) => $body,
             Counter::SlidingLog($counter) => $body,
             Counter::SlidingWindow($counter) => $body,
-            Counter::Slots($counter) => $body,
+            Counter::Concurrency($counter) => $body,
         }
     };
 }
@@ -88,7 +88,7 @@ pub(super) fn look<'a>(
     now: Timestamp,
 ) -> Look<'a> {
     let units = charge.units();
-    let is_in_flight = matches!(charge.policy().counter(), Counter::Slots(_)) && units > 0;
+    let is_in_flight = matches!(charge.policy().counter(), Counter::Concurrency(_)) && units > 0;
     // For all that may need memory here, since there must be some for each when all are admitted.
     let before = others
         .iter()
@@ -166,7 +166,7 @@ pub(super) fn settle(
             });
         }
         Correction::Refund(units) => units,
-        Correction::Release => return shard.in_flight.release(asked.fingerprint, asked.ticket),
+        Correction::Release => return shard.in_flight.release(asked.fingerprint, asked.slots()),
         Correction::Keep => return,
     };
     let (fingerprint, refund) = (asked.fingerprint, (settlement.mark(), units));
@@ -181,7 +181,7 @@ fn refund_window<C: Shelved>(
     counter: &C,
     shard: &mut Shard,
     fingerprint: Fingerprint,
-    (mark, units): (Mark, u64),
+    (mark, units): (ChargeMark, u64),
     now: Timestamp,
 ) {
     C::amend(shard, fingerprint, now, |state| {

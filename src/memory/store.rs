@@ -11,15 +11,16 @@ use std::{
 use smallvec::SmallVec;
 
 use crate::{
+    charge::Charge,
     clock::{Clock, Reading, Timestamp},
     decision::Decision,
     error::Error,
     key::Key,
-    policy::{Charge, Policy},
+    log,
+    policy::Policy,
     state::CountedBy,
-    store::{Answer, Correction, Receipt, Settlement, Store},
+    store::{Correction, Receipt, Settlement, Store, StoreFuture},
     sync::Mutex,
-    telemetry,
 };
 
 use super::{
@@ -43,7 +44,7 @@ struct Shared {
     shards: Box<[Padded]>,
     fingerprinter: Fingerprinter,
     clock: Clock,
-    crowded: AtomicU64,
+    overflowed: AtomicU64,
     /// Whether it was reported that newcomers share a bucket.
     has_overflowed: AtomicBool,
     /// Whether it was reported that a request was denied for want of memory.
@@ -91,8 +92,8 @@ impl MemoryStore {
     /// Number of charges that were counted in a bucket shared by newcomers, because all slots held keys in debt, and of
     /// requests that were denied because there was no memory for another one in flight.
     #[must_use]
-    pub fn crowded(&self) -> u64 {
-        self.shared.crowded.load(Ordering::Relaxed)
+    pub fn overflowed(&self) -> u64 {
+        self.shared.overflowed.load(Ordering::Relaxed)
     }
 
     pub(super) fn with(settings: &MemoryStoreBuilder) -> Self {
@@ -104,7 +105,7 @@ impl MemoryStore {
                 shards: shards.collect(),
                 fingerprinter: Fingerprinter::random(),
                 clock: settings.clock.clone(),
-                crowded: AtomicU64::new(0),
+                overflowed: AtomicU64::new(0),
                 has_overflowed: AtomicBool::new(false),
                 has_denied: AtomicBool::new(false),
                 reclaim_at: AtomicU64::new(0),
@@ -146,7 +147,7 @@ impl MemoryStore {
         if kept != Kept::ToldApart {
             self.note(Crowding::default().and(kept), read);
         }
-        Decision::of_one(CountedBy::Memory, now, told.of(charge))
+        Decision::of_one(CountedBy::InProcess, now, told.of(charge))
     }
 
     fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
@@ -170,7 +171,7 @@ impl MemoryStore {
             crowding = crowding.and(kept);
             told.of(charge)
         });
-        let decision = Decision::new(CountedBy::Memory, now, states);
+        let decision = Decision::new(CountedBy::InProcess, now, states);
         drop(shards);
         if crowding != Crowding::default() {
             self.note(crowding, read);
@@ -198,18 +199,22 @@ impl MemoryStore {
     #[cold]
     fn note(&self, Crowding { pooled, denied }: Crowding, read: Reading) {
         let shared = &self.shared;
-        shared.crowded.fetch_add(pooled + denied, Ordering::Relaxed);
+        shared
+            .overflowed
+            .fetch_add(pooled + denied, Ordering::Relaxed);
         if pooled > 0 && !shared.has_overflowed.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!(
-                "the in-process store is full of keys in debt, newcomers are counted together; raise max_keys"
-            ));
+            log::event!(
+                WARN,
+                "the in-process store is full of keys in debt: new keys share one count per policy; raise max_keys"
+            );
         }
         if denied > 0 {
             self.reclaim(read);
             if !shared.has_denied.swap(true, Ordering::Relaxed) {
-                telemetry::warn(format_args!(
-                    "the in-process store has no memory for more requests in flight, so they are denied; raise max_keys"
-                ));
+                log::event!(
+                    WARN,
+                    "the in-process store has no memory for more requests in flight: they are denied; raise max_keys"
+                );
             }
         }
     }
@@ -248,15 +253,15 @@ impl Default for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let decision = match charges {
             [charge] => self.decide_one(charge),
             charges => self.decide_all(charges),
         };
-        Answer::ready(Ok(decision))
+        StoreFuture::ready(Ok(decision))
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         let read = self.shared.clock.read();
         let is_wrong = |one: &&Settlement| one.correction() != Correction::Keep;
         for settlement in receipt.settlements().iter().filter(is_wrong) {
@@ -266,26 +271,26 @@ impl Store for MemoryStore {
             let now = shard.now(read, &self.shared.clock);
             steps::settle(settlement, &mut shard, &asked, now);
         }
-        Answer::ready(Ok(()))
+        StoreFuture::ready(Ok(()))
     }
 
     fn hold(&self, receipt: &Receipt) {
         for settlement in receipt.settlements() {
             let charge = settlement.charge();
-            if charge.ticket() != 0 {
+            if let Some(ticket) = charge.ticket() {
                 let asked = self.asked(&charge);
                 let mut shard = self.lock(self.shard_of(asked.fingerprint));
                 let in_flight = &mut shard.in_flight;
-                in_flight.hold(asked.fingerprint, asked.ticket, charge.units());
+                in_flight.hold(asked.fingerprint, ticket, charge.units());
             }
         }
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let fingerprint = self.shared.fingerprinter.of(policy.name(), key);
         let mut shard = self.lock(self.shard_of(fingerprint));
         shard.reset(fingerprint);
-        Answer::ready(Ok::<(), Error>(()))
+        StoreFuture::ready(Ok::<(), Error>(()))
     }
 }
 

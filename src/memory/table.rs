@@ -228,7 +228,7 @@ impl<S: Held> Table<S> {
         self.forgotten
     }
 
-    /// Slots taken, by keys in debt or not.
+    /// Concurrency taken, by keys in debt or not.
     pub(super) fn taken(&self) -> usize {
         self.taken
     }

@@ -1,20 +1,21 @@
 //! What a rule does with a request: whether it counts it, by which key, at what cost.
 
-use std::{fmt, sync::atomic::Ordering};
+use std::{error::Error, sync::atomic::Ordering};
 
 use http::request::Parts;
 
 use crate::{
+    charge::{Charge, Charges},
     extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
     key::Key,
-    policy::{Charge, Charges, Policy},
-    telemetry,
+    log,
+    policy::Policy,
     tier::Tier,
 };
 
 use super::{
     rejection::{Lack, Rejection},
-    rule::{MissingKey, Rule, Source},
+    rule::{OnMissingKey, Rule, Source},
     watch::said,
 };
 
@@ -146,20 +147,25 @@ impl Rule {
 
     fn instead(&self, rejection: impl FnOnce() -> Rejection) -> Result<Caller, Rejection> {
         match self.on_missing() {
-            MissingKey::Reject => Err(rejection()),
-            MissingKey::Share => Ok(Caller::Shared),
-            MissingKey::Skip => Ok(Caller::Uncounted),
+            OnMissingKey::Reject => Err(rejection()),
+            OnMissingKey::Share => Ok(Caller::Shared),
+            OnMissingKey::Skip => Ok(Caller::Uncounted),
         }
     }
 
-    fn on_missing(&self) -> MissingKey {
+    fn on_missing(&self) -> OnMissingKey {
         self.missing.unwrap_or_default()
     }
 
-    /// Reports the first look-up that failed.
-    pub(super) fn warn(&self, message: fmt::Arguments<'_>) {
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            telemetry::warn(message);
+    /// Logs the first key lookup that failed; `error` is `None` when it took too long.
+    pub(super) fn log_failed_lookup(&self, error: Option<&(dyn Error + Send + Sync)>) {
+        if self.warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let policy = self.policy.name();
+        match error {
+            Some(error) => log::event!(WARN, "a key lookup failed", policy = policy, error = error),
+            None => log::event!(WARN, "a key lookup timed out", policy = policy),
         }
     }
 

@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     diagnosis::Code,
     error::Error,
-    matching::{Likeness, Matcher},
+    matching::{Match, Matcher},
 };
 
 /// Which requests a rule counts. What is in doubt is counted.
@@ -32,8 +32,8 @@ impl Conditions {
     }
 
     pub(super) fn hold(&self, parts: &Parts) -> bool {
-        let is_meant = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) != Likeness::Differs;
-        let is_free = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) == Likeness::Matches;
+        let is_meant = |matcher: &Arc<dyn Matcher>| matcher.matches(parts) != Match::Miss;
+        let is_free = |matcher: &Arc<dyn Matcher>| matcher.matches(parts) == Match::Exact;
         self.when.iter().all(is_meant) && !self.unless.iter().any(is_free)
     }
 
@@ -74,10 +74,10 @@ impl Costs {
     pub(super) fn of(&self, parts: &Parts, policy: u64) -> Option<u64> {
         let mut doubtful = None;
         for (matcher, units) in &self.when {
-            match matcher.compare(parts) {
-                Likeness::Differs => {}
-                Likeness::Resembles => doubtful = doubtful.max(Some(*units)),
-                Likeness::Matches => return doubtful.max(Some(*units)),
+            match matcher.matches(parts) {
+                Match::Miss => {}
+                Match::Possible => doubtful = doubtful.max(Some(*units)),
+                Match::Exact => return doubtful.max(Some(*units)),
             }
         }
         let usual = self.by.as_ref().map(|by| by(parts));

@@ -6,9 +6,9 @@ use http::request::Parts;
 use tokio::time::sleep;
 
 use crate::{
+    charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
     error::Error,
-    policy::{Charge, Charges, OwnedCharge},
     store::Later,
 };
 

@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
+    charge::Charge,
     extract::{Extracted, KeyLookup},
     key::Key,
-    policy::Charge,
     tier::Tier,
     tiers::{Asked, TierWait},
 };
@@ -136,7 +136,7 @@ impl Finding {
         let policy = match tier {
             None => rule.policy(),
             Some(tier) if tier.is_unlimited() => return Ok(None),
-            Some(tier) if tier.is_denied() => {
+            Some(tier) if tier.is_forbidden() => {
                 return Err(Rejection::forbidden(Some(*rule.policy().name())));
             }
             Some(tier) => rule.policy_under(tier),
@@ -159,15 +159,7 @@ fn with_tier(rule: &Rule, key: Key, parts: &Parts) -> Finding {
 
 #[cold]
 fn failed(rule: &Rule, fault: Option<Fault>) -> Result<Caller, Rejection> {
-    let name = rule.policy().name();
-    match fault {
-        Some(fault) => rule.warn(format_args!(
-            "policy {name}: a key could not be looked up: {fault}"
-        )),
-        None => rule.warn(format_args!(
-            "policy {name}: a key was not looked up in time"
-        )),
-    }
+    rule.log_failed_lookup(fault.as_deref());
     rule.not_looked_up()
 }
 

@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     diagnosis::{Ledger, Warning},
     error::Error,
-    matching::{Likeness, Matcher},
+    matching::{Match, Matcher},
 };
 
 use super::{
@@ -46,8 +46,8 @@ impl Gate {
         if self.glance.is_due() {
             self.look(parts, ledger);
         }
-        let is_refused = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) != Likeness::Differs;
-        let is_free = |matcher: &Arc<dyn Matcher>| matcher.compare(parts) == Likeness::Matches;
+        let is_refused = |matcher: &Arc<dyn Matcher>| matcher.matches(parts) != Match::Miss;
+        let is_free = |matcher: &Arc<dyn Matcher>| matcher.matches(parts) == Match::Exact;
         if self.deny.iter().any(is_refused) {
             return Err(Rejection::forbidden(None));
         }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[cfg(feature = "axum")]
-use crate::telemetry;
+use crate::log;
 
 #[cfg(feature = "axum")]
 use super::rejection::INTERNAL;
@@ -123,7 +123,7 @@ impl RateLimitInfo {
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         let mut counted_by = self.decisions.iter().map(Decision::counted_by);
-        counted_by.any(|who| matches!(who, CountedBy::Local | CountedBy::Nobody))
+        counted_by.any(|who| matches!(who, CountedBy::Fallback | CountedBy::Nobody))
     }
 
     fn narrowest_at(&self) -> Option<(&PolicyState, &Decision)> {
@@ -158,7 +158,7 @@ impl axum::response::IntoResponse for MissingRateLimitInfo {
     fn into_response(self) -> axum::response::Response {
         static WARNED: AtomicBool = AtomicBool::new(false);
         if !WARNED.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!("{self}"));
+            log::event!(WARN, "an extractor failed", error = self);
         }
         (http::StatusCode::INTERNAL_SERVER_ERROR, INTERNAL).into_response()
     }

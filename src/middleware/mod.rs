@@ -74,7 +74,7 @@
 //!
 //! # Answers
 //!
-//! A [`Denial`] is JSON by default, or problem+json, text, what the request accepts, or made by a closure. The status is
+//! A [`RejectionFormat`] is JSON by default, or problem+json, text, what the request accepts, or made by a closure. The status is
 //! 429 over a limit, 503 when nobody could decide, and the extractor's choice when a key is missing; with a 401 comes the
 //! extractor's [challenge](crate::extract::KeyExtractor::challenge) as `WWW-Authenticate`. With the feature `grpc`, gRPC
 //! clients get a status that they can read.
@@ -145,10 +145,10 @@ pub(crate) use self::headers::Plan;
 pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
 pub use self::completed::{BodyOutcome, CompletedRequest, RequestOutcome};
-pub use self::denial::{Denial, MakeRejection, RejectionBody};
+pub use self::denial::{MakeRejection, RejectionBody, RejectionFormat};
 pub use self::future::ResponseFuture;
-pub use self::headers::{Discord, Headers, Legacy, Reset, Scope};
+pub use self::headers::{DiscordHeaders, DiscordScope, Headers, LegacyHeaders, ResetFormat};
 pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
 pub use self::rejection::{Reason, Rejection};
-pub use self::rule::{MissingKey, Rule};
+pub use self::rule::{OnMissingKey, Rule};
 pub use self::service::RateLimit;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{decision::Decision, policy::OwnedCharge, store::Later};
+use crate::{charge::OwnedCharge, decision::Decision, store::Later};
 
 use super::{
     finding::{Search, Stage},

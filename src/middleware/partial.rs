@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
+    charge::{Charge, OwnedCharge},
     decision::Decision,
-    policy::{Charge, OwnedCharge},
     state::{CountedBy, PolicyState},
 };
 
@@ -151,8 +151,8 @@ fn one_of(
 fn least(first: CountedBy, second: CountedBy) -> CountedBy {
     let rank = |counted_by: &CountedBy| match counted_by {
         CountedBy::Nobody => 0,
-        CountedBy::Local => 1,
-        CountedBy::Memory => 2,
+        CountedBy::Fallback => 1,
+        CountedBy::InProcess => 2,
         CountedBy::Shared => 3,
     };
     std::cmp::min_by_key(first, second, rank)

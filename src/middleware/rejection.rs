@@ -7,9 +7,10 @@ use http::{HeaderValue, StatusCode, request::Parts};
 use crate::{
     decision::Decision,
     error::Error,
+    error_chain::ErrorChain,
     extract::{AsyncKeyExtractor, KeyExtractor},
+    log,
     state::{Outcome, PolicyName, PolicyState},
-    telemetry,
 };
 
 use super::headers::{Terms, whole_seconds};
@@ -69,7 +70,7 @@ impl Rejection {
     pub(super) fn denied(decision: Decision) -> Self {
         let limited = decision
             .narrowest()
-            .filter(|_| decision.outcome() == Outcome::Deny);
+            .filter(|_| decision.outcome() == Outcome::Limited);
         let (reason, status) = match limited {
             Some(state) => (
                 Reason::Limited {
@@ -92,9 +93,13 @@ impl Rejection {
     #[cold]
     pub(super) fn undecided(error: Error, warned: &AtomicBool, consequence: &str) -> Self {
         if !warned.swap(true, Ordering::Relaxed) {
-            telemetry::warn(format_args!(
-                "the store could not decide, so {consequence}: {error:?}"
-            ));
+            let error = ErrorChain(&error);
+            log::event!(
+                WARN,
+                "the store could not decide",
+                error = error,
+                effect = consequence
+            );
         }
         let mut rejection = Self::unidentified();
         rejection.repr.error = Some(error);
@@ -186,7 +191,7 @@ impl Rejection {
         let states = self.decision().map_or(&[][..], Decision::states);
         states
             .iter()
-            .filter(|state| state.outcome() == Outcome::Deny)
+            .filter(|state| state.outcome() == Outcome::Limited)
     }
 
     /// Whole seconds to wait, rounded up and at least 1, when it is known.

@@ -29,7 +29,7 @@ pub struct Rule {
     pub(super) policy: Policy,
     pub(super) source: Option<Source>,
     /// The rule's choice for a request without a key; `None` leaves it to the extractor.
-    pub(super) missing: Option<MissingKey>,
+    pub(super) missing: Option<OnMissingKey>,
     pub(super) conditions: Conditions,
     pub(super) costs: Costs,
     pub(super) choice: Option<Arc<dyn TierChoice>>,
@@ -52,7 +52,7 @@ pub(super) enum Source {
 /// always rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum MissingKey {
+pub enum OnMissingKey {
     /// Answer it with the extractor's [`missing_status`](KeyExtractor::missing_status), if the layer's other policies admit
     /// it: they are charged.
     #[default]
@@ -78,7 +78,7 @@ impl Policy {
     /// All keys and tiers of a layer are looked up at the same time, once the policies that need no lookup have
     /// [admitted](crate::middleware#keys-and-tiers-that-are-looked-up) the request. A lookup that fails, or takes longer than
     /// the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), counts as a missing key: what
-    /// happens then is the [`MissingKey`] choice, and [`MissingKey::Reject`] answers 503 and `unavailable`.
+    /// happens then is the [`OnMissingKey`] choice, and [`OnMissingKey::Reject`] answers 503 and `unavailable`.
     #[must_use]
     pub fn key_async(self, extractor: impl AsyncKeyExtractor) -> Rule {
         Rule {
@@ -91,11 +91,11 @@ impl Policy {
 impl Rule {
     /// Sets what happens to a request whose key is absent.
     ///
-    /// Default: what the extractor has for it, as [`Route`](crate::extract::Route) does, else [`MissingKey::Reject`], which
+    /// Default: what the extractor has for it, as [`Route`](crate::extract::Route) does, else [`OnMissingKey::Reject`], which
     /// shows a misconfiguration at the first request. The first such request is logged, unless the choice is
-    /// [`MissingKey::Skip`].
+    /// [`OnMissingKey::Skip`].
     #[must_use]
-    pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
+    pub fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
         self.missing = Some(choice);
         self
     }
@@ -138,11 +138,11 @@ impl Rule {
     ///
     /// ```
     /// use http::Method;
-    /// use tollgate::{Policy, Quota, extract::PeerIp, matching::{Methods, Path}};
+    /// use tollgate::{Policy, Quota, extract::PeerIp, matching::{Methods, PathPattern}};
     ///
     /// let rule = Policy::new("api", Quota::per_minute(600))
     ///     .key(PeerIp)
-    ///     .cost_when(Path::new("/reports/{id}"), 50)
+    ///     .cost_when(PathPattern::new("/reports/{id}"), 50)
     ///     .cost_when(Methods::new([Method::POST, Method::PUT, Method::DELETE]), 5);
     /// ```
     #[must_use]
@@ -224,7 +224,7 @@ impl Rule {
             extractor.validate()?;
         }
         self.policy.validate()?;
-        if self.settles() && self.costs.are_usual() && self.policy.costs_nothing() {
+        if self.settles() && self.costs.are_usual() && self.policy.default_cost() == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
@@ -243,7 +243,7 @@ impl Rule {
                 ErrorKind::InvalidPolicy,
                 format!(
                     "policy {:?}: cost_when() says {most} units and at most {limit} can be taken at once, so such a request \
-                     could never pass: raise the burst, or refuse them with deny()",
+                     could never pass: raise the burst, or reject them with forbid()",
                     self.policy.name()
                 ),
             ));

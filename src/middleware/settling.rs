@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::{
     clock::{Clock, Timestamp},
-    holding::Hold,
+    hold::Hold,
     policy::Policy,
     store::Receipt,
 };

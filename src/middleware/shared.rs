@@ -13,10 +13,10 @@ use http::{
 };
 
 use crate::{
+    charge::{Charges, OwnedCharge},
     decision::Decision,
     diagnosis::{Code, Ledger, Warning},
     limiter::RateLimiter,
-    policy::{Charges, OwnedCharge},
     state::PolicyName,
     store::Receipt,
 };

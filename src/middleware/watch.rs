@@ -20,11 +20,11 @@ use crate::{
     error::Error,
     extract::{KeyExtractor, PeerIp},
     key::Key,
-    name::PolicyName,
+    policy_name::PolicyName,
     sync::Mutex,
 };
 
-use super::rule::MissingKey;
+use super::rule::OnMissingKey;
 
 /// What a rule has seen of its first requests. Afterwards it costs one load per request.
 #[derive(Debug)]
@@ -143,14 +143,14 @@ impl Watch {
         policy: &PolicyName,
         label: impl FnOnce() -> &'a str,
         code: impl FnOnce() -> Option<Code>,
-        then: MissingKey,
+        then: OnMissingKey,
     ) {
         if self.misses_key.swap(true, Ordering::Relaxed) {
             return;
         }
         // Of several extractors, another than the one that found nothing may have something to say.
         let code = code().filter(|code| matches!(code, Code::NoPeerAddress | Code::NoRoute));
-        if code.is_none() && then == MissingKey::Skip {
+        if code.is_none() && then == OnMissingKey::Skip {
             return;
         }
         let label = label();

@@ -2,12 +2,7 @@
 
 use redis::Value;
 
-use crate::{
-    decision::Decision,
-    error::Error,
-    key::Key,
-    policy::{OwnedCharge, Policy},
-};
+use crate::{charge::OwnedCharge, decision::Decision, error::Error, key::Key, policy::Policy};
 
 use super::protocol::{Keyspace, reply, reply_len};
 

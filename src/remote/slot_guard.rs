@@ -12,12 +12,13 @@ use futures_util::future::join_all;
 
 use crate::{
     algorithm::Counter,
+    charge::{Charge, OwnedCharge},
     clock::Clock,
     error::{Error, ErrorKind},
-    policy::{Charge, OwnedCharge},
+    log,
     retry::{Retry, RetryQueue, Tried},
+    spawn,
     store::Settlement,
-    task, telemetry,
 };
 
 use super::{
@@ -103,7 +104,7 @@ async fn renew_once(
 }
 
 fn takes_slots(charge: &Charge<'_>) -> bool {
-    matches!(charge.policy().counter(), Counter::Slots(_)) && charge.units() > 0
+    matches!(charge.policy().counter(), Counter::Concurrency(_)) && charge.units() > 0
 }
 
 // === Take ===
@@ -143,14 +144,15 @@ fn release(node: &Arc<Node>, slots: Vec<OwnedCharge>, pending: bool) {
     let now = Clock::system().now();
     for charge in slots {
         let slots = Settlement::of_slots(charge, pending);
-        let Counter::Slots(counter) = slots.charge().policy().counter() else {
+        let Counter::Concurrency(counter) = slots.charge().policy().counter() else {
             continue;
         };
         let ends = now + counter.lease();
         if !RetryQueue::add(node, slots, ends) {
-            telemetry::warn(format_args!(
-                "slots that nobody holds stay taken until their lease ends: too many releases wait for redis"
-            ));
+            log::event!(
+                WARN,
+                "too many slot releases wait for redis: further slots stay taken until their lease ends"
+            );
             return;
         }
     }
@@ -192,7 +194,7 @@ impl Drop for Take {
             slots: mem::take(&mut self.slots),
             is_dropped: true,
         };
-        task::spawn(async move { drop(take.await) });
+        spawn::on_current(async move { drop(take.await) });
     }
 }
 

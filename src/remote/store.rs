@@ -6,14 +6,15 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::{
+    charge::{Charge, OwnedCharge},
     clock::Clock,
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
-    policy::{Charge, OwnedCharge, Policy},
+    policy::Policy,
     state::CountedBy,
-    store::{Answer, CallObserver, Fallback, Receipt, Store},
+    store::{CallObserver, Fallback, Receipt, Store, StoreFuture},
 };
 
 use super::{batch, builder::RedisStoreBuilder, node::Node, protocol::Request, slot_guard};
@@ -38,12 +39,12 @@ impl RedisStore {
     }
 
     /// Has groups carried of which each stands for itself: one that fails does not keep the others from being done.
-    fn carry(&self, groups: Vec<Request>) -> Answer<()> {
+    fn carry(&self, groups: Vec<Request>) -> StoreFuture<()> {
         if groups.is_empty() {
-            return Answer::ready(Ok(()));
+            return StoreFuture::ready(Ok(()));
         }
         let node = Arc::clone(&self.node);
-        Answer::later(async move {
+        StoreFuture::later(async move {
             let asked = groups
                 .into_iter()
                 .map(|group| batch::ask(&node, Box::new(group)));
@@ -82,53 +83,57 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if let Some(result) = self.result_at_once(charges) {
-            return Answer::ready(result);
+            return StoreFuture::ready(result);
         }
         // Boxed here, before it becomes a part of the future: it is handed on many times.
         let request = Box::new(Request::decide(&self.node.keyspace, charges));
         let (node, charges) = (Arc::clone(&self.node), to_owned(charges));
-        Answer::later(async move { decide(&node, request, &charges).await })
+        StoreFuture::later(async move { decide(&node, request, &charges).await })
     }
 
-    fn decide_with(&self, charges: &[Charge<'_>], fallback: Arc<dyn Fallback>) -> Answer<Decision> {
+    fn decide_with(
+        &self,
+        charges: &[Charge<'_>],
+        fallback: Arc<dyn Fallback>,
+    ) -> StoreFuture<Decision> {
         if let Some(result) = self.result_at_once(charges) {
-            return Answer::ready(fallback.complete(result, &mut charges.iter().copied()));
+            return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
         }
         // Boxed here, before it becomes a part of the future: it is handed on many times.
         let request = Box::new(Request::decide(&self.node.keyspace, charges));
         let (node, charges) = (Arc::clone(&self.node), to_owned(charges));
-        Answer::later(async move {
+        StoreFuture::later(async move {
             let result = decide(&node, request, &charges).await;
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         if let Err(error) = self.check() {
-            return Answer::ready(Err(error));
+            return StoreFuture::ready(Err(error));
         }
         let requests = Request::settle_all(&self.node.keyspace, receipt.settlements());
         self.carry(requests.into_iter().map(|(request, _)| request).collect())
     }
 
-    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+    fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
         if let Err(error) = self.check() {
-            return Answer::ready(Err(error));
+            return StoreFuture::ready(Err(error));
         }
         let node = Arc::clone(&self.node);
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        Answer::later(async move { slot_guard::renew(&node, &charges).await })
+        StoreFuture::later(async move { slot_guard::renew(&node, &charges).await })
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let node = Arc::clone(&self.node);
         let mut command = redis::cmd("DEL");
         for key in node.keyspace.all_of(policy, key) {
             command.arg(key.as_slice());
         }
-        Answer::later(async move {
+        StoreFuture::later(async move {
             batch::command(&node, &command).await?;
             Ok(())
         })
@@ -143,12 +148,12 @@ impl Store for RedisStore {
         self.node.check.ledger.warnings()
     }
 
-    fn probe(&self) -> Answer<()> {
+    fn probe(&self) -> StoreFuture<()> {
         if let Err(error) = self.check() {
-            return Answer::ready(Err(error));
+            return StoreFuture::ready(Err(error));
         }
         let node = Arc::clone(&self.node);
-        Answer::later(async move {
+        StoreFuture::later(async move {
             node.dial_at_once();
             let group = Box::new(Request::probe(&node.keyspace));
             let verdict = batch::ask(&node, group).await?;

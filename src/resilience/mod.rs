@@ -47,10 +47,9 @@
 //! It counts in this process with the same quota, apart from the count in Redis. Redis may have admitted a whole quota just
 //! before an outage, and each instance admits a whole one of its own. So `n` instances admit up to `n + 1` times the quota,
 //! where Redis alone admits it once: one instance with 10 an hour admits up to 20. Further outages add nothing as long as Redis
-//! keeps its counts, because each count goes on where it was. Policies that must never be exceeded take [`OnOutage::Refuse`](crate::OnOutage::Refuse).
+//! keeps its counts, because each count goes on where it was. Policies that must never be exceeded take [`OnOutage::Deny`](crate::OnOutage::Deny).
 
 mod breaker;
-mod chain;
 mod outage;
 mod probe;
 mod probe_backoff;

@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::{
+    charge::Charge,
     clock::Timestamp,
     decision::Decision,
-    policy::{Charge, OnOutage},
+    policy::OnOutage,
     state::{CountedBy, Outcome, PolicyState},
     store::Store,
 };
@@ -18,7 +19,7 @@ pub(super) fn decide(local: &dyn Store, charges: &[Charge<'_>], now: Timestamp) 
     let choice = |charge: &Charge<'_>| charge.policy().outage_choice();
     if charges
         .iter()
-        .any(|charge| choice(charge) == OnOutage::Refuse)
+        .any(|charge| choice(charge) == OnOutage::Deny)
     {
         return refuse(charges, now);
     }
@@ -33,11 +34,11 @@ pub(super) fn decide(local: &dyn Store, charges: &[Charge<'_>], now: Timestamp) 
             now,
             charges
                 .iter()
-                .map(|charge| uncounted(charge, Outcome::Allow)),
+                .map(|charge| uncounted(charge, Outcome::Allowed)),
         );
     }
     // The local store answers at once. One that does not cannot be waited for here, so nobody has counted.
-    let Ok(Ok(decision)) = local.decide(&counted).now_or_later() else {
+    let Ok(Ok(decision)) = local.decide(&counted).try_ready() else {
         return refuse(charges, now);
     };
     if decision.states().len() != counted.len() {
@@ -46,16 +47,16 @@ pub(super) fn decide(local: &dyn Store, charges: &[Charge<'_>], now: Timestamp) 
     let mut states = decision.states().iter();
     let states = charges.iter().map(|charge| match choice(charge) {
         OnOutage::Local => *states.next().expect("one state per charge"),
-        _ => uncounted(charge, Outcome::Allow),
+        _ => uncounted(charge, Outcome::Allowed),
     });
-    Decision::new(CountedBy::Local, decision.decided_at(), states)
+    Decision::new(CountedBy::Fallback, decision.decided_at(), states)
 }
 
 fn refuse(charges: &[Charge<'_>], now: Timestamp) -> Decision {
     let states = charges.iter().map(|charge| {
         let outcome = match charge.policy().outage_choice() {
-            OnOutage::Allow => Outcome::Allow,
-            OnOutage::Local | OnOutage::Refuse => Outcome::Refuse,
+            OnOutage::Allow => Outcome::Allowed,
+            OnOutage::Local | OnOutage::Deny => Outcome::Unavailable,
         };
         uncounted(charge, outcome)
     });

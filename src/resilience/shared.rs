@@ -9,18 +9,18 @@ use std::{
 };
 
 use crate::{
+    charge::{Charge, Charges},
     clock::{Clock, Timestamp},
     decision::Decision,
     error::{Error, ErrorKind, Phase},
-    policy::{Charge, Charges},
-    store::{Answer, CallObserver, CallReport, Fallback, Health, Store},
-    telemetry,
+    error_chain::ErrorChain,
+    log,
+    store::{CallObserver, CallReport, Fallback, Health, Store, StoreFuture},
     timer::{sleep, timeout},
 };
 
 use super::{
     breaker::{Breaker, Call, is_curable},
-    chain::Chain,
     outage,
     probe::{self, Prober},
     shedding::{CALM, Shedding},
@@ -117,7 +117,7 @@ impl Shared {
     }
 
     /// Ends an answer that does not keep the deadline.
-    pub(super) async fn bounded<T>(&self, answer: Answer<T>) -> Result<T, Error> {
+    pub(super) async fn bounded<T>(&self, answer: StoreFuture<T>) -> Result<T, Error> {
         if self.primary_keeps_deadline {
             return answer.await;
         }
@@ -140,10 +140,13 @@ impl Shared {
         let now = self.clock.now();
         self.prober.backoff.lock().recovered(now);
         if let Some(outage) = outage {
-            telemetry::info(format_args!(
-                "degraded => steady: the shared store decides again after {:?}",
-                now.since(outage.since)
-            ));
+            let outage = format_args!("{:?}", now.since(outage.since));
+            log::event!(
+                INFO,
+                "the shared store decides again",
+                mode = "healthy",
+                outage = outage
+            );
         }
     }
 
@@ -161,10 +164,12 @@ impl Shared {
         }
         let now = self.clock.now();
         if self.shedding.shed(now) {
-            telemetry::warn(format_args!(
-                "steady => shedding: {}; the policies of such decisions do what their outage choice says",
-                Chain(error)
-            ));
+            log::event!(
+                WARN,
+                "some decisions are not sent, because they would come too late: their policies apply `on_outage`",
+                mode = "shedding",
+                error = ErrorChain(error),
+            );
         }
         outage::decide(&*self.local, charges, now)
     }
@@ -172,10 +177,13 @@ impl Shared {
     #[cold]
     fn end_shedding(&self) {
         if self.shedding.end(self.clock.now()) {
-            telemetry::info(format_args!(
-                "shedding => steady: nothing was shed for {CALM:?}, and {} decisions in all so far",
-                self.shedding.decisions()
-            ));
+            log::event!(
+                INFO,
+                "no decision was shed for some time",
+                mode = "healthy",
+                calm = format_args!("{CALM:?}"),
+                shed_decisions = self.shedding.decisions(),
+            );
         }
     }
 
@@ -192,7 +200,12 @@ impl Shared {
         let Some(cause) = self.breaker.record(call, now) else {
             return;
         };
-        telemetry::warn(format_args!("steady => degraded: {}", Chain(&cause)));
+        log::event!(
+            WARN,
+            "the shared store is unavailable: policies apply `on_outage`",
+            mode = "degraded",
+            error = ErrorChain(&cause),
+        );
         let mut backoff = self.prober.backoff.lock();
         backoff.gave_up(now);
         if !is_curable(&cause) {
@@ -230,19 +243,21 @@ impl Shared {
             ErrorKind::Overloaded => {}
             ErrorKind::ForeignValue => {
                 if !self.warned.swap(true, Ordering::Relaxed) {
-                    telemetry::warn(format_args!(
-                        "one key cannot be decided on: {}; its policies do what their outage choice says",
-                        Chain(error)
-                    ));
+                    log::event!(
+                        WARN,
+                        "a key holds a foreign value: its policies apply `on_outage`",
+                        error = ErrorChain(error),
+                    );
                 }
             }
             // A wrong address is not to stay hidden until the breaker opens, which with few requests takes long.
             _ => {
                 if !self.was_heard.swap(true, Ordering::Relaxed) {
-                    telemetry::warn(format_args!(
-                        "the shared store has not decided yet, and policies do what their outage choice says: {}",
-                        Chain(error)
-                    ));
+                    log::event!(
+                        WARN,
+                        "the shared store has not decided yet: policies apply `on_outage`",
+                        error = ErrorChain(error),
+                    );
                 }
             }
         }
@@ -256,7 +271,12 @@ impl Shared {
         let is_new = self.breaker.replace_cause(error);
         let is_of_server = !matches!(error.kind(), ErrorKind::Connect | ErrorKind::Timeout(_));
         if is_new && is_of_server {
-            telemetry::warn(format_args!("still degraded: {}", Chain(error)));
+            log::event!(
+                WARN,
+                "the shared store is still unavailable, for another reason",
+                mode = "degraded",
+                error = ErrorChain(error),
+            );
         }
     }
 }

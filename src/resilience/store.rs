@@ -5,14 +5,15 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use crate::{
+    charge::{Charge, OwnedCharge},
     clock::Clock,
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
-    policy::{Charge, OwnedCharge, Policy},
+    policy::Policy,
     state::CountedBy,
-    store::{Answer, Fallback, Health, Receipt, Store},
+    store::{Fallback, Health, Receipt, Store, StoreFuture},
 };
 
 use super::shared::{Asked, Shared};
@@ -43,14 +44,18 @@ impl ResilientStore {
 }
 
 impl Store for ResilientStore {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let shared = &self.shared;
         if charges.is_empty() {
-            return Answer::ready(Ok(Decision::new(CountedBy::Shared, shared.clock.now(), [])));
+            return StoreFuture::ready(Ok(Decision::new(
+                CountedBy::Shared,
+                shared.clock.now(),
+                [],
+            )));
         }
         if shared.breaker.is_open() {
             shared.see_to_prober();
-            return Answer::ready(Ok(shared.decide_in_outage(charges)));
+            return StoreFuture::ready(Ok(shared.decide_in_outage(charges)));
         }
         shared.prober.remember_runtime();
         let fallback: Arc<Shared> = Arc::clone(shared);
@@ -58,15 +63,15 @@ impl Store for ResilientStore {
         if shared.primary_keeps_deadline && shared.reports_calls {
             return shared.primary.decide_with(charges, fallback);
         }
-        let answer = match shared.primary.decide(charges).now_or_later() {
+        let answer = match shared.primary.decide(charges).try_ready() {
             Ok(result) => {
                 Asked::new(shared).ended(&result);
-                return Answer::ready(fallback.complete(result, &mut charges.iter().copied()));
+                return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
             }
             Err(answer) => answer,
         };
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
-        Answer::later(async move {
+        StoreFuture::later(async move {
             let asked = Asked::new(&fallback);
             let result = fallback.bounded(answer).await;
             asked.ended(&result);
@@ -74,57 +79,57 @@ impl Store for ResilientStore {
         })
     }
 
-    fn settle(&self, receipt: Receipt) -> Answer<()> {
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         let shared = Arc::clone(&self.shared);
-        if receipt.counted_by() == CountedBy::Local {
+        if receipt.counted_by() == CountedBy::Fallback {
             return shared.local.settle(receipt);
         }
         if shared.breaker.is_open() {
-            return Answer::ready(Err(Error::new(
+            return StoreFuture::ready(Err(Error::new(
                 ErrorKind::Unavailable,
                 "the shared store is away",
             )));
         }
         let answer = shared.primary.settle(receipt);
-        Answer::later(async move { shared.bounded(answer).await })
+        StoreFuture::later(async move { shared.bounded(answer).await })
     }
 
     fn hold(&self, receipt: &Receipt) {
         match receipt.counted_by() {
-            CountedBy::Local => self.shared.local.hold(receipt),
+            CountedBy::Fallback => self.shared.local.hold(receipt),
             _ => self.shared.primary.hold(receipt),
         }
     }
 
-    fn renew(&self, charges: &[Charge<'_>]) -> Answer<()> {
+    fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
         if self.shared.breaker.is_open() {
-            return Answer::ready(Err(Error::new(
+            return StoreFuture::ready(Err(Error::new(
                 ErrorKind::Unavailable,
                 "the shared store is away: leases run on",
             )));
         }
         let answer = self.shared.primary.renew(charges);
         let shared = Arc::clone(&self.shared);
-        Answer::later(async move { shared.bounded(answer).await })
+        StoreFuture::later(async move { shared.bounded(answer).await })
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let local = self.shared.local.reset(policy, key);
         if self.shared.breaker.is_open() {
-            return Answer::ready(Err(Error::new(
+            return StoreFuture::ready(Err(Error::new(
                 ErrorKind::Unavailable,
                 "the shared store is away: only this process' own count was reset",
             )));
         }
         let primary = self.shared.primary.reset(policy, key);
         let shared = Arc::clone(&self.shared);
-        Answer::later(async move {
+        StoreFuture::later(async move {
             local.await?;
             shared.bounded(primary).await
         })
     }
 
-    fn probe(&self) -> Answer<()> {
+    fn probe(&self) -> StoreFuture<()> {
         self.shared.primary.probe()
     }
 

@@ -14,7 +14,7 @@ use std::{
 use http::request::Parts;
 use tokio::{sync::watch, time::timeout};
 
-use crate::{key::Key, sync::Mutex, task, telemetry, tier::Tier};
+use crate::{key::Key, log, spawn, sync::Mutex, tier::Tier};
 
 use super::{
     resolver::{TierLookup, TierResolver},
@@ -281,9 +281,11 @@ impl Shared {
         if let Err(error) = outcome
             && !self.warned.swap(true, Ordering::Relaxed)
         {
-            telemetry::warn(format_args!(
-                "a tier could not be looked up, so the last known one or the policy's own quota holds: {error}"
-            ));
+            log::event!(
+                WARN,
+                "a tier lookup failed: the last known tier or the policy's own quota applies",
+                error = error,
+            );
         }
     }
 }
@@ -313,7 +315,7 @@ impl Pilot {
             drop(self);
         };
         // Without a runtime it is dropped here, which ends it too.
-        task::spawn(flying);
+        spawn::on_current(flying);
     }
 }
 

@@ -44,7 +44,7 @@ impl TierChoice for Arc<dyn TierChoice> {
     }
 }
 
-// === ExtensionTier ===
+// === ExtensionKeyTier ===
 
 /// The [`Tier`] that an outer layer has put into the request's extensions.
 ///
@@ -75,7 +75,7 @@ impl TierTable {
     /// | extractor | key |
     /// |---|---|
     /// | `ApiKey`, `Cookie`, with `hash_key(..)` | `Key::secret(..)`, `Key::secret_with(&hash_key, ..)` |
-    /// | `Header`, `Query`, `PathParam`, `Cookie::in_clear` | `Key::new(..)` |
+    /// | `Header`, `QueryParam`, `PathParam`, `Cookie::plaintext` | `Key::new(..)` |
     /// | `PeerIp`, `ClientIp` | `Key::from(address)`, for IPv6 the network's address: `2001:db8::` |
     /// | `first.and(second)` | `first.and(&second)` |
     /// | `first.or_else(second)` | the first's as it is; the second's [`labelled`](Key::labelled) with both labels |

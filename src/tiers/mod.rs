@@ -31,7 +31,7 @@
 //!     (Key::new("acme"), Tier::new("acme", Quota::per_minute(5_000))?),
 //!     (Key::new("globex"), pro.clone()),
 //!     (Key::new("ourselves"), Tier::unlimited()),
-//!     (Key::new("in-arrears"), Tier::denied()),
+//!     (Key::new("in-arrears"), Tier::forbidden()),
 //! ]);
 //! let by_table = api().tier_by(overrides);
 //! # Ok::<(), tollgate::Error>(())

@@ -44,7 +44,7 @@ async fn limit_passes_at_once_and_the_next_is_told_when_to_come(trial: Trial) {
         assert_eq!(usage(&decision), stands(taken));
     }
     let decision = ada.take(1).await;
-    assert_eq!(decision.outcome(), Outcome::Deny);
+    assert_eq!(decision.outcome(), Outcome::Limited);
     assert_eq!(decision.retry_after(), Some(way.next.0));
     assert_eq!(usage(&decision), stands(way.limit));
     ada.comes_back(1, way.next.0).await;
@@ -103,7 +103,7 @@ pub(super) async fn cost_above_the_limit_can_never_pass(trial: Trial) {
         let before = (ada.peek().await, trial.place.values());
         for cost in [limit + 1, 1 << 53, u64::MAX] {
             let decision = ada.take(cost).await;
-            assert_eq!(decision.outcome(), Outcome::Deny);
+            assert_eq!(decision.outcome(), Outcome::Limited);
             assert_eq!(decision.states()[0].retry(), Retry::Never, "{cost}");
             assert_eq!(decision.retry_after(), None);
             assert_eq!((usage(&decision), trial.place.values()), before);
@@ -172,8 +172,8 @@ pub(super) async fn denial_by_it_charges_none_of_the_others(trial: Trial) {
         for (cost, denied) in [(1, 1), (1 << 40, WAYS.len() + 1), (1, 1)] {
             let charges: Vec<_> = charges.iter().map(|charge| charge.cost(cost)).collect();
             let decision = check(&limiter, &charges).await;
-            assert_eq!(decision.outcome(), Outcome::Deny);
-            let denies = |state: &&PolicyState| state.outcome() == Outcome::Deny;
+            assert_eq!(decision.outcome(), Outcome::Limited);
+            let denies = |state: &&PolicyState| state.outcome() == Outcome::Limited;
             assert_eq!(decision.states().iter().filter(denies).count(), denied);
             let usages = |states: &[PolicyState]| -> Vec<_> {
                 states.iter().map(PolicyState::usage).collect()
@@ -309,9 +309,9 @@ async fn attempt_that_another_policy_denies_counts_when_asked_to(trial: Trial) {
             [limit.saturating_sub(knocks), limit - 1, 0]
         );
         let outcome = if knocks > limit {
-            Outcome::Deny
+            Outcome::Limited
         } else {
-            Outcome::Allow
+            Outcome::Allowed
         };
         assert_eq!(
             decision.states()[0].outcome(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{
     Policy, Quota,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
     state::Usage,
 };
 
@@ -121,10 +121,10 @@ async fn denied_attempts_that_counted_make_no_debt_beyond_the_limit(trial: Trial
 
 async fn window_that_opens_otherwise_keeps_what_was_used(place: Place) {
     let openings = [
-        (Opening::Clock, 784_000),
-        (Opening::FirstHit, 2_678_400),
-        (Opening::Month, 1_388_800),
-        (Opening::Clock, 784_000),
+        (WindowStart::Clock, 784_000),
+        (WindowStart::FirstHit, 2_678_400),
+        (WindowStart::Month, 1_388_800),
+        (WindowStart::Clock, 784_000),
     ];
     for (taken, (opening, closes)) in (1..).zip(openings) {
         let policy = Policy::new("opened", Quota::per_month(10));
@@ -138,7 +138,7 @@ async fn window_that_opens_otherwise_keeps_what_was_used(place: Place) {
 async fn algorithm_that_is_new_to_a_key_starts_afresh(place: Place) {
     let algorithms = [
         Algorithm::TokenBucket,
-        Algorithm::FixedWindow(Opening::FirstHit),
+        Algorithm::FixedWindow(WindowStart::FirstHit),
         Algorithm::SlidingWindow,
         Algorithm::SlidingLog,
         Algorithm::Concurrency { lease: LEASE },

@@ -9,7 +9,7 @@ use tollgate::{
     memory::MemoryStore,
     remote::RedisStore,
     state::{CountedBy, Retry, Usage},
-    store::{Answer, Charge, Receipt, Settlement, Store},
+    store::{Charge, Receipt, Settlement, Store, StoreFuture},
 };
 
 use crate::support::Server;
@@ -93,7 +93,7 @@ impl Place {
         self.try_renew(receipt).await.expect("renewed");
     }
 
-    pub(super) fn try_renew(&self, receipt: &Receipt) -> Answer<()> {
+    pub(super) fn try_renew(&self, receipt: &Receipt) -> StoreFuture<()> {
         let settlements = receipt.settlements().iter();
         let charges: Vec<Charge<'_>> = settlements.map(Settlement::charge).collect();
         match &self.store {
@@ -114,7 +114,7 @@ impl Place {
 
     pub(super) fn counted_by(&self) -> CountedBy {
         match self.store {
-            AnyStore::Memory(_) => CountedBy::Memory,
+            AnyStore::Memory(_) => CountedBy::InProcess,
             AnyStore::Redis(..) => CountedBy::Shared,
         }
     }

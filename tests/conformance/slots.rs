@@ -63,7 +63,7 @@ pub(super) async fn limit_passes_at_once_and_the_next_is_told_when_to_come(trial
     for passed in [Duration::ZERO, LEASE - MICRO] {
         trial.place.clock.set(START + passed);
         let decision = ada.take(1).await;
-        assert_eq!(decision.outcome(), Outcome::Deny);
+        assert_eq!(decision.outcome(), Outcome::Limited);
         assert_eq!(decision.retry_after(), Some(way.next.0));
         let stands = Usage::new(way.limit, 0, START + passed);
         assert_eq!(usage(&decision), stands);
@@ -210,7 +210,7 @@ pub(super) async fn attempt_that_another_policy_denies_counts_when_asked_to(tria
         assert_eq!([left(0), left(1), left(2)], [limit - 1, 100 - knocks, 0]);
         assert_eq!(
             decision.states()[0].outcome(),
-            Outcome::Allow,
+            Outcome::Allowed,
             "it had room by itself"
         );
     }

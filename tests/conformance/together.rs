@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{
     ErrorKind, Key, Policy, Quota,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
     state::{PolicyState, Retry},
     store::Charge,
 };
@@ -56,7 +56,7 @@ async fn leaky_bucket_spaces_requests_evenly(place: Place) {
 }
 
 async fn window_of_the_first_hit_is_exactly_as_long_as_its_length(place: Place) {
-    let opening = Algorithm::FixedWindow(Opening::FirstHit);
+    let opening = Algorithm::FixedWindow(WindowStart::FirstHit);
     let ada = place.count(
         Policy::new("odd", Quota::per_minute(1)).algorithm(opening),
         "ada",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{
     Policy, Quota,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
 };
 
 use super::place::{Count, Place};
@@ -123,7 +123,7 @@ pub(super) static WAYS: [Way; 8] = [
     },
     Way {
         name: "fixed_window_by_clock",
-        algorithm: Algorithm::FixedWindow(Opening::Clock),
+        algorithm: Algorithm::FixedWindow(WindowStart::Clock),
         quota: TEN,
         limit: 10,
         all_back: |_| seconds(40),
@@ -141,7 +141,7 @@ pub(super) static WAYS: [Way; 8] = [
     },
     Way {
         name: "fixed_window_by_first_hit",
-        algorithm: Algorithm::FixedWindow(Opening::FirstHit),
+        algorithm: Algorithm::FixedWindow(WindowStart::FirstHit),
         quota: TEN,
         limit: 10,
         all_back: |_| seconds(60),
@@ -158,7 +158,7 @@ pub(super) static WAYS: [Way; 8] = [
     },
     Way {
         name: "fixed_window_by_month",
-        algorithm: Algorithm::FixedWindow(Opening::Month),
+        algorithm: Algorithm::FixedWindow(WindowStart::Month),
         quota: Quota::per_month(10),
         limit: 10,
         all_back: |_| MONTH,

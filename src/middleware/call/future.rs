@@ -13,7 +13,7 @@ use pin_project::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower::Service;
 
-use crate::{decision::Decision, error::Error, store::Answer};
+use crate::{decision::Decision, error::Error, store::StoreFuture};
 
 use super::{
     layer::{Admitted, Asking, Charged, Shared},
@@ -41,7 +41,7 @@ where
 enum State<S, R, T, E, F> {
     /// Waits for the store, with the inner service that is ready for the request.
     Deciding {
-        answer: Answer<Decision>,
+        answer: StoreFuture<Decision>,
         charged: Charged,
         /// Boxed: only a store that is awaited comes here, and the in-process path stays small.
         waiting: Option<Box<(S, R)>>,

@@ -9,14 +9,14 @@ use std::{
 use tower::Layer;
 
 use crate::{
+    charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
     diagnosis::{Ledger, Warning},
     error::{Error, ErrorKind},
-    holding::Hold,
+    hold::Hold,
     limiter::RateLimiter,
     middleware::Rejection,
-    policy::{Charge, Charges, OwnedCharge},
-    store::{Answer, Receipt},
+    store::{Receipt, StoreFuture},
 };
 
 use super::{
@@ -236,7 +236,7 @@ type Keep<T> = dyn Fn(&mut T, Hold) + Send + Sync;
 
 /// A decision that was asked for, with what must be remembered of its charges.
 pub(super) struct Asking {
-    pub(super) answer: Answer<Decision>,
+    pub(super) answer: StoreFuture<Decision>,
     pub(super) charged: Charged,
 }
 

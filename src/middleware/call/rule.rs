@@ -6,11 +6,12 @@ use std::{
 };
 
 use crate::{
+    charge::Charge,
     diagnosis::{Code, Ledger, Warning},
     extract::Extracted,
     key::Key,
-    middleware::{MissingKey, Rejection, rejection::Lack},
-    policy::{Charge, Policy},
+    middleware::{OnMissingKey, Rejection, rejection::Lack},
+    policy::Policy,
 };
 
 /// A policy with what finds its key in a request of type `R`.
@@ -18,7 +19,7 @@ pub struct CallRule<R> {
     policy: Policy,
     key: Box<Finding<R>>,
     cost: Option<Box<Costing<R>>>,
-    missing: MissingKey,
+    missing: OnMissingKey,
     warned: AtomicBool,
 }
 
@@ -37,7 +38,7 @@ impl Policy {
             policy: self,
             key: Box::new(move |request| key(request).into()),
             cost: None,
-            missing: MissingKey::default(),
+            missing: OnMissingKey::default(),
             warned: AtomicBool::new(false),
         }
     }
@@ -55,9 +56,9 @@ impl<R> CallRule<R> {
 
     /// Sets what happens to a request whose key is absent. One whose key is ambiguous is always rejected.
     ///
-    /// Default: [`MissingKey::Reject`]. The first such request is reported, unless the choice is [`MissingKey::Skip`].
+    /// Default: [`OnMissingKey::Reject`]. The first such request is reported, unless the choice is [`OnMissingKey::Skip`].
     #[must_use]
-    pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
+    pub fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
         self.missing = choice;
         self
     }
@@ -89,7 +90,7 @@ impl<R> CallRule<R> {
     #[cold]
     fn charge_unidentified(&self, ledger: &Ledger) -> Result<Option<Charge<'_>>, Rejection> {
         let name = *self.policy.name();
-        if self.missing != MissingKey::Skip && !self.warned.swap(true, Ordering::Relaxed) {
+        if self.missing != OnMissingKey::Skip && !self.warned.swap(true, Ordering::Relaxed) {
             let detail = format!(
                 "a request has no key; such requests are handled as {:?}",
                 self.missing
@@ -97,9 +98,9 @@ impl<R> CallRule<R> {
             ledger.report(Warning::new(Code::MissingKey, detail).about(name));
         }
         match self.missing {
-            MissingKey::Reject => Err(Rejection::missing_key(name, Lack::default())),
-            MissingKey::Share => Ok(Some(self.policy.charge(Key::UNIDENTIFIED))),
-            MissingKey::Skip => Ok(None),
+            OnMissingKey::Reject => Err(Rejection::missing_key(name, Lack::default())),
+            OnMissingKey::Share => Ok(Some(self.policy.charge(Key::UNIDENTIFIED))),
+            OnMissingKey::Skip => Ok(None),
         }
     }
 

@@ -49,7 +49,7 @@ where
             Ok(None) => return CallFuture::calling(self.inner.call(request), None, shared),
             Err(rejection) => return self.deny(request, &rejection),
         };
-        let decided = match answer.now_or_later() {
+        let decided = match answer.try_ready() {
             Ok(decided) => decided,
             Err(answer) => {
                 let asking = Asking { answer, charged };

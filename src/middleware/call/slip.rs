@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     clock::{Clock, Timestamp},
-    holding::Hold,
+    hold::Hold,
 };
 
 use super::completed::{CallOutcome, CompletedCall};

@@ -46,14 +46,14 @@ use super::grpc::{Pushback, Wire};
 ///
 /// ```
 /// use http::Response;
-/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, middleware::Denial};
+/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, middleware::RejectionFormat};
 ///
 /// let layer = RateLimitLayer::builder()
 ///     .policy(Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp))
-///     .on_rejection(Denial::negotiated())
+///     .on_rejection(RejectionFormat::negotiated())
 ///     .build()?;
 ///
-/// let with_the_path = Denial::by(|rejection, request| {
+/// let with_the_path = RejectionFormat::by(|rejection, request| {
 ///     let mut response = Response::new(format!("{}: {}", request.uri.path(), rejection.message()));
 ///     *response.status_mut() = rejection.status();
 ///     response
@@ -62,7 +62,7 @@ use super::grpc::{Pushback, Wire};
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct Denial {
+pub struct RejectionFormat {
     form: Form,
     #[cfg(feature = "grpc")]
     pushback: Pushback,
@@ -79,7 +79,7 @@ enum Form {
 
 type Making = dyn Fn(&Rejection, &Parts) -> Response<Bytes> + Send + Sync;
 
-impl Denial {
+impl RejectionFormat {
     /// What the closure makes of the rejection and the request's head: text, bytes, or with axum its own body.
     pub fn by<F, T>(make: F) -> Self
     where
@@ -138,7 +138,7 @@ impl Denial {
     }
 }
 
-impl MakeRejection for Denial {
+impl MakeRejection for RejectionFormat {
     fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
         if let Some(wire) = Wire::of(request) {

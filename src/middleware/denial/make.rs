@@ -9,7 +9,7 @@ use super::bodies::{self, RejectionBody};
 
 /// Makes the answer to a request that may not go on.
 ///
-/// Implemented for [`Denial`](super::Denial), and for closures `Fn(&Rejection) -> Response<T>` where `T` is text, bytes, or axum's own
+/// Implemented for [`RejectionFormat`](super::RejectionFormat), and for closures `Fn(&Rejection) -> Response<T>` where `T` is text, bytes, or axum's own
 /// body: see [`RejectionBody`]. The rate limit headers, `Retry-After` and `Cache-Control: no-store` are added afterwards, unless
 /// the answer has them, and so is the `WWW-Authenticate` of a 401. A body made for a HEAD request is not sent: servers leave it away.
 ///
@@ -31,7 +31,7 @@ use super::bodies::{self, RejectionBody};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not make an answer to a request that is denied",
     label = "no maker of answers",
-    note = "take `Denial::json()` or another of its kind, or a closure that names its argument's type: `|rejection: &Rejection| Response::new(rejection.message())`"
+    note = "take `RejectionFormat::json()` or another of its kind, or a closure that names its argument's type: `|rejection: &Rejection| Response::new(rejection.message())`"
 )]
 pub trait MakeRejection: Send + Sync + 'static {
     /// The answer to the request with this head.

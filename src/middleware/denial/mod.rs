@@ -1,6 +1,6 @@
 //! The answer to a request that may not go on.
 //!
-//! A [`Denial`] is ready-made; [`MakeRejection`] is for answers of one's own.
+//! A [`RejectionFormat`] is ready-made; [`MakeRejection`] is for answers of one's own.
 
 mod accept;
 mod bodies;
@@ -13,5 +13,5 @@ mod make;
 mod protobuf;
 
 pub use self::bodies::RejectionBody;
-pub use self::form::Denial;
+pub use self::form::RejectionFormat;
 pub use self::make::MakeRejection;

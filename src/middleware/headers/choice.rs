@@ -37,11 +37,11 @@ use super::merge::Names;
 ///
 /// ```
 /// use http::HeaderName;
-/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, middleware::{Headers, Reset}};
+/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, middleware::{Headers, ResetFormat}};
 ///
 /// let layer = RateLimitLayer::builder()
 ///     .policy(Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp))
-///     .headers(Headers::draft11().and(Headers::legacy().reset(Reset::DeltaSeconds)))
+///     .headers(Headers::draft11().and(Headers::legacy().reset(ResetFormat::DeltaSeconds)))
 ///     .build()?;
 ///
 /// // as X says it
@@ -61,10 +61,10 @@ pub struct Headers {
 
 #[derive(Clone, Debug)]
 pub(super) enum Family {
-    Discord(Discord),
+    Discord(DiscordHeaders),
     Draft06,
     Draft11,
-    Legacy(Legacy),
+    Legacy(LegacyHeaders),
 }
 
 impl Family {
@@ -84,8 +84,8 @@ impl Family {
 
 impl Headers {
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` of the narrowest policy. This is the default.
-    pub fn legacy() -> Legacy {
-        Legacy::default()
+    pub fn legacy() -> LegacyHeaders {
+        LegacyHeaders::default()
     }
 
     /// `RateLimit-Policy` and `RateLimit` by draft-ietf-httpapi-ratelimit-headers-11.
@@ -123,8 +123,8 @@ impl Headers {
 
     /// Discord's: `X-RateLimit-Limit`, `-Remaining`, `-Reset`, `-Reset-After` and `-Bucket` of the narrowest policy, and
     /// `-Scope` and `-Global` on 429.
-    pub fn discord() -> Discord {
-        Discord::default()
+    pub fn discord() -> DiscordHeaders {
+        DiscordHeaders::default()
     }
 
     /// None but `Retry-After`.
@@ -161,40 +161,40 @@ impl Headers {
 
 impl Default for Headers {
     fn default() -> Self {
-        Legacy::default().into()
+        LegacyHeaders::default().into()
     }
 }
 
-impl From<Legacy> for Headers {
-    fn from(family: Legacy) -> Self {
+impl From<LegacyHeaders> for Headers {
+    fn from(family: LegacyHeaders) -> Self {
         Self::of(Family::Legacy(family))
     }
 }
 
-impl From<Discord> for Headers {
-    fn from(family: Discord) -> Self {
+impl From<DiscordHeaders> for Headers {
+    fn from(family: DiscordHeaders) -> Self {
         Self::of(Family::Discord(family))
     }
 }
 
-// === Legacy ===
+// === LegacyHeaders ===
 
 /// Limit, remaining and reset of the narrowest policy, each in a header. Made by [`Headers::legacy`].
 ///
 /// The limit is what can be taken at once, so for a bucket its burst. The reset is when all of it is back.
 #[derive(Clone, Debug, Default)]
 #[must_use]
-pub struct Legacy {
+pub struct LegacyHeaders {
     /// Of limit, remaining and reset. `None` for the usual ones: constants are written faster than clones of names.
     pub(super) names: Option<Box<[HeaderName; 3]>>,
-    pub(super) unit: Reset,
+    pub(super) unit: ResetFormat,
 }
 
-impl Legacy {
+impl LegacyHeaders {
     /// Sets how the reset is told.
     ///
-    /// Default: [`Reset::EpochSeconds`].
-    pub fn reset(mut self, unit: Reset) -> Self {
+    /// Default: [`ResetFormat::EpochSeconds`].
+    pub fn reset(mut self, unit: ResetFormat) -> Self {
         self.unit = unit;
         self
     }
@@ -223,7 +223,7 @@ impl Legacy {
 /// How the time is told at which all is back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Reset {
+pub enum ResetFormat {
     /// In so many seconds, rounded up: as Envoy says it. Needs no clock that agrees with the server's.
     DeltaSeconds,
     /// Milliseconds since the Unix epoch, rounded up.
@@ -233,22 +233,22 @@ pub enum Reset {
     EpochSeconds,
 }
 
-// === Discord ===
+// === DiscordHeaders ===
 
 /// The headers of Discord's API. Made by [`Headers::discord`].
 ///
 /// The bucket is the policy's name. Times have three decimals, rounded up.
 #[derive(Clone, Debug, Default)]
 #[must_use]
-pub struct Discord {
-    pub(super) scopes: Vec<(String, Scope)>,
+pub struct DiscordHeaders {
+    pub(super) scopes: Vec<(String, DiscordScope)>,
 }
 
-impl Discord {
+impl DiscordHeaders {
     /// Sets whom a policy of the layer limits, which a 429 then tells.
     ///
-    /// Default: [`Scope::User`].
-    pub fn scope(mut self, policy: impl Into<String>, scope: Scope) -> Self {
+    /// Default: [`DiscordScope::User`].
+    pub fn scope(mut self, policy: impl Into<String>, scope: DiscordScope) -> Self {
         self.scopes.push((policy.into(), scope));
         self
     }
@@ -258,17 +258,17 @@ impl Discord {
         Headers::from(self).and(others)
     }
 
-    pub(super) fn scope_of(&self, policy: &str) -> Scope {
+    pub(super) fn scope_of(&self, policy: &str) -> DiscordScope {
         let mut scopes = self.scopes.iter();
         let found = scopes.find(|(name, _)| name == policy);
-        found.map_or(Scope::User, |(_, scope)| *scope)
+        found.map_or(DiscordScope::User, |(_, scope)| *scope)
     }
 }
 
 /// Whom a limit is for, in Discord's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Scope {
+pub enum DiscordScope {
     /// All requests of the caller, whatever they are for; `X-RateLimit-Global` is true then.
     Global,
     /// A resource, whoever asks for it.
@@ -278,7 +278,7 @@ pub enum Scope {
     User,
 }
 
-impl Scope {
+impl DiscordScope {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Global => "global",

@@ -3,10 +3,7 @@
 use http::HeaderValue;
 
 use crate::{
-    decision::Decision,
-    name::PolicyName,
-    policy::{Charge, Policy},
-    state::PolicyState,
+    charge::Charge, decision::Decision, policy::Policy, policy_name::PolicyName, state::PolicyState,
 };
 
 use super::{

@@ -117,7 +117,7 @@ impl Told {
         Self {
             narrowest: None,
             wait: decision.retry_after().map_or(0, whole_seconds),
-            is_denied: decision.outcome() == Outcome::Deny,
+            is_denied: decision.outcome() == Outcome::Limited,
             is_inner: false,
             limits: None,
             policies: None,

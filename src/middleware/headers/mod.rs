@@ -15,4 +15,4 @@ pub(crate) use self::plan::Plan;
 pub(super) use self::fields::{Fields, whole_seconds};
 pub(super) use self::terms::Terms;
 
-pub use self::choice::{Discord, Headers, Legacy, Reset, Scope};
+pub use self::choice::{DiscordHeaders, DiscordScope, Headers, LegacyHeaders, ResetFormat};

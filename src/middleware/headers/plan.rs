@@ -7,16 +7,17 @@ use http::{
 use smallvec::SmallVec;
 
 use crate::{
+    charge::Charge,
     decision::Decision,
     error::{Error, ErrorKind},
-    policy::{Charge, Policy},
+    policy::Policy,
     state::{Usage, room},
 };
 
 use super::{
     choice::{
-        BUCKET, DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET, Discord, Family, GLOBAL, Headers, LIMIT,
-        Legacy, REMAINING, RESET, RESET_AFTER, Reset, SCOPE, Scope,
+        BUCKET, DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET, DiscordHeaders, DiscordScope, Family,
+        GLOBAL, Headers, LIMIT, LegacyHeaders, REMAINING, RESET, RESET_AFTER, ResetFormat, SCOPE,
     },
     drafts::Drafts,
     fields::{Narrowest, Told},
@@ -50,9 +51,9 @@ impl Plan {
         }
         let is_default = matches!(
             &headers.families[..],
-            [Family::Legacy(Legacy {
+            [Family::Legacy(LegacyHeaders {
                 names: None,
-                unit: Reset::EpochSeconds
+                unit: ResetFormat::EpochSeconds
             })]
         );
         Ok(Self {
@@ -195,7 +196,7 @@ impl Plan {
     fn discord(
         &self,
         headers: &mut HeaderMap,
-        discord: &Discord,
+        discord: &DiscordHeaders,
         narrowest: &Narrowest,
         is_denied: bool,
     ) {
@@ -214,7 +215,7 @@ impl Plan {
         set(headers, BUCKET, Text::default().text(policy).value());
         if is_denied {
             let scope = discord.scope_of(policy);
-            if scope == Scope::Global {
+            if scope == DiscordScope::Global {
                 set(headers, GLOBAL, HeaderValue::from_static("true"));
             }
             set(headers, SCOPE, HeaderValue::from_static(scope.word()));
@@ -236,7 +237,7 @@ pub(super) fn write_default<B>(response: &mut Response<B>, usage: &Usage, is_in_
 fn write_default_beside<B>(response: &mut Response<B>, usage: &Usage, is_in_flight: bool) {
     let room = room(usage.remaining, is_in_flight);
     let inner = response.extensions_mut().remove::<Written>();
-    let names = Legacy::default().own_names();
+    let names = LegacyHeaders::default().own_names();
     let headers = response.headers_mut();
     if inner.unwrap_or_default().place(&names, room, headers) == Place::Free {
         write_legacy(headers, usage, usage.reset_at.as_secs_ceil());
@@ -270,12 +271,12 @@ fn insert_number(headers: &mut HeaderMap, name: HeaderName, number: u64) -> bool
     }
 }
 
-fn legacy(headers: &mut HeaderMap, family: &Legacy, narrowest: &Narrowest) {
+fn legacy(headers: &mut HeaderMap, family: &LegacyHeaders, narrowest: &Narrowest) {
     let usage = narrowest.usage;
     let until = match family.unit {
-        Reset::DeltaSeconds => narrowest.seconds(),
-        Reset::EpochMillis => usage.reset_at.as_micros().div_ceil(1_000),
-        Reset::EpochSeconds => usage.reset_at.as_secs_ceil(),
+        ResetFormat::DeltaSeconds => narrowest.seconds(),
+        ResetFormat::EpochMillis => usage.reset_at.as_micros().div_ceil(1_000),
+        ResetFormat::EpochSeconds => usage.reset_at.as_secs_ceil(),
     };
     match family.names.as_deref() {
         Some([limit, remaining, reset]) => {
@@ -306,7 +307,7 @@ fn set_number(headers: &mut HeaderMap, name: HeaderName, number: u64) {
 }
 
 /// Refuses scopes of policies that are not there.
-fn verify(discord: &Discord, drafts: &Drafts) -> Result<(), Error> {
+fn verify(discord: &DiscordHeaders, drafts: &Drafts) -> Result<(), Error> {
     match discord.scopes.iter().find(|(name, _)| !drafts.has(name)) {
         Some((name, _)) => {
             let known: Vec<_> = (0..).map_while(|place| drafts.name(place)).collect();

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::{
-    algorithm::{Counter, Opening, SlidingWindow},
+    algorithm::{Counter, SlidingWindow, WindowStart},
     clock::Timestamp,
-    name::PolicyName,
     policy::Policy,
+    policy_name::PolicyName,
     state::{PolicyState, Retry, Usage},
 };
 
@@ -60,7 +60,7 @@ impl Terms {
         let limit = self.counter.limit();
         text.integer(self.window.map_or(limit, |window| window.units));
         let unit = match &self.counter {
-            Counter::Slots(_) => Some(IN_FLIGHT),
+            Counter::Concurrency(_) => Some(IN_FLIGHT),
             _ => self.unit.as_deref(),
         };
         if let (Draft::Eleven, Some(unit)) = (draft, unit) {
@@ -78,7 +78,7 @@ impl Terms {
     pub(super) fn effective_window(&self, state: &PolicyState, now: Timestamp) -> Option<u64> {
         let usage = state.sent_usage()?;
         let span = match (&self.counter, state.retry()) {
-            (Counter::Slots(_), _) => return None,
+            (Counter::Concurrency(_), _) => return None,
             (_, Retry::At(at)) => at.since(now).max(A_MOMENT),
             (Counter::Bucket(bucket), _) if usage.remaining == 0 => {
                 let full_at = state.usage()?.reset_at;
@@ -160,7 +160,7 @@ impl Window {
     fn of(policy: &Policy) -> Option<Self> {
         let (limit, quota) = (policy.counter().limit(), policy.quota());
         if let Counter::FixedWindow(window) = policy.counter()
-            && window.opening() == Opening::Month
+            && window.opening() == WindowStart::Month
         {
             return Some(Self {
                 units: limit,

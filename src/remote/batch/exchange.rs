@@ -14,7 +14,7 @@ use tokio::task::yield_now;
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
-    task,
+    spawn,
 };
 
 use super::{
@@ -167,7 +167,7 @@ fn report_slow(node: Arc<Node>, took: Duration) {
         let turns = now().since(yielded);
         node.report_answer(took.saturating_sub(turns));
     };
-    task::spawn(reporting);
+    spawn::on_current(reporting);
 }
 
 /// Compares clocks by the reply, and looks at the server's settings once.

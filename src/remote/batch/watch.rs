@@ -12,8 +12,8 @@ use std::{
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
+    spawn::shielded,
     sync::Mutex,
-    task::shielded,
 };
 
 use super::{

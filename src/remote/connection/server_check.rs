@@ -16,7 +16,7 @@ use redis::{Cmd, RedisResult, Value, cmd};
 use crate::{
     clock::{Clock, Timestamp},
     diagnosis::{Code, Ledger, Muted, Warning},
-    task,
+    spawn,
     timer::timeout,
 };
 
@@ -79,7 +79,7 @@ impl ServerCheck {
         if let Some(mut held) = held() {
             let ledger = Arc::clone(&self.ledger);
             // A user who may not ask, or a server that does not know it, gets no warning and keeps its connection.
-            task::spawn(async move {
+            spawn::on_current(async move {
                 let mut command = cmd("INFO");
                 let reply = timeout(PATIENCE, held.send(command.arg("memory"))).await;
                 if let Some(Ok(reply)) = reply

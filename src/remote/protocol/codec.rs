@@ -6,9 +6,9 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Counter, Counting, Form, Mark, Opening},
+    algorithm::{ChargeMark, Counter, Counting, Form, WindowStart},
+    charge::Charge,
     clock::{self, Timestamp},
-    policy::Charge,
     settlement::{Correction, Settlement},
     state::{PolicyState, Retry, Usage},
 };
@@ -94,7 +94,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     if is_refund {
         let mark = settlement.mark();
         let made = Argument::Number(mark.made.as_micros());
-        let returned = Argument::Number(mark.returned % Mark::MODULUS);
+        let returned = Argument::Number(mark.returned % ChargeMark::MODULUS);
         let is_queue =
             matches!(charge.policy().counter(), Counter::Bucket(bucket) if bucket.is_queue());
         arguments.extend([
@@ -156,12 +156,12 @@ pub(super) fn probe(arguments: &mut Arguments, charge: &Charge<'_>) {
 
 fn upkeep(tag: Tag, charges: &[Charge<'_>], flag: bool) -> Arguments {
     let lease = |charge: &Charge<'_>| match charge.policy().counter() {
-        Counter::Slots(slots) => slots.lease(),
+        Counter::Concurrency(slots) => slots.lease(),
         _ => Duration::ZERO,
     };
     let longest = charges.iter().map(lease).max().unwrap_or_default();
     let member = |charge: &Charge<'_>| {
-        let (ticket, slots) = (charge.ticket().to_be_bytes(), charge.units().to_be_bytes());
+        let (ticket, slots) = (ticket(charge).to_be_bytes(), charge.units().to_be_bytes());
         // No limit is so high that slots would not fit in three bytes.
         ticket.into_iter().chain(slots.into_iter().skip(5))
     };
@@ -212,9 +212,9 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
         }
         Counter::FixedWindow(window) => {
             let tag = match window.opening() {
-                Opening::Clock => Tag::ClockWindow,
-                Opening::FirstHit => Tag::FirstHitWindow,
-                Opening::Month => Tag::MonthWindow,
+                WindowStart::Clock => Tag::ClockWindow,
+                WindowStart::FirstHit => Tag::FirstHitWindow,
+                WindowStart::Month => Tag::MonthWindow,
             };
             arguments.extend([
                 Argument::tag(tag, window.shape().to_be_bytes()),
@@ -229,12 +229,12 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
             Number(log.limit()),
             Number(log.millis()),
         ]),
-        Counter::Slots(slots) => arguments.extend([
+        Counter::Concurrency(slots) => arguments.extend([
             Argument::mark(Tag::TakeSlots),
             Number(cost),
             Number(slots.limit()),
             Number(clock::micros(slots.lease()) / 1_000),
-            Argument::Ticket(charge.ticket()),
+            Argument::Ticket(ticket(charge)),
         ]),
         Counter::SlidingWindow(window) => arguments.extend([
             Argument::mark(Tag::SlidingWindow),
@@ -249,7 +249,7 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
 /// Returns the number of integers that the reply holds about a charge's state.
 pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
     match charge.policy().counter() {
-        Counter::Bucket(_) | Counter::Slots(_) => 1,
+        Counter::Bucket(_) | Counter::Concurrency(_) => 1,
         Counter::FixedWindow(_) => 2,
         Counter::SlidingLog(_) | Counter::SlidingWindow(_) => 3,
     }
@@ -295,7 +295,7 @@ pub(super) fn read(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> 
             let state = window.state(first / 1_000, second, third);
             standing(window, &state, charge, now)
         }
-        Counter::Slots(slots) => standing(slots, &slots.state(first), charge, now),
+        Counter::Concurrency(slots) => standing(slots, &slots.state(first), charge, now),
     };
     let retry = if reply.has_room { Retry::Now } else { retry };
     let state = PolicyState::counted(*charge.policy().name(), usage, retry)
@@ -314,4 +314,12 @@ fn standing<C: Counting>(
         counter.usage(state, now),
         counter.retry(state, now, charge.units()),
     )
+}
+
+/// Returns the ticket of a charge under a concurrency policy.
+fn ticket(charge: &Charge<'_>) -> u64 {
+    let ticket = charge.ticket();
+    ticket
+        .expect("a charge under a concurrency policy has a ticket")
+        .as_u64()
 }

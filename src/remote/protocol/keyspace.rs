@@ -6,9 +6,10 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::Counter,
+    charge::Charge,
     error::{Error, ErrorKind},
     key::Key,
-    policy::{Charge, Policy},
+    policy::Policy,
 };
 
 /// A key as it goes over the wire.
@@ -104,7 +105,7 @@ const fn kind(counter: &Counter) -> usize {
         Counter::FixedWindow(_) => 1,
         Counter::SlidingLog(_) => 2,
         Counter::SlidingWindow(_) => 3,
-        Counter::Slots(_) => 4,
+        Counter::Concurrency(_) => 4,
     }
 }
 
@@ -118,8 +119,8 @@ mod tests {
     use proptest::{collection::vec, prelude::*, sample::select};
 
     use crate::{
-        algorithm::{Algorithm, Opening, Queue},
-        key::HashKey,
+        algorithm::{Algorithm, Queue, WindowStart},
+        key::HashSecret,
         quota::Quota,
     };
 
@@ -144,7 +145,7 @@ mod tests {
                 Self::Unidentified => Key::UNIDENTIFIED,
                 Self::Plain(bytes) => Key::new(bytes),
                 Self::Secret(0, bytes) => Key::secret(bytes),
-                Self::Secret(own, bytes) => Key::secret_with(&HashKey::new([*own; 32]), bytes),
+                Self::Secret(own, bytes) => Key::secret_with(&HashSecret::new([*own; 32]), bytes),
                 Self::Joined(parts) => {
                     let keys = parts.iter().map(Self::key);
                     keys.reduce(|joined, key| joined.and(&key))
@@ -212,8 +213,8 @@ mod tests {
             Algorithm::TokenBucket,
             Algorithm::LeakyBucket,
             Algorithm::LeakyQueue(Queue::new(3)),
-            Algorithm::FixedWindow(Opening::Clock),
-            Algorithm::FixedWindow(Opening::FirstHit),
+            Algorithm::FixedWindow(WindowStart::Clock),
+            Algorithm::FixedWindow(WindowStart::FirstHit),
             Algorithm::SlidingLog,
             Algorithm::SlidingWindow,
             Algorithm::Concurrency {

@@ -4,10 +4,10 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use crate::{
+    charge::OwnedCharge,
     clock::Timestamp,
     decision::Decision,
     error::{Error, ErrorKind},
-    policy::OwnedCharge,
     state::CountedBy,
 };
 

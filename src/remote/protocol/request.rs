@@ -6,9 +6,10 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Algorithm, Counter, Opening},
+    algorithm::{Algorithm, Counter, WindowStart},
+    charge::Charge,
     key::Key,
-    policy::{Charge, Policy},
+    policy::Policy,
     quota::Quota,
     settlement::Settlement,
 };
@@ -208,7 +209,7 @@ impl Drop for Request {
 }
 
 fn takes_slots(charge: &Charge<'_>) -> bool {
-    matches!(charge.policy().counter(), Counter::Slots(_)) && charge.units() > 0
+    matches!(charge.policy().counter(), Counter::Concurrency(_)) && charge.units() > 0
 }
 
 /// One policy per algorithm, with the widest limit that it has and the shortest time, so that probes leave next to nothing.
@@ -217,7 +218,7 @@ fn probe_policies() -> Vec<Policy> {
     let lease = Duration::from_millis(100);
     vec![
         policy(1_000_000),
-        policy(1_000_000).algorithm(Algorithm::FixedWindow(Opening::Clock)),
+        policy(1_000_000).algorithm(Algorithm::FixedWindow(WindowStart::Clock)),
         policy(1_000_000).algorithm(Algorithm::SlidingWindow),
         policy(10_000).algorithm(Algorithm::SlidingLog),
         Policy::concurrency("probe", 10_000).algorithm(Algorithm::Concurrency { lease }),

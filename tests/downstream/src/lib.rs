@@ -11,10 +11,10 @@ use tollgate::{
     diagnosis::Code,
     extract::{Extracted, Global, Header, KeyExtractor},
     middleware::{
-        MakeRejection, MissingKey, RateLimit, RateLimitInfo, Rejection, ResponseBody,
+        MakeRejection, OnMissingKey, RateLimit, RateLimitInfo, Rejection, ResponseBody,
         call::{CallLimit, CallLimitLayer},
     },
-    store::{Answer, Charge, Store},
+    store::{StoreFuture, Charge, Store},
 };
 use tower::{Layer, Service, ServiceBuilder, service_fn, util::BoxCloneService};
 
@@ -33,12 +33,12 @@ impl KeyExtractor for Tenant {
 pub struct Nothing;
 
 impl Store for Nothing {
-    fn decide(&self, _: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(Err(Error::new(tollgate::ErrorKind::Unavailable, "nothing")))
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Err(Error::new(tollgate::ErrorKind::Unavailable, "nothing")))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
+    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 }
 
@@ -81,9 +81,9 @@ pub fn layer() -> Result<RateLimitLayer, Box<dyn StdError + Send + Sync>> {
         )
         .policy(
             Policy::new("all", Quota::per_second(1))
-                .on_outage(OnOutage::Refuse)
+                .on_outage(OnOutage::Deny)
                 .key(Global)
-                .on_missing_key(MissingKey::Skip),
+                .on_missing_key(OnMissingKey::Skip),
         )
         .policy(Policy::concurrency("slots", 1).key(|_: &Parts| Some(Key::GLOBAL)))
         .limiter(&limiter)

@@ -16,11 +16,13 @@ use tokio::runtime::Handle;
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
+    error_chain::ErrorChain,
+    log,
     retry::{Retry, RetryQueue, Tried},
+    spawn,
     state::CountedBy,
-    store::{Answer, Correction, Receipt, Settlement, Store},
+    store::{Correction, Receipt, Settlement, Store, StoreFuture},
     sync::Mutex,
-    task, telemetry,
     timer::sleep,
 };
 
@@ -90,7 +92,7 @@ impl Keeper {
         let number = held.next_task(wait);
         let start = |runtime: &Handle| {
             let renewing = Self::renew(Arc::downgrade(self), number, wait, lookout.clone());
-            task::spawn_on(runtime, renewing)
+            spawn::on(runtime, renewing)
         };
         let started = on.and_then(start);
         let started = started.or_else(|| held.schedule.start_on_any(start));
@@ -134,10 +136,10 @@ impl Keeper {
                 keeper.note(&settled, SETTLED);
             }
         };
-        match self.settle(receipt).now_or_later() {
+        match self.settle(receipt).try_ready() {
             Ok(settled) => note(settled),
             Err(answer) => {
-                if task::spawn(async move { note(answer.await) }).is_none() {
+                if spawn::on_current(async move { note(answer.await) }).is_none() {
                     self.note(&Err(no_runtime()), SETTLED);
                 }
             }
@@ -145,7 +147,7 @@ impl Keeper {
     }
 
     /// Settles each charge by itself. What was surely not done, and slots in any case, is tried again in the background.
-    pub(crate) fn settle(self: &Arc<Self>, receipt: Receipt) -> Answer<()> {
+    pub(crate) fn settle(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
         if receipt.counted_by() != CountedBy::Shared {
             return self.store.settle(receipt);
         }
@@ -157,17 +159,17 @@ impl Keeper {
                 let settlements = settlements.into_iter();
                 let answers = settlements.map(|settlement| self.settle_one(settlement));
                 let answers = all(answers.collect());
-                Answer::later(async move { answers.await.into_iter().collect() })
+                StoreFuture::later(async move { answers.await.into_iter().collect() })
             }
         }
     }
 
-    fn settle_one(self: &Arc<Self>, settlement: Settlement) -> Answer<()> {
+    fn settle_one(self: &Arc<Self>, settlement: Settlement) -> StoreFuture<()> {
         let answer = self.store.settle(Receipt::again(vec![settlement.clone()]));
         let mut unsettled = Unsettled::new(self, settlement);
-        match answer.now_or_later() {
-            Ok(settled) => Answer::ready(unsettled.end(settled)),
-            Err(answer) => Answer::later(async move { unsettled.end(answer.await) }),
+        match answer.try_ready() {
+            Ok(settled) => StoreFuture::ready(unsettled.end(settled)),
+            Err(answer) => StoreFuture::later(async move { unsettled.end(answer.await) }),
         }
     }
 
@@ -238,7 +240,13 @@ impl Keeper {
         if let Err(error) = result
             && !self.warned.swap(true, Ordering::Relaxed)
         {
-            telemetry::warn(format_args!("a request could not be {what}: {error:?}"));
+            let error = ErrorChain(error);
+            log::event!(
+                WARN,
+                "a charge could not be corrected",
+                action = what,
+                error = error
+            );
         }
     }
 }
@@ -271,7 +279,8 @@ impl Retry for Keeper {
             }
         }
         let receipts = by_key.groups.into_iter().map(Receipt::again);
-        let answers: Vec<Answer<()>> = receipts.map(|receipt| self.store.settle(receipt)).collect();
+        let answers: Vec<StoreFuture<()>> =
+            receipts.map(|receipt| self.store.settle(receipt)).collect();
         Box::pin(async move {
             let settled = all(answers).await;
             let tried = settlements.iter().zip(by_key.places);
@@ -300,7 +309,7 @@ impl Wake for Lookout {
 
 fn slots_of(receipt: &Receipt) -> impl Iterator<Item = &Settlement> {
     let settlements = receipt.settlements().iter();
-    settlements.filter(|settlement| settlement.charge().ticket() != 0)
+    settlements.filter(|settlement| settlement.charge().ticket().is_some())
 }
 
 fn no_runtime() -> Error {

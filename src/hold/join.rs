@@ -2,10 +2,10 @@
 
 use std::{future::poll_fn, pin::Pin, task::Poll};
 
-use crate::{error::Error, store::Answer};
+use crate::{error::Error, store::StoreFuture};
 
 /// Waits for all answers at the same time. Returns them in their order.
-pub(super) async fn all(answers: Vec<Answer<()>>) -> Vec<Result<(), Error>> {
+pub(super) async fn all(answers: Vec<StoreFuture<()>>) -> Vec<Result<(), Error>> {
     let mut waiting: Vec<_> = answers.into_iter().map(|answer| (answer, None)).collect();
     poll_fn(|context| {
         let mut is_pending = false;

@@ -56,12 +56,11 @@ impl PolicyName {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// What stands in for a name that was refused; the refusal itself is reported at `build()`.
-    pub(crate) const fn placeholder() -> Self {
-        let mut bytes = [0; Self::MAX_LENGTH];
-        bytes[0] = b'-';
-        Self { length: 1, bytes }
-    }
+    /// The empty name, in place of one that is not usable. `build()` reports the policy.
+    pub(crate) const UNUSABLE: Self = Self {
+        length: 0,
+        bytes: [0; Self::MAX_LENGTH],
+    };
 }
 
 impl fmt::Debug for PolicyName {

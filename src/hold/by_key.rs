@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{key::Key, name::PolicyName, policy::Charge};
+use crate::{charge::Charge, key::Key, policy_name::PolicyName};
 
 /// Groups of items, and the group of each item in the order in which they came.
 #[derive(Debug)]

@@ -79,7 +79,7 @@ pub(super) fn may_repeat(settlement: &Settlement, error: &Error) -> bool {
 fn longest(settlement: &Settlement) -> Duration {
     let charge = settlement.charge();
     match charge.policy().counter() {
-        Counter::Slots(slots) => slots.lease(),
+        Counter::Concurrency(slots) => slots.lease(),
         _ => charge.policy().quota().period().min(LONGEST),
     }
 }

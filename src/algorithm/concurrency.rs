@@ -16,11 +16,11 @@ use crate::{
     state::{Retry, Usage},
 };
 
-use super::counting::{Counting, Mark};
+use super::counting::{ChargeMark, Counting};
 
 /// A quota made ready for counting what is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slots {
+pub struct Concurrency {
     limit: u64,
     lease: Duration,
 }
@@ -31,7 +31,7 @@ pub struct SlotState {
     used: u64,
 }
 
-impl Slots {
+impl Concurrency {
     /// The most slots that a key can have.
     pub const MAX_LIMIT: u64 = 100_000;
 
@@ -90,7 +90,7 @@ impl SlotState {
     }
 }
 
-impl Counting for Slots {
+impl Counting for Concurrency {
     type State = SlotState;
 
     fn adopt(&self, _state: &mut SlotState, _now: Timestamp) {
@@ -120,7 +120,7 @@ impl Counting for Slots {
         state: &mut SlotState,
         _returned: &mut u64,
         _now: Timestamp,
-        _mark: Mark,
+        _mark: ChargeMark,
         units: u64,
     ) {
         state.used = state.used.saturating_sub(units);

@@ -167,7 +167,7 @@ impl Schedule {
 /// A third of the shortest lease.
 fn third(slots: &[Settlement]) -> Duration {
     let lease = |settlement: &Settlement| match settlement.charge().policy().counter() {
-        Counter::Slots(slots) => Some(slots.lease()),
+        Counter::Concurrency(slots) => Some(slots.lease()),
         _ => None,
     };
     let shortest = slots.iter().filter_map(lease).min();

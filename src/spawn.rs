@@ -8,7 +8,7 @@ use std::{
 use tokio::{runtime::Handle, task::AbortHandle};
 
 /// Runs a future in the background of the caller's runtime. Outside of one it is dropped: `None`.
-pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+pub(crate) fn on_current(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
     let runtime = Handle::try_current().ok()?;
     Some(runtime.spawn(future).abort_handle())
 }
@@ -19,7 +19,7 @@ pub(crate) fn shielded(call: impl FnOnce()) {
 }
 
 /// Runs a future in the background of a runtime. If that has ended, the future is dropped: `None`.
-pub(crate) fn spawn_on(
+pub(crate) fn on(
     runtime: &Handle,
     future: impl Future<Output = ()> + Send + 'static,
 ) -> Option<AbortHandle> {
