@@ -21,8 +21,9 @@ use ipnet::{IpNet, Ipv4Net};
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     extract::{Global, KeyExtractor, PeerIp},
+    headers::Headers,
     matching::{AddressList, Methods, PathPattern},
-    middleware::{Headers, RejectionFormat},
+    rejection::RejectionFormat,
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, Service, service_fn};

@@ -21,7 +21,8 @@ use http::Request;
 use tollgate::{
     Policy, Quota, RateLimitLayer,
     extract::{PeerIp, Route},
-    middleware::{RateLimitInfo, Rejection},
+    middleware::RateLimitInfo,
+    rejection::Rejection,
 };
 use tower::ServiceExt;
 

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     extract::{ApiKey, Extracted, HostHeader, KeyExtractor, PeerIp},
-    middleware::Rule,
+    rules::Rule,
 };
 use tower::ServiceExt;
 

@@ -12,10 +12,8 @@ use std::{error::Error, fmt};
 
 use tollgate::{
     Hold, Key, Policy, Quota, RateLimiter,
-    middleware::{
-        Reason, Rejection,
-        call::{CallLimitLayer, CallOutcome, CompletedCall},
-    },
+    call::{CallLimitLayer, CallOutcome, CompletedCall},
+    rejection::{Reason, Rejection},
 };
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 

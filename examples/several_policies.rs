@@ -15,7 +15,7 @@ use http::Request;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     extract::{Global, Header, Route},
-    middleware::{Reason, Rejection},
+    rejection::{Reason, Rejection},
 };
 use tower::ServiceExt;
 

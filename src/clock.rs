@@ -183,6 +183,12 @@ impl Sub<Duration> for Timestamp {
     }
 }
 
+/// Returns whole seconds for `Retry-After`: rounded up, so that no client retries too early, and at least 1.
+pub(crate) fn whole_seconds(wait: Duration) -> u64 {
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    seconds.max(1)
+}
+
 /// Whole microseconds of a duration, rounded down, at most `u64::MAX`.
 #[inline]
 pub(crate) fn micros(duration: Duration) -> u64 {

@@ -20,7 +20,7 @@
 //! | TG011 | [`AmbiguousKey`](Code::AmbiguousKey) | a request has its key more than once, or in places that contradict each other | such requests get 400; where a gateway adds the header, let it replace the client's |
 //! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) is asked where no router has been yet | put the layer on the router, with `Router::layer` or `route_layer` after the routes |
 //! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which the path does not have where the layer is | write the pattern without the prefix, or put the layer on the outer router |
-//! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | spell the name as the policy does, and give its rule a [`settle`](crate::middleware::Rule::settle) closure |
+//! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | spell the name as the policy does, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
 //!
 //! Codes keep their meaning; new ones get new numbers.
 //!

@@ -41,7 +41,7 @@
 //! | which requests a rule counts, who is let pass or refused | [`matching`] |
 //! | other quotas for some callers | [`tiers`] |
 //! | the layer, its headers, its answers | [`RateLimitLayer`], [`middleware`] |
-//! | limiting without HTTP | [`RateLimiter`]; Tower services: [`middleware::call`] |
+//! | limiting without HTTP | [`RateLimiter`]; Tower services: [`call`] |
 //! | which algorithm to take | [`algorithm::guide`] |
 //! | how counting works, and its bounds | [`algorithm`] |
 //! | memory in process | [`memory`] |
@@ -54,6 +54,7 @@ pub mod algorithm;
 #[cfg(feature = "redis")]
 mod backoff;
 pub mod builder;
+pub mod call;
 mod charge;
 pub mod clock;
 mod decision;
@@ -64,6 +65,7 @@ pub mod extract;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod headers;
 mod hold;
 mod key;
 mod limiter;
@@ -74,11 +76,13 @@ pub mod middleware;
 mod policy;
 mod policy_name;
 mod quota;
+pub mod rejection;
 #[cfg(feature = "redis")]
 pub mod remote;
 #[cfg(feature = "redis")]
 pub mod resilience;
 mod retry;
+pub mod rules;
 mod settlement;
 mod spawn;
 pub mod state;

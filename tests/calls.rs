@@ -14,17 +14,16 @@ use tokio::time::{self, Instant};
 use tollgate::{
     Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, Queue},
+    call::{
+        CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallOutcome, CallRule,
+        CompletedCall,
+    },
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
     extract::Extracted,
     memory::MemoryStore,
-    middleware::{
-        OnMissingKey, Reason, Rejection,
-        call::{
-            CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallOutcome, CallRule,
-            CompletedCall,
-        },
-    },
+    rejection::{Reason, Rejection},
+    rules::OnMissingKey,
     store::{Charge, Receipt, Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit, service_fn};

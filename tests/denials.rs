@@ -13,7 +13,7 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{ApiKey, Global, Header, PeerIp},
-    middleware::{MakeRejection, Rejection, RejectionFormat},
+    rejection::{MakeRejection, Rejection, RejectionFormat},
     state::{CountedBy, Outcome, PolicyState},
     store::{Charge, OwnedCharge, Store, StoreFuture},
 };
@@ -427,7 +427,7 @@ impl Store for Slow {
 
 // === Asking ===
 
-fn builder(rule: tollgate::middleware::Rule) -> RateLimitLayerBuilder {
+fn builder(rule: tollgate::rules::Rule) -> RateLimitLayerBuilder {
     RateLimitLayer::builder().policy(rule)
 }
 

@@ -22,7 +22,8 @@ use tollgate::{
         Extracted::{self, Absent, Ambiguous, Found},
         Global, HashSecret, Header, KeyExtractor, PeerIp, Route,
     },
-    middleware::{OnMissingKey, Reason, Rejection},
+    rejection::{Reason, Rejection},
+    rules::OnMissingKey,
 };
 use tower::ServiceExt;
 
@@ -1171,7 +1172,7 @@ fn shows(text: &str, identity: &str) -> bool {
         .any(|piece| text.as_bytes().windows(size).any(|found| found == piece))
 }
 
-fn limit(rule: impl Into<tollgate::middleware::Rule>) -> RateLimitLayer {
+fn limit(rule: impl Into<tollgate::rules::Rule>) -> RateLimitLayer {
     RateLimitLayer::builder()
         .policy(rule)
         .clock(Clock::manual(Timestamp::from_micros(1_700_000_000_000_000)))

@@ -17,7 +17,8 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{ApiKey, Global, Header, PeerIp},
-    middleware::{Headers, Rejection, RejectionFormat},
+    headers::Headers,
+    rejection::{Rejection, RejectionFormat},
     store::{Charge, Store, StoreFuture},
 };
 use tonic::{

@@ -27,8 +27,9 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
+    headers::{DiscordScope, Headers, LegacyHeaders, ResetFormat},
     memory::MemoryStore,
-    middleware::{DiscordScope, Headers, LegacyHeaders, OnMissingKey, ResetFormat},
+    rules::OnMissingKey,
     state::{CountedBy, Outcome, PolicyState, Retry, Usage},
     store::{Charge, OwnedCharge, Store, StoreFuture},
     tiers::Tier,
@@ -938,7 +939,7 @@ impl Told {
         let (_, limit) = members(&header("ratelimit").expect("it is counted")).remove(0);
         let rejection = response
             .extensions()
-            .get::<tollgate::middleware::Rejection>();
+            .get::<tollgate::rejection::Rejection>();
         let decision = rejection.and_then(|rejection| rejection.decision());
         Self {
             status: response.status().as_u16(),

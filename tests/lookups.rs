@@ -25,11 +25,11 @@ use tollgate::{
     algorithm::{Algorithm, Queue},
     builder::RateLimitLayerBuilder,
     extract::{AsyncKeyExtractor, Extracted, Global, Header, KeyExtractor, KeyLookup},
+    headers::Headers,
     matching::PathPattern,
-    middleware::{
-        BodyOutcome, CompletedRequest, Headers, OnMissingKey, RateLimitInfo, Reason, Rejection,
-        RequestOutcome, Rule,
-    },
+    middleware::RateLimitInfo,
+    rejection::{Reason, Rejection},
+    rules::{BodyOutcome, CompletedRequest, OnMissingKey, RequestOutcome, Rule},
     store::{Charge, Correction, Receipt, Store, StoreFuture},
     tiers::{Tier, TierCache},
 };
@@ -784,7 +784,7 @@ async fn request_dropped_while_its_key_is_looked_up_is_charged_by_its_head_only(
             .expect("the permit is there")
             .expect("it is ready");
         let mut waiting = Box::pin(app.call(request("/")));
-        while !format!("{waiting:?}").contains("finding") {
+        while !format!("{waiting:?}").contains("lookups") {
             assert!(poll(waiting.as_mut()).is_pending());
             task::yield_now().await;
         }

@@ -27,7 +27,10 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
-    middleware::{Headers, OnMissingKey, Reason, Rejection, ResponseBody},
+    headers::Headers,
+    middleware::ResponseBody,
+    rejection::{Reason, Rejection},
+    rules::OnMissingKey,
     state::{CountedBy, Outcome, PolicyState, Retry, Usage},
     store::{Charge, OwnedCharge, Store, StoreFuture},
 };
@@ -562,7 +565,7 @@ fn layer_service_and_future_can_go_to_another_thread() {
 fn future_is_debug_whatever_the_bodies_are() {
     let mut service = over(Deliberate::default()).layer(Breaking { when_polled: false });
     let future = service.call(request());
-    assert!(format!("{future:?}").contains("deciding"));
+    assert!(format!("{future:?}").contains("decision"));
 }
 
 #[test]

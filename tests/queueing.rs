@@ -19,8 +19,9 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{Algorithm, Queue},
     extract::Global,
-    middleware::{CompletedRequest, RateLimit, ResponseFuture},
+    middleware::{RateLimit, ResponseFuture},
     remote::RedisStore,
+    rules::CompletedRequest,
     store::Correction,
 };
 use tower::{BoxError, Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
@@ -651,14 +652,14 @@ fn answering() -> Handler {
 }
 
 /// A request that waits for its turn.
-async fn waiting(layer: &RateLimitLayer) -> Pin<Box<ResponseFuture<Handler, (), ()>>> {
+async fn waiting(layer: &RateLimitLayer) -> Pin<Box<ResponseFuture<Handler, ()>>> {
     let mut service: RateLimit<Handler> = layer.layer(answering());
     assert!(poll_ready(&mut service).is_ready());
     let mut future = Box::pin(service.call(numbered(0)));
     loop {
         let polled = future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
         assert!(polled.is_pending(), "it is to wait");
-        if shows(&future, "waiting") {
+        if shows(&future, "queue") {
             return future;
         }
         yield_now().await;

@@ -18,7 +18,7 @@ use tollgate::{
         ApiKey, ClientIp, Cookie, Header, HostHeader, KeyExtractor, PathParam, PeerIp, QueryParam,
         SingleHeader,
     },
-    middleware::{OnMissingKey, Rule},
+    rules::{OnMissingKey, Rule},
     tiers::{Tier, TierTable},
 };
 

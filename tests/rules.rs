@@ -22,7 +22,7 @@ use tollgate::{
         AddressList, HasHeader, HostPattern, KeyList, Match, Matcher, Methods, PathPattern,
         Preflight,
     },
-    middleware::{Reason, Rejection},
+    rejection::{Reason, Rejection},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 

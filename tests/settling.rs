@@ -34,11 +34,10 @@ use tollgate::{
     diagnosis::Code,
     extract::{Global, Header},
     memory::MemoryStore,
-    middleware::{
-        ActualCost, BodyOutcome, CompletedRequest, OnMissingKey, RequestOutcome, ResponseBody, Rule,
-    },
+    middleware::{ActualCost, ResponseBody},
     remote::RedisStore,
     resilience::ResilientStore,
+    rules::{BodyOutcome, CompletedRequest, OnMissingKey, RequestOutcome, Rule},
     state::{CountedBy, Outcome, PolicyState},
     store::{Charge, Correction, Store, StoreFuture},
     tiers::Tier,
@@ -1033,7 +1032,7 @@ async fn store_that_cannot_settle_is_reported_once_and_no_clients_business() {
         panic!("it is said once: {lines:?}");
     };
     assert!(
-        line.contains("WARN") && line.contains("could not be settled"),
+        line.contains("WARN") && line.contains("could not be corrected"),
         "{line}"
     );
     assert_eq!(world.remaining(&plan()).await, 5);
@@ -1124,7 +1123,7 @@ async fn charge_of_a_store_that_is_away_is_settled_after_the_outage() {
         assert_eq!(settled, Err(ErrorKind::Unavailable));
     }
     let lines = logged();
-    let said = |line: &&String| line.contains("could not be settled");
+    let said = |line: &&String| line.contains("could not be corrected");
     assert_eq!(lines.iter().filter(said).count(), 0, "{lines:?}");
     outage.end().await;
     while left_in(outage.shared.clone()).await != 10 {}

@@ -29,7 +29,8 @@ use tollgate::{
     clock::{Clock, Timestamp},
     diagnosis::Code,
     extract::PeerIp,
-    middleware::{ActualCost, CompletedRequest, RequestOutcome},
+    middleware::ActualCost,
+    rules::{CompletedRequest, RequestOutcome},
     store::{Charge, Store, StoreFuture},
 };
 
@@ -502,7 +503,7 @@ fn documented() -> RateLimitLayer {
     limited_by(policy.key(PeerIp).settle(documented_closure))
 }
 
-fn limited_by(rule: tollgate::middleware::Rule) -> RateLimitLayer {
+fn limited_by(rule: tollgate::rules::Rule) -> RateLimitLayer {
     let layer = RateLimitLayer::builder().policy(rule).clock(stopped());
     layer.build().expect("it is well set up")
 }

@@ -23,9 +23,9 @@ use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::Timestamp,
     extract::{Global, Header, PeerIp, Route},
-    middleware::{
-        OnMissingKey, RateLimit, RateLimitInfo, Reason, Rejection, ResponseBody, ResponseFuture,
-    },
+    middleware::{RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
+    rejection::{Reason, Rejection},
+    rules::OnMissingKey,
     state::{CountedBy, Outcome, PolicyState},
     store::{Charge, Store, StoreFuture},
 };
@@ -45,7 +45,7 @@ async fn handler_reads_what_is_left() {
         text(&app, "/").await,
         (
             200,
-            "limit 10, remaining 9, by Memory, degraded false".to_owned()
+            "limit 10, remaining 9, by InProcess, degraded false".to_owned()
         )
     );
 }
@@ -370,7 +370,7 @@ fn service_asks_nothing_of_bodies_and_errors() {
 #[test]
 fn future_can_go_to_another_thread_when_what_it_holds_can() {
     fn is_send<T: Send>() {}
-    is_send::<ResponseFuture<Router, Body, Body>>();
+    is_send::<ResponseFuture<Router, Body>>();
     is_send::<RateLimitLayer>();
     is_send::<RateLimitInfo>();
 }

@@ -27,7 +27,8 @@ use tollgate::{
     diagnosis::Code,
     extract::{Global, Header},
     matching::PathPattern,
-    middleware::{CompletedRequest, OnMissingKey, Reason, Rejection, Rule},
+    rejection::{Reason, Rejection},
+    rules::{CompletedRequest, OnMissingKey, Rule},
     store::Correction,
     tiers::{ExtensionTier, Tier, TierCache, TierCacheBuilder, TierTable},
 };

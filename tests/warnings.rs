@@ -20,7 +20,7 @@ use tollgate::{
     diagnosis::{Code, Warning},
     extract::{ApiKey, ClientIp, Extracted, Global, Header, KeyExtractor, PeerIp, Route},
     matching::{AddressList, KeyList, Matcher, Methods, PathPattern},
-    middleware::{OnMissingKey, Rule},
+    rules::{OnMissingKey, Rule},
     state::PolicyName,
     store::{Charge, Store, StoreFuture},
 };

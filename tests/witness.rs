@@ -10,8 +10,8 @@ use tollgate::{
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
-    middleware::Rule,
     remote::RedisStore,
+    rules::Rule,
     state::Usage,
     store::{Charge, Correction, Health, Receipt, Store, StoreFuture},
 };

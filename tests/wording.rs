@@ -18,8 +18,10 @@ use tollgate::{
         ApiKey, AsyncKeyExtractor, Claim, Cookie, ExtensionKey, Extracted, Global, Header,
         KeyExtractor, KeyLookup, PathParam, PeerIp, QueryParam,
     },
+    headers::{DiscordScope, Headers},
     matching::{HasHeader, Match, Matcher},
-    middleware::{DiscordScope, Headers, Reason, Rejection, RejectionFormat, Rule},
+    rejection::{Reason, Rejection, RejectionFormat},
+    rules::Rule,
     tiers::Tier,
 };
 use tower::ServiceExt;

@@ -10,12 +10,12 @@ use crate::{
     clock::Clock,
     diagnosis::{Code, Ledger},
     error::{Error, ErrorKind},
+    headers::{HeaderWriter, Headers},
     limiter::RateLimiter,
     matching::Matcher,
-    middleware::{
-        Headers, MakeRejection, Plan, RejectionFormat, Rule, gate::Gate, layer::RateLimitLayer,
-        shared::Shared,
-    },
+    middleware::{actual_cost::SettledPolicies, admission::Admission, layer::RateLimitLayer},
+    rejection::{MakeRejection, RejectionFormat},
+    rules::{RequestFilter, Rule},
     store::Store,
 };
 
@@ -35,7 +35,7 @@ impl RateLimitLayer {
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RateLimitLayerBuilder {
-    gate: Gate,
+    filter: RequestFilter,
     rules: Vec<Rule>,
     lookup_timeout: Duration,
     limiter: Option<RateLimiter>,
@@ -57,7 +57,7 @@ impl RateLimitLayerBuilder {
     /// Default: none. Said more than once, each matcher refuses. See [`matching`](crate::matching) for lists of addresses
     /// and keys.
     pub fn forbid(mut self, matcher: impl Matcher) -> Self {
-        self.gate.deny(matcher);
+        self.filter.forbid(matcher);
         self
     }
 
@@ -65,13 +65,13 @@ impl RateLimitLayerBuilder {
     ///
     /// Default: none. Said more than once, each matcher lets pass. Those that only resemble are limited.
     pub fn skip(mut self, matcher: impl Matcher) -> Self {
-        self.gate.skip(matcher);
+        self.filter.skip(matcher);
         self
     }
 
     /// Sets how long a request may wait in all for keys and tiers that are looked up.
     ///
-    /// Default: 100 ms. A key that is late is a [missing](crate::middleware::OnMissingKey) one; in place of a tier the last
+    /// Default: 100 ms. A key that is late is a [missing](crate::rules::OnMissingKey) one; in place of a tier the last
     /// known one holds, or the policy's own quota. It takes a Tokio runtime with its timer.
     pub fn lookup_timeout(mut self, timeout: Duration) -> Self {
         self.lookup_timeout = timeout;
@@ -174,7 +174,7 @@ impl RateLimitLayerBuilder {
                 ),
             ));
         }
-        self.gate.validate()?;
+        self.filter.validate()?;
         self.rules.iter().try_for_each(Rule::validate)?;
         if self.lookup_timeout.is_zero() {
             return Err(Error::new(
@@ -183,7 +183,7 @@ impl RateLimitLayerBuilder {
             ));
         }
         // Before the limiter hears of the policies: a layer that is refused leaves no name behind.
-        let headers = Plan::new(self.headers, self.rules.iter().map(Rule::policy))?;
+        let headers = HeaderWriter::new(self.headers, self.rules.iter().map(Rule::policy))?;
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let muted = self.settings.backend.muted;
         let limiter = match self.limiter {
@@ -198,22 +198,28 @@ impl RateLimitLayerBuilder {
                 .fold(*self.settings, RateLimiterBuilder::policy)
                 .build()?,
         };
-        let ledger = Arc::new(Ledger::new(muted));
+        let warnings = Arc::new(Ledger::new(muted));
         for rule in &mut self.rules {
-            rule.report_to(&ledger);
+            rule.report_to(&warnings);
         }
-        Ok(RateLimitLayer::with(Shared {
-            gate: self.gate,
-            finds: self.rules.iter().any(Rule::finds),
+        let settled = self.rules.iter().filter(|rule| rule.settles());
+        let names: Box<[_]> = settled.map(|rule| *rule.policy().name()).collect();
+        let settled = SettledPolicies {
+            names,
+            warnings: Arc::clone(&warnings),
+        };
+        Ok(RateLimitLayer::with(Admission {
+            filter: self.filter,
+            needs_lookups: self.rules.iter().any(Rule::needs_lookups),
             lookup_timeout: self.lookup_timeout,
             headers: Arc::new(headers),
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
-            settles: self.rules.iter().any(Rule::settles),
+            settled: (!settled.names.is_empty()).then(|| Arc::new(settled)),
             rules: self.rules.into(),
             limiter,
             rejection: self.rejection,
-            warned: AtomicBool::new(false),
-            ledger,
+            has_logged_failure: AtomicBool::new(false),
+            warnings,
         }))
     }
 
@@ -227,7 +233,7 @@ impl RateLimitLayerBuilder {
 impl Default for RateLimitLayerBuilder {
     fn default() -> Self {
         Self {
-            gate: Gate::default(),
+            filter: RequestFilter::default(),
             rules: Vec::new(),
             lookup_timeout: Duration::from_millis(100),
             limiter: None,

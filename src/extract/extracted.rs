@@ -3,7 +3,7 @@
 /// The result of looking for one value in a request: found, absent, or ambiguous.
 ///
 /// `Absent` and `Ambiguous` are not the same. A client may leave a credential out, and the rule decides what that means
-/// ([`OnMissingKey`](crate::middleware::OnMissingKey), the second choice of [`or_else`](super::KeyExtractor::or_else)). A
+/// ([`OnMissingKey`](crate::rules::OnMissingKey), the second choice of [`or_else`](super::KeyExtractor::or_else)). A
 /// client that sends it twice leaves open which one the service behind reads, so the request is always rejected with 400:
 /// otherwise a second, empty header would be a way out of every limit.
 ///

@@ -29,7 +29,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     fn extract(&self, parts: &Parts) -> Extracted<Key>;
 
     /// Returns the key to count by when [`extract`](Self::extract) finds none and the rule has no
-    /// [`on_missing_key`](crate::middleware::Rule::on_missing_key).
+    /// [`on_missing_key`](crate::rules::Rule::on_missing_key).
     ///
     /// Default: none, so the request is rejected. Extractors that hold another one pass it on.
     fn default_key(&self, parts: &Parts) -> Option<Key> {

@@ -15,7 +15,7 @@ use super::extracted::Extracted;
 ///
 /// The future is polled with the request and dropped with it, when the client goes away or when the layer's
 /// [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout) has passed. A late or failed lookup counts as a
-/// [missing](crate::middleware::OnMissingKey) key, except that the response is 503 with code `unavailable`. An
+/// [missing](crate::rules::OnMissingKey) key, except that the response is 503 with code `unavailable`. An
 /// [ambiguous](Extracted::Ambiguous) key is rejected with 400, as that of any extractor.
 ///
 /// A lookup runs only for a request that the layer's other policies admit: see

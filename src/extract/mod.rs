@@ -56,7 +56,7 @@
 //! # Found, absent, ambiguous
 //!
 //! An extractor returns an [`Extracted`] key. One that is absent is handled by the rule's
-//! [`OnMissingKey`](crate::middleware::OnMissingKey) choice, or by the second extractor of an `or_else`. One that is ambiguous,
+//! [`OnMissingKey`](crate::rules::OnMissingKey) choice, or by the second extractor of an `or_else`. One that is ambiguous,
 //! because it is there twice or contradicts itself, is rejected with 400 in any case: nobody knows which of the
 //! two the service behind reads, so counting either would let a client pick its count, and calling it absent would let it
 //! pick having none.
@@ -89,7 +89,7 @@
 //!
 //! # When there is no key
 //!
-//! The rule's [`OnMissingKey`](crate::middleware::OnMissingKey) choice decides about a request whose key is absent. Without
+//! The rule's [`OnMissingKey`](crate::rules::OnMissingKey) choice decides about a request whose key is absent. Without
 //! one, [`Route`] counts such requests by their method, and for all others the request is rejected with the status in the
 //! first table. An [`and`](KeyExtractor::and) takes the status of the half that is absent.
 //!

@@ -16,7 +16,7 @@ use super::{extracted::Extracted, extractor::KeyExtractor};
 /// axum names no route for what `fallback_service` and `nest_service` serve (but for the mount point itself), nor for
 /// paths that end in a 404. Such a request is served like any other, and counts by its method alone, together with all
 /// others without a route: at most nine counts more, whatever paths are made up. With
-/// [`on_missing_key`](crate::middleware::Rule::on_missing_key) the rule chooses otherwise; rejected, they get 404.
+/// [`on_missing_key`](crate::rules::Rule::on_missing_key) the rule chooses otherwise; rejected, they get 404.
 ///
 /// A layer that is put around a whole router, and not on it, sees no route at all. That is reported as
 /// [`Code::NoRoute`]: add it with `Router::layer` or `route_layer`, after the routes, or take
@@ -28,7 +28,7 @@ impl Route {
     /// The same key as that of [`Route`], without a warning where no request has a route.
     ///
     /// For stacks that match no routes, and for a layer around a whole router. The key is never absent, so
-    /// [`on_missing_key`](crate::middleware::Rule::on_missing_key) has no effect.
+    /// [`on_missing_key`](crate::rules::Rule::on_missing_key) has no effect.
     #[must_use]
     pub const fn or_unmatched(self) -> RouteOrUnmatched {
         RouteOrUnmatched

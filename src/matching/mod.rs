@@ -7,8 +7,8 @@
 //! |---|---|
 //! | [`deny`](crate::builder::RateLimitLayerBuilder::deny) on the layer | 403, charges nothing |
 //! | [`skip`](crate::builder::RateLimitLayerBuilder::skip) on the layer | passes, not limited by any rule |
-//! | [`when`](crate::middleware::Rule::when), [`unless`](crate::middleware::Rule::unless) on a rule | which requests the rule counts |
-//! | [`cost_when`](crate::middleware::Rule::cost_when) on a rule | what they cost |
+//! | [`when`](crate::rules::Rule::when), [`unless`](crate::rules::Rule::unless) on a rule | which requests the rule counts |
+//! | [`cost_when`](crate::rules::Rule::cost_when) on a rule | what they cost |
 //!
 //! In this order: a request that is to be denied is denied though it is to be skipped too; a skipped one is counted by no
 //! rule.

@@ -5,12 +5,10 @@ use std::{fmt, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::{
-    diagnosis::{Code, Warning},
+    diagnosis::{Code, Ledger, Warning},
     state::PolicyName,
     sync::Mutex,
 };
-
-use super::shared::Shared;
 
 /// Lets a handler set what its request really costs. It is in the extensions of all requests that pass a layer of which
 /// a rule [settles](super::Rule::settle).
@@ -38,8 +36,15 @@ pub struct ActualCost {
 #[derive(Default)]
 struct Costs {
     set: SmallVec<[(PolicyName, u64); 1]>,
-    /// The layers around the handler of which a rule settles.
-    layers: SmallVec<[Arc<Shared>; 1]>,
+    /// Of the layers around the handler.
+    layers: SmallVec<[Arc<SettledPolicies>; 1]>,
+}
+
+/// The policies of a layer whose rules settle, and where a wrong name is reported.
+#[derive(Debug)]
+pub(crate) struct SettledPolicies {
+    pub(crate) names: Box<[PolicyName]>,
+    pub(crate) warnings: Arc<Ledger>,
 }
 
 impl ActualCost {
@@ -51,7 +56,7 @@ impl ActualCost {
         let name = PolicyName::new(policy).ok();
         let mut costs = self.inner.lock();
         let is_settled =
-            name.is_some_and(|name| costs.layers.iter().any(|layer| layer.settles(&name)));
+            name.is_some_and(|name| costs.layers.iter().any(|layer| layer.names.contains(&name)));
         if let Some(name) = name {
             costs.set.retain(|(set, _)| *set != name);
             costs.set.push((name, units));
@@ -65,7 +70,7 @@ impl ActualCost {
     }
 
     /// Adds a layer around the handler.
-    pub(super) fn attach(&self, layer: &Arc<Shared>) {
+    pub(super) fn attach(&self, layer: &Arc<SettledPolicies>) {
         self.inner.lock().layers.push(Arc::clone(layer));
     }
 
@@ -84,11 +89,11 @@ impl fmt::Debug for ActualCost {
 
 /// Reports a policy that no layer settles. Without a layer there is nobody to report to.
 #[cold]
-fn report(policy: &str, layers: &[Arc<Shared>]) {
+fn report(policy: &str, layers: &[Arc<SettledPolicies>]) {
     let Some(layer) = layers.first() else {
         return;
     };
-    let settled = layers.iter().flat_map(|layer| layer.settled());
+    let settled = layers.iter().flat_map(|layer| &layer.names);
     let settled: Vec<_> = settled.map(PolicyName::as_str).collect();
     let name: String = policy.chars().take(PolicyName::MAX_LENGTH).collect();
     let detail = format!(
@@ -97,6 +102,6 @@ fn report(policy: &str, layers: &[Arc<Shared>]) {
     );
     // About no policy, so that it is reported once, whatever names follow.
     layer
-        .ledger
+        .warnings
         .report(Warning::new(Code::UnsettledPolicy, detail));
 }

@@ -1,4 +1,4 @@
-//! The body of an answer, whoever made it.
+//! The body of a response, from the inner service or the layer.
 
 use std::{
     pin::Pin,
@@ -10,10 +10,9 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
-use super::{
-    headers::Fields,
-    settling::{Tab, run},
-};
+use crate::headers::PendingHeaders;
+
+use super::settle::PendingSettlement;
 
 /// The inner service's body, or the text of a rejection.
 ///
@@ -30,12 +29,12 @@ pub struct ResponseBody<B> {
 #[pin_project(project = SourceProjection)]
 #[derive(Debug)]
 enum Source<B> {
-    /// The order of the fields is that of their drops: the tab is settled after the body is gone.
+    /// Fields drop in this order: the request is settled after the body is gone.
     Inner {
         /// `None` when it has ended.
         #[pin]
         body: Option<B>,
-        tab: Option<Box<Tab>>,
+        settlement: Option<Box<PendingSettlement>>,
     },
     Rejection(Option<Bytes>),
 }
@@ -46,9 +45,9 @@ impl<B> ResponseBody<B> {
     /// What the request cost is settled now, though the body goes on.
     pub fn into_inner(self) -> Option<B> {
         match self.source {
-            Source::Inner { body, tab } => {
-                if let Some(tab) = tab {
-                    tab.note_end();
+            Source::Inner { body, settlement } => {
+                if let Some(settlement) = settlement {
+                    settlement.note_end();
                 }
                 body
             }
@@ -56,11 +55,11 @@ impl<B> ResponseBody<B> {
         }
     }
 
-    pub(super) const fn inner(body: B, tab: Option<Box<Tab>>) -> Self {
+    pub(super) const fn inner(body: B, settlement: Option<Box<PendingSettlement>>) -> Self {
         Self {
             source: Source::Inner {
                 body: Some(body),
-                tab,
+                settlement,
             },
         }
     }
@@ -85,19 +84,29 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match self.project().source.project() {
-            SourceProjection::Inner { mut body, tab } => {
+            SourceProjection::Inner {
+                mut body,
+                settlement,
+            } => {
                 let Some(inner) = body.as_mut().as_pin_mut() else {
                     return Poll::Ready(None);
                 };
-                let frame = ready!(run(tab, || inner.poll_frame(context)));
-                if let Some(tab) = tab {
-                    note(tab, frame.as_ref());
+                if let Some(settlement) = settlement {
+                    settlement.set_running(true);
+                }
+                let frame = inner.poll_frame(context);
+                if let Some(settlement) = settlement {
+                    settlement.set_running(false);
+                }
+                let frame = ready!(frame);
+                if let Some(settlement) = settlement {
+                    note(settlement, frame.as_ref());
                 }
                 if !matches!(frame, Some(Ok(_))) {
                     // Taken first, so that it is settled though the body panics when it is dropped.
-                    let tab = tab.take();
+                    let settlement = settlement.take();
                     body.set(None);
-                    drop(tab);
+                    drop(settlement);
                 }
                 Poll::Ready(frame)
             }
@@ -110,10 +119,10 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Inner { body, tab } => {
+            Source::Inner { body, settlement } => {
                 let has_ended = body.as_ref().is_none_or(Body::is_end_stream);
-                if let (true, Some(tab)) = (has_ended, tab) {
-                    tab.note_end();
+                if let (true, Some(settlement)) = (has_ended, settlement) {
+                    settlement.note_end();
                 }
                 has_ended
             }
@@ -133,31 +142,32 @@ where
     }
 }
 
-/// Passes on what the inner service returned, with what the layer adds to a response.
-pub(super) fn answered<B, E>(
-    answer: Result<Response<B>, E>,
-    fields: Option<Fields>,
-    mut tab: Option<Box<Tab>>,
+/// Returns the inner service's outcome, with headers and settlement added to a response.
+#[inline]
+pub(super) fn finish<B, E>(
+    outcome: Result<Response<B>, E>,
+    headers: Option<PendingHeaders>,
+    mut settlement: Option<Box<PendingSettlement>>,
 ) -> Result<Response<ResponseBody<B>>, E> {
-    if let Some(tab) = &mut tab {
-        tab.end(answer.as_ref().ok());
+    if let Some(settlement) = &mut settlement {
+        settlement.end(outcome.as_ref().ok());
     }
-    let mut response = answer?;
-    if let Some(mut fields) = fields {
-        fields.write(&mut response);
+    let mut response = outcome?;
+    if let Some(mut headers) = headers {
+        headers.write(&mut response);
     }
-    Ok(response.map(|body| ResponseBody::inner(body, tab)))
+    Ok(response.map(|body| ResponseBody::inner(body, settlement)))
 }
 
 /// Notes what the body gave.
-fn note<D: Buf, E>(tab: &mut Tab, frame: Option<&Result<Frame<D>, E>>) {
+fn note<D: Buf, E>(settlement: &mut PendingSettlement, frame: Option<&Result<Frame<D>, E>>) {
     match frame {
-        None => tab.note_end(),
-        Some(Err(_)) => tab.fail_body(),
+        None => settlement.note_end(),
+        Some(Err(_)) => settlement.fail_body(),
         Some(Ok(frame)) => match frame.data_ref() {
-            Some(data) => tab.send(data.remaining()),
+            Some(data) => settlement.send(data.remaining()),
             // Trailers are the last frame, and servers ask for no other.
-            None => tab.note_end(),
+            None => settlement.note_end(),
         },
     }
 }

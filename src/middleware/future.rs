@@ -1,213 +1,241 @@
-//! The future of a limited request.
+//! The future of a limited request or call.
+//!
+//! ```text
+//! Deciding --> Queued --> Starting --> Running --> end
+//!    |  |                                 ^
+//!    |  +---------------------------------+   admitted, no queue
+//!    +--> Done --> end                        rejected
+//! ```
 
 use std::{
     fmt,
     future::Future,
-    mem,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use http::{Method, Request, Response, request::Parts};
 use pin_project::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower::Service;
 
-use crate::{decision::Decision, error::Error};
+/// Admission control for requests `R` to a service with responses `T` and errors `E`.
+///
+/// It holds what differs between HTTP and other calls.
+pub trait Admit<R, T, E>: Sized {
+    /// Response of the limited service.
+    type Response;
+    /// The request until it goes to the service.
+    type Request;
+    /// Lookups or a store's decision that take time.
+    type Pending: fmt::Debug;
+    /// Kept of an admitted request until it has ended.
+    type Admitted;
+    /// The reason for a rejection.
+    type Rejected;
 
-use super::{
-    body::{ResponseBody, answered},
-    finding::Stage,
-    headers::Fields,
-    next::{Admitted, Asking, Charged, Next, Refusal},
-    settling::{Tab, run, start},
-    shared::Shared,
-};
+    /// Polls the pending part, and returns the step after it.
+    ///
+    /// # Errors
+    ///
+    /// The reason for a rejection.
+    fn poll(
+        &self,
+        pending: &mut Self::Pending,
+        request: &mut Self::Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Next<Self::Pending, Self::Admitted, Self::Rejected>>;
 
-/// Decides, then calls the inner service or answers itself.
+    /// Notes that the service is about to be called, and returns the request for it.
+    fn start(admitted: &mut Self::Admitted, request: Self::Request) -> R;
+
+    /// Notes whether the service runs: one that still does when its future is dropped has panicked.
+    fn set_running(admitted: &mut Self::Admitted, is_running: bool);
+
+    /// Returns the response to an admitted request.
+    ///
+    /// # Errors
+    ///
+    /// The service's error.
+    fn end(admitted: Self::Admitted, outcome: Result<T, E>) -> Result<Self::Response, E>;
+
+    /// Returns the response to a rejected request.
+    ///
+    /// # Errors
+    ///
+    /// An error in place of a response, if the limited service rejects with one.
+    fn reject(&self, rejected: Self::Rejected, request: Self::Request)
+    -> Result<Self::Response, E>;
+}
+
+/// The next step of a request, or its rejection.
+pub(crate) type Next<P, A, R> = Result<Step<P, A>, R>;
+
+/// The next step of a request that is not rejected.
+#[derive(Debug)]
+pub enum Step<P, A> {
+    /// It goes on now.
+    Admitted(A),
+    /// It waits for lookups or for the store.
+    Pending(P),
+    /// It goes on after a wait in the policy's queue.
+    Queued(A, Duration),
+}
+
+/// Decides, then calls the inner service or rejects.
 ///
 /// # Cancel safety
 ///
-/// Dropped while keys and tiers are looked up, the charges of the policies that need no lookup stand, and nothing else was
-/// charged; what the inner service had reserved is given back. Dropped while it decides, the charge may have been made or not; the inner service was not called, and what it had
-/// reserved is given back. Dropped while it waits for its turn in a queue, what was charged is given back, the turn itself
-/// if nobody stands behind it; the same while the inner service is not ready at its turn.
+/// If the future is dropped
+///
+/// - during lookups, the charges of the policies that need no lookup stand, and nothing else was charged;
+/// - while the store decides, the charge may have been made or not;
+/// - in a queue, or before the inner service is ready after it, the charges are refunded. The place in the queue is
+///   free again if no later request has one.
+///
+/// In each case the inner service was not called, and what it had reserved is released.
 #[pin_project]
-pub struct ResponseFuture<S, A, B>
+pub struct LimitFuture<S, R, A>
 where
-    S: Service<Request<A>, Response = Response<B>>,
+    S: Service<R>,
+    A: Admit<R, S::Response, S::Error>,
 {
     #[pin]
-    state: State<S, A, B, S::Future>,
+    state: State<S, R, A>,
 }
 
 #[pin_project(project = StateProjection)]
-enum State<S, A, B, F> {
-    /// Waits for keys and tiers, before the policies that need them are charged.
-    Finding {
-        stage: Option<Box<Stage>>,
-        waiting: Option<Box<(S, Request<A>)>>,
-        shared: Arc<Shared>,
+enum State<S, R, A>
+where
+    S: Service<R>,
+    A: Admit<R, S::Response, S::Error>,
+{
+    /// Waits for lookups or the store. Boxed: in process there is nothing to wait for, and that path stays small.
+    Deciding(Option<Box<Deciding<S, R, A>>>),
+    /// Waits in a queue, with a service that is not ready: a ready one may hold a permit that others need.
+    Queued {
+        sleep: Pin<Box<Sleep>>,
+        queued: Option<Box<Queued<S, R, A>>>,
     },
-    /// Waits for the store, with the inner service that is ready for the request.
-    Deciding {
-        asking: Asking,
-        /// Boxed: only a store that is awaited comes here, and the in-process path stays small.
-        waiting: Option<Box<(S, Request<A>)>>,
-        shared: Arc<Shared>,
-    },
-    /// Waits for its turn in a queue, with an inner service that is not ready: one that is may keep others out.
-    Waiting {
-        turn: Pin<Box<Sleep>>,
-        waiting: Option<Box<(S, Request<A>, Admitted)>>,
-    },
-    /// Waits for the inner service to be ready, when its turn has come.
-    Readying {
-        waiting: Option<Box<(S, Request<A>, Admitted)>>,
-    },
-    /// Waits for the inner service.
-    Calling {
+    /// Waits for the service to become ready, after the queue.
+    Starting(Option<Box<Queued<S, R, A>>>),
+    /// Waits for the service.
+    Running {
         #[pin]
-        future: F,
-        fields: Option<Fields>,
-        tab: Option<Box<Tab>>,
-    },
-    /// Has the answer.
-    Rejected {
-        response: Option<Response<ResponseBody<B>>>,
-    },
-}
-
-impl<S, A, B> ResponseFuture<S, A, B>
-where
-    S: Service<Request<A>, Response = Response<B>>,
-{
-    pub(super) fn finding(
-        stage: Box<Stage>,
-        ready: S,
-        request: Request<A>,
-        shared: &Arc<Shared>,
-    ) -> Self {
-        Self {
-            state: State::finding(stage, ready, request, shared),
-        }
-    }
-
-    pub(super) fn deciding(
-        asking: Asking,
-        ready: S,
-        request: Request<A>,
-        shared: &Arc<Shared>,
-    ) -> Self {
-        Self {
-            state: State::deciding(asking, ready, request, shared),
-        }
-    }
-
-    pub(super) fn waiting(unready: S, request: Request<A>, admitted: Admitted) -> Self {
-        Self {
-            state: State::waiting(unready, request, admitted),
-        }
-    }
-
-    pub(super) fn calling(
         future: S::Future,
-        fields: Option<Fields>,
-        tab: Option<Box<Tab>>,
-    ) -> Self {
+        admitted: Option<A::Admitted>,
+    },
+    /// Has the outcome.
+    Done(Option<Result<A::Response, S::Error>>),
+}
+
+/// A request without a decision, and the service that is ready for it.
+struct Deciding<S, R, A>
+where
+    S: Service<R>,
+    A: Admit<R, S::Response, S::Error>,
+{
+    admission: A,
+    service: S,
+    request: A::Request,
+    pending: A::Pending,
+}
+
+/// An admitted request, and the service that will be called for it.
+struct Queued<S, R, A>
+where
+    S: Service<R>,
+    A: Admit<R, S::Response, S::Error>,
+{
+    service: S,
+    request: A::Request,
+    admitted: A::Admitted,
+}
+
+impl<S, R, A> LimitFuture<S, R, A>
+where
+    S: Service<R> + Clone,
+    A: Admit<R, S::Response, S::Error> + Clone,
+{
+    /// Calls the service, which is ready.
+    #[inline]
+    pub(crate) fn running(service: &mut S, request: A::Request, admitted: A::Admitted) -> Self {
         Self {
-            state: State::Calling {
-                future,
-                fields,
-                tab,
-            },
+            state: State::running(service, request, admitted),
         }
     }
 
-    pub(super) fn rejected(response: Response<ResponseBody<B>>) -> Self {
+    /// Takes the next step; `service` is ready.
+    // Out of line, for the size of the path that calls the service at once.
+    #[inline(never)]
+    pub(crate) fn taking(
+        next: Next<A::Pending, A::Admitted, A::Rejected>,
+        service: S,
+        request: A::Request,
+        admission: &A,
+    ) -> Self {
         Self {
-            state: State::Rejected {
-                response: Some(response),
-            },
+            state: State::after(next, service, request, admission.clone()),
         }
     }
 }
 
-impl<S, A, B> Future for ResponseFuture<S, A, B>
+impl<S, R, A> Future for LimitFuture<S, R, A>
 where
-    S: Service<Request<A>, Response = Response<B>> + Clone,
+    S: Service<R> + Clone,
+    A: Admit<R, S::Response, S::Error>,
 {
-    type Output = Result<Response<ResponseBody<B>>, S::Error>;
+    type Output = Result<A::Response, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                // ## Finding => (Finding | Deciding | Waiting | Calling | Rejected)
-                StateProjection::Finding {
-                    stage,
-                    waiting,
-                    shared,
-                } => {
-                    let finding = stage.as_mut().expect("a stage is there until it has ended");
-                    ready!(Pin::new(&mut **finding).poll(context));
-                    match (stage.take(), waiting.take()) {
-                        (Some(stage), Some(waiting)) => found(*stage, *waiting, shared),
-                        _ => unreachable!("a future is not polled after it ended"),
-                    }
+                // ## Deciding => (Deciding | Queued | Running | Done)
+                StateProjection::Deciding(deciding) => {
+                    let Deciding {
+                        admission,
+                        request,
+                        pending,
+                        ..
+                    } = &mut **deciding.as_mut().expect(POLLED_ONCE);
+                    let next = ready!(admission.poll(pending, request, context));
+                    let deciding = *deciding.take().expect(POLLED_ONCE);
+                    let (service, request) = (deciding.service, deciding.request);
+                    State::after(next, service, request, deciding.admission)
                 }
-                // ## Deciding => (Finding | Waiting | Calling | Rejected)
-                StateProjection::Deciding {
-                    asking,
-                    waiting,
-                    shared,
-                } => {
-                    let decided = ready!(asking.answer.as_mut().poll(context));
-                    let waiting = waiting
-                        .take()
-                        .expect("a future is not polled after it ended");
-                    decided_to((decided, mem::take(&mut asking.charged)), *waiting, shared)
+                // ## Queued => Starting
+                StateProjection::Queued { sleep, queued } => {
+                    ready!(sleep.as_mut().poll(context));
+                    State::Starting(queued.take())
                 }
-                // ## Waiting => Readying
-                StateProjection::Waiting { turn, waiting } => {
-                    ready!(turn.as_mut().poll(context));
-                    State::Readying {
-                        waiting: waiting.take(),
-                    }
-                }
-                // ## Readying => (Calling | end)
-                StateProjection::Readying { waiting } => {
-                    let inner = waiting.as_mut().map(|waiting| &mut waiting.0);
-                    let inner = inner.expect("a future is not polled after it ended");
-                    if let Err(error) = ready!(inner.poll_ready(context)) {
-                        // What was charged is given back now, however long this future is kept.
-                        *waiting = None;
+                // ## Starting => (Running | end)
+                StateProjection::Starting(queued) => {
+                    let service = &mut queued.as_mut().expect(POLLED_ONCE).service;
+                    if let Err(error) = ready!(service.poll_ready(context)) {
+                        // The charges are refunded now, however long this future is kept.
+                        *queued = None;
                         return Poll::Ready(Err(error));
                     }
-                    let (ready, request, admitted) = *waiting
-                        .take()
-                        .expect("a future is not polled after it ended");
-                    called(ready, request, admitted)
+                    let queued = *queued.take().expect(POLLED_ONCE);
+                    let (mut service, request) = (queued.service, queued.request);
+                    State::running(&mut service, request, queued.admitted)
                 }
-                // ## Calling => end
-                StateProjection::Calling {
-                    future,
-                    fields,
-                    tab,
-                } => {
-                    let answer = ready!(run(tab, || future.poll(context)));
-                    let (fields, tab) = (fields.take(), tab.take());
-                    // The inner future goes before its tab, which is settled now if there is no body to wait for.
-                    state.set(State::Rejected { response: None });
-                    return Poll::Ready(answered(answer, fields, tab));
+                // ## Running => end
+                StateProjection::Running { future, admitted } => {
+                    let running = admitted.as_mut().expect(POLLED_ONCE);
+                    A::set_running(running, true);
+                    let outcome = future.poll(context);
+                    A::set_running(running, false);
+                    let outcome = ready!(outcome);
+                    let admitted = admitted.take().expect(POLLED_ONCE);
+                    // The inner future is dropped before the request is settled.
+                    state.set(State::Done(None));
+                    return Poll::Ready(A::end(admitted, outcome));
                 }
-                // ## Rejected => end
-                StateProjection::Rejected { response } => {
-                    let response = response
-                        .take()
-                        .expect("a future is not polled after it ended");
-                    return Poll::Ready(Ok(response));
+                // ## Done => end
+                StateProjection::Done(outcome) => {
+                    return Poll::Ready(outcome.take().expect(POLLED_ONCE));
                 }
             };
             state.set(next);
@@ -215,134 +243,73 @@ where
     }
 }
 
-impl<S, A, B, F> State<S, A, B, F> {
-    fn finding(stage: Box<Stage>, ready: S, request: Request<A>, shared: &Arc<Shared>) -> Self {
-        Self::Finding {
-            stage: Some(stage),
-            waiting: Some(Box::new((ready, request))),
-            shared: Arc::clone(shared),
+impl<S, R, A> State<S, R, A>
+where
+    S: Service<R> + Clone,
+    A: Admit<R, S::Response, S::Error>,
+{
+    fn after(
+        next: Next<A::Pending, A::Admitted, A::Rejected>,
+        mut service: S,
+        request: A::Request,
+        admission: A,
+    ) -> Self {
+        match next {
+            Ok(Step::Admitted(admitted)) => Self::running(&mut service, request, admitted),
+            Ok(Step::Pending(pending)) => Self::Deciding(Some(Box::new(Deciding {
+                admission,
+                service,
+                request,
+                pending,
+            }))),
+            Ok(Step::Queued(admitted, delay)) => {
+                // The clone is not ready: the original releases what it reserved.
+                let queued = Queued {
+                    service: service.clone(),
+                    request,
+                    admitted,
+                };
+                drop(service);
+                Self::Queued {
+                    sleep: Box::pin(sleep(delay)),
+                    queued: Some(Box::new(queued)),
+                }
+            }
+            Err(rejected) => {
+                drop(service);
+                Self::Done(Some(admission.reject(rejected, request)))
+            }
         }
     }
 
-    fn deciding(asking: Asking, ready: S, request: Request<A>, shared: &Arc<Shared>) -> Self {
-        Self::Deciding {
-            asking,
-            waiting: Some(Box::new((ready, request))),
-            shared: Arc::clone(shared),
-        }
-    }
-
-    fn rejected(refusal: Refusal, shared: &Shared, request: &Parts) -> Self {
-        Self::Rejected {
-            response: Some(shared.reject(refusal, request)),
-        }
-    }
-
-    fn waiting(unready: S, request: Request<A>, admitted: Admitted) -> Self {
-        Self::Waiting {
-            turn: Box::pin(sleep(admitted.delay.unwrap_or_default())),
-            waiting: Some(Box::new((unready, request, admitted))),
+    #[inline]
+    fn running(service: &mut S, request: A::Request, mut admitted: A::Admitted) -> Self {
+        let request = A::start(&mut admitted, request);
+        A::set_running(&mut admitted, true);
+        let future = service.call(request);
+        A::set_running(&mut admitted, false);
+        Self::Running {
+            future,
+            admitted: Some(admitted),
         }
     }
 }
 
-/// Goes on with what was found.
-fn found<S, A, B>(
-    stage: Stage,
-    (ready, request): (S, Request<A>),
-    shared: &Arc<Shared>,
-) -> State<S, A, B, S::Future>
+impl<S, R, A> fmt::Debug for LimitFuture<S, R, A>
 where
-    S: Service<Request<A>, Response = Response<B>> + Clone,
-{
-    let (mut parts, body) = request.into_parts();
-    let next = shared.resume(stage, &mut parts);
-    going_on(next, ready, (parts, body), shared)
-}
-
-/// Goes on with a request that was decided on.
-fn decided_to<S, A, B>(
-    (decided, charged): (Result<Decision, Error>, Charged),
-    (ready, request): (S, Request<A>),
-    shared: &Arc<Shared>,
-) -> State<S, A, B, S::Future>
-where
-    S: Service<Request<A>, Response = Response<B>> + Clone,
-{
-    let (mut parts, body) = request.into_parts();
-    let next = shared.follow(decided, charged, &mut parts);
-    going_on(next, ready, (parts, body), shared)
-}
-
-/// Waits for what comes next, or drops the ready service and answers.
-fn going_on<S, A, B>(
-    next: Result<Next, Refusal>,
-    ready: S,
-    (parts, body): (Parts, A),
-    shared: &Arc<Shared>,
-) -> State<S, A, B, S::Future>
-where
-    S: Service<Request<A>, Response = Response<B>> + Clone,
-{
-    let next = match next {
-        Ok(next) => next,
-        Err(refusal) => return State::rejected(refusal, shared, &parts),
-    };
-    let request = Request::from_parts(parts, body);
-    match next {
-        Next::Find(stage) => State::finding(stage, ready, request, shared),
-        Next::Go(admitted) => admitted_to(admitted, ready, request),
-        Next::Wait(asking) => State::deciding(asking, ready, request, shared),
-    }
-}
-
-/// Calls the ready service, or lets go of it until its turn comes.
-fn admitted_to<S, A, B>(
-    admitted: Admitted,
-    ready: S,
-    request: Request<A>,
-) -> State<S, A, B, S::Future>
-where
-    S: Service<Request<A>, Response = Response<B>> + Clone,
-{
-    match admitted.delay {
-        Some(_) => State::waiting(ready.clone(), request, admitted),
-        None => called(ready, request, admitted),
-    }
-}
-
-fn called<S, A, B>(
-    mut ready: S,
-    mut request: Request<A>,
-    admitted: Admitted,
-) -> State<S, A, B, S::Future>
-where
-    S: Service<Request<A>, Response = Response<B>>,
-{
-    let is_head = request.method() == Method::HEAD;
-    let mut tab = start(admitted.tab, is_head, request.extensions_mut());
-    State::Calling {
-        future: run(&mut tab, || ready.call(request)),
-        fields: admitted.fields,
-        tab,
-    }
-}
-
-impl<S, A, B> fmt::Debug for ResponseFuture<S, A, B>
-where
-    S: Service<Request<A>, Response = Response<B>>,
+    S: Service<R>,
+    A: Admit<R, S::Response, S::Error>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Finding { .. } => "finding",
-            State::Deciding { .. } => "deciding",
-            State::Waiting { .. } => "waiting",
-            State::Readying { .. } => "readying",
-            State::Calling { .. } => "calling",
-            State::Rejected { .. } => "rejected",
+        let mut debug = f.debug_struct("LimitFuture");
+        match &self.state {
+            State::Deciding(Some(deciding)) => debug.field("waits_for", &deciding.pending),
+            State::Queued { .. } => debug.field("waits_for", &"queue"),
+            State::Starting(_) | State::Running { .. } => debug.field("waits_for", &"service"),
+            State::Deciding(None) | State::Done(_) => &mut debug,
         };
-        f.debug_struct("ResponseFuture")
-            .field("state", &state)
-            .finish_non_exhaustive()
+        debug.finish_non_exhaustive()
     }
 }
+
+const POLLED_ONCE: &str = "a future must not be polled after it completed";

@@ -16,7 +16,7 @@ use crate::{
 use crate::log;
 
 #[cfg(feature = "axum")]
-use super::rejection::INTERNAL;
+use crate::rejection::INTERNAL;
 
 /// What was decided about a request, for its handler: by all layers that it went through.
 ///
@@ -201,13 +201,13 @@ pub(super) struct Outer {
 struct Uncounted;
 
 /// Lets the handler know that there is a layer, though no rule counted the request.
-pub(super) fn pass(extensions: &mut Extensions) {
+pub(super) fn insert_uncounted(extensions: &mut Extensions) {
     extensions.insert(Uncounted);
 }
 
 /// Leaves a decision for the handler. What a layer further out had left is told: the two charged one request.
 #[inline]
-pub(super) fn leave(extensions: &mut Extensions, decision: Decision) -> Option<Nested<'_>> {
+pub(super) fn insert(extensions: &mut Extensions, decision: Decision) -> Option<Nested<'_>> {
     let outer = extensions.insert(decision)?;
     Some(Nested::new(extensions, outer))
 }
@@ -236,7 +236,7 @@ impl<'a> Nested<'a> {
 
     /// Of a decision that is not left, since it denies.
     #[cold]
-    pub(super) fn denied(extensions: &'a Extensions, inner: &'a Decision) -> Option<Self> {
+    pub(super) fn limited(extensions: &'a Extensions, inner: &'a Decision) -> Option<Self> {
         Some(Self {
             inner,
             latest: Some(extensions.get::<Decision>()?),

@@ -6,7 +6,7 @@ use tower::Layer;
 
 use crate::{diagnosis::Warning, limiter::RateLimiter, store::Health};
 
-use super::{service::RateLimit, shared::Shared};
+use super::{admission::Admission, service::RateLimit};
 
 /// Limits the requests to any Tower service.
 ///
@@ -27,20 +27,20 @@ use super::{service::RateLimit, shared::Shared};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    shared: Arc<Shared>,
+    admission: Arc<Admission>,
 }
 
 impl RateLimitLayer {
     /// Whether the layer works as configured, or without its shared store.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.shared.limiter.health()
+        self.admission.limiter.health()
     }
 
     /// The limiter that decides, to look at keys, reset them, or charge for something that is no request.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
-        &self.shared.limiter
+        &self.admission.limiter
     }
 
     /// What looked wrong about the set-up so far, by this layer and its store. Each was logged when it was seen.
@@ -48,15 +48,21 @@ impl RateLimitLayer {
     /// See [`diagnosis`](crate::diagnosis) for the codes, and for what is looked at.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
-        let mut warnings = self.shared.ledger.warnings();
-        let is_heard = |warning: &Warning| !self.shared.ledger.mutes(warning.code());
-        warnings.extend(self.shared.limiter.warnings().into_iter().filter(is_heard));
+        let mut warnings = self.admission.warnings.warnings();
+        let is_heard = |warning: &Warning| !self.admission.warnings.mutes(warning.code());
+        warnings.extend(
+            self.admission
+                .limiter
+                .warnings()
+                .into_iter()
+                .filter(is_heard),
+        );
         warnings
     }
 
-    pub(crate) fn with(shared: Shared) -> Self {
+    pub(crate) fn with(admission: Admission) -> Self {
         Self {
-            shared: Arc::new(shared),
+            admission: Arc::new(admission),
         }
     }
 }
@@ -65,6 +71,6 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, Arc::clone(&self.shared))
+        RateLimit::new(inner, Arc::clone(&self.admission))
     }
 }

@@ -101,7 +101,7 @@
 //!
 //! ```
 //! use http::{Response, StatusCode};
-//! use tollgate::{Policy, Quota, RateLimitLayer, extract::{Global, PeerIp}, middleware::Rejection};
+//! use tollgate::{Policy, Quota, RateLimitLayer, extract::{Global, PeerIp}, rejection::Rejection};
 //!
 //! let layer = RateLimitLayer::builder()
 //!     .policy(Policy::new("per-ip", Quota::per_minute(100).burst(20)).key(PeerIp))
@@ -117,38 +117,19 @@
 //! # Ok::<(), tollgate::Error>(())
 //! ```
 
-mod actual_cost;
+pub(crate) mod actual_cost;
+pub(crate) mod admission;
 mod body;
-pub mod call;
-mod charging;
-mod completed;
-mod conditions;
-mod deciding;
-mod denial;
-mod finding;
-mod future;
-pub(crate) mod gate;
-mod headers;
+mod first_decision;
+pub(crate) mod future;
 mod info;
 pub(crate) mod layer;
-mod next;
-mod partial;
-mod rejection;
-mod rule;
+mod resolve;
 mod service;
-mod settling;
-pub(crate) mod shared;
-mod watch;
-
-pub(crate) use self::headers::Plan;
+mod settle;
+mod with_lookups;
 
 pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
-pub use self::completed::{BodyOutcome, CompletedRequest, RequestOutcome};
-pub use self::denial::{MakeRejection, RejectionBody, RejectionFormat};
-pub use self::future::ResponseFuture;
-pub use self::headers::{DiscordHeaders, DiscordScope, Headers, LegacyHeaders, ResetFormat};
 pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
-pub use self::rejection::{Reason, Rejection};
-pub use self::rule::{OnMissingKey, Rule};
-pub use self::service::RateLimit;
+pub use self::service::{RateLimit, ResponseFuture};

@@ -4,9 +4,9 @@
 //! is known:
 //!
 //! - by a [`TierChoice`]: a closure, a [`TierTable`] of keys, or what an outer layer put into the request's
-//!   extensions ([`ExtensionTier`]), with [`Rule::tier_by`](crate::middleware::Rule::tier_by);
+//!   extensions ([`ExtensionTier`]), with [`Rule::tier_by`](crate::rules::Rule::tier_by);
 //! - by a [`TierResolver`] that must await, behind a [`TierCache`], with
-//!   [`Rule::tier_cache`](crate::middleware::Rule::tier_cache).
+//!   [`Rule::tier_cache`](crate::rules::Rule::tier_cache).
 //!
 //! With both, the choice goes first and the cache is asked when it says `None`. Where neither names a tier, the policy's
 //! own quota holds; callers whose key is missing have none either.
@@ -74,8 +74,8 @@
 //! `build()` where it is known by then. One that comes later is reported once, and its callers have the policy's own
 //! quota.
 //!
-//! What a single request costs is not compared: where [`cost_when`](crate::middleware::Rule::cost_when) or
-//! [`cost_by`](crate::middleware::Rule::cost_by) asks for more than the tier has at once, `build()` says nothing, and such a
+//! What a single request costs is not compared: where [`cost_when`](crate::rules::Rule::cost_when) or
+//! [`cost_by`](crate::rules::Rule::cost_by) asks for more than the tier has at once, `build()` says nothing, and such a
 //! request is denied whenever it comes, without `Retry-After`, since waiting does not help. The tier's callers are counted
 //! by it for all other requests.
 

@@ -10,10 +10,7 @@ use tollgate::{
     Decision, Error, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
     diagnosis::Code,
     extract::{Extracted, Global, Header, KeyExtractor},
-    middleware::{
-        MakeRejection, OnMissingKey, RateLimit, RateLimitInfo, Rejection, ResponseBody,
-        call::{CallLimit, CallLimitLayer},
-    },
+    call::{CallLimit, CallLimitLayer}, middleware::{RateLimit, RateLimitInfo, ResponseBody}, rejection::{MakeRejection, Rejection}, rules::OnMissingKey,
     store::{StoreFuture, Charge, Store},
 };
 use tower::{Layer, Service, ServiceBuilder, service_fn, util::BoxCloneService};

@@ -1,0 +1,57 @@
+//! The layer.
+
+use std::{fmt, sync::Arc};
+
+use tower::Layer;
+
+use crate::{diagnosis::Warning, limiter::RateLimiter};
+
+use super::{admission::CallAdmission, service::CallLimit};
+
+/// Limits calls with requests `R` to a service that answers with `T` or fails with `E`.
+///
+/// Clones, and the services made from them, share their counts. See the [module docs](super).
+pub struct CallLimitLayer<R, T, E> {
+    pub(super) admission: Arc<CallAdmission<R, T, E>>,
+}
+
+impl<R, T, E> CallLimitLayer<R, T, E> {
+    /// The limiter that decides.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        &self.admission.limiter
+    }
+
+    /// What looked wrong about the set-up so far, by this layer and its store; see [`diagnosis`](crate::diagnosis).
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = self.admission.warnings.warnings();
+        warnings.extend(self.admission.limiter.warnings());
+        warnings
+    }
+}
+
+impl<S, R, T, E> Layer<S> for CallLimitLayer<R, T, E> {
+    type Service = CallLimit<S, R, T, E>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        CallLimit::new(inner, Arc::clone(&self.admission))
+    }
+}
+
+// By hand: a derive would ask the same of the types that are only named.
+impl<R, T, E> Clone for CallLimitLayer<R, T, E> {
+    fn clone(&self) -> Self {
+        Self {
+            admission: Arc::clone(&self.admission),
+        }
+    }
+}
+
+impl<R, T, E> fmt::Debug for CallLimitLayer<R, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallLimitLayer")
+            .field("rules", &self.admission.rules)
+            .finish_non_exhaustive()
+    }
+}

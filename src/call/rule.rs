@@ -1,0 +1,124 @@
+//! Whom a policy counts by, when requests are no HTTP.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use crate::{
+    charge::Charge,
+    diagnosis::{Code, Ledger, Warning},
+    extract::Extracted,
+    key::Key,
+    policy::Policy,
+    rejection::{MissingKeyDetail, Rejection},
+    rules::OnMissingKey,
+};
+
+/// A policy with what finds its key in a request of type `R`.
+pub struct CallRule<R> {
+    policy: Policy,
+    key: Box<FindKey<R>>,
+    cost: Option<Box<FindCost<R>>>,
+    missing: OnMissingKey,
+    warned: AtomicBool,
+}
+
+type FindKey<R> = dyn Fn(&R) -> Extracted<Key> + Send + Sync;
+type FindCost<R> = dyn Fn(&R) -> u64 + Send + Sync;
+
+impl Policy {
+    /// Counts this policy by what the function finds in a request that is not HTTP: a [`Key`], an `Option` of one, or an
+    /// [`Extracted`].
+    #[must_use]
+    pub fn key_of<R, K>(self, key: impl Fn(&R) -> K + Send + Sync + 'static) -> CallRule<R>
+    where
+        K: Into<Extracted<Key>>,
+    {
+        CallRule {
+            policy: self,
+            key: Box::new(move |request| key(request).into()),
+            cost: None,
+            missing: OnMissingKey::default(),
+            warned: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<R> CallRule<R> {
+    /// Sets what a request costs.
+    ///
+    /// Default: the policy's [`cost`](Policy::cost). 0 is a peek; a cost above the policy's limit is denied for good.
+    #[must_use]
+    pub fn cost_by(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Box::new(cost));
+        self
+    }
+
+    /// Sets what happens to a request whose key is absent. One whose key is ambiguous is always rejected.
+    ///
+    /// Default: [`OnMissingKey::Reject`]. The first such request is reported, unless the choice is [`OnMissingKey::Skip`].
+    #[must_use]
+    pub fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
+        self.missing = choice;
+        self
+    }
+
+    /// The rule's policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The charge for a request, or `None` when the rule does not count it.
+    #[inline]
+    pub(super) fn charge(
+        &self,
+        request: &R,
+        ledger: &Ledger,
+    ) -> Result<Option<Charge<'_>>, Rejection> {
+        let charge = match (self.key)(request) {
+            Extracted::Found(key) => Some(self.policy.charge(key)),
+            Extracted::Absent => self.charge_unidentified(ledger)?,
+            Extracted::Ambiguous => return Err(self.ambiguous(ledger)),
+        };
+        Ok(match &self.cost {
+            Some(cost) => charge.map(|charge| charge.cost(cost(request))),
+            None => charge,
+        })
+    }
+
+    #[cold]
+    fn charge_unidentified(&self, ledger: &Ledger) -> Result<Option<Charge<'_>>, Rejection> {
+        let name = *self.policy.name();
+        if self.missing != OnMissingKey::Skip && !self.warned.swap(true, Ordering::Relaxed) {
+            let detail = format!(
+                "a request has no key; such requests are handled as {:?}",
+                self.missing
+            );
+            ledger.report(Warning::new(Code::MissingKey, detail).about(name));
+        }
+        match self.missing {
+            OnMissingKey::Reject => Err(Rejection::missing_key(name, MissingKeyDetail::default())),
+            OnMissingKey::Share => Ok(Some(self.policy.charge(Key::UNIDENTIFIED))),
+            OnMissingKey::Skip => Ok(None),
+        }
+    }
+
+    #[cold]
+    fn ambiguous(&self, ledger: &Ledger) -> Rejection {
+        let name = *self.policy.name();
+        let detail = "a request has more than one key, or keys that contradict each other";
+        ledger.report(Warning::new(Code::AmbiguousKey, detail).about(name));
+        Rejection::ambiguous_key(name, MissingKeyDetail::default().label)
+    }
+}
+
+impl<R> fmt::Debug for CallRule<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallRule")
+            .field("policy", &self.policy)
+            .field("missing", &self.missing)
+            .finish_non_exhaustive()
+    }
+}

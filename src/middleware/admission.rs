@@ -1,0 +1,419 @@
+//! Admission of HTTP requests: which are charged, what the store decides, and what becomes of each.
+//!
+//! ```text
+//! begin: filter -> keys and costs of all rules -> store -> conclude -> Admitted | Queued | rejected
+//!                   | a key or tier needs a lookup                ^
+//!                   v                                             |
+//!        resolve: store (policies without lookup) -> lookups -> store (the others)
+//! ```
+
+#![expect(
+    missing_debug_implementations,
+    reason = "public only as parts of the future's type"
+)]
+
+use std::{
+    fmt, mem,
+    sync::{Arc, atomic::AtomicBool},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::{
+    Extensions, HeaderValue, Method, Request, Response, StatusCode,
+    header::{CACHE_CONTROL, WWW_AUTHENTICATE},
+    request::Parts,
+};
+
+use crate::{
+    charge::{Charge, Charges, OwnedCharge},
+    decision::Decision,
+    diagnosis::{Code, Ledger, Warning},
+    error::Error,
+    headers::{HeaderWriter, PendingHeaders, PolicyTerms},
+    limiter::RateLimiter,
+    rejection::{MakeRejection, Rejection},
+    rules::{RequestFilter, Rule},
+    store::{Later, Receipt},
+};
+
+use super::{
+    actual_cost::{ActualCost, SettledPolicies},
+    body::{ResponseBody, finish},
+    future::{self, Admit, Step},
+    info::{self, Nested},
+    resolve::{FollowUp, Lookups, Resolution},
+    settle::PendingSettlement,
+};
+
+/// Decides on the requests of one layer. Shared by all its clones and services.
+pub struct Admission {
+    pub(crate) filter: RequestFilter,
+    pub(crate) rules: Arc<[Rule]>,
+    pub(crate) limiter: RateLimiter,
+    pub(crate) rejection: Arc<dyn MakeRejection>,
+    pub(crate) headers: Arc<HeaderWriter>,
+    /// Whether charges are kept until the request has ended.
+    pub(crate) keeps_charges: bool,
+    /// The policies whose rules settle, so that handlers get an [`ActualCost`]. `None` if there are none.
+    pub(crate) settled: Option<Arc<SettledPolicies>>,
+    /// Whether a key or tier may need a lookup before a request can be charged.
+    pub(crate) needs_lookups: bool,
+    pub(crate) lookup_timeout: Duration,
+    /// Whether a failed decision was logged.
+    pub(crate) has_logged_failure: AtomicBool,
+    pub(crate) warnings: Arc<Ledger>,
+}
+
+pub(super) type Next = future::Next<Pending, Admitted, Rejected>;
+
+impl Admission {
+    /// Begins with a request, and decides on it if nothing must be waited for.
+    #[inline]
+    pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Next {
+        if !self.filter.limits(parts, &self.warnings)? {
+            return Ok(self.pass(&mut parts.extensions));
+        }
+        if self.needs_lookups {
+            return self.resolve(Resolution::new(&self.rules), parts);
+        }
+        let mut charges = Charges::new();
+        let mut rejection = None;
+        for rule in &*self.rules {
+            if let Err(fault) = rule.charge(parts, &mut charges) {
+                rejection.get_or_insert(fault);
+            }
+        }
+        if charges.is_empty() {
+            return match rejection {
+                Some(rejection) => Err(rejection.into()),
+                None => Ok(self.pass(&mut parts.extensions)),
+            };
+        }
+        let kept = KeptCharges {
+            charges: self.keeps_charges.then(|| owned(&charges)),
+            has_peeks: has_peeks(&charges),
+            follow_up: rejection.map(FollowUp::rejection),
+            ..KeptCharges::default()
+        };
+        let decision = self.limiter.check(&charges).into_later();
+        drop(charges);
+        self.decided_or_pending(decision, kept, parts)
+    }
+
+    /// Goes on with the decision if there is one already.
+    #[inline]
+    pub(super) fn decided_or_pending(
+        self: &Arc<Self>,
+        decision: Result<Result<Decision, Error>, Later<Decision>>,
+        kept: KeptCharges,
+        parts: &mut Parts,
+    ) -> Next {
+        match decision {
+            Ok(decided) => self.conclude(decided, kept, parts),
+            Err(decision) => Ok(Step::Pending(Pending::Decision { decision, kept })),
+        }
+    }
+
+    /// Takes the step after a decision.
+    #[inline]
+    fn conclude(
+        self: &Arc<Self>,
+        decided: Result<Decision, Error>,
+        mut kept: KeptCharges,
+        parts: &mut Parts,
+    ) -> Next {
+        if let Some(follow_up) = kept.follow_up.take() {
+            return self.follow_up(decided, kept, *follow_up, parts);
+        }
+        let decision = match decided {
+            Ok(decision) if decision.is_allowed() => decision,
+            Ok(decision) => return Err(self.limited(decision, kept, parts)),
+            Err(error) => return Err(self.undecided(error)),
+        };
+        let list = kept.charges.take();
+        let settlement = list.and_then(|list| self.pending_settlement(&list, &decision));
+        Ok(self.admit(decision, settlement, &kept, parts))
+    }
+
+    /// Lets a request go on, with the decision in its extensions.
+    #[inline]
+    pub(super) fn admit(
+        &self,
+        mut decision: Decision,
+        settlement: Option<Box<PendingSettlement>>,
+        kept: &KeptCharges,
+        parts: &mut Parts,
+    ) -> Step<Pending, Admitted> {
+        let terms = kept.terms.as_deref();
+        let mut headers = PendingHeaders::new(&self.headers, &decision, terms);
+        let delay = settlement.is_some().then(|| decision.delay()).flatten();
+        self.attach_actual_cost(&mut parts.extensions);
+        if kept.has_peeks {
+            decision.note_peeks();
+        }
+        if let Some(nested) = info::insert(&mut parts.extensions, decision) {
+            self.warn_of_double_charge(&nested);
+            headers = PendingHeaders::nested(&self.headers, nested.decision(), terms);
+        }
+        let admitted = Admitted {
+            headers,
+            settlement,
+        };
+        match delay {
+            Some(delay) => Step::Queued(admitted, delay),
+            None => Step::Admitted(admitted),
+        }
+    }
+
+    /// Lets a request go on that no rule counts.
+    pub(super) fn pass(&self, extensions: &mut Extensions) -> Step<Pending, Admitted> {
+        info::insert_uncounted(extensions);
+        self.attach_actual_cost(extensions);
+        Step::Admitted(Admitted::default())
+    }
+
+    /// Gives the handler an [`ActualCost`], even if nothing was charged: the handler need not know.
+    #[inline]
+    fn attach_actual_cost(&self, extensions: &mut Extensions) {
+        if let Some(settled) = &self.settled {
+            let cost = extensions.get_or_insert_with(ActualCost::default);
+            cost.attach(settled);
+        }
+    }
+
+    #[cold]
+    pub(super) fn limited(
+        &self,
+        mut decision: Decision,
+        kept: KeptCharges,
+        parts: &Parts,
+    ) -> Rejected {
+        if kept.has_peeks {
+            decision.note_peeks();
+        }
+        if let Some(nested) = Nested::limited(&parts.extensions, &decision) {
+            self.warn_of_double_charge(&nested);
+        }
+        Rejected {
+            rejection: Rejection::limited(decision),
+            terms: kept.terms,
+            settlement: None,
+        }
+    }
+
+    #[cold]
+    pub(super) fn undecided(&self, error: Error) -> Rejected {
+        Rejection::undecided(error, &self.has_logged_failure, "requests get 503").into()
+    }
+
+    #[cold]
+    fn warn_of_double_charge(&self, nested: &Nested<'_>) {
+        if let Some(state) = nested.shared_policy() {
+            let detail = "a layer around this one charged the same request under this name";
+            let warning = Warning::new(Code::ChargedTwice, detail);
+            self.warnings.report(warning.about(*state.policy()));
+        }
+    }
+
+    /// Keeps the charges of a decision until the request has ended. They are refunded unless it starts.
+    pub(super) fn pending_settlement(
+        &self,
+        charges: &[OwnedCharge],
+        decision: &Decision,
+    ) -> Option<Box<PendingSettlement>> {
+        let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+        let receipt = Receipt::of(&charges, decision)?;
+        let hold = self.limiter.hold(receipt);
+        Some(PendingSettlement::new(hold, Arc::clone(&self.rules)))
+    }
+
+    /// Whether charges are kept until the request has ended. A tier's algorithm may need it where the policy's does not.
+    pub(super) fn must_keep(&self, charges: &[Charge<'_>]) -> bool {
+        self.keeps_charges || charges.iter().any(|charge| charge.policy().must_end())
+    }
+
+    /// Makes the response to a rejected request, and settles the charges that stand.
+    #[cold]
+    fn respond<B>(&self, rejected: Rejected, request: &Parts) -> Response<ResponseBody<B>> {
+        let Rejected {
+            rejection,
+            terms,
+            settlement,
+        } = rejected;
+        let response = self.rejection.make(&rejection, request);
+        let mut response = response.map(ResponseBody::rejection);
+        // No cache may send it to other clients, or to this one later.
+        let cache_control = response.headers_mut().entry(CACHE_CONTROL);
+        cache_control.or_insert(HeaderValue::from_static("no-store"));
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some(challenge) = rejection.challenge()
+            && !response.headers().contains_key(WWW_AUTHENTICATE)
+        {
+            let headers = response.headers_mut();
+            headers.insert(WWW_AUTHENTICATE, challenge.clone());
+        }
+        if let Some(decision) = rejection.decision() {
+            self.headers
+                .write_rejection(decision, terms.as_deref(), &mut response);
+        }
+        response.extensions_mut().insert(rejection);
+        if let Some(settlement) = settlement {
+            settlement.reject(&response);
+        }
+        response
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission")
+            .field("rules", &self.rules)
+            .field("limiter", &self.limiter)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
+    type Response = Response<ResponseBody<B>>;
+    type Request = (Parts, A);
+    type Pending = Pending;
+    type Admitted = Admitted;
+    type Rejected = Rejected;
+
+    fn poll(
+        &self,
+        pending: &mut Pending,
+        (parts, _): &mut (Parts, A),
+        context: &mut Context<'_>,
+    ) -> Poll<Next> {
+        Poll::Ready(match pending {
+            Pending::Lookups(lookups) => {
+                let resolution = ready!(lookups.poll(context));
+                self.resolve(resolution, parts)
+            }
+            Pending::Decision { decision, kept } => {
+                let decided = ready!(decision.as_mut().poll(context));
+                self.conclude(decided, mem::take(kept), parts)
+            }
+        })
+    }
+
+    #[inline]
+    fn start(admitted: &mut Admitted, (mut parts, body): (Parts, A)) -> Request<A> {
+        if let Some(settlement) = &mut admitted.settlement {
+            let is_head = parts.method == Method::HEAD;
+            settlement.start(is_head, &mut parts.extensions);
+        }
+        Request::from_parts(parts, body)
+    }
+
+    #[inline]
+    fn set_running(admitted: &mut Admitted, is_running: bool) {
+        if let Some(settlement) = &mut admitted.settlement {
+            settlement.set_running(is_running);
+        }
+    }
+
+    #[inline]
+    fn end(admitted: Admitted, outcome: Result<Response<B>, E>) -> Result<Self::Response, E> {
+        finish(outcome, admitted.headers, admitted.settlement)
+    }
+
+    fn reject(
+        &self,
+        rejected: Rejected,
+        (parts, _): (Parts, A),
+    ) -> Result<Response<ResponseBody<B>>, E> {
+        Ok(self.respond(rejected, &parts))
+    }
+}
+
+// === Pending ===
+
+/// What a request waits for before it is admitted or rejected.
+pub enum Pending {
+    /// The store's decision.
+    Decision {
+        decision: Later<Decision>,
+        kept: KeptCharges,
+    },
+    /// Lookups of keys and tiers.
+    Lookups(Box<Lookups>),
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Decision { .. } => "decision",
+            Self::Lookups(_) => "lookups",
+        })
+    }
+}
+
+// === Admitted ===
+
+/// Kept of an admitted request until it has ended.
+#[derive(Debug, Default)]
+pub struct Admitted {
+    /// `None` when no rule counted the request, or the layer writes no headers.
+    headers: Option<PendingHeaders>,
+    settlement: Option<Box<PendingSettlement>>,
+}
+
+// === Rejected ===
+
+/// A rejection, with the charges that stand nevertheless.
+pub struct Rejected {
+    pub(super) rejection: Rejection,
+    /// The terms of the decision, if a tier changed the layer's.
+    pub(super) terms: Option<Box<[PolicyTerms]>>,
+    pub(super) settlement: Option<Box<PendingSettlement>>,
+}
+
+impl From<Rejection> for Rejected {
+    fn from(rejection: Rejection) -> Self {
+        Self {
+            rejection,
+            terms: None,
+            settlement: None,
+        }
+    }
+}
+
+// === KeptCharges ===
+
+/// Kept of a request's charges while the store decides.
+#[derive(Default)]
+pub struct KeptCharges {
+    /// The charges, if they may be settled.
+    pub(super) charges: Option<Box<[OwnedCharge]>>,
+    /// Their terms, if a tier changed the layer's.
+    pub(super) terms: Option<Box<[PolicyTerms]>>,
+    /// Whether a charge costs 0.
+    pub(super) has_peeks: bool,
+    /// What follows an admitting decision, unless the request simply goes on.
+    pub(super) follow_up: Option<Box<FollowUp>>,
+}
+
+pub(super) fn owned(charges: &[Charge<'_>]) -> Box<[OwnedCharge]> {
+    charges.iter().map(Charge::to_owned).collect()
+}
+
+pub(super) fn has_peeks(charges: &[Charge<'_>]) -> bool {
+    charges.iter().any(|charge| charge.units() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values up to this size are copied without a call.
+    const SMALL: usize = 128;
+
+    #[test]
+    fn values_that_move_with_each_request_are_copied_without_a_call() {
+        assert!(size_of::<Result<Decision, Error>>() <= SMALL);
+        assert!(size_of::<Next>() <= SMALL);
+    }
+}

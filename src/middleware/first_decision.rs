@@ -1,0 +1,162 @@
+//! The decision on the policies that need no lookup, made before the lookups of the others.
+
+use smallvec::SmallVec;
+
+use crate::{
+    charge::{Charge, OwnedCharge},
+    decision::Decision,
+    headers::PolicyTerms,
+    state::{CountedBy, PolicyState},
+};
+
+use super::settle::PendingSettlement;
+
+/// A decision that admits the request, made and charged before the lookups.
+///
+/// ```text
+/// admitted, charged => lookups => the second decision admits          => both are one decision
+///                              => the second decision denies or fails => given back
+///                              => no key, forbidden, or client gone   => stands
+/// ```
+pub(super) struct FirstDecision {
+    pub(super) decision: Decision,
+    pub(super) charges: Box<[OwnedCharge]>,
+    /// The number of each charge's rule.
+    pub(super) rules: RuleNumbers,
+    /// The charges that were made, if any.
+    pub(super) settlement: Option<Box<PendingSettlement>>,
+    /// Whether they must be remembered until the request has ended.
+    pub(super) keeps_charges: bool,
+    pub(super) terms: Option<Box<[PolicyTerms]>>,
+}
+
+/// The number of each charge's rule.
+pub(super) type RuleNumbers = SmallVec<[usize; 2]>;
+
+impl FirstDecision {
+    /// `settlement` is `None` if nothing was charged.
+    pub(super) fn new(
+        decision: Decision,
+        (rules, charges): (RuleNumbers, Box<[OwnedCharge]>),
+        (mut settlement, keeps_charges): (Option<Box<PendingSettlement>>, bool),
+        terms: Option<Box<[PolicyTerms]>>,
+    ) -> Self {
+        if let Some(settlement) = &mut settlement {
+            // A client that hangs up now has caused a lookup.
+            settlement.set_standing(true);
+        }
+        Self {
+            decision,
+            charges,
+            rules,
+            settlement,
+            keeps_charges,
+            terms,
+        }
+    }
+
+    /// Returns these charges and those of the second decision, in the order of the rules.
+    pub(super) fn with<'a>(
+        &'a self,
+        rules: &[usize],
+        charges: &[Charge<'a>],
+    ) -> SmallVec<[Charge<'a>; 4]> {
+        let own = self.charges.iter().map(OwnedCharge::borrow);
+        let own = self.rules.iter().copied().zip(own);
+        in_order(own.chain(rules.iter().copied().zip(charges.iter().copied())))
+    }
+
+    /// Joins both decisions and their charges. The second one admits too, or there is none.
+    pub(super) fn join(
+        self,
+        second: Option<(RuleNumbers, Decision)>,
+        settlement: Option<Box<PendingSettlement>>,
+    ) -> (Decision, Option<Box<PendingSettlement>>) {
+        let own = match (self.settlement, self.keeps_charges) {
+            (Some(own), false) => {
+                own.keep();
+                None
+            }
+            (own, _) => own,
+        };
+        let settlement = match (own, settlement) {
+            (Some(mut own), Some(other)) => {
+                own.join(*other);
+                Some(own)
+            }
+            (own, other) => own.or(other),
+        };
+        let decision = match second {
+            Some((rules, second)) => {
+                let states = self.decision.states().to_vec();
+                one_of((&self.rules, states, &self.decision), (&rules, &second))
+            }
+            None => self.decision,
+        };
+        (decision, settlement)
+    }
+
+    /// Joins both decisions where the second denies, and gives back what this one charged.
+    pub(super) fn denied_by(self, rules: &[usize], second: &Decision) -> Decision {
+        let states = self.decision.states().iter().zip(&self.charges);
+        let states = states.map(|(state, charge)| {
+            let charge = charge.borrow();
+            if charge.policy().counts_denied() {
+                *state
+            } else {
+                state.given_back(charge.units())
+            }
+        });
+        let states = states.collect();
+        let decision = one_of((&self.rules, states, &self.decision), (rules, second));
+        self.refund();
+        decision
+    }
+
+    /// Whether any charge was a peek.
+    pub(super) fn has_peeks(&self) -> bool {
+        let mut charges = self.charges.iter();
+        charges.any(|charge| charge.borrow().units() == 0)
+    }
+
+    /// Gives back what was charged.
+    pub(super) fn refund(self) {
+        if let Some(settlement) = self.settlement {
+            settlement.refund();
+        }
+    }
+}
+
+fn one_of(
+    (rules, states, first): (&[usize], Vec<PolicyState>, &Decision),
+    (other_rules, second): (&[usize], &Decision),
+) -> Decision {
+    let own = rules.iter().copied().zip(states);
+    let others = other_rules
+        .iter()
+        .copied()
+        .zip(second.states().iter().copied());
+    Decision::new(
+        least(first.counted_by(), second.counted_by()),
+        second.decided_at(),
+        in_order(own.chain(others)),
+    )
+}
+
+/// Returns the less reliable of two counts.
+fn least(first: CountedBy, second: CountedBy) -> CountedBy {
+    let rank = |counted_by: &CountedBy| match counted_by {
+        CountedBy::Nobody => 0,
+        CountedBy::Fallback => 1,
+        CountedBy::InProcess => 2,
+        CountedBy::Shared => 3,
+    };
+    std::cmp::min_by_key(first, second, rank)
+}
+
+/// Sorts items by the numbers of their rules.
+fn in_order<T>(numbered: impl Iterator<Item = (usize, T)>) -> SmallVec<[T; 4]> {
+    let mut numbered: SmallVec<[(usize, T); 4]> = numbered.collect();
+    numbered.sort_by_key(|(number, _)| *number);
+    numbered.into_iter().map(|(_, item)| item).collect()
+}

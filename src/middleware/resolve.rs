@@ -1,0 +1,350 @@
+//! Resolution of keys and tiers that may need a lookup.
+//!
+//! Each rule of a request goes through these states; the lookups of all rules run at the same time:
+//!
+//! ```text
+//! New --> NeedsKey --> KeyFound | KeyFailed --> NeedsTier --> Resolved --> Done (charged)
+//!  |                                        \            \-> TierTimedOut --> Resolved
+//!  +--> Done (not counted)                   +--> rejection
+//! ```
+
+#![expect(
+    missing_debug_implementations,
+    reason = "public only as parts of the future's type"
+)]
+
+use std::{
+    error::Error,
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use http::request::Parts;
+use smallvec::SmallVec;
+use tokio::time::Sleep;
+
+use crate::{
+    charge::Charge,
+    extract::{Extracted, KeyLookup},
+    key::Key,
+    rejection::Rejection,
+    rules::{Caller, KeySource, Rule},
+    tier::Tier,
+    tiers::{Asked, TierWait},
+};
+
+use super::first_decision::{FirstDecision, RuleNumbers};
+
+// === Resolution ===
+
+/// The keys and tiers of a request under all rules of a layer.
+pub(super) struct Resolution {
+    /// One for each rule.
+    keys: SmallVec<[KeyResolution; 2]>,
+    /// The decision before the first lookup.
+    pub(super) first: Option<Box<FirstDecision>>,
+    /// Ends when the lookups must; `None` before the first one.
+    pub(super) time_left: Option<Pin<Box<Sleep>>>,
+}
+
+impl Resolution {
+    pub(super) fn new(rules: &[Rule]) -> Box<Self> {
+        Box::new(Self {
+            keys: rules.iter().map(|_| KeyResolution::New).collect(),
+            first: None,
+            time_left: None,
+        })
+    }
+
+    /// Resolves all that takes no lookup. Returns the rejection of the first rule that has one.
+    pub(super) fn advance(&mut self, rules: &[Rule], parts: &Parts) -> Option<Rejection> {
+        let mut first = None;
+        for (rule, key) in rules.iter().zip(&mut self.keys) {
+            if let Err(rejection) = key.advance(rule, parts) {
+                first.get_or_insert(rejection);
+            }
+        }
+        first
+    }
+
+    /// Whether a lookup is due.
+    pub(super) fn needs_lookups(&self) -> bool {
+        let mut keys = self.keys.iter();
+        keys.any(|key| matches!(key, KeyResolution::NeedsKey | KeyResolution::NeedsTier(_)))
+    }
+
+    /// Starts all lookups that are due.
+    pub(super) fn start_lookups(
+        &mut self,
+        rules: &[Rule],
+        parts: &Parts,
+    ) -> SmallVec<[PendingLookup; 2]> {
+        let mut pending = SmallVec::new();
+        for (number, (rule, key)) in rules.iter().zip(&mut self.keys).enumerate() {
+            let lookup = key.start_lookup(rule, parts);
+            pending.extend(lookup.map(|lookup| PendingLookup {
+                rule: number,
+                lookup,
+            }));
+        }
+        pending
+    }
+
+    /// Returns the charges with a known key and tier, each with the number of its rule.
+    ///
+    /// # Errors
+    ///
+    /// The rejection of a caller whose tier is forbidden.
+    pub(super) fn charges<'a>(
+        &'a self,
+        rules: &'a [Rule],
+        parts: &Parts,
+    ) -> Result<NumberedCharges<'a>, Rejection> {
+        let mut charges = NumberedCharges::new();
+        for (number, (rule, key)) in rules.iter().zip(&self.keys).enumerate() {
+            let charge = key.charge(rule, parts)?;
+            charges.extend(charge.map(|charge| (number, charge)));
+        }
+        Ok(charges)
+    }
+
+    /// Keeps the first decision, so that its charges are not made again.
+    pub(super) fn note_first(&mut self, first: Box<FirstDecision>) {
+        self.first = Some(first);
+        for key in &mut self.keys {
+            if let KeyResolution::Resolved(..) = key {
+                *key = KeyResolution::Done;
+            }
+        }
+    }
+}
+
+pub(super) type NumberedCharges<'a> = SmallVec<[(usize, Charge<'a>); 2]>;
+
+// === KeyResolution ===
+
+/// The key and tier of a request under one rule.
+enum KeyResolution {
+    /// Nothing was resolved yet.
+    New,
+    /// The key needs a lookup.
+    NeedsKey,
+    /// The lookup of the key failed; `None` if it took too long.
+    KeyFailed(Option<Fault>),
+    /// The lookup of the key ended.
+    KeyFound(Extracted<Key>),
+    /// The tier needs a lookup.
+    NeedsTier(Key),
+    /// The lookup of the tier took too long.
+    TierTimedOut(Key),
+    /// Key and tier are known.
+    Resolved(Key, Option<Tier>),
+    /// Nothing is left to charge: the rule does not count the request, or has charged it.
+    Done,
+}
+
+type Fault = Box<dyn Error + Send + Sync>;
+
+impl KeyResolution {
+    /// Resolves the key and the tier, as far as that takes no lookup.
+    fn advance(&mut self, rule: &Rule, parts: &Parts) -> Result<(), Rejection> {
+        let caller = match mem::replace(self, Self::Done) {
+            Self::New if !rule.counts(parts) => return Ok(()),
+            Self::New => match &rule.source {
+                Some(KeySource::Lookup(_)) => {
+                    *self = Self::NeedsKey;
+                    return Ok(());
+                }
+                Some(KeySource::Extractor(extractor)) => rule.caller(extractor.as_ref(), parts)?,
+                None => unreachable!("build() fails for a rule without a key"),
+            },
+            Self::KeyFound(found) => match &rule.source {
+                Some(KeySource::Lookup(extractor)) => {
+                    rule.looked_up(extractor.as_ref(), found, parts)?
+                }
+                _ => unreachable!("only keys of this source are looked up"),
+            },
+            Self::KeyFailed(fault) => {
+                rule.log_failed_lookup(fault.as_deref());
+                rule.lookup_failed()?
+            }
+            Self::TierTimedOut(key) => {
+                let tier = rule.cache.as_ref().and_then(|cache| cache.last_known(&key));
+                *self = Self::Resolved(key, tier);
+                return Ok(());
+            }
+            resolved => {
+                *self = resolved;
+                return Ok(());
+            }
+        };
+        *self = match caller {
+            Caller::Known(key) => Self::with_tier(rule, key, parts),
+            // Callers without a key have no tier: the policy's own quota applies.
+            Caller::Shared => Self::Resolved(Key::UNIDENTIFIED, None),
+            Caller::Uncounted => Self::Done,
+        };
+        Ok(())
+    }
+
+    fn with_tier(rule: &Rule, key: Key, parts: &Parts) -> Self {
+        let choice = rule.choice.as_ref();
+        let chosen = choice.and_then(|choice| choice.tier(parts, &key));
+        match (chosen, &rule.cache) {
+            (None, Some(cache)) => match cache.known(parts, &key) {
+                Some(tier) => Self::Resolved(key, tier),
+                None => Self::NeedsTier(key),
+            },
+            (chosen, _) => Self::Resolved(key, chosen),
+        }
+    }
+
+    /// Starts the lookup that is due, if any.
+    fn start_lookup(&mut self, rule: &Rule, parts: &Parts) -> Option<Lookup> {
+        match (&*self, &rule.source, &rule.cache) {
+            (Self::NeedsKey, Some(KeySource::Lookup(extractor)), _) => {
+                Some(Lookup::Key(extractor.extract(parts)))
+            }
+            (Self::NeedsTier(key), _, Some(cache)) => match cache.ask(parts, key) {
+                Asked::Known(tier) => {
+                    *self = Self::Resolved(*key, tier);
+                    None
+                }
+                Asked::Later(wait) => Some(Lookup::Tier(*key, wait)),
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns the charge if key and tier are known.
+    fn charge<'a>(
+        &'a self,
+        rule: &'a Rule,
+        parts: &Parts,
+    ) -> Result<Option<Charge<'a>>, Rejection> {
+        let Self::Resolved(key, tier) = self else {
+            return Ok(None);
+        };
+        let policy = match tier {
+            None => rule.policy(),
+            Some(tier) if tier.is_unlimited() => return Ok(None),
+            Some(tier) if tier.is_forbidden() => {
+                return Err(Rejection::forbidden(Some(*rule.policy().name())));
+            }
+            Some(tier) => rule.policy_under(tier),
+        };
+        Ok(Some(rule.with_cost(policy.charge(*key), parts)))
+    }
+}
+
+// === Lookups ===
+
+/// Waits for all pending lookups, until the time is up.
+///
+/// If it is dropped, lookups of tiers go on for other requests, and the charges of the policies that need no lookup
+/// stand.
+pub struct Lookups {
+    /// `None` once the lookups have ended.
+    resolution: Option<Box<Resolution>>,
+    pending: SmallVec<[PendingLookup; 2]>,
+}
+
+/// A key or tier that is being looked up.
+pub(super) struct PendingLookup {
+    /// Number of its rule.
+    rule: usize,
+    lookup: Lookup,
+}
+
+enum Lookup {
+    Key(KeyLookup),
+    Tier(Key, TierWait),
+}
+
+impl Lookups {
+    /// The resolution must have a time left.
+    pub(super) fn new(
+        resolution: Box<Resolution>,
+        pending: SmallVec<[PendingLookup; 2]>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            resolution: Some(resolution),
+            pending,
+        })
+    }
+
+    /// Polls all lookups. Returns the resolution when they have ended or the time is up.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Box<Resolution>> {
+        let Self {
+            resolution,
+            pending,
+        } = self;
+        let Resolution {
+            keys, time_left, ..
+        } = &mut **resolution.as_mut().expect(POLLED_ONCE);
+        pending.retain(|pending| match pending.lookup.poll(context) {
+            Poll::Ready(found) => {
+                keys[pending.rule] = found;
+                false
+            }
+            Poll::Pending => true,
+        });
+        if let (false, Some(time_left)) = (pending.is_empty(), time_left) {
+            ready!(time_left.as_mut().poll(context));
+        }
+        for late in pending.drain(..) {
+            keys[late.rule] = match late.lookup {
+                Lookup::Key(_) => KeyResolution::KeyFailed(None),
+                Lookup::Tier(key, _) => KeyResolution::TierTimedOut(key),
+            };
+        }
+        Poll::Ready(resolution.take().expect(POLLED_ONCE))
+    }
+}
+
+impl Lookup {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<KeyResolution> {
+        match self {
+            Self::Key(lookup) => lookup.as_mut().poll(context).map(|found| match found {
+                Ok(key) => KeyResolution::KeyFound(key),
+                Err(fault) => KeyResolution::KeyFailed(Some(fault)),
+            }),
+            Self::Tier(key, wait) => {
+                let resolved = |tier| KeyResolution::Resolved(*key, tier);
+                wait.as_mut().poll(context).map(resolved)
+            }
+        }
+    }
+}
+
+// === FollowUp ===
+
+/// What follows an admitting decision on a request that does not simply go on.
+#[derive(Default)]
+pub(super) struct FollowUp {
+    /// The request is rejected all the same, since it has no key for another policy.
+    pub(super) rejection: Option<Rejection>,
+    /// More keys and tiers are looked up.
+    pub(super) resolution: Option<Box<Resolution>>,
+    /// The decision before the lookups.
+    pub(super) first: Option<Box<FirstDecision>>,
+    /// The number of each charge's rule.
+    pub(super) rules: RuleNumbers,
+}
+
+impl FollowUp {
+    pub(super) fn is_needed(&self) -> bool {
+        self.rejection.is_some() || self.resolution.is_some() || self.first.is_some()
+    }
+
+    pub(super) fn rejection(rejection: Rejection) -> Box<Self> {
+        Box::new(Self {
+            rejection: Some(rejection),
+            ..Self::default()
+        })
+    }
+}
+
+const POLLED_ONCE: &str = "a future must not be polled after it completed";

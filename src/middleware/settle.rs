@@ -1,0 +1,273 @@
+//! Charges of an admitted request, settled by its real cost when it has ended.
+
+use std::{
+    fmt, mem,
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Extensions, HeaderMap, Response, StatusCode, header::CONTENT_LENGTH};
+
+use smallvec::SmallVec;
+
+use crate::{
+    clock::{Clock, Timestamp},
+    hold::Hold,
+    policy::Policy,
+    rules::{BodyOutcome, CompletedRequest, RequestOutcome, Rule},
+    store::Receipt,
+};
+
+use super::actual_cost::ActualCost;
+
+/// Charges of a request, from its admission until its response has ended. Settles them when dropped.
+///
+/// Its holder drops the inner service's future or body first: both may set the [`ActualCost`] when they are dropped.
+pub(super) struct PendingSettlement {
+    /// One for each decision that charged.
+    holds: SmallVec<[Hold; 1]>,
+    rules: Arc<[Rule]>,
+    /// Set by the handler.
+    actual_cost: ActualCost,
+    started: Timestamp,
+    /// Whether a rule settles the charges, by how the request ended.
+    is_priced: bool,
+    /// Whether the request is `HEAD`, whose response has no body.
+    is_head: bool,
+    /// Whether the inner service or its body runs. Still set if that panicked.
+    is_running: bool,
+    progress: Progress,
+}
+
+/// How far a request came.
+enum Progress {
+    /// It waits for its turn, and nothing of it was done.
+    Waiting,
+    /// The inner service was called and has not returned, or lookups run for a request that was charged.
+    Called,
+    /// The inner service returned an error.
+    Failed,
+    /// The inner service responded. Boxed, since most tabs are for slots, of which nobody asks.
+    Responded(Box<Sent>),
+}
+
+/// A response under way.
+struct Sent {
+    status: StatusCode,
+    headers: HeaderMap,
+    elapsed: Duration,
+    body: BodyOutcome,
+    /// Bytes of the body still to come, when `Content-Length` says so: the server reads no further than that.
+    left: Option<u64>,
+    /// Whether the body reported its end when asked, after which a server drops it.
+    has_ended: AtomicBool,
+}
+
+impl PendingSettlement {
+    pub(super) fn new(hold: Hold, rules: Arc<[Rule]>) -> Box<Self> {
+        Box::new(Self {
+            holds: SmallVec::from_buf([hold]),
+            rules,
+            actual_cost: ActualCost::default(),
+            started: Clock::system().now(),
+            is_priced: false,
+            is_head: false,
+            is_running: false,
+            progress: Progress::Waiting,
+        })
+    }
+
+    /// Sets whether the charges stand although the request has not started. They are then priced as those of a client that
+    /// went away; otherwise they are refunded.
+    pub(super) fn set_standing(&mut self, is_standing: bool) {
+        self.is_priced = is_standing && self.settles();
+        self.progress = if is_standing {
+            Progress::Called
+        } else {
+            Progress::Waiting
+        };
+    }
+
+    /// Notes that the inner service is about to be called, and reads the handler's [`ActualCost`] if a rule settles.
+    pub(super) fn start(&mut self, is_head: bool, extensions: &mut Extensions) {
+        self.progress = Progress::Called;
+        self.started = Clock::system().now();
+        self.is_head = is_head;
+        self.is_priced = self.settles();
+        if self.is_priced {
+            // Shared with a layer around this one, so that one call of `set` reaches both.
+            let cost = extensions.get_or_insert_with(ActualCost::default);
+            self.actual_cost = cost.clone();
+        }
+    }
+
+    /// Notes whether the inner service or its body runs.
+    #[inline]
+    pub(super) fn set_running(&mut self, is_running: bool) {
+        self.is_running = is_running;
+    }
+
+    /// Takes over the charges of another decision on the request.
+    pub(super) fn join(&mut self, mut other: Self) {
+        self.holds.append(&mut other.holds);
+    }
+
+    /// Leaves the charges as they were made.
+    pub(super) fn keep(mut self) {
+        self.holds.drain(..).for_each(Hold::forget);
+    }
+
+    /// Refunds the charges, since another policy denies the request. A policy that counts denied requests keeps its own.
+    pub(super) fn refund(mut self) {
+        for hold in self.holds.drain(..) {
+            hold.settle(|policy, charged| if policy.counts_denied() { charged } else { 0 });
+        }
+    }
+
+    /// Settles the charges of a request that the layer itself rejects.
+    pub(super) fn reject<B>(mut self, response: &Response<B>) {
+        self.set_standing(true);
+        self.end(Some(response));
+        self.note_end();
+    }
+
+    /// Notes what the inner service returned: the head of its response, or an error.
+    pub(super) fn end<B>(&mut self, response: Option<&Response<B>>) {
+        self.progress = match response {
+            None => Progress::Failed,
+            Some(response) if self.is_priced => {
+                Progress::Responded(Box::new(Sent::new(response, self.is_head, self.elapsed())))
+            }
+            Some(_) => Progress::Called,
+        };
+    }
+
+    /// Notes that so many bytes of the body were sent.
+    pub(super) fn send(&mut self, bytes: usize) {
+        if let Progress::Responded(sent) = &mut self.progress
+            && let Some(left) = &mut sent.left
+        {
+            *left = left.saturating_sub(bytes as u64);
+            if *left == 0 {
+                *sent.has_ended.get_mut() = true;
+            }
+        }
+    }
+
+    /// Notes that nothing more of the body is to come.
+    pub(super) fn note_end(&self) {
+        if let Progress::Responded(sent) = &self.progress {
+            sent.has_ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the body returned an error.
+    pub(super) fn fail_body(&mut self) {
+        if let Progress::Responded(sent) = &mut self.progress {
+            sent.body = BodyOutcome::Failed;
+        }
+    }
+
+    /// Whether any charge is settled by its rule.
+    fn settles(&self) -> bool {
+        let receipts = self.holds.iter().filter_map(Hold::receipt);
+        let mut settlements = receipts.flat_map(Receipt::settlements);
+        settlements.any(|settlement| self.settling_rule(settlement.charge().policy()).is_some())
+    }
+
+    /// Returns the rule that settles charges of a policy, if it does.
+    fn settling_rule(&self, policy: &Policy) -> Option<&Rule> {
+        let mut rules = self.rules.iter();
+        rules.find(|rule| rule.settles() && rule.policy().name() == policy.name())
+    }
+
+    fn elapsed(&self) -> Duration {
+        Clock::system().now().since(self.started)
+    }
+
+    /// Settles what was charged.
+    fn close(&mut self) {
+        for hold in mem::take(&mut self.holds) {
+            hold.settle(|policy, charged| self.price(policy, charged));
+        }
+    }
+
+    fn price(&self, policy: &Policy, charged: u64) -> u64 {
+        if let Progress::Waiting = self.progress {
+            return 0;
+        }
+        let Some(rule) = self.settling_rule(policy) else {
+            return charged;
+        };
+        self.actual_cost.of(policy.name()).unwrap_or_else(|| {
+            let completed = self.completed(charged);
+            let price = || rule.price(&completed);
+            // A second panic while one unwinds would abort the process.
+            panic::catch_unwind(AssertUnwindSafe(price)).unwrap_or(charged)
+        })
+    }
+
+    fn completed(&self, charged: u64) -> CompletedRequest<'_> {
+        let (outcome, elapsed) = match &self.progress {
+            Progress::Responded(sent) => {
+                let outcome = RequestOutcome::Responded {
+                    status: sent.status,
+                    headers: &sent.headers,
+                    body: sent.outcome(self.is_running),
+                };
+                (outcome, sent.elapsed)
+            }
+            Progress::Failed => (RequestOutcome::Failed, self.elapsed()),
+            _ if self.is_running => (RequestOutcome::Panicked, self.elapsed()),
+            _ => (RequestOutcome::ClientGone, self.elapsed()),
+        };
+        CompletedRequest {
+            charged,
+            elapsed,
+            outcome,
+        }
+    }
+}
+
+impl Sent {
+    fn new<B>(response: &Response<B>, is_head: bool, elapsed: Duration) -> Self {
+        let (status, headers) = (response.status(), response.headers());
+        let length = headers.get(CONTENT_LENGTH);
+        let left = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        let has_no_body = is_head
+            || status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        Self {
+            status,
+            headers: headers.clone(),
+            elapsed,
+            body: BodyOutcome::ClientGone,
+            left,
+            has_ended: AtomicBool::new(has_no_body || left == Some(0)),
+        }
+    }
+
+    fn outcome(&self, is_running: bool) -> BodyOutcome {
+        match self.has_ended.load(Ordering::Relaxed) {
+            _ if is_running => BodyOutcome::Panicked,
+            true => BodyOutcome::Complete,
+            false => self.body,
+        }
+    }
+}
+
+impl Drop for PendingSettlement {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for PendingSettlement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingSettlement").finish_non_exhaustive()
+    }
+}

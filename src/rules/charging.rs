@@ -1,0 +1,200 @@
+//! What a rule does with a request: whether it counts it, by which key, at what cost.
+
+use std::{error::Error, sync::atomic::Ordering};
+
+use http::request::Parts;
+
+use crate::{
+    charge::{Charge, Charges},
+    extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
+    key::Key,
+    log,
+    policy::Policy,
+    rejection::{MissingKeyDetail, Rejection},
+    tier::Tier,
+};
+
+use super::{
+    rule::{KeySource, OnMissingKey, Rule},
+    setup_check::describe,
+};
+
+impl Rule {
+    /// Whether the rule counts a request.
+    #[inline]
+    pub(crate) fn counts(&self, parts: &Parts) -> bool {
+        if self.first_matches.is_due() {
+            self.check_matchers(parts);
+        }
+        self.conditions.are_none() || self.conditions.hold(parts)
+    }
+
+    #[cold]
+    fn check_matchers(&self, parts: &Parts) {
+        let code = self.conditions.diagnose(parts);
+        if let Some(code) = code.or_else(|| self.costs.diagnose(parts)) {
+            let name = self.policy.name();
+            self.setup_check
+                .report(name, code, describe(code, "a list of the rule"));
+        }
+    }
+
+    /// Adds the charge for a request if the rule counts it. For rules that need not find anything.
+    #[inline]
+    pub(crate) fn charge<'a>(
+        &'a self,
+        parts: &Parts,
+        charges: &mut Charges<'a>,
+    ) -> Result<(), Rejection> {
+        let Some(KeySource::Extractor(extractor)) = &self.source else {
+            unreachable!(
+                "a rule without a key does not pass build(), and one that finds its key is not asked"
+            )
+        };
+        if !self.counts(parts) {
+            return Ok(());
+        }
+        let key = match self.caller(extractor.as_ref(), parts)? {
+            Caller::Known(key) => key,
+            Caller::Shared => Key::UNIDENTIFIED,
+            Caller::Uncounted => return Ok(()),
+        };
+        charges.push(self.with_cost(self.policy.charge(key), parts));
+        Ok(())
+    }
+
+    /// The charge at what the request costs.
+    #[inline]
+    pub(crate) fn with_cost<'a>(&self, charge: Charge<'a>, parts: &Parts) -> Charge<'a> {
+        match self.costs.of(parts, charge.units()) {
+            Some(cost) => charge.cost(cost),
+            None => charge,
+        }
+    }
+
+    /// Returns the caller that the extractor finds, and looks for misconfigurations.
+    #[inline]
+    pub(crate) fn caller(
+        &self,
+        extractor: &dyn KeyExtractor,
+        parts: &Parts,
+    ) -> Result<Caller, Rejection> {
+        match extractor.extract(parts) {
+            Extracted::Found(key) => {
+                let name = self.policy.name();
+                self.setup_check.check(name, extractor, (parts, &key));
+                Ok(Caller::Known(key))
+            }
+            Extracted::Absent => self.absent(extractor, parts),
+            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(parts))),
+        }
+    }
+
+    /// Returns the caller of a request without a key.
+    #[cold]
+    fn absent(&self, extractor: &dyn KeyExtractor, parts: &Parts) -> Result<Caller, Rejection> {
+        let name = self.policy.name();
+        if self.missing.is_none()
+            && let Some(key) = extractor.default_key(parts)
+        {
+            self.setup_check.check(name, extractor, (parts, &key));
+            return Ok(Caller::Known(key));
+        }
+        let (label, code) = (
+            || extractor.missing_label(parts),
+            || extractor.diagnose(parts),
+        );
+        self.setup_check
+            .report_missing_key(name, label, code, self.on_missing());
+        self.without_key(|| Rejection::missing_key(*name, MissingKeyDetail::of(extractor, parts)))
+    }
+
+    /// Returns the caller by the result of a lookup.
+    pub(crate) fn looked_up(
+        &self,
+        extractor: &dyn AsyncKeyExtractor,
+        found: Extracted<Key>,
+        parts: &Parts,
+    ) -> Result<Caller, Rejection> {
+        let name = self.policy.name();
+        match found {
+            Extracted::Found(key) => {
+                let label = extractor.label();
+                self.setup_check.check_found(name, label, (parts, &key));
+                Ok(Caller::Known(key))
+            }
+            Extracted::Absent => {
+                let label = || extractor.label();
+                self.setup_check
+                    .report_missing_key(name, label, || None, self.on_missing());
+                self.without_key(|| {
+                    Rejection::missing_key(*name, MissingKeyDetail::of_found(extractor))
+                })
+            }
+            Extracted::Ambiguous => Err(self.ambiguous(extractor.label())),
+        }
+    }
+
+    /// Returns the caller of a request whose key could not be looked up.
+    #[cold]
+    pub(crate) fn lookup_failed(&self) -> Result<Caller, Rejection> {
+        self.without_key(Rejection::unidentified)
+    }
+
+    /// Rejects an ambiguous key, whatever the rule makes of an absent one.
+    #[cold]
+    fn ambiguous(&self, label: &str) -> Rejection {
+        let name = self.policy.name();
+        self.setup_check.report_ambiguous_key(name, label);
+        Rejection::ambiguous_key(*name, label)
+    }
+
+    fn without_key(&self, rejection: impl FnOnce() -> Rejection) -> Result<Caller, Rejection> {
+        match self.on_missing() {
+            OnMissingKey::Reject => Err(rejection()),
+            OnMissingKey::Share => Ok(Caller::Shared),
+            OnMissingKey::Skip => Ok(Caller::Uncounted),
+        }
+    }
+
+    fn on_missing(&self) -> OnMissingKey {
+        self.missing.unwrap_or_default()
+    }
+
+    /// Logs the first key lookup that failed; `error` is `None` when it took too long.
+    pub(crate) fn log_failed_lookup(&self, error: Option<&(dyn Error + Send + Sync)>) {
+        if self.has_logged_lookup.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let policy = self.policy.name();
+        match error {
+            Some(error) => log::event!(WARN, "a key lookup failed", policy = policy, error = error),
+            None => log::event!(WARN, "a key lookup timed out", policy = policy),
+        }
+    }
+
+    /// The policy that a tier's callers are charged under.
+    #[inline]
+    pub(crate) fn policy_under<'a>(&'a self, tier: &'a Tier) -> &'a Policy {
+        match tier.policy(&self.policy) {
+            Ok(policy) => policy,
+            Err(error) => {
+                self.setup_check
+                    .report_unfit_tier(self.policy.name(), error);
+                &self.policy
+            }
+        }
+    }
+}
+
+// === Caller ===
+
+/// The caller that a rule counts a request for.
+pub(crate) enum Caller {
+    /// The caller with this key.
+    Known(Key),
+    /// All callers without a key, together.
+    Shared,
+    /// No caller: the request is not counted.
+    Uncounted,
+}

@@ -1,0 +1,78 @@
+//! How a request ended, for the closure that settles its cost.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+
+/// A request that has ended, as the closure of [`Rule::settle`](super::Rule::settle) receives it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CompletedRequest<'a> {
+    /// Units charged when the request was admitted.
+    pub charged: u64,
+    /// Time from the call of the inner service to its response head, or to the end of a request that got none.
+    ///
+    /// It does not include the body, so a client that reads slowly does not change it.
+    pub elapsed: Duration,
+    /// How the request ended.
+    pub outcome: RequestOutcome<'a>,
+}
+
+/// How a request ended.
+///
+/// # Charge a client that goes away
+///
+/// A client can hang up on every request, and the work was done. If [`ClientGone`](Self::ClientGone) costs nothing, the
+/// limit holds only for clients that wait for their responses. So let it fall into the arm that keeps the charge:
+///
+/// ```
+/// use tollgate::{rules::{CompletedRequest, RequestOutcome}};
+///
+/// fn free_if_we_failed(request: &CompletedRequest<'_>) -> u64 {
+///     match request.outcome {
+///         RequestOutcome::Failed | RequestOutcome::Panicked => 0,
+///         RequestOutcome::Responded { status, .. } if status.is_server_error() => 0,
+///         _ => request.charged,
+///     }
+/// }
+/// ```
+///
+/// A client can also cause some failures, for example an error while the service reads a request body that the client
+/// stops sending. Refund only failures that a client cannot cause.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum RequestOutcome<'a> {
+    /// The request was dropped before it had a response: the client went away, or a layer outside, such as a timeout,
+    /// gave up. The inner service may not have been called yet, if a key or tier was looked up
+    /// [after the charge](super#keys-and-tiers-that-are-looked-up).
+    ClientGone,
+    /// The inner service returned an error.
+    Failed,
+    /// The inner service panicked.
+    Panicked,
+    /// The inner service responded, whatever became of the body; or the layer rejected the request although this policy
+    /// admitted it, for example since another policy has no key. See [which status](super#which-status).
+    #[non_exhaustive]
+    Responded {
+        /// Status of the response.
+        status: StatusCode,
+        /// Headers of the response as the inner service set them.
+        headers: &'a HeaderMap,
+        /// How the body ended.
+        body: BodyOutcome,
+    },
+}
+
+/// How the body of a response ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BodyOutcome {
+    /// The body was dropped before its end: the client went away.
+    ClientGone,
+    /// The body was sent whole, there was none to send, or it was [taken out](super::ResponseBody::into_inner).
+    Complete,
+    /// The body returned an error.
+    Failed,
+    /// The body panicked.
+    Panicked,
+}

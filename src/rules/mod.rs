@@ -1,0 +1,17 @@
+//! Which requests a policy counts, by which key, and at what cost.
+//!
+//! `Policy::new(..).key(PeerIp)` makes a [`Rule`]. Its methods choose the requests it counts, their cost, the callers'
+//! [tiers](crate::tiers), and what a request really cost once it has ended.
+
+mod charging;
+mod completed;
+mod conditions;
+mod filter;
+mod rule;
+mod setup_check;
+
+pub(crate) use self::charging::Caller;
+pub use self::completed::{BodyOutcome, CompletedRequest, RequestOutcome};
+pub(crate) use self::filter::RequestFilter;
+pub(crate) use self::rule::KeySource;
+pub use self::rule::{OnMissingKey, Rule};
