@@ -1,7 +1,11 @@
-//! What the comparisons share: allocations, arguments, interleaved rounds, a server, tables.
+//! Code that the comparison programs share.
 
 pub mod allocations;
 pub mod arguments;
+pub mod builds;
+pub mod child;
+pub mod cpu;
+pub mod gcra;
 pub mod keys;
 pub mod rounds;
 pub mod server;

@@ -1,28 +1,30 @@
-//! A Redis server: the one that `TOLLGATE_REDIS_SERVER` names, else the `redis-server` on `PATH`.
+//! A Redis server: the binary that `TOLLGATE_REDIS_SERVER` names, else `redis-server` on `PATH`.
 
 use std::{
     env,
     net::TcpListener,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use redis::Client;
 
-/// A Redis server of our own, killed when dropped.
+use crate::child::KillOnDrop;
+
+/// A running Redis server, killed when dropped.
 #[derive(Debug)]
 pub struct Server {
-    child: Child,
-    /// Where it listens.
+    _process: KillOnDrop,
+    /// Its address, as `redis://127.0.0.1:PORT/`.
     pub url: String,
 }
 
 impl Server {
-    /// Starts one on a free loopback port.
+    /// Starts a server without persistence on a free loopback port.
     ///
     /// # Panics
     ///
-    /// Panics when it cannot be started.
+    /// Panics if it does not start.
     pub fn start() -> Self {
         let binary = env::var("TOLLGATE_REDIS_SERVER").unwrap_or_default();
         let binary = if binary.is_empty() {
@@ -33,14 +35,16 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
         let port = listener.local_addr().expect("it is bound").port();
         drop(listener);
-        let child = Command::new(&binary)
+        let process = Command::new(&binary)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot run {binary}: {error}"));
-        let url = format!("redis://127.0.0.1:{port}/");
-        let server = Self { child, url };
+        let server = Self {
+            _process: KillOnDrop(process),
+            url: format!("redis://127.0.0.1:{port}/"),
+        };
         server.wait_until_up();
         server
     }
@@ -52,13 +56,5 @@ impl Server {
             assert!(Instant::now() < deadline, "the server did not come up");
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only when the server is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

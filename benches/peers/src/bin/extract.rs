@@ -262,13 +262,13 @@ fn contender(
     Contender::new(name, move || Sample {
         nanos: nanos_per_call(1, span, |_| {
             || {
-                black_box(extractor.extract(black_box(&parts)));
+                let _ = black_box(extractor.extract(black_box(&parts)));
             }
         }),
         allocations: {
             let before = allocations::count();
             for _ in 0..1_000 {
-                black_box(extractor.extract(black_box(&parts)));
+                let _ = black_box(extractor.extract(black_box(&parts)));
             }
             (allocations::count() - before) as f64 / 1_000.0
         },

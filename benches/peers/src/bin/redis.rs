@@ -7,40 +7,25 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     future::Future,
+    process,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use deadpool_redis::{Config, Pool, Runtime as PoolRuntime};
-use redis::{Client, Script, aio::MultiplexedConnection};
+use redis::{Client, aio::MultiplexedConnection};
 use tokio::{runtime::Runtime, task::JoinSet};
 use tollgate::{Key, Policy, Quota, RateLimiter, state::CountedBy};
 use tollgate_peers::{
     arguments::Arguments,
+    cpu, gcra,
     keys::{Walk, names},
     rounds::{Contender, interleave},
     server::Server,
     table::{self, Summary},
 };
 use tower_rate_limiter::Store as _;
-
-/// GCRA as one writes it by hand: KEYS[1], the interval and the span in microseconds.
-const PLAIN_GCRA: &str = r"
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local tat = tonumber(redis.call('GET', KEYS[1]) or 0)
-if tat < now then
-  tat = now
-end
-local moved = tat + tonumber(ARGV[1])
-if moved - now > tonumber(ARGV[2]) then
-  return { 0, tat }
-end
-redis.call('SET', KEYS[1], string.format('%.0f', moved), 'PX', math.ceil((moved - now) / 1000))
-return { 1, moved }
-";
 
 fn main() {
     let arguments = Arguments::of_process();
@@ -73,7 +58,7 @@ struct Tollgate {
 
 impl Tollgate {
     fn new(url: &str) -> Self {
-        let policy = Policy::new("bench", Quota::per_second(1).burst(SPAN_SECONDS));
+        let policy = Policy::new("bench", Quota::per_second(1).burst(gcra::BURST_SECONDS));
         let limiter = RateLimiter::builder()
             .policy(policy.clone())
             .redis(url)
@@ -106,7 +91,7 @@ struct Multiplexed {
 impl Decide for Multiplexed {
     async fn decide(&self, name: &str) -> bool {
         let mut connection = self.connection.clone();
-        let (allowed, _): (i64, i64) = plain(&self.hash, "mux", name)
+        let (allowed, _): (i64, i64) = gcra::decide(&self.hash, &format!("mux:{name}"))
             .query_async(&mut connection)
             .await
             .expect("redis answers");
@@ -122,23 +107,12 @@ struct Pooled {
 impl Decide for Pooled {
     async fn decide(&self, name: &str) -> bool {
         let mut connection = self.pool.get().await.expect("the pool is large enough");
-        let (allowed, _): (i64, i64) = plain(&self.hash, "pool", name)
+        let (allowed, _): (i64, i64) = gcra::decide(&self.hash, &format!("pool:{name}"))
             .query_async(&mut connection)
             .await
             .expect("redis answers");
         allowed == 1
     }
-}
-
-fn plain(hash: &str, prefix: &str, name: &str) -> redis::Cmd {
-    let mut command = redis::cmd("EVALSHA");
-    command
-        .arg(hash)
-        .arg(1)
-        .arg(format!("{prefix}:{name}"))
-        .arg(1_000_000)
-        .arg(SPAN_SECONDS * 1_000_000);
-    command
 }
 
 struct TowerRateLimiter {
@@ -165,12 +139,7 @@ type Contestant<'a> = (&'static str, Box<dyn Fn(usize, Duration) -> Sample + 'a>
 impl Bench {
     fn contestants<'a>(&'a self, url: &str, arguments: &Arguments) -> Vec<Contestant<'a>> {
         let connection = |url: &str| self.runtime.block_on(connect(url));
-        let script = Script::new(PLAIN_GCRA);
-        let load = script.prepare_invoke();
-        self.runtime
-            .block_on(load.load_async(&mut self.admin.clone()))
-            .expect("the script is well formed");
-        let hash = script.get_hash().to_owned();
+        let hash = self.runtime.block_on(gcra::load(&mut self.admin.clone()));
         let mut config = Config::from_url(url);
         config.pool = Some(deadpool_redis::PoolConfig::new(32));
         let pool = config.create_pool(Some(PoolRuntime::Tokio1));
@@ -227,13 +196,13 @@ impl Bench {
     fn round<D: Decide>(&self, decide: &Arc<D>, flight: usize, span: Duration) -> Sample {
         self.admin(&["CONFIG", "RESETSTAT"]);
         let server_before = self.server_cpu();
-        let client_before = client_cpu();
+        let client_before = cpu::time_of(process::id());
         let start = Instant::now();
         let (nanos, uncounted) = self
             .runtime
             .block_on(load(decide, &self.names, flight, span));
         let elapsed = start.elapsed();
-        let client = client_cpu() - client_before;
+        let client = cpu::time_of(process::id()) - client_before;
         let server = self.server_cpu() - server_before;
         Sample::new(elapsed, nanos, uncounted, server, client, self.calls())
     }
@@ -313,15 +282,6 @@ async fn connect(url: &str) -> MultiplexedConnection {
     let client = Client::open(url).expect("the url is well formed");
     let connection = client.get_multiplexed_async_connection();
     connection.await.expect("the server is up")
-}
-
-/// CPU time that this process used so far, user and system, in ticks of 10 ms.
-fn client_cpu() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
-    let ticks = fields.split(' ').skip(11).take(2);
-    let ticks = ticks.map(|field| field.parse::<u64>().expect("a number"));
-    Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
 // === Samples ===
@@ -409,6 +369,3 @@ fn print(flight: usize, contenders: &[Contender<'_, Sample>], samples: &[Vec<Sam
     ];
     table::print(&format!("{flight} in flight"), &columns, &rows);
 }
-
-/// With one a second, every key stays in debt and none runs out: 30 years of burst.
-const SPAN_SECONDS: u64 = 1_000_000_000;
