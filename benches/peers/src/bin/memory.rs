@@ -1,8 +1,8 @@
-//! What does one decision cost in process, beside other limiters?
+//! Nanoseconds and bytes that a decision takes in process.
 //!
-//! `cargo run --release --ignore-rust-version --bin memory -- [--rounds 7] [--seconds 0.3] [--only uniform] [--keys 1000000,10000000]`
+//! `cargo run --release --ignore-rust-version --bin memory -- [--rounds 7] [--seconds 0.3] [--only uniform] [--keys 1000000,10000000] [--before PATH]`
 //!
-//! Every contender gets the same `String` and finds its key in it by itself, each time.
+//! Every contender gets the same `String` for each decision and makes its key from it.
 
 use std::{
     collections::HashMap,
@@ -22,9 +22,10 @@ use governor::{
 use tollgate_peers::{
     allocations::{self, Counting},
     arguments::Arguments,
+    builds::{Entrant, add_ratio_to_before, entrants},
     keys::{Walk, name, names},
     rounds::{Contender, interleave, nanos_per_call},
-    table::{self, Summary},
+    table::{self, Summary, Table},
 };
 use tower_rate_limiter::Store as _;
 
@@ -33,22 +34,49 @@ static ALLOCATOR: Counting = Counting;
 
 fn main() {
     let arguments = Arguments::of_process();
+    if let Some(words) = arguments.subcommand("run") {
+        run(words, &arguments);
+        return;
+    }
     for scenario in SCENARIOS {
         if arguments.picks(scenario.name) {
-            decisions(scenario, &arguments);
+            compare_decisions(scenario, &arguments);
         }
     }
-    if arguments.picks("inserts") {
-        inserts(&arguments);
+    if arguments.picks(INSERTS) {
+        compare_inserts(&arguments);
     }
-    if arguments.picks("bytes") {
-        bytes(&arguments);
+    if arguments.picks(BYTES) {
+        compare_bytes(&arguments);
+    }
+}
+
+/// Prints one sample of `TABLE LIMITER`.
+fn run(words: &[String], arguments: &Arguments) {
+    let [table, name, ..] = words else {
+        panic!("run takes a table and a limiter");
+    };
+    let limiter = LIMITERS.iter().find(|limiter| limiter.name == name);
+    let limiter = limiter.unwrap_or_else(|| panic!("there is no limiter {name:?}"));
+    let keys = arguments.value("--keys", 1_000_000);
+    match table.as_str() {
+        INSERTS => println!("{}", (limiter.inserts)(keys)),
+        BYTES => {
+            let [now, peak] = (limiter.bytes)(keys);
+            println!("{now} {peak}");
+        }
+        _ => {
+            let scenario = SCENARIOS.iter().find(|scenario| scenario.name == table);
+            let scenario = scenario.unwrap_or_else(|| panic!("there is no table {table:?}"));
+            let span = arguments.seconds("--seconds", 0.3);
+            println!("{}", (limiter.decisions)(scenario, span));
+        }
     }
 }
 
 // === The limiters ===
 
-/// A limiter under test, by one `String` per decision.
+/// A limiter that decides by one `String` per call.
 #[expect(clippy::ptr_arg, reason = "governor's keyed limiter takes no `&str`")]
 trait Limiter: Sync {
     fn new(rate: Rate, keys: usize) -> Self;
@@ -56,12 +84,12 @@ trait Limiter: Sync {
     fn is_allowed(&self, name: &String) -> bool;
 }
 
-/// How much the keys may.
+/// Quota of each key.
 #[derive(Clone, Copy)]
 enum Rate {
-    /// More than a bench can use; the bucket is soon full again.
+    /// More than a bench can use, and refilled as fast as it is used.
     Plenty,
-    /// More than a bench can use, at a rate that leaves every key in debt.
+    /// More than a bench can use, refilled so slowly that every key stays in debt.
     Steady,
     /// One a day.
     Once,
@@ -204,6 +232,58 @@ impl Limiter for Limitador {
     }
 }
 
+/// Decides nothing: the cost of the loop around the decisions.
+struct LoopAlone {
+    is_allowed: bool,
+}
+
+impl Limiter for LoopAlone {
+    fn new(rate: Rate, _: usize) -> Self {
+        Self {
+            is_allowed: !matches!(rate, Rate::Once),
+        }
+    }
+
+    #[inline]
+    fn is_allowed(&self, name: &String) -> bool {
+        black_box(name);
+        self.is_allowed
+    }
+}
+
+/// A limiter with its name in the tables, and its measurements.
+struct NamedLimiter {
+    name: &'static str,
+    /// Nanoseconds per decision and thread.
+    decisions: fn(&Scenario, Duration) -> f64,
+    /// Nanoseconds per new key.
+    inserts: fn(usize) -> f64,
+    /// Bytes per key, now and at the peak.
+    bytes: fn(usize) -> [f64; 2],
+}
+
+const fn named<L: Limiter>(name: &'static str) -> NamedLimiter {
+    NamedLimiter {
+        name,
+        decisions: decisions::<L>,
+        inserts: inserts::<L>,
+        bytes: bytes::<L>,
+    }
+}
+
+const LIMITERS: &[NamedLimiter] = &[
+    named::<Tollgate>("tollgate"),
+    named::<Governor<DashMapStateStore<String>>>(BASELINE),
+    named::<Governor<HashMapStateStore<String>>>("governor HashMap"),
+    named::<TowerRateLimiter>("tower-rate-limiter, fixed window"),
+    named::<Limitador>("limitador, fixed window"),
+    named::<LoopAlone>(LOOP_ALONE),
+];
+
+/// The limiter that ratios refer to.
+const BASELINE: &str = "governor DashMap";
+const LOOP_ALONE: &str = "the loop alone";
+
 // === Decisions ===
 
 struct Scenario {
@@ -252,150 +332,127 @@ const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-fn decisions(scenario: &Scenario, arguments: &Arguments) {
-    let span = arguments.seconds("--seconds", 0.3);
+fn decisions<L: Limiter>(scenario: &Scenario, span: Duration) -> f64 {
     let names = &names(scenario.keys)[..];
-    let mut contenders = vec![
-        contender::<Tollgate>("tollgate", scenario, names, span),
-        contender::<Governor<DashMapStateStore<String>>>("governor DashMap", scenario, names, span),
-        contender::<Governor<HashMapStateStore<String>>>("governor HashMap", scenario, names, span),
-        contender::<TowerRateLimiter>("tower-rate-limiter, fixed window", scenario, names, span),
-        contender::<Limitador>("limitador, fixed window", scenario, names, span),
-        Contender::new("the loop alone", move || {
-            nanos_per_call(scenario.threads, span, |thread| {
-                let mut walk = Walk::new(thread + 1);
-                move || {
-                    black_box(walk.pick(names));
-                }
-            })
-        }),
-    ];
-    let samples = interleave(&mut contenders, arguments.value("--rounds", 7));
-    print_nanos(scenario.name, &contenders, &samples);
-}
-
-fn contender<'a, L: Limiter + 'a>(
-    name: &str,
-    scenario: &'a Scenario,
-    names: &'a [String],
-    span: Duration,
-) -> Contender<'a, f64> {
     let limiter = L::new(scenario.rate, names.len());
     let expected = !matches!(scenario.rate, Rate::Once);
     names.iter().for_each(|name| {
         limiter.is_allowed(name);
     });
-    Contender::new(name, move || {
-        nanos_per_call(scenario.threads, span, |thread| {
-            let mut walk = Walk::new(thread + 1);
-            let limiter = &limiter;
-            move || {
-                let allowed = limiter.is_allowed(black_box(walk.pick(names)));
-                assert_eq!(allowed, expected, "the scenario is what it says");
-            }
-        })
+    nanos_per_call(scenario.threads, span, |thread| {
+        let mut walk = Walk::new(thread + 1);
+        let limiter = &limiter;
+        move || {
+            let allowed = limiter.is_allowed(black_box(walk.pick(names)));
+            assert_eq!(allowed, expected, "the quota fits the scenario");
+        }
     })
+}
+
+fn compare_decisions(scenario: &Scenario, arguments: &Arguments) {
+    let seconds = arguments.value("--seconds", 0.3).to_string();
+    let entrants = entrants(LIMITERS.iter().map(|limiter| limiter.name), arguments);
+    let sample = |entrant: &Entrant| {
+        let words = ["run", scenario.name, &entrant.name, "--seconds", &seconds];
+        let [nanos] = entrant.sample(&words);
+        nanos
+    };
+    let rounds = arguments.value("--rounds", 7);
+    compare(scenario.name, &entrants, rounds, sample);
 }
 
 // === Inserts ===
 
-fn inserts(arguments: &Arguments) {
-    let names = &names(1_000_000)[..];
-    let few = &names[..100_000];
-    let mut contenders = vec![
-        inserter::<Tollgate>("tollgate", names),
-        inserter::<Governor<DashMapStateStore<String>>>("governor DashMap", names),
-        inserter::<Governor<HashMapStateStore<String>>>("governor HashMap", names),
-        inserter::<TowerRateLimiter>("tower-rate-limiter (100,000 keys)", few),
-        inserter::<Limitador>("limitador (100,000 keys)", few),
-    ];
-    let rounds = arguments.value("--rounds", 7);
-    let samples = interleave(&mut contenders, rounds.min(5));
-    print_nanos(
-        "inserts: 1,000,000 new keys into an empty store, 1 thread",
-        &contenders,
-        &samples,
-    );
+/// Nanoseconds per insert of `keys` new keys.
+fn inserts<L: Limiter>(keys: usize) -> f64 {
+    let names = names(keys);
+    let limiter = L::new(Rate::Steady, keys);
+    let start = Instant::now();
+    for name in &names {
+        assert!(limiter.is_allowed(black_box(name)), "the quota is plenty");
+    }
+    start.elapsed().as_nanos() as f64 / keys as f64
 }
 
-fn inserter<'a, L: Limiter + 'a>(name: &str, names: &'a [String]) -> Contender<'a, f64> {
-    Contender::new(name, move || {
-        let limiter = L::new(Rate::Steady, names.len());
-        let start = Instant::now();
-        for name in names {
-            assert!(limiter.is_allowed(black_box(name)), "the quota is plenty");
-        }
-        start.elapsed().as_nanos() as f64 / names.len() as f64
-    })
+fn compare_inserts(arguments: &Arguments) {
+    let names = LIMITERS.iter().map(|limiter| limiter.name);
+    let entrants = entrants(names.filter(|name| *name != LOOP_ALONE), arguments);
+    let sample = |entrant: &Entrant| {
+        let is_slow = entrant.name.ends_with("fixed window");
+        let keys = if is_slow { "100000" } else { "1000000" };
+        let [nanos] = entrant.sample(&["run", INSERTS, &entrant.name, "--keys", keys]);
+        nanos
+    };
+    let rounds: usize = arguments.value("--rounds", 7);
+    let heading =
+        "inserts: 1,000,000 new keys into an empty store (fixed windows: 100,000), 1 thread";
+    compare(heading, &entrants, rounds.min(5), sample);
 }
 
-fn print_nanos(heading: &str, contenders: &[Contender<'_, f64>], samples: &[Vec<f64>]) {
-    let summaries: Vec<Summary> = samples
+/// Measures the entrants of one table in nanoseconds, and prints it.
+fn compare(heading: &str, entrants: &[Entrant], rounds: usize, sample: impl Fn(&Entrant) -> f64) {
+    let mut contenders: Vec<_> = entrants
         .iter()
-        .map(|samples| Summary::of(samples.iter().copied()))
+        .map(|entrant| Contender::new(&entrant.label, || sample(entrant)))
         .collect();
-    let governor = summaries[1].median;
-    let rows: Vec<Vec<String>> = contenders
-        .iter()
-        .zip(&summaries)
-        .map(|(contender, summary)| {
-            vec![
-                contender.name.clone(),
-                summary.show(1),
-                format!("{:.2}", summary.median / governor),
-            ]
-        })
-        .collect();
-    let columns = [
-        "limiter",
+    let samples = interleave(&mut contenders, rounds);
+    let baseline = entrants.iter().position(|entrant| entrant.name == BASELINE);
+    let baseline = &samples[baseline.expect("the baseline is in every table")];
+    let labels = entrants.iter().map(|entrant| entrant.label.clone());
+    let mut table = Table::new("limiter", labels);
+    table.add_column(
         "ns a decision and thread, median (min..max)",
-        "ratio to governor DashMap",
-    ];
-    table::print(heading, &columns, &rows);
+        samples
+            .iter()
+            .map(|samples| Summary::of(samples.iter().copied()).show(1)),
+    );
+    table.add_column(
+        &format!("ratio to {BASELINE}"),
+        samples
+            .iter()
+            .map(|samples| Summary::of_ratios(samples, baseline, |nanos| *nanos).show(2)),
+    );
+    add_ratio_to_before(&mut table, entrants, &samples, |nanos| *nanos);
+    table.print(heading);
 }
+
+const INSERTS: &str = "inserts";
 
 // === Bytes ===
 
-fn bytes(arguments: &Arguments) {
-    let counts: String = arguments.value("--keys", "1000000,10000000".to_owned());
-    let mut rows = Vec::new();
-    for count in counts.split(',') {
-        let count = count.parse().expect("--keys takes whole numbers");
-        rows.push(bytes_of::<Tollgate>("tollgate", count));
-        rows.push(bytes_of::<Governor<DashMapStateStore<String>>>(
-            "governor DashMap",
-            count,
-        ));
-        rows.push(bytes_of::<Governor<HashMapStateStore<String>>>(
-            "governor HashMap",
-            count,
-        ));
-    }
-    let columns = [
-        "limiter",
-        "keys",
-        "bytes a key",
-        "at its peak, while it grew",
-    ];
-    table::print(
-        "bytes a key, as asked of the allocator (its own overhead comes on top)",
-        &columns,
-        &rows,
-    );
-}
-
-fn bytes_of<L: Limiter>(limiter_name: &str, count: usize) -> Vec<String> {
+/// Bytes per key that the allocator was asked for: now, and at the peak while the store grew.
+fn bytes<L: Limiter>(keys: usize) -> [f64; 2] {
     let before = allocations::live_bytes();
     allocations::reset_peak();
-    let limiter = L::new(Rate::Steady, count);
-    for number in 0..count {
+    let limiter = L::new(Rate::Steady, keys);
+    for number in 0..keys {
         assert!(limiter.is_allowed(&name(number)), "the quota is plenty");
     }
-    let per_key = |bytes: i64| format!("{:.1}", (bytes - before) as f64 / count as f64);
-    vec![
-        limiter_name.to_owned(),
-        count.to_string(),
-        per_key(allocations::live_bytes()),
-        per_key(allocations::peak_bytes()),
-    ]
+    let per_key = |bytes: i64| (bytes - before) as f64 / keys as f64;
+    [allocations::live_bytes(), allocations::peak_bytes()].map(per_key)
 }
+
+fn compare_bytes(arguments: &Arguments) {
+    let counts: String = arguments.value("--keys", "1000000,10000000".to_owned());
+    let names = ["tollgate", "governor DashMap", "governor HashMap"];
+    let entrants = entrants(names, arguments);
+    let mut rows = Vec::new();
+    for keys in counts.split(',') {
+        for entrant in &entrants {
+            let words = ["run", BYTES, &entrant.name, "--keys", keys];
+            let [now, peak] = entrant.sample(&words);
+            let keys = keys.to_owned();
+            rows.push(vec![
+                entrant.label.clone(),
+                keys,
+                format!("{now:.1}"),
+                format!("{peak:.1}"),
+            ]);
+        }
+    }
+    let columns = ["limiter", "keys", "bytes a key", "peak while it grew"];
+    let heading = "bytes a key, as requested from the allocator (without its own overhead)";
+    table::print(heading, &columns, &rows);
+}
+
+const BYTES: &str = "bytes";
