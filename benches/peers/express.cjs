@@ -1,6 +1,6 @@
-// What Express (`trust proxy`) and express-rate-limit make of the requests that `spoof` writes to stdin as JSON.
+// Prints the client address that Express (`trust proxy`) and express-rate-limit find in each request on stdin.
 //
-// Run by `spoof --express DIR`, where DIR holds node_modules with both packages.
+// `spoof --express DIR` runs this script and writes the requests as JSON. DIR holds node_modules with both packages.
 "use strict";
 
 const { createRequire } = require("node:module");
@@ -17,7 +17,7 @@ for (const { trust, peer, lines } of cases) {
   try {
     const headers = lines.length > 0 ? { "x-forwarded-for": lines.join(", ") } : {};
     const ip = proxyAddress({ headers, socket: { remoteAddress: peer } }, compileTrust(trust));
-    // Without the grouping of IPv6 addresses, so that they can be compared.
+    // `false` turns off the grouping of IPv6 addresses, so that addresses can be compared.
     key = ipKeyGenerator(ip, false);
   } catch {
     key = "refused";

@@ -1,11 +1,11 @@
-//! An allocator that counts, per thread, so that counting costs no shared cache line.
+//! An allocator that counts per thread, so that threads share no counter.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
 };
 
-/// Counts what the calling thread allocates. Make it the binary's `#[global_allocator]`.
+/// Counts the allocations of the calling thread. Make it the binary's `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -36,22 +36,22 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Allocations that this thread made so far; a reallocation is one.
+/// Number of allocations that this thread has made; a reallocation counts as one.
 pub fn count() -> u64 {
     COUNT.get()
 }
 
-/// Bytes that this thread asked for and did not give back, without the allocator's own overhead.
+/// Bytes that this thread has requested and not freed, without the allocator's overhead.
 pub fn live_bytes() -> i64 {
     LIVE.get()
 }
 
-/// The most that [`live_bytes`] was since [`reset_peak`].
+/// Highest value of [`live_bytes`] since [`reset_peak`].
 pub fn peak_bytes() -> i64 {
     PEAK.get()
 }
 
-/// Forgets the peak.
+/// Sets the peak to the current [`live_bytes`].
 pub fn reset_peak() {
     PEAK.set(LIVE.get());
 }

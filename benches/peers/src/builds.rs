@@ -1,7 +1,7 @@
 //! Builds of one program: the running one, and the one that `--before` names.
 //!
-//! Both measure in the same interleaved rounds, so a change in tollgate shows as the ratio of two rows. To keep the two
-//! equal, every sample comes from a new process, whichever build makes it: `PROGRAM run ROW ...` prints the numbers.
+//! Both builds measure in the same interleaved rounds, so the ratio of two rows shows the effect of a change in tollgate.
+//! Rows of both builds run in child processes, so that their conditions are equal.
 
 use std::{
     env,
@@ -37,7 +37,7 @@ impl Entrant {
         command
     }
 
-    /// Takes a sample in a new process, which prints `N` numbers.
+    /// Takes a sample in a new process, which prints `N` numbers to stdout.
     ///
     /// # Panics
     ///

@@ -1,14 +1,14 @@
-//! CPU: the time that a process used, and the cores that it runs on.
+//! CPU time of a process, and pinning to a core.
 
 use std::{fs, time::Duration};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// CPU time of the living threads of a process, to the nanosecond; `/proc/PID/stat` counts in ticks of 10 ms.
+/// CPU time that the running threads of a process have used, in nanoseconds: `/proc/PID/stat` has ticks of 10 ms.
 ///
 /// # Panics
 ///
-/// Panics if there is no such process, or the kernel was built without scheduler statistics.
+/// Panics if the process has ended, or the kernel was built without scheduler statistics.
 pub fn time_of(process: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("the process is alive");
     let nanos = threads.map(|thread| {

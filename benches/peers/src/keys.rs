@@ -1,28 +1,28 @@
-//! The same names for everybody, in the same random order.
+//! Names of clients, the same for all contenders, in the same pseudo-random order.
 
-/// `count` names of 11 characters.
+/// Makes `count` names.
 pub fn names(count: usize) -> Vec<String> {
     (0..count).map(name).collect()
 }
 
-/// One name of 11 characters, up to a million; longer above.
+/// Makes one name: 11 characters below number 1,000,000, longer from there.
 pub fn name(number: usize) -> String {
     format!("user:{number:06}")
 }
 
-/// A pseudo-random walk over names (PCG's multiplier): a multiplication or two per step.
+/// A pseudo-random walk over names, by a linear congruential generator: two multiplications per step.
 #[derive(Debug)]
 pub struct Walk {
     state: u64,
 }
 
 impl Walk {
-    /// A walk of its own per seed.
+    /// Starts a walk; equal seeds give equal walks.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next name.
+    /// Returns the next name.
     #[inline]
     pub fn pick<'a>(&mut self, names: &'a [String]) -> &'a String {
         self.state = self

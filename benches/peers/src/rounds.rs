@@ -1,4 +1,4 @@
-//! Interleaved rounds: what disturbs the machine disturbs every contender.
+//! Interleaved rounds, so that a disturbance of the machine affects every contender.
 
 use std::{
     hint::black_box,
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One thing to measure: its name, and a round of it that returns a sample.
+/// A row to measure: its name, and a closure that takes one sample.
 pub struct Contender<'a, S> {
     /// The name in the table.
     pub name: String,
@@ -15,7 +15,7 @@ pub struct Contender<'a, S> {
 }
 
 impl<'a, S> Contender<'a, S> {
-    /// A contender whose rounds are made by this closure; loop inside it, so that the compiler sees the whole loop.
+    /// Makes a contender. The closure runs the whole loop of a round, so that the compiler can optimise it.
     pub fn new(name: impl Into<String>, round: impl FnMut() -> S + 'a) -> Self {
         Self {
             name: name.into(),
@@ -24,7 +24,8 @@ impl<'a, S> Contender<'a, S> {
     }
 }
 
-/// Runs all contenders in turn, `rounds` times, each round beginning with another one. Samples by contender.
+/// Runs all contenders in turn, `rounds` times; each round starts at another contender. Returns the samples per
+/// contender, in the order of the rounds.
 pub fn interleave<S>(contenders: &mut [Contender<'_, S>], rounds: usize) -> Vec<Vec<S>> {
     let count = contenders.len();
     let mut samples: Vec<Vec<S>> = contenders.iter().map(|_| Vec::new()).collect();
@@ -37,9 +38,9 @@ pub fn interleave<S>(contenders: &mut [Contender<'_, S>], rounds: usize) -> Vec<
     samples
 }
 
-/// Nanoseconds per call and thread: `threads` threads call as often as they can for about `span`.
+/// Nanoseconds per call and thread, while `threads` threads call as fast as they can for about `span`.
 ///
-/// `make` makes each thread its own call, with a place in a walk for instance.
+/// `make` makes the closure that one thread calls, from the number of the thread.
 pub fn nanos_per_call<C>(threads: u64, span: Duration, make: impl Fn(u64) -> C + Sync) -> f64
 where
     C: FnMut(),
@@ -64,7 +65,7 @@ where
             .map(|worker| worker.join().expect("a worker does not panic"))
             .collect::<Vec<f64>>()
     });
-    // Both ran for the same span: the mean of their rates is the harmonic mean of their times.
+    // All ran for the same span, so the mean of their rates is the harmonic mean of their times.
     each.len() as f64 / each.iter().map(|nanos| 1.0 / nanos).sum::<f64>()
 }
 
@@ -72,10 +73,10 @@ fn alone(span: Duration, mut call: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut calls = 0_u64;
     loop {
-        for _ in 0..CALLS_BETWEEN_LOOKS {
+        for _ in 0..CALLS_PER_CLOCK_READ {
             call();
         }
-        calls += CALLS_BETWEEN_LOOKS;
+        calls += CALLS_PER_CLOCK_READ;
         let elapsed = start.elapsed();
         if elapsed >= span {
             return black_box(elapsed).as_nanos() as f64 / calls as f64;
@@ -83,5 +84,5 @@ fn alone(span: Duration, mut call: impl FnMut()) -> f64 {
     }
 }
 
-/// Often enough to stop in time at 5 us a call, seldom enough that the clock does not show at 20 ns.
-const CALLS_BETWEEN_LOOKS: u64 = 1_000;
+/// At 5 us a call a round overruns by 5 ms at most; at 20 ns a call reading the clock costs below 1 %.
+const CALLS_PER_CLOCK_READ: u64 = 1_000;

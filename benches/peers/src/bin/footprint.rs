@@ -1,9 +1,9 @@
-//! What does a key take in Redis?
+//! Bytes that a key takes in Redis.
 //!
 //! `cargo run --release --ignore-rust-version --bin footprint -- [--keys 100000] [--only log]`
 //!
-//! Every row fills a server of its own (the one that `TOLLGATE_REDIS_SERVER` names, else the `redis-server` on `PATH`):
-//! `used_memory` when the connections are closed again, less what it was at the start, per key.
+//! Each row fills a new Redis server and reports the growth of `used_memory` per key, measured with the connections
+//! closed.
 
 use std::{future::Future, ops::Range, sync::Arc, time::Duration};
 
@@ -95,9 +95,9 @@ fn row(name: &str, keys: usize, bytes: &[f64]) -> Vec<String> {
     row
 }
 
-// === The ways ===
+// === Ways to count ===
 
-/// One way to count a request.
+/// A way to count a request.
 trait Count: Send + Sync + 'static {
     fn count(&self, number: usize) -> impl Future<Output = ()> + Send;
 }
@@ -106,14 +106,14 @@ trait Count: Send + Sync + 'static {
 struct Tollgate {
     store: Option<RedisStore>,
     policy: Policy,
-    /// Whether the whole key is 16 characters long, or the identity.
+    /// Whether 16 characters is the length of the whole Redis key, or of the client's identity in it.
     is_short: bool,
     digits: usize,
 }
 
 impl Tollgate {
     fn new(quota: Quota, algorithm: Algorithm, is_short: bool) -> Self {
-        // Around the identity of a bucket lie `r:{` and `}:p`, and behind it a mark of two when it is no bucket.
+        // A bucket's key is `r:{identity}:p`; other algorithms append two characters.
         let digits = match (is_short, algorithm) {
             (true, Algorithm::TokenBucket) => 10,
             (true, _) => 8,
@@ -156,7 +156,7 @@ struct Plain(MultiplexedConnection);
 
 impl Count for Plain {
     async fn count(&self, number: usize) {
-        // What a plain GCRA script writes.
+        // The same write as in a plain GCRA script.
         let mut command = redis::cmd("SET");
         command
             .arg(format!("{number:016}"))
@@ -166,7 +166,7 @@ impl Count for Plain {
         let (): () = command
             .query_async(&mut self.0.clone())
             .await
-            .expect("redis answers");
+            .expect("Redis responds");
     }
 }
 
@@ -174,12 +174,12 @@ struct TowerRateLimiter(tower_rate_limiter::RedisStore);
 
 impl Count for TowerRateLimiter {
     async fn count(&self, number: usize) {
-        // It puts `rl:` before it.
+        // The crate prepends `rl:`.
         let usage = self
             .0
             .increment(&format!("{number:013}"), Duration::from_secs(3_600))
             .await;
-        assert_eq!(usage.expect("redis answers").used, 1);
+        assert_eq!(usage.expect("Redis responds").used, 1);
     }
 }
 
@@ -192,7 +192,7 @@ impl Count for Limitador {
             .0
             .check_rate_limited_and_update(&"n".into(), &values, 1, false)
             .await;
-        assert!(!checked.expect("redis answers").limited);
+        assert!(!checked.expect("Redis responds").limited);
     }
 }
 
@@ -207,7 +207,7 @@ impl Count for Trypema {
             .absolute()
             .inc(&key, &rate, 1)
             .await
-            .expect("redis answers");
+            .expect("Redis responds");
     }
 }
 
@@ -264,7 +264,7 @@ async fn connect(url: String) -> MultiplexedConnection {
 
 // === Measuring ===
 
-/// Bytes per key when each of so many was counted so often.
+/// Bytes per key after each of `keys` keys was counted `requests` times.
 async fn bytes<C: Count, F: Future<Output = C>>(
     keys: usize,
     requests: usize,
@@ -281,7 +281,7 @@ async fn bytes<C: Count, F: Future<Output = C>>(
     (used_memory(&server.url).await - before) / keys as f64
 }
 
-/// Counts each key once, many at a time.
+/// Counts each key once, with up to `FLIGHT` keys at a time.
 async fn fill<C: Count>(count: &Arc<C>, keys: Range<usize>) {
     let mut tasks = JoinSet::new();
     for first in keys.start..keys.start + FLIGHT.min(keys.len()) {
@@ -297,14 +297,14 @@ async fn fill<C: Count>(count: &Arc<C>, keys: Range<usize>) {
     }
 }
 
-/// On a connection of its own.
+/// Reads `used_memory` on a new connection.
 async fn used_memory(url: &str) -> f64 {
     let mut connection = connect(url.to_owned()).await;
     let text: String = redis::cmd("INFO")
         .arg("memory")
         .query_async(&mut connection)
         .await
-        .expect("redis answers");
+        .expect("Redis responds");
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("used_memory:"));

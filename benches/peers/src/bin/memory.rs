@@ -122,7 +122,7 @@ impl Limiter for Tollgate {
         self.limiter
             .check(&[self.policy.charge(tollgate::Key::new(name))])
             .now_or_later()
-            .expect("memory answers at once")
+            .expect("memory decides at once")
             .expect("memory always decides")
             .is_allowed()
     }
@@ -191,7 +191,7 @@ impl Limiter for TowerRateLimiter {
         let future = pin!(self.store.increment(name, self.window));
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(usage) => usage.expect("memory always decides").used <= self.limit,
-            Poll::Pending => unreachable!("memory answers at once"),
+            Poll::Pending => unreachable!("memory decides at once"),
         }
     }
 }

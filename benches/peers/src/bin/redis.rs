@@ -1,9 +1,9 @@
-//! What does a decision in Redis cost, beside other ways to make it?
+//! Throughput, latency, CPU and commands of a decision in Redis, for tollgate and other ways to make it.
 //!
 //! `cargo run --release --ignore-rust-version --bin redis -- [--rounds 5] [--seconds 2] [--flight 1,64,512] [--keys 1000] [--only tollgate]`
 //!
-//! One server of its own on loopback: the one that `TOLLGATE_REDIS_SERVER` names, else the `redis-server` on `PATH`.
-//! Closed loop: so many tasks on one multi-threaded runtime, each making decision after decision over the same keys.
+//! All contenders share one Redis server on loopback. The loop is closed: `--flight` tasks on one multi-threaded runtime
+//! make one decision after another over the same keys.
 
 use std::{
     collections::BTreeMap,
@@ -46,7 +46,7 @@ fn main() {
 
 // === The contestants ===
 
-/// One way to make a decision. `false` when nobody counted it.
+/// A way to make a decision. Returns `false` if Redis did not count it.
 trait Decide: Send + Sync + 'static {
     fn decide(&self, name: &str) -> impl Future<Output = bool> + Send;
 }
@@ -62,7 +62,7 @@ impl Tollgate {
         let limiter = RateLimiter::builder()
             .policy(policy.clone())
             .redis(url)
-            // With the default of 50 ms a stall of this machine would open the breaker and void the run.
+            // With the default of 50 ms, a stall of the machine could open the breaker and void the run.
             .deadline(Duration::from_secs(1));
         Self {
             limiter: limiter.build().expect("the url and the policy are usable"),
@@ -78,7 +78,7 @@ impl Decide for Tollgate {
             .check(&[self.policy.charge(Key::new(name))])
             .await;
         let decision = answer.expect("the breaker always decides");
-        // What the local limiter decides costs nothing: it must not count as a decision in Redis.
+        // The fallback decides in nanoseconds: that must not pass for a decision in Redis.
         decision.is_allowed() && decision.counted_by() == CountedBy::Shared
     }
 }
@@ -94,7 +94,7 @@ impl Decide for Multiplexed {
         let (allowed, _): (i64, i64) = gcra::decide(&self.hash, &format!("mux:{name}"))
             .query_async(&mut connection)
             .await
-            .expect("redis answers");
+            .expect("Redis responds");
         allowed == 1
     }
 }
@@ -110,7 +110,7 @@ impl Decide for Pooled {
         let (allowed, _): (i64, i64) = gcra::decide(&self.hash, &format!("pool:{name}"))
             .query_async(&mut connection)
             .await
-            .expect("redis answers");
+            .expect("Redis responds");
         allowed == 1
     }
 }
@@ -122,7 +122,7 @@ struct TowerRateLimiter {
 impl Decide for TowerRateLimiter {
     async fn decide(&self, name: &str) -> bool {
         let usage = self.store.increment(name, Duration::from_secs(3_600)).await;
-        usage.expect("redis answers").used > 0
+        usage.expect("Redis responds").used > 0
     }
 }
 
@@ -214,10 +214,10 @@ impl Bench {
         });
         self.runtime
             .block_on(command.query_async(&mut self.admin.clone()))
-            .expect("redis answers")
+            .expect("Redis responds")
     }
 
-    /// CPU time that the server used so far.
+    /// CPU time that the Redis server has used.
     fn server_cpu(&self) -> Duration {
         let text = self.admin(&["INFO", "cpu"]);
         let seconds = |name| {
@@ -228,7 +228,7 @@ impl Bench {
         Duration::from_secs_f64(seconds("used_cpu_sys:") + seconds("used_cpu_user:"))
     }
 
-    /// How often each command ran since the statistics were reset, ours left out.
+    /// Calls of each command since the statistics were reset, without those of this bench.
     fn calls(&self) -> BTreeMap<String, u64> {
         let text = self.admin(&["INFO", "commandstats"]);
         let calls = |line: &str| {
@@ -242,7 +242,7 @@ impl Bench {
     }
 }
 
-/// The time of each decision in nanoseconds, and how many nobody counted.
+/// Returns the latency of each decision in nanoseconds, and the number of decisions that Redis did not count.
 async fn load<D: Decide>(
     decide: &Arc<D>,
     names: &Arc<[String]>,

@@ -1,9 +1,9 @@
-//! Whose request is it, beside other crates, when the headers are hostile?
+//! The client address that tollgate and other crates find when the headers are hostile.
 //!
 //! `cargo run --release --ignore-rust-version --bin spoof -- [--all] [--express DIR] [--seconds 0.2]`
 //!
-//! The requests are those of tollgate's own test, `tests/client_ip/cases.rs`. A row is printed where somebody differs
-//! from tollgate; `--all` prints every one.
+//! The requests are those of tollgate's test, `tests/client_ip/cases.rs`. The table has the requests on which another
+//! crate differs from tollgate; with `--all` it has every request.
 
 #[path = "../../../../tests/client_ip/cases.rs"]
 mod cases;
@@ -70,7 +70,7 @@ fn main() {
         }
     }
     let heading = format!(
-        "{} of {} requests are answered otherwise by others",
+        "{} of {} requests on which another crate differs from tollgate",
         rows.len(),
         cases.len()
     );
@@ -92,7 +92,7 @@ fn main() {
 
 // === Tallies ===
 
-/// How often others differ from tollgate, and in which way.
+/// Number of requests on which a crate agrees with tollgate, and differs, by kind of difference.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     asked: usize,
@@ -150,10 +150,10 @@ fn print_tallies(tallies: &[Tally; 3]) {
         "the forged address",
         "the peer",
         "another address",
-        "text that is no address",
+        "text that is not an address",
         "an error",
     ];
-    table::print("What others find", &columns, &rows);
+    table::print("addresses that other crates find", &columns, &rows);
 }
 
 // === The contenders ===
@@ -177,7 +177,7 @@ fn extractor(case: &Case) -> ClientIp {
     }
 }
 
-/// The source that fits the case; it has no list of proxies.
+/// The source of axum-client-ip that fits the case; the crate has no list of proxies.
 fn source(case: &Case) -> ClientIpSource {
     match case.read {
         _ if case.trust == Trust::Nobody => ClientIpSource::ConnectInfo,
@@ -223,9 +223,11 @@ fn governor(request: &Request<()>) -> String {
     }
 }
 
-/// Express reads `X-Forwarded-For` only. Its rule is that of proxy-addr 2.0.8 under `trust proxy`: from the peer and
-/// the entries, the nearest first, the first that is not trusted or the last; empty entries are skipped, and what is no
-/// address is the client as it stands. `--express` compares this with the packages themselves.
+/// The address that Express finds under `trust proxy`, by the rule of proxy-addr 2.0.8. It reads `X-Forwarded-For` only.
+///
+/// From the peer, then the entries from right to left, it returns the first that is not trusted, else the last. It skips
+/// empty entries, and returns an entry that is not an address unchanged. `--express` compares this function with the
+/// packages.
 fn express(case: &Case) -> Option<String> {
     let lines = forwarded_for_lines(case)?;
     let joined = lines.join(", ");
@@ -252,7 +254,7 @@ fn express(case: &Case) -> Option<String> {
     }
     Some(match found.parse() {
         Ok(IpAddr::V6(address)) => {
-            // IPv4-compatible ones only when they are written with dots.
+            // IPv4-compatible addresses only if they are written with dots.
             let compatible = found.contains('.').then(|| address.to_ipv4()).flatten();
             let ipv4 = address.to_ipv4_mapped().or(compatible);
             ipv4.map_or(found.to_owned(), |address| address.to_string())
@@ -261,7 +263,7 @@ fn express(case: &Case) -> Option<String> {
     })
 }
 
-/// The lines as Node reads them: bytes are characters. `None` when another header is to be read.
+/// The header lines as Node reads them, one character per byte. `None` if the case is about another header.
 fn forwarded_for_lines(case: &Case) -> Option<Vec<String>> {
     (case.read == Read::ForwardedFor).then(|| {
         let lines = case.headers.iter();
@@ -299,13 +301,13 @@ fn compare_with_express(cases: &[Case], folder: &str) {
             agreeing += 1;
         } else {
             println!(
-                "express says {answer}, its rule here {ours}: {}",
+                "express returns {answer}, this program {ours}: {}",
                 case.shown()
             );
         }
     }
     println!(
-        "The rule of Express as it is written here agrees with the packages on {agreeing} of {} requests.",
+        "This program's version of Express's rule agrees with the packages on {agreeing} of {} requests.",
         asked.len()
     );
 }
@@ -327,7 +329,7 @@ fn json_of(case: &Case) -> String {
     )
 }
 
-/// A JSON string in ASCII.
+/// Encodes text as a JSON string in ASCII.
 fn quoted(text: &str) -> String {
     let characters = text.chars().map(|character| match character {
         '"' | '\\' => format!("\\{character}"),
@@ -337,7 +339,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", characters.collect::<String>())
 }
 
-/// A JSON string that Node wrote, in ASCII.
+/// Converts a JSON string that Node wrote to ASCII.
 fn quoted_ascii(json: &str) -> String {
     let characters = json.chars().map(|character| match character {
         ' '..='~' => character.to_string(),
@@ -377,7 +379,7 @@ fn print_costs(cases: &[Case], span: Duration) {
         ]);
     }
     let columns = ["headers", "tollgate", "client-ip", "tower_governor smart"];
-    table::print("Time, and allocations, to find an address", &columns, &rows);
+    table::print("time and allocations to find an address", &columns, &rows);
 }
 
 fn keep(found: Option<IpAddr>) {

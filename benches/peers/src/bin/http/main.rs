@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release --ignore-rust-version --bin http -- [--rounds 7] [--seconds 2] [--connections 64] [--only Redis] [--before PATH] [--cores 0,1]`
 //!
-//! Each contender is a process of its own, pinned to the first core: `http serve NAME [--port 0] [--core 0] [--redis URL]`
-//! starts one by hand. wrk and Redis share the second core.
+//! Each contender runs in a separate process, pinned to the first core. wrk and Redis share the second core.
+//! `http serve NAME [--port 0] [--core 0] [--redis URL]` starts one server by hand.
 
 mod serve;
 mod wrk;
@@ -12,7 +12,6 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::Stdio,
-    time::Duration,
 };
 
 use tollgate_peers::{
@@ -103,7 +102,7 @@ struct AxumServer {
 }
 
 impl AxumServer {
-    /// Starts the server, and checks that it responds as its name says.
+    /// Starts the server, and checks its status and headers against the contender's name.
     fn start(entrant: &Entrant, core: &str, redis_url: &str) -> Self {
         let mut command = entrant.command(&["serve", &entrant.name, "--core", core]);
         command.args(["--redis", redis_url]).stdout(Stdio::piped());
@@ -136,7 +135,7 @@ impl AxumServer {
         assert_eq!(headers, self.router.headers, "{label}: {head}");
     }
 
-    /// The response to one request, in lower case.
+    /// Sends one request, and returns the head of the response in lower case.
     fn response_head(&self) -> String {
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
         let request = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
@@ -144,26 +143,26 @@ impl AxumServer {
         let mut response = String::new();
         let read = stream.read_to_string(&mut response);
         read.expect("the server responds with text");
-        response.to_ascii_lowercase()
+        let (head, _body) = response
+            .split_once("\r\n\r\n")
+            .expect("the head has an end");
+        head.to_ascii_lowercase()
     }
 
     fn sample(&self, load: Load) -> Sample {
         let cpu_before = cpu::time_of(self.process.0.id());
         let report = wrk::run(load, &self.address);
         let cpu = cpu::time_of(self.process.0.id()) - cpu_before;
-        let expected = if self.router.denies {
-            report.requests
-        } else {
-            0
-        };
+        let requests = report.requests;
+        let expected = if self.router.denies { requests } else { 0 };
         Sample {
             per_second: report.per_second,
             p50_micros: report.p50_micros,
             p99_micros: report.p99_micros,
-            denied_share: report.non_2xx as f64 / report.requests as f64,
+            denied_share: report.non_2xx as f64 / requests as f64,
             unexpected: report.non_2xx.abs_diff(expected) + report.socket_errors,
-            cpu_micros: cpu.as_secs_f64() * 1e6 / report.requests as f64,
-            cpu_share: cpu.as_secs_f64() / Duration::from_secs(load.seconds).as_secs_f64(),
+            cpu_micros: cpu.as_secs_f64() * 1e6 / requests as f64,
+            cpu_share: cpu.as_secs_f64() / load.seconds as f64,
         }
     }
 }
@@ -177,7 +176,7 @@ struct Sample {
     p99_micros: f64,
     /// Share of responses that wrk counts as non-2xx.
     denied_share: f64,
-    /// Responses that were not as the name of the row says, and socket errors.
+    /// Responses with the wrong kind of status for the row, and socket errors.
     unexpected: u64,
     /// CPU of the server per request.
     cpu_micros: f64,

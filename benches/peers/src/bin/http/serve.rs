@@ -17,7 +17,7 @@ use redis::{Client, RedisError, aio::MultiplexedConnection};
 use tokio::{net::TcpListener, runtime::Runtime};
 use tollgate::{
     OnOutage, Policy, Quota, RateLimitLayer, builder::RateLimitLayerBuilder, extract::PeerIp,
-    middleware::Headers,
+    middleware::Headers, remote::RedisStore,
 };
 use tollgate_peers::{arguments::Arguments, cpu, gcra};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder};
@@ -33,7 +33,7 @@ pub struct Router {
     add_layer: fn(axum::Router, &Context) -> axum::Router,
 }
 
-/// The surroundings in which layers are made.
+/// The parts that some layers are made from.
 struct Context {
     runtime: Runtime,
     redis_url: String,
@@ -53,7 +53,7 @@ impl Context {
 ///
 /// # Panics
 ///
-/// Panics if there is no contender of this name.
+/// Panics if the name is unknown, the core or the port is not available, or Redis is down.
 pub fn run(name: &str, arguments: &Arguments) {
     if let Some(core) = arguments.optional("--core") {
         cpu::pin_to(core);
@@ -97,9 +97,12 @@ fn on_redis(context: &Context) -> RateLimitLayerBuilder {
     let quota = Quota::per_second(1).burst(gcra::BURST_SECONDS);
     // A request that Redis does not count gets a 503, which makes the row void.
     let policy = Policy::new("peer", quota).on_outage(OnOutage::Refuse);
+    // Two builds may store the same key in different formats.
+    let prefix = format!("tollgate-{}", std::process::id());
+    let store = RedisStore::builder(context.redis_url.as_str()).prefix(prefix);
     RateLimitLayer::builder()
         .policy(policy.key(PeerIp))
-        .redis(context.redis_url.as_str())
+        .redis(store)
         // With the default of 50 ms, a stall of the machine could open the breaker.
         .deadline(Duration::from_secs(1))
 }
