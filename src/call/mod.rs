@@ -7,7 +7,7 @@
 //! | question | answer |
 //! |---|---|
 //! | whom to count | [`Policy::key_of`](crate::Policy::key_of), a function of the request |
-//! | what a denied call gets | the layer's closure, which takes the request and a [`Rejection`](super::Rejection), and makes a response or an error of the service's own types |
+//! | what a denied call gets | the layer's closure, which takes the request and a [`Rejection`](crate::rejection::Rejection), and makes a response or an error of the service's own types |
 //! | how the service learns the decision | [`on_admitted`](CallLimitLayerBuilder::on_admitted) |
 //! | what it really cost | what was charged, or what [`settle`](CallLimitLayerBuilder::settle) returns when it has ended |
 //! | how long slots are held | until the response is there, or as long as [`hold_with`](CallLimitLayerBuilder::hold_with) keeps them |

@@ -5,7 +5,7 @@
 //!
 //! | where | what it does |
 //! |---|---|
-//! | [`deny`](crate::builder::RateLimitLayerBuilder::deny) on the layer | 403, charges nothing |
+//! | [`forbid`](crate::builder::RateLimitLayerBuilder::forbid) on the layer | 403, charges nothing |
 //! | [`skip`](crate::builder::RateLimitLayerBuilder::skip) on the layer | passes, not limited by any rule |
 //! | [`when`](crate::rules::Rule::when), [`unless`](crate::rules::Rule::unless) on a rule | which requests the rule counts |
 //! | [`cost_when`](crate::rules::Rule::cost_when) on a rule | what they cost |

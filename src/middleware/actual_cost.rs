@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Lets a handler set what its request really costs. It is in the extensions of all requests that pass a layer of which
-/// a rule [settles](super::Rule::settle).
+/// a rule [settles](crate::rules::Rule::settle).
 ///
 /// It may be set until the body of the response is dropped, and takes precedence over the rule's closure. Where nothing was
 /// charged it changes nothing.

@@ -15,9 +15,9 @@
 //!
 //! # Which requests
 //!
-//! In this order: a request that [`deny`](crate::builder::RateLimitLayerBuilder::deny) matches gets 403 and is charged
+//! In this order: a request that [`forbid`](crate::builder::RateLimitLayerBuilder::forbid) matches gets 403 and is charged
 //! nothing; one that [`skip`](crate::builder::RateLimitLayerBuilder::skip) matches passes without being counted; the others
-//! are counted by each rule that [counts](Rule::when) them. See [`matching`](crate::matching).
+//! are counted by each rule that [counts](crate::rules::Rule::when) them. See [`matching`](crate::matching).
 //!
 //! # Which status
 //!
@@ -62,19 +62,19 @@
 //! # What handlers see
 //!
 //! [`RateLimitInfo`] tells what was decided; with axum it is an extractor. The innermost layer's
-//! [`Decision`](crate::Decision) is in the request's extensions too. A [`Rejection`] is in the extensions of the response
+//! [`Decision`](crate::Decision) is in the request's extensions too. A [`Rejection`](crate::rejection::Rejection) is in the extensions of the response
 //! that was made from it, where outer layers see it.
 //!
 //! # Headers
 //!
-//! [`Headers`] says which: `X-RateLimit-*` by default, the drafts' `RateLimit`, Discord's, several at once, or none. The
+//! [`Headers`](crate::headers::Headers) says which: `X-RateLimit-*` by default, the drafts' `RateLimit`, Discord's, several at once, or none. The
 //! limit is what can be taken at once, so for a bucket its burst. `Retry-After` is whole seconds, rounded up, at least 1.
-//! What the inner service has set itself [stays](Headers#beside-headers-that-are-there-already). When nobody could count, no
+//! What the inner service has set itself [stays](crate::headers::Headers#beside-headers-that-are-there-already). When nobody could count, no
 //! number is made up.
 //!
 //! # Answers
 //!
-//! A [`RejectionFormat`] is JSON by default, or problem+json, text, what the request accepts, or made by a closure. The status is
+//! A [`RejectionFormat`](crate::rejection::RejectionFormat) is JSON by default, or problem+json, text, what the request accepts, or made by a closure. The status is
 //! 429 over a limit, 503 when nobody could decide, and the extractor's choice when a key is missing; with a 401 comes the
 //! extractor's [challenge](crate::extract::KeyExtractor::challenge) as `WWW-Authenticate`. With the feature `grpc`, gRPC
 //! clients get a status that they can read.
@@ -83,7 +83,7 @@
 //!
 //! # What it costs in the end
 //!
-//! [`Rule::settle`] refunds or charges the difference once a request has ended: a [`CompletedRequest`] holds how. A client
+//! [`Rule::settle`](crate::rules::Rule::settle) refunds or charges the difference once a request has ended: a [`CompletedRequest`](crate::rules::CompletedRequest) holds how. A client
 //! that goes away is charged unless the closure says otherwise.
 //!
 //! # One layer inside another

@@ -44,14 +44,14 @@ pub struct CompletedRequest<'a> {
 pub enum RequestOutcome<'a> {
     /// The request was dropped before it had a response: the client went away, or a layer outside, such as a timeout,
     /// gave up. The inner service may not have been called yet, if a key or tier was looked up
-    /// [after the charge](super#keys-and-tiers-that-are-looked-up).
+    /// [after the charge](crate::middleware#keys-and-tiers-that-are-looked-up).
     ClientGone,
     /// The inner service returned an error.
     Failed,
     /// The inner service panicked.
     Panicked,
     /// The inner service responded, whatever became of the body; or the layer rejected the request although this policy
-    /// admitted it, for example since another policy has no key. See [which status](super#which-status).
+    /// admitted it, for example since another policy has no key. See [which status](crate::middleware#which-status).
     #[non_exhaustive]
     Responded {
         /// Status of the response.
@@ -69,7 +69,7 @@ pub enum RequestOutcome<'a> {
 pub enum BodyOutcome {
     /// The body was dropped before its end: the client went away.
     ClientGone,
-    /// The body was sent whole, there was none to send, or it was [taken out](super::ResponseBody::into_inner).
+    /// The body was sent whole, there was none to send, or it was [taken out](crate::middleware::ResponseBody::into_inner).
     Complete,
     /// The body returned an error.
     Failed,

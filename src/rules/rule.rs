@@ -176,7 +176,7 @@ impl Rule {
     /// Default: what was charged.
     ///
     /// The closure runs after the body of the response has ended and was dropped, or after a request without a response
-    /// was dropped. It delays nobody. If it panics, the charge stands. An [`ActualCost`](super::ActualCost) that the
+    /// was dropped. It delays nobody. If it panics, the charge stands. An [`ActualCost`](crate::middleware::ActualCost) that the
     /// handler sets takes precedence. A request of cost 0 is not settled: to count failures only, charge each request and
     /// return 0 for the others. Over Redis the settlement needs the Tokio runtime that drops the body.
     ///

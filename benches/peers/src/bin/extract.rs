@@ -121,7 +121,7 @@ fn contenders(span: Duration) -> Vec<Contender<'static, Sample>> {
         row(
             "Cookie, in clear",
             &plain,
-            Box::new(Cookie::new("session").in_clear()),
+            Box::new(Cookie::new("session").plaintext()),
         ),
         row("Query", &plain, Box::new(Query::new("tenant"))),
         row("Query, encoded", &encoded, Box::new(Query::new("tenant"))),

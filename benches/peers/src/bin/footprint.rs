@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::{runtime::Runtime, task::JoinSet};
 use tollgate::{
     Key, Policy, Quota,
-    algorithm::{Algorithm, Opening},
+    algorithm::{Algorithm, WindowStart},
     remote::RedisStore,
     store::Store,
 };
@@ -40,7 +40,7 @@ fn main() {
         (
             "fixed window",
             window,
-            Algorithm::FixedWindow(Opening::Clock),
+            Algorithm::FixedWindow(WindowStart::Clock),
             1,
             keys,
         ),

@@ -21,7 +21,7 @@ use tollgate::{
     Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
     extract::{Global, PeerIp},
-    middleware::{Denial, Headers, RateLimit},
+    middleware::{RejectionFormat, Headers, RateLimit},
 };
 use tollgate_peers::{
     allocations::{self, Counting},
@@ -254,13 +254,13 @@ fn denied() -> [Row; 9] {
             tollgate(once().headers(Headers::draft11()))
         }),
         row("tollgate: denied, text, 4 headers", 429, || {
-            tollgate(once().on_rejection(Denial::text()))
+            tollgate(once().on_rejection(RejectionFormat::text()))
         }),
         row("tollgate: denied, problem+json, 4 headers", 429, || {
-            tollgate(once().on_rejection(Denial::problem_json()))
+            tollgate(once().on_rejection(RejectionFormat::problem_json()))
         }),
         row("tollgate: denied, JSON by Accept, 5 headers", 429, || {
-            tollgate(once().on_rejection(Denial::negotiated()))
+            tollgate(once().on_rejection(RejectionFormat::negotiated()))
         }),
         row("tower_governor: denied, text, 2 headers", 429, || {
             GovernorLayer::new(governor(true)).layer(bare())

@@ -121,7 +121,7 @@ impl Limiter for Tollgate {
     fn is_allowed(&self, name: &String) -> bool {
         self.limiter
             .check(&[self.policy.charge(tollgate::Key::new(name))])
-            .now_or_later()
+            .try_ready()
             .expect("memory decides at once")
             .expect("memory always decides")
             .is_allowed()

@@ -17,7 +17,7 @@ use redis::{Client, RedisError, aio::MultiplexedConnection};
 use tokio::{net::TcpListener, runtime::Runtime};
 use tollgate::{
     OnOutage, Policy, Quota, RateLimitLayer, builder::RateLimitLayerBuilder, extract::PeerIp,
-    middleware::Headers, remote::RedisStore,
+    headers::Headers, remote::RedisStore,
 };
 use tollgate_peers::{arguments::Arguments, cpu, gcra};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder};
@@ -96,7 +96,7 @@ fn once() -> RateLimitLayerBuilder {
 fn on_redis(context: &Context) -> RateLimitLayerBuilder {
     let quota = Quota::per_second(1).burst(gcra::BURST_SECONDS);
     // A request that Redis does not count gets a 503, which makes the row void.
-    let policy = Policy::new("peer", quota).on_outage(OnOutage::Refuse);
+    let policy = Policy::new("peer", quota).on_outage(OnOutage::Deny);
     // Two builds may store the same key in different formats.
     let prefix = format!("tollgate-{}", std::process::id());
     let store = RedisStore::builder(context.redis_url.as_str()).prefix(prefix);
