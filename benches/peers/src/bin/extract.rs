@@ -22,8 +22,8 @@ use http::request::Parts;
 use tollgate::{
     Key,
     extract::{
-        ApiKey, Claim, ClientIp, Cookie, Extension, Global, Header, Host, KeyExtractor, PathParam,
-        PeerIp, Query, Route,
+        ApiKey, Claim, ClientIp, Cookie, ExtensionKey, Global, Header, HostHeader, KeyExtractor,
+        PathParam, PeerIp, QueryParam, Route,
     },
 };
 use tollgate_peers::{
@@ -123,10 +123,18 @@ fn contenders(span: Duration) -> Vec<Contender<'static, Sample>> {
             &plain,
             Box::new(Cookie::new("session").plaintext()),
         ),
-        row("Query", &plain, Box::new(Query::new("tenant"))),
-        row("Query, encoded", &encoded, Box::new(Query::new("tenant"))),
-        row("Query, 400 bytes", &long, Box::new(Query::new("tenant"))),
-        row("Host", &plain, Box::new(Host)),
+        row("Query", &plain, Box::new(QueryParam::new("tenant"))),
+        row(
+            "Query, encoded",
+            &encoded,
+            Box::new(QueryParam::new("tenant")),
+        ),
+        row(
+            "Query, 400 bytes",
+            &long,
+            Box::new(QueryParam::new("tenant")),
+        ),
+        row("Host", &plain, Box::new(HostHeader)),
         row("PathParam", &plain, Box::new(PathParam::new("user"))),
         row(
             "PathParam, encoded",
@@ -147,7 +155,7 @@ fn contenders(span: Duration) -> Vec<Contender<'static, Sample>> {
         row(
             "Extension",
             &plain,
-            Box::new(Extension::new(|user: &User| Key::from(user.id))),
+            Box::new(ExtensionKey::new(|user: &User| Key::from(user.id))),
         ),
         row(
             "Claim",

@@ -21,7 +21,9 @@ use tollgate::{
     Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
     extract::{Global, PeerIp},
-    middleware::{RejectionFormat, Headers, RateLimit},
+    headers::Headers,
+    middleware::RateLimit,
+    rejection::RejectionFormat,
 };
 use tollgate_peers::{
     allocations::{self, Counting},
