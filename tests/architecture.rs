@@ -1,5 +1,5 @@
-//! The floors: a file imports only from its own floor or those below, siblings on the third never meet, no cycles, and
-//! `mod.rs` files hold no code.
+//! The floors: a module imports only from its own floor or those below, separate siblings never meet, neither modules nor
+//! files form a cycle, and `mod.rs` files hold no code.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -261,6 +261,247 @@ fn cycle(imports: &[Import]) -> Option<Vec<String>> {
         .keys()
         .find_map(|start| walk(start, &edges, &mut Vec::new(), &mut done))
 }
+
+// === Files ===
+
+/// Files that may import each other: a trait whose provided methods return combinators, and these combinators.
+const COMBINATORS: [(&str, &str); 2] = [
+    ("extract/extractor.rs", "extract/"),
+    ("matching/matcher.rs", "matching/"),
+];
+
+/// The text of each file by its path below `src`, and what the facades re-export.
+struct Tree {
+    files: BTreeMap<String, String>,
+    /// The file of each name that `mod.rs` of a folder re-exports, by folder and name.
+    facades: BTreeMap<(String, String), String>,
+}
+
+impl Tree {
+    fn read() -> Self {
+        let src = src();
+        let texts = sources(&src).into_iter().map(|path| {
+            let file = path.strip_prefix(&src).expect("below src");
+            let text = fs::read_to_string(&path).expect("readable text");
+            (file.display().to_string(), text)
+        });
+        Self::of(texts)
+    }
+
+    fn of(texts: impl IntoIterator<Item = (String, String)>) -> Self {
+        let mut tree = Self {
+            files: texts.into_iter().collect(),
+            facades: BTreeMap::new(),
+        };
+        let facades = tree.files.iter();
+        let facades =
+            facades.filter_map(|(file, text)| Some((file.strip_suffix("/mod.rs")?, text)));
+        let mut found = Vec::new();
+        for (folder, text) in facades {
+            for path in use_paths(text) {
+                if let [own, file, .., name] = &path[..]
+                    && own == "self"
+                {
+                    found.push(((folder.to_owned(), name.clone()), file.clone()));
+                }
+            }
+        }
+        for ((folder, name), module) in found {
+            if let Some(file) = tree.file_of(&format!("{folder}/{module}"), &name) {
+                tree.facades.insert((folder, name), file);
+            }
+        }
+        tree
+    }
+
+    /// The file of a module, or of the name that its facade re-exports.
+    fn file_of(&self, module: &str, name: &str) -> Option<String> {
+        let file = format!("{module}.rs");
+        if self.files.contains_key(&file) {
+            return Some(file);
+        }
+        self.facades
+            .get(&(module.to_owned(), name.to_owned()))
+            .cloned()
+    }
+
+    /// The file that a path leads to, from a file in this folder.
+    fn target(&self, folder: &str, path: &[String]) -> Option<String> {
+        let (mut module, rest) = match path.split_first()? {
+            (first, rest) if first == "crate" => (String::new(), rest),
+            (first, rest) if first == "super" => (folder.to_owned(), rest),
+            _ => return None,
+        };
+        for (index, name) in rest.iter().enumerate() {
+            if name == "super" {
+                module = parent(&module).to_owned();
+                continue;
+            }
+            let inner = match module.is_empty() {
+                true => name.clone(),
+                false => format!("{module}/{name}"),
+            };
+            let next = rest.get(index + 1).map_or("", String::as_str);
+            if let Some(file) = self.file_of(&inner, next) {
+                return Some(file);
+            }
+            if let Some(file) = self.facades.get(&(module.clone(), name.clone())) {
+                return Some(file.clone());
+            }
+            module = inner;
+        }
+        None
+    }
+
+    fn imports(&self) -> BTreeMap<&str, BTreeSet<String>> {
+        let files = self
+            .files
+            .iter()
+            .filter(|(file, _)| !file.ends_with("mod.rs"));
+        files
+            .map(|(file, text)| {
+                let paths = use_paths(text);
+                let targets = paths
+                    .iter()
+                    .filter_map(|path| self.target(parent(file), path));
+                let others = targets.filter(|target| target != file && !target.ends_with("mod.rs"));
+                (file.as_str(), others.collect())
+            })
+            .collect()
+    }
+
+    /// Groups of files that import each other, directly or through others.
+    fn circles(&self) -> Vec<Vec<String>> {
+        let imports = self.imports();
+        let reached = |from: &str| {
+            let mut seen = BTreeSet::new();
+            let mut next: Vec<&str> = vec![from];
+            while let Some(file) = next.pop() {
+                for target in imports.get(file).into_iter().flatten() {
+                    if seen.insert(target.clone()) {
+                        next.extend(
+                            imports
+                                .get_key_value(target.as_str())
+                                .map(|(file, _)| *file),
+                        );
+                    }
+                }
+            }
+            seen
+        };
+        let reached: BTreeMap<&str, BTreeSet<String>> =
+            imports.keys().map(|file| (*file, reached(file))).collect();
+        let mut circles: BTreeSet<Vec<String>> = BTreeSet::new();
+        for (file, targets) in &reached {
+            if targets.contains(*file) {
+                let back = |other: &&String| {
+                    reached
+                        .get(other.as_str())
+                        .is_some_and(|others| others.contains(*file))
+                };
+                circles.insert(targets.iter().filter(back).cloned().collect());
+            }
+        }
+        circles.into_iter().collect()
+    }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// All paths of the `use` declarations at the start of lines, without test modules.
+fn use_paths(text: &str) -> Vec<Vec<String>> {
+    let lines: Vec<String> = code(text).into_iter().map(|(_, line)| line).collect();
+    let text = lines.join("\n");
+    let mut paths = Vec::new();
+    for (at, _) in text.match_indices("use ") {
+        let before = text[..at].rsplit('\n').next().unwrap_or_default().trim();
+        if before.is_empty() || before.starts_with("pub") {
+            let end = text[at..].find(';').map_or(text.len(), |end| at + end);
+            spread(&text[at + "use ".len()..end], &mut Vec::new(), &mut paths);
+        }
+    }
+    paths
+}
+
+/// The paths of a use tree such as `a::{B, c::{D, E as F}}`.
+fn spread(tree: &str, start: &mut Vec<String>, paths: &mut Vec<Vec<String>>) {
+    let tree = tree.trim();
+    let depth = start.len();
+    let open = tree.find('{').unwrap_or(tree.len());
+    let names = tree[..open].split(" as ").next().unwrap_or_default();
+    start.extend(
+        names
+            .split("::")
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned),
+    );
+    if open == tree.len() {
+        paths.push(start.clone());
+    } else {
+        let inner = tree[open + 1..]
+            .trim_end()
+            .strip_suffix('}')
+            .unwrap_or_default();
+        let (mut nested, mut begin) = (0, 0);
+        for (at, character) in inner.char_indices().chain([(inner.len(), ',')]) {
+            match character {
+                '{' => nested += 1,
+                '}' => nested -= 1,
+                ',' if nested == 0 => {
+                    if !inner[begin..at].trim().is_empty() {
+                        spread(&inner[begin..at], start, paths);
+                    }
+                    begin = at + 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    start.truncate(depth);
+}
+
+#[test]
+fn files_form_no_circle_but_combinators_and_their_trait() {
+    let tree = Tree::read();
+    let edges: usize = tree.imports().values().map(BTreeSet::len).sum();
+    assert!(edges > 300, "the reader finds imports: {edges}");
+    let is_allowed = |circle: &Vec<String>| {
+        COMBINATORS.iter().any(|(hub, folder)| {
+            circle.iter().any(|file| file == hub)
+                && circle.iter().all(|file| file.starts_with(folder))
+        })
+    };
+    let circles = tree.circles();
+    let others: Vec<_> = circles
+        .iter()
+        .filter(|circle| !is_allowed(circle))
+        .collect();
+    assert!(others.is_empty(), "{others:#?}");
+}
+
+#[test]
+fn circle_of_files_turns_the_check_red() {
+    let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let tree = Tree::of([
+        file(
+            "room/mod.rs",
+            "mod a;\nmod b;\npub use self::{a::A, b::B};\npub(crate) use self::b::C;",
+        ),
+        file("room/a.rs", "use super::b::B;"),
+        file("room/b.rs", "use crate::{\n    other::O,\n};"),
+        file("other.rs", "use crate::room::{A as Renamed};"),
+        file("alone.rs", "use crate::room::C;"),
+    ]);
+    let circle = ["other.rs", "room/a.rs", "room/b.rs"]
+        .map(str::to_owned)
+        .to_vec();
+    assert_eq!(tree.circles(), [circle]);
+}
+
+// === Tests ===
 
 #[test]
 fn imports_go_down_the_floors_only() {

@@ -15,7 +15,8 @@ use crate::{
 };
 
 use super::{
-    rule::{KeySource, OnMissingKey, Rule},
+    on_missing_key::OnMissingKey,
+    rule::{KeySource, Rule},
     setup_check::describe,
 };
 

@@ -7,11 +7,13 @@ mod charging;
 mod completed;
 mod conditions;
 mod filter;
+mod on_missing_key;
 mod rule;
 mod setup_check;
 
 pub(crate) use self::charging::Caller;
 pub use self::completed::{BodyOutcome, CompletedRequest, RequestOutcome};
 pub(crate) use self::filter::RequestFilter;
+pub use self::on_missing_key::OnMissingKey;
 pub(crate) use self::rule::KeySource;
-pub use self::rule::{OnMissingKey, Rule};
+pub use self::rule::Rule;

@@ -19,6 +19,7 @@ use crate::{
 use super::{
     completed::CompletedRequest,
     conditions::{Conditions, Costs},
+    on_missing_key::OnMissingKey,
     setup_check::{FirstMatches, FirstRequests},
 };
 
@@ -48,21 +49,6 @@ type Price = Arc<dyn Fn(&CompletedRequest<'_>) -> u64 + Send + Sync>;
 pub(crate) enum KeySource {
     Extractor(Arc<dyn KeyExtractor>),
     Lookup(Arc<dyn AsyncKeyExtractor>),
-}
-
-/// The way to handle a request whose key is absent. One whose key is [ambiguous](crate::extract::Extracted::Ambiguous) is
-/// always rejected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnMissingKey {
-    /// Answer it with the extractor's [`missing_status`](KeyExtractor::missing_status), if the layer's other policies admit
-    /// it: they are charged.
-    #[default]
-    Reject,
-    /// Count it with all others that have no key, in one shared bucket.
-    Share,
-    /// Do not count it for this policy.
-    Skip,
 }
 
 impl Policy {

@@ -24,7 +24,7 @@ use crate::{
     sync::Mutex,
 };
 
-use super::rule::OnMissingKey;
+use super::on_missing_key::OnMissingKey;
 
 /// What a rule has seen of its first requests. Afterwards it costs one load per request.
 #[derive(Debug)]
