@@ -70,8 +70,7 @@ async fn tell(info: RateLimitInfo) -> String {
 async fn handler_without_a_layer_is_500_and_the_log_says_what_to_do() {
     logged();
     let app = Router::new().route("/", get(async |_: RateLimitInfo| "never"));
-    let said = "no rate limit was asked about this request: put a RateLimitLayer around the route, or take \
-                Option<RateLimitInfo>";
+    let said = "no RateLimitLayer is around this route: add one, or extract Option<RateLimitInfo>";
     for _ in 0..3 {
         let answer = text(&app, "/").await;
         assert_eq!(answer, (500, "internal server error".to_owned()));

@@ -471,7 +471,7 @@ async fn extractor_of_ones_own_can_have_a_diagnosis() {
     assert_eq!(warning.code(), Code::ForwardedUntrusted);
     assert_eq!(
         warning.detail(),
-        "a request bears a header that suspicious looks at, from a peer that is not trusted"
+        "a request has a header that suspicious reads, from a peer that is not trusted"
     );
 }
 
@@ -587,7 +587,7 @@ async fn one_key_for_many_clients_is_told_after_a_thousand_requests() {
     let [warning] = warnings(&layer);
     assert_eq!(
         warning.detail(),
-        "the first 1000 requests had one key, found by peer-ip, though they came from 8 clients or more"
+        "the first 1000 requests had the same peer-ip key, although they came from 8 clients or more"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Where a limiter counts, and what protects it.
+//! The store of a limiter.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::{
 #[cfg(feature = "redis")]
 use crate::{memory::MemoryStore, remote::RedisStoreBuilder, resilience::ResilientStore};
 
-/// Where to count, and what protects it.
+/// Settings of a limiter's store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Backend {
     choice: Choice,
-    /// Whether a second choice overruled a first one: nobody means both.
-    is_torn: bool,
+    /// Whether two stores were set, which is a mistake.
+    has_two_stores: bool,
     pub(super) max_keys: Option<usize>,
     pub(super) clock: Option<Clock>,
     #[cfg(feature = "redis")]
@@ -40,7 +40,7 @@ pub(super) enum Choice {
 
 impl Backend {
     pub(super) fn choose(&mut self, choice: Choice) {
-        self.is_torn |= !matches!(self.choice, Choice::Memory);
+        self.has_two_stores |= !matches!(self.choice, Choice::Memory);
         self.choice = choice;
     }
 
@@ -64,14 +64,14 @@ impl Backend {
     }
 
     fn validate(&self) -> Result<(), Error> {
-        let refuse = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
-        if self.is_torn {
-            return refuse("two stores: a limiter counts in one, so set store() or redis(), once");
+        let invalid = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
+        if self.has_two_stores {
+            return invalid("two stores: a limiter has one, so call store() or redis() once");
         }
         #[cfg(feature = "redis")]
         if self.deadline.is_some_and(|deadline| deadline.is_zero()) {
-            return refuse(
-                "deadline of zero: no decision could be made in time; the default is 50 ms",
+            return invalid(
+                "deadline of zero: no decision could end in time; the default is 50 ms",
             );
         }
         #[cfg(feature = "redis")]
@@ -80,8 +80,8 @@ impl Backend {
         let has_deadline = false;
         let is_set = has_deadline || self.max_keys.is_some() || self.clock.is_some();
         if is_set && matches!(self.choice, Choice::Custom(_)) {
-            return refuse(
-                "a store of your own has its own deadline, clock and max_keys: set them on the store",
+            return invalid(
+                "a custom store has its own deadline, clock and max_keys: set them on the store",
             );
         }
         Ok(())

@@ -25,7 +25,7 @@ use crate::remote::RedisStoreBuilder;
 use super::limiter::RateLimiterBuilder;
 
 impl RateLimitLayer {
-    /// Settings to start from: in process, without policies.
+    /// Returns the default settings: in process, without policies.
     pub fn builder() -> RateLimitLayerBuilder {
         RateLimitLayerBuilder::default()
     }
@@ -52,33 +52,33 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Refuses requests that the matcher matches, or that resemble them, with 403. Nothing is charged.
+    /// Rejects requests that match, exactly or possibly, with 403. Nothing is charged.
     ///
-    /// Default: none. Said more than once, each matcher refuses. See [`matching`](crate::matching) for lists of addresses
+    /// Default: none. If called repeatedly, one match is enough. See [`matching`](crate::matching) for lists of addresses
     /// and keys.
     pub fn forbid(mut self, matcher: impl Matcher) -> Self {
         self.filter.forbid(matcher);
         self
     }
 
-    /// Lets requests that the matcher matches pass without limit, unless they are to be denied.
+    /// Does not limit requests that match exactly, unless they are forbidden.
     ///
-    /// Default: none. Said more than once, each matcher lets pass. Those that only resemble are limited.
+    /// Default: none. If called repeatedly, one exact match is enough. Possible matches are limited.
     pub fn skip(mut self, matcher: impl Matcher) -> Self {
         self.filter.skip(matcher);
         self
     }
 
-    /// Sets how long a request may wait in all for keys and tiers that are looked up.
+    /// Sets the longest time that a request waits for all its lookups of keys and tiers.
     ///
-    /// Default: 100 ms. A key that is late is a [missing](crate::rules::OnMissingKey) one; in place of a tier the last
-    /// known one holds, or the policy's own quota. It takes a Tokio runtime with its timer.
+    /// Default: 100 ms. After it, a key counts as [missing](crate::rules::OnMissingKey), and a caller has the last known
+    /// tier or the policy's own quota. Lookups need a Tokio runtime with its timer enabled.
     pub fn lookup_timeout(mut self, timeout: Duration) -> Self {
         self.lookup_timeout = timeout;
         self
     }
 
-    /// Counts in Redis, with a breaker before it and each policy's outage choice behind.
+    /// Counts in Redis, with a breaker, and with each policy's [`OnOutage`](crate::OnOutage) choice if Redis fails.
     ///
     /// Default: in process. Takes a URL, or a [`RedisStoreBuilder`] with settings.
     #[cfg(feature = "redis")]
@@ -86,78 +86,77 @@ impl RateLimitLayerBuilder {
         self.configure(|limiter| limiter.redis(server))
     }
 
-    /// Counts in a store of your own, as it is: when it fails, requests get 503.
+    /// Counts in a custom store, without a breaker or fallback: if it fails, requests get 503.
     ///
     /// Default: in process.
     pub fn store(self, store: impl Store) -> Self {
         self.configure(|limiter| limiter.store(store))
     }
 
-    /// Sets how long one decision may take in all when it is made in Redis.
+    /// Sets the longest time of one decision in Redis.
     ///
-    /// Default: 50 ms, or what the [`RedisStoreBuilder`] says.
+    /// Default: 50 ms, or the deadline of the [`RedisStoreBuilder`].
     #[cfg(feature = "redis")]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.configure(|limiter| limiter.deadline(deadline))
     }
 
-    /// Sets how many keys in debt this process tells apart: those counted in process, and during an outage.
+    /// Sets the number of keys in debt that this process counts separately, in process or during an outage.
     ///
-    /// Default: 1,000,000, which takes at most 32 MB of buckets; [`memory`](crate::memory#memory) has the caps of all that is
-    /// counted.
+    /// Default: 1,000,000, which takes at most 32 MB for token buckets. [`memory`](crate::memory#memory) lists the caps of
+    /// the other algorithms.
     pub fn max_keys(self, keys: usize) -> Self {
         self.configure(|limiter| limiter.max_keys(keys))
     }
 
-    /// Sets the clock that this process counts by. Redis counts by its own.
+    /// Sets the clock of the in-process store. Redis counts by its own clock.
     ///
     /// Default: [`Clock::system`].
     pub fn clock(self, clock: Clock) -> Self {
         self.configure(|limiter| limiter.clock(clock))
     }
 
-    /// Decides with a limiter that exists already, so that several layers share connections, breaker and counts.
+    /// Decides with an existing limiter, so that several layers share connections, breaker and counts.
     ///
-    /// Default: a limiter of the layer's own. The store is the limiter's then: setting one here too fails at
-    /// [`build`](Self::build).
+    /// Default: a new limiter. The limiter has its own store: [`build`](Self::build) fails if one is set here too.
     pub fn limiter(mut self, limiter: &RateLimiter) -> Self {
         self.limiter = Some(limiter.clone());
         self
     }
 
-    /// Sets what makes the answer to a request that may not go on: a ready-made [`RejectionFormat`], or a closure
-    /// `Fn(&Rejection) -> Response<T>`, with text or bytes for `T`.
+    /// Sets the response to rejected requests: a [`RejectionFormat`], or a closure `Fn(&Rejection) -> Response<T>` where
+    /// `T` is text or bytes.
     ///
-    /// Default: [`RejectionFormat::json`], with the rejection's status.
+    /// Default: [`RejectionFormat::json`].
     pub fn on_rejection(mut self, make: impl MakeRejection) -> Self {
         self.rejection = Arc::new(make);
         self
     }
 
-    /// Sets which headers answers carry.
+    /// Sets the rate limit headers of responses.
     ///
-    /// Default: [`Headers::legacy`], which is `X-RateLimit-*` and `Retry-After`.
+    /// Default: [`Headers::legacy`]: `X-RateLimit-*` and `Retry-After`.
     pub fn headers(mut self, choice: impl Into<Headers>) -> Self {
         self.headers = choice.into();
         self
     }
 
-    /// Does not report this code: what it stands for is meant.
+    /// Silences a warning that is expected in this setup.
     ///
-    /// Default: every code is reported, each once per policy. A [limiter](Self::limiter) that several layers share, or a
-    /// store of your own, still logs what it sees.
+    /// Default: every code is reported once per policy. A shared [limiter](Self::limiter) and a custom store still log
+    /// their own warnings.
     pub fn mute(mut self, code: Code) -> Self {
         let muted = &mut self.settings.backend.muted;
         *muted = muted.with(code);
         self
     }
 
-    /// Makes the layer.
+    /// Builds the layer.
     ///
     /// # Errors
     ///
-    /// One [`ErrorKind`] per mistake, with a sentence that says what to do: no policy, a policy without a key or with an
-    /// extractor whose settings cannot work, unusable or duplicate policies, an unparsable URL, a deadline of zero, and the like.
+    /// One [`ErrorKind`] per mistake, with a remedy in the message: no policy, a policy without a key, an extractor,
+    /// matcher, policy or URL that cannot work, two policies with one name, or a timeout of zero.
     pub fn build(mut self) -> Result<RateLimitLayer, Error> {
         if self.rules.is_empty() {
             return Err(Error::new(
@@ -169,7 +168,7 @@ impl RateLimitLayerBuilder {
             return Err(Error::new(
                 ErrorKind::PolicyWithoutKey,
                 format!(
-                    "policy {:?} has no key: say whom it counts, as in Policy::new(..).key(PeerIp)",
+                    "policy {:?} has no key: add an extractor, as in Policy::new(..).key(PeerIp)",
                     rule.policy().name()
                 ),
             ));
@@ -179,10 +178,10 @@ impl RateLimitLayerBuilder {
         if self.lookup_timeout.is_zero() {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "lookup_timeout of zero: no key or tier could be looked up in time; the default is 100 ms",
+                "lookup_timeout of zero: no lookup could end in time; the default is 100 ms",
             ));
         }
-        // Before the limiter hears of the policies: a layer that is refused leaves no name behind.
+        // Before the limiter adds the policies: a layer that fails to build must not leave its names there.
         let headers = HeaderWriter::new(self.headers, self.rules.iter().map(Rule::policy))?;
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let muted = self.settings.backend.muted;
@@ -190,7 +189,7 @@ impl RateLimitLayerBuilder {
             Some(_) if self.has_settings => {
                 return Err(Error::new(
                     ErrorKind::InvalidConfig,
-                    "a layer with a limiter has its store from there: set store, deadline, clock and max_keys on the limiter",
+                    "a layer with a limiter uses its store: set store, deadline, clock and max_keys on the limiter",
                 ));
             }
             Some(limiter) => limiter.for_policies(policies)?,

@@ -13,7 +13,7 @@ use crate::remote::RedisStoreBuilder;
 use super::backend::{Backend, Choice};
 
 impl RateLimiter {
-    /// Settings to start from: in process, without policies.
+    /// Returns the default settings: in process, without policies.
     pub fn builder() -> RateLimiterBuilder {
         RateLimiterBuilder::default()
     }
@@ -34,7 +34,7 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Counts in Redis, with a breaker before it and each policy's outage choice behind.
+    /// Counts in Redis, with a breaker, and with each policy's [`OnOutage`](crate::OnOutage) choice if Redis fails.
     ///
     /// Default: in process. Takes a URL, or a [`RedisStoreBuilder`] with settings.
     #[cfg(feature = "redis")]
@@ -43,35 +43,34 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Counts in a store of your own, as it is: nothing is put before or behind it.
+    /// Counts in a custom store, without a breaker or fallback.
     ///
-    /// Default: in process. To give a remote store a breaker and a fallback, wrap it in a
-    /// `resilience::ResilientStore` first. Such a store has its own deadline, clock and bound on keys: setting one
-    /// here too fails at [`build`](Self::build).
+    /// Default: in process. Wrap a remote store in a `resilience::ResilientStore` to add a breaker and a fallback. A custom
+    /// store has its own deadline, clock and `max_keys`: [`build`](Self::build) fails if one is set here too.
     pub fn store(mut self, store: impl Store) -> Self {
         self.backend.choose(Choice::Custom(Arc::new(store)));
         self
     }
 
-    /// Sets how long one decision may take in all when it is made in Redis.
+    /// Sets the longest time of one decision in Redis.
     ///
-    /// Default: 50 ms, or what the [`RedisStoreBuilder`] says.
+    /// Default: 50 ms, or the deadline of the [`RedisStoreBuilder`].
     #[cfg(feature = "redis")]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.backend.deadline = Some(deadline);
         self
     }
 
-    /// Sets how many keys in debt this process tells apart: those counted in process, and during an outage.
+    /// Sets the number of keys in debt that this process counts separately, in process or during an outage.
     ///
-    /// Default: 1,000,000, which takes at most 32 MB of buckets; [`memory`](crate::memory#memory) has the caps of all that is
-    /// counted.
+    /// Default: 1,000,000, which takes at most 32 MB for token buckets. [`memory`](crate::memory#memory) lists the caps of
+    /// the other algorithms.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.backend.max_keys = Some(keys);
         self
     }
 
-    /// Sets the clock that this process counts by. Redis counts by its own.
+    /// Sets the clock of the in-process store. Redis counts by its own clock.
     ///
     /// Default: [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -79,12 +78,12 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Makes the limiter.
+    /// Builds the limiter.
     ///
     /// # Errors
     ///
-    /// One [`ErrorKind`](crate::ErrorKind) per mistake, with a sentence that says what to do: unusable or duplicate
-    /// policies, an unparsable URL, a deadline of zero, and the like.
+    /// One [`ErrorKind`](crate::ErrorKind) per mistake, with a remedy in the message: a policy or URL that cannot work, two
+    /// policies with one name, or a deadline of zero.
     pub fn build(self) -> Result<RateLimiter, Error> {
         let store = self.backend.build()?;
         RateLimiter::with(store, self.policies)

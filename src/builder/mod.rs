@@ -1,7 +1,7 @@
-//! Settings of layers and limiters: policies, where they are counted, what is answered.
+//! Builders of layers and limiters.
 //!
-//! Both begin at [`RateLimitLayer::builder`] or [`RateLimiter::builder`] and end at `build()`, which fails for what cannot
-//! work and says what to do.
+//! They begin at [`RateLimitLayer::builder`] and [`RateLimiter::builder`] and end at `build()`, which fails for settings
+//! that cannot work, with the remedy in the message.
 //!
 //! [`RateLimitLayer::builder`]: crate::RateLimitLayer::builder
 //! [`RateLimiter::builder`]: crate::RateLimiter::builder

@@ -23,9 +23,9 @@ use super::{
 };
 
 impl<R, T, E> CallLimitLayer<R, T, E> {
-    /// Settings to start from: what decides, and what a denied call gets.
+    /// Returns settings with a limiter and the outcome of rejected calls.
     ///
-    /// The closure takes the request and says why it may not go on; it answers or fails as the service itself would.
+    /// `deny` takes the request and the reason, and returns a response or an error of the service's own types.
     pub fn builder(
         limiter: &RateLimiter,
         deny: impl Fn(R, &Rejection) -> Result<T, E> + Send + Sync + 'static,
@@ -61,18 +61,18 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
         self
     }
 
-    /// Sets how an admitted request is told the decision, before the service gets it.
+    /// Sets a closure that receives each admitted request and its decision, before the service gets the request.
     ///
-    /// Default: it is not.
-    pub fn on_admitted(mut self, tell: impl Fn(&mut R, &Decision) + Send + Sync + 'static) -> Self {
-        self.on_admitted = Some(Box::new(tell));
+    /// Default: none.
+    pub fn on_admitted(mut self, call: impl Fn(&mut R, &Decision) + Send + Sync + 'static) -> Self {
+        self.on_admitted = Some(Box::new(call));
         self
     }
 
-    /// Sets who keeps the slots of [concurrency](crate::Policy::concurrency) policies once there is a response: one that
-    /// streams puts the [`Hold`] where it is dropped at the stream's end.
+    /// Sets a closure that puts the [`Hold`] of a call into its response, so that slots of
+    /// [concurrency](crate::Policy::concurrency) policies stay taken until a streamed response has ended.
     ///
-    /// Default: nobody; they are given back when the response is there.
+    /// Default: none; slots are released when the response is ready.
     pub fn hold_with(mut self, keep: impl Fn(&mut T, Hold) + Send + Sync + 'static) -> Self {
         self.hooks.keep = Some(Box::new(keep));
         self
@@ -81,12 +81,12 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
     /// Sets a closure that returns what a call really cost under each policy, once it has ended. The difference is
     /// refunded or charged.
     ///
-    /// Default: what was charged.
+    /// Default: the charge is final.
     ///
-    /// The closure is called for every policy, also for those of [concurrency](crate::Policy::concurrency): match on
-    /// [`CompletedCall::policy`], and return [`CompletedCall::charged`] for the others. If it panics, the charge stands.
-    /// A response whose [`Hold`] somebody [keeps](Self::hold_with) is settled by them, with [`Hold::settle`]. Over Redis
-    /// the settlement needs the Tokio runtime on which the call ends.
+    /// The closure is called for every policy, concurrency policies included: match on [`CompletedCall::policy`], and
+    /// return [`CompletedCall::charged`] for the others. If it panics, the charge stands. A response that
+    /// [keeps its `Hold`](Self::hold_with) is settled by [`Hold::settle`] instead. Over Redis, settling needs the Tokio
+    /// runtime on which the call ends.
     ///
     /// Keep the charge when the caller goes away: a caller can drop every call.
     ///
@@ -121,12 +121,14 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
         self
     }
 
-    /// Makes the layer.
+    /// Builds the layer.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoPolicy`] without a policy, [`ErrorKind::DuplicatePolicy`] when two bear one name or one has
-    /// another quota in another layer on the limiter, and what [`Policy::validate`](crate::Policy::validate) says.
+    /// - [`ErrorKind::NoPolicy`] without a policy.
+    /// - [`ErrorKind::DuplicatePolicy`] if two policies have one name, or one has another quota in another layer on the
+    ///   limiter.
+    /// - The errors of [`Policy::validate`](crate::Policy::validate).
     pub fn build(self) -> Result<CallLimitLayer<R, T, E>, Error> {
         if self.rules.is_empty() {
             return Err(Error::new(

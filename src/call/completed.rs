@@ -14,14 +14,14 @@ pub struct CompletedCall<'a, T, E> {
     pub charged: u64,
     /// Time from the call of the inner service until it returned or was dropped.
     pub elapsed: Duration,
-    /// How the call ended.
+    /// Outcome of the call.
     pub outcome: CallOutcome<'a, T, E>,
 }
 
-/// How a call ended.
+/// Outcome of a call.
 ///
-/// A caller can drop every call, and the work was done. So keep the charge for [`CallerGone`](Self::CallerGone), or the
-/// limit holds only for callers that wait.
+/// Keep the charge for [`CallerGone`](Self::CallerGone): a caller can drop every call after the work was done, and would
+/// never be limited.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CallOutcome<'a, T, E> {
@@ -36,7 +36,7 @@ pub enum CallOutcome<'a, T, E> {
     Responded(&'a T),
 }
 
-// By hand: a derive would ask the same of the types that are only referred to.
+// Not derived: a derive would require the same of `T` and `E`.
 impl<T, E> Clone for CallOutcome<'_, T, E> {
     fn clone(&self) -> Self {
         *self

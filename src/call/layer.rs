@@ -8,7 +8,7 @@ use crate::{diagnosis::Warning, limiter::RateLimiter};
 
 use super::{admission::CallAdmission, service::CallLimit};
 
-/// Limits calls with requests `R` to a service that answers with `T` or fails with `E`.
+/// Limits calls with requests `R` to a service with responses `T` and errors `E`.
 ///
 /// Clones, and the services made from them, share their counts. See the [module docs](super).
 pub struct CallLimitLayer<R, T, E> {
@@ -16,13 +16,14 @@ pub struct CallLimitLayer<R, T, E> {
 }
 
 impl<R, T, E> CallLimitLayer<R, T, E> {
-    /// The limiter that decides.
+    /// Returns the limiter that decides.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         &self.admission.limiter
     }
 
-    /// What looked wrong about the set-up so far, by this layer and its store; see [`diagnosis`](crate::diagnosis).
+    /// Returns the misconfigurations that the layer and its store have found so far; see
+    /// [`diagnosis`](crate::diagnosis).
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = self.admission.warnings.warnings();
@@ -39,7 +40,7 @@ impl<S, R, T, E> Layer<S> for CallLimitLayer<R, T, E> {
     }
 }
 
-// By hand: a derive would ask the same of the types that are only named.
+// Not derived: a derive would require the same of `R`, `T` and `E`.
 impl<R, T, E> Clone for CallLimitLayer<R, T, E> {
     fn clone(&self) -> Self {
         Self {

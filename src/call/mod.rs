@@ -1,23 +1,23 @@
-//! The layer for Tower services that speak no HTTP.
+//! The Tower layer for services that are not HTTP.
 //!
-//! [`CallLimitLayer`] limits calls of any request type: jobs, messages, queries, commands of a protocol of your own. It
-//! decides as [`RateLimitLayer`](crate::RateLimitLayer) does, with the same policies, stores and outage choices: all
-//! policies of a call together. What HTTP settles by itself, closures say here:
+//! [`CallLimitLayer`] limits calls with any request type: jobs, messages, queries, commands of a custom protocol. It
+//! decides like [`RateLimitLayer`](crate::RateLimitLayer), with the same policies, stores and outage choices, on all
+//! policies of a call together. Closures define what HTTP defines for the other layer:
 //!
 //! | question | answer |
 //! |---|---|
-//! | whom to count | [`Policy::key_of`](crate::Policy::key_of), a function of the request |
-//! | what a denied call gets | the layer's closure, which takes the request and a [`Rejection`](crate::rejection::Rejection), and makes a response or an error of the service's own types |
-//! | how the service learns the decision | [`on_admitted`](CallLimitLayerBuilder::on_admitted) |
-//! | what it really cost | what was charged, or what [`settle`](CallLimitLayerBuilder::settle) returns when it has ended |
-//! | how long slots are held | until the response is there, or as long as [`hold_with`](CallLimitLayerBuilder::hold_with) keeps them |
+//! | key of a call | [`Policy::key_of`](crate::Policy::key_of), a function of the request |
+//! | outcome of a rejected call | the layer's closure: it takes the request and a [`Rejection`](crate::rejection::Rejection), and returns a response or an error of the service's own types |
+//! | access to the decision | [`on_admitted`](CallLimitLayerBuilder::on_admitted) |
+//! | real cost | the charge, or the result of [`settle`](CallLimitLayerBuilder::settle) |
+//! | time that slots are held | until the response is ready, or until the [`Hold`](crate::Hold) of [`hold_with`](CallLimitLayerBuilder::hold_with) is dropped |
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - A denied call never reaches the inner service, and what that had reserved for it is given back.
-//! - The service that was polled ready is the one that is called; after a wait in a queue, one that is polled ready then.
-//! - Errors of the inner service pass unchanged; the error type may be anything, also neither `Send` nor an `Error`.
-//! - A call that waits in a queue starts at its turn; dropped before, it gives its turn back.
+//! - A denied call never reaches the inner service, and what the service reserved for it in `poll_ready` is released.
+//! - The layer calls the service that was polled ready. After a wait in a queue, it polls the service again.
+//! - Errors of the inner service pass unchanged. The error type can be any type, `Send` or not.
+//! - A call in a queue starts at its time. If it is dropped before, its place in the queue is free again.
 //!
 //! # Examples
 //!

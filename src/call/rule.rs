@@ -1,4 +1,4 @@
-//! Whom a policy counts by, when requests are no HTTP.
+//! A policy for calls that are not HTTP.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use crate::{
     rules::OnMissingKey,
 };
 
-/// A policy with what finds its key in a request of type `R`.
+/// A policy with the function that finds its key in a request of type `R`.
 pub struct CallRule<R> {
     policy: Policy,
     key: Box<FindKey<R>>,
@@ -28,8 +28,8 @@ type FindKey<R> = dyn Fn(&R) -> Extracted<Key> + Send + Sync;
 type FindCost<R> = dyn Fn(&R) -> u64 + Send + Sync;
 
 impl Policy {
-    /// Counts this policy by what the function finds in a request that is not HTTP: a [`Key`], an `Option` of one, or an
-    /// [`Extracted`].
+    /// Counts this policy per key that the function finds in a request that is not HTTP: a [`Key`], an `Option` of one, or
+    /// an [`Extracted`].
     #[must_use]
     pub fn key_of<R, K>(self, key: impl Fn(&R) -> K + Send + Sync + 'static) -> CallRule<R>
     where
@@ -46,16 +46,17 @@ impl Policy {
 }
 
 impl<R> CallRule<R> {
-    /// Sets what a request costs.
+    /// Sets a function that returns the cost of a request.
     ///
-    /// Default: the policy's [`cost`](Policy::cost). 0 is a peek; a cost above the policy's limit is denied for good.
+    /// Default: the policy's [`cost`](Policy::cost). A cost of 0 is a peek. A cost above the policy's limit is always
+    /// denied.
     #[must_use]
     pub fn cost_by(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Box::new(cost));
         self
     }
 
-    /// Sets what happens to a request whose key is absent. One whose key is ambiguous is always rejected.
+    /// Sets the choice for requests without a key. A request with an ambiguous key is always rejected.
     ///
     /// Default: [`OnMissingKey::Reject`]. The first such request is reported, unless the choice is [`OnMissingKey::Skip`].
     #[must_use]
@@ -64,23 +65,23 @@ impl<R> CallRule<R> {
         self
     }
 
-    /// The rule's policy.
+    /// Returns the rule's policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The charge for a request, or `None` when the rule does not count it.
+    /// Returns the charge for a request, or `None` if the rule does not count it.
     #[inline]
     pub(super) fn charge(
         &self,
         request: &R,
-        ledger: &Ledger,
+        warnings: &Ledger,
     ) -> Result<Option<Charge<'_>>, Rejection> {
         let charge = match (self.key)(request) {
             Extracted::Found(key) => Some(self.policy.charge(key)),
-            Extracted::Absent => self.charge_unidentified(ledger)?,
-            Extracted::Ambiguous => return Err(self.ambiguous(ledger)),
+            Extracted::Absent => self.charge_unidentified(warnings)?,
+            Extracted::Ambiguous => return Err(self.ambiguous(warnings)),
         };
         Ok(match &self.cost {
             Some(cost) => charge.map(|charge| charge.cost(cost(request))),
@@ -89,14 +90,14 @@ impl<R> CallRule<R> {
     }
 
     #[cold]
-    fn charge_unidentified(&self, ledger: &Ledger) -> Result<Option<Charge<'_>>, Rejection> {
+    fn charge_unidentified(&self, warnings: &Ledger) -> Result<Option<Charge<'_>>, Rejection> {
         let name = *self.policy.name();
         if self.missing != OnMissingKey::Skip && !self.warned.swap(true, Ordering::Relaxed) {
             let detail = format!(
                 "a request has no key; such requests are handled as {:?}",
                 self.missing
             );
-            ledger.report(Warning::new(Code::MissingKey, detail).about(name));
+            warnings.report(Warning::new(Code::MissingKey, detail).about(name));
         }
         match self.missing {
             OnMissingKey::Reject => Err(Rejection::missing_key(name, MissingKeyDetail::default())),
@@ -106,10 +107,10 @@ impl<R> CallRule<R> {
     }
 
     #[cold]
-    fn ambiguous(&self, ledger: &Ledger) -> Rejection {
+    fn ambiguous(&self, warnings: &Ledger) -> Rejection {
         let name = *self.policy.name();
         let detail = "a request has more than one key, or keys that contradict each other";
-        ledger.report(Warning::new(Code::AmbiguousKey, detail).about(name));
+        warnings.report(Warning::new(Code::AmbiguousKey, detail).about(name));
         Rejection::ambiguous_key(name, MissingKeyDetail::default().label)
     }
 }

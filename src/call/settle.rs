@@ -1,4 +1,4 @@
-//! What a call was charged, until it has ended.
+//! Charges of an admitted call, settled when it has ended.
 
 use std::{
     fmt,
@@ -25,14 +25,15 @@ pub(super) type Keep<T> = dyn Fn(&mut T, Hold) + Send + Sync;
 /// Returns what a call really cost under a policy.
 pub(super) type Price<T, E> = dyn Fn(&CompletedCall<'_, T, E>) -> u64 + Send + Sync;
 
-/// Gives back what was charged for a call that never started. One that did is charged what the closure says, and keeps its
-/// slots until this ends.
+/// Charges of a call, from its admission until it has ended.
+///
+/// A call that never starts is refunded. Other calls keep their slots until they end, and cost what the closure returns.
 pub struct PendingCharge<T, E> {
     hold: Option<Hold>,
     hooks: Arc<EndHooks<T, E>>,
-    /// `None` while the call waits for its turn.
+    /// `None` while the call waits in a queue.
     started: Option<Timestamp>,
-    /// Whether the service runs. It still does when a panic has ended it.
+    /// Whether the service runs. Still set if it panicked.
     is_running: bool,
 }
 
@@ -95,9 +96,9 @@ impl<T, E> PendingCharge<T, E> {
                 elapsed,
                 outcome,
             };
-            // It may be asked while another panic unwinds, where its own would end the process.
-            let said = panic::catch_unwind(AssertUnwindSafe(|| price(&completed)));
-            said.unwrap_or(charged)
+            // A second panic while one unwinds would abort the process.
+            let cost = panic::catch_unwind(AssertUnwindSafe(|| price(&completed)));
+            cost.unwrap_or(charged)
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The cost of a request as its handler knows it.
+//! The real cost of a request, set by its handler.
 
 use std::{fmt, sync::Arc};
 
@@ -10,11 +10,11 @@ use crate::{
     sync::Mutex,
 };
 
-/// Lets a handler set what its request really costs. It is in the extensions of all requests that pass a layer of which
-/// a rule [settles](crate::rules::Rule::settle).
+/// Sets the real cost of a request, from its handler.
 ///
-/// It may be set until the body of the response is dropped, and takes precedence over the rule's closure. Where nothing was
-/// charged it changes nothing.
+/// It is in the extensions of all requests through a layer with a rule that [settles](crate::rules::Rule::settle). It can
+/// be set until the body of the response is dropped, and takes precedence over the rule's closure. It has no effect if
+/// nothing was charged.
 ///
 /// # Examples
 ///
@@ -36,7 +36,7 @@ pub struct ActualCost {
 #[derive(Default)]
 struct Costs {
     set: SmallVec<[(PolicyName, u64); 1]>,
-    /// Of the layers around the handler.
+    /// Settled policies of the layers around the handler.
     layers: SmallVec<[Arc<SettledPolicies>; 1]>,
 }
 
@@ -48,10 +48,10 @@ pub(crate) struct SettledPolicies {
 }
 
 impl ActualCost {
-    /// Sets what the request costs under a policy, in place of what was set before.
+    /// Sets the units that the request costs under a policy. A later call replaces an earlier one.
     ///
-    /// A policy that does not count this request stays uncharged. A policy that no layer around the handler settles keeps its
-    /// charge, and so does one whose name is misspelled; the first such call is reported as [`Code::UnsettledPolicy`].
+    /// A policy that does not count this request stays uncharged. A policy that no layer settles keeps its charge; the
+    /// first call with such a name, or with a misspelled one, is reported as [`Code::UnsettledPolicy`].
     pub fn set(&self, policy: &str, units: u64) {
         let name = PolicyName::new(policy).ok();
         let mut costs = self.inner.lock();
@@ -63,7 +63,7 @@ impl ActualCost {
         }
         if !is_settled {
             let layers = costs.layers.clone();
-            // The log writer is not ours, so it is not called under the lock.
+            // A log writer may call back, so it must not run under the lock.
             drop(costs);
             report(policy, &layers);
         }
@@ -87,7 +87,7 @@ impl fmt::Debug for ActualCost {
     }
 }
 
-/// Reports a policy that no layer settles. Without a layer there is nobody to report to.
+/// Reports a policy that no layer settles. Without a layer there is nothing to report to.
 #[cold]
 fn report(policy: &str, layers: &[Arc<SettledPolicies>]) {
     let Some(layer) = layers.first() else {
@@ -100,7 +100,7 @@ fn report(policy: &str, layers: &[Arc<SettledPolicies>]) {
         "a handler set the cost of policy {name:?}, and the layers around it settle \"{}\"",
         settled.join("\", \"")
     );
-    // About no policy, so that it is reported once, whatever names follow.
+    // Without a policy, so that it is reported once for all names.
     layer
         .warnings
         .report(Warning::new(Code::UnsettledPolicy, detail));

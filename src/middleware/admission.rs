@@ -331,7 +331,7 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
 
 // === Pending ===
 
-/// What a request waits for before it is admitted or rejected.
+/// Lookups or a decision that a request waits for.
 pub enum Pending {
     /// The store's decision.
     Decision {
@@ -392,7 +392,7 @@ pub struct KeptCharges {
     pub(super) terms: Option<Box<[PolicyTerms]>>,
     /// Whether a charge costs 0.
     pub(super) has_peeks: bool,
-    /// What follows an admitting decision, unless the request simply goes on.
+    /// Work after an admitting decision; `None` if the request simply goes on.
     pub(super) follow_up: Option<Box<FollowUp>>,
 }
 

@@ -16,9 +16,9 @@ use super::settle::PendingSettlement;
 
 /// The inner service's body, or the text of a rejection.
 ///
-/// It is a [`Body`] whenever the inner body is one whose data can be made of [`Bytes`], which holds for axum, hyper and
-/// tonic. The inner body is dropped as soon as it has ended or failed, and what the request cost is settled after that: so
-/// an [`ActualCost`](super::ActualCost) that is set when the inner body is dropped still counts.
+/// It is a [`Body`] if the inner body is one whose data can be made from [`Bytes`], as in axum, hyper and tonic. The
+/// inner body is dropped when it has ended or failed, and the request is settled after that: an
+/// [`ActualCost`](super::ActualCost) that is set during the drop still counts.
 #[pin_project]
 #[derive(Debug)]
 pub struct ResponseBody<B> {
@@ -40,9 +40,9 @@ enum Source<B> {
 }
 
 impl<B> ResponseBody<B> {
-    /// Returns the inner service's body; `None` when it has ended, or when this is a rejection.
+    /// Returns the inner service's body; `None` if it has ended, or if this is a rejection.
     ///
-    /// What the request cost is settled now, though the body goes on.
+    /// The request is settled now, although the body goes on.
     pub fn into_inner(self) -> Option<B> {
         match self.source {
             Source::Inner { body, settlement } => {
@@ -103,7 +103,7 @@ where
                     note(settlement, frame.as_ref());
                 }
                 if !matches!(frame, Some(Ok(_))) {
-                    // Taken first, so that it is settled though the body panics when it is dropped.
+                    // Taken first, so that the request is settled even if the body's drop panics.
                     let settlement = settlement.take();
                     body.set(None);
                     drop(settlement);
@@ -159,14 +159,14 @@ pub(super) fn finish<B, E>(
     Ok(response.map(|body| ResponseBody::inner(body, settlement)))
 }
 
-/// Notes what the body gave.
+/// Notes a frame of the body.
 fn note<D: Buf, E>(settlement: &mut PendingSettlement, frame: Option<&Result<Frame<D>, E>>) {
     match frame {
         None => settlement.note_end(),
         Some(Err(_)) => settlement.fail_body(),
         Some(Ok(frame)) => match frame.data_ref() {
             Some(data) => settlement.send(data.remaining()),
-            // Trailers are the last frame, and servers ask for no other.
+            // Trailers are the last frame: servers do not poll for another.
             None => settlement.note_end(),
         },
     }

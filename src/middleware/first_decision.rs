@@ -1,4 +1,4 @@
-//! The decision on the policies that need no lookup, made before the lookups of the others.
+//! The first of two decisions on a request, before the lookups that other policies need.
 
 use smallvec::SmallVec;
 
@@ -14,23 +14,23 @@ use super::settle::PendingSettlement;
 /// A decision that admits the request, made and charged before the lookups.
 ///
 /// ```text
-/// admitted, charged => lookups => the second decision admits          => both are one decision
-///                              => the second decision denies or fails => given back
-///                              => no key, forbidden, or client gone   => stands
+/// admitted, charged --> lookups --> the second decision admits          --> both become one decision
+///                               --> the second decision denies or fails --> refunded
+///                               --> no key, forbidden, or client gone   --> the charge stands
 /// ```
 pub(super) struct FirstDecision {
     pub(super) decision: Decision,
     pub(super) charges: Box<[OwnedCharge]>,
-    /// The number of each charge's rule.
+    /// Number of each charge's rule.
     pub(super) rules: RuleNumbers,
-    /// The charges that were made, if any.
+    /// Settles the charges; `None` if nothing was charged.
     pub(super) settlement: Option<Box<PendingSettlement>>,
-    /// Whether they must be remembered until the request has ended.
+    /// Whether the charges are kept until the request has ended.
     pub(super) keeps_charges: bool,
     pub(super) terms: Option<Box<[PolicyTerms]>>,
 }
 
-/// The number of each charge's rule.
+/// Numbers of rules, one for each charge.
 pub(super) type RuleNumbers = SmallVec<[usize; 2]>;
 
 impl FirstDecision {
@@ -66,7 +66,7 @@ impl FirstDecision {
         in_order(own.chain(rules.iter().copied().zip(charges.iter().copied())))
     }
 
-    /// Joins both decisions and their charges. The second one admits too, or there is none.
+    /// Joins both decisions and their charges. `second` admits too, or is `None`.
     pub(super) fn join(
         self,
         second: Option<(RuleNumbers, Decision)>,
@@ -96,7 +96,7 @@ impl FirstDecision {
         (decision, settlement)
     }
 
-    /// Joins both decisions where the second denies, and gives back what this one charged.
+    /// Joins both decisions if the second denies, and refunds the charges of this one.
     pub(super) fn denied_by(self, rules: &[usize], second: &Decision) -> Decision {
         let states = self.decision.states().iter().zip(&self.charges);
         let states = states.map(|(state, charge)| {
@@ -113,13 +113,13 @@ impl FirstDecision {
         decision
     }
 
-    /// Whether any charge was a peek.
+    /// Whether a charge costs 0.
     pub(super) fn has_peeks(&self) -> bool {
         let mut charges = self.charges.iter();
         charges.any(|charge| charge.borrow().units() == 0)
     }
 
-    /// Gives back what was charged.
+    /// Refunds the charges.
     pub(super) fn refund(self) {
         if let Some(settlement) = self.settlement {
             settlement.refund();

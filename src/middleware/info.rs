@@ -1,4 +1,4 @@
-//! What a handler can know about the limits on its request.
+//! Decisions on a request, for its handler.
 
 #[cfg(feature = "axum")]
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ use crate::log;
 #[cfg(feature = "axum")]
 use crate::rejection::INTERNAL;
 
-/// What was decided about a request, for its handler: by all layers that it went through.
+/// Decisions of all layers that a request went through, for its handler.
 ///
-/// With axum it is an extractor, also as `Option<RateLimitInfo>`. Without a layer around the route the extractor answers
-/// 500 and logs what to do, and the `Option` is `None`. Elsewhere take it
+/// With axum it is an extractor, also as `Option<RateLimitInfo>`. Without a layer around the route the extractor
+/// responds with 500 and logs the remedy, and the `Option` is `None`. Elsewhere, read it
 /// [from the request's extensions](Self::from_extensions).
 ///
-/// A layer that did not count the request (every rule passed it over) leaves an info without decisions.
+/// It has no decisions if no rule counted the request.
 ///
 /// # Examples
 ///
@@ -43,12 +43,12 @@ use crate::rejection::INTERNAL;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitInfo {
-    /// The innermost layer's first.
+    /// From the innermost layer to the outermost.
     decisions: Vec<Decision>,
 }
 
 impl RateLimitInfo {
-    /// What the layers left in a request's extensions. `None` when there was no layer.
+    /// Returns the info in a request's extensions; `None` without a layer.
     #[must_use]
     pub fn from_extensions(extensions: &Extensions) -> Option<Self> {
         let decision = extensions.get::<Decision>();
@@ -62,18 +62,18 @@ impl RateLimitInfo {
         })
     }
 
-    /// The decisions, the innermost layer's first; none when no rule counted the request.
+    /// Returns the decisions, from the innermost layer to the outermost. Empty if no rule counted the request.
     #[must_use]
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
 
-    /// The states of all policies that were asked, the innermost layer's first.
+    /// Returns the states of all policies, from the innermost layer to the outermost.
     pub fn states(&self) -> impl Iterator<Item = &PolicyState> {
         self.decisions.iter().flat_map(Decision::states)
     }
 
-    /// The state of the policy of this name; the innermost one's when layers share the name.
+    /// Returns the state of a policy by name; the innermost one if layers share the name.
     #[must_use]
     pub fn state(&self, policy: &str) -> Option<&PolicyState> {
         self.decisions
@@ -81,45 +81,46 @@ impl RateLimitInfo {
             .find_map(|decision| decision.state(policy))
     }
 
-    /// The policy with the least remaining, of any layer; one on what is in flight only when there is no other. `None` when
-    /// nothing was counted.
+    /// Returns the policy with the least quota left, of any layer. Returns a concurrency policy only if there are no others.
+    /// `None`
+    /// if no count is available.
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
         self.narrowest_at().map(|(state, _)| state)
     }
 
-    /// What the narrowest policy lets pass at once.
+    /// Returns the limit of the narrowest policy: the units that can be taken at once.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         Some(self.narrowest()?.usage()?.limit)
     }
 
-    /// What the narrowest policy has left.
+    /// Returns the units that the narrowest policy has left.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         Some(self.narrowest()?.usage()?.remaining)
     }
 
-    /// When the narrowest policy has everything back, if nothing more is taken.
+    /// Returns the time at which the narrowest policy is at full quota again, without further requests.
     #[must_use]
     pub fn reset_at(&self) -> Option<Timestamp> {
         Some(self.narrowest()?.usage()?.reset_at)
     }
 
-    /// How long after the decision that is, by the clock that counts.
+    /// Returns the time from the decision to [`reset_at`](Self::reset_at), by the clock of the store.
     #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
         let (state, decision) = self.narrowest_at()?;
         Some(state.usage()?.reset_at.since(decision.decided_at()))
     }
 
-    /// Who counted for the innermost layer.
+    /// Returns the counter of the innermost layer's decision.
     #[must_use]
     pub fn counted_by(&self) -> Option<CountedBy> {
         self.decisions.first().map(Decision::counted_by)
     }
 
-    /// Whether a shared store was away, for any layer: counts are then this instance's own, or there are none.
+    /// Returns whether a shared store was unavailable, for any layer: counts are then local or missing.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         let mut counted_by = self.decisions.iter().map(Decision::counted_by);
@@ -135,7 +136,7 @@ impl RateLimitInfo {
 
 // === MissingRateLimitInfo ===
 
-/// There is no layer around the route: the answer is 500, and the first one is logged with what to do.
+/// Rejection of the extractor without a layer around the route: 500. The first one is logged with the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingRateLimitInfo;
@@ -143,8 +144,7 @@ pub struct MissingRateLimitInfo;
 impl fmt::Display for MissingRateLimitInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "no rate limit was asked about this request: put a RateLimitLayer around the route, or take \
-             Option<RateLimitInfo>",
+            "no RateLimitLayer is around this route: add one, or extract Option<RateLimitInfo>",
         )
     }
 }
@@ -190,32 +190,32 @@ impl<S: Sync> axum::extract::OptionalFromRequestParts<S> for RateLimitInfo {
 
 // === Outer ===
 
-/// The decisions of layers further out, the outermost first.
+/// Decisions of outer layers, the outermost first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outer {
     decisions: Vec<Decision>,
 }
 
-/// Says that a layer was there, though it did not count the request.
+/// Marks a request that a layer let pass without counting it.
 #[derive(Clone, Copy, Debug)]
 struct Uncounted;
 
-/// Lets the handler know that there is a layer, though no rule counted the request.
+/// Marks a request that no rule counted, so that its handler finds a layer.
 pub(super) fn insert_uncounted(extensions: &mut Extensions) {
     extensions.insert(Uncounted);
 }
 
-/// Leaves a decision for the handler. What a layer further out had left is told: the two charged one request.
+/// Inserts a decision for the handler. Returns the decisions of outer layers on the same request, if any.
 #[inline]
 pub(super) fn insert(extensions: &mut Extensions, decision: Decision) -> Option<Nested<'_>> {
     let outer = extensions.insert(decision)?;
     Some(Nested::new(extensions, outer))
 }
 
-/// A decision about one request, and those of layers further out.
+/// A decision, and those of outer layers on the same request.
 pub(super) struct Nested<'a> {
     inner: &'a Decision,
-    /// The next one's, when it is not among the others.
+    /// That of the next layer outwards, if it is not in `outer`.
     latest: Option<&'a Decision>,
     outer: &'a [Decision],
 }
@@ -228,13 +228,13 @@ impl<'a> Nested<'a> {
         let extensions = &*extensions;
         let decision = extensions.get::<Decision>();
         Self {
-            inner: decision.expect("it was left just now"),
+            inner: decision.expect("the decision was inserted just now"),
             latest: None,
             outer: others_of(extensions),
         }
     }
 
-    /// Of a decision that is not left, since it denies.
+    /// For a decision that is not inserted, since it denies.
     #[cold]
     pub(super) fn limited(extensions: &'a Extensions, inner: &'a Decision) -> Option<Self> {
         Some(Self {
@@ -244,12 +244,13 @@ impl<'a> Nested<'a> {
         })
     }
 
-    /// The decision of the layer inside.
+    /// Returns the decision of the inner layer.
     pub(super) fn decision(&self) -> &'a Decision {
         self.inner
     }
 
-    /// A policy that both charged, as far as that is known: of decisions with peeks it is not.
+    /// Returns a policy that both layers charged. Decisions with peeks are ignored: their states do not show which
+    /// policies were charged.
     pub(super) fn shared_policy(&self) -> Option<&'a PolicyState> {
         if self.inner.has_peeks() {
             return None;

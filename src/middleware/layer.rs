@@ -8,10 +8,10 @@ use crate::{diagnosis::Warning, limiter::RateLimiter, store::Health};
 
 use super::{admission::Admission, service::RateLimit};
 
-/// Limits the requests to any Tower service.
+/// Limits requests to a Tower service.
 ///
-/// It has no type parameters, so it can stand in a struct field. Clones, and the services made from them, share their
-/// counts. See the [module docs](crate::middleware) for what it promises.
+/// It has no type parameters, so a struct field can hold it. Clones, and the services made from them, share their
+/// counts. See the [module docs](crate::middleware) for its guarantees.
 ///
 /// # Examples
 ///
@@ -31,21 +31,21 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// Whether the layer works as configured, or without its shared store.
+    /// Returns the health of the store: in use, or in an outage.
     #[must_use]
     pub fn health(&self) -> Health {
         self.admission.limiter.health()
     }
 
-    /// The limiter that decides, to look at keys, reset them, or charge for something that is no request.
+    /// Returns the limiter that decides, to peek at keys, reset them, or charge for other things than requests.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         &self.admission.limiter
     }
 
-    /// What looked wrong about the set-up so far, by this layer and its store. Each was logged when it was seen.
+    /// Returns the misconfigurations that the layer and its store have found so far. Each was logged once.
     ///
-    /// See [`diagnosis`](crate::diagnosis) for the codes, and for what is looked at.
+    /// See [`diagnosis`](crate::diagnosis) for the codes and the checks.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = self.admission.warnings.warnings();

@@ -1,103 +1,100 @@
-//! The layer for Tower and HTTP, and what it is made of.
+//! The Tower layer for HTTP services.
 //!
-//! [`RateLimitLayer`](crate::RateLimitLayer) wraps any service of HTTP requests, with any body. For each request it
-//! takes the keys of its rules, decides on all of them together, and either calls the inner service or answers itself.
+//! [`RateLimitLayer`](crate::RateLimitLayer) wraps any service of HTTP requests, with any body. For each request it finds
+//! the keys of its rules, decides on all policies together, and either calls the inner service or responds on its own.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - A denied request never reaches the inner service, and costs it no readiness: what the inner service had reserved
-//!   for the request is given back.
-//! - The service that was polled ready is the one that is called; after a wait in a queue, one that is polled ready then.
-//! - Errors of the inner service pass unchanged, so a `Router` takes the layer as it is.
-//! - All clones, on however many routes, share one count.
-//! - With the in-process store a decision about one policy neither awaits nor allocates; several take one allocation.
-//!   Handing it to the handler costs the box that every extension takes.
+//! - A denied request never reaches the inner service, and what the service reserved for it in `poll_ready` is released.
+//! - The layer calls the service that was polled ready. After a wait in a queue, it polls the service again.
+//! - Errors of the inner service pass unchanged, so a `Router` accepts the layer.
+//! - All clones share one count, on any number of routes.
+//! - In process, a decision about one policy neither awaits nor allocates; several policies take one allocation. The
+//!   decision in the request's extensions takes another one.
 //!
-//! # Which requests
+//! # Which requests are limited
 //!
-//! In this order: a request that [`forbid`](crate::builder::RateLimitLayerBuilder::forbid) matches gets 403 and is charged
-//! nothing; one that [`skip`](crate::builder::RateLimitLayerBuilder::skip) matches passes without being counted; the others
-//! are counted by each rule that [counts](crate::rules::Rule::when) them. See [`matching`](crate::matching).
+//! A request that matches [`forbid`](crate::builder::RateLimitLayerBuilder::forbid) gets 403 and is not charged. One that
+//! matches [`skip`](crate::builder::RateLimitLayerBuilder::skip) passes without being counted. Each rule then counts the
+//! others if its [conditions](crate::rules::Rule::when) match. See [`matching`](crate::matching).
 //!
 //! # Which status
 //!
-//! All rules look at the request before it is answered, and the first row that applies decides; of the last three rows, the
-//! first rule that has one:
+//! All rules look at the request before the layer responds, and the first row that applies decides. For the last three
+//! rows, the first such rule decides:
 //!
-//! | the request, or its caller | status | charged |
+//! | request or caller | status | charged |
 //! |---|---|---|
-//! | on a deny list, or of a forbidden tier | 403 | nothing |
-//! | over a limit, of any policy that has a key | 429 | nothing |
-//! | nobody could decide | 503 | nothing |
-//! | the key of a policy is ambiguous | 400 | the other policies |
-//! | the key of a policy is absent, and its rule rejects | by the extractor: 401, 400, 404 or 500 | the other policies |
-//! | the key of a policy could not be looked up, and its rule rejects | 503 | the other policies |
+//! | forbidden by the layer or by its tier | 403 | nothing |
+//! | over a limit of any policy with a key | 429 | nothing |
+//! | no decision is available | 503 | nothing |
+//! | a policy's key is ambiguous | 400 | the other policies |
+//! | a policy's key is absent, and its rule rejects | by the extractor: 401, 400, 404 or 500 | the other policies |
+//! | a policy's key lookup failed, and its rule rejects | 503 | the other policies |
 //!
-//! So a client that leaves its credentials out spends its quota by address: at five a minute it gets five answers of 401,
-//! and then 429. The other policies are settled by that response, and slots of theirs are free again at once.
+//! For example, a client that omits its credentials still uses its quota by address: with five a minute it gets 401 five
+//! times, then 429. The response settles the other policies and releases their slots.
 //!
 //! # Keys and tiers that are looked up
 //!
-//! The policies that need no [lookup](crate::Policy::key_async), of a key or a [tier](crate::tiers), are decided first, in
-//! one call of the store. A request that one of them denies, or that has no key under one of them, causes no lookup. Then
-//! all lookups run at the same time, and the other policies are decided in a second call. Handlers, headers and responses see one
-//! decision, with the states of all policies in the order of the rules.
+//! Policies without a [lookup](crate::Policy::key_async) of a key or [tier](crate::tiers) are decided first, in one call of
+//! the store. A request that one of them denies, or that has no key under one of them, causes no lookup. Then all lookups
+//! run concurrently, and the other policies are decided in a second call. Handlers, headers and responses see one decision,
+//! with the states of all policies in the order of the rules.
 //!
-//! - If the second call denies, what the first one charged is given back, but for policies that
-//!   [count denied requests](crate::Policy::count_denied). Until then, which is as long as lookups and the second call take,
-//!   others see it charged and may be denied for it.
-//! - If a lookup finds no key, or an ambiguous one, or fails, and the rule rejects, what the first call charged stands. So it
-//!   does when the looked-up tier is forbidden, and when the client goes away meanwhile: each has caused a lookup.
-//! - Slots that the first call took are held during the lookups, and a queue's turn is waited for after them.
+//! - If the second call denies, the charges of the first one are refunded, except for policies that
+//!   [count denied requests](crate::Policy::count_denied). Until then other requests on these keys may be denied.
+//! - If a lookup finds no key or an ambiguous one, or fails, and the rule rejects, the charges of the first call stand. The
+//!   same applies to a forbidden tier, and to a client that disconnects during the lookups: each has caused a lookup.
+//! - Slots of the first call are held during the lookups. A request waits in a queue after them.
 //!
-//! Without a lookup all policies are decided in one call.
+//! Without lookups, all policies are decided in one call.
 //!
-//! Put a policy by address beside one that looks up, and let it [count denied requests](crate::Policy::count_denied): each
-//! lookup then costs the address a unit, also when the second call denies. Without `count_denied` such a denial is given back
-//! to the address, so a client whose looked-up quota is used up causes a lookup with every request. In both cases a client
-//! that hangs up while it waits in a queue gets its charges back, and its lookup was free. Where that matters, set no queue on
-//! the layer that looks up, or put the policy by address on a [layer outside of it](#one-layer-inside-another), whose
-//! charge stands in both cases.
+//! To limit lookups by address, put a policy by address beside the one that looks up, and let it
+//! [count denied requests](crate::Policy::count_denied): each lookup then costs the address a unit, even if the second call
+//! denies. Without `count_denied`, a client with an exhausted looked-up quota causes a lookup with each request. In both
+//! cases a client that disconnects while it waits in a queue is refunded, so its lookup was free. To prevent that, use no
+//! queue on the layer that looks up, or put the policy by address on an [outer layer](#one-layer-inside-another).
 //!
 //! # What handlers see
 //!
-//! [`RateLimitInfo`] tells what was decided; with axum it is an extractor. The innermost layer's
-//! [`Decision`](crate::Decision) is in the request's extensions too. A [`Rejection`](crate::rejection::Rejection) is in the extensions of the response
-//! that was made from it, where outer layers see it.
+//! [`RateLimitInfo`] holds the decisions; with axum it is an extractor. The innermost layer's
+//! [`Decision`](crate::Decision) is in the request's extensions too. Responses to rejected requests have a
+//! [`Rejection`](crate::rejection::Rejection) in their extensions, for outer layers.
 //!
 //! # Headers
 //!
-//! [`Headers`](crate::headers::Headers) says which: `X-RateLimit-*` by default, the drafts' `RateLimit`, Discord's, several at once, or none. The
-//! limit is what can be taken at once, so for a bucket its burst. `Retry-After` is whole seconds, rounded up, at least 1.
-//! What the inner service has set itself [stays](crate::headers::Headers#beside-headers-that-are-there-already). When nobody could count, no
-//! number is made up.
+//! [`Headers`](crate::headers::Headers) chooses them: `X-RateLimit-*` by default, `RateLimit` of the IETF drafts, Discord's,
+//! several or none. The limit is the number of units that can be taken at once, for a bucket its burst. `Retry-After` is
+//! whole seconds, rounded up, at least 1. Headers of the inner service
+//! [stay](crate::headers::Headers#beside-headers-that-are-there-already). Headers are omitted if no count is available.
 //!
-//! # Answers
+//! # Responses to rejected requests
 //!
-//! A [`RejectionFormat`](crate::rejection::RejectionFormat) is JSON by default, or problem+json, text, what the request accepts, or made by a closure. The status is
-//! 429 over a limit, 503 when nobody could decide, and the extractor's choice when a key is missing; with a 401 comes the
-//! extractor's [challenge](crate::extract::KeyExtractor::challenge) as `WWW-Authenticate`. With the feature `grpc`, gRPC
-//! clients get a status that they can read.
+//! [`RejectionFormat`](crate::rejection::RejectionFormat) makes them: JSON by default, problem+json, text, by the request's
+//! `Accept`, or by a closure. The status is 429 over a limit, 503 if no decision is available, and the extractor's choice
+//! for a missing key. A 401 has the extractor's [challenge](crate::extract::KeyExtractor::challenge) in
+//! `WWW-Authenticate`. With the feature `grpc`, gRPC clients get a gRPC status. Each response has
+//! `Cache-Control: no-store`, unless it sets `Cache-Control` itself.
 //!
-//! Each of them carries `Cache-Control: no-store`, unless it sets `Cache-Control` itself.
+//! # The real cost of a request
 //!
-//! # What it costs in the end
-//!
-//! [`Rule::settle`](crate::rules::Rule::settle) refunds or charges the difference once a request has ended: a [`CompletedRequest`](crate::rules::CompletedRequest) holds how. A client
-//! that goes away is charged unless the closure says otherwise.
+//! [`Rule::settle`](crate::rules::Rule::settle) refunds or charges the difference when a request has ended: its closure
+//! receives a [`CompletedRequest`](crate::rules::CompletedRequest). Clients that disconnect are charged unless the closure
+//! returns 0 for them.
 //!
 //! # One layer inside another
 //!
-//! Each decides on its own: a request that the inner one denies has been charged by the outer one. [`RateLimitInfo`]
-//! and the lists of draft 11 contain the policies of all layers; limit, remaining and reset are those of the narrowest one.
-//! Policies that belong together go on one layer. Two layers that charge one request under one policy's name are reported, as
+//! Each layer decides on its own: the outer one has charged a request that the inner one denies. [`RateLimitInfo`] and the
+//! lists of draft 11 contain the policies of all layers; limit, remaining and reset are those of the narrowest policy. Put
+//! policies that belong together on one layer. Two layers that charge a request under the same policy name are reported as
 //! [`Code::ChargedTwice`].
 //!
 //! [`Code::ChargedTwice`]: crate::diagnosis::Code::ChargedTwice
 //!
 //! # Examples
 //!
-//! Two policies, decided together, and an answer of one's own:
+//! Two policies, decided together, and a custom response:
 //!
 //! ```
 //! use http::{Response, StatusCode};

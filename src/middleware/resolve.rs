@@ -321,7 +321,7 @@ impl Lookup {
 
 // === FollowUp ===
 
-/// What follows an admitting decision on a request that does not simply go on.
+/// Work after an admitting decision on a request that does not simply go on.
 #[derive(Default)]
 pub(super) struct FollowUp {
     /// The request is rejected all the same, since it has no key for another policy.

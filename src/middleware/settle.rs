@@ -28,7 +28,7 @@ use super::actual_cost::ActualCost;
 ///
 /// Its holder drops the inner service's future or body first: both may set the [`ActualCost`] when they are dropped.
 pub(super) struct PendingSettlement {
-    /// One for each decision that charged.
+    /// One for each decision with a charge.
     holds: SmallVec<[Hold; 1]>,
     rules: Arc<[Rule]>,
     /// Set by the handler.
@@ -36,34 +36,34 @@ pub(super) struct PendingSettlement {
     started: Timestamp,
     /// Whether a rule settles the charges, by how the request ended.
     is_priced: bool,
-    /// Whether the request is `HEAD`, whose response has no body.
+    /// Whether the method is `HEAD`: the response has no body.
     is_head: bool,
     /// Whether the inner service or its body runs. Still set if that panicked.
     is_running: bool,
     progress: Progress,
 }
 
-/// How far a request came.
+/// Progress of a request.
 enum Progress {
-    /// It waits for its turn, and nothing of it was done.
+    /// In a queue: the inner service was not called.
     Waiting,
-    /// The inner service was called and has not returned, or lookups run for a request that was charged.
+    /// The inner service was called and has not responded, or lookups run for a request that was charged.
     Called,
     /// The inner service returned an error.
     Failed,
-    /// The inner service responded. Boxed, since most tabs are for slots, of which nobody asks.
+    /// The inner service responded. Boxed: most settlements release slots, which needs no details.
     Responded(Box<Sent>),
 }
 
-/// A response under way.
+/// A response that is being sent.
 struct Sent {
     status: StatusCode,
     headers: HeaderMap,
     elapsed: Duration,
     body: BodyOutcome,
-    /// Bytes of the body still to come, when `Content-Length` says so: the server reads no further than that.
+    /// Bytes of the body left to send by `Content-Length`: servers read no further.
     left: Option<u64>,
-    /// Whether the body reported its end when asked, after which a server drops it.
+    /// Whether the body reported its end, after which a server drops it.
     has_ended: AtomicBool,
 }
 
@@ -111,7 +111,7 @@ impl PendingSettlement {
         self.is_running = is_running;
     }
 
-    /// Takes over the charges of another decision on the request.
+    /// Takes over the charges of another decision on the same request.
     pub(super) fn join(&mut self, mut other: Self) {
         self.holds.append(&mut other.holds);
     }
@@ -135,7 +135,7 @@ impl PendingSettlement {
         self.note_end();
     }
 
-    /// Notes what the inner service returned: the head of its response, or an error.
+    /// Notes the outcome of the inner service: the head of its response, or `None` for an error.
     pub(super) fn end<B>(&mut self, response: Option<&Response<B>>) {
         self.progress = match response {
             None => Progress::Failed,
@@ -146,7 +146,7 @@ impl PendingSettlement {
         };
     }
 
-    /// Notes that so many bytes of the body were sent.
+    /// Notes that bytes of the body were sent.
     pub(super) fn send(&mut self, bytes: usize) {
         if let Progress::Responded(sent) = &mut self.progress
             && let Some(left) = &mut sent.left
@@ -158,7 +158,7 @@ impl PendingSettlement {
         }
     }
 
-    /// Notes that nothing more of the body is to come.
+    /// Notes the end of the body.
     pub(super) fn note_end(&self) {
         if let Progress::Responded(sent) = &self.progress {
             sent.has_ended.store(true, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl PendingSettlement {
         }
     }
 
-    /// Whether any charge is settled by its rule.
+    /// Whether a rule settles any of the charges.
     fn settles(&self) -> bool {
         let receipts = self.holds.iter().filter_map(Hold::receipt);
         let mut settlements = receipts.flat_map(Receipt::settlements);
@@ -189,7 +189,7 @@ impl PendingSettlement {
         Clock::system().now().since(self.started)
     }
 
-    /// Settles what was charged.
+    /// Settles the charges.
     fn close(&mut self) {
         for hold in mem::take(&mut self.holds) {
             hold.settle(|policy, charged| self.price(policy, charged));

@@ -1,4 +1,4 @@
-//! What a rule does with a request: whether it counts it, by which key, at what cost.
+//! The charge of a request under a rule: whether it is counted, by which key, at what cost.
 
 use std::{error::Error, sync::atomic::Ordering};
 
@@ -21,18 +21,18 @@ use super::{
 };
 
 impl Rule {
-    /// Whether the rule counts a request.
+    /// Returns whether the rule counts a request.
     #[inline]
     pub(crate) fn counts(&self, parts: &Parts) -> bool {
         if self.first_matches.is_due() {
             self.check_matchers(parts);
         }
-        self.conditions.are_none() || self.conditions.hold(parts)
+        self.filter.counts(parts)
     }
 
     #[cold]
     fn check_matchers(&self, parts: &Parts) {
-        let code = self.conditions.diagnose(parts);
+        let code = self.filter.diagnose(parts);
         if let Some(code) = code.or_else(|| self.costs.diagnose(parts)) {
             let name = self.policy.name();
             self.setup_check
@@ -40,7 +40,11 @@ impl Rule {
         }
     }
 
-    /// Adds the charge for a request if the rule counts it. For rules that need not find anything.
+    /// Adds the charge for a request if the rule counts it. The rule must not need lookups.
+    ///
+    /// # Errors
+    ///
+    /// The rejection of a request without a usable key.
     #[inline]
     pub(crate) fn charge<'a>(
         &'a self,
@@ -49,7 +53,7 @@ impl Rule {
     ) -> Result<(), Rejection> {
         let Some(KeySource::Extractor(extractor)) = &self.source else {
             unreachable!(
-                "a rule without a key does not pass build(), and one that finds its key is not asked"
+                "build() fails for a rule without a key, and rules that need lookups are resolved"
             )
         };
         if !self.counts(parts) {
@@ -64,7 +68,7 @@ impl Rule {
         Ok(())
     }
 
-    /// The charge at what the request costs.
+    /// Returns the charge with the request's cost.
     #[inline]
     pub(crate) fn with_cost<'a>(&self, charge: Charge<'a>, parts: &Parts) -> Charge<'a> {
         match self.costs.of(parts, charge.units()) {
@@ -73,7 +77,7 @@ impl Rule {
         }
     }
 
-    /// Returns the caller that the extractor finds, and looks for misconfigurations.
+    /// Returns the caller that the extractor finds, and checks the first requests for misconfigurations.
     #[inline]
     pub(crate) fn caller(
         &self,
@@ -110,7 +114,7 @@ impl Rule {
         self.without_key(|| Rejection::missing_key(*name, MissingKeyDetail::of(extractor, parts)))
     }
 
-    /// Returns the caller by the result of a lookup.
+    /// Returns the caller that a lookup found.
     pub(crate) fn looked_up(
         &self,
         extractor: &dyn AsyncKeyExtractor,
@@ -136,13 +140,13 @@ impl Rule {
         }
     }
 
-    /// Returns the caller of a request whose key could not be looked up.
+    /// Returns the caller of a request whose lookup failed.
     #[cold]
     pub(crate) fn lookup_failed(&self) -> Result<Caller, Rejection> {
         self.without_key(Rejection::unidentified)
     }
 
-    /// Rejects an ambiguous key, whatever the rule makes of an absent one.
+    /// Returns the rejection of an ambiguous key, which the rule's choice for missing keys does not change.
     #[cold]
     fn ambiguous(&self, label: &str) -> Rejection {
         let name = self.policy.name();
@@ -174,7 +178,7 @@ impl Rule {
         }
     }
 
-    /// The policy that a tier's callers are charged under.
+    /// Returns the policy with a tier's quota, or the rule's own if the tier does not fit.
     #[inline]
     pub(crate) fn policy_under<'a>(&'a self, tier: &'a Tier) -> &'a Policy {
         match tier.policy(&self.policy) {

@@ -14,11 +14,11 @@ pub struct CompletedRequest<'a> {
     ///
     /// It does not include the body, so a client that reads slowly does not change it.
     pub elapsed: Duration,
-    /// How the request ended.
+    /// Outcome of the request.
     pub outcome: RequestOutcome<'a>,
 }
 
-/// How a request ended.
+/// Outcome of a request.
 ///
 /// # Charge a client that goes away
 ///
@@ -58,12 +58,12 @@ pub enum RequestOutcome<'a> {
         status: StatusCode,
         /// Headers of the response as the inner service set them.
         headers: &'a HeaderMap,
-        /// How the body ended.
+        /// Outcome of the body.
         body: BodyOutcome,
     },
 }
 
-/// How the body of a response ended.
+/// Outcome of the body of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BodyOutcome {

@@ -1,11 +1,11 @@
-//! What is decided before any rule is asked: who is refused, and who is not limited.
+//! Which requests a layer limits, and which of them a rule counts.
 
 use std::sync::Arc;
 
 use http::request::Parts;
 
 use crate::{
-    diagnosis::{Ledger, Warning},
+    diagnosis::{Code, Ledger, Warning},
     error::Error,
     matching::{Match, Matcher},
     rejection::Rejection,
@@ -13,7 +13,9 @@ use crate::{
 
 use super::setup_check::{FirstMatches, describe};
 
-/// The deny and skip lists of a layer, in this order. What is in doubt is denied, and not skipped.
+/// Requests that a layer forbids, and requests that it does not limit.
+///
+/// A possible match is forbidden and not skipped.
 #[derive(Clone, Default)]
 pub(crate) struct RequestFilter {
     forbid: Vec<Arc<dyn Matcher>>,
@@ -35,32 +37,81 @@ impl RequestFilter {
         matchers.try_for_each(Matcher::validate)
     }
 
-    /// Whether a request is to be limited.
+    /// Returns whether the layer limits a request.
+    ///
+    /// # Errors
+    ///
+    /// The rejection of a forbidden request.
     #[inline]
-    pub(crate) fn limits(&self, parts: &Parts, ledger: &Ledger) -> Result<bool, Rejection> {
+    pub(crate) fn limits(&self, parts: &Parts, warnings: &Ledger) -> Result<bool, Rejection> {
         if self.forbid.is_empty() && self.skip.is_empty() {
             return Ok(true);
         }
         if self.first_matches.is_due() {
-            self.check_setup(parts, ledger);
+            self.check_setup(parts, warnings);
         }
-        let is_refused = |matcher: &Arc<dyn Matcher>| matcher.matches(parts) != Match::Miss;
-        let is_free = |matcher: &Arc<dyn Matcher>| matcher.matches(parts) == Match::Exact;
-        if self.forbid.iter().any(is_refused) {
+        if self
+            .forbid
+            .iter()
+            .any(|matcher| is_possible(matcher, parts))
+        {
             return Err(Rejection::forbidden(None));
         }
-        Ok(!self.skip.iter().any(is_free))
+        Ok(!self.skip.iter().any(|matcher| is_exact(matcher, parts)))
     }
 
-    /// Looks for signs of a wrong set-up.
+    /// Reports misconfigured matchers.
     #[cold]
-    fn check_setup(&self, parts: &Parts, ledger: &Ledger) {
-        for (list, matchers) in [("a deny list", &self.forbid), ("a skip list", &self.skip)] {
+    fn check_setup(&self, parts: &Parts, warnings: &Ledger) {
+        for (list, matchers) in [("a forbid list", &self.forbid), ("a skip list", &self.skip)] {
             for matcher in matchers {
                 if let Some(code) = matcher.diagnose(parts) {
-                    ledger.report(Warning::new(code, describe(code, list)));
+                    warnings.report(Warning::new(code, describe(code, list)));
                 }
             }
         }
     }
+}
+
+// === RuleFilter ===
+
+/// Requests that a rule counts. A possible match is counted.
+#[derive(Clone, Default)]
+pub(super) struct RuleFilter {
+    when: Vec<Arc<dyn Matcher>>,
+    unless: Vec<Arc<dyn Matcher>>,
+}
+
+impl RuleFilter {
+    pub(super) fn when(&mut self, matcher: impl Matcher) {
+        self.when.push(Arc::new(matcher));
+    }
+
+    pub(super) fn unless(&mut self, matcher: impl Matcher) {
+        self.unless.push(Arc::new(matcher));
+    }
+
+    #[inline]
+    pub(super) fn counts(&self, parts: &Parts) -> bool {
+        self.when.iter().all(|matcher| is_possible(matcher, parts))
+            && !self.unless.iter().any(|matcher| is_exact(matcher, parts))
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        let mut matchers = self.when.iter().chain(&self.unless);
+        matchers.try_for_each(Matcher::validate)
+    }
+
+    pub(super) fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        let mut matchers = self.when.iter().chain(&self.unless);
+        matchers.find_map(|matcher| matcher.diagnose(parts))
+    }
+}
+
+fn is_possible(matcher: &Arc<dyn Matcher>, parts: &Parts) -> bool {
+    matcher.matches(parts) != Match::Miss
+}
+
+fn is_exact(matcher: &Arc<dyn Matcher>, parts: &Parts) -> bool {
+    matcher.matches(parts) == Match::Exact
 }

@@ -5,7 +5,7 @@
 
 mod charging;
 mod completed;
-mod conditions;
+mod cost;
 mod filter;
 mod on_missing_key;
 mod rule;

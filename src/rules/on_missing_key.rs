@@ -1,16 +1,18 @@
 //! The choice for requests without a key.
 
-/// The way to handle a request whose key is absent. One whose key is [ambiguous](crate::extract::Extracted::Ambiguous) is
-/// always rejected.
+/// Choice for requests whose key is absent.
+///
+/// A request whose key is [ambiguous](crate::extract::Extracted::Ambiguous) is always rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnMissingKey {
-    /// Answer it with the extractor's [`missing_status`](crate::extract::KeyExtractor::missing_status), if the layer's other policies admit
-    /// it: they are charged.
+    /// Rejects the request with the extractor's
+    /// [`missing_status`](crate::extract::KeyExtractor::missing_status), if the layer's other policies admit it. They are
+    /// charged.
     #[default]
     Reject,
-    /// Count it with all others that have no key, in one shared bucket.
+    /// Counts all requests without a key together, in one shared bucket.
     Share,
-    /// Do not count it for this policy.
+    /// Does not count the request for this policy.
     Skip,
 }

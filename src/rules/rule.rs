@@ -1,4 +1,4 @@
-//! Which requests a policy counts, and by which key: the HTTP side.
+//! A policy for HTTP requests.
 
 use std::{
     fmt,
@@ -18,33 +18,37 @@ use crate::{
 
 use super::{
     completed::CompletedRequest,
-    conditions::{Conditions, Costs},
+    cost::Costs,
+    filter::RuleFilter,
     on_missing_key::OnMissingKey,
     setup_check::{FirstMatches, FirstRequests},
 };
 
-/// A policy with the extractor of its key, and with which requests it counts.
+/// A policy with its key extractor, the requests it counts, and their cost.
+///
+/// Made by [`Policy::key`] and [`Policy::key_async`]; a layer takes it with
+/// [`policy`](crate::builder::RateLimitLayerBuilder::policy).
 #[derive(Clone)]
 pub struct Rule {
     pub(super) policy: Policy,
     pub(crate) source: Option<KeySource>,
-    /// The rule's choice for a request without a key; `None` leaves it to the extractor.
+    /// Choice for a request without a key; `None` leaves it to the extractor.
     pub(super) missing: Option<OnMissingKey>,
-    pub(super) conditions: Conditions,
+    pub(super) filter: RuleFilter,
     pub(super) costs: Costs,
     pub(crate) choice: Option<Arc<dyn TierChoice>>,
     pub(crate) cache: Option<TierCache>,
     price: Option<Price>,
     pub(super) setup_check: FirstRequests,
     pub(super) first_matches: FirstMatches,
-    /// Whether a look-up that failed was reported.
+    /// Whether a failed lookup was logged.
     pub(super) has_logged_lookup: Arc<AtomicBool>,
 }
 
 /// Returns what a request really cost.
 type Price = Arc<dyn Fn(&CompletedRequest<'_>) -> u64 + Send + Sync>;
 
-/// Where the key comes from.
+/// Source of a rule's keys.
 #[derive(Clone)]
 pub(crate) enum KeySource {
     Extractor(Arc<dyn KeyExtractor>),
@@ -52,7 +56,7 @@ pub(crate) enum KeySource {
 }
 
 impl Policy {
-    /// Counts this policy by what the extractor finds.
+    /// Counts this policy per key that the extractor finds in a request.
     #[must_use]
     pub fn key(self, extractor: impl KeyExtractor) -> Rule {
         Rule {
@@ -61,12 +65,12 @@ impl Policy {
         }
     }
 
-    /// Counts this policy by what the extractor looks up.
+    /// Counts this policy per key that the extractor looks up.
     ///
     /// All keys and tiers of a layer are looked up at the same time, once the policies that need no lookup have
     /// [admitted](crate::middleware#keys-and-tiers-that-are-looked-up) the request. A lookup that fails, or takes longer than
-    /// the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), counts as a missing key: what
-    /// happens then is the [`OnMissingKey`] choice, and [`OnMissingKey::Reject`] answers 503 and `unavailable`.
+    /// the layer's [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), counts as a missing key, except
+    /// that [`OnMissingKey::Reject`] responds with 503 and `unavailable`.
     #[must_use]
     pub fn key_async(self, extractor: impl AsyncKeyExtractor) -> Rule {
         Rule {
@@ -79,8 +83,8 @@ impl Policy {
 impl Rule {
     /// Sets what happens to a request whose key is absent.
     ///
-    /// Default: what the extractor has for it, as [`Route`](crate::extract::Route) does, else [`OnMissingKey::Reject`], which
-    /// shows a misconfiguration at the first request. The first such request is logged, unless the choice is
+    /// Default: the extractor's [default key](KeyExtractor::default_key) if it has one, otherwise [`OnMissingKey::Reject`],
+    /// which shows a misconfiguration at the first request. The first such request is logged, unless the choice is
     /// [`OnMissingKey::Skip`].
     #[must_use]
     pub fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
@@ -88,39 +92,39 @@ impl Rule {
         self
     }
 
-    /// Counts only requests that the matcher matches, and those that resemble them: see
-    /// [In doubt](crate::matching#in-doubt-a-request-is-counted).
+    /// Counts only requests that match, exactly or [possibly](crate::matching#in-doubt-a-request-is-counted).
     ///
-    /// Default: all. Said more than once, all matchers must agree.
+    /// Default: all requests. If called repeatedly, all matchers must match.
     #[must_use]
     pub fn when(mut self, matcher: impl Matcher) -> Self {
-        self.conditions.when(matcher);
+        self.filter.when(matcher);
         self
     }
 
-    /// Does not count requests that the matcher matches. Those that only resemble them are counted.
+    /// Does not count requests that match exactly. Possible matches are counted.
     ///
-    /// Default: none. Said more than once, none of the matchers must match.
+    /// Default: counts all requests. If called repeatedly, one exact match is enough.
     #[must_use]
     pub fn unless(mut self, matcher: impl Matcher) -> Self {
-        self.conditions.unless(matcher);
+        self.filter.unless(matcher);
         self
     }
 
-    /// Sets what a request costs, by its head: by method, route, or a header that tells its size.
+    /// Sets a function that returns the cost of a request from its head: its method, route, or a header with its size.
     ///
-    /// Default: the policy's [`cost`](Policy::cost). 0 is a peek; a cost above the policy's limit is denied for good.
+    /// Default: the policy's [`cost`](Policy::cost). A cost of 0 is a peek. A cost above the policy's limit is always
+    /// denied.
     #[must_use]
     pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
-        self.costs.by(cost);
+        self.costs.set_by_head(cost);
         self
     }
 
-    /// Sets what the requests that a matcher matches cost: of several matchers the first that matches counts.
+    /// Sets the cost of requests that match. The first matcher that matches exactly sets the cost.
     ///
-    /// Default: what [`cost_by`](Self::cost_by) says, or the policy's [`cost`](Policy::cost). A request that only resembles
-    /// costs the most of what it could. More than the policy's limit is refused at `build()`, unless tiers may have more;
-    /// whose tier has less is denied for good then.
+    /// Default: the result of [`cost_by`](Self::cost_by), or the policy's [`cost`](Policy::cost). A request with possible
+    /// matches only costs the most of what it could. `build()` fails for a cost above the policy's limit, unless the rule
+    /// has tiers, whose limit may be higher. A caller whose tier has a lower limit is always denied.
     ///
     /// # Examples
     ///
@@ -135,22 +139,22 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn cost_when(mut self, matcher: impl Matcher, units: u64) -> Self {
-        self.costs.when(matcher, units);
+        self.costs.add_match(matcher, units);
         self
     }
 
-    /// Sets which tier a caller has, as far as that is known without waiting.
+    /// Sets a function that returns a caller's tier without waiting.
     ///
-    /// Default: none, and the policy's own quota holds. See [`tiers`](crate::tiers).
+    /// Default: none; the policy's own quota applies. See [`tiers`](crate::tiers).
     #[must_use]
     pub fn tier_by(mut self, choice: impl TierChoice) -> Self {
         self.choice = Some(Arc::new(choice));
         self
     }
 
-    /// Sets where a caller's tier is looked up when [`tier_by`](Self::tier_by) does not say.
+    /// Sets the lookup of a caller's tier if [`tier_by`](Self::tier_by) returns none.
     ///
-    /// Default: nowhere. See [`tiers`](crate::tiers).
+    /// Default: no lookup. See [`tiers`](crate::tiers).
     #[must_use]
     pub fn tier_cache(mut self, cache: TierCache) -> Self {
         self.cache = Some(cache);
@@ -194,44 +198,46 @@ impl Rule {
         self
     }
 
-    /// Whether the charges of this rule must be remembered until the request has ended.
+    /// Whether the charges of this rule are kept until the request has ended.
     pub(crate) fn keeps_charges(&self) -> bool {
         self.policy.must_end() || self.settles()
     }
 
-    /// Whether more than the head of a request is needed to know the charge, or another policy may be charged.
+    /// Whether a charge may need a lookup or have another quota.
     pub(crate) fn needs_lookups(&self) -> bool {
         matches!(self.source, Some(KeySource::Lookup(_)))
             || self.choice.is_some()
             || self.cache.is_some()
     }
 
-    /// Says what keeps the rule from working.
+    /// # Errors
+    ///
+    /// The first setting that cannot work.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if let Some(KeySource::Extractor(extractor)) = &self.source {
             extractor.validate()?;
         }
         self.policy.validate()?;
-        if self.settles() && self.costs.are_usual() && self.policy.default_cost() == 0 {
+        if self.settles() && self.costs.is_empty() && self.policy.default_cost() == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
-                    "policy {:?}: a request costs nothing, and what was not charged is not settled: charge it, and settle \
-                     what is to be free at 0",
+                    "policy {:?}: its cost is 0, and only a charge can be settled: set a cost, and return 0 from settle() \
+                     for requests that are free",
                     self.policy.name()
                 ),
             ));
         }
-        self.conditions.validate()?;
+        self.filter.validate()?;
         self.costs.validate()?;
-        let (most, limit) = (self.costs.most(), self.policy.counter().limit());
+        let (most, limit) = (self.costs.largest_match(), self.policy.counter().limit());
         let may_have_more = self.choice.is_some() || self.cache.is_some();
         if most > limit && !may_have_more {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
-                    "policy {:?}: cost_when() says {most} units and at most {limit} can be taken at once, so such a request \
-                     could never pass: raise the burst, or reject them with forbid()",
+                    "policy {:?}: cost_when() sets {most} units and the limit is {limit}, so such a request is always \
+                     denied: raise the burst, or reject it with forbid()",
                     self.policy.name()
                 ),
             ));
@@ -242,12 +248,12 @@ impl Rule {
         }
     }
 
-    /// Whether what a request really cost is asked for.
+    /// Whether the rule settles charges by the real cost.
     pub(crate) fn settles(&self) -> bool {
         self.price.is_some()
     }
 
-    /// What a request really cost.
+    /// Returns the real cost of a request.
     pub(crate) fn price(&self, completed: &CompletedRequest<'_>) -> u64 {
         match &self.price {
             Some(price) => price(completed),
@@ -255,13 +261,13 @@ impl Rule {
         }
     }
 
-    /// The rule's policy.
+    /// Returns the rule's policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Reports what looks wrong to the ledger of the layer that the rule is on.
+    /// Reports misconfigurations to a layer's warnings from now on.
     pub(crate) fn report_to(&mut self, ledger: &Arc<Ledger>) {
         self.setup_check.report_to(ledger);
     }
@@ -272,13 +278,14 @@ impl Rule {
 }
 
 impl From<Policy> for Rule {
-    /// A rule that has no key yet; `build()` refuses it unless it gets one.
+    /// Makes a rule without a key. `build()` fails for it with
+    /// [`PolicyWithoutKey`](crate::ErrorKind::PolicyWithoutKey).
     fn from(policy: Policy) -> Self {
         Self {
             policy,
             source: None,
             missing: None,
-            conditions: Conditions::default(),
+            filter: RuleFilter::default(),
             costs: Costs::default(),
             choice: None,
             cache: None,

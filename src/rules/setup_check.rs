@@ -1,4 +1,4 @@
-//! Looks at the first requests for signs of a wrong set-up.
+//! Checks the first requests of a rule for misconfigurations.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -26,7 +26,7 @@ use crate::{
 
 use super::on_missing_key::OnMissingKey;
 
-/// What a rule has seen of its first requests. Afterwards it costs one load per request.
+/// Checks the first requests of a rule. Each later request costs one atomic load.
 #[derive(Debug)]
 pub(super) struct FirstRequests {
     left: AtomicU32,
@@ -34,17 +34,17 @@ pub(super) struct FirstRequests {
     has_reported_missing: AtomicBool,
     has_reported_ambiguous: AtomicBool,
     has_reported_unfit: AtomicBool,
-    /// The layer's, once the rule is on one.
-    ledger: Arc<Ledger>,
+    /// Those of the layer that has the rule.
+    warnings: Arc<Ledger>,
 }
 
 impl FirstRequests {
-    /// Reports to this ledger from now on.
-    pub(super) fn report_to(&mut self, ledger: &Arc<Ledger>) {
-        self.ledger = Arc::clone(ledger);
+    /// Reports to these warnings from now on.
+    pub(super) fn report_to(&mut self, warnings: &Arc<Ledger>) {
+        self.warnings = Arc::clone(warnings);
     }
 
-    /// Looks at a request whose key was found.
+    /// Checks a request whose key an extractor found.
     #[inline]
     pub(super) fn check(
         &self,
@@ -76,7 +76,7 @@ impl FirstRequests {
         }
     }
 
-    /// Looks at a request whose key was looked up.
+    /// Checks a request whose key a lookup found.
     #[inline]
     pub(super) fn check_found(
         &self,
@@ -91,7 +91,7 @@ impl FirstRequests {
         }
     }
 
-    /// How many are to be looked at, this one included.
+    /// Returns the number of requests left to check, this one included.
     fn count_down(&self) -> Option<u32> {
         let less = |left: u32| left.checked_sub(1);
         let left = &self.left;
@@ -99,7 +99,7 @@ impl FirstRequests {
             .ok()
     }
 
-    /// Looks whether all have one key, and says so at the last.
+    /// Adds the request, and reports at the last one if all had the same key.
     fn compare(
         &self,
         (policy, label): (&PolicyName, &str),
@@ -114,14 +114,14 @@ impl FirstRequests {
         if left == 1 && diversity.is_one_bucket() {
             drop(diversity);
             let detail = format!(
-                "the first {CHECKED} requests had one key, found by {label}, though they came from {CLIENTS} clients \
+                "the first {CHECKED} requests had the same {label} key, although they came from {CLIENTS} clients \
                  or more"
             );
             self.report(policy, Code::OneBucket, detail);
         }
     }
 
-    /// Reports the first tier that the policy cannot count.
+    /// Reports the first tier whose quota the policy cannot count.
     #[cold]
     pub(super) fn report_unfit_tier(&self, policy: &PolicyName, error: &Error) {
         if !self.has_reported_unfit.swap(true, Ordering::Relaxed) {
@@ -131,31 +131,31 @@ impl FirstRequests {
 
     pub(super) fn report(&self, policy: &PolicyName, code: Code, detail: String) {
         let warning = Warning::new(code, detail);
-        self.ledger.report(warning.about(*policy));
+        self.warnings.report(warning.about(*policy));
     }
 
-    /// Reports the first request whose key is absent, with the code that its extractor has for it.
+    /// Reports the first request without a key, with the extractor's code for it.
     ///
-    /// Nothing is wrong with one that is skipped by choice, unless the extractor knows better.
+    /// A rule that skips such requests is not reported, unless the extractor has a code.
     #[cold]
     pub(super) fn report_missing_key<'a>(
         &self,
         policy: &PolicyName,
         label: impl FnOnce() -> &'a str,
         code: impl FnOnce() -> Option<Code>,
-        then: OnMissingKey,
+        choice: OnMissingKey,
     ) {
         if self.has_reported_missing.swap(true, Ordering::Relaxed) {
             return;
         }
-        // Of several extractors, another than the one that found nothing may have something to say.
+        // In a combination of extractors, the code may come from another one than the one without a key.
         let code = code().filter(|code| matches!(code, Code::NoPeerAddress | Code::NoRoute));
-        if code.is_none() && then == OnMissingKey::Skip {
+        if code.is_none() && choice == OnMissingKey::Skip {
             return;
         }
         let label = label();
         let detail =
-            format!("{label} is missing from a request; such requests are handled as {then:?}");
+            format!("{label} is missing from a request; such requests are handled as {choice:?}");
         self.report(policy, code.unwrap_or(Code::MissingKey), detail);
     }
 
@@ -177,43 +177,43 @@ impl Default for FirstRequests {
             has_reported_missing: AtomicBool::new(false),
             has_reported_ambiguous: AtomicBool::new(false),
             has_reported_unfit: AtomicBool::new(false),
-            ledger: Arc::default(),
+            warnings: Arc::default(),
         }
     }
 }
 
-// A rule that is put on another layer has seen nothing there.
+// A clone is for another layer, which has checked nothing yet.
 impl Clone for FirstRequests {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-/// What was seen at a request, in words.
+/// Returns the detail of a warning about an extractor or a list.
 pub(super) fn describe(code: Code, label: &str) -> String {
     match code {
         Code::NoPeerAddress => {
-            format!("{label} looks for an address, and a request does not tell that of its peer")
+            format!("{label} needs the address of the peer, and a request does not contain it")
         }
-        Code::ForwardedIgnored => format!(
-            "a request bears X-Forwarded-For or Forwarded, and {label} does not look at them"
-        ),
-        Code::ForwardedUntrusted => format!(
-            "a request bears a header that {label} looks at, from a peer that is not trusted"
-        ),
+        Code::ForwardedIgnored => {
+            format!("a request has X-Forwarded-For or Forwarded, and {label} ignores them")
+        }
+        Code::ForwardedUntrusted => {
+            format!("a request has a header that {label} reads, from a peer that is not trusted")
+        }
         Code::NoRoute => {
-            format!("{label} looks for the matched route, and no router has seen a request")
+            format!("{label} needs the matched route, and no router has handled the request before")
         }
         Code::NestedPath => format!(
-            "a path pattern of {label} begins with the prefix that nest() takes off the path, so it never matches"
+            "a path pattern of {label} begins with the prefix that nest() removes from the path, so it never matches"
         ),
-        _ => format!("{label} found a request that is not as it should be"),
+        _ => format!("{label} found an unexpected request"),
     }
 }
 
 // === FirstMatches ===
 
-/// Whether matchers too are looked at: for the first requests they are.
+/// Counts the first requests, whose matchers are checked.
 #[derive(Debug)]
 pub(super) struct FirstMatches {
     left: AtomicU32,
@@ -251,12 +251,12 @@ impl Clone for FirstMatches {
 
 // === KeyDiversity ===
 
-/// Whether one key is all there is, and how many clients stand behind it.
+/// The keys and clients of the first requests: one key for many clients is suspicious.
 #[derive(Debug, Default)]
 struct KeyDiversity {
     first: Option<Key>,
     has_others: bool,
-    /// Hashes of what clients differ in, under a key of this process.
+    /// Hashes of the headers and addresses that differ between clients, under a key of this process.
     clients: SmallVec<[u64; CLIENTS]>,
     hasher: RandomState,
 }
@@ -283,7 +283,7 @@ impl KeyDiversity {
     }
 }
 
-/// Headers that most clients do not share, and that one client does not change with every request.
+/// Headers that differ between most clients and that one client does not change per request.
 static CLIENT_HEADERS: [HeaderName; 6] = [
     AUTHORIZATION,
     FORWARDED,
@@ -292,7 +292,7 @@ static CLIENT_HEADERS: [HeaderName; 6] = [
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-real-ip"),
 ];
-/// How many requests of a rule are looked at.
+/// Number of requests of a rule that are checked.
 const CHECKED: u32 = 1_000;
-/// From how many clients on one key is too few.
+/// Number of clients from which one key is suspicious.
 const CLIENTS: usize = 8;
