@@ -343,7 +343,7 @@ fn settings_that_a_store_of_ones_own_would_not_heed_are_refused() {
         sound().max_keys(1).store(MemoryStore::new()),
     ] {
         let error = refused(layer, ErrorKind::InvalidConfig);
-        says(&error, &["a store of your own", "on the store"]);
+        says(&error, &["a custom store", "on the store"]);
     }
     assert!(own().build().is_ok());
 }

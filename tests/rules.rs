@@ -966,7 +966,7 @@ fn cost_that_never_fits_is_refused_when_the_layer_is_built_unless_tiers_may_have
     let dear = || rule().cost_when(PathPattern::new("/b"), 6);
     let error = build(dear()).expect_err("6 of 5 are never there");
     assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
-    for part in ["\"small\"", "6 units", "at most 5"] {
+    for part in ["\"small\"", "6 units", "limit is 5"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     assert!(build(dear().tier_by(|_: &Parts, _: &Key| None)).is_ok());

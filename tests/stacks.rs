@@ -23,6 +23,7 @@ use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::Timestamp,
     extract::{Global, Header, PeerIp, Route},
+    matching::PathPattern,
     middleware::{RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
     rejection::{Reason, Rejection},
     rules::OnMissingKey,
@@ -64,6 +65,25 @@ async fn tell(info: RateLimitInfo) -> String {
         info.counted_by().expect("it is counted"),
         info.is_degraded()
     )
+}
+
+#[tokio::test]
+async fn decision_that_is_not_exposed_is_in_no_extension_and_limits_all_the_same() {
+    let info = async |request: Request<Body>| {
+        let (parts, _) = request.into_parts();
+        assert!(parts.extensions.get::<Decision>().is_none());
+        let info = RateLimitInfo::from_extensions(&parts.extensions);
+        assert_eq!(info, None);
+    };
+    let limit = RateLimitLayer::builder()
+        .policy(Policy::new("p", Quota::per_minute(1)).key(Global))
+        .skip(PathPattern::new("/skipped"))
+        .expose_decision(false);
+    let app = Router::new().fallback(info);
+    let app = app.layer(limit.build().expect("it is well set up"));
+    assert_eq!(text(&app, "/").await.0, 200);
+    assert_eq!(text(&app, "/").await.0, 429);
+    assert_eq!(text(&app, "/skipped").await.0, 200);
 }
 
 #[tokio::test]

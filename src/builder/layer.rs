@@ -43,6 +43,7 @@ pub struct RateLimitLayerBuilder {
     has_settings: bool,
     rejection: Arc<dyn MakeRejection>,
     headers: Headers,
+    exposes_decision: bool,
 }
 
 impl RateLimitLayerBuilder {
@@ -141,6 +142,18 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Sets whether the decision is in the request's extensions, for handlers and inner layers.
+    ///
+    /// Default: yes. Without it a request saves an allocation, and
+    ///
+    /// - handlers cannot extract [`RateLimitInfo`](crate::middleware::RateLimitInfo);
+    /// - limit, remaining and reset of an inner layer stay, even if this layer has less quota left;
+    /// - an inner layer does not report [double charges](Code::ChargedTwice).
+    pub fn expose_decision(mut self, expose: bool) -> Self {
+        self.exposes_decision = expose;
+        self
+    }
+
     /// Silences a warning that is expected in this setup.
     ///
     /// Default: every code is reported once per policy. A shared [limiter](Self::limiter) and a custom store still log
@@ -213,6 +226,7 @@ impl RateLimitLayerBuilder {
             lookup_timeout: self.lookup_timeout,
             headers: Arc::new(headers),
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
+            exposes_decision: self.exposes_decision,
             settled: (!settled.names.is_empty()).then(|| Arc::new(settled)),
             rules: self.rules.into(),
             limiter,
@@ -240,6 +254,7 @@ impl Default for RateLimitLayerBuilder {
             has_settings: false,
             rejection: Arc::new(RejectionFormat::json()),
             headers: Headers::default(),
+            exposes_decision: true,
         }
     }
 }

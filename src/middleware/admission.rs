@@ -55,6 +55,8 @@ pub struct Admission {
     pub(crate) headers: Arc<HeaderWriter>,
     /// Whether charges are kept until the request has ended.
     pub(crate) keeps_charges: bool,
+    /// Whether handlers and inner layers find the decision in the request's extensions.
+    pub(crate) exposes_decision: bool,
     /// The policies whose rules settle, so that handlers get an [`ActualCost`]. `None` if there are none.
     pub(crate) settled: Option<Arc<SettledPolicies>>,
     /// Whether a key or tier may need a lookup before a request can be charged.
@@ -152,7 +154,9 @@ impl Admission {
         if kept.has_peeks {
             decision.note_peeks();
         }
-        if let Some(nested) = info::insert(&mut parts.extensions, decision) {
+        if self.exposes_decision
+            && let Some(nested) = info::insert(&mut parts.extensions, decision)
+        {
             self.warn_of_double_charge(&nested);
             headers = PendingHeaders::nested(&self.headers, nested.decision(), terms);
         }
@@ -168,7 +172,9 @@ impl Admission {
 
     /// Lets a request go on that no rule counts.
     pub(super) fn pass(&self, extensions: &mut Extensions) -> Step<Pending, Admitted> {
-        info::insert_uncounted(extensions);
+        if self.exposes_decision {
+            info::insert_uncounted(extensions);
+        }
         self.attach_actual_cost(extensions);
         Step::Admitted(Admitted::default())
     }
