@@ -1,72 +1,99 @@
-    -- Sliding window counter: the count of this window, and the last one's weighted by how much of it is still near.
-    -- Twin of src/algorithm/sliding_window.rs.
-    --
-    -- ARGV 's', cost (units), limit (units), length of the window (ms), tick (us in which the weight stays the same)
-    -- Returns when the younger window closes in us, the units used in the elder, and those used in the younger
-    -- State, 19 bytes: when the younger closes in ms in 6, units of the elder in 4, of the younger in 4, length in ms in 5
-    --
-    -- Example: 10 in each minute, cost 1, at time 1700000000000000, no key yet:
-    --   's' 1 10 60000 1 -> has room, closes at 1700000040000000, 0 before, 1 within
-    elseif kind == 's' then
-      width, numbers = 4, 3
-      local cost, limit, length = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
-      local tick = ARGV[at + 4] + 0
-      local ticks = length * 1000 / tick
-      assert(limit * ticks < EXACT, 'sliding window: limit and length too large for doubles')
-      local is_same = false
-      local closes, before, within = clock - clock % length + length, 0, 0
-      if text and is_ours then
-        is_ours = #text == 19
-        if is_ours then
-          local closed, elder, younger, size = unpack('>I6I4I4I5', text)
-          is_ours = closed * 1000 >= EARLIEST and closed * 1000 <= now + FURTHEST and size > 0
-          if is_ours and clock < closed + size then
-            if clock >= closed then
-              closed, elder, younger = closed + size, younger, 0
-            end
-            if size == length then
-              closes, before, within, is_same = closed, elder, younger, true
-            else
-              -- The window was changed: what was used stays used. Stored whatever is decided.
-              local left = closed - clock
-              within = younger + ceil(elder * ((left < size and left or size) / size))
-              if within > 4294967295 then
-                within = 4294967295
-              end
-              if cost > 0 and within > 0 and not refund_at then
-                extra = {
-                  kept = pack('>I6I4I4I5', closes, 0, within, length), kept_life = closes + length - clock + MARGIN,
-                }
-              end
-            end
-          end
+-- Sliding window counter: the units used in the current window, plus those of the previous window weighted by the part
+-- of it that lies within one length before now. Twin of src/algorithm/sliding_window.rs.
+--
+-- KEYS   one per charge: a string
+-- ARGV   SLIDING_WINDOW
+--        cost    units; 0 peeks
+--        limit   units
+--        length  of a window in ms
+--        tick    us; the weight changes once per tick
+-- Reply  the end of the current window in us, the units used in the previous window, the units used in the current one
+-- State  19 bytes:
+--
+--          0          6                10              14            19
+--          +----------+----------------+---------------+-------------+
+--          | end (ms) | previous units | current units | length (ms) |
+--          +----------+----------------+---------------+-------------+
+--
+-- Example: 10 units a minute. Times with a `+` are us after 1700000000000000, 20 s into a window.
+--   at +0         's' 8 10 60000 1 -> fits, ends +40000000, 0 previous, 8 current
+--
+--     +40 s               +55 s                                             +100 s
+--     |---- 15 s passed ----|--------------- 45 s left -----------------------|
+--                           the previous window counts 45 / 60: 8 * 3 / 4 = 6
+--
+--   at +55000000  's' 4 10 60000 1 -> fits, ends +100000000, 8 previous, 4 current: 6 + 4 = 10
+--   at +55000000  's' 1 10 60000 1 -> denied, ends +100000000, 8 previous, 4 current: 6 + 4 + 1 = 11
+--   at +70000000  's' 2 10 60000 1 -> fits, ends +100000000, 8 previous, 6 current: half of 8, and 4 + 2
+
+argument_count, number_count = 4, 3
+local cost, limit, length = ARGV[argument + 1] + 0, ARGV[argument + 2] + 0, ARGV[argument + 3] + 0
+local tick = ARGV[argument + 4] + 0
+local ticks = length * 1000 / tick
+assert(limit * ticks < EXACT, 'sliding window: limit and length too large for doubles')
+stored = redis_pcall('GET', key)
+is_ours = not stored or #stored > 0
+-- Whether `stored` holds units that still count, under the present length.
+local is_current = false
+local ends, previous, current = now_millis - now_millis % length + length, 0, 0
+if stored and is_ours then
+  is_ours = #stored == 19
+  if is_ours then
+    local stored_end, stored_previous, stored_current, stored_length = unpack_bytes('>I6I4I4I5', stored)
+    is_ours = stored_end * 1000 >= EARLIEST and stored_end * 1000 <= now + FURTHEST and stored_length > 0
+    if is_ours and now_millis < stored_end + stored_length then
+      if now_millis >= stored_end then
+        stored_end, stored_previous, stored_current = stored_end + stored_length, stored_current, 0
+      end
+      if stored_length == length then
+        ends, previous, current, is_current = stored_end, stored_previous, stored_current, true
+      else
+        -- The length was changed: the units that count now stay used, in the window of the new length. This is stored
+        -- even if the charge is denied.
+        local left = stored_end - now_millis
+        current = stored_current
+          + ceil(stored_previous * ((left < stored_length and left or stored_length) / stored_length))
+        if current > 2 ^ 32 - 1 then
+          current = 2 ^ 32 - 1
+        end
+        if cost > 0 and current > 0 and not refund_at then
+          extra = {
+            uncounted_value = pack_bytes('>I6I4I4I5', ends, 0, current, length),
+            uncounted_ttl = ends + length - now_millis + TTL_MARGIN,
+          }
         end
       end
-      if is_ours and refund_at then
-        has_room, b1, b2, b3 = true, closes * 1000, before, within
-        n1, n2, n3 = b1, b2, b3
-        if is_same and (closes + length) * 1000 == refund_at then
-          n3 = within > cost and within - cost or 0
-        elseif is_same and b1 == refund_at then
-          n2 = before > cost and before - cost or 0
-        end
-        if n2 < b2 or n3 < b3 then
-          value, life = pack('>I6I4I4I5', closes, n2, n3, length), closes + length - clock + MARGIN
-        end
-      elseif is_ours then
-        b1, b2, b3 = closes * 1000, before, within
-        local passed = now - (closes - length) * 1000
-        local left = passed > 0 and ticks - floor(passed / tick) or ticks
-        -- Above a limit that was lowered, the elder is no more than all of it.
-        local elder = ceil((before < limit and before or limit) * left / ticks)
-        has_room = is_forced or cost == 0 or within + elder + cost <= limit
-        if cost > 0 and (has_room or counts_denied) then
-          local most = within > limit and within or limit
-          most = is_forced and 4294967295 or most
-          n1, n2, n3 = b1, before, within + cost
-          if n3 > most then
-            n3 = most
-          end
-          value, life = pack('>I6I4I4I5', closes, before, n3, length), closes + length - clock + MARGIN
-        end
-      end
+    end
+  end
+end
+
+if is_ours and refund_at then
+  has_room, old1, old2, old3 = true, ends * 1000, previous, current
+  new1, new2, new3 = old1, old2, old3
+  -- A charge is known by the time when all of it is back: one length after the end of the window that it was made in.
+  if is_current and (ends + length) * 1000 == refund_at then
+    new3 = current > cost and current - cost or 0
+  elseif is_current and old1 == refund_at then
+    new2 = previous > cost and previous - cost or 0
+  end
+  if new2 < old2 or new3 < old3 then
+    value, ttl_millis = pack_bytes('>I6I4I4I5', ends, new2, new3, length), ends + length - now_millis + TTL_MARGIN
+  end
+elseif is_ours then
+  old1, old2, old3 = ends * 1000, previous, current
+  local passed = now - (ends - length) * 1000
+  local ticks_left = passed > 0 and ticks - floor(passed / tick) or ticks
+  -- After the limit was lowered, the previous window weighs at most the whole limit.
+  local weighted = ceil((previous < limit and previous or limit) * ticks_left / ticks)
+  has_room = is_forced or cost == 0 or current + weighted + cost <= limit
+  if cost > 0 and (has_room or counts_denied) then
+    -- A lowered limit takes no units back. A forced charge may exceed the limit, up to what 4 bytes hold.
+    local most = current > limit and current or limit
+    most = is_forced and 2 ^ 32 - 1 or most
+    new1, new2, new3 = old1, previous, current + cost
+    if new3 > most then
+      new3 = most
+    end
+    value, ttl_millis = pack_bytes('>I6I4I4I5', ends, previous, new3, length), ends + length - now_millis + TTL_MARGIN
+  end
+end

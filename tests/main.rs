@@ -36,6 +36,7 @@ mod lanes;
 mod leases;
 mod limit_changes;
 mod lookups;
+mod lua;
 mod memory;
 mod memory_algorithms;
 mod memory_bounds;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test against real servers, and first installs the servers.
+# Runs every test against real servers, and first installs the servers and the Lua tools.
 #
 #   bash tests/run.sh                run everything
 #   bash tests/run.sh gcra           arguments go to `cargo test`
@@ -9,6 +9,8 @@
 #   TOLLGATE_VALKEY_SERVER    else Valkey 9.1, fetched into target/test-servers
 #   TOLLGATE_REDIS62_SERVER   else Redis 6.2, fetched into target/test-servers
 # TOLLGATE_SKIP_VALKEY=1 and TOLLGATE_SKIP_REDIS62=1 do without the last two.
+#
+# Lua tools: luac and luacheck on PATH, installed by apt-get or brew. tests/lua.rs runs them on lua/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,6 +20,7 @@ main() {
   local log status=0
   mkdir -p "$servers"
   install_redis
+  install_lua_tools
   provide_valkey
   provide_redis62
 
@@ -73,6 +76,26 @@ install_redis() {
       "or set TOLLGATE_REDIS_SERVER to the program"
   fi
   command -v redis-server > /dev/null || die "redis-server was installed, but isn't on PATH"
+}
+
+install_lua_tools() {
+  has_lua_tools && return
+  if command -v apt-get > /dev/null; then
+    heading "installing lua5.1 and lua-check"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends lua5.1 lua-check
+  elif command -v brew > /dev/null; then
+    heading "installing lua and luacheck"
+    brew install lua luacheck
+  else
+    die "no luac or no luacheck: install Lua 5.1 and luacheck with this system's package manager"
+  fi
+  has_lua_tools || die "luac and luacheck were installed, but aren't on PATH"
+}
+
+has_lua_tools() {
+  { command -v luac5.1 || command -v luac; } > /dev/null && command -v luacheck > /dev/null
 }
 
 # The tests start servers of their own and have no use for the one that the package starts.

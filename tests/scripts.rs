@@ -1,8 +1,6 @@
-//! The scripts as files, as commands, and as Redis sees them.
+//! The scripts as commands, and as Redis sees them.
 
 use std::{
-    fs,
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,7 +14,10 @@ use tollgate::{
     remote::{RedisStore, Script},
 };
 
-use crate::support::{Server, unpack};
+use crate::{
+    lua,
+    support::{Server, unpack},
+};
 
 fn store(server: &Server) -> RedisStore {
     let builder = RedisStore::builder(server.url()).deadline(Duration::from_secs(10));
@@ -41,8 +42,8 @@ fn run(server: &Server, arguments: &[&str]) -> redis::RedisResult<Vec<i64>> {
 struct Branch {
     /// The tag and its arguments.
     charge: &'static [&'static str],
-    /// What it tells of the state.
-    told: &'static [i64],
+    /// The integers of the reply about the state.
+    state: &'static [i64],
     /// The bytes it stores, in hexadecimal; of slots, members and scores with words between them.
     stored: &'static str,
     /// A charge that can never pass, by a policy of another shape.
@@ -52,49 +53,49 @@ struct Branch {
 const BRANCHES: [Branch; 8] = [
     Branch {
         charge: &["wAAAA", "6000000", "60000000"],
-        told: &[1_700_000_006_000_000],
+        state: &[1_700_000_006_000_000],
         stored: "060a241879cd80 41414141",
         changed: &["wBBBB", "-1", "30000000"],
     },
     Branch {
         charge: &["lAAAA", "1", "60000001", "7", "60000000"],
-        told: &[1_700_000_008_571_428],
+        state: &[1_700_000_008_571_428],
         stored: "060a2418a10a24 41414141",
         changed: &["lBBBB", "-1", "90000000000", "7", "90000000000"],
     },
     Branch {
         charge: &["fAA", "1", "10", "60000"],
-        told: &[1_700_000_040_000_000, 1],
+        state: &[1_700_000_040_000_000, 1],
         stored: "018bcfe60440 00000001 4141",
         changed: &["fBB", "11", "10", "90000000"],
     },
     Branch {
         charge: &["oAA", "1", "10", "60000"],
-        told: &[1_700_000_060_000_000, 1],
+        state: &[1_700_000_060_000_000, 1],
         stored: "060a241bb1c700 00000001 4141",
         changed: &["oBB", "11", "10", "30000"],
     },
     Branch {
         charge: &["mAA", "1", "10", "2678400000"],
-        told: &[1_701_388_800_000_000, 1],
+        state: &[1_701_388_800_000_000, 1],
         stored: "018c22acd000 00000001 4141",
         changed: &["mBB", "11", "10", "2419200000"],
     },
     Branch {
         charge: &["s", "1", "10", "60000", "1"],
-        told: &[1_700_000_040_000_000, 0, 1],
+        state: &[1_700_000_040_000_000, 0, 1],
         stored: "018bcfe60440 00000000 00000001 000000ea60",
         changed: &["s", "11", "10", "60001", "1"],
     },
     Branch {
         charge: &["g", "1", "10", "60000"],
-        told: &[1, 0, 1_700_000_060_000_000],
+        state: &[1, 0, 1_700_000_060_000_000],
         stored: "060a24181e4000 000000ea60 0000 181e4000 0001",
         changed: &["g", "11", "10", "90000000"],
     },
     Branch {
         charge: &["c", "1", "10", "30000", "ticket-1"],
-        told: &[1],
+        state: &[1],
         stored: "|1|7469636b65742d31 000001|1700000030000",
         changed: &["c", "11", "10", "30000", "ticket-2"],
     },
@@ -131,19 +132,19 @@ impl Branch {
         Value::Array(parts.map(Value::BulkString).collect())
     }
 
-    /// Has room, and what it tells.
+    /// The charge's part of the reply: it fits, and the state.
     fn reply(&self) -> Vec<i64> {
-        [&[1], self.told].concat()
+        [&[1], self.state].concat()
     }
 
-    /// How long after a charge the state that was told of is worth something, in microseconds.
-    fn life(&self, charge: &[&str], now: i64, told: &[i64]) -> i64 {
+    /// Microseconds after a charge for which the state that the reply holds still counts.
+    fn life(&self, charge: &[&str], now: i64, state: &[i64]) -> i64 {
         let ends = match self.letter() {
             // The next window still looks back at this one.
-            's' => told[0] + charge[3].parse::<i64>().expect("milliseconds") * 1_000,
-            'g' => told[2],
+            's' => state[0] + charge[3].parse::<i64>().expect("milliseconds") * 1_000,
+            'g' => state[2],
             'c' => now + charge[3].parse::<i64>().expect("milliseconds") * 1_000,
-            _ => told[0],
+            _ => state[0],
         };
         ends - now
     }
@@ -188,7 +189,7 @@ impl Branch {
             vec![0xFF; size],
             b"abcdefghijklmnopqrstuvwxyz"[..size].to_vec(),
             self.at(EARLIEST - 1),
-            // The next that every branch tells apart: some store milliseconds.
+            // The next time that every branch distinguishes, because some store milliseconds.
             self.at(NOW.cast_unsigned() + FURTHEST + 1_000),
             short,
             long,
@@ -284,112 +285,9 @@ fn hashes_are_the_ones_known() {
     assert_eq!(Script::ALL.len(), 1);
 }
 
-/// The script's lines without comments.
-fn code() -> String {
-    let lines = Script::DECIDE.source().lines();
-    lines
-        .map(|line| line.split("--").next().unwrap_or_default().trim())
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// Whether what ends here is made of bytes: a name for some, or a call that makes some.
-fn ends_in_bytes(code: &str) -> bool {
-    if code.ends_with('\'') || BYTES.iter().any(|name| code.ends_with(name)) {
-        return true;
-    }
-    let mut open = 0;
-    let call = code.rfind(|character| {
-        open += match character {
-            ')' => 1,
-            '(' => -1,
-            _ => 0,
-        };
-        open == 0
-    });
-    code.ends_with(')')
-        && call.is_some_and(|call| {
-            MAKERS
-                .iter()
-                .any(|name| code[..call].ends_with(&format!(" {name}")))
-        })
-}
-
-fn begins_with_bytes(code: &str) -> bool {
-    let starts_with = |name: &&str| code.starts_with(*name);
-    BYTES.iter().any(starts_with) || MAKERS.iter().any(starts_with)
-}
-
-/// Names of byte strings in the scripts, and what makes them.
-const BYTES: [&str; 9] = [
-    "NO_SLOTS", "added", "kept", "packed", "rows", "state", "ticket", "value", "wrapped",
-];
-const MAKERS: [&str; 4] = ["pack", "string.rep", "sub", "table.concat"];
-
 #[test]
-fn every_script_file_says_what_it_takes_and_answers() {
-    let source = Script::DECIDE.source();
-    for needed in ["-- KEYS", "-- ARGV", "-- Reply", "-- Example", "assert("] {
-        assert!(source.contains(needed), "{needed}");
-    }
-    assert!(!source.contains("#!lua"), "a shebang shuts out Redis 6.2");
-}
-
-#[test]
-fn no_number_is_joined_to_text() {
-    let code = code();
-    assert!(!code.contains("tostring"), "it would write 1.7e+15");
-    for (at, _) in code.match_indices("..") {
-        let (before, after) = (code[..at].trim_end(), code[at + 2..].trim_start());
-        assert!(
-            ends_in_bytes(before) && begins_with_bytes(after),
-            "a number joined to text would be written as 1.7e+15: {} .. {}",
-            &before[before.len().saturating_sub(40)..],
-            &after[..after.len().min(40)]
-        );
-    }
-    assert!(ends_in_bytes("a = pack('>I4', f(x) + (y))"));
-    for number in ["a = x", "a = unpack('>I4', x)", "a = (x)", "a = x)"] {
-        assert!(!ends_in_bytes(number), "{number}");
-    }
-}
-
-/// The arguments and the numbers of the worked example in a script file's header.
-fn example(source: &str) -> (Vec<&str>, Vec<i64>) {
-    let (_, text) = source.split_once("-- Example: ").expect("a worked example");
-    let (given, told) = text.split_once("->").expect("an answer");
-    let told = told.lines().next().unwrap_or_default();
-    // What is given stands behind the words that describe it.
-    let given = given.rsplit([':', 'V']).next().unwrap_or_default();
-    let given = given
-        .split(['\'', ' ', '\n'])
-        .filter(|word| !word.is_empty() && *word != "--");
-    let told = told.split(|character: char| !character.is_ascii_digit());
-    let told = told.filter_map(|number| number.parse().ok());
-    (given.collect(), told.collect())
-}
-
-#[test]
-fn worked_example_of_every_script_file_is_true() {
+fn every_branch_replies_with_its_state_and_stores_it_in_packed_bytes() {
     let server = Server::start();
-    let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("lua"));
-    for file in files.expect("the scripts lie there") {
-        let path = file.expect("a file").path();
-        let name = path
-            .file_stem()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        if name.starts_with("decide_") {
-            continue;
-        }
-        let source = fs::read_to_string(&path).expect("text");
-        let (given, told) = example(&source);
-        let branch = BRANCHES.iter().find(|branch| branch.charge == given);
-        let branch = branch.unwrap_or_else(|| panic!("{name}: no branch takes {given:?}"));
-        assert_eq!(told, branch.told, "{name}");
-        assert!(source.contains("-> has room, "), "{name}");
-    }
     for branch in &BRANCHES {
         let key = branch.key();
         let reply = decide(&server, std::slice::from_ref(&key), &[branch.charge]);
@@ -398,14 +296,48 @@ fn worked_example_of_every_script_file_is_true() {
     }
 }
 
+/// Tags that are no charges of a limit: marks, and the upkeep of slots.
+const OTHER_TAGS: &str = "@*!+#-,ek";
+
 #[test]
-fn reply_is_what_the_header_says() {
+fn every_tag_that_charges_is_tried_here() {
+    let mut tried: Vec<char> = BRANCHES.iter().map(Branch::letter).collect();
+    tried.extend(OTHER_TAGS.chars());
+    tried.sort_unstable();
+    let mut tags: Vec<char> = lua::tags().into_values().collect();
+    tags.sort_unstable();
+    assert_eq!(tried, tags, "add the new tag to BRANCHES");
+}
+
+#[test]
+fn unknown_tag_is_an_error_and_writes_nothing() {
     let server = Server::start();
-    let (given, told) = example(Script::DECIDE.source());
-    let key = "tollgate:{ada}:user".to_owned();
-    let header = Script::DECIDE.source();
-    assert!(header.contains(&format!("-- Example: KEYS '{key}', ARGV '{}'", given[0])));
-    assert_eq!(decide(&server, &[key], &[&given]), told);
+    let tags: Vec<char> = lua::tags().into_values().collect();
+    let unknown = (b' '..=b'~')
+        .map(char::from)
+        .filter(|byte| !tags.contains(byte));
+    for byte in unknown {
+        let (letter, long) = (byte.to_string(), format!("{byte}AAAA"));
+        let charges: [&[&str]; 5] = [
+            &[&letter, "1", "10", "60000"],
+            &[&long, "1", "10", "60000"],
+            &["!", &letter, "1", "10", "60000"],
+            &["-", "1700000000000000", "0", &long, "1", "10", "60000"],
+            &["*", "1", &letter, "1", "10", "60000"],
+        ];
+        for charge in charges {
+            let error = run(&server, &[&["1", "k:{a}:p"], charge].concat());
+            let error = error.expect_err("an unknown algorithm").to_string();
+            assert!(error.contains("unknown tag"), "{charge:?}: {error}");
+        }
+    }
+    // Marks belong before a tag, and empty arguments are none.
+    for tag in ["", "@", "*", "!!", "##"] {
+        let error = run(&server, &["1", "k:{a}:p", "+", tag, "1", "10", "60000"]);
+        let error = error.expect_err("not an algorithm").to_string();
+        assert!(error.contains("unknown tag"), "{tag}: {error}");
+    }
+    assert_eq!(server.keys(), Vec::<String>::new());
 }
 
 #[test]
@@ -453,17 +385,17 @@ fn group_that_one_algorithm_denies_leaves_every_value_as_it_was() {
         let mut expected = vec![NOW, 0];
         for (other, branch) in BRANCHES.iter().enumerate() {
             let mut charge = branch.charge.to_vec();
-            let mut told = branch.reply();
+            let mut reply = branch.reply();
             if other == index {
                 charge[1] = if "wl".contains(denier.letter()) {
                     "-1"
                 } else {
                     "11"
                 };
-                told[0] = 0;
+                reply[0] = 0;
             }
             group.extend(charge);
-            expected.extend(told);
+            expected.extend(reply);
         }
         assert_eq!(
             decide(&server, &keys, &[&group]),
@@ -483,7 +415,6 @@ fn call_without_a_charge_is_refused() {
     let server = Server::start();
     run(&server, &["0", "wAAAA", "1", "1"]).expect_err("no charge");
     run(&server, &["1", "k:{a}:p"]).expect_err("no charge");
-    run(&server, &["1", "k:{a}:p", "z", "1"]).expect_err("an unknown algorithm");
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -516,8 +447,8 @@ fn every_key_expires_when_its_state_is_worth_nothing_and_not_before() {
         assert_expiry(&server, &key, life, since);
         // A denied attempt that counts.
         let since = Instant::now();
-        let stern = [&["1", &key, "!"], branch.changed].concat();
-        let reply = run(&server, &stern).expect("a reply");
+        let counting = [&["1", &key, "!"], branch.changed].concat();
+        let reply = run(&server, &counting).expect("a reply");
         assert_eq!(reply[1..3], [0, 0], "{key}");
         let life = branch.life(branch.changed, reply[0], &reply[3..]);
         assert_expiry(&server, &key, life, since);
@@ -533,30 +464,30 @@ fn keys_that_are_charged_together_expire_each_in_its_time() {
         assert_expiry(
             &server,
             &branch.key(),
-            branch.life(branch.charge, NOW, branch.told),
+            branch.life(branch.charge, NOW, branch.state),
             since,
         );
     }
     // One can never pass, and all count that: the values are written in the second phase too.
-    let mut stern = vec!["*", "8"];
+    let mut counting = vec!["*", "8"];
     for branch in &BRANCHES {
-        stern.push("!");
-        stern.extend(branch.charge);
+        counting.push("!");
+        counting.extend(branch.charge);
     }
-    let last = stern.len() - 4;
-    stern[last] = "11";
+    let last = counting.len() - 4;
+    counting[last] = "11";
     let since = Instant::now();
-    let reply = decide(&server, &keys, &[&stern]);
+    let reply = decide(&server, &keys, &[&counting]);
     assert_eq!(reply[1], 0);
-    let mut told = &reply[2..];
+    let mut rest = &reply[2..];
     for branch in &BRANCHES {
         assert_expiry(
             &server,
             &branch.key(),
-            branch.life(branch.charge, NOW, &told[1..]),
+            branch.life(branch.charge, NOW, &rest[1..]),
             since,
         );
-        told = &told[1 + branch.told.len()..];
+        rest = &rest[1 + branch.state.len()..];
     }
 }
 
@@ -668,7 +599,7 @@ fn foreign_value_of_any_shape_spoils_its_own_group_and_is_left_alone() {
 /// Alone and among others, the charge is not made and none of its company, and other groups are decided.
 fn assert_foreign(server: &Server, branch: &Branch) {
     let (key, others) = (branch.key(), ["k:{a}:before", "k:{a}:after"]);
-    let nothing = vec![0; branch.told.len()];
+    let nothing = vec![0; branch.state.len()];
     let mut keys = vec![others[0].to_owned(), key.clone(), others[1].to_owned()];
     let bucket = &BRANCHES[0];
     let groups = [bucket.charge, branch.charge, bucket.charge];
@@ -685,7 +616,7 @@ fn assert_foreign(server: &Server, branch: &Branch) {
             expected.push(0);
             expected.extend(&nothing);
         } else {
-            // As a key that nobody charged: when its window would close, for those that tell.
+            // The reply for a key without a value: for windows, the end that a new one would have.
             let fresh = decide(server, &[other.key()], &[&peek(other)]);
             expected.extend(&fresh[2..]);
         }
@@ -796,8 +727,8 @@ async fn foreign_value_is_an_error_that_names_itself() {
     for (mark, algorithm) in algorithms {
         let policy = Policy::new("foreign", Quota::per_hour(10)).algorithm(algorithm);
         let limiter = limiter(&server, &policy);
-        // Regression: text as long as a bucket's state was told of as a number beyond what doubles hold exactly, so the
-        // reply was taken for broken, with all decisions that travelled along.
+        // Regression: text as long as a bucket's state made a number beyond what doubles hold exactly, so the whole reply
+        // was rejected, with all decisions in the same call.
         for length in [0, 5, 11, 12, 16, 19, 20, 26, 1_000] {
             let key = format!("tollgate:{{text-{length}}}:foreign{mark}");
             let value = "x".repeat(length);
@@ -981,4 +912,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "f738ea1a5031754aceb6a6348b770fd993191c1e";
+const DECIDE_HASH: &str = "105f502f8330bf952af5c90cd35c2740e895bad9";

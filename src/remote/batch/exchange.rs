@@ -21,7 +21,7 @@ use super::{
     super::{
         connection::{Held, classify, server_check},
         node::Node,
-        protocol::{Reply, Request, Script, reply},
+        protocol::{CALLER_TIME, Reply, Request, Script, reply},
     },
     alarm::Alarm,
     calls::Call,
@@ -219,7 +219,7 @@ fn script(
         request.write_keys(&mut command);
     }
     if let Some(now) = now {
-        command.arg(b"@").arg(now.as_micros());
+        command.arg(&CALLER_TIME).arg(now.as_micros());
     }
     for request in requests {
         request.write_arguments(&mut command);

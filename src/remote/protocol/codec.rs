@@ -32,11 +32,12 @@ pub(super) enum Argument {
     Ticket(u64),
 }
 
-/// Letters by which the script tells algorithms and marks apart.
+/// Bytes that name algorithms and marks to the script. `lua/decide.lua` defines a constant for each.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Tag {
     Bucket = b'w',
+    CallerTime = b'@',
     ClockWindow = b'f',
     CountDenied = b'!',
     FirstHitWindow = b'o',
@@ -123,6 +124,9 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     }
     Some(arguments)
 }
+
+/// The argument before the caller's time, which the script then decides by.
+pub(in crate::remote) const CALLER_TIME: [u8; 1] = [Tag::CallerTime as u8];
 
 /// The most tickets that one [`release`] or [`renew`] carries: the reply to a renewal has a bit for each.
 pub(super) const MAX_TICKETS: usize = 50;

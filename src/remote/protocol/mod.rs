@@ -7,6 +7,7 @@ pub(crate) mod reply;
 mod request;
 mod script;
 
+pub(super) use self::codec::CALLER_TIME;
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
 pub(super) use self::departure::Departure;

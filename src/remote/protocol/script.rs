@@ -1,4 +1,4 @@
-//! The Lua scripts, each hashed once.
+//! The Lua scripts, each composed and hashed once.
 
 use std::sync::LazyLock;
 
@@ -9,27 +9,26 @@ use redis::Cmd;
 /// Public so that an operator can preload it or name it in an ACL; tollgate needs neither.
 #[derive(Debug)]
 pub struct Script {
-    source: &'static str,
-    script: LazyLock<redis::Script>,
+    text: LazyLock<Text>,
 }
 
 impl Script {
-    /// Decides groups of charges; its header says what it takes and answers.
+    /// Decides groups of charges. `lua/decide.lua` documents its keys, its arguments and its reply.
     pub const DECIDE: &'static Self = &DECIDE;
 
     /// Every script there is.
     pub const ALL: [&'static Self; 1] = [Self::DECIDE];
 
-    /// The Lua text.
+    /// The Lua text, without comments.
     #[must_use]
-    pub fn source(&self) -> &'static str {
-        self.source
+    pub fn source(&self) -> &str {
+        &self.text.source
     }
 
     /// The SHA-1 of the text in hexadecimal, as `EVALSHA` takes it.
     #[must_use]
     pub fn hash(&self) -> &str {
-        self.script.get_hash()
+        &self.text.hash
     }
 
     /// Returns the start of a command that runs the script by its hash, with room for this many arguments.
@@ -41,27 +40,64 @@ impl Script {
 
     /// Returns the start of a command that runs the script by its text, which also makes the server remember it.
     pub(in crate::remote) fn by_text(&self, arguments: usize) -> Cmd {
-        let data = self.source.len() + arguments * ARGUMENT_LEN;
+        let data = self.source().len() + arguments * ARGUMENT_LEN;
         let mut command = Cmd::with_capacity(arguments + 5, data);
-        command.arg(b"EVAL").arg(self.source);
+        command.arg(b"EVAL").arg(self.source());
         command
     }
 }
 
 static DECIDE: Script = Script {
-    source: DECIDE_SOURCE,
-    script: LazyLock::new(|| redis::Script::new(DECIDE_SOURCE)),
+    text: LazyLock::new(Text::decide),
 };
+
+/// A script once it is composed.
+#[derive(Debug)]
+struct Text {
+    source: String,
+    hash: String,
+}
+
+impl Text {
+    /// Puts the file of each algorithm into its branch of `lua/decide.lua`.
+    ///
+    /// Leaves out indentation and lines of comment: they are half of a text that every new connection sends.
+    fn decide() -> Self {
+        let mut whole = include_str!("../../../lua/decide.lua").to_owned();
+        for (include, branch) in BRANCHES {
+            whole = whole.replace(include, branch);
+        }
+        let lines = whole.lines().map(str::trim);
+        let code = lines.filter(|line| !line.is_empty() && !line.starts_with("--"));
+        let source = code.collect::<Vec<_>>().join("\n");
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, hash }
+    }
+}
+
+/// Lines of `lua/decide.lua`, and the files that replace them.
+const BRANCHES: [(&str, &str); 5] = [
+    (
+        "include('concurrency.lua')",
+        include_str!("../../../lua/concurrency.lua"),
+    ),
+    (
+        "include('fixed_window.lua')",
+        include_str!("../../../lua/fixed_window.lua"),
+    ),
+    (
+        "include('sliding_log.lua')",
+        include_str!("../../../lua/sliding_log.lua"),
+    ),
+    (
+        "include('sliding_window.lua')",
+        include_str!("../../../lua/sliding_window.lua"),
+    ),
+    (
+        "include('token_bucket.lua')",
+        include_str!("../../../lua/token_bucket.lua"),
+    ),
+];
 
 /// Room for an argument: keys are a few times longer than numbers.
 const ARGUMENT_LEN: usize = 24;
-
-const DECIDE_SOURCE: &str = concat!(
-    include_str!("../../../lua/decide_begin.lua"),
-    include_str!("../../../lua/token_bucket.lua"),
-    include_str!("../../../lua/fixed_window.lua"),
-    include_str!("../../../lua/sliding_window.lua"),
-    include_str!("../../../lua/sliding_log.lua"),
-    include_str!("../../../lua/concurrency.lua"),
-    include_str!("../../../lua/decide_end.lua"),
-);

@@ -1,0 +1,39 @@
+-- luacheck lua
+max_line_length = 120
+
+-- What Redis 6.2 and compatible servers provide, as far as the scripts may use it.
+stds.server = {
+  read_globals = {
+    'ARGV', 'KEYS', 'assert', 'ipairs', 'type', 'unpack',
+    math = { fields = { 'ceil', 'floor', 'frexp' } },
+    redis = { fields = { 'call', 'error_reply', 'pcall' } },
+    string = { fields = { 'find', 'rep', 'sub' } },
+    struct = { fields = { 'pack', 'unpack' } },
+    table = { fields = { 'concat', 'unpack' } },
+  },
+}
+std = 'server'
+
+-- Names of decide.lua that the files of the algorithms read.
+local shared = {
+  -- Tags.
+  'BUCKET', 'CLOCK_WINDOW', 'FIRST_HIT_WINDOW', 'RELEASE_SLOTS', 'RENEW_SLOTS', 'TAKE_SLOTS',
+  -- Constants.
+  'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'TTL_MARGIN',
+  -- Functions.
+  'ceil', 'floor', 'pack_bytes', 'redis_call', 'redis_pcall', 'sub', 'unpack_bytes',
+  -- The call, the request and the charge.
+  'argument', 'charge_count', 'charge_number', 'is_forced', 'is_probe', 'is_queue', 'key', 'kind', 'now', 'now_millis',
+  'records', 'refund_at', 'refunded_before', 'tag',
+}
+
+-- Names of decide.lua that they set.
+local results = {
+  'argument_count', 'counts_denied', 'extra', 'failure', 'has_room', 'is_ours', 'new1', 'new2', 'new3', 'number_count',
+  'old1', 'old2', 'old3', 'patches', 'refunded_flag', 'stored', 'ttl_millis', 'value',
+}
+
+files['lua/*.lua'] = { read_globals = shared, globals = results }
+
+-- Its includes use what it only sets, and set what it only uses. The composed script is checked without this.
+files['lua/decide.lua'] = { read_globals = { 'include' }, ignore = { '211', '221', '231' } }

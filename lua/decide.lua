@@ -1,0 +1,328 @@
+-- Decides requests in order, each as if it had come in a separate call. A request is one charge, or a group of charges
+-- that are made together or not at all.
+--
+-- KEYS   one per charge, in the order of the charges; all in one slot of a cluster
+-- ARGV   optionally CALLER_TIME and the caller's time in us, else the server's time counts; then the requests, each one
+--        charge, or GROUP, the number of charges, and the charges. A charge is an optional mark with its arguments, the
+--        tag of its algorithm, and the arguments that the algorithm's file lists. Marks:
+--          COUNT_DENIED  a denied attempt consumes quota too, at most until none is left
+--          FORCE         make the charge even if it does not fit
+--          PROBE         FORCE for a sliding log, and also try the commands that only long logs need
+--          REFUND        refund as much of an earlier charge as is still outstanding. Two arguments follow: the time in
+--                        us when all of that charge was to be back, and the key's total of refunds before that charge
+--          REFUND_QUEUE  REFUND for a queue, which refunds only the last charge in it
+-- Reply  one string of integers, 8 bytes each, big-endian: the time of the decision in us; then for each request
+--          its outcome  1  all charges were made
+--                       0  denied: at least one charge did not fit
+--                       2  foreign: a key holds a value that tollgate did not write; nothing was charged
+--                       3  failed: the server refused a command; nothing was charged
+--          its charges  each 1 if it fits on its own, else 0, plus 2 if one integer more than usual follows; then the
+--                       integers that the algorithm's file lists: the new state if the charge or the denied attempt was
+--                       counted, else the old state
+--        If a request failed: an array of that string and one error text for each failed request, in order.
+--        An unknown tag is an error; earlier requests of the call may have been charged then.
+--
+-- Example: a token bucket of 10 units a minute and a fixed window of 10 a minute, one unit each, in one group
+--   KEYS  'tollgate:{ada}:user' 'tollgate:{ada}:minute#f'
+--   ARGV  '@' 1700000000000000 '*' 2 'wAAAA' 6000000 60000000 'fAA' 1 10 60000
+--   reply 1700000000000000, 1, 1, 1700000006000000, 1, 1700000040000000, 1
+--
+-- One request:
+--
+--   one charge, as most requests are:   read --> compute --> write --> reply
+--
+--   a group, or a charge with `extra`:  read --> compute --> record --+
+--                                       read --> compute --> record --+--> all fit?  write all --> reply
+--                                       read --> compute --> record --+    one write is refused?  undo all --> reply
+--
+-- src/remote/protocol/script.rs replaces each include('x.lua') by the text of that file, and drops comments. The
+-- algorithms are branches and not functions, because to create and call functions took a quarter of the time that a
+-- decision costs the server. The script has no shebang and uses no library but math, string, struct and table, so that
+-- Redis 6.2 and compatible servers run it.
+--
+-- Numbers are doubles. Times are whole microseconds since the Unix epoch, exact below 2^53 (the year 2255). Stored
+-- states are packed bytes, big-endian. Numbers go to commands as they are, because the server writes whole numbers in
+-- full, while `..` and tostring() write 1.7e+15. Adding 0 converts an argument to a number without a function call.
+
+-- Tags. `enum Tag` in src/remote/protocol/codec.rs lists the same ones, and a test compares them.
+local CALLER_TIME = '@'
+local GROUP = '*'
+local COUNT_DENIED = '!'
+local FORCE = '+'
+local PROBE = '#'
+local REFUND = '-'
+local REFUND_QUEUE = ','
+local BUCKET = 'w'
+local UNEVEN_BUCKET = 'l'
+local CLOCK_WINDOW = 'f'
+local FIRST_HIT_WINDOW = 'o'
+local MONTH_WINDOW = 'm'
+local SLIDING_WINDOW = 's'
+local SLIDING_LOG = 'g'
+local TAKE_SLOTS = 'c'
+local RELEASE_SLOTS = 'e'
+local RENEW_SLOTS = 'k'
+
+-- Outcomes of a request, as in src/remote/protocol/reply.rs.
+local DENIED, ADMITTED, FOREIGN, FAILED = 0, 1, 2, 3
+
+-- Milliseconds that a key outlives its state. Before Redis 7.2 the clock moves while a script runs, so the TTL may be
+-- counted from a moment before TIME was read.
+local TTL_MARGIN = 1000
+
+-- Stored times lie between 10^15 us (September 2001) and FURTHEST us (35 years) from now. tollgate wrote no other time.
+local EARLIEST = 10 ^ 15
+local FURTHEST = 2 ^ 50
+
+-- Products below this are exact in a double, with room for an addition.
+local EXACT = 2 ^ 52
+
+-- Bytes of a log that the first read fetches: all of a log of 128 entries, or the head of a longer one.
+local LOG_HEAD = 783
+
+local KEYS, ARGV = KEYS, ARGV
+if #KEYS == 0 or #ARGV == 0 then
+  return redis.error_reply('ERR decide: no charge')
+end
+
+local redis, math, struct = redis, math, struct
+local redis_call, redis_pcall = redis.call, redis.pcall
+local floor, ceil = math.floor, math.ceil
+local sub = string.sub
+local unpack = table.unpack or unpack
+local pack_bytes, unpack_bytes = struct.pack, struct.unpack
+
+local now
+local argument = 1
+if ARGV[1] == CALLER_TIME then
+  now, argument = ARGV[2] + 0, 3
+else
+  local time = redis_call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local now_millis = floor(now / 1000)
+
+-- `reply_length` counts the integers of complete requests; `errors` is a list once a request has failed.
+local reply, reply_length, errors = { now }, 1, nil
+local key_index, last_argument = 0, #ARGV
+while argument <= last_argument do
+  local charge_count, outcome, keys_before, failure = 1, ADMITTED, key_index, nil
+  -- One record per charge if there are several, or if one has `extra`.
+  local records
+  -- Index in `reply` of the next charge. The index before the first charge is for the outcome.
+  local reply_index = reply_length + 2
+  if ARGV[argument] == GROUP then
+    charge_count = ARGV[argument + 1] + 0
+    records = {}
+    argument = argument + 2
+  end
+
+  -- Phase 1: read and compute each charge.
+  for charge_number = 1, charge_count do
+    key_index = key_index + 1
+    local key = KEYS[key_index]
+    local tag = ARGV[argument]
+    local kind = sub(tag, 1, 1)
+    local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before
+    -- A mark is one byte; a tag followed by the quota's tag is longer.
+    if #tag == 1
+      and (kind == COUNT_DENIED or kind == FORCE or kind == PROBE or kind == REFUND or kind == REFUND_QUEUE) then
+      is_probe = kind == PROBE
+      counts_denied, is_forced = kind == COUNT_DENIED, kind == FORCE or is_probe
+      if kind == REFUND or kind == REFUND_QUEUE then
+        is_queue = kind == REFUND_QUEUE
+        refund_at, refunded_before = ARGV[argument + 1] + 0, ARGV[argument + 2] + 0
+        argument = argument + 2
+      end
+      argument = argument + 1
+      tag = ARGV[argument]
+      kind = sub(tag, 1, 1)
+    end
+
+    -- The algorithm's file sets these, and writes nothing:
+    --   stored          the key's value, false if there is none, or a table with `err` if the server refused the read
+    --   is_ours         whether `stored` is absent or a state of this algorithm; false after a failure
+    --   argument_count  number of arguments after the tag
+    --   has_room        whether the charge fits
+    --   number_count    number of integers that the reply holds about the state,
+    --   old1 to old3    those of the state as it is,
+    --   new1 to new3    and those of the state after the charge or the denied attempt was counted
+    --   refunded_flag   2 if number_count is one more than usual, else 0
+    --   value           what counting the charge stores,
+    --   patches         or instead only parts of it: offset, bytes, offset, bytes ...
+    --   ttl_millis      milliseconds that the key then lives
+    --   extra           nil for most charges, else a table with some of these:
+    --                     commands            run to count the charge, instead of `value` or `patches`
+    --                     undo                commands that take back `commands` or `patches`
+    --                     uncounted_value     stored if the charge is not counted, such as the state under a limit that
+    --                     uncounted_ttl       was changed, and its TTL
+    --                     uncounted_commands  run if the charge is not counted
+    --   failure         the error of the first command that the server refused
+    local stored, is_ours, argument_count, value, patches, ttl_millis, extra, new1, new2, new3
+    local has_room, number_count, refunded_flag = false, 1, 0
+    local old1, old2, old3 = 0, 0, 0
+    if kind == BUCKET or kind == UNEVEN_BUCKET then
+      include('token_bucket.lua')
+    elseif kind == CLOCK_WINDOW or kind == FIRST_HIT_WINDOW or kind == MONTH_WINDOW then
+      include('fixed_window.lua')
+    elseif kind == SLIDING_WINDOW then
+      include('sliding_window.lua')
+    elseif kind == SLIDING_LOG then
+      include('sliding_log.lua')
+    elseif kind == TAKE_SLOTS or kind == RELEASE_SLOTS or kind == RENEW_SLOTS then
+      include('concurrency.lua')
+    else
+      return redis.error_reply('ERR decide: unknown tag')
+    end
+
+    argument = argument + 1 + argument_count
+    if not is_ours then
+      -- WRONGTYPE means a foreign value; any other error of a read means that the server refused the command.
+      local refusal = type(stored) == 'table' and stored.err
+      if refusal and not string.find(refusal, 'WRONGTYPE', 1, true) then
+        failure = failure or refusal
+      end
+      outcome = failure and FAILED or FOREIGN
+    elseif not has_room and outcome == ADMITTED then
+      outcome = DENIED
+    end
+    if not records and not extra then
+      -- Without a record, because most requests are one charge.
+      if value then
+        local result = redis_pcall('SET', key, value, 'PX', ttl_millis)
+        if result.err then
+          outcome, failure = FAILED, result.err
+        else
+          old1, old2, old3 = new1, new2, new3
+        end
+      elseif patches then
+        -- PEXPIRE comes first because the server may refuse it; after a first SETRANGE it refuses no other.
+        local result = redis_pcall('PEXPIRE', key, ttl_millis)
+        for part = 1, #patches, 2 do
+          if type(result) == 'number' then
+            result = redis_pcall('SETRANGE', key, patches[part], patches[part + 1])
+          end
+        end
+        if type(result) == 'table' then
+          outcome, failure = FAILED, result.err
+        else
+          old1, old2, old3 = new1, new2, new3
+        end
+      end
+      reply[reply_index], reply[reply_index + 1] = (has_room and 1 or 0) + refunded_flag, old1
+      if number_count > 1 then
+        reply[reply_index + 2] = old2
+        if number_count > 2 then
+          reply[reply_index + 3] = old3
+        end
+      end
+      reply_index = reply_index + 1 + number_count
+    else
+      records = records or {}
+      -- A list, because a table with named fields costs more to create. Phase 2 names the indices.
+      records[charge_number] = {
+        (has_room and 1 or 0) + refunded_flag, number_count, old1, old2, old3, new1, new2, new3,
+        stored, value, patches, ttl_millis, extra, counts_denied,
+      }
+    end
+  end
+
+  -- Phase 2: write all charges if all fit, else only denied attempts that count and what is stored regardless.
+  if records then
+    -- Indices in a record. The old and the new integers follow OLD and NEW.
+    local FLAGS, NUMBER_COUNT, OLD, NEW, STORED, VALUE, TTL_MILLIS, EXTRA, COUNTS_DENIED = 1, 2, 2, 5, 9, 10, 12, 13, 14
+    for i = 1, charge_count do
+      local key, record = KEYS[keys_before + i], records[i]
+      local value, patches, ttl_millis, extra, counts_denied = unpack(record, VALUE, COUNTS_DENIED)
+      local is_counted, commands = false, nil
+      if outcome == ADMITTED or outcome == DENIED and counts_denied then
+        commands = extra and extra.commands
+        is_counted = value or patches or commands
+      end
+      if not is_counted then
+        value, patches = nil, nil
+        if extra and outcome <= ADMITTED then
+          value, ttl_millis, commands = extra.uncounted_value, extra.uncounted_ttl, extra.uncounted_commands
+        end
+      end
+      local result, commands_done = nil, 0
+      if value then
+        result = redis_pcall('SET', key, value, 'PX', ttl_millis)
+      elseif patches then
+        result = redis_pcall('PEXPIRE', key, ttl_millis)
+        for part = 1, #patches, 2 do
+          if type(result) == 'number' then
+            result = redis_pcall('SETRANGE', key, patches[part], patches[part + 1])
+          end
+        end
+      elseif commands then
+        for command = 1, #commands do
+          result = redis_pcall(unpack(commands[command]))
+          if type(result) == 'table' then
+            break
+          end
+          commands_done = command
+        end
+      end
+
+      local refusal = type(result) == 'table' and result.err
+      record[VALUE], record[TTL_MILLIS] = not refusal and value, ttl_millis
+      if extra and (not is_counted or refusal and commands_done == 0) then
+        extra.undo = nil
+      end
+      if refusal then
+        outcome, failure, is_counted = FAILED, refusal, false
+        -- Undo all writes of the request with commands that were allowed a moment ago, and reply with the old state.
+        for j = i, 1, -1 do
+          local key_before, other = KEYS[keys_before + j], records[j]
+          local stored, written = other[STORED], other[VALUE]
+          if written and stored then
+            redis_pcall('SET', key_before, stored, 'PX', other[TTL_MILLIS])
+          elseif written then
+            -- An expiry in the past deletes the key, by a command that the user may run.
+            redis_pcall('SET', key_before, written, 'PXAT', '1')
+          elseif other[EXTRA] and other[EXTRA].undo then
+            for _, command in ipairs(other[EXTRA].undo) do
+              redis_pcall(unpack(command))
+            end
+          end
+        end
+        reply_index = reply_length + 2
+        for j = 1, i - 1 do
+          local other = records[j]
+          reply[reply_index] = other[FLAGS]
+          for number = 1, other[NUMBER_COUNT] do
+            reply[reply_index + number] = other[OLD + number]
+          end
+          reply_index = reply_index + 1 + other[NUMBER_COUNT]
+        end
+      end
+
+      reply[reply_index] = record[FLAGS]
+      for number = 1, record[NUMBER_COUNT] do
+        reply[reply_index + number] = record[(is_counted and NEW or OLD) + number]
+      end
+      reply_index = reply_index + 1 + record[NUMBER_COUNT]
+    end
+  end
+  if failure then
+    errors = errors or {}
+    errors[#errors + 1] = failure
+  end
+  reply[reply_length + 1] = outcome
+  reply_length = reply_index - 1
+end
+
+-- Lua passes fewer than 8,000 values to a function.
+if reply_length <= 4000 and not errors then
+  return pack_bytes('>' .. string.rep('I8', reply_length), unpack(reply))
+end
+local packed = ''
+for from = 1, reply_length, 4000 do
+  local to = from + 3999 < reply_length and from + 3999 or reply_length
+  packed = packed .. pack_bytes('>' .. string.rep('I8', to - from + 1), unpack(reply, from, to))
+end
+if errors then
+  return { packed, unpack(errors) }
+end
+return packed
