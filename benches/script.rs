@@ -1,16 +1,16 @@
-//! What does a decision cost the Redis server, by algorithm?
+//! Measures the cost of a decision to the Redis server, by algorithm.
 //!
 //! Run with `cargo bench --bench script`; `-- log` leaves the rows whose names hold it. `TOLLGATE_REDIS_SERVER` names
 //! another server than the one on `PATH`.
 //!
 //! Method: the server's own count of the microseconds in `EVALSHA` (`INFO commandstats`), which leaves the socket out.
-//! Calls are pipelined over one connection, over keys of 11 characters: 1,000 of them, for logs of 1,000 entries and more
-//! 100. Every answer is checked to be what the row says. Each row runs once per round, each round beginning with another
-//! one: a row is the median of its rounds with the least and the largest. *Alone* is one decision per call; *of 32* is a
-//! 32nd of a call that carries as many, as calls do when many decisions wait.
+//! Calls are pipelined over one connection. A row has 1,000 keys of 11 characters, or 100 keys for logs of 1,000 entries
+//! and more. The outcome of every reply is checked. Each round runs every row once and begins with another row; a row
+//! shows the median of its rounds, the least and the largest. *Alone* is one decision per call; *of 32* is a 32nd of a call
+//! with 32 decisions, because calls carry several when decisions wait.
 //!
-//! Allowed rows never run out, denied rows ask keys that have nothing left. A log of `n` entries is as long as its limit:
-//! the caller's clock moves on so far that each allowed decision drops the oldest entry and adds one. Other rows go by
+//! Keys of allowed rows never run out of quota; keys of denied rows have none left. A log of `n` entries has a limit of
+//! `n`, and the caller's clock advances so that each allowed decision drops the oldest entry and adds one. Other rows use
 //! the server's clock. The plain script is GCRA as one writes it by hand, a string of 16 digits.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
