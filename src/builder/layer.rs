@@ -171,40 +171,12 @@ impl RateLimitLayerBuilder {
     /// One [`ErrorKind`] per mistake, with a remedy in the message: no policy, a policy without a key, an extractor,
     /// matcher, policy or URL that cannot work, two policies with one name, or a timeout of zero.
     pub fn build(mut self) -> Result<RateLimitLayer, Error> {
-        if self.rules.is_empty() {
-            return Err(Error::new(
-                ErrorKind::NoPolicy,
-                "a layer without a policy limits nothing: add .policy(Policy::new(..).key(..))",
-            ));
-        }
-        if let Some(rule) = self.rules.iter().find(|rule| !rule.has_key()) {
-            return Err(Error::new(
-                ErrorKind::PolicyWithoutKey,
-                format!(
-                    "policy {:?} has no key: add an extractor, as in Policy::new(..).key(PeerIp)",
-                    rule.policy().name()
-                ),
-            ));
-        }
-        self.filter.validate()?;
-        self.rules.iter().try_for_each(Rule::validate)?;
-        if self.lookup_timeout.is_zero() {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                "lookup_timeout of zero: no lookup could end in time; the default is 100 ms",
-            ));
-        }
+        self.validate()?;
         // Before the limiter adds the policies: a layer that fails to build must not leave its names there.
         let headers = HeaderWriter::new(self.headers, self.rules.iter().map(Rule::policy))?;
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let muted = self.settings.backend.muted;
         let limiter = match self.limiter {
-            Some(_) if self.has_settings => {
-                return Err(Error::new(
-                    ErrorKind::InvalidConfig,
-                    "a layer with a limiter uses its store: set store, deadline, clock and max_keys on the limiter",
-                ));
-            }
             Some(limiter) => limiter.for_policies(policies)?,
             None => policies
                 .fold(*self.settings, RateLimiterBuilder::policy)
@@ -234,6 +206,42 @@ impl RateLimitLayerBuilder {
             has_logged_failure: AtomicBool::new(false),
             warnings,
         }))
+    }
+
+    /// # Errors
+    ///
+    /// The first setting that cannot work.
+    fn validate(&self) -> Result<(), Error> {
+        if self.rules.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NoPolicy,
+                "a layer without a policy limits nothing: add .policy(Policy::new(..).key(..))",
+            ));
+        }
+        if let Some(rule) = self.rules.iter().find(|rule| !rule.has_key()) {
+            return Err(Error::new(
+                ErrorKind::PolicyWithoutKey,
+                format!(
+                    "policy {:?} has no key: add an extractor, as in Policy::new(..).key(PeerIp)",
+                    rule.policy().name()
+                ),
+            ));
+        }
+        self.filter.validate()?;
+        self.rules.iter().try_for_each(Rule::validate)?;
+        if self.lookup_timeout.is_zero() {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "lookup_timeout of zero: no lookup could end in time; the default is 100 ms",
+            ));
+        }
+        if self.limiter.is_some() && self.has_settings {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "a layer with a limiter uses its store: set store, deadline, clock and max_keys on the limiter",
+            ));
+        }
+        Ok(())
     }
 
     fn configure(mut self, change: impl FnOnce(RateLimiterBuilder) -> RateLimiterBuilder) -> Self {

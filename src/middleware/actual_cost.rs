@@ -30,11 +30,11 @@ use crate::{
 /// ```
 #[derive(Clone, Default)]
 pub struct ActualCost {
-    inner: Arc<Mutex<Costs>>,
+    inner: Arc<Mutex<SetCosts>>,
 }
 
 #[derive(Default)]
-struct Costs {
+struct SetCosts {
     set: SmallVec<[(PolicyName, u64); 1]>,
     /// Settled policies of the layers around the handler.
     layers: SmallVec<[Arc<SettledPolicies>; 1]>,

@@ -23,12 +23,12 @@ use super::settle::PendingSettlement;
 #[derive(Debug)]
 pub struct ResponseBody<B> {
     #[pin]
-    source: Source<B>,
+    content: Content<B>,
 }
 
-#[pin_project(project = SourceProjection)]
+#[pin_project(project = ContentProjection)]
 #[derive(Debug)]
-enum Source<B> {
+enum Content<B> {
     /// Fields drop in this order: the request is settled after the body is gone.
     Inner {
         /// `None` when it has ended.
@@ -44,20 +44,20 @@ impl<B> ResponseBody<B> {
     ///
     /// The request is settled now, although the body goes on.
     pub fn into_inner(self) -> Option<B> {
-        match self.source {
-            Source::Inner { body, settlement } => {
+        match self.content {
+            Content::Inner { body, settlement } => {
                 if let Some(settlement) = settlement {
                     settlement.note_end();
                 }
                 body
             }
-            Source::Rejection(_) => None,
+            Content::Rejection(_) => None,
         }
     }
 
     pub(super) const fn inner(body: B, settlement: Option<Box<PendingSettlement>>) -> Self {
         Self {
-            source: Source::Inner {
+            content: Content::Inner {
                 body: Some(body),
                 settlement,
             },
@@ -66,7 +66,7 @@ impl<B> ResponseBody<B> {
 
     pub(super) fn rejection(text: Bytes) -> Self {
         Self {
-            source: Source::Rejection(Some(text).filter(|text| !text.is_empty())),
+            content: Content::Rejection(Some(text).filter(|text| !text.is_empty())),
         }
     }
 }
@@ -83,8 +83,8 @@ where
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        match self.project().source.project() {
-            SourceProjection::Inner {
+        match self.project().content.project() {
+            ContentProjection::Inner {
                 mut body,
                 settlement,
             } => {
@@ -110,7 +110,7 @@ where
                 }
                 Poll::Ready(frame)
             }
-            SourceProjection::Rejection(text) => {
+            ContentProjection::Rejection(text) => {
                 let frame = text.take().map(|text| Frame::data(B::Data::from(text)));
                 Poll::Ready(frame.map(Ok))
             }
@@ -118,24 +118,24 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
-            Source::Inner { body, settlement } => {
+        match &self.content {
+            Content::Inner { body, settlement } => {
                 let has_ended = body.as_ref().is_none_or(Body::is_end_stream);
                 if let (true, Some(settlement)) = (has_ended, settlement) {
                     settlement.note_end();
                 }
                 has_ended
             }
-            Source::Rejection(text) => text.is_none(),
+            Content::Rejection(text) => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Source::Inner { body, .. } => body
+        match &self.content {
+            Content::Inner { body, .. } => body
                 .as_ref()
                 .map_or_else(|| SizeHint::with_exact(0), Body::size_hint),
-            Source::Rejection(text) => {
+            Content::Rejection(text) => {
                 SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
             }
         }
