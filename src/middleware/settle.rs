@@ -252,10 +252,12 @@ impl Sent {
     }
 
     fn outcome(&self, is_running: bool) -> BodyOutcome {
-        match self.has_ended.load(Ordering::Relaxed) {
-            _ if is_running => BodyOutcome::Panicked,
-            true => BodyOutcome::Complete,
-            false => self.body,
+        if is_running {
+            BodyOutcome::Panicked
+        } else if self.has_ended.load(Ordering::Relaxed) {
+            BodyOutcome::Complete
+        } else {
+            self.body
         }
     }
 }
