@@ -7,5 +7,7 @@ use crate::extract::ClientIp;
 /// The walk over the lines of a header, with bytes in them that HTTP does not even allow.
 #[must_use]
 pub fn follow(client_ip: &ClientIp, peer: IpAddr, lines: &[&[u8]]) -> Option<IpAddr> {
-    client_ip.follow(Some(peer), lines.iter().copied()).found()
+    client_ip
+        .resolve_lines(Some(peer), lines.iter().copied())
+        .found()
 }

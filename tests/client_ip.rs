@@ -387,32 +387,38 @@ fn settings_that_cannot_work_are_refused_when_the_layer_is_built_and_trust_nobod
     let wrong = [
         (
             ClientIp::behind(["10.0.0.0/33"]),
-            "\"10.0.0.0/33\" is no network",
+            "\"10.0.0.0/33\" is not a network",
         ),
         (
             ClientIp::behind(["10.0.0.0/8", "proxy.internal"]),
-            "\"proxy.internal\" is no network",
+            "\"proxy.internal\" is not a network",
         ),
-        (ClientIp::behind([""]), "\"\" is no network"),
+        (ClientIp::behind([""]), "\"\" is not a network"),
         (
             ClientIp::behind([] as [&str; 0]),
-            "without a network trusts nobody",
+            "without a network trusts no proxy",
         ),
         (
             ClientIp::behind(["10.0.0.0/8", "0.0.0.0/0"]),
-            "behind(0.0.0.0/0) trusts everybody",
+            "behind(0.0.0.0/0) trusts every address",
         ),
-        (ClientIp::behind(["::/0"]), "behind(::/0) trusts everybody"),
+        (
+            ClientIp::behind(["::/0"]),
+            "behind(::/0) trusts every address",
+        ),
         (
             ClientIp::behind(["::ffff:0:0/96"]),
-            "behind(0.0.0.0/0) trusts everybody",
+            "behind(0.0.0.0/0) trusts every address",
         ),
         (ClientIp::behind_hops(0), "behind_hops(0)"),
         (ClientIp::behind_hops(33), "behind_hops(33)"),
-        (ClientIp::peer().forwarded(), "believed from nobody"),
+        (
+            ClientIp::peer().forwarded(),
+            "no proxy is trusted to send it",
+        ),
         (
             ClientIp::peer().header(SingleHeader::XRealIp),
-            "believed from nobody",
+            "no proxy is trusted to send it",
         ),
         (behind().forwarded().forwarded_for(), "two headers"),
         (
@@ -426,10 +432,10 @@ fn settings_that_cannot_work_are_refused_when_the_layer_is_built_and_trust_nobod
             "x-forwarded-for is a list",
         ),
         (behind().header(named("forwarded")), "forwarded is a list"),
-        (behind().ipv6_prefix(47), "IPv6 prefix of 47 bits"),
-        (behind().ipv6_prefix(129), "IPv6 prefix of 129 bits"),
-        (behind().ipv4_prefix(7), "IPv4 prefix of 7 bits"),
-        (behind().ipv4_prefix(33), "IPv4 prefix of 33 bits"),
+        (behind().ipv6_prefix(47), "ipv6_prefix(47)"),
+        (behind().ipv6_prefix(129), "ipv6_prefix(129)"),
+        (behind().ipv4_prefix(7), "ipv4_prefix(7)"),
+        (behind().ipv4_prefix(33), "ipv4_prefix(33)"),
     ];
     for (extractor, message) in wrong {
         let error = build(extractor.clone()).expect_err(message);

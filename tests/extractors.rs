@@ -196,17 +196,17 @@ fn secret_of_an_api_key_appears_nowhere() {
     assert!(!shows(&format!("{key:?}"), SECRET));
     assert_ne!(key, Key::new(SECRET));
     // and a hash of a fleet's own is another
-    let fleet = extractor.hash_key(HashSecret::new([7; 32]));
+    let fleet = extractor.hash_secret(HashSecret::new([7; 32]));
     let other = fleet.extract(&parts).found().expect("there is a key");
     assert!(!shows(other.as_str(), SECRET));
     assert_ne!(key, other);
 }
 
 #[test]
-fn hash_key_of_an_api_key_is_not_shown() {
-    let hash_key = HashSecret::new([0xAB; 32]);
-    let extractor = ApiKey::bearer().hash_key(hash_key);
-    for shown in [format!("{extractor:?}"), format!("{hash_key:?}")] {
+fn hash_secret_of_an_api_key_is_not_shown() {
+    let hash_secret = HashSecret::new([0xAB; 32]);
+    let extractor = ApiKey::bearer().hash_secret(hash_secret);
+    for shown in [format!("{extractor:?}"), format!("{hash_secret:?}")] {
         for trace in ["171", "ab, ab", "AB", "abab"] {
             assert!(!shown.contains(trace), "{shown}");
         }
@@ -220,7 +220,7 @@ fn same_api_key_is_the_same_key_on_every_instance() {
     let parts = headers(&[("x-api-key", SECRET)]);
     let key = || {
         ApiKey::header("x-api-key")
-            .hash_key(HashSecret::from_passphrase("fleet"))
+            .hash_secret(HashSecret::from_passphrase("fleet"))
             .extract(&parts)
             .found()
     };
@@ -1026,7 +1026,7 @@ fn keys_from_text_numbers_and_addresses_read_as_what_they_are() {
 }
 
 #[test]
-fn secrets_under_two_hash_keys_are_two_keys() {
+fn secrets_under_two_hash_secrets_are_two_keys() {
     let keys = [
         Key::secret("a"),
         Key::secret_with(&HashSecret::new([1; 32]), "a"),

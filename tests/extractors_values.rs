@@ -150,8 +150,8 @@ fn secret_of_a_cookie_or_a_query_appears_nowhere() {
     let extractors: [Box<dyn KeyExtractor>; 4] = [
         Box::new(Cookie::new("session")),
         Box::new(ApiKey::query("key")),
-        Box::new(Cookie::new("session").hash_key(own)),
-        Box::new(ApiKey::query("key").hash_key(own)),
+        Box::new(Cookie::new("session").hash_secret(own)),
+        Box::new(ApiKey::query("key").hash_secret(own)),
     ];
     let keys =
         extractors.map(|extractor| extractor.extract(&parts).found().expect("there is a key"));
@@ -170,10 +170,10 @@ fn secret_of_a_cookie_or_a_query_appears_nowhere() {
 }
 
 #[test]
-fn debug_of_an_extractor_shows_no_hash_key() {
+fn debug_of_an_extractor_shows_no_hash_secret() {
     let own = HashSecret::new([0xAB; 32]);
-    let cookie = Cookie::new("session").hash_key(own);
-    let query = ApiKey::query("key").hash_key(own);
+    let cookie = Cookie::new("session").hash_secret(own);
+    let query = ApiKey::query("key").hash_secret(own);
     for shown in [format!("{cookie:?}"), format!("{query:?}")] {
         assert!(shown.contains("HashSecret(..)"), "{shown}");
         for trace in ["171", "AB", "ab, ab"] {

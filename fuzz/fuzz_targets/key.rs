@@ -10,7 +10,7 @@ use http::{HeaderValue, Request, header, request::Parts};
 use libfuzzer_sys::fuzz_target;
 use tollgate::{
     Key, Policy, Quota,
-    extract::{ApiKey, Cookie, Extracted, HashSecret, Host, KeyExtractor, Query},
+    extract::{ApiKey, Cookie, Extracted, HashSecret, HostHeader, KeyExtractor, QueryParam},
     remote::fuzzing,
 };
 
@@ -127,7 +127,7 @@ fn requests(data: &[u8]) {
         &*COOKIE,
         &*CLEAR,
         &*QUERY,
-        &Host,
+        &HostHeader,
         &*TOKEN,
         &|parts: &Parts| parts.uri.host().map(Key::from),
     ];
@@ -161,7 +161,7 @@ const WAYS: u8 = 5;
 const PREFIXES: [&str; 4] = ["t", "t:", "a#b:c|d!e%", "tollgate"];
 static COOKIE: LazyLock<Cookie> = LazyLock::new(|| Cookie::new("a"));
 static CLEAR: LazyLock<Cookie> = LazyLock::new(|| Cookie::new("b").plaintext());
-static QUERY: LazyLock<Query> = LazyLock::new(|| Query::new("a"));
+static QUERY: LazyLock<QueryParam> = LazyLock::new(|| QueryParam::new("a"));
 static TOKEN: LazyLock<ApiKey> = LazyLock::new(ApiKey::bearer);
 /// Names that begin alike, and one pair that is the same.
 static POLICIES: LazyLock<[Policy; 8]> = LazyLock::new(|| {

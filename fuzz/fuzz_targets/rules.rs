@@ -29,11 +29,11 @@ fn pattern_of_ones_own(choice: u8, pattern: &[u8], path: &[u8]) {
     };
     let is_prefix = choice & 2 == 2;
     let matcher = if is_prefix {
-        Path::prefix(pattern)
+        PathPattern::prefix(pattern)
     } else {
-        Path::new(pattern)
+        PathPattern::new(pattern)
     };
-    let likeness = matcher.compare(&parts);
+    let likeness = matcher.matches(&parts);
     if matcher.validate().is_ok() {
         let model = Pattern::new(pattern, is_prefix);
         let expected = model.likeness(&Written::new(parts.uri.path()));
@@ -49,11 +49,11 @@ fn known_patterns(choice: u8, path: &[u8]) {
     let written = Written::new(parts.uri.path());
     let expected = MODELS.each_ref().map(|model| model.likeness(&written));
     for (matcher, expected) in MATCHERS.iter().zip(expected) {
-        assert_eq!(number(matcher.compare(&parts)), expected);
+        assert_eq!(number(matcher.matches(&parts)), expected);
     }
     let [login, user, ..] = expected;
-    assert_eq!(number(BOTH.compare(&parts)), login.min(2 - user));
-    assert_eq!(number(EITHER.compare(&parts)), (2 - login).max(user));
+    assert_eq!(number(BOTH.matches(&parts)), login.min(2 - user));
+    assert_eq!(number(EITHER.matches(&parts)), (2 - login).max(user));
 }
 
 /// A head with this path. Half of the choices write it in the letters that matter.
@@ -89,18 +89,24 @@ const KNOWN: [(&str, bool); 6] = [
     ("/", false),
 ];
 
-static MATCHERS: LazyLock<[Path; 6]> = LazyLock::new(|| {
+static MATCHERS: LazyLock<[PathPattern; 6]> = LazyLock::new(|| {
     KNOWN.map(|(pattern, is_prefix)| {
         if is_prefix {
-            Path::prefix(pattern)
+            PathPattern::prefix(pattern)
         } else {
-            Path::new(pattern)
+            PathPattern::new(pattern)
         }
     })
 });
 static MODELS: LazyLock<[Pattern; 6]> =
     LazyLock::new(|| KNOWN.map(|(pattern, is_prefix)| Pattern::new(pattern, is_prefix)));
-static BOTH: LazyLock<Box<dyn Matcher>> =
-    LazyLock::new(|| Box::new(Path::new("/login").and(Path::new("/users/{id}").not())));
-static EITHER: LazyLock<Box<dyn Matcher>> =
-    LazyLock::new(|| Box::new(Path::new("/login").not().or(Path::new("/users/{id}"))));
+static BOTH: LazyLock<Box<dyn Matcher>> = LazyLock::new(|| {
+    Box::new(PathPattern::new("/login").and(PathPattern::new("/users/{id}").not()))
+});
+static EITHER: LazyLock<Box<dyn Matcher>> = LazyLock::new(|| {
+    Box::new(
+        PathPattern::new("/login")
+            .not()
+            .or(PathPattern::new("/users/{id}")),
+    )
+});

@@ -1,4 +1,4 @@
-//! Keys from API keys and tokens, which never leave in clear.
+//! Keys from API keys and bearer tokens, always hashed.
 
 use std::borrow::Cow;
 
@@ -9,91 +9,91 @@ use crate::{
     key::{HashSecret, Key},
 };
 
-use super::{extracted::Extracted, extractor::KeyExtractor, header, named::Name, query};
+use super::{extracted::Extracted, extractor::KeyExtractor, header, param::ParamName, query};
 
-/// An API key or bearer token, hashed: the secret itself never reaches a store, a log or a table.
+/// An API key or bearer token, hashed: the secret itself never reaches a store or a log.
 ///
-/// It is not checked: put the layer behind authentication, or count by address beside it, when made-up keys must not
-/// get a quota each.
+/// The key is not checked. To keep made-up keys from getting a quota each, put the layer inside the authentication layer,
+/// or limit by address as well.
 ///
 /// # Why not in constant time?
 ///
-/// Nothing here compares what came with a secret that the server knows. A client's own bytes are hashed under a keyed
-/// hash of 128 bits, and tables look up the hash: how long that takes tells nothing about anybody else's key.
+/// The client's bytes are never compared with a secret of the server. They are hashed first, and lookups compare only 128
+/// bits of the hash, so the time of a lookup reveals nothing about other clients' keys.
 #[derive(Clone, Debug)]
 pub struct ApiKey {
-    place: Place,
-    hash_key: Option<HashSecret>,
+    location: Location,
+    hash_secret: Option<HashSecret>,
 }
 
 impl ApiKey {
-    /// The API key in this header, named in any case. An empty header is absent, one that comes more than once is
-    /// ambiguous. What cannot be a header's name is reported when the layer is built.
+    /// Reads the API key from the header of this name, in any case. An empty header is absent, and one that comes more than
+    /// once is ambiguous. An invalid name fails when the layer is built.
     #[must_use]
     pub fn header(name: impl AsRef<str>) -> Self {
-        Self::at(Place::Header(header::parsed(name.as_ref())))
+        Self::at(Location::Header(header::parse_header_name(name.as_ref())))
     }
 
-    /// The token in `Authorization: Bearer <token>`.
+    /// Reads the token from `Authorization: Bearer <token>`.
     ///
-    /// Another scheme, or no token, is absent. A second `Authorization` line is ambiguous, also when it is empty or of
-    /// another scheme; so is a token that holds a comma or space, which no token does (RFC 6750, section 2.1): proxies
-    /// join repeated lines by commas, and handlers may cut the rest off.
+    /// With another scheme, or without a token, the key is absent. A second `Authorization` line makes it ambiguous, also if
+    /// that line is empty or has another scheme. So does a comma or a space in the token: valid tokens contain neither
+    /// (RFC 6750, section 2.1), but proxies join repeated lines by commas, and handlers may cut off the rest.
     #[must_use]
     pub const fn bearer() -> Self {
-        Self::at(Place::Bearer)
+        Self::at(Location::Bearer)
     }
 
-    /// The API key in this parameter of the query, read as [`QueryParam`](super::QueryParam) does.
+    /// Reads the API key from this query parameter, as [`QueryParam`](super::QueryParam) does.
     #[must_use]
     pub fn query(name: impl AsRef<str>) -> Self {
-        Self::at(Place::Query(query::named(name.as_ref())))
+        Self::at(Location::Query(query::param_name(name.as_ref())))
     }
 
-    /// Sets the fleet's own hash key, the same on every instance.
+    /// Sets the secret to hash with, which must be the same on every instance.
     ///
-    /// Default: tollgate's constant, which hides keys that cannot be guessed.
+    /// Default: tollgate's constant, which is enough for keys that cannot be guessed.
     #[must_use]
-    pub const fn hash_key(mut self, key: HashSecret) -> Self {
-        self.hash_key = Some(key);
+    pub const fn hash_secret(mut self, secret: HashSecret) -> Self {
+        self.hash_secret = Some(secret);
         self
     }
 
-    const fn at(place: Place) -> Self {
+    const fn at(location: Location) -> Self {
         Self {
-            place,
-            hash_key: None,
+            location,
+            hash_secret: None,
         }
     }
 }
 
 impl KeyExtractor for ApiKey {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let secret = match &self.place {
-            Place::Bearer => header::single(&parts.headers, &AUTHORIZATION)
+        let secret = match &self.location {
+            Location::Bearer => header::single(&parts.headers, &AUTHORIZATION)
                 .and_then(bearer_token)
                 .map(Cow::Borrowed),
-            Place::Header(Ok(name)) => header::single(&parts.headers, name).map(Cow::Borrowed),
-            Place::Header(Err(_)) => Extracted::Absent,
-            Place::Query(name) => query::single(&parts.uri, name),
+            Location::Header(Ok(name)) => header::single(&parts.headers, name).map(Cow::Borrowed),
+            Location::Header(Err(_)) => Extracted::Absent,
+            Location::Query(name) => query::single(&parts.uri, name),
         };
-        secret.map(|secret| hashed(self.hash_key.as_ref(), &secret))
+        secret.map(|secret| secret_key(self.hash_secret.as_ref(), &secret))
     }
 
-    /// `bearer-token`, the header's name, or `query:` and the parameter's.
+    /// `bearer-token`, the name of the header, or `query:` followed by the name of the parameter.
     fn label(&self) -> &str {
-        match &self.place {
-            Place::Bearer => "bearer-token",
-            Place::Header(name) => header::label(name),
-            Place::Query(name) => name.label(),
+        match &self.location {
+            Location::Bearer => "bearer-token",
+            Location::Header(name) => header::label(name),
+            Location::Query(name) => name.label(),
         }
     }
 
     fn validate(&self) -> Result<(), Error> {
-        match &self.place {
-            Place::Bearer => Ok(()),
-            Place::Header(name) => name.as_ref().map(drop).map_err(Clone::clone),
-            Place::Query(name) => query::validate(name),
+        match &self.location {
+            Location::Bearer => Ok(()),
+            Location::Header(name) => name.as_ref().map(drop).map_err(Clone::clone),
+            Location::Query(name) => query::validate(name),
         }
     }
 
@@ -102,58 +102,60 @@ impl KeyExtractor for ApiKey {
         StatusCode::UNAUTHORIZED
     }
 
-    /// `Bearer` for a bearer token, else `ApiKey`: no register has it, and API descriptions call it so.
+    /// `Bearer` for a bearer token, else `ApiKey`, a name from API descriptions: no scheme is registered for API keys.
     fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
-        let scheme = match &self.place {
-            Place::Bearer => "Bearer",
-            Place::Header(_) | Place::Query(_) => "ApiKey",
+        let scheme = match &self.location {
+            Location::Bearer => "Bearer",
+            Location::Header(_) | Location::Query(_) => "ApiKey",
         };
         Some(HeaderValue::from_static(scheme))
     }
 }
 
-/// The key of a secret, under the fleet's hash key when it has one.
-pub(super) fn hashed(hash_key: Option<&HashSecret>, secret: &[u8]) -> Key {
-    match hash_key {
-        Some(hash_key) => Key::secret_with(hash_key, secret),
+/// Hashes a secret, with the fleet's own hash secret if there is one.
+pub(super) fn secret_key(hash_secret: Option<&HashSecret>, secret: &[u8]) -> Key {
+    match hash_secret {
+        Some(hash_secret) => Key::secret_with(hash_secret, secret),
         None => Key::secret(secret),
     }
 }
 
-/// Returns the token after `Bearer`, in any case, with one space or more between (RFC 9110, section 11.4).
+/// Returns the token after `Bearer`, in any case, with at least one space between (RFC 9110, section 11.4).
 fn bearer_token(value: &[u8]) -> Extracted<&[u8]> {
-    if let Some(token) = behind_bearer(value)
+    if let Some(token) = after_bearer(value)
         && !token.iter().any(|byte| is_separator(*byte))
     {
         return Some(token).filter(|token| !token.is_empty()).into();
     }
-    // If a proxy joined several lines, each of them begins with a scheme.
+    // If a proxy joined several lines, each of them starts with a scheme.
     let mut lines = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    match lines.any(|line| behind_bearer(line).is_some()) {
-        true => Extracted::Ambiguous,
-        false => Extracted::Absent,
+    if lines.any(|line| after_bearer(line).is_some()) {
+        Extracted::Ambiguous
+    } else {
+        Extracted::Absent
     }
 }
 
-/// Returns the text after `Bearer`, without the space around it. `None` for another scheme.
-fn behind_bearer(value: &[u8]) -> Option<&[u8]> {
+/// Returns the text after `Bearer`, trimmed. `None` for another scheme.
+fn after_bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = value.split_at_checked("Bearer".len())?;
     let is_bearer =
         scheme.eq_ignore_ascii_case(b"Bearer") && rest.first().is_none_or(u8::is_ascii_whitespace);
     is_bearer.then(|| rest.trim_ascii())
 }
 
-/// Whether a byte ends the token for some parsers. No token contains it.
+/// Returns whether some parsers end the token at this byte. Valid tokens do not contain it.
 fn is_separator(byte: u8) -> bool {
     byte == b',' || byte.is_ascii_whitespace()
 }
 
-// === Place ===
+// === Location ===
 
-/// Where the secret stands.
+/// The part of the request that holds the secret.
 #[derive(Clone, Debug)]
-enum Place {
+enum Location {
+    /// `Authorization: Bearer`.
     Bearer,
     Header(Result<HeaderName, Error>),
-    Query(Name),
+    Query(ParamName),
 }

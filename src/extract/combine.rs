@@ -1,12 +1,17 @@
-//! Extractors made of two others.
+//! Extractors made of others: two joined, or one whose keys a closure changes.
+
+use std::fmt;
 
 use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::{diagnosis::Code, error::Error, key::Key};
 
-use super::{extracted::Extracted, extractor::KeyExtractor};
+use super::{
+    extracted::Extracted,
+    extractor::{KeyExtractor, forward_to},
+};
 
-/// Both keys together: see [`KeyExtractor::and`].
+/// The keys of two extractors, joined: see [`KeyExtractor::and`].
 #[derive(Clone, Debug)]
 pub struct And<A, B> {
     first: A,
@@ -36,7 +41,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         }
     }
 
-    /// Both halves, of which the one that is absent has a default.
+    /// Joins both keys, with the default key in place of an absent one.
     fn default_key(&self, parts: &Parts) -> Option<Key> {
         let (first, second) = (&self.first, &self.second);
         let first = first
@@ -53,26 +58,26 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     }
 
     fn missing_label(&self, parts: &Parts) -> &str {
-        match self.missing_half(parts) {
-            Half::First => self.first.missing_label(parts),
-            Half::Second => self.second.missing_label(parts),
+        match self.missing_part(parts) {
+            Part::First => self.first.missing_label(parts),
+            Part::Second => self.second.missing_label(parts),
         }
     }
 
-    /// That of the half which is absent. When both are, that of the one which a client can mend: 401 first, then 400.
+    /// The status of the absent part. If both are absent, that of the part that the client can correct: 401 before 400.
     fn missing_status(&self, parts: &Parts) -> StatusCode {
-        match self.missing_half(parts) {
-            Half::First => self.first.missing_status(parts),
-            Half::Second => self.second.missing_status(parts),
+        match self.missing_part(parts) {
+            Part::First => self.first.missing_status(parts),
+            Part::Second => self.second.missing_status(parts),
         }
     }
 
-    /// Those of the halves that are absent.
+    /// The challenges of the absent parts.
     fn challenge(&self, parts: &Parts) -> Option<HeaderValue> {
         let is_absent = |key: Extracted<Key>| key == Extracted::Absent;
         let first = is_absent(self.first.extract(parts)).then(|| self.first.challenge(parts));
         let second = is_absent(self.second.extract(parts)).then(|| self.second.challenge(parts));
-        challenges(first.flatten(), second.flatten())
+        challenge_list(first.flatten(), second.flatten())
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -84,60 +89,63 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         first.or_else(|| self.second.diagnose(parts))
     }
 
-    fn tells_callers_apart(&self) -> bool {
-        self.first.tells_callers_apart() || self.second.tells_callers_apart()
+    fn is_per_caller(&self) -> bool {
+        self.first.is_per_caller() || self.second.is_per_caller()
     }
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
-    /// Returns which half keeps the request from having a key.
-    fn missing_half(&self, parts: &Parts) -> Half {
+    /// Returns the part that keeps the request from having a key.
+    fn missing_part(&self, parts: &Parts) -> Part {
         match (self.first.extract(parts), self.second.extract(parts)) {
-            (Extracted::Found(_), _) | (Extracted::Absent, Extracted::Ambiguous) => Half::Second,
-            (Extracted::Absent, Extracted::Absent) => self.missing_of_both(parts),
-            (Extracted::Absent | Extracted::Ambiguous, _) => Half::First,
+            (Extracted::Found(_), _) | (Extracted::Absent, Extracted::Ambiguous) => Part::Second,
+            (Extracted::Absent, Extracted::Absent) => self.missing_part_of_both(parts),
+            (Extracted::Absent | Extracted::Ambiguous, _) => Part::First,
         }
     }
 
-    /// Chooses between two absent halves: the one without a default key, then the one that a client can mend.
-    fn missing_of_both(&self, parts: &Parts) -> Half {
-        let has_default = |half: &dyn KeyExtractor| half.default_key(parts).is_some();
-        let rank = |half: &dyn KeyExtractor| match half.missing_status(parts) {
-            StatusCode::UNAUTHORIZED => 0,
-            StatusCode::NOT_FOUND => 2,
-            status if status.is_client_error() => 1,
-            _ => 3,
+    /// Chooses between two absent parts: one without a default key first, then one that the client can correct.
+    fn missing_part_of_both(&self, parts: &Parts) -> Part {
+        let rank = |part: &dyn KeyExtractor| {
+            let by_status = match part.missing_status(parts) {
+                StatusCode::UNAUTHORIZED => 0,
+                StatusCode::NOT_FOUND => 2,
+                status if status.is_client_error() => 1,
+                _ => 3,
+            };
+            (part.default_key(parts).is_some(), by_status)
         };
-        let of = |half| (has_default(half), rank(half));
-        match of(&self.first) <= of(&self.second) {
-            true => Half::First,
-            false => Half::Second,
+        if rank(&self.first) <= rank(&self.second) {
+            Part::First
+        } else {
+            Part::Second
         }
     }
 }
 
-enum Half {
+/// One of the extractors of [`And`].
+enum Part {
     First,
     Second,
 }
 
 // === OrElse ===
 
-/// The first key that is there: see [`KeyExtractor::or_else`].
+/// The key of the first extractor, or else of the second: see [`KeyExtractor::or_else`].
 #[derive(Clone, Debug)]
 pub struct OrElse<A, B> {
     first: A,
     second: B,
     label: String,
-    /// The label as a key: made once and not per request.
-    space: Key,
+    /// The label as a key, made once and not per request.
+    namespace: Key,
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> OrElse<A, B> {
     pub(super) fn new(first: A, second: B) -> Self {
         let label = format!("{}-or-{}", first.label(), second.label());
         Self {
-            space: Key::new(&label),
+            namespace: Key::new(&label),
             first,
             second,
             label,
@@ -148,20 +156,20 @@ impl<A: KeyExtractor, B: KeyExtractor> OrElse<A, B> {
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         match self.first.extract(parts) {
-            Extracted::Found(key) => Extracted::Found(key.first_choice()),
+            Extracted::Found(key) => Extracted::Found(key.unlabelled()),
             Extracted::Absent => {
                 let second = self.second.extract(parts);
-                second.map(|key| key.labelled(self.space))
+                second.map(|key| key.labelled(self.namespace))
             }
-            // The second key would be a count that the client picked by sending the first one twice.
+            // With the second key, a client could choose its count by sending the first one twice.
             Extracted::Ambiguous => Extracted::Ambiguous,
         }
     }
 
     fn default_key(&self, parts: &Parts) -> Option<Key> {
-        let first = self.first.default_key(parts).map(|key| key.first_choice());
-        let second = || Some(self.second.default_key(parts)?.labelled(self.space));
-        first.or_else(second)
+        let first = self.first.default_key(parts);
+        let second = || Some(self.second.default_key(parts)?.labelled(self.namespace));
+        first.map(|key| key.unlabelled()).or_else(second)
     }
 
     fn label(&self) -> &str {
@@ -170,28 +178,28 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
 
     fn missing_label(&self, parts: &Parts) -> &str {
         if self.first.extract(parts).is_ambiguous() {
-            return self.first.missing_label(parts);
-        }
-        match self.second.extract(parts).is_ambiguous() {
-            true => self.second.missing_label(parts),
-            false => &self.label,
+            self.first.missing_label(parts)
+        } else if self.second.extract(parts).is_ambiguous() {
+            self.second.missing_label(parts)
+        } else {
+            &self.label
         }
     }
 
-    /// That of the second: the first need not be there.
+    /// The status of the second extractor, since the first key is optional.
     fn missing_status(&self, parts: &Parts) -> StatusCode {
         self.second.missing_status(parts)
     }
 
     fn challenge(&self, parts: &Parts) -> Option<HeaderValue> {
-        challenges(self.first.challenge(parts), self.second.challenge(parts))
+        challenge_list(self.first.challenge(parts), self.second.challenge(parts))
     }
 
     fn validate(&self) -> Result<(), Error> {
         self.first.validate().and_then(|()| self.second.validate())
     }
 
-    /// Only what was looked at: the second is not, unless the first is absent.
+    /// Asks the extractor that was used: the second one only if the first key is absent.
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
         match self.first.extract(parts) {
             Extracted::Absent => self.second.diagnose(parts),
@@ -199,17 +207,96 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
         }
     }
 
-    fn tells_callers_apart(&self) -> bool {
-        self.first.tells_callers_apart() || self.second.tells_callers_apart()
+    fn is_per_caller(&self) -> bool {
+        self.first.is_per_caller() || self.second.is_per_caller()
     }
 }
 
-/// Both as one list, from which a client takes what it can; one that is there twice is said once.
-fn challenges(first: Option<HeaderValue>, second: Option<HeaderValue>) -> Option<HeaderValue> {
+/// Joins two challenges into one list, from which the client chooses. Equal challenges are listed once.
+fn challenge_list(first: Option<HeaderValue>, second: Option<HeaderValue>) -> Option<HeaderValue> {
     let (first, second) = match (first, second) {
         (Some(first), Some(second)) if first != second => (first, second),
         (first, second) => return first.or(second),
     };
     let both = [first.as_bytes(), second.as_bytes()].join(&b", "[..]);
     HeaderValue::from_bytes(&both).ok()
+}
+
+// === Map ===
+
+/// An extractor whose keys a closure replaces: see [`KeyExtractor::map`].
+#[derive(Clone, Copy)]
+pub struct Map<E, F> {
+    extractor: E,
+    change: F,
+}
+
+impl<E, F> Map<E, F> {
+    pub(super) const fn new(extractor: E, change: F) -> Self {
+        Self { extractor, change }
+    }
+}
+
+impl<E, F> KeyExtractor for Map<E, F>
+where
+    E: KeyExtractor,
+    F: Fn(Key) -> Key + Send + Sync + 'static,
+{
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        self.extractor.extract(parts).map(&self.change)
+    }
+
+    fn default_key(&self, parts: &Parts) -> Option<Key> {
+        self.extractor.default_key(parts).map(&self.change)
+    }
+
+    forward_to!(self => self.extractor);
+}
+
+impl<E: fmt::Debug, F> fmt::Debug for Map<E, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Map").field(&self.extractor).finish()
+    }
+}
+
+// === AndThen ===
+
+/// An extractor whose keys a closure replaces or drops: see [`KeyExtractor::and_then`].
+#[derive(Clone, Copy)]
+pub struct AndThen<E, F> {
+    extractor: E,
+    change: F,
+}
+
+impl<E, F> AndThen<E, F> {
+    pub(super) const fn new(extractor: E, change: F) -> Self {
+        Self { extractor, change }
+    }
+}
+
+impl<E, F, R> KeyExtractor for AndThen<E, F>
+where
+    E: KeyExtractor,
+    F: Fn(Key) -> R + Send + Sync + 'static,
+    R: Into<Extracted<Key>>,
+{
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let key = self.extractor.extract(parts);
+        key.and_then(|key| (self.change)(key).into())
+    }
+
+    fn default_key(&self, parts: &Parts) -> Option<Key> {
+        // A key that the closure dropped has no default.
+        let is_absent = self.extractor.extract(parts) == Extracted::Absent;
+        let key = is_absent.then(|| self.extractor.default_key(parts));
+        (self.change)(key.flatten()?).into().found()
+    }
+
+    forward_to!(self => self.extractor);
+}
+
+impl<E: fmt::Debug, F> fmt::Debug for AndThen<E, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AndThen").field(&self.extractor).finish()
+    }
 }

@@ -1,4 +1,4 @@
-//! Keys from cookies.
+//! Keys from a cookie.
 
 use http::{HeaderMap, HeaderValue, StatusCode, header::COOKIE, request::Parts};
 
@@ -11,118 +11,122 @@ use super::{
     api_key,
     extracted::Extracted,
     extractor::KeyExtractor,
-    named::Name,
-    percent::{self, Plus},
+    header,
+    param::{self, ParamName, Plus},
 };
 
-/// The value of one cookie, hashed as a secret: whoever holds a session's cookie is that session.
+/// The value of one cookie, hashed as a secret, since a session cookie is as good as a password.
 ///
-/// All `Cookie` lines are read, as HTTP/2 may split them. An empty cookie is absent. One that comes more than once, even
-/// with the same value, is ambiguous and rejected: frameworks differ in which one they take, so either guess would let a
-/// client be counted under a made-up value. Browsers send two cookies of one name where it was set for two paths or
-/// domains: set it for one, or name it `__Host-...`, which allows no other. Name and value are percent-decoded and one pair of quotes around the value is left away, as
-/// frameworks do: no client gets a second count by writing its cookie in another way.
+/// The value is not checked, and a client can make up a new one for every request: put the layer inside the one that checks
+/// sessions, or limit by address as well.
 ///
-/// The cookie is not checked. A client may make up one with every request: put the layer behind the session's check, or
-/// count by address beside it.
+/// All `Cookie` lines are read, since HTTP/2 may split them. An empty cookie is absent. One that comes more than once, even
+/// with the same value, is ambiguous and rejected: frameworks differ in which one they read, so with either choice a client
+/// could be counted under a made-up value. Browsers send two cookies of one name if it is set for two paths or domains: set
+/// it for one, or name it `__Host-...`, which allows no other.
+///
+/// Name and value are percent-decoded, and one pair of quotes around the value is removed, as frameworks do. So a client
+/// does not get a second count by encoding its cookie in another way.
 ///
 /// # Examples
 ///
 /// ```
 /// use tollgate::extract::{Cookie, KeyExtractor, PeerIp};
 ///
-/// // By session, and who has none by address.
+/// // By session, and by address for clients without one.
 /// let by_session = Cookie::new("session").or_else(PeerIp);
 ///
-/// // Nothing secret: it can be read in Redis.
+/// // Not a secret: readable in Redis.
 /// let by_language = Cookie::new("language").plaintext();
 /// ```
 #[derive(Clone, Debug)]
 pub struct Cookie {
-    name: Name,
-    hash_key: Option<HashSecret>,
-    is_clear: bool,
+    name: ParamName,
+    hash_secret: Option<HashSecret>,
+    is_plaintext: bool,
 }
 
 impl Cookie {
-    /// The cookie of this name; names are told apart by case. What cannot be one (it is a token as RFC 6265 has it) is
-    /// reported when the layer is built.
+    /// Reads the cookie of this name, which is case-sensitive. A name that is not a token (RFC 6265) fails when the layer is
+    /// built.
     #[must_use]
     pub fn new(name: impl AsRef<str>) -> Self {
         Self {
-            name: Name::new("cookie", name.as_ref()),
-            hash_key: None,
-            is_clear: false,
+            name: ParamName::new("cookie", name.as_ref()),
+            hash_secret: None,
+            is_plaintext: false,
         }
     }
 
-    /// Sets the fleet's own hash key, the same on every instance.
+    /// Sets the secret to hash with, which must be the same on every instance.
     ///
-    /// Default: tollgate's constant, which hides cookies that cannot be guessed.
+    /// Default: tollgate's constant, which is enough for cookies that cannot be guessed.
     #[must_use]
-    pub fn hash_key(mut self, key: HashSecret) -> Self {
-        self.hash_key = Some(key);
+    pub fn hash_secret(mut self, secret: HashSecret) -> Self {
+        self.hash_secret = Some(secret);
         self
     }
 
-    /// Takes the value as it is: for cookies that are no secret.
+    /// Uses the value without hashing it: for cookies that are not secret.
     ///
     /// Default: hashed.
     #[must_use]
     pub fn plaintext(mut self) -> Self {
-        self.is_clear = true;
+        self.is_plaintext = true;
         self
     }
 }
 
 impl KeyExtractor for Cookie {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let raw = Extracted::only(values(&parts.headers, self.name.as_str()));
+        let raw = Extracted::single(raw_values(&parts.headers, &self.name));
         raw.and_then(|raw| {
-            let decoded = percent::decoded(raw, Plus::Itself);
+            let decoded = param::decode(raw, Plus::Literal);
             let value = unquoted(&decoded);
-            let key = || match self.is_clear {
-                true => Key::new(value),
-                false => api_key::hashed(self.hash_key.as_ref(), value),
-            };
-            (!value.is_empty()).then(key).into()
+            if value.is_empty() {
+                Extracted::Absent
+            } else if self.is_plaintext {
+                Extracted::Found(Key::new(value))
+            } else {
+                Extracted::Found(api_key::secret_key(self.hash_secret.as_ref(), value))
+            }
         })
     }
 
-    /// `cookie:` and the name.
+    /// `cookie:` followed by the name.
     fn label(&self) -> &str {
         self.name.label()
     }
 
     fn validate(&self) -> Result<(), Error> {
         let name = self.name.as_str();
-        let is_token = !name.is_empty() && name.bytes().all(is_token_byte);
-        let advice = "cookie: take letters, digits, - and _, as in \"session\"";
-        self.name.validate(is_token, advice)
+        let is_token = !name.is_empty() && name.as_bytes().iter().all(header::is_token_byte);
+        let kind = "cookie: use letters, digits, - and _, as in \"session\"";
+        self.name.validate(is_token, kind)
     }
 
-    /// `Cookie`, a scheme that no register has: there is none for cookies.
+    /// `Cookie`. No scheme is registered for cookies.
     fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
         Some(HeaderValue::from_static("Cookie"))
     }
 
-    /// 401; 400 for a cookie in clear.
+    /// 401; 400 for a plaintext cookie.
     fn missing_status(&self, _: &Parts) -> StatusCode {
-        match self.is_clear {
-            true => StatusCode::BAD_REQUEST,
-            false => StatusCode::UNAUTHORIZED,
+        if self.is_plaintext {
+            StatusCode::BAD_REQUEST
+        } else {
+            StatusCode::UNAUTHORIZED
         }
     }
 }
 
-/// All raw values of the cookie.
-fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a [u8]> {
+fn raw_values<'a>(headers: &'a HeaderMap, name: &ParamName) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all(COOKIE).iter();
     let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
     pairs.filter_map(move |pair| {
         let equals = pair.iter().position(|byte| *byte == b'=')?;
         let (found, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
-        percent::reads_as(found, Plus::Itself, name).then_some(value)
+        name.matches(found, Plus::Literal).then_some(value)
     })
 }
 
@@ -131,25 +135,4 @@ fn unquoted(value: &[u8]) -> &[u8] {
         [b'"', inside @ .., b'"'] => inside,
         _ => value,
     }
-}
-
-const fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
-        )
 }

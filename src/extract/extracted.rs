@@ -2,12 +2,12 @@
 
 /// The result of looking for one value in a request: found, absent, or ambiguous.
 ///
-/// `Absent` and `Ambiguous` are not the same. A client may leave a credential out, and the rule decides what that means
-/// ([`OnMissingKey`](crate::rules::OnMissingKey), the second choice of [`or_else`](super::KeyExtractor::or_else)). A
-/// client that sends it twice leaves open which one the service behind reads, so the request is always rejected with 400:
-/// otherwise a second, empty header would be a way out of every limit.
+/// `Absent` and `Ambiguous` are handled differently. A client may leave a value out, and the rule decides what happens then
+/// ([`OnMissingKey`](crate::rules::OnMissingKey), or the second extractor of an
+/// [`or_else`](super::KeyExtractor::or_else)). If a client sends it twice, the limiter cannot know which one the inner
+/// service reads, so the request is always rejected with 400: otherwise a second, empty header would bypass every limit.
 ///
-/// A closure need not name the type: it may return a value, an `Option`, or this. `None` is `Absent`.
+/// Closures may also return a plain value or an `Option`; `None` becomes `Absent`.
 ///
 /// # Examples
 ///
@@ -15,7 +15,7 @@
 /// use http::request::Parts;
 /// use tollgate::{Key, extract::{Extracted, KeyExtractor}};
 ///
-/// /// Counts by the subdomain in `x-subdomain`, which a gateway sets.
+/// /// Finds the subdomain in `x-subdomain`, which a gateway sets.
 /// struct Subdomain;
 ///
 /// impl KeyExtractor for Subdomain {
@@ -35,7 +35,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "there is no fourth case, and whoever matches on it must not overlook one"
+    reason = "there is no fourth case, and code that matches on it must not miss one"
 )]
 #[must_use]
 pub enum Extracted<T> {
@@ -43,26 +43,26 @@ pub enum Extracted<T> {
     Absent,
     /// The request has the value more than once, or in places that contradict each other.
     Ambiguous,
-    /// The request has the value once.
+    /// The request has the value exactly once.
     Found(T),
 }
 
 impl<T> Extracted<T> {
-    /// Changes the value, if there is one.
+    /// Converts the value, if there is one.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Extracted<U> {
         self.and_then(|value| Extracted::Found(change(value)))
     }
 
-    /// Looks further with the value, if there is one.
-    pub fn and_then<U>(self, look: impl FnOnce(T) -> Extracted<U>) -> Extracted<U> {
+    /// Continues with the value, if there is one.
+    pub fn and_then<U>(self, next: impl FnOnce(T) -> Extracted<U>) -> Extracted<U> {
         match self {
             Self::Absent => Extracted::Absent,
             Self::Ambiguous => Extracted::Ambiguous,
-            Self::Found(value) => look(value),
+            Self::Found(value) => next(value),
         }
     }
 
-    /// Makes a value absent that does not pass the test.
+    /// Makes the value absent unless it passes the test.
     pub fn filter(self, passes: impl FnOnce(&T) -> bool) -> Self {
         match self {
             Self::Found(value) if !passes(&value) => Self::Absent,
@@ -70,15 +70,15 @@ impl<T> Extracted<T> {
         }
     }
 
-    /// Looks elsewhere when the value is absent. An ambiguous one stays ambiguous.
-    pub fn or_else(self, look: impl FnOnce() -> Self) -> Self {
+    /// Tries another source if the value is absent. An ambiguous value stays ambiguous.
+    pub fn or_else(self, other: impl FnOnce() -> Self) -> Self {
         match self {
-            Self::Absent => look(),
+            Self::Absent => other(),
             found => found,
         }
     }
 
-    /// Returns the value. `None` when it is absent or ambiguous: for logs and tests, not to decide on a request.
+    /// Returns the value. `None` if it is absent or ambiguous: for logs and tests, not for decisions about requests.
     #[must_use]
     pub fn found(self) -> Option<T> {
         match self {
@@ -87,14 +87,14 @@ impl<T> Extracted<T> {
         }
     }
 
-    /// Returns whether the request has the value more than once.
+    /// Returns whether the value is ambiguous.
     #[must_use]
     pub const fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Ambiguous)
     }
 
-    /// Returns the only value of an iterator; two make it ambiguous, whether they are equal or not.
-    pub(crate) fn only(mut values: impl Iterator<Item = T>) -> Self {
+    /// Takes the single value of an iterator. Two values are ambiguous, also if they are equal.
+    pub(super) fn single(mut values: impl Iterator<Item = T>) -> Self {
         match (values.next(), values.next()) {
             (None, _) => Self::Absent,
             (Some(value), None) => Self::Found(value),

@@ -1,4 +1,4 @@
-//! What an extractor is.
+//! The trait of key extractors.
 
 use std::sync::Arc;
 
@@ -7,20 +7,19 @@ use http::{HeaderValue, StatusCode, request::Parts};
 use crate::{diagnosis::Code, error::Error, key::Key};
 
 use super::{
-    combine::{And, OrElse},
+    combine::{And, AndThen, Map, OrElse},
     extracted::Extracted,
-    mapped::{AndThen, Map},
 };
 
-/// Tells from the head of a request whom to count.
+/// Finds the key of a request in its head.
 ///
-/// Implemented for closures `Fn(&Parts) -> Option<Key>`; write the argument's type, as in `|parts: &Parts| ..`. A closure
-/// may return a [`Key`] or an [`Extracted`] as well. Object-safe.
+/// Implemented for closures `Fn(&Parts) -> Option<Key>`, which may also return a [`Key`] or an [`Extracted`]. Write the
+/// argument's type, as in `|parts: &Parts| ..`. Dyn compatible.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not tell whom to count",
-    label = "no key extractor",
-    note = "take one of `tollgate::extract`, such as `PeerIp` or `Header::new(\"x-tenant\")`",
-    note = "or a closure that names its argument's type: `|parts: &http::request::Parts| Some(Key::new(..))`"
+    message = "`{Self}` is not a key extractor",
+    label = "not a key extractor",
+    note = "use one of `tollgate::extract`, such as `PeerIp` or `Header::new(\"x-tenant\")`",
+    note = "or a closure with the type of its argument: `|parts: &http::request::Parts| Some(Key::new(..))`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key, or whether it is absent or ambiguous.
@@ -28,84 +27,84 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// The rule chooses how to handle an absent key; an ambiguous one is always rejected. See [`Extracted`].
     fn extract(&self, parts: &Parts) -> Extracted<Key>;
 
-    /// Returns the key to count by when [`extract`](Self::extract) finds none and the rule has no
+    /// Returns the key to use if [`extract`](Self::extract) finds none and the rule has no
     /// [`on_missing_key`](crate::rules::Rule::on_missing_key).
     ///
-    /// Default: none, so the request is rejected. Extractors that hold another one pass it on.
+    /// Default: none, so the request is rejected. Extractors that wrap another one forward the call.
     fn default_key(&self, parts: &Parts) -> Option<Key> {
         let _ = parts;
         None
     }
 
-    /// What it looks at, for messages: a short word without spaces, such as `x-tenant` or `query:tenant`.
+    /// Returns a short name for messages, without spaces, such as `x-tenant` or `query:tenant`.
     ///
-    /// Clients read that it is missing. Of the words `closure`, `extension`, `key` and `lookup`, which tell a client
-    /// nothing, the answer makes "its key". [`or_else`](Self::or_else) keeps keys apart by both labels: who changes one
-    /// starts the second's counts afresh.
+    /// Clients see it when their key is missing. The words `closure`, `extension`, `key` and `lookup` mean nothing to
+    /// clients; messages replace them with "its key". [`or_else`](Self::or_else) separates its keys by both labels, so
+    /// changing a label resets the counts of the second extractor.
     fn label(&self) -> &str {
         "key"
     }
 
-    /// Returns the label of what is missing from this request, or ambiguous in it.
+    /// Returns the label of the value that is missing from this request, or ambiguous in it.
     ///
-    /// Default: the [`label`](Self::label). Extractors that hold another one pass it on; one that joins several names
-    /// the one at fault.
+    /// Default: the [`label`](Self::label). Extractors that wrap another one forward the call; one that joins several
+    /// returns the label of the one that found no key.
     fn missing_label(&self, parts: &Parts) -> &str {
         let _ = parts;
         self.label()
     }
 
-    /// Returns the status of the response when the key is absent and the rule rejects it. An ambiguous key is
-    /// always 400.
+    /// Returns the status of the response if the key is absent and the rule rejects it. An ambiguous key is always a
+    /// 400.
     ///
-    /// Default: 400, as for something that the client should have sent. Extractors that rely on the server's own
-    /// set-up answer 500. One that joins several takes the status of the one that is absent from this request, and of
-    /// several the one that a client can mend.
+    /// Default: 400, for a value that the client should have sent. Extractors that depend on the server's configuration
+    /// return 500. One that joins several returns the status of the absent one; if several are absent, that of the one
+    /// that the client can correct.
     fn missing_status(&self, parts: &Parts) -> StatusCode {
         let _ = parts;
         StatusCode::BAD_REQUEST
     }
 
-    /// How a client may authenticate, for the `WWW-Authenticate` that an answer of 401 must have (RFC 9110, section
-    /// 15.5.2): a scheme such as `Bearer`, with parameters if it has any.
+    /// Returns the `WWW-Authenticate` challenge that every 401 response needs (RFC 9110, section 15.5.2): a scheme such
+    /// as `Bearer`, with its parameters.
     ///
-    /// Default: none. Give it where [`missing_status`](Self::missing_status) is 401. Only answers of 401 carry it, and one
-    /// that [`on_rejection`](crate::builder::RateLimitLayerBuilder::on_rejection) has set stays. Those that hold another
-    /// extractor pass it on.
+    /// Default: none. Implement it if [`missing_status`](Self::missing_status) is 401; other responses do not carry it. A
+    /// challenge set by [`on_rejection`](crate::builder::RateLimitLayerBuilder::on_rejection) takes precedence.
+    /// Extractors that wrap another one forward the call.
     fn challenge(&self, parts: &Parts) -> Option<HeaderValue> {
         let _ = parts;
         None
     }
 
-    /// Whether the extractor's settings can work; asked once, when the layer is built.
+    /// Checks the settings; called once, when the layer is built.
     ///
-    /// Default: yes. Extractors with settings keep what is wrong with them until here, so that making one needs no
-    /// `?`. Those that hold another extractor pass it on.
+    /// Default: no check. Extractors with settings keep an error until then, so that their constructors need no `?`.
+    /// Those that wrap another one forward the call.
     ///
     /// # Errors
     ///
-    /// What `build()` reports.
+    /// The error that `build()` returns.
     fn validate(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// What looks wrong about the set-up, judged by this request.
+    /// Returns the code of a misconfiguration that this request shows.
     ///
-    /// Default: nothing. It is asked about the first 1,000 requests of each rule, and about the first whose key is
-    /// missing; each code is reported once.
+    /// Default: none. Called for the first 1,000 requests of each rule, and for the first one whose key is missing; each
+    /// code is reported once.
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
         let _ = parts;
         None
     }
 
-    /// Whether different callers are meant to get different keys.
+    /// Returns whether different callers get different keys.
     ///
-    /// Default: yes, and when many get one it is reported as [`Code::OneBucket`].
-    fn tells_callers_apart(&self) -> bool {
+    /// Default: yes. If many callers share one key nevertheless, the layer reports [`Code::OneBucket`].
+    fn is_per_caller(&self) -> bool {
         true
     }
 
-    /// The key of both together: absent when either is, ambiguous when either is.
+    /// Joins the keys of both extractors. The result is absent or ambiguous if either key is.
     fn and<E: KeyExtractor>(self, other: E) -> And<Self, E>
     where
         Self: Sized,
@@ -113,9 +112,10 @@ pub trait KeyExtractor: Send + Sync + 'static {
         And::new(self, other)
     }
 
-    /// Another key for the one found, or none for those that are not to be counted by: to check, to group, to hash.
+    /// Replaces the key, or drops it: to check, group or hash keys.
     ///
-    /// What the closure makes equal counts together. It may return an [`Extracted`] too, to call a key ambiguous.
+    /// Requests whose keys the closure makes equal are counted together. The closure may also return an [`Extracted`], to
+    /// make a key ambiguous.
     fn and_then<F, R>(self, change: F) -> AndThen<Self, F>
     where
         F: Fn(Key) -> R + Send + Sync + 'static,
@@ -125,16 +125,16 @@ pub trait KeyExtractor: Send + Sync + 'static {
         AndThen::new(self, change)
     }
 
-    /// Another key for the one found.
+    /// Replaces the key.
     ///
-    /// What the closure makes equal counts together. A key that was hashed stays so: its text cannot be had back.
+    /// Requests whose keys the closure makes equal are counted together. The closure sees a hashed key as its hash.
     ///
     /// # Examples
     ///
     /// ```
     /// use tollgate::{Key, extract::{Header, KeyExtractor}};
     ///
-    /// // Addresses of people, not to be read in Redis.
+    /// // Email addresses, hidden from readers of Redis.
     /// let by_user = Header::new("x-user-email").map(|key| Key::secret(key.as_bytes()));
     /// ```
     fn map<F>(self, change: F) -> Map<Self, F>
@@ -145,10 +145,10 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Map::new(self, change)
     }
 
-    /// The other extractor's key when this one's is absent. When it is ambiguous, so is the whole.
+    /// Uses the other extractor if this one's key is absent. An ambiguous key stays ambiguous.
     ///
-    /// Keys found by the second are kept apart from all of the first's, so that a header reading `192.0.2.1` cannot
-    /// spend that address' quota. So a client that can be told by either has a count for each.
+    /// The other extractor's keys are kept separate from this one's, so that a client that sends `192.0.2.1` in a header
+    /// cannot use up the quota of that address. A client that both extractors identify therefore has two counts.
     fn or_else<E: KeyExtractor>(self, other: E) -> OrElse<Self, E>
     where
         Self: Sized,
@@ -171,42 +171,42 @@ where
     }
 }
 
-/// Forwards everything but the keys to the extractor that this one holds.
-macro_rules! pass_on {
-    ($this:ident => $held:expr) => {
+/// Forwards every method that does not return a key to the wrapped extractor.
+macro_rules! forward_to {
+    ($this:ident => $wrapped:expr) => {
         fn label(&$this) -> &str {
-            $held.label()
+            $wrapped.label()
         }
 
         fn missing_label(&$this, parts: &Parts) -> &str {
-            $held.missing_label(parts)
+            $wrapped.missing_label(parts)
         }
 
         fn missing_status(&$this, parts: &Parts) -> ::http::StatusCode {
-            $held.missing_status(parts)
+            $wrapped.missing_status(parts)
         }
 
         fn challenge(&$this, parts: &Parts) -> Option<::http::HeaderValue> {
-            $held.challenge(parts)
+            $wrapped.challenge(parts)
         }
 
         fn validate(&$this) -> Result<(), $crate::error::Error> {
-            $held.validate()
+            $wrapped.validate()
         }
 
         fn diagnose(&$this, parts: &Parts) -> Option<$crate::diagnosis::Code> {
-            $held.diagnose(parts)
+            $wrapped.diagnose(parts)
         }
 
-        fn tells_callers_apart(&$this) -> bool {
-            $held.tells_callers_apart()
+        fn is_per_caller(&$this) -> bool {
+            $wrapped.is_per_caller()
         }
     };
 }
-pub(super) use pass_on;
+pub(super) use forward_to;
 
-// For extractors that are chosen at run time.
-macro_rules! point {
+// Pointers, for extractors that are chosen at run time.
+macro_rules! implement_for_pointers {
     ($($pointer:ty)*) => {
         $(impl KeyExtractor for $pointer {
             fn extract(&self, parts: &Parts) -> Extracted<Key> {
@@ -217,9 +217,9 @@ macro_rules! point {
                 (**self).default_key(parts)
             }
 
-            pass_on!(self => (**self));
+            forward_to!(self => (**self));
         })*
     };
 }
 
-point!(Arc<dyn KeyExtractor> Box<dyn KeyExtractor>);
+implement_for_pointers!(Arc<dyn KeyExtractor> Box<dyn KeyExtractor>);

@@ -1,4 +1,4 @@
-//! Keys from one header.
+//! Keys from a header.
 
 use http::{HeaderMap, HeaderName, request::Parts};
 
@@ -9,27 +9,28 @@ use crate::{
 
 use super::{extracted::Extracted, extractor::KeyExtractor};
 
-/// The value of one header, in clear.
+/// The value of one header, readable in Redis.
 ///
-/// Clients choose their headers: use it for what a trusted gateway sets, or for what the client gains nothing by
-/// varying. A header that is empty is absent, and one that comes more than once is ambiguous, whatever its values are.
-/// Space around the value is not part of it; a comma is, since one value may hold one. For secrets use
-/// [`ApiKey`](super::ApiKey).
+/// Clients choose their headers: use it for headers that a trusted gateway sets, or where varying the value gains a client
+/// nothing. For secrets use [`ApiKey`](super::ApiKey).
+///
+/// An empty header is absent. A header that comes more than once is ambiguous, whatever its values are. Whitespace around
+/// the value is removed; commas are kept, since a single value may contain one.
 #[derive(Clone, Debug)]
 pub struct Header {
     name: Result<HeaderName, Error>,
 }
 
 impl Header {
-    /// The header of this name, in any case. What cannot be one is reported when the layer is built.
+    /// Reads the header of this name, in any case. An invalid name fails when the layer is built.
     #[must_use]
     pub fn new(name: impl AsRef<str>) -> Self {
         Self {
-            name: parsed(name.as_ref()),
+            name: parse_header_name(name.as_ref()),
         }
     }
 
-    /// Returns the header's value as it was sent, for extractors that make something else of it than this key.
+    /// Returns the header's value as it was sent, for extractors that make another key from it.
     ///
     /// # Examples
     ///
@@ -71,24 +72,30 @@ impl KeyExtractor for Header {
     }
 }
 
-/// The name of a header, which is written in lower case from here on.
-pub(crate) fn parsed(name: &str) -> Result<HeaderName, Error> {
-    HeaderName::from_bytes(name.as_bytes()).map_err(|fault| {
-        let message =
-            format!("{name:?} is no header name: take letters, digits and -, as in \"x-api-key\"");
-        Error::new(ErrorKind::InvalidConfig, message).with_source(fault)
+/// Parses a header name, which becomes lower case.
+pub(crate) fn parse_header_name(name: &str) -> Result<HeaderName, Error> {
+    HeaderName::from_bytes(name.as_bytes()).map_err(|source| {
+        let message = format!(
+            "{name:?} is not a header name: use letters, digits and -, as in \"x-api-key\""
+        );
+        Error::new(ErrorKind::InvalidConfig, message).with_source(source)
     })
 }
 
-/// The label of what looks at a header.
+/// Returns the label of an extractor that reads this header.
 pub(super) fn label(name: &Result<HeaderName, Error>) -> &str {
     name.as_ref().map_or("header", HeaderName::as_str)
 }
 
-/// The header's value, without the space around it (RFC 9110, section 5.5): only HTTP/1 parsers strip that. An empty one is
-/// absent, and two lines are ambiguous, also when one of them is empty.
+/// Returns whether a byte may be part of a token (RFC 9110, section 5.6.2).
+pub(super) fn is_token_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+}
+
+/// Returns the header's value. An empty value is absent, and two lines are ambiguous, also if one of them is empty.
 pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Extracted<&'a [u8]> {
-    let values = Extracted::only(headers.get_all(name).iter());
+    let values = Extracted::single(headers.get_all(name).iter());
+    // Only HTTP/1 parsers strip the whitespace around a value (RFC 9110, section 5.5).
     let value = values.map(|value| value.as_bytes().trim_ascii());
     value.filter(|value| !value.is_empty())
 }

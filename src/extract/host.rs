@@ -1,4 +1,4 @@
-//! Which host a request is for.
+//! Keys from the requested host.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,21 +8,22 @@ use crate::key::Key;
 
 use super::{extracted::Extracted, extractor::KeyExtractor};
 
-/// The host that the request is for: one count per virtual host or tenant domain.
+/// The requested host: one count per virtual host or tenant domain.
 ///
-/// It is the authority of the URI, which HTTP/2 calls `:authority`, or the `Host` header (RFC 9112, section 3.2).
-/// `X-Forwarded-Host` is not looked at. Lower-cased, without port, user and a dot at the end; an IPv6 address in its usual
-/// notation without brackets, and one that stands for an IPv4 address as that address.
+/// The host is the authority of the URI, which HTTP/2 calls `:authority`, or the `Host` header (RFC 9112, section 3.2).
+/// `X-Forwarded-Host` is not read. The key is in lower case, without port, user name and trailing dot. An IPv6 address is
+/// in its usual notation without brackets, and an IPv4-mapped one is converted to IPv4.
 ///
-/// A request that names no host, or an empty one, has no key. These are ambiguous, since servers differ in what they make
-/// of them:
+/// Without a host, or with an empty one, the key is absent. It is ambiguous in these cases, which servers handle
+/// differently:
 ///
-/// - two `Host` lines;
-/// - an authority and a `Host` that differ in host or port, such as `GET http://a.example/` with `Host: b.example`. The
-///   default port of the URI's scheme is the same as none;
-/// - a name that is not made of letters, digits, `-`, `_` and `.`, or is longer than 253, and a port that is not a number.
+/// - Two `Host` lines.
+/// - An authority and a `Host` with another host or port, such as `GET http://a.example/` with `Host: b.example`. The
+///   default port of the URI's scheme equals no port.
+/// - A host with other characters than letters, digits, `-`, `_` and `.`, or with more than 253 of them.
+/// - A port that is not a number.
 ///
-/// Clients may write any host that the server does not refuse: let unknown ones go to one count.
+/// Clients may send any host that the server does not reject: count unknown hosts under one key.
 ///
 /// # Examples
 ///
@@ -30,10 +31,7 @@ use super::{extracted::Extracted, extractor::KeyExtractor};
 /// use tollgate::{Key, extract::{Extracted, HostHeader, KeyExtractor}};
 ///
 /// let known = ["example.com", "api.example.com"].map(Key::new);
-/// let by_host = HostHeader.map(move |host| match known.contains(&host) {
-///     true => host,
-///     false => Key::UNIDENTIFIED,
-/// });
+/// let by_host = HostHeader.map(move |host| if known.contains(&host) { host } else { Key::UNIDENTIFIED });
 /// # let request = http::Request::get("http://API.example.com:80/").body(()).unwrap();
 /// # assert_eq!(by_host.extract(&request.into_parts().0), Extracted::Found(Key::new("api.example.com")));
 /// ```
@@ -43,30 +41,30 @@ pub struct HostHeader;
 impl KeyExtractor for HostHeader {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let lines = parts.headers.get_all(HOST).iter();
-        let header = Extracted::only(lines.map(|line| line.as_bytes().trim_ascii()));
+        let header = Extracted::single(lines.map(|line| line.as_bytes().trim_ascii()));
         let Some(authority) = parts.uri.authority() else {
             return header
                 .filter(|header| !header.is_empty())
-                .and_then(|header| Place::read(header, parts.uri.scheme()))
-                .map(|place| place.host);
+                .and_then(|header| HostPort::parse(header, parts.uri.scheme()))
+                .map(|header| header.host);
         };
-        // The user before `@` is not part of the host; in a header there is none.
-        let named = authority.as_str();
-        let named = named.rsplit_once('@').map_or(named, |(_, host)| host);
-        let named = Place::read(named.as_bytes(), parts.uri.scheme());
+        // The user name before `@` is not part of the host. The header never has one.
+        let authority = authority.as_str();
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, it)| it);
+        let authority = HostPort::parse(authority.as_bytes(), parts.uri.scheme());
         match header {
-            Extracted::Absent => named.map(|place| place.host),
-            Extracted::Ambiguous => Extracted::Ambiguous,
-            Extracted::Found(header) => {
-                let is_same = Place::read(header, parts.uri.scheme()) == named;
-                let same = if is_same { named } else { Extracted::Ambiguous };
-                same.map(|place| place.host)
+            Extracted::Absent => authority.map(|authority| authority.host),
+            Extracted::Found(header)
+                if HostPort::parse(header, parts.uri.scheme()) == authority =>
+            {
+                authority.map(|authority| authority.host)
             }
+            Extracted::Ambiguous | Extracted::Found(_) => Extracted::Ambiguous,
         }
     }
 
-    /// No: all callers of a host are meant to share its count.
-    fn tells_callers_apart(&self) -> bool {
+    /// No: all callers of a host share its count.
+    fn is_per_caller(&self) -> bool {
         false
     }
 
@@ -75,25 +73,25 @@ impl KeyExtractor for HostHeader {
     }
 }
 
-// === Place ===
+// === HostPort ===
 
-/// A host with its port, in one way to write them.
+/// A host and its port, normalized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct HostPort {
     host: Key,
     /// `None` for the default port of the scheme.
     port: Option<u16>,
 }
 
-impl Place {
-    /// Reads `host` or `host:port`.
-    fn read(authority: &[u8], scheme: Option<&Scheme>) -> Extracted<Self> {
-        let place = Self::parse(authority, scheme);
-        place.map_or(Extracted::Ambiguous, Extracted::Found)
+impl HostPort {
+    /// Parses `host` or `host:port`. Invalid text is ambiguous.
+    fn parse(authority: &[u8], scheme: Option<&Scheme>) -> Extracted<Self> {
+        let parsed = Self::try_parse(authority, scheme);
+        parsed.map_or(Extracted::Ambiguous, Extracted::Found)
     }
 
-    fn parse(authority: &[u8], scheme: Option<&Scheme>) -> Option<Self> {
-        let (host, port) = split(authority)?;
+    fn try_parse(authority: &[u8], scheme: Option<&Scheme>) -> Option<Self> {
+        let (host, port) = split_port(authority)?;
         let port = match port {
             [] => None,
             digits => Some(std::str::from_utf8(digits).ok()?.parse::<u16>().ok()?),
@@ -104,14 +102,14 @@ impl Place {
             _ => None,
         };
         Some(Self {
-            host: canonical(host)?,
+            host: host_key(host)?,
             port: port.filter(|port| Some(*port) != default),
         })
     }
 }
 
 /// Splits an authority into its host and the digits of its port. The colons of an IPv6 address are in brackets.
-fn split(authority: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_port(authority: &[u8]) -> Option<(&[u8], &[u8])> {
     let end_of_address = authority.iter().position(|byte| *byte == b']');
     let from = end_of_address.unwrap_or(0);
     let Some(colon) = authority[from..].iter().position(|byte| *byte == b':') else {
@@ -122,14 +120,14 @@ fn split(authority: &[u8]) -> Option<(&[u8], &[u8])> {
     port.iter().all(u8::is_ascii_digit).then_some((host, port))
 }
 
-/// One way to write each host.
-fn canonical(host: &[u8]) -> Option<Key> {
+/// Normalizes a host. `None` if it is not valid.
+fn host_key(host: &[u8]) -> Option<Key> {
     if let [b'[', address @ .., b']'] = host {
         let address: Ipv6Addr = std::str::from_utf8(address).ok()?.parse().ok()?;
         return Some(Key::from(IpAddr::V6(address)));
     }
     let name = host.strip_suffix(b".").unwrap_or(host);
-    let mut buffer = [0; LONGEST];
+    let mut buffer = [0; MAX_NAME];
     let lower = buffer.get_mut(..name.len())?;
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
@@ -139,5 +137,5 @@ fn canonical(host: &[u8]) -> Option<Key> {
     (is_name && !matches!(lower, [] | [.., b'.'])).then(|| Key::new(lower))
 }
 
-/// The longest name that DNS can hold.
-const LONGEST: usize = 253;
+/// The longest name in DNS, in bytes.
+const MAX_NAME: usize = 253;

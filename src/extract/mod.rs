@@ -1,7 +1,7 @@
-//! Whose request is it? Keys from requests.
+//! Key extractors: who a request is counted for.
 //!
-//! A [`KeyExtractor`] looks at the head of a request and tells whom to count. The usual ones are here; a closure is
-//! one too; and the trait is small enough to write your own.
+//! A [`KeyExtractor`] finds a request's [`Key`](crate::Key) in its head. Use one from this module, a closure, or a type
+//! of your own.
 //!
 //! # Examples
 //!
@@ -9,7 +9,7 @@
 //! use http::request::Parts;
 //! use tollgate::{Key, extract::{ApiKey, Extracted, Header, KeyExtractor, PeerIp, Route}};
 //!
-//! // One of the usual ones, alone or combined.
+//! // Extractors of this module, alone or combined.
 //! let by_address = PeerIp;
 //! let by_key_or_address = ApiKey::header("x-api-key").or_else(PeerIp);
 //! let by_tenant_and_route = Header::new("x-tenant").and(Route);
@@ -29,124 +29,126 @@
 //!
 //! # Which one?
 //!
-//! What a client can vary decides what a limit is worth: who can vary the key at will has a fresh count each time. What
-//! is hashed leaves the process only as 128 bits under a [`HashSecret`]; the rest can be read in Redis.
+//! A limit is only as strong as its key: a client that can vary the key at will gets a fresh count each time. Hashed
+//! values leave the process only as 128 bits of a hash, keyed with a [`HashSecret`]; all others are readable in Redis.
 //!
-//! | extractor | what | secret | what a client can vary | missing |
+//! | extractor | key | hashed | clients can vary | without a key |
 //! |---|---|---|---|---|
-//! | [`ApiKey`] | key in a header or the query, bearer token | hashed | all of it, until something checks it | 401 |
-//! | [`ClientIp`] | the client's address behind proxies | no | its addresses: an IPv6 network is one key | 500 |
-//! | [`Claim`] | a claim of a token that was verified | as the closure makes it | nothing but which of its tokens it sends | 401 |
-//! | [`Cookie`] | one cookie | hashed, or `plaintext()` | all of it, until something checks it | 401, 400 |
-//! | [`ExtensionKey`] | what an outer layer left in the extensions | as the closure makes it | what that layer lets it | 500 |
-//! | [`Global`] | everybody | no | nothing | never |
-//! | [`Header`] | one header | no | all of it, unless a gateway sets it | 400 |
-//! | [`HostHeader`] | authority or `Host` | no | all of it, unless the server refuses unknown hosts | 400 |
-//! | [`PathParam`] | one parameter of axum's route | no | all of it | 404 |
-//! | [`PeerIp`] | the connection's other end | no | its addresses: an IPv6 network is one key | 500 |
-//! | [`QueryParam`] | one parameter of the query | no | all of it | 400 |
-//! | [`Route`] | method and axum's route | no | among the endpoints there are, and nine more | counts by method |
-//! | [`RouteOrUnmatched`] | the same, the rest by method | no | among the endpoints there are, and nine more | never |
-//! | closures | whatever they look at | as they make it | | 400 |
+//! | [`ApiKey`] | API key in a header or the query, bearer token | yes | everything, unless something checks it | 401 |
+//! | [`Claim`] | claim of a verified token | by the closure | which of their tokens they send | 401 |
+//! | [`ClientIp`] | client's address behind proxies | no | their addresses; one IPv6 network is one key | 500 |
+//! | [`Cookie`] | one cookie | yes, unless `plaintext()` | everything, unless something checks it | 401; 400 for plaintext |
+//! | [`ExtensionKey`] | request extension set by an outer layer | by the closure | what that layer allows | 500 |
+//! | [`Global`] | the same for all requests | no | nothing | never |
+//! | [`Header`] | one header | no | everything, unless a gateway sets it | 400 |
+//! | [`HostHeader`] | authority or `Host` header | no | everything, unless the server rejects unknown hosts | 400 |
+//! | [`PathParam`] | one parameter of axum's route | no | everything | 404 |
+//! | [`PeerIp`] | peer's address | no | their addresses; one IPv6 network is one key | 500 |
+//! | [`QueryParam`] | one query parameter | no | everything | 400 |
+//! | [`Route`] | method and axum's route | no | a choice of your routes, plus nine keys | counted by method |
+//! | [`RouteOrUnmatched`] | method and axum's route, or the method alone | no | a choice of your routes, plus nine keys | never |
+//! | closures | as the closure returns | by the closure | | 400 |
 //!
-//! [`and`](KeyExtractor::and) and [`or_else`](KeyExtractor::or_else) join two; [`map`](KeyExtractor::map) and
-//! [`and_then`](KeyExtractor::and_then) change what was found. Extractors that read what the client wrote return one key
-//! for all ways to write one value.
+//! [`and`](KeyExtractor::and) and [`or_else`](KeyExtractor::or_else) join two extractors; [`map`](KeyExtractor::map) and
+//! [`and_then`](KeyExtractor::and_then) change the keys of one. Extractors that read text written by clients return one
+//! key for all spellings of a value.
 //!
 //! # Found, absent, ambiguous
 //!
-//! An extractor returns an [`Extracted`] key. One that is absent is handled by the rule's
-//! [`OnMissingKey`](crate::rules::OnMissingKey) choice, or by the second extractor of an `or_else`. One that is ambiguous,
-//! because it is there twice or contradicts itself, is rejected with 400 in any case: nobody knows which of the
-//! two the service behind reads, so counting either would let a client pick its count, and calling it absent would let it
-//! pick having none.
+//! An extractor returns an [`Extracted`] key.
+//!
+//! - An absent key is handled by the rule's [`OnMissingKey`](crate::rules::OnMissingKey) choice, or by the second
+//!   extractor of an `or_else`.
+//! - A key is ambiguous if the request has it twice, or contradicts itself. Such a request is always rejected with 400: the
+//!   limiter cannot know which value the inner service reads. Counting either would let clients choose their count, and
+//!   handling the key as absent would let them choose to have none.
 //!
 //! | extractor | absent | ambiguous |
 //! |---|---|---|
-//! | [`ApiKey::bearer`] | no `Authorization`, an empty one, another scheme, no token | two lines, whatever is in them; a comma or space in the token; `Bearer` behind a comma |
-//! | [`ApiKey::header`], [`Header`] | no such header, an empty one | two lines, also equal or empty ones |
-//! | [`ApiKey::query`], [`QueryParam`] | no such parameter, an empty one | two, also when one is empty or encoded |
-//! | [`Cookie`] | no such cookie, an empty one | two, in one line or several |
-//! | [`ClientIp`] | the server provides no peer address | from a trusted peer, a [single-value header](SingleHeader) that is there twice or holds a comma; lists are read as lists |
-//! | [`HostHeader`] | no host, an empty one | two `Host` lines; `Host` and authority differ; not a valid host and port |
-//! | [`PathParam`] | the route has no such parameter | the route has it twice |
+//! | [`ApiKey::bearer`] | no or empty `Authorization`, another scheme, no token | two lines, whatever they contain; a comma or space in the token; `Bearer` after a comma |
+//! | [`ApiKey::header`], [`Header`] | no such header, or an empty one | two lines, also equal or empty ones |
+//! | [`ApiKey::query`], [`QueryParam`] | no such parameter, or an empty one | two, also if one is empty or encoded |
+//! | [`Claim`], [`ExtensionKey`] | no such extension; as the closure returns | as the closure returns |
+//! | [`ClientIp`] | the server provides no peer address | from a trusted peer, a [single-value header](SingleHeader) that comes twice or contains a comma; lists are never ambiguous |
+//! | [`Cookie`] | no such cookie, or an empty one | two, in one line or several |
+//! | [`Global`], [`RouteOrUnmatched`] | never | never |
+//! | [`HostHeader`] | no host, or an empty one | two `Host` lines; `Host` and authority differ; an invalid host or port |
+//! | [`PathParam`] | the route has no such parameter | the route has two |
 //! | [`PeerIp`] | the server provides no peer address | never |
 //! | [`Route`] | no route matched | never |
-//! | [`Claim`], [`ExtensionKey`] | no such extension; as the closure returns | as the closure returns |
-//! | [`Global`], [`RouteOrUnmatched`] | never | never |
-//! | [`and`](KeyExtractor::and) | either is absent, and none ambiguous | either is |
-//! | [`or_else`](KeyExtractor::or_else) | both are | the first is; or it is absent, and the second is |
-//! | [`map`](KeyExtractor::map) | the inner one is | the inner one is |
+//! | [`and`](KeyExtractor::and) | one is absent, and none ambiguous | one is ambiguous |
+//! | [`or_else`](KeyExtractor::or_else) | both are absent | the first is; or the first is absent and the second is ambiguous |
+//! | [`map`](KeyExtractor::map) | as the wrapped extractor | as the wrapped extractor |
 //! | [`and_then`](KeyExtractor::and_then), closures, [`AsyncKeyExtractor`] | as they return | as they return |
 //!
-//! Two values that are equal are ambiguous too: a client has no reason to send them, and only a comparison that knows how
-//! the service reads them could call them one.
+//! Two equal values are ambiguous too: a client has no reason to send both, and the inner service may read them
+//! differently.
 //!
-//! # When it takes waiting
+//! # Keys that must be looked up
 //!
-//! An [`AsyncKeyExtractor`] looks the key up, in a session store or over the network; see
+//! An [`AsyncKeyExtractor`] looks the key up, for example in a session store or over the network; see
 //! [`Policy::key_async`](crate::Policy::key_async).
 //!
-//! # When there is no key
+//! # Requests without a key
 //!
-//! The rule's [`OnMissingKey`](crate::rules::OnMissingKey) choice decides about a request whose key is absent. Without
-//! one, [`Route`] counts such requests by their method, and for all others the request is rejected with the status in the
-//! first table. An [`and`](KeyExtractor::and) takes the status of the half that is absent.
+//! The rule's [`OnMissingKey`](crate::rules::OnMissingKey) choice applies to requests whose key is absent. Without
+//! such a choice, [`Route`] counts them by method, and all other extractors reject them with the status in the first
+//! table. [`and`](KeyExtractor::and) uses the status of the extractor whose key is absent.
 //!
 //! # Behind a proxy
 //!
-//! [`PeerIp`] is the other end of the connection. Behind a proxy that is the proxy, and all clients share one count.
-//! [`ClientIp`] finds the client, by headers that only your proxies are believed about:
+//! [`PeerIp`] is the address at the other end of the connection. Behind a proxy that is the proxy's, so all clients share
+//! one count. [`ClientIp`] finds the client's address in headers, which it reads only if a trusted proxy sent them:
 //!
-//! | clients come | take |
+//! | clients connect | use |
 //! |---|---|
 //! | directly | [`PeerIp`], or [`ClientIp::peer`] for another IPv6 prefix |
-//! | through proxies whose addresses are known | [`ClientIp::behind`] |
+//! | through proxies with known addresses | [`ClientIp::behind`] |
 //! | through proxies in the same data centre | `ClientIp::behind(Networks::PRIVATE)`, see [`Networks::PRIVATE`] |
-//! | through proxies whose number is known, or by a Unix socket | [`ClientIp::behind_hops`] |
-//! | through a CDN that sets a header of its own | `ClientIp::behind([..]).header(..)`, see [`SingleHeader`] |
+//! | through a known number of proxies, or by a Unix socket | [`ClientIp::behind_hops`] |
+//! | through a CDN with its own header | `ClientIp::behind([..]).header(..)`, see [`SingleHeader`] |
 
+// An extractor is one file, its two lines here, and its rows in the tables above.
+mod address_header;
+mod address_source;
 mod api_key;
-mod claim;
+mod async_extractor;
 mod client_ip;
 mod combine;
 mod cookie;
+mod extension;
 mod extracted;
 mod extractor;
-mod fixed;
-mod grouping;
+mod forwarded;
+mod global;
 mod header;
 mod host;
-mod lookup;
-mod mapped;
-mod named;
+#[cfg(feature = "axum")]
+mod matched_path;
 mod network;
+mod param;
 mod path_param;
 mod peer;
-mod percent;
 mod query;
 mod route;
-mod source;
-#[cfg(feature = "axum")]
-mod template;
 
+pub use self::address_header::SingleHeader;
+pub use self::address_source::AddressSource;
 pub use self::api_key::ApiKey;
-pub use self::claim::Claim;
-pub use self::client_ip::{ClientIp, SingleHeader};
-pub use self::combine::{And, OrElse};
+pub use self::async_extractor::{AsyncKeyExtractor, KeyLookup};
+pub use self::client_ip::ClientIp;
+pub use self::combine::{And, AndThen, Map, OrElse};
 pub use self::cookie::Cookie;
+pub use self::extension::{Claim, ExtensionKey};
 pub use self::extracted::Extracted;
 pub use self::extractor::KeyExtractor;
-pub use self::fixed::{ExtensionKey, Global};
+pub use self::global::Global;
 pub use self::header::Header;
-pub(crate) use self::header::parsed as header_name;
+pub(crate) use self::header::parse_header_name;
 pub use self::host::HostHeader;
-pub use self::lookup::{AsyncKeyExtractor, KeyLookup};
-pub use self::mapped::{AndThen, Map};
 pub use self::network::{Network, Networks};
 pub use self::path_param::PathParam;
 pub use self::peer::PeerIp;
 pub use self::query::QueryParam;
 pub use self::route::{Route, RouteOrUnmatched};
-pub use self::source::AddressSource;
 pub use crate::key::HashSecret;

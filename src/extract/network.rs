@@ -1,4 +1,4 @@
-//! Networks of addresses.
+//! IP networks, and sets of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,9 +6,10 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::error::{Error, ErrorKind};
 
-/// A set of networks, to look addresses up in.
+/// A set of IP networks.
 ///
-/// A look-up compares with one network after the other: made for the lists of a proxy or a partner, up to some hundred.
+/// A lookup compares the address with each network, which suits up to a few hundred: the proxies or offices of a company.
+/// For long lists, [`AddressList`](crate::matching::AddressList) uses a binary search.
 ///
 /// # Examples
 ///
@@ -29,8 +30,8 @@ pub struct Networks {
 impl Networks {
     /// The networks that are not on the internet: loopback, private and link-local ones.
     ///
-    /// For [`ClientIp::behind`](crate::extract::ClientIp::behind) when proxies stand in the same data centre or on
-    /// the same machine, and clients do not.
+    /// For [`ClientIp::behind`](crate::extract::ClientIp::behind), if the proxies run in the same data centre or on the same
+    /// machine and clients do not.
     pub const PRIVATE: [&'static str; 8] = [
         "127.0.0.0/8",
         "10.0.0.0/8",
@@ -42,11 +43,11 @@ impl Networks {
         "fe80::/10",
     ];
 
-    /// The set of these networks: text such as `"10.0.0.0/8"` or `"192.0.2.7"`, [`IpAddr`]s or [`IpNet`]s.
+    /// Makes a set of networks: text such as `"10.0.0.0/8"` or `"192.0.2.7"`, [`IpAddr`]s or [`IpNet`]s.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for text that is no network.
+    /// [`ErrorKind::InvalidConfig`] for text that is not a network.
     pub fn new<N: Into<Network>>(networks: impl IntoIterator<Item = N>) -> Result<Self, Error> {
         let networks = networks.into_iter().map(|network| network.into().parsed);
         Ok(Self {
@@ -54,7 +55,7 @@ impl Networks {
         })
     }
 
-    /// Whether the address lies in one of them. IPv4 in IPv6 form is IPv4.
+    /// Returns whether the address belongs to one of the networks. An IPv4-mapped IPv6 address is converted to IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -63,13 +64,13 @@ impl Networks {
             .any(|network| network.contains(&address))
     }
 
-    /// Whether there is no network in the set.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.networks.is_empty()
     }
 
-    /// The networks, in the order in which they were given.
+    /// Returns the networks, in the order in which they were given.
     pub fn iter(&self) -> impl Iterator<Item = IpNet> {
         self.networks.iter().copied()
     }
@@ -77,7 +78,7 @@ impl Networks {
 
 // === Network ===
 
-/// One network, made from text, an address or an [`IpNet`]; see [`Networks::new`].
+/// One IP network, made from text, an address or an [`IpNet`]: see [`Networks::new`].
 #[derive(Clone, Debug)]
 pub struct Network {
     parsed: Result<IpNet, Error>,
@@ -95,7 +96,7 @@ impl From<&str> for Network {
             parsed: Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!(
-                    "{text:?} is no network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\""
+                    "{text:?} is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\""
                 ),
             )),
         }
@@ -117,7 +118,7 @@ impl From<String> for Network {
 impl From<IpNet> for Network {
     fn from(network: IpNet) -> Self {
         Self {
-            parsed: Ok(canonical(network).trunc()),
+            parsed: Ok(unmapped(network).trunc()),
         }
     }
 }
@@ -140,8 +141,8 @@ impl From<Ipv6Addr> for Network {
     }
 }
 
-/// A network of IPv4 addresses in IPv6 form is the IPv4 network, as the addresses looked up are.
-fn canonical(network: IpNet) -> IpNet {
+/// Converts a network of IPv4-mapped addresses to IPv4, as lookups convert addresses.
+fn unmapped(network: IpNet) -> IpNet {
     let IpNet::V6(mapped) = network else {
         return network;
     };

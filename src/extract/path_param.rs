@@ -1,33 +1,34 @@
-//! Keys from the parameters of the route.
+//! Keys from a parameter of axum's route.
 
 use http::{StatusCode, request::Parts};
 
 use crate::{error::Error, key::Key};
 
 #[cfg(feature = "axum")]
-use super::template;
-use super::{extracted::Extracted, extractor::KeyExtractor, named::Name};
+use super::matched_path;
+use super::{extracted::Extracted, extractor::KeyExtractor, param::ParamName};
 
-/// One parameter of the route that matched, in clear: `PathParam::new("id")` finds `7` in `/users/7` at `/users/{id}`.
+/// One parameter of the matched route, readable in Redis: `PathParam::new("id")` finds `7` in `/users/7` for the route
+/// `/users/{id}`.
 ///
-/// With axum only, whose `MatchedPath` names the parameters: on a layer on a route, or added with `route_layer` or
-/// `layer` after the routes; in nested routers too, where the parameter may stand in the prefix. Without axum the key is
-/// absent. It is percent-decoded as axum's `Path` does, so `/users/%37` is the same key; what axum refuses because it
-/// is no UTF-8 is a key of those bytes. A name that is in the route twice is ambiguous.
+/// Needs axum, whose `MatchedPath` names the parameters; without it the key is absent. Put the layer on a route, or add it
+/// with `route_layer` or `layer` after the routes. In nested routers, the parameter may also be in the prefix. The value is
+/// percent-decoded as by axum's `Path`, so `/users/%37` has the same key. If the decoded bytes are not UTF-8, which axum
+/// rejects, they are still a key. If the route has two parameters of the name, the key is ambiguous.
 ///
-/// Clients choose their paths: count what exists only once a handler has found it, or count beside an address.
+/// Clients choose their paths, including ones for which nothing exists: limit by address as well.
 #[derive(Clone, Debug)]
 pub struct PathParam {
-    name: Name,
+    name: ParamName,
 }
 
 impl PathParam {
-    /// The parameter of this name, without braces and without the `*` of one that takes the rest of the path. One with
-    /// them, or none, is reported when the layer is built.
+    /// Reads the parameter of this name, written without braces and without the `*` of a wildcard. An invalid name fails
+    /// when the layer is built.
     #[must_use]
     pub fn new(name: impl AsRef<str>) -> Self {
         Self {
-            name: Name::new("path", name.as_ref()),
+            name: ParamName::new("path", name.as_ref()),
         }
     }
 }
@@ -35,7 +36,7 @@ impl PathParam {
 impl KeyExtractor for PathParam {
     #[cfg(feature = "axum")]
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        template::value(parts, self.name.as_str()).map(Key::new)
+        matched_path::parameter(parts, self.name.as_str()).map(Key::new)
     }
 
     #[cfg(not(feature = "axum"))]
@@ -43,19 +44,19 @@ impl KeyExtractor for PathParam {
         Extracted::Absent
     }
 
-    /// `path:` and the name.
+    /// `path:` followed by the name.
     fn label(&self) -> &str {
         self.name.label()
     }
 
     fn validate(&self) -> Result<(), Error> {
         let name = self.name.as_str();
-        let is_usable = !name.is_empty() && !name.contains(['{', '}', '*', '/']);
-        let advice = "path parameter: write that of the route without braces, \"id\" for {id}";
-        self.name.validate(is_usable, advice)
+        let is_valid = !name.is_empty() && !name.contains(['{', '}', '*', '/']);
+        let kind = "path parameter: write it without braces, as \"id\" for {id}";
+        self.name.validate(is_valid, kind)
     }
 
-    /// 404: no route with such a parameter matched.
+    /// 404: no route with this parameter matched.
     fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::NOT_FOUND
     }

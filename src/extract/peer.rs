@@ -1,34 +1,53 @@
-//! The address at the other end of the connection.
+//! The peer's address, and the key that it becomes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 #[cfg(feature = "axum")]
 use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
 use http::{HeaderName, StatusCode, header::FORWARDED, request::Parts};
+use ipnet::IpNet;
 
-use crate::{diagnosis::Code, key::Key};
+use crate::{
+    diagnosis::Code,
+    error::{Error, ErrorKind},
+    key::Key,
+};
 
-use super::{extracted::Extracted, extractor::KeyExtractor, grouping::Grouping};
+use super::{extracted::Extracted, extractor::KeyExtractor};
 
-/// The IP address of the connection's other end.
+/// The IP address of the peer, which is the other end of the connection.
 ///
 /// With axum: serve with `into_make_service_with_connect_info::<SocketAddr>()`. Elsewhere: put a [`SocketAddr`] or an
 /// [`IpAddr`] into the request's extensions. In tests of a `Router`: add axum's `MockConnectInfo` layer.
 ///
-/// IPv6 addresses of one /64 share a key, since one customer has them all;
-/// [`ClientIp::peer().ipv6_prefix(128)`](super::ClientIp::ipv6_prefix) tells them apart.
+/// IPv6 addresses of one /64 network share a key, since one customer has all of them. For another prefix length, use
+/// [`ClientIp::peer().ipv6_prefix(128)`](super::ClientIp::ipv6_prefix).
 ///
 /// # Behind a proxy
 ///
-/// The other end is the proxy then, so all clients share one count: take [`ClientIp`](super::ClientIp).
+/// There the peer is the proxy, and all clients would share one count: use [`ClientIp`](super::ClientIp) instead.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeerIp;
 
 impl PeerIp {
-    /// The address, when the server tells it.
+    /// Returns the peer's address. `None` when the server does not provide it.
     #[must_use]
+    #[inline]
     pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
-        address(parts)
+        #[cfg(feature = "axum")]
+        if let Some(ConnectInfo(address)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
+        #[cfg(feature = "axum")]
+        if let Some(MockConnectInfo(address)) =
+            parts.extensions.get::<MockConnectInfo<SocketAddr>>()
+        {
+            return Some(address.ip());
+        }
+        if let Some(address) = parts.extensions.get::<SocketAddr>() {
+            return Some(address.ip());
+        }
+        parts.extensions.get::<IpAddr>().copied()
     }
 }
 
@@ -36,7 +55,7 @@ impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let address = self.address(parts);
         address
-            .map(|address| Grouping::default().key(address))
+            .map(|address| PrefixLengths::DEFAULT.key(address))
             .into()
     }
 
@@ -44,7 +63,7 @@ impl KeyExtractor for PeerIp {
         "peer-ip"
     }
 
-    /// 500: the server was started without telling addresses.
+    /// 500: the server does not provide addresses.
     fn missing_status(&self, _: &Parts) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
@@ -59,21 +78,65 @@ impl KeyExtractor for PeerIp {
     }
 }
 
-/// The address of the connection's other end, as the server tells it.
-#[inline]
-pub(super) fn address(parts: &Parts) -> Option<IpAddr> {
-    #[cfg(feature = "axum")]
-    if let Some(ConnectInfo(address)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {
-        return Some(address.ip());
-    }
-    #[cfg(feature = "axum")]
-    if let Some(MockConnectInfo(address)) = parts.extensions.get::<MockConnectInfo<SocketAddr>>() {
-        return Some(address.ip());
-    }
-    if let Some(address) = parts.extensions.get::<SocketAddr>() {
-        return Some(address.ip());
-    }
-    parts.extensions.get::<IpAddr>().copied()
+// === PrefixLengths ===
+
+/// How many leading bits of an address make its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PrefixLengths {
+    pub(super) ipv4: u8,
+    pub(super) ipv6: u8,
 }
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+impl PrefixLengths {
+    /// Single IPv4 addresses, and /64 networks of IPv6.
+    pub(super) const DEFAULT: Self = Self { ipv4: 32, ipv6: 64 };
+
+    /// Checks that both lengths are in their range.
+    pub(super) fn validate(self) -> Result<(), Error> {
+        let Self { ipv4, ipv6 } = self;
+        if !(8..=32).contains(&ipv4) {
+            let message = format!("ipv4_prefix({ipv4}): use 8 to 32 bits");
+            return Err(Error::new(ErrorKind::InvalidConfig, message));
+        }
+        if !(48..=128).contains(&ipv6) {
+            let message = format!("ipv6_prefix({ipv6}): use 48 to 128 bits");
+            return Err(Error::new(ErrorKind::InvalidConfig, message));
+        }
+        Ok(())
+    }
+
+    /// Returns the network that the address belongs to. An IPv4-mapped IPv6 address belongs to one of IPv4.
+    pub(super) fn network(self, address: IpAddr) -> IpNet {
+        let address = self.truncated(address);
+        let length = match address {
+            IpAddr::V4(_) => self.ipv4.min(32),
+            IpAddr::V6(_) => self.ipv6.min(128),
+        };
+        IpNet::new_assert(address, length)
+    }
+
+    /// Returns the address of that network, as a key.
+    #[inline]
+    pub(super) fn key(self, address: IpAddr) -> Key {
+        Key::from(self.truncated(address))
+    }
+
+    /// Clears the bits after the prefix.
+    #[inline]
+    fn truncated(self, address: IpAddr) -> IpAddr {
+        match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let cleared = 32_u32.saturating_sub(self.ipv4.into());
+                let mask = u32::MAX.checked_shl(cleared).unwrap_or(0);
+                Ipv4Addr::from_bits(address.to_bits() & mask).into()
+            }
+            IpAddr::V6(address) => {
+                let cleared = 128_u32.saturating_sub(self.ipv6.into());
+                let mask = u128::MAX.checked_shl(cleared).unwrap_or(0);
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
+            }
+        }
+    }
+}
+
+pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

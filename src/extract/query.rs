@@ -1,4 +1,4 @@
-//! Keys from the query.
+//! Keys from a query parameter.
 
 use std::borrow::Cow;
 
@@ -9,19 +9,18 @@ use crate::{error::Error, key::Key};
 use super::{
     extracted::Extracted,
     extractor::KeyExtractor,
-    named::Name,
-    percent::{self, Plus},
+    param::{self, ParamName, Plus},
 };
 
-/// One parameter of the query, in clear: `QueryParam::new("tenant")` finds `acme` in `/orders?tenant=acme&page=3`.
+/// One query parameter, readable in Redis: `QueryParam::new("tenant")` finds `acme` in `/orders?tenant=acme&page=3`.
 ///
-/// Nothing else of the URI becomes part of the key, so no client opens a new count by adding parameters. Name and value
-/// are decoded as forms are (`%XX`, `+` is a space; a `%` that begins no escape stands for itself): `a%62c` and `abc`
-/// are one key. Names are told apart by case. An empty parameter is absent. One that comes more than once is ambiguous: which
-/// of them the handler would take is not known here.
+/// Clients choose their parameters: use it in addition to an address, or where varying the value gains a client nothing.
+/// For secrets use [`ApiKey::query`](super::ApiKey::query).
 ///
-/// Clients choose their parameters: use it beside an address, or for what the client gains nothing by varying. For
-/// secrets use [`ApiKey::query`](super::ApiKey::query).
+/// The rest of the URI is not part of the key, so adding parameters does not start a new count. Name and value are decoded
+/// as forms are (`%XX`; `+` is a space; a `%` that starts no escape is kept), so `a%62c` and `abc` are one key. Names are
+/// case-sensitive. An empty parameter is absent. One that comes more than once is ambiguous, since the limiter cannot know
+/// which one the handler reads.
 ///
 /// # Examples
 ///
@@ -34,15 +33,15 @@ use super::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct QueryParam {
-    name: Name,
+    name: ParamName,
 }
 
 impl QueryParam {
-    /// The parameter of this name, given as it reads when decoded. An empty one is reported when the layer is built.
+    /// Reads the parameter of this name, written without escapes. An empty name fails when the layer is built.
     #[must_use]
     pub fn new(name: impl AsRef<str>) -> Self {
         Self {
-            name: named(name.as_ref()),
+            name: param_name(name.as_ref()),
         }
     }
 }
@@ -52,7 +51,7 @@ impl KeyExtractor for QueryParam {
         single(&parts.uri, &self.name).map(Key::new)
     }
 
-    /// `query:` and the name.
+    /// `query:` followed by the name.
     fn label(&self) -> &str {
         self.name.label()
     }
@@ -62,28 +61,27 @@ impl KeyExtractor for QueryParam {
     }
 }
 
-pub(super) fn named(name: &str) -> Name {
-    Name::new("query", name)
+pub(super) fn param_name(name: &str) -> ParamName {
+    ParamName::new("query", name)
 }
 
-pub(super) fn validate(name: &Name) -> Result<(), Error> {
-    let advice = "query parameter: take that of one, as in \"tenant\"";
-    name.validate(!name.as_str().is_empty(), advice)
+pub(super) fn validate(name: &ParamName) -> Result<(), Error> {
+    let kind = "query parameter: use a name such as \"tenant\"";
+    name.validate(!name.as_str().is_empty(), kind)
 }
 
-/// The parameter's value, decoded. An empty one is absent, and two are ambiguous.
-pub(super) fn single<'a>(uri: &'a Uri, name: &Name) -> Extracted<Cow<'a, [u8]>> {
-    let value = Extracted::only(values(uri, name));
+/// Returns the parameter's value, decoded. An empty value is absent, and two are ambiguous.
+pub(super) fn single<'a>(uri: &'a Uri, name: &ParamName) -> Extracted<Cow<'a, [u8]>> {
+    let value = Extracted::single(raw_values(uri, name));
     value
         .filter(|value| !value.is_empty())
-        .map(|value| percent::decoded(value.as_bytes(), Plus::Space))
+        .map(|value| param::decode(value.as_bytes(), Plus::Space))
 }
 
-/// All values of the parameter, as they are written.
-fn values<'a>(uri: &'a Uri, name: &Name) -> impl Iterator<Item = &'a str> {
+fn raw_values<'a>(uri: &'a Uri, name: &ParamName) -> impl Iterator<Item = &'a str> {
     let pairs = uri.query().unwrap_or_default().split('&');
     pairs.filter_map(move |pair| {
         let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
-        percent::reads_as(found.as_bytes(), Plus::Space, name.as_str()).then_some(value)
+        name.matches(found.as_bytes(), Plus::Space).then_some(value)
     })
 }

@@ -1,4 +1,4 @@
-//! Which endpoint a request is for.
+//! Keys from the matched route.
 
 use http::{Method, StatusCode, request::Parts};
 
@@ -6,28 +6,28 @@ use crate::{diagnosis::Code, key::Key};
 
 use super::{extracted::Extracted, extractor::KeyExtractor};
 
-/// The method and the route that matched, such as `GET /users/{id}`: one count per endpoint.
+/// The method and the matched route, such as `GET /users/{id}`: one count per endpoint.
 ///
-/// The route is axum's `MatchedPath`, so `/users/1` and `/users/2` count together. HEAD counts as GET, and all methods that
-/// HTTP itself does not define count as one, `OTHER`.
+/// The route is axum's `MatchedPath`, so `/users/1` and `/users/2` are counted together. HEAD is counted as GET, and all
+/// methods that HTTP itself does not define are counted as `OTHER`.
 ///
 /// # Requests without a route
 ///
-/// axum names no route for what `fallback_service` and `nest_service` serve (but for the mount point itself), nor for
-/// paths that end in a 404. Such a request is served like any other, and counts by its method alone, together with all
-/// others without a route: at most nine counts more, whatever paths are made up. With
-/// [`on_missing_key`](crate::rules::Rule::on_missing_key) the rule chooses otherwise; rejected, they get 404.
+/// axum reports no route for requests that `fallback_service` or `nest_service` serve (except the mount point itself), nor
+/// for paths that end in a 404. Such requests are counted by their method alone, which adds at most nine counts, whatever
+/// paths clients make up. With [`on_missing_key`](crate::rules::Rule::on_missing_key) the rule can choose otherwise;
+/// if it rejects them, the response is 404.
 ///
-/// A layer that is put around a whole router, and not on it, sees no route at all. That is reported as
-/// [`Code::NoRoute`]: add it with `Router::layer` or `route_layer`, after the routes, or take
-/// [`or_unmatched`](Self::or_unmatched) where one count per method is meant.
+/// A layer that wraps a whole router, instead of being added to it, never sees a route. That is reported as
+/// [`Code::NoRoute`]: add the layer with `Router::layer` or `route_layer` after the routes, or use
+/// [`or_unmatched`](Self::or_unmatched) to count by method on purpose.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Route;
 
 impl Route {
-    /// The same key as that of [`Route`], without a warning where no request has a route.
+    /// Makes the same keys as [`Route`], without a warning if no request has a route.
     ///
-    /// For stacks that match no routes, and for a layer around a whole router. The key is never absent, so
+    /// For services without a router, and for a layer that wraps a whole router. The key is never absent, so
     /// [`on_missing_key`](crate::rules::Rule::on_missing_key) has no effect.
     #[must_use]
     pub const fn or_unmatched(self) -> RouteOrUnmatched {
@@ -40,7 +40,7 @@ impl KeyExtractor for Route {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let route = parts.extensions.get::<axum::extract::MatchedPath>();
         route
-            .map(|route| Key::new(family(&parts.method)).and(&Key::new(route.as_str())))
+            .map(|route| Key::new(method_name(&parts.method)).and(&Key::new(route.as_str())))
             .into()
     }
 
@@ -49,16 +49,16 @@ impl KeyExtractor for Route {
         Extracted::Absent
     }
 
-    /// All requests of the method that have no route, together.
+    /// One key per method for all requests without a route.
     fn default_key(&self, parts: &Parts) -> Option<Key> {
-        Some(unmatched(parts))
+        Some(unmatched_key(parts))
     }
 
     fn label(&self) -> &str {
         "route"
     }
 
-    fn tells_callers_apart(&self) -> bool {
+    fn is_per_caller(&self) -> bool {
         false
     }
 
@@ -67,7 +67,7 @@ impl KeyExtractor for Route {
         StatusCode::NOT_FOUND
     }
 
-    /// [`Code::NoRoute`] for a request that has been through no router.
+    /// [`Code::NoRoute`] for a request that no router has handled yet.
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
         #[cfg(feature = "axum")]
         let is_routed = parts
@@ -81,33 +81,33 @@ impl KeyExtractor for Route {
     }
 }
 
-/// No route can be called as what these are counted under.
-fn unmatched(parts: &Parts) -> Key {
-    Key::new(family(&parts.method)).and(&Key::UNIDENTIFIED)
+/// Returns the key of a method's requests without a route. No route has this key.
+fn unmatched_key(parts: &Parts) -> Key {
+    Key::new(method_name(&parts.method)).and(&Key::UNIDENTIFIED)
 }
 
 // === RouteOrUnmatched ===
 
-/// The method and the route, or the method alone when no route matched: see [`Route::or_unmatched`]. Never missing.
+/// The method and the matched route, or the method alone without one: see [`Route::or_unmatched`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RouteOrUnmatched;
 
 impl KeyExtractor for RouteOrUnmatched {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        Route.extract(parts).or_else(|| unmatched(parts).into())
+        Route.extract(parts).or_else(|| unmatched_key(parts).into())
     }
 
     fn label(&self) -> &str {
         "route"
     }
 
-    fn tells_callers_apart(&self) -> bool {
+    fn is_per_caller(&self) -> bool {
         false
     }
 }
 
-/// One of nine names.
-fn family(method: &Method) -> &str {
+/// Returns the name that a method is counted under, one of nine.
+fn method_name(method: &Method) -> &str {
     match *method {
         Method::HEAD => Method::GET.as_str(),
         Method::CONNECT

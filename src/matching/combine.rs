@@ -1,4 +1,6 @@
-//! Matchers made of others. What resembles stays in doubt unless the other part settles it.
+//! Matchers made of others.
+//!
+//! They follow Kleene's three-valued logic: a possible match stays possible unless the other matcher decides.
 
 use http::request::Parts;
 
@@ -6,7 +8,7 @@ use crate::{diagnosis::Code, error::Error};
 
 use super::matcher::{Match, Matcher};
 
-/// Both: see [`Matcher::and`].
+/// The requests that both matchers match: see [`Matcher::and`].
 #[derive(Clone, Copy, Debug)]
 pub struct And<A, B> {
     first: A,
@@ -40,7 +42,7 @@ impl<A: Matcher, B: Matcher> Matcher for And<A, B> {
 
 // === Or ===
 
-/// Either: see [`Matcher::or`].
+/// The requests that at least one matcher matches: see [`Matcher::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
     first: A,
@@ -74,7 +76,7 @@ impl<A: Matcher, B: Matcher> Matcher for Or<A, B> {
 
 // === Not ===
 
-/// The others: see [`Matcher::not`].
+/// The requests that a matcher does not match: see [`Matcher::not`].
 #[derive(Clone, Copy, Debug)]
 pub struct Not<M> {
     matcher: M,

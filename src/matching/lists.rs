@@ -1,8 +1,13 @@
-//! Lists of addresses and of keys, for those who are always let pass or always refused.
+//! Lists of addresses and of keys.
 
-use std::{collections::HashSet, fmt};
+use std::{
+    collections::HashSet,
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use http::request::Parts;
+use ipnet::IpNet;
 
 use crate::{
     diagnosis::Code,
@@ -11,48 +16,46 @@ use crate::{
     key::Key,
 };
 
-use super::{
-    matcher::{Match, Matcher},
-    ranges::Ranges,
-};
+use super::matcher::{Match, Matcher};
 
 /// Requests from addresses in these networks.
 ///
-/// Where the address is ambiguous the request resembles. Where it is absent the request differs: a deny list lets it go on to the rules, and the layer warns of it
-/// ([TG001](crate::diagnosis)) when the server provides no addresses. A look-up takes a binary search, so lists of many thousands
-/// are fine; networks that touch are joined. IPv4 in IPv6 form is IPv4, in the list and in requests.
+/// An ambiguous address is a possible match. An absent one does not match, so `forbid` lets such requests pass to the
+/// rules; if the server provides no addresses, the layer logs a warning ([TG001](crate::diagnosis)). A lookup is a binary
+/// search, so lists of many thousands are fine; adjacent networks are joined. IPv4-mapped IPv6 addresses are converted to
+/// IPv4, in the list and in requests.
 #[derive(Clone)]
 pub struct AddressList<A> {
     source: A,
-    networks: Result<Ranges, Error>,
+    ranges: Result<AddressRanges, Error>,
 }
 
 impl<A: AddressSource> AddressList<A> {
-    /// The requests whose address, as the source tells it, lies in one of the networks: text such as `"203.0.113.0/24"` or
-    /// `"192.0.2.7"`, [`IpAddr`](std::net::IpAddr)s or [`IpNet`](ipnet::IpNet)s. What is no network is reported at `build()`.
+    /// Matches requests whose address, as the source finds it, belongs to one of the networks: text such as
+    /// `"203.0.113.0/24"` or `"192.0.2.7"`, [`IpAddr`]s or [`IpNet`]s. Invalid text fails when the layer is built.
     pub fn new<N: Into<Network>>(source: A, networks: impl IntoIterator<Item = N>) -> Self {
         let networks = Networks::new(networks);
         Self {
             source,
-            networks: networks.map(|networks| Ranges::new(networks.iter())),
+            ranges: networks.map(|networks| AddressRanges::new(networks.iter())),
         }
     }
 }
 
 impl<A: AddressSource> Matcher for AddressList<A> {
     fn matches(&self, parts: &Parts) -> Match {
-        let Ok(networks) = &self.networks else {
+        let Ok(ranges) = &self.ranges else {
             return Match::Miss;
         };
-        match self.source.locate(parts) {
+        match self.source.extract_address(parts) {
             Extracted::Absent => Match::Miss,
             Extracted::Ambiguous => Match::Possible,
-            Extracted::Found(address) => networks.contains(address).into(),
+            Extracted::Found(address) => ranges.contains(address).into(),
         }
     }
 
     fn validate(&self) -> Result<(), Error> {
-        if let Err(error) = &self.networks {
+        if let Err(error) = &self.ranges {
             return Err(error.clone());
         }
         self.source.validate()
@@ -66,7 +69,7 @@ impl<A: AddressSource> Matcher for AddressList<A> {
 impl<A> fmt::Debug for AddressList<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AddressList")
-            .field("networks", &self.networks)
+            .field("ranges", &self.ranges)
             .finish_non_exhaustive()
     }
 }
@@ -75,9 +78,9 @@ impl<A> fmt::Debug for AddressList<A> {
 
 /// Requests with one of these keys, as an extractor finds them.
 ///
-/// Where the key is absent the request differs. Where it is ambiguous (a header that comes twice) the request resembles,
-/// since a handler may take any of them. Browsers send two cookies of one name where
-/// two paths set it, so deny by another thing than cookies. A look-up takes the same time however long the list is.
+/// An absent key does not match. An ambiguous one, such as a header that comes twice, is a possible match, since a handler
+/// may read either value. Browsers send two cookies of one name if two paths set it, so do not deny by cookies. A lookup
+/// takes the same time for lists of any length.
 #[derive(Clone)]
 pub struct KeyList<E> {
     extractor: E,
@@ -85,7 +88,7 @@ pub struct KeyList<E> {
 }
 
 impl<E: KeyExtractor> KeyList<E> {
-    /// The requests whose key is one of these. Make them as the extractor does: `Key::secret("..")` for an
+    /// Matches requests whose key is one of these. Make the keys as the extractor does: `Key::secret("..")` for an
     /// [`ApiKey`](crate::extract::ApiKey), `Key::new("..")` for a header.
     pub fn new(extractor: E, keys: impl IntoIterator<Item = Key>) -> Self {
         Self {
@@ -120,4 +123,60 @@ impl<E: KeyExtractor> fmt::Debug for KeyList<E> {
             .field("keys", &self.keys.len())
             .finish()
     }
+}
+
+// === AddressRanges ===
+
+/// Networks as sorted ranges of addresses, first and last, with gaps between them.
+#[derive(Clone, Debug)]
+struct AddressRanges {
+    ipv4: Box<[(u128, u128)]>,
+    ipv6: Box<[(u128, u128)]>,
+}
+
+impl AddressRanges {
+    /// Networks of IPv4-mapped addresses must be converted to IPv4, as [`Networks`] does.
+    fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
+        let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
+        for network in networks {
+            match network {
+                IpNet::V4(network) => {
+                    ipv4.push((ipv4_bits(network.network()), ipv4_bits(network.broadcast())));
+                }
+                IpNet::V6(network) => {
+                    ipv6.push((network.network().into(), network.broadcast().into()));
+                }
+            }
+        }
+        Self {
+            ipv4: joined(ipv4),
+            ipv6: joined(ipv6),
+        }
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        let (ranges, address) = match address.to_canonical() {
+            IpAddr::V4(address) => (&self.ipv4, ipv4_bits(address)),
+            IpAddr::V6(address) => (&self.ipv6, address.into()),
+        };
+        let after = ranges.partition_point(|(first, _)| *first <= address);
+        after > 0 && address <= ranges[after - 1].1
+    }
+}
+
+fn ipv4_bits(address: Ipv4Addr) -> u128 {
+    address.to_bits().into()
+}
+
+/// Sorts the ranges, and joins those that overlap or are adjacent.
+fn joined(mut ranges: Vec<(u128, u128)>) -> Box<[(u128, u128)]> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, previous| {
+        let is_adjacent = next.0 <= previous.1.saturating_add(1);
+        if is_adjacent {
+            previous.1 = previous.1.max(next.1);
+        }
+        is_adjacent
+    });
+    ranges.into()
 }

@@ -1,4 +1,4 @@
-//! What a matcher is.
+//! The trait of matchers.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use crate::{diagnosis::Code, error::Error};
 
 use super::combine::{And, Not, Or};
 
-/// Tells from the head of a request whether it is one of those that are meant.
+/// Selects requests by their head.
 ///
-/// Implemented for closures `Fn(&Parts) -> bool`; write the argument's type, as in `|parts: &Parts| ..`. Object-safe. It
-/// is asked for each request, so it should neither allocate nor wait.
+/// Implemented for closures `Fn(&Parts) -> bool`; write the argument's type, as in `|parts: &Parts| ..`. Dyn compatible.
+/// A matcher runs for each request, so it should neither allocate nor block.
 pub trait Matcher: Send + Sync + 'static {
-    /// How much the request is like what is meant.
+    /// Compares a request with this matcher.
     fn matches(&self, parts: &Parts) -> Match;
 
-    /// Says what keeps the matcher from working, when the layer is built.
+    /// Checks the settings; called once, when the layer is built.
     ///
     /// # Errors
     ///
@@ -25,15 +25,16 @@ pub trait Matcher: Send + Sync + 'static {
         Ok(())
     }
 
-    /// What looks wrong about the set-up, seen at this request. Asked for the first 1,000 requests, and reported once.
+    /// Returns the code of a misconfiguration that this request shows. Called for the first 1,000 requests; each code is
+    /// reported once.
     ///
-    /// Default: nothing. One that holds another passes it on.
+    /// Default: none. Matchers that wrap another one forward the call.
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
         let _ = parts;
         None
     }
 
-    /// Requests that both match.
+    /// Matches requests that both matchers match.
     fn and<M: Matcher>(self, other: M) -> And<Self, M>
     where
         Self: Sized,
@@ -41,7 +42,7 @@ pub trait Matcher: Send + Sync + 'static {
         And::new(self, other)
     }
 
-    /// Requests that either matches.
+    /// Matches requests that at least one of the matchers matches.
     fn or<M: Matcher>(self, other: M) -> Or<Self, M>
     where
         Self: Sized,
@@ -49,7 +50,7 @@ pub trait Matcher: Send + Sync + 'static {
         Or::new(self, other)
     }
 
-    /// Requests that this one does not match.
+    /// Matches requests that this matcher does not match.
     fn not(self) -> Not<Self>
     where
         Self: Sized,
@@ -58,21 +59,22 @@ pub trait Matcher: Send + Sync + 'static {
     }
 }
 
-/// How much a request is like those that are meant, from least to most.
+/// The result of comparing a request with a matcher, from least to most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Match {
-    /// It is another one.
+    /// The request does not match.
     Miss,
-    /// It could be meant, but is written in another way: see [In doubt](crate::matching#in-doubt-a-request-is-counted).
+    /// The request may match, depending on how the inner service reads it: see
+    /// [possible matches](crate::matching#possible-matches).
     Possible,
-    /// It is one of them.
+    /// The request matches.
     Exact,
 }
 
 impl From<bool> for Match {
-    fn from(is_meant: bool) -> Self {
-        if is_meant { Self::Exact } else { Self::Miss }
+    fn from(is_match: bool) -> Self {
+        if is_match { Self::Exact } else { Self::Miss }
     }
 }
 
@@ -85,7 +87,7 @@ where
     }
 }
 
-// For matchers that are chosen at run time.
+// A pointer, for matchers that are chosen at run time.
 impl Matcher for Arc<dyn Matcher> {
     fn matches(&self, parts: &Parts) -> Match {
         (**self).matches(parts)

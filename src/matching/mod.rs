@@ -1,26 +1,28 @@
-//! Which requests? Matchers for rules, for requests that are not limited, and for those that are refused.
+//! Matchers: which requests a rule counts, which ones are not limited, and which ones are denied.
 //!
-//! A [`Matcher`] looks at the head of a request. The usual ones are here, they can be combined, and a closure
-//! `Fn(&Parts) -> bool` is one too.
+//! A [`Matcher`] compares the head of a request. Use one from this module, a combination of them, or a closure
+//! `Fn(&Parts) -> bool`.
 //!
-//! | where | what it does |
+//! | where | effect on matching requests |
 //! |---|---|
-//! | [`forbid`](crate::builder::RateLimitLayerBuilder::forbid) on the layer | 403, charges nothing |
-//! | [`skip`](crate::builder::RateLimitLayerBuilder::skip) on the layer | passes, not limited by any rule |
-//! | [`when`](crate::rules::Rule::when), [`unless`](crate::rules::Rule::unless) on a rule | which requests the rule counts |
-//! | [`cost_when`](crate::rules::Rule::cost_when) on a rule | what they cost |
+//! | [`forbid`](crate::builder::RateLimitLayerBuilder::forbid) on the layer | rejected with 403, charged nothing |
+//! | [`skip`](crate::builder::RateLimitLayerBuilder::skip) on the layer | not limited by any rule |
+//! | [`when`](crate::rules::Rule::when), [`unless`](crate::rules::Rule::unless) on a rule | counted, or not counted, by the rule |
+//! | [`cost_when`](crate::rules::Rule::cost_when) on a rule | charged another cost |
 //!
-//! In this order: a request that is to be denied is denied though it is to be skipped too; a skipped one is counted by no
-//! rule.
+//! The layer applies them in this order: a request that matches both `forbid` and `skip` is rejected, and no rule counts a
+//! skipped request.
 //!
-//! # In doubt, a request is counted
+//! # Possible matches
 //!
-//! There is more than one way to write a request for the same thing: `/login`, `/login/`, `//login`, `/%6Cogin`,
-//! `/x/../login`. Which of them reach the same handler depends on what stands behind the layer. So a matcher has three
-//! answers: it [`Matches`](Match::Exact), it [`Differs`](Match::Miss), or it
-//! [`Resembles`](Match::Possible), when it could be meant but is written otherwise. What resembles is decided
-//! toward the limit: `when` and `deny` take it as a match, `unless` and `skip` do not, and of costs the higher one counts.
-//! So neither can a limit be slipped past, nor an exception be slipped into, by writing a path in another way.
+//! One resource can be requested with several spellings of its path: `/login`, `/login/`, `//login`, `/%6Cogin`,
+//! `/x/../login`. Which of them reach the same handler depends on the inner service. So a matcher has three results: the
+//! request [does not match](Match::Miss), it [matches](Match::Exact), or it is a [possible match](Match::Possible), because
+//! the inner service might read it as a matching one.
+//!
+//! A possible match is always handled in the stricter way. `when` and `forbid` treat it as a match, `unless` and `skip` do
+//! not, and `cost_when` charges the highest possible cost. So clients cannot evade a limit, or slip into an exception, by
+//! spelling a path in another way.
 //!
 //! # Examples
 //!
@@ -34,14 +36,14 @@
 //!
 //! let writes = Methods::new([Method::GET]).not().and(PathPattern::prefix("/api"));
 //! let layer = RateLimitLayer::builder()
-//!     // Refused, whatever else they are.
+//!     // Always rejected.
 //!     .forbid(AddressList::new(PeerIp, ["203.0.113.0/24"]))
 //!     .forbid(KeyList::new(ApiKey::header("x-api-key"), [tollgate::Key::secret("leaked-key")]))
-//!     // Not limited.
+//!     // Never limited.
 //!     .skip(PathPattern::new("/health"))
 //!     .skip(Preflight)
 //!     .skip(AddressList::new(PeerIp, ["10.0.0.0/8"]))
-//!     // Logins are few, writes are dear, and a closure can look at anything.
+//!     // Few logins, expensive writes, and a closure for anything else.
 //!     .policy(
 //!         Policy::new("login", Quota::per_minute(5))
 //!             .key(PeerIp)
@@ -60,15 +62,14 @@
 //! ```
 
 mod combine;
-mod head;
 mod lists;
 mod matcher;
+mod normalize;
 mod path;
-mod ranges;
-mod reading;
+mod request_head;
 
 pub use self::combine::{And, Not, Or};
-pub use self::head::{HasHeader, HostPattern, Methods, Preflight};
 pub use self::lists::{AddressList, KeyList};
 pub use self::matcher::{Match, Matcher};
 pub use self::path::PathPattern;
+pub use self::request_head::{HasHeader, HostPattern, Methods, Preflight};

@@ -10,64 +10,48 @@ use crate::error::{Error, ErrorKind};
 
 use super::{
     matcher::{Match, Matcher},
-    reading::{self, Written},
+    normalize::{self, Segment, Spelling},
 };
 
 /// Requests whose path fits a pattern.
 ///
 /// | pattern | fits |
 /// |---|---|
-/// | `PathPattern::new("/login")` | that path |
+/// | `PathPattern::new("/login")` | this path |
 /// | `PathPattern::new("/users/{id}/files")`, `PathPattern::new("/users/*/files")` | any one segment in place of `{id}` or `*` |
-/// | `PathPattern::new("/static/{*rest}")` | one segment or more after `/static` |
-/// | `PathPattern::prefix("/api")` | `/api` and all below it, but not `/apis` |
+/// | `PathPattern::new("/static/{*rest}")` | at least one segment after `/static` |
+/// | `PathPattern::prefix("/api")` | `/api` and all paths below it, but not `/apis` |
 ///
-/// What other frameworks write for a parameter (`/:id`, `/<id>`, `/**`) is refused when the layer is built. A segment that
-/// does begin with a colon is written with `%3A`.
+/// The syntax that other frameworks use for parameters (`/:id`, `/<id>`, `/**`) fails when the layer is built. To match a
+/// segment that starts with a colon, write it as `%3A`.
 ///
-/// The path is the request URI's as the layer sees it: within axum's `nest` that is the path without the prefix of the
-/// nested router, so a pattern with the prefix never matches there. That is reported as
+/// The path is the path of the request's URI as the layer sees it: inside axum's `nest`, the prefix of the nested router is
+/// removed, so a pattern with the prefix never matches there. That is reported as
 /// [`Code::NestedPath`](crate::diagnosis::Code::NestedPath). The query is not part of the path.
 ///
-/// # How a path may be written
+/// # Spellings of a path
 ///
-/// A path matches when it is written as the pattern is, with escapes (`%C3%A9`) only where a path needs them. It resembles
-/// when one of the readings that a server might take fits: needless escapes decoded, also twice; letters in the other case; a
-/// slash more or less at the end; empty segments (`//`) kept or dropped; `.` and `..` kept or resolved; `%2F`, `\` and `%5C`
-/// as part of a segment or as a slash; what follows a `;` or a zero byte in a segment cut off. What that means is said
-/// [here](crate::matching#in-doubt-a-request-is-counted).
+/// A path is an exact match if it is spelled as the pattern is, with escapes (`%C3%A9`) only where a path needs them. It is
+/// a [possible match](crate::matching#possible-matches) if it fits after some of these steps, which a server may or may not
+/// take:
 ///
-/// Matching does not allocate. A path with escapes, empty segments or the like that has more than 2,048 bytes or 128
-/// segments resembles every pattern, so that the time is bounded too.
+/// - decode needless escapes, also twice
+/// - ignore letter case
+/// - add or remove a slash at the end
+/// - merge slashes (`//`)
+/// - resolve `.` and `..`
+/// - read `%2F`, `\` and `%5C` as slashes
+/// - cut a segment off after `;` or a zero byte
+///
+/// Matching does not allocate. To bound the time, a path with escapes, empty segments or other such spellings is a possible
+/// match for every pattern if it has more than 2,048 bytes or 128 segments.
 #[derive(Clone, Debug)]
 pub struct PathPattern {
     pattern: Result<Pattern, Error>,
 }
 
-#[derive(Clone, Debug)]
-struct Pattern {
-    segments: Box<[Segment]>,
-    tail: Tail,
-    ends_in_slash: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Segment {
-    Any,
-    /// Decoded.
-    Literal(Box<[u8]>),
-}
-
-/// What may follow the segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tail {
-    Anything,
-    Nothing,
-    Something,
-}
-
 impl PathPattern {
-    /// The paths that fit this pattern. One that cannot be understood is reported when the layer is built.
+    /// Matches paths that fit this pattern. An invalid pattern fails when the layer is built.
     #[must_use]
     pub fn new(pattern: impl AsRef<str>) -> Self {
         Self {
@@ -75,26 +59,30 @@ impl PathPattern {
         }
     }
 
-    /// This path, which may have `{id}` and `*` in it too, and all below it.
+    /// Matches this path and all paths below it. The prefix may contain `{id}` and `*`.
     #[must_use]
     pub fn prefix(pattern: impl AsRef<str>) -> Self {
+        let text = pattern.as_ref();
         let prefix = |pattern: Pattern| match pattern.tail {
-            Tail::Nothing => Ok(Pattern {
-                tail: Tail::Anything,
+            Tail::None => Ok(Pattern {
+                tail: Tail::Any,
                 ..pattern
             }),
-            _ => Err(refused("{*rest} in a prefix: take PathPattern::new for it")),
+            Tail::Any | Tail::NonEmpty => Err(invalid(
+                text,
+                "a prefix cannot contain {*rest}: use PathPattern::new",
+            )),
         };
         Self {
-            pattern: Pattern::parse(pattern.as_ref()).and_then(prefix),
+            pattern: Pattern::parse(text).and_then(prefix),
         }
     }
 
-    /// How much a path is like the pattern.
+    /// Compares a path with the pattern.
     #[must_use]
     pub fn matches_path(&self, path: &str) -> Match {
         match &self.pattern {
-            Ok(pattern) => pattern.compare(path.as_bytes()),
+            Ok(pattern) => pattern.matches(path.as_bytes()),
             Err(_) => Match::Possible,
         }
     }
@@ -109,44 +97,67 @@ impl Matcher for PathPattern {
         self.pattern.as_ref().map(drop).map_err(Clone::clone)
     }
 
-    /// [`Code::NestedPath`] at a request that the pattern would match if it were not for the prefix of a nested router.
+    /// [`Code::NestedPath`] for a request that only misses the pattern because the prefix of a nested router is removed.
     #[cfg(feature = "axum")]
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
         let pattern = self.pattern.as_ref().ok()?;
         let prefix = parts.extensions.get::<NestedPath>()?.as_str();
         let OriginalUri(original) = parts.extensions.get()?;
-        let is_meant = pattern.compare(original.path().as_bytes()) != Match::Miss;
-        let is_missed = pattern.compare(parts.uri.path().as_bytes()) == Match::Miss;
-        (is_meant && is_missed && pattern.begins_with(prefix)).then_some(Code::NestedPath)
+        let with_prefix = pattern.matches(original.path().as_bytes());
+        let without_prefix = pattern.matches(parts.uri.path().as_bytes());
+        let is_missed = with_prefix != Match::Miss && without_prefix == Match::Miss;
+        (is_missed && pattern.starts_with(prefix)).then_some(Code::NestedPath)
     }
 }
 
 // === Pattern ===
 
+#[derive(Clone, Debug)]
+struct Pattern {
+    segments: Box<[SegmentPattern]>,
+    tail: Tail,
+    ends_in_slash: bool,
+}
+
+#[derive(Clone, Debug)]
+enum SegmentPattern {
+    Any,
+    /// Decoded.
+    Literal(Box<[u8]>),
+}
+
+/// The segments that may follow the pattern's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    Any,
+    NonEmpty,
+    None,
+}
+
 impl Pattern {
     fn parse(pattern: &str) -> Result<Self, Error> {
-        let refuse = |why: &str| Err(refused(&format!("{pattern:?}: {why}")));
+        let invalid = |reason| Err(invalid(pattern, reason));
         let Some(path) = pattern.strip_prefix('/') else {
-            return refuse("a path begins with /");
+            return invalid("a path starts with /");
         };
         if path.contains(['?', '#', '\\', ';']) {
-            return refuse("a pattern has no query, no fragment, no \\ and no ;");
+            return invalid("a pattern cannot contain a query, a fragment, \\ or ;");
         }
         if path == "/" {
-            return refuse("a pattern has no empty segment");
+            return invalid("a pattern cannot contain empty segments");
         }
         let ends_in_slash = path.ends_with('/');
         let path = path.strip_suffix('/').unwrap_or(path);
         let mut segments = Vec::new();
-        let mut tail = Tail::Nothing;
+        let mut tail = Tail::None;
         for text in path.split('/').filter(|_| !path.is_empty()) {
-            if tail == Tail::Something {
-                return refuse("{*rest} stands at the end only");
+            if tail == Tail::NonEmpty {
+                return invalid("{*rest} must be the last segment");
             }
             match parse_segment(text) {
                 Ok(Some(segment)) => segments.push(segment),
-                Ok(None) => tail = Tail::Something,
-                Err(why) => return refuse(why),
+                Ok(None) => tail = Tail::NonEmpty,
+                Err(reason) => return invalid(reason),
             }
         }
         Ok(Self {
@@ -156,143 +167,155 @@ impl Pattern {
         })
     }
 
-    fn compare(&self, path: &[u8]) -> Match {
-        let written = reading::written(path);
-        if written == Written::Plainly {
-            return self.compare_plain(path);
+    fn matches(&self, path: &[u8]) -> Match {
+        let spelling = Spelling::of(path);
+        if spelling == Spelling::Plain {
+            return self.matches_plain(path);
         }
-        if path.len() > LONGEST {
+        if path.len() > MAX_LENGTH {
             return Match::Possible;
         }
-        let is_clean = written == Written::WithEscapes;
-        let mut likeness = Match::Miss;
-        let fits = reading::each(path, |segments| match segments {
-            Some(segments) if !self.resembles(path, segments) => false,
-            Some(segments) if is_clean && self.equals(path, segments) => {
-                likeness = Match::Exact;
-                true
-            }
-            _ => true,
+        let mut is_exact = false;
+        let may_fit = normalize::any_fits(path, |segments| {
+            let Some(segments) = segments else {
+                return true;
+            };
+            let may_fit = self.may_fit(path, segments);
+            is_exact = may_fit && spelling == Spelling::Escaped && self.fits(path, segments);
+            may_fit
         });
-        likeness.max(if fits { Match::Possible } else { Match::Miss })
+        if is_exact {
+            Match::Exact
+        } else if may_fit {
+            Match::Possible
+        } else {
+            Match::Miss
+        }
     }
 
-    /// Whether the pattern begins with the prefix of a nested router. A pattern whose parameter takes the place of a
-    /// literal in the prefix may be meant for the path behind it.
+    /// Returns whether the pattern starts with the prefix of a nested router. Literals are not compared again, since the
+    /// pattern matches the original path. A parameter in place of a literal is rather meant for the path after the prefix.
     #[cfg(feature = "axum")]
-    fn begins_with(&self, prefix: &str) -> bool {
+    fn starts_with(&self, prefix: &str) -> bool {
         let mut prefix = prefix.split('/').filter(|segment| !segment.is_empty());
         let mut own = self.segments.iter();
         prefix.all(|segment| match own.next() {
-            Some(Segment::Any) => segment.starts_with('{'),
-            Some(Segment::Literal(_)) => true, // the original path was compared with it
+            Some(SegmentPattern::Any) => segment.starts_with('{'),
+            Some(SegmentPattern::Literal(_)) => true,
             None => false,
         })
     }
 
-    /// Compares a path that has one reading, and in place: this is the usual way.
-    fn compare_plain(&self, path: &[u8]) -> Match {
+    /// Compares a plain path in place: the usual case.
+    fn matches_plain(&self, path: &[u8]) -> Match {
         let path = path.strip_prefix(b"/").unwrap_or(path);
-        let (path, has_slash) = match path.strip_suffix(b"/") {
+        let (path, ends_in_slash) = match path.strip_suffix(b"/") {
             Some(path) => (path, true),
             None => (path, false),
         };
-        let mut pieces = path
+        let mut found = path
             .split(|byte| *byte == b'/')
             .filter(|_| !path.is_empty());
-        let mut is_exact = self.tail != Tail::Nothing || has_slash == self.ends_in_slash;
+        let mut is_exact = self.tail != Tail::None || ends_in_slash == self.ends_in_slash;
         for segment in &self.segments {
-            match (segment, pieces.next()) {
+            match (segment, found.next()) {
                 (_, None) => return Match::Miss,
-                (Segment::Any, Some(_)) => {}
-                (Segment::Literal(text), Some(piece)) if **text == *piece => {}
-                (Segment::Literal(text), Some(piece)) if text.eq_ignore_ascii_case(piece) => {
+                (SegmentPattern::Any, Some(_)) => {}
+                (SegmentPattern::Literal(text), Some(found)) if **text == *found => {}
+                (SegmentPattern::Literal(text), Some(found))
+                    if text.eq_ignore_ascii_case(found) =>
+                {
                     is_exact = false;
                 }
-                (Segment::Literal(_), Some(_)) => return Match::Miss,
+                (SegmentPattern::Literal(_), Some(_)) => return Match::Miss,
             }
         }
-        match (self.tail, pieces.next().is_some()) {
-            (Tail::Nothing, true) | (Tail::Something, false) => Match::Miss,
-            _ if is_exact => Match::Exact,
-            _ => Match::Possible,
+        let is_complete = match self.tail {
+            Tail::Any => true,
+            Tail::NonEmpty => found.next().is_some(),
+            Tail::None => found.next().is_none(),
+        };
+        if !is_complete {
+            Match::Miss
+        } else if is_exact {
+            Match::Exact
+        } else {
+            Match::Possible
         }
     }
 
-    fn resembles(&self, path: &[u8], found: &[reading::Span]) -> bool {
-        let fits = |(segment, span): (&Segment, &reading::Span)| match segment {
-            Segment::Any => true,
-            Segment::Literal(text) => reading::resembles(span.of(path), text),
+    /// Returns whether a server might read a normalized path as one that fits.
+    fn may_fit(&self, path: &[u8], found: &[Segment]) -> bool {
+        let fits = |(pattern, found): (&SegmentPattern, &Segment)| match pattern {
+            SegmentPattern::Any => true,
+            SegmentPattern::Literal(text) => normalize::may_equal(found.of(path), text),
         };
-        self.has_room_for(found.len()) && self.segments.iter().zip(found).all(fits)
+        let has_right_length = match self.tail {
+            Tail::Any => found.len() >= self.segments.len(),
+            Tail::NonEmpty => found.len() > self.segments.len(),
+            Tail::None => found.len() == self.segments.len(),
+        };
+        has_right_length && self.segments.iter().zip(found).all(fits)
     }
 
-    /// Whether a reading that fits is the pattern itself, escapes apart.
-    fn equals(&self, path: &[u8], found: &[reading::Span]) -> bool {
-        let fits = |(segment, span): (&Segment, &reading::Span)| match segment {
-            Segment::Any => true,
-            Segment::Literal(text) => reading::equals(span.of(path), text),
+    /// Returns whether a path that may fit is spelled as the pattern is, except for escapes.
+    fn fits(&self, path: &[u8], found: &[Segment]) -> bool {
+        let fits = |(pattern, found): (&SegmentPattern, &Segment)| match pattern {
+            SegmentPattern::Any => true,
+            SegmentPattern::Literal(text) => normalize::equals_decoded(found.of(path), text),
         };
         let ends_alike = path.ends_with(b"/") == self.ends_in_slash;
-        (self.tail != Tail::Nothing || ends_alike) && self.segments.iter().zip(found).all(fits)
-    }
-
-    fn has_room_for(&self, found: usize) -> bool {
-        match self.tail {
-            Tail::Anything => found >= self.segments.len(),
-            Tail::Nothing => found == self.segments.len(),
-            Tail::Something => found > self.segments.len(),
-        }
+        (self.tail != Tail::None || ends_alike) && self.segments.iter().zip(found).all(fits)
     }
 }
 
-/// A segment of a pattern; `None` is the rest of a path.
-fn parse_segment(text: &str) -> Result<Option<Segment>, &'static str> {
+/// Parses one segment of a pattern. `None` is `{*rest}`.
+fn parse_segment(text: &str) -> Result<Option<SegmentPattern>, &'static str> {
+    if text == "*" {
+        return Ok(Some(SegmentPattern::Any));
+    }
     let inside = text
         .strip_prefix('{')
         .and_then(|text| text.strip_suffix('}'));
-    let name = inside.map(|name| name.strip_prefix('*').unwrap_or(name));
-    if text == "*" {
-        return Ok(Some(Segment::Any));
-    }
-    if let (Some(inside), Some(name)) = (inside, name) {
+    if let Some(inside) = inside {
+        let name = inside.strip_prefix('*').unwrap_or(inside);
         if name.is_empty() || name.contains(['{', '}', '*']) {
-            return Err("a parameter is {name} or {*name}");
+            return Err("write a parameter as {name} or {*name}");
         }
-        return Ok((!inside.starts_with('*')).then_some(Segment::Any));
+        return Ok((!inside.starts_with('*')).then_some(SegmentPattern::Any));
     }
     if text.starts_with(':') || text.starts_with('<') && text.ends_with('>') {
         return Err(
-            "a parameter is written {name}, as in /users/{id}, or {*name} for the rest, and a segment that is meant so with %3A or %3C in front",
+            "write a parameter as {name}, as in /users/{id}, and the rest of a path as {*name}; a literal : or < at the \
+             start of a segment as %3A or %3C",
         );
     }
     if text == "**" {
-        return Err("the rest of a path is written {*rest}, and one segment {name} or *");
+        return Err("write the rest of a path as {*rest}, and a single segment as {name} or *");
     }
     if text.contains(['{', '}', '*']) {
-        return Err("a parameter is a whole segment, {name}, {*name} or *");
+        return Err("a parameter must be a whole segment: {name}, {*name} or *");
     }
     let mut literal = Vec::new();
     let mut rest = text.as_bytes();
-    while let Some((byte, length)) = reading::decode_once(rest) {
+    while let Some((byte, length)) = normalize::decode_once(rest) {
         literal.push(byte);
         rest = &rest[length..];
     }
     if text.is_empty() || literal == b"." || literal == b".." {
-        return Err("a pattern has no empty segment, no . and no ..");
+        return Err("a pattern cannot contain empty segments, . or ..");
     }
-    if literal
-        .iter()
-        .any(|byte| matches!(byte, b'/' | b'\\' | b';' | b'%') || byte.is_ascii_control())
-    {
-        return Err("a segment holds no escaped slash, \\, ;, % or control character");
+    let is_special = |byte: &u8| b"/\\;%".contains(byte) || byte.is_ascii_control();
+    if literal.iter().any(is_special) {
+        return Err("a segment cannot contain an escaped slash, \\, ;, % or a control character");
     }
-    Ok(Some(Segment::Literal(literal.into())))
+    Ok(Some(SegmentPattern::Literal(literal.into())))
 }
 
-fn refused(why: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, format!("path pattern {why}"))
+fn invalid(pattern: &str, reason: &str) -> Error {
+    let message = format!("path pattern {pattern:?}: {reason}");
+    Error::new(ErrorKind::InvalidConfig, message)
 }
 
-/// The longest path with more than one reading that is looked into.
-const LONGEST: usize = 2_048;
+/// The longest path that is normalized, in bytes.
+const MAX_LENGTH: usize = 2_048;

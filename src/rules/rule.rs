@@ -92,7 +92,7 @@ impl Rule {
         self
     }
 
-    /// Counts only requests that match, exactly or [possibly](crate::matching#in-doubt-a-request-is-counted).
+    /// Counts only requests that match, exactly or [possibly](crate::matching#possible-matches).
     ///
     /// Default: all requests. If called repeatedly, all matchers must match.
     #[must_use]

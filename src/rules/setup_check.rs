@@ -71,7 +71,7 @@ impl FirstRequests {
         if let Some(code) = extractor.diagnose(parts) {
             self.report(policy, code, describe(code, label));
         }
-        if extractor.tells_callers_apart() {
+        if extractor.is_per_caller() {
             self.compare((policy, label), (parts, key), left);
         }
     }

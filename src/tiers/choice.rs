@@ -74,7 +74,7 @@ impl TierTable {
     ///
     /// | extractor | key |
     /// |---|---|
-    /// | `ApiKey`, `Cookie`, with `hash_key(..)` | `Key::secret(..)`, `Key::secret_with(&hash_key, ..)` |
+    /// | `ApiKey`, `Cookie`, with `hash_secret(..)` | `Key::secret(..)`, `Key::secret_with(&hash_secret, ..)` |
     /// | `Header`, `QueryParam`, `PathParam`, `Cookie::plaintext` | `Key::new(..)` |
     /// | `PeerIp`, `ClientIp` | `Key::from(address)`, for IPv6 the network's address: `2001:db8::` |
     /// | `first.and(second)` | `first.and(&second)` |

@@ -152,7 +152,7 @@ mod tests {
                         .expect("there are parts")
                 }
                 Self::Labelled(label, inner) => inner.key().labelled(Key::new(label)),
-                Self::FirstChoice(inner) => inner.key().first_choice(),
+                Self::FirstChoice(inner) => inner.key().unlabelled(),
             }
         }
 
@@ -161,7 +161,7 @@ mod tests {
             match self {
                 Self::FirstChoice(inner) => {
                     let (told, key) = (inner.told(), inner.key());
-                    match key.first_choice() == key {
+                    match key.unlabelled() == key {
                         true => told,
                         false => Self::FirstChoice(Box::new(told)),
                     }
@@ -320,7 +320,7 @@ mod tests {
         for key in [
             Key::new("!"),
             Key::new("!!"),
-            Key::new("").first_choice(),
+            Key::new("").unlabelled(),
             Key::new("").labelled(""),
             Key::GLOBAL,
         ] {

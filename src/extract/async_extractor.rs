@@ -1,4 +1,4 @@
-//! Keys that must be awaited.
+//! The trait of asynchronous key extractors.
 
 use std::{error::Error, future::Future, pin::Pin, sync::Arc};
 
@@ -8,17 +8,17 @@ use crate::key::Key;
 
 use super::extracted::Extracted;
 
-/// Looks up whom to count, where that takes waiting: a session, a token, an account.
+/// Looks up the key of a request asynchronously, such as in a session store.
 ///
-/// A type with fields has its state; a closure `Fn(&Parts) -> impl Future` captures it, and may return `Option<Key>`. The future borrows nothing: take what
-/// it needs out of the head, and clone what it shares. Object-safe.
+/// Implemented for closures `Fn(&Parts) -> impl Future`, whose future may resolve to an `Option<Key>`. The future must not
+/// borrow: copy what it needs from the request head, and clone shared state, before it starts. Dyn compatible.
 ///
-/// The future is polled with the request and dropped with it, when the client goes away or when the layer's
+/// The future is polled with the request. It is dropped when the client disconnects or the layer's
 /// [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout) has passed. A late or failed lookup counts as a
 /// [missing](crate::rules::OnMissingKey) key, except that the response is 503 with code `unavailable`. An
-/// [ambiguous](Extracted::Ambiguous) key is rejected with 400, as that of any extractor.
+/// [ambiguous](Extracted::Ambiguous) key is rejected with 400, as with any extractor.
 ///
-/// A lookup runs only for a request that the layer's other policies admit: see
+/// A lookup runs only for requests that the layer's other policies admit: see
 /// [`middleware`](crate::middleware#keys-and-tiers-that-are-looked-up).
 ///
 /// # Examples
@@ -45,7 +45,7 @@ use super::extracted::Extracted;
 ///     }
 /// });
 ///
-/// // A type, for a label and a status of its own. It rejects a session that is sent twice.
+/// // A type, with its own label. It rejects a session that is sent twice.
 /// struct User { header: Header, sessions: Sessions }
 /// impl AsyncKeyExtractor for User {
 ///     fn extract(&self, parts: &Parts) -> KeyLookup {
@@ -72,28 +72,28 @@ use super::extracted::Extracted;
 /// });
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not look up whom to count",
-    label = "no asynchronous key extractor",
-    note = "a closure names its argument's type and answers with a future that borrows nothing: `|parts: &http::request::Parts| async {{ Ok::<_, Infallible>(..) }}`"
+    message = "`{Self}` is not an async key extractor",
+    label = "not an async key extractor",
+    note = "use a closure with the type of its argument that returns a future without borrows: `|parts: &http::request::Parts| async {{ Ok::<_, Infallible>(..) }}`"
 )]
 pub trait AsyncKeyExtractor: Send + Sync + 'static {
     /// Looks the key up: it may be absent or ambiguous, or the lookup may fail.
     fn extract(&self, parts: &Parts) -> KeyLookup;
 
-    /// What it looks at, for messages: a short word without spaces, as [`KeyExtractor::label`](super::KeyExtractor::label).
+    /// Returns a short name for messages, without spaces, as [`KeyExtractor::label`](super::KeyExtractor::label).
     fn label(&self) -> &str {
         "lookup"
     }
 
-    /// The status of the answer when there is no key and the rule says to reject. When the look-up failed or is late, it
-    /// is 503 in any case.
+    /// Returns the status of the response if the key is absent and the rule rejects it. If the lookup failed or timed out,
+    /// the status is 503.
     ///
-    /// Default: 400, as for something that the client should have sent.
+    /// Default: 400, for a value that the client should have sent.
     fn missing_status(&self) -> StatusCode {
         StatusCode::BAD_REQUEST
     }
 
-    /// How a client may authenticate, for the `WWW-Authenticate` of an answer of 401.
+    /// Returns the `WWW-Authenticate` challenge of a 401 response.
     ///
     /// Default: none. See [`KeyExtractor::challenge`](super::KeyExtractor::challenge).
     fn challenge(&self) -> Option<HeaderValue> {
@@ -101,7 +101,7 @@ pub trait AsyncKeyExtractor: Send + Sync + 'static {
     }
 }
 
-/// A key that is being looked up.
+/// The future that resolves to a key.
 pub type KeyLookup =
     Pin<Box<dyn Future<Output = Result<Extracted<Key>, Box<dyn Error + Send + Sync>>> + Send>>;
 
@@ -122,7 +122,7 @@ where
     }
 }
 
-// For extractors that are chosen at run time.
+// A pointer, for extractors that are chosen at run time.
 impl AsyncKeyExtractor for Arc<dyn AsyncKeyExtractor> {
     fn extract(&self, parts: &Parts) -> KeyLookup {
         (**self).extract(parts)

@@ -1,4 +1,4 @@
-//! Matchers on method, host and headers.
+//! Matchers on the method, the host and the headers of a request.
 
 use http::{
     HeaderName, Method,
@@ -15,14 +15,14 @@ use super::matcher::{Match, Matcher};
 
 /// Requests with one of these methods.
 ///
-/// HEAD resembles GET, since routers serve it by the same handlers.
+/// HEAD is a possible match for GET, since routers serve both with the same handler.
 #[derive(Clone, Debug)]
 pub struct Methods {
     methods: Box<[Method]>,
 }
 
 impl Methods {
-    /// These methods.
+    /// Matches these methods.
     pub fn new(methods: impl IntoIterator<Item = Method>) -> Self {
         Self {
             methods: methods.into_iter().collect(),
@@ -45,7 +45,7 @@ impl Matcher for Methods {
         if self.methods.is_empty() {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "a matcher of no methods matches nothing: name at least one",
+                "a matcher without methods matches nothing: name at least one",
             ));
         }
         Ok(())
@@ -54,12 +54,11 @@ impl Matcher for Methods {
 
 // === Preflight ===
 
-/// The preflight requests of browsers (CORS): OPTIONS with `Origin` and `Access-Control-Request-Method`.
+/// CORS preflight requests: OPTIONS with `Origin` and `Access-Control-Request-Method`. Other OPTIONS requests do not match.
 ///
-/// Browsers send them on their own, and one that is answered with 429 fails the request behind it without telling why. They
-/// are counted nevertheless unless the layer is told to [skip](crate::builder::RateLimitLayerBuilder::skip) them, since
-/// anybody can send these two headers. Better yet, let a CORS layer outside of this one answer them. Other OPTIONS requests
-/// are no preflight.
+/// Browsers send preflights automatically, and a 429 makes the request after it fail without a visible reason. They are
+/// counted by default nevertheless, since any client can send the two headers:
+/// [skip](crate::builder::RateLimitLayerBuilder::skip) them, or better, let a CORS layer outside of this one respond.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Preflight;
 
@@ -76,7 +75,7 @@ impl Matcher for Preflight {
 
 /// Requests with this header.
 ///
-/// Clients choose their headers: for `skip` and `unless`, take one that a trusted gateway sets or strips.
+/// Clients choose their headers: for `skip` and `unless`, use a header that a trusted gateway sets or strips.
 #[derive(Clone, Debug)]
 pub struct HasHeader {
     name: Result<HeaderName, Error>,
@@ -84,19 +83,19 @@ pub struct HasHeader {
 }
 
 impl HasHeader {
-    /// The header of this name, in any case, with any value. What cannot be a name is reported when the layer is built.
+    /// Matches any value of the header of this name, in any case. An invalid name fails when the layer is built.
     #[must_use]
     pub fn new(name: impl AsRef<str>) -> Self {
         Self {
-            name: extract::header_name(name.as_ref()),
+            name: extract::parse_header_name(name.as_ref()),
             value: None,
         }
     }
 
-    /// Sets the value that it has, byte by byte but for space around it. Where the header comes more than once and not all
-    /// have it, the request resembles.
+    /// Sets the value to match, compared byte by byte without surrounding whitespace. If the header comes more than once and
+    /// not every value is equal, the match is possible.
     ///
-    /// Default: any.
+    /// Default: any value.
     #[must_use]
     pub fn equal_to(mut self, value: impl AsRef<[u8]>) -> Self {
         self.value = Some(value.as_ref().trim_ascii().into());
@@ -113,7 +112,7 @@ impl Matcher for HasHeader {
             return parts.headers.contains_key(name).into();
         };
         let values = parts.headers.get_all(name).iter();
-        agreement(values.map(|found| found.as_bytes().trim_ascii() == &**value))
+        all_or_some(values.map(|found| found.as_bytes().trim_ascii() == &**value))
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -123,45 +122,47 @@ impl Matcher for HasHeader {
 
 // === HostPattern ===
 
-/// Requests for this host: `api.example.com`, or `*.example.com` for all names below it.
+/// Requests for a host: `api.example.com`, or `*.example.com` for all its subdomains.
 ///
-/// The host is that of the URI or of the `Host` header, without its port or space around it, in any case. Where more than one is named and not
-/// all are meant, the request resembles.
+/// Compares the hosts in the URI and in the `Host` header, without port and surrounding whitespace, in any case. If a
+/// request has several hosts and not all of them match, the match is possible.
 #[derive(Clone, Debug)]
 pub struct HostPattern {
-    host: String,
+    pattern: String,
 }
 
 impl HostPattern {
-    /// This host. What cannot be one is reported when the layer is built.
+    /// Matches this host. An invalid pattern fails when the layer is built.
     #[must_use]
-    pub fn new(host: impl Into<String>) -> Self {
-        Self { host: host.into() }
+    pub fn new(pattern: impl Into<String>) -> Self {
+        Self {
+            pattern: pattern.into(),
+        }
     }
 
-    fn is_meant(&self, authority: &[u8]) -> bool {
+    fn matches_authority(&self, authority: &[u8]) -> bool {
         let host = without_port(authority);
         let host = host.strip_suffix(b".").unwrap_or(host);
-        let Some(parent) = self.host.strip_prefix('*') else {
-            return host.eq_ignore_ascii_case(self.host.as_bytes());
+        let Some(suffix) = self.pattern.strip_prefix('*') else {
+            return host.eq_ignore_ascii_case(self.pattern.as_bytes());
         };
-        host.len() > parent.len()
-            && host[host.len() - parent.len()..].eq_ignore_ascii_case(parent.as_bytes())
+        host.len() > suffix.len()
+            && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
     }
 }
 
 impl Matcher for HostPattern {
     fn matches(&self, parts: &Parts) -> Match {
-        let named = parts.uri.host().map(str::as_bytes);
+        let in_uri = parts.uri.host().map(str::as_bytes);
         let headers = parts.headers.get_all(HOST).iter();
-        // Only HTTP/1 parsers strip the space around a value.
-        let headers = headers.map(|host| host.as_bytes().trim_ascii());
-        let hosts = named.into_iter().chain(headers);
-        agreement(hosts.map(|host| self.is_meant(host)))
+        // Only HTTP/1 parsers strip the whitespace around a value.
+        let in_headers = headers.map(|host| host.as_bytes().trim_ascii());
+        let hosts = in_uri.into_iter().chain(in_headers);
+        all_or_some(hosts.map(|host| self.matches_authority(host)))
     }
 
     fn validate(&self) -> Result<(), Error> {
-        let name = self.host.strip_prefix("*.").unwrap_or(&self.host);
+        let name = self.pattern.strip_prefix("*.").unwrap_or(&self.pattern);
         let is_address = name.starts_with('[') && name.ends_with(']');
         let is_name = !name.is_empty()
             && !name.ends_with('.')
@@ -172,24 +173,26 @@ impl Matcher for HostPattern {
         Err(Error::new(
             ErrorKind::InvalidConfig,
             format!(
-                "{:?} is no host: write \"api.example.com\" or \"*.example.com\", without a port",
-                self.host
+                "{:?} is not a host pattern: write \"api.example.com\" or \"*.example.com\", without a port",
+                self.pattern
             ),
         ))
     }
 }
 
-/// Whether all of them are so, some, or none.
-fn agreement(found: impl Iterator<Item = bool>) -> Match {
+/// An exact match if there are values and all of them match, a possible one if some do.
+fn all_or_some(values: impl Iterator<Item = bool>) -> Match {
     let (mut some, mut all) = (false, true);
-    for is_so in found {
-        some |= is_so;
-        all &= is_so;
+    for is_match in values {
+        some |= is_match;
+        all &= is_match;
     }
-    match (some, all) {
-        (true, true) => Match::Exact,
-        (true, false) => Match::Possible,
-        (false, _) => Match::Miss,
+    if some && all {
+        Match::Exact
+    } else if some {
+        Match::Possible
+    } else {
+        Match::Miss
     }
 }
 

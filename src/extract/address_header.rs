@@ -1,11 +1,14 @@
-//! Which header is read.
+//! The header that holds the client's address.
 
 use http::{HeaderName, header::FORWARDED};
 
-/// A header in which a proxy or a CDN tells one address, the client's.
+use super::peer::X_FORWARDED_FOR;
+
+/// A header in which a proxy or a CDN sends one address, the client's.
 ///
-/// Take it only when that proxy sets it on each request, whatever the client sent. It is read when it comes once. Empty or
-/// unreadable, it is ignored, and the peer is the client; from a trusted peer a second one makes the address ambiguous.
+/// Choose it only if that proxy sets it on every request, whatever the client sent. The header must come once. If it is
+/// empty or unreadable it is ignored, and the peer is the client; from a trusted peer, a second one makes the address
+/// ambiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SingleHeader {
@@ -15,7 +18,7 @@ pub enum SingleHeader {
     CloudFrontViewerAddress,
     /// `Fly-Client-IP`: Fly.io.
     FlyClientIp,
-    /// A header of another proxy's.
+    /// The header of another proxy.
     Named(HeaderName),
     /// `True-Client-IP`: Akamai, Cloudflare Enterprise.
     TrueClientIp,
@@ -26,7 +29,7 @@ pub enum SingleHeader {
 }
 
 impl SingleHeader {
-    /// The header's name.
+    /// Returns the header's name.
     #[must_use]
     pub fn name(&self) -> HeaderName {
         HeaderName::from_static(match self {
@@ -40,10 +43,10 @@ impl SingleHeader {
         })
     }
 
-    /// Whether the header is a list, in which clients stand left of what proxies say.
+    /// Returns whether the header is a list, whose left end clients write.
     pub(super) fn is_list(&self) -> bool {
         let name = self.name();
-        name == FORWARDED || name == FORWARDED_FOR
+        name == FORWARDED || name == X_FORWARDED_FOR
     }
 }
 
@@ -53,58 +56,53 @@ impl From<HeaderName> for SingleHeader {
     }
 }
 
-// === Source ===
+// === AddressHeader ===
 
-/// Which header is read, and how.
+/// The header that is read, and how.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
-    name: HeaderName,
-    form: Form,
+pub(super) struct AddressHeader {
+    pub(super) name: HeaderName,
+    pub(super) syntax: HeaderSyntax,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
+pub(super) enum HeaderSyntax {
+    /// A list of `for=..;by=..` elements (RFC 7239).
     Forwarded,
-    ForwardedFor,
+    /// One address.
     Single,
+    /// One address with a port, IPv6 without brackets.
     SingleWithPort,
+    /// A list of addresses.
+    XForwardedFor,
 }
 
-impl Source {
+impl AddressHeader {
     pub(super) fn forwarded() -> Self {
         Self {
             name: FORWARDED,
-            form: Form::Forwarded,
+            syntax: HeaderSyntax::Forwarded,
         }
     }
 
-    pub(super) fn forwarded_for() -> Self {
+    pub(super) fn x_forwarded_for() -> Self {
         Self {
-            name: FORWARDED_FOR,
-            form: Form::ForwardedFor,
+            name: X_FORWARDED_FOR,
+            syntax: HeaderSyntax::XForwardedFor,
         }
-    }
-
-    pub(super) fn name(&self) -> &HeaderName {
-        &self.name
-    }
-
-    pub(super) fn form(&self) -> Form {
-        self.form
     }
 }
 
-impl From<SingleHeader> for Source {
+impl From<SingleHeader> for AddressHeader {
     fn from(header: SingleHeader) -> Self {
         let name = header.name();
-        let form = if name == VIEWER_ADDRESS {
-            Form::SingleWithPort
+        let syntax = if name == VIEWER_ADDRESS {
+            HeaderSyntax::SingleWithPort
         } else {
-            Form::Single
+            HeaderSyntax::Single
         };
-        Self { name, form }
+        Self { name, syntax }
     }
 }
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const VIEWER_ADDRESS: &str = "cloudfront-viewer-address";
