@@ -4,9 +4,9 @@
 //! cargo run --example axum_handlers
 //! ```
 //!
-//! How does a handler know what is left, and how do layers around see who was refused?
+//! How does a handler read the remaining quota, and how does an outer layer see rejections?
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{error::Error, net::SocketAddr};
 
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .policy(Policy::new("reports", Quota::per_hour(2)).key(Route))
         .build()?;
 
-    // Only the routes before it: `/api/status` is not a report.
+    // `route_layer` limits only the routes before it, so `/api/status` is not counted as a report.
     let api = Router::new()
         .route("/reports/{id}", get(report))
         .route_layer(reports)
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .nest("/api", api)
         .layer(everything.clone())
-        .layer(map_response(note))
+        .layer(map_response(log_rejection))
         .route("/health", get(health));
 
     for path in [
@@ -56,7 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     ] {
         let request = Request::get(path)
             .extension(SocketAddr::from(([192, 0, 2, 1], 50_000)))
-            // As a proxy sends it: nobody here looks at it.
+            // Sent by proxies. `PeerIp` does not read it, so the layer warns.
             .header("x-forwarded-for", "198.51.100.7")
             .body(Body::empty())?;
         let response = app.clone().oneshot(request).await?;
@@ -70,22 +70,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Behind two layers: the info tells of both.
+/// Inside of two layers: the info contains the policies of both.
 async fn report(info: RateLimitInfo) -> String {
-    let left = |policy| Some(info.state(policy)?.usage()?.remaining);
+    let remaining = |policy| Some(info.state(policy)?.usage()?.remaining);
     format!(
-        "reports left: {:?}, requests left: {:?}, narrowest: {:?}",
-        left("reports").unwrap_or(0),
-        left("per-ip").unwrap_or(0),
+        "reports left: {}, requests left: {}, least: {}",
+        remaining("reports").unwrap_or(0),
+        remaining("per-ip").unwrap_or(0),
         info.remaining().unwrap_or(0),
     )
 }
 
 async fn status(info: RateLimitInfo) -> String {
-    format!("requests left: {:?}", info.remaining().unwrap_or(0))
+    format!("requests left: {}", info.remaining().unwrap_or(0))
 }
 
-/// Without a layer around it: `RateLimitInfo` itself would be answered with 500.
+/// Outside of both layers: without `Option`, the response would be a 500.
 async fn health(info: Option<RateLimitInfo>) -> &'static str {
     match info {
         Some(_) => "limited",
@@ -93,10 +93,10 @@ async fn health(info: Option<RateLimitInfo>) -> &'static str {
     }
 }
 
-/// Outside: sees every answer, and who was refused.
-async fn note(response: Response) -> Response {
+/// Outside of the layers, so it sees every response.
+async fn log_rejection(response: Response) -> Response {
     if let Some(rejection) = response.extensions().get::<Rejection>() {
-        println!("  refused: {}", rejection.message());
+        println!("  rejected: {}", rejection.message());
     }
     response
 }

@@ -2,14 +2,14 @@
 //!
 //! ```sh
 //! cargo run --example custom_key
-//! # the first of its limits, for clients of your own, over HTTP/1.1 or HTTP/2:
+//! # serves the first of its limits, over HTTP/1.1 and HTTP/2:
 //! cargo run --example custom_key -- 127.0.0.1:3000
 //! curl -i --http2-prior-knowledge -H 'host: acme.example.com' http://127.0.0.1:3000/
 //! ```
 //!
-//! How do I count by something of my own? By a type, by a closure, or by two extractors of which one steps in.
+//! How do I count by a key of my own? With a type, a closure, or a combination of two extractors.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{env, error::Error, net::SocketAddr};
 
@@ -28,8 +28,8 @@ struct Tenant;
 
 impl KeyExtractor for Tenant {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        // In lower case, from the `Host` header of HTTP/1.1 or the `:authority` of HTTP/2. Two that contradict each other
-        // are ambiguous, and stay so.
+        // The host in lower case, from the `Host` header of HTTP/1.1 or the `:authority` of HTTP/2. `and_then` keeps an
+        // ambiguous host ambiguous.
         HostHeader.extract(parts).and_then(|host| {
             let tenant = host
                 .as_str()
@@ -55,7 +55,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return serve(&address, app).await;
     }
 
-    println!("a type: one quota per tenant");
+    println!("a type, with one quota per tenant");
     for host in [
         "acme.example.com",
         "ACME.example.com",
@@ -63,7 +63,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "globex.example.com",
         "localhost",
     ] {
-        ask(
+        send(
             &app,
             request().header("host", host).body(Body::empty())?,
             host,
@@ -71,7 +71,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .await?;
     }
 
-    println!("a closure: one quota per language");
+    println!("a closure, with one quota per language");
     let by_language = |parts: &Parts| {
         let language = parts.headers.get("accept-language")?;
         Some(Key::new(language.as_bytes()))
@@ -79,10 +79,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = self::app(two_a_minute("per-language").key(by_language))?;
     for language in ["de", "de", "de", "fr"] {
         let request = request().header("accept-language", language);
-        ask(&app, request.body(Body::empty())?, language).await?;
+        send(&app, request.body(Body::empty())?, language).await?;
     }
 
-    println!("an API key, else the address: a key that reads like an address is not that address");
+    println!(
+        "the API key or else the address; an API key that looks like an address has its own quota"
+    );
     let key_or_address = ApiKey::header("x-api-key").or_else(PeerIp);
     let app = self::app(two_a_minute("per-caller").key(key_or_address))?;
     for api_key in [None, None, None, Some("k-1"), Some("192.0.2.1")] {
@@ -90,7 +92,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if let Some(api_key) = api_key {
             request = request.header("x-api-key", api_key);
         }
-        ask(
+        send(
             &app,
             request.body(Body::empty())?,
             api_key.unwrap_or("no key"),
@@ -104,7 +106,8 @@ fn two_a_minute(name: &str) -> Policy {
     Policy::new(name, Quota::per_minute(2))
 }
 
-/// Clients choose the host, the language and the API key, and could choose a new one each time: their address limits that.
+/// Clients choose the host, the language and the API key, and could send a new one each time: a limit per address stops
+/// that.
 fn app(rule: Rule) -> Result<Router, tollgate::Error> {
     let limit = RateLimitLayer::builder()
         .policy(rule)
@@ -116,7 +119,7 @@ fn app(rule: Rule) -> Result<Router, tollgate::Error> {
 async fn serve(address: &str, app: Router) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(address).await?;
     println!(
-        "listening on http://{}, for two requests a minute per tenant",
+        "listening on http://{}, with two requests a minute per tenant",
         listener.local_addr()?
     );
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
@@ -127,8 +130,8 @@ fn request() -> http::request::Builder {
     Request::get("/").extension(SocketAddr::from(([192, 0, 2, 1], 50_000)))
 }
 
-async fn ask(app: &Router, request: Request<Body>, who: &str) -> Result<(), Box<dyn Error>> {
+async fn send(app: &Router, request: Request<Body>, key: &str) -> Result<(), Box<dyn Error>> {
     let response = app.clone().oneshot(request).await?;
-    println!("  {who:<20} {}", response.status());
+    println!("  {key:<20} {}", response.status());
     Ok(())
 }

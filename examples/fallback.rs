@@ -1,16 +1,16 @@
 //! Run with
 //!
 //! ```sh
-//! # nobody listens: what each outage choice does
+//! # without Redis: each outage choice in effect
 //! cargo run --example fallback
-//! # stop this server for ten seconds and start it again: watch the breaker open and close
+//! # stop this server for ten seconds and start it again, to see the breaker open and close
 //! redis-server --port 6390 --save '' &
 //! REDIS_URL=redis://127.0.0.1:6390/ cargo run --example fallback
 //! ```
 //!
-//! What do requests get while Redis is away?
+//! Which responses do requests get while Redis is down?
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{
     env,
@@ -31,19 +31,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .without_time()
         .init();
 
-    let (url, watched) = match env::var("REDIS_URL") {
+    let (url, duration) = match env::var("REDIS_URL") {
         Ok(url) => {
             println!(
-                "asking Redis for 40 seconds: stop the server for ten of them, then start it again"
+                "using {url} for 40 seconds: stop the server for ten of them, then start it again"
             );
             (url, Duration::from_secs(40))
         }
         Err(_) => {
-            println!("REDIS_URL is not set, so this asks a port where nobody listens");
+            println!("REDIS_URL is not set: using a port where no server listens");
             (url_of_a_closed_port()?, Duration::from_secs(4))
         }
     };
-    // The same quota thrice; they differ in what they do in an outage.
+    // Three policies with the same quota and different outage choices.
     let quota = Quota::per_minute(6).burst(5);
     let policies = [OnOutage::Allow, OnOutage::Local, OnOutage::Deny]
         .map(|choice| Policy::new(format!("{choice:?}"), quota).on_outage(choice));
@@ -58,12 +58,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let mut ticks = tokio::time::interval(Duration::from_millis(200));
     let mut last = String::new();
-    while start.elapsed() < watched {
+    while start.elapsed() < duration {
         ticks.tick().await;
         let mut line = String::new();
         for policy in &policies {
             let decision = limiter.check(&[policy.charge(Key::new("ada"))]).await?;
-            line += &format!("{}: {:<20}", policy.name(), answer(&decision));
+            line += &format!("{}: {:<20}", policy.name(), status(&decision));
         }
         line += condition(&limiter.health());
         if line != last {
@@ -73,17 +73,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let health = limiter.health();
     if let Some(cause) = health.cause() {
-        println!("the last cause: {cause}");
+        println!("last error: {cause}");
     }
-    println!(
-        "{} decisions were made without Redis",
-        health.fallback_decisions()
-    );
+    println!("{} decisions without Redis", health.fallback_decisions());
     Ok(())
 }
 
-/// The status that `RateLimitLayer` would answer, and who counted.
-fn answer(decision: &Decision) -> String {
+/// The status that `RateLimitLayer` would respond with, and where the request was counted.
+fn status(decision: &Decision) -> String {
     let status = match decision.outcome() {
         Outcome::Allowed => 200,
         Outcome::Limited => 429,
@@ -96,7 +93,7 @@ fn condition(health: &Health) -> &'static str {
     if health.is_degraded() {
         "degraded"
     } else {
-        "steady"
+        "healthy"
     }
 }
 

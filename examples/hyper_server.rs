@@ -6,7 +6,7 @@
 //!
 //! How is a hyper server limited, without a framework?
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{convert::Infallible, error::Error, net::SocketAddr};
 
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(serve(listener, limit));
 
     for _ in 0..3 {
-        println!("{}", ask(server).await?);
+        println!("{}", get(server).await?);
     }
     Ok(())
 }
@@ -42,13 +42,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn serve(listener: TcpListener, limit: RateLimitLayer) -> std::io::Result<()> {
     loop {
         let (stream, peer) = listener.accept().await?;
-        // hyper does not tell a request who sent it: this does, where `PeerIp` looks.
-        let tell_peer = move |mut request: Request<Incoming>| {
+        // hyper does not add the peer's address to requests; `PeerIp` reads it from here.
+        let add_peer = move |mut request: Request<Incoming>| {
             request.extensions_mut().insert::<SocketAddr>(peer);
             request
         };
         let service = ServiceBuilder::new()
-            .map_request(tell_peer)
+            .map_request(add_peer)
             .layer(limit.clone())
             .service(service_fn(hello));
         let service = TowerToHyperService::new(service);
@@ -61,13 +61,14 @@ async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible
     Ok(Response::new(Full::from("hello")))
 }
 
-/// The status line and the headers about the limit.
-async fn ask(server: SocketAddr) -> Result<String, Box<dyn Error>> {
+/// Returns the status line and the remaining quota.
+async fn get(server: SocketAddr) -> Result<String, Box<dyn Error>> {
     let mut stream = TcpStream::connect(server).await?;
     let request = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let told = |line: &&str| line.starts_with("HTTP") || line.contains("remaining");
-    Ok(answer.lines().filter(told).collect::<Vec<_>>().join("; "))
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    let is_shown = |line: &&str| line.starts_with("HTTP") || line.contains("remaining");
+    let lines: Vec<&str> = response.lines().filter(is_shown).collect();
+    Ok(lines.join("; "))
 }

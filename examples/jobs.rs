@@ -4,9 +4,9 @@
 //! cargo run --example jobs
 //! ```
 //!
-//! How is a Tower service limited that speaks no HTTP? By what its requests say, with denials in its own types.
+//! How is a Tower service without HTTP limited? By fields of its requests, with rejections as its own errors.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{error::Error, fmt};
 
@@ -23,7 +23,7 @@ struct Job {
     pages: u64,
 }
 
-/// A print that runs on after it was answered; it takes a printer until it is dropped.
+/// A running print, which uses a printer until it is dropped.
 #[derive(Debug)]
 struct Printing {
     pages: u64,
@@ -31,32 +31,32 @@ struct Printing {
 }
 
 #[derive(Debug)]
-enum Refusal {
+enum PrintError {
     Busy,
     OverQuota { retry_after: Option<u64> },
     PaperJam,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for PrintError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy => f.write_str("all printers are taken"),
+            Self::Busy => f.write_str("all printers are busy"),
             Self::OverQuota {
                 retry_after: Some(seconds),
-            } => write!(f, "over the quota, for {seconds} s"),
+            } => write!(f, "quota exceeded, retry in {seconds} s"),
             Self::OverQuota { retry_after: None } => f.write_str("too many pages for one job"),
             Self::PaperJam => f.write_str("paper jam"),
         }
     }
 }
 
-impl Error for Refusal {}
+impl Error for PrintError {}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // `.redis(url)` here, and the whole fleet counts together.
+    // With `.redis(url)` here, the whole fleet shares the counts.
     let limiter = RateLimiter::builder().build()?;
-    let layer = CallLimitLayer::builder(&limiter, refuse)
+    let layer = CallLimitLayer::builder(&limiter, reject)
         .policy(
             Policy::new("pages", Quota::per_minute(60).burst(20))
                 .key_of(|job: &Job| Some(Key::new(job.tenant)))
@@ -65,8 +65,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .policy(Policy::concurrency("printers", 2).key_of(|_| Some(Key::GLOBAL)))
         .hold_with(|printing: &mut Printing, hold| printing.printer = Some(hold))
         .settle(
-            |call: &CompletedCall<'_, Printing, Refusal>| match call.outcome {
-                CallOutcome::Failed(Refusal::PaperJam) => 0, // nothing was printed
+            |call: &CompletedCall<'_, Printing, PrintError>| match call.outcome {
+                CallOutcome::Failed(PrintError::PaperJam) => 0, // nothing was printed
                 _ => call.charged,
             },
         )
@@ -75,30 +75,30 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(layer)
         .service(service_fn(print));
 
-    let mut work = async |tenant, pages| {
-        let answer = printers.ready().await?.call(Job { tenant, pages }).await;
-        match &answer {
+    let mut submit = async |tenant, pages| {
+        let result = printers.ready().await?.call(Job { tenant, pages }).await;
+        match &result {
             Ok(printing) => println!("{tenant:<7} {:>2} pages: printing", printing.pages),
-            Err(refusal) => println!("{tenant:<7} {pages:>2} pages: {refusal}"),
+            Err(error) => println!("{tenant:<7} {pages:>2} pages: {error}"),
         }
-        Ok::<_, Refusal>(answer.ok())
+        Ok::<_, PrintError>(result.ok())
     };
-    let first = work("acme", 15).await?;
-    work("acme", 10).await?;
-    let second = work("globex", 3).await?;
-    println!("both printers are taken");
-    work("globex", 3).await?;
+    let first = submit("acme", 15).await?;
+    submit("acme", 10).await?;
+    let second = submit("globex", 3).await?;
+    println!("both printers are in use");
+    submit("globex", 3).await?;
     drop(first);
-    println!("one is done");
-    work("globex", 13).await?;
-    work("globex", 17).await?;
+    println!("the first print is done");
+    submit("globex", 13).await?;
+    submit("globex", 17).await?;
     drop(second);
     Ok(())
 }
 
-async fn print(job: Job) -> Result<Printing, Refusal> {
+async fn print(job: Job) -> Result<Printing, PrintError> {
     match job.pages {
-        13 => Err(Refusal::PaperJam),
+        13 => Err(PrintError::PaperJam),
         pages => Ok(Printing {
             pages,
             printer: None,
@@ -106,10 +106,10 @@ async fn print(job: Job) -> Result<Printing, Refusal> {
     }
 }
 
-fn refuse(_: Job, rejection: &Rejection) -> Result<Printing, Refusal> {
+fn reject(_: Job, rejection: &Rejection) -> Result<Printing, PrintError> {
     Err(match rejection.reason() {
-        Reason::Limited { policy } if policy.as_str() == "printers" => Refusal::Busy,
-        _ => Refusal::OverQuota {
+        Reason::Limited { policy } if policy.as_str() == "printers" => PrintError::Busy,
+        _ => PrintError::OverQuota {
             retry_after: rejection.retry_after_secs(),
         },
     })

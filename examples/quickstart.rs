@@ -2,13 +2,13 @@
 //!
 //! ```sh
 //! cargo run --example quickstart
-//! # any port: PORT=0; for several processes with one count: REDIS_URL=redis://127.0.0.1/
+//! # PORT=0 takes any free port; with REDIS_URL, several processes share the count
 //! PORT=3001 REDIS_URL=redis://127.0.0.1/ cargo run --example quickstart
 //! ```
 //!
 //! How is a route limited to 10 requests a minute per address?
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{
     env,
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' http://{address}/; done; echo"
     );
-    // Without connect info `PeerIp` finds no address, and every request is answered with 500.
+    // `PeerIp` reads the peer address from here; without it every request gets a 500.
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).await?;
     Ok(())
@@ -56,12 +56,12 @@ fn port() -> Result<u16, String> {
         return Ok(3000);
     };
     text.parse()
-        .map_err(|_| format!("PORT={text} is no port: set a number from 0 to 65535"))
+        .map_err(|_| format!("PORT={text} is not a port: use a number from 0 to 65535"))
 }
 
 async fn listen(port: u16) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
     listener.map_err(|error| {
-        format!("cannot listen on port {port}: {error}; set PORT=0 for a free one")
+        format!("cannot listen on port {port}: {error}; use PORT=0 for any free port")
     })
 }

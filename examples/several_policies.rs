@@ -4,9 +4,9 @@
 //! cargo run --example several_policies
 //! ```
 //!
-//! What happens to the other policies when one denies? Nothing: all are decided together, and none is charged.
+//! How do several policies work together? All are decided at once, and if one denies the request, none is charged.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::error::Error;
 
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let everybody = Policy::new("everybody", Quota::per_minute(100));
 
     let limit = RateLimitLayer::builder()
-        // As a gateway in front would set it; clients could set it to what they like.
+        // Set by a gateway in front. Without one, clients could choose any value.
         .policy(user.clone().key(Header::new("x-user")))
         .policy(route.clone().key(Route))
         .policy(everybody.clone().key(Global))
@@ -37,8 +37,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(limit.clone());
 
     println!(
-        "{:<20} {:<16} left for: ada, GET /search, everybody",
-        "request", "answer"
+        "{:<20} {:<16} left for ada, GET /search, everybody",
+        "request", "response"
     );
     let requests = [
         ("ada", "/search"),
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let request = Request::get(path).header("x-user", name);
         let response = app.clone().oneshot(request.body(Body::empty())?).await?;
         let denied_by = response.extensions().get::<Rejection>().and_then(denied_by);
-        let answer = match denied_by {
+        let status = match denied_by {
             Some(policy) => format!("{} by {policy}", response.status().as_u16()),
             None => response.status().as_u16().to_string(),
         };
@@ -65,14 +65,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
             route.charge(search),
             everybody.charge(Key::GLOBAL),
         ];
-        let now = limit.limiter().peek(&charges).await?;
-        let left: Vec<String> = now
+        let decision = limit.limiter().peek(&charges).await?;
+        let left: Vec<String> = decision
             .states()
             .iter()
             .filter_map(|state| Some(state.usage()?.remaining.to_string()))
             .collect();
         println!(
-            "{:<20} {answer:<16} {}",
+            "{:<20} {status:<16} {}",
             format!("{name} {path}"),
             left.join(", ")
         );

@@ -4,10 +4,10 @@
 //! cargo run --example tiers
 //! ```
 //!
-//! How do I give paying customers more? By API key, with their plans looked up in a database and kept for a minute; and
-//! what happens when the database is away?
+//! How do paying customers get a larger quota, and what happens if the database of their plans is down? Plans are looked
+//! up by API key and cached for a minute.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{
     error::Error,
@@ -29,10 +29,10 @@ use tollgate::{
 };
 use tower::ServiceExt;
 
-/// Stands for the database of customers.
+/// In place of a database of customers.
 #[derive(Debug, Default)]
 struct Database {
-    is_away: AtomicBool,
+    is_down: AtomicBool,
     lookups: AtomicU32,
 }
 
@@ -40,8 +40,8 @@ impl Database {
     async fn plan(&self, api_key: &str) -> Result<Option<&'static str>, io::Error> {
         self.lookups.fetch_add(1, Ordering::Relaxed);
         tokio::task::yield_now().await;
-        if self.is_away.load(Ordering::Relaxed) {
-            return Err(io::Error::other("the database is away"));
+        if self.is_down.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the database is down"));
         }
         Ok(api_key.starts_with("pro-").then_some("pro"))
     }
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let customers = Arc::clone(&database);
     let plans = TierCache::builder(move |parts: &Parts, _: &Key| {
         let (customers, pro) = (Arc::clone(&customers), pro.clone());
-        // The key is a hash of the API key, so the head is asked for what it is a hash of.
+        // The key is a hash, so the API key itself is read from the request head.
         let api_key = parts.headers.get("x-api-key");
         let api_key = api_key.and_then(|value| value.to_str().ok().map(str::to_owned));
         async move {
@@ -69,7 +69,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let limit = RateLimitLayer::builder()
         .skip(PathPattern::new("/health"))
-        // Anybody can make up API keys, and each has a count of its own: the address limits how many.
+        // Clients can make up API keys, each with its own count: the limit per address bounds that.
         .policy(Policy::new("per-ip", Quota::per_minute(3_000)).key(PeerIp))
         .policy(
             Policy::new("api", Quota::per_minute(60))
@@ -79,41 +79,38 @@ async fn main() -> Result<(), Box<dyn Error>> {
         )
         .build()?;
     let app = Router::new()
-        .route("/health", get(|| async { "well" }))
+        .route("/health", get(|| async { "healthy" }))
         .route("/users", get(|| async { "users" }))
         .route("/reports/{id}", get(|| async { "a report" }))
         .layer(limit);
 
-    ask(&app, "free-1", "/users").await?;
-    ask(&app, "pro-1", "/users").await?;
-    ask(&app, "pro-1", "/reports/7").await?;
-    ask(&app, "pro-1", "/Reports/7").await?;
-    ask(&app, "pro-1", "/health").await?;
-    println!(
-        "looked up {} times",
-        database.lookups.load(Ordering::Relaxed)
-    );
+    get_path(&app, "free-1", "/users").await?;
+    get_path(&app, "pro-1", "/users").await?;
+    get_path(&app, "pro-1", "/reports/7").await?;
+    get_path(&app, "pro-1", "/Reports/7").await?;
+    get_path(&app, "pro-1", "/health").await?;
+    println!("{} lookups", database.lookups.load(Ordering::Relaxed));
 
-    println!("the database goes away");
-    database.is_away.store(true, Ordering::Relaxed);
-    ask(&app, "pro-1", "/users").await?;
-    ask(&app, "pro-2", "/users").await?;
+    println!("the database goes down");
+    database.is_down.store(true, Ordering::Relaxed);
+    get_path(&app, "pro-1", "/users").await?;
+    get_path(&app, "pro-2", "/users").await?;
     Ok(())
 }
 
-async fn ask(app: &Router, api_key: &str, path: &str) -> Result<(), Box<dyn Error>> {
+async fn get_path(app: &Router, api_key: &str, path: &str) -> Result<(), Box<dyn Error>> {
     let request = Request::get(path)
         .header("x-api-key", api_key)
         .extension(SocketAddr::from(([192, 0, 2, 1], 50_000)));
     let response = app.clone().oneshot(request.body(Body::empty())?).await?;
-    let told = |name| {
+    let header = |name| {
         response
             .headers()
             .get(name)
             .and_then(|value| value.to_str().ok())
     };
-    let limit = told("x-ratelimit-limit").unwrap_or("none");
-    let left = told("x-ratelimit-remaining").unwrap_or("-");
+    let limit = header("x-ratelimit-limit").unwrap_or("none");
+    let left = header("x-ratelimit-remaining").unwrap_or("-");
     println!(
         "  {api_key:<7} {path:<11} {}  limit {limit:<5} left {left}",
         response.status()

@@ -2,14 +2,14 @@
 //!
 //! ```sh
 //! cargo run --features grpc --example tonic_server
-//! cargo run --features grpc --example tonic_server -- 127.0.0.1:50051   # for clients of your own
+//! cargo run --features grpc --example tonic_server -- 127.0.0.1:50051   # serves other clients
 //! ```
 //!
-//! How is a tonic server limited, and what does its client see?
+//! How is a tonic server limited, and how does its client see a rejection?
 //!
-//! The service is written by hand, since generated code would need a compiler for protobuf here.
+//! The service is written by hand, since generating it would require a protobuf compiler.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{
     convert::Infallible,
@@ -43,15 +43,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limit = RateLimitLayer::builder()
         .policy(Policy::new("per-ip", Quota::per_minute(2)).key(PeerIp))
         .build()?;
-    let given = std::env::args().nth(1);
-    let listener = TcpListener::bind(given.as_deref().unwrap_or("127.0.0.1:0")).await?;
+    let address = std::env::args().nth(1);
+    let is_server = address.is_some();
+    let listener = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0")).await?;
     let address = listener.local_addr()?;
     let server = Server::builder()
-        .layer(MapRequestLayer::new(tell_peer))
+        .layer(MapRequestLayer::new(add_peer))
         .layer(limit)
         .add_service(Greeter);
     let serving = server.serve_with_incoming(TcpIncoming::from(listener));
-    if given.is_some() {
+    if is_server {
         println!("serving /example.Greeter/Greet on {address}");
         return Ok(serving.await?);
     }
@@ -74,8 +75,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// tonic has the peer's address in a type of its own; `PeerIp` reads it here, and counts IPv6 by network.
-fn tell_peer<B>(mut request: http::Request<B>) -> http::Request<B> {
+/// Copies the peer's address from tonic's own type to where `PeerIp` reads it.
+fn add_peer<B>(mut request: http::Request<B>) -> http::Request<B> {
     let connection = request.extensions().get::<TcpConnectInfo>();
     if let Some(peer) = connection.and_then(TcpConnectInfo::remote_addr) {
         request.extensions_mut().insert::<SocketAddr>(peer);
@@ -127,15 +128,15 @@ async fn greet(server: SocketAddr, name: &str) -> Result<String, Status> {
     let ready = client.ready().await;
     ready.map_err(|error| Status::unavailable(error.to_string()))?;
     let path = PathAndQuery::from_static("/example.Greeter/Greet");
-    let answer = client
+    let response = client
         .unary(Request::new(name.to_owned()), path, Text)
         .await?;
-    Ok(answer.into_inner())
+    Ok(response.into_inner())
 }
 
 // === Messages ===
 
-/// Text as it is, in place of protobuf.
+/// A codec for plain text, in place of protobuf.
 struct Text;
 
 impl codec::Codec for Text {

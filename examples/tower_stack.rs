@@ -4,10 +4,10 @@
 //! cargo run --example tower_stack
 //! ```
 //!
-//! Where does the limit stand among other layers? What stands outside of it sees every request, what stands inside
-//! sees those that passed.
+//! Where does the limit belong among other layers? Layers outside of it see every request, layers inside only the
+//! admitted ones.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::{
     error::Error,
@@ -34,22 +34,25 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .init();
     let app = app()?;
 
-    println!("one quick, one slow: the slow one ends in time, and was charged");
-    tell(ask(&app, "/quick").await?);
-    tell(ask(&app, "/slow").await?);
+    println!("one quick and one slow request: the slow one times out, and is charged");
+    print(get_path(&app, "/quick").await?);
+    print(get_path(&app, "/slow").await?);
 
     println!(
-        "three slow ones at once, where two have room: the third is shed, and was not charged"
+        "three slow requests at once, of which two are admitted: the third is shed, and not charged"
     );
-    let (first, second, third) =
-        tokio::join!(ask(&app, "/slow"), ask(&app, "/slow"), ask(&app, "/slow"));
-    tell(first?);
-    tell(second?);
-    tell(third?);
+    let (first, second, third) = tokio::join!(
+        get_path(&app, "/slow"),
+        get_path(&app, "/slow"),
+        get_path(&app, "/slow")
+    );
+    print(first?);
+    print(second?);
+    print(third?);
 
-    println!("the last one of the quota, and one too many");
-    tell(ask(&app, "/quick").await?);
-    tell(ask(&app, "/quick").await?);
+    println!("the last request of the quota, and one too many");
+    print(get_path(&app, "/quick").await?);
+    print(get_path(&app, "/quick").await?);
     Ok(())
 }
 
@@ -62,15 +65,15 @@ fn app() -> Result<Router, tollgate::Error> {
         .on_response(DefaultOnResponse::new().level(Level::INFO))
         .on_failure(());
     let stack = ServiceBuilder::new()
-        // Outside: logs every answer, a 429 too.
+        // Outside: logs every response, a 429 too.
         .layer(logging)
-        // axum wants answers: it makes one of each error below.
-        .layer(HandleErrorLayer::new(answer_to))
-        // Over two at work: 503 at once, before anything is charged.
+        // axum needs a response in place of each error of the layers below.
+        .layer(HandleErrorLayer::new(error_response))
+        // With two requests in flight, further ones get a 503 at once, before anything is charged.
         .load_shed()
         .layer(GlobalConcurrencyLimitLayer::new(2))
         .layer(limit)
-        // Inside: the time for the handler alone, without that for the decision.
+        // Inside: limits the time of the handler, without that of the decision.
         .timeout(Duration::from_millis(50));
     Ok(Router::new()
         .route("/quick", get(|| async {}))
@@ -78,7 +81,7 @@ fn app() -> Result<Router, tollgate::Error> {
         .layer(stack))
 }
 
-async fn answer_to(error: BoxError) -> (StatusCode, String) {
+async fn error_response(error: BoxError) -> (StatusCode, String) {
     let status = if error.is::<Elapsed>() {
         StatusCode::GATEWAY_TIMEOUT
     } else if error.is::<Overloaded>() {
@@ -89,7 +92,7 @@ async fn answer_to(error: BoxError) -> (StatusCode, String) {
     (status, error.to_string())
 }
 
-async fn ask(
+async fn get_path(
     app: &Router,
     path: &'static str,
 ) -> Result<(&'static str, Response<Body>), Box<dyn Error>> {
@@ -97,7 +100,7 @@ async fn ask(
     Ok((path, app.clone().oneshot(request).await?))
 }
 
-fn tell((path, response): (&str, Response<Body>)) {
+fn print((path, response): (&str, Response<Body>)) {
     let left = response.headers().get("x-ratelimit-remaining");
     println!(
         "  {path:<8} {}, left: {}",

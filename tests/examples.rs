@@ -37,12 +37,12 @@ fn axum_handlers_know_what_is_left() {
     assert_says(
         &said,
         &[
-            "/api/reports/1  200 reports left: 1, requests left: 3, narrowest: 1",
-            "/api/reports/2  200 reports left: 0, requests left: 2, narrowest: 0",
-            "  refused: rate limit reports exceeded, retry in 1800 seconds",
+            "/api/reports/1  200 reports left: 1, requests left: 3, least: 1",
+            "/api/reports/2  200 reports left: 0, requests left: 2, least: 0",
+            "  rejected: rate limit reports exceeded, retry in 1800 seconds",
             "/api/reports/3  429 ",
             "/api/status     200 requests left: 0",
-            "  refused: rate limit per-ip exceeded, retry in 15 seconds",
+            "  rejected: rate limit per-ip exceeded, retry in 15 seconds",
             "/api/status     429 ",
             "/health         200 not limited",
             "TG003: policy per-ip: a request bears X-Forwarded-For or Forwarded",
@@ -111,7 +111,7 @@ fn fallback_keeps_each_outage_choice() {
             "Local: 200 (Fallback)",
             "Deny: 503 (Nobody)",
             "Local: 429 (Fallback)",
-            " decisions were made without Redis",
+            " decisions without Redis",
         ],
     );
 }
@@ -132,11 +132,11 @@ fn jobs_are_refused_in_their_own_words() {
     assert_eq!(
         output("jobs"),
         "acme    15 pages: printing\n\
-         acme    10 pages: over the quota, for 5 s\n\
+         acme    10 pages: quota exceeded, retry in 5 s\n\
          globex   3 pages: printing\n\
-         both printers are taken\n\
-         globex   3 pages: all printers are taken\n\
-         one is done\n\
+         both printers are in use\n\
+         globex   3 pages: all printers are busy\n\
+         the first print is done\n\
          globex  13 pages: paper jam\n\
          globex  17 pages: printing\n"
     );
@@ -163,7 +163,7 @@ fn tiers_are_looked_up_once_and_outlive_their_database() {
             "  pro-1   /users      200 OK  limit 1000  left 999",
             "  pro-1   /reports/7  200 OK  limit 1000  left 979",
             "  pro-1   /health     200 OK  limit none  left -",
-            "looked up 2 times",
+            "2 lookups",
             "  pro-2   /users      200 OK  limit 60    left 59",
         ],
     );

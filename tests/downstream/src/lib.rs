@@ -1,6 +1,6 @@
-//! Each trait of tollgate's, implemented with its required methods only, and each type that a user writes down.
+//! Every trait of tollgate, implemented with its required methods only, and every type that users name.
 //!
-//! A feature that added a required method, or a type parameter, would keep this from compiling.
+//! If a feature adds a required method or a type parameter, this no longer compiles.
 
 use std::{convert::Infallible, error::Error as StdError};
 
@@ -8,14 +8,17 @@ use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use tollgate::{
     Decision, Error, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
+    call::{CallLimit, CallLimitLayer},
     diagnosis::Code,
     extract::{Extracted, Global, Header, KeyExtractor},
-    call::{CallLimit, CallLimitLayer}, middleware::{RateLimit, RateLimitInfo, ResponseBody}, rejection::{MakeRejection, Rejection}, rules::OnMissingKey,
-    store::{StoreFuture, Charge, Store},
+    middleware::{RateLimit, RateLimitInfo, ResponseBody},
+    rejection::{MakeRejection, Rejection},
+    rules::OnMissingKey,
+    store::{Charge, Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceBuilder, service_fn, util::BoxCloneService};
 
-/// An extractor with the one method that is required.
+/// An extractor with its single required method.
 pub struct Tenant;
 
 impl KeyExtractor for Tenant {
@@ -25,7 +28,7 @@ impl KeyExtractor for Tenant {
     }
 }
 
-/// A store with the two methods that are required.
+/// A store with its two required methods.
 #[derive(Debug)]
 pub struct Nothing;
 
@@ -39,7 +42,7 @@ impl Store for Nothing {
     }
 }
 
-/// A rejection of its own.
+/// A custom rejection, without a body.
 pub struct Silent;
 
 impl MakeRejection for Silent {
@@ -50,26 +53,28 @@ impl MakeRejection for Silent {
     }
 }
 
-/// A body that is nothing else.
+/// A body that implements no trait.
 pub struct Bare;
 
-/// A job, and why it was not done: neither is `Send`, `Clone` or `Debug`.
+/// A request type that is not `Send`, `Clone` or `Debug`.
 pub struct Job(pub *const u8);
-pub struct Refused;
 
-/// All of them as fields, without a type parameter that the user did not choose.
+/// An error type without traits.
+pub struct Rejected;
+
+/// The types as fields, without type parameters that the user did not choose.
 pub struct Application<S> {
     pub layer: RateLimitLayer,
     pub service: RateLimit<S>,
     pub boxed: BoxCloneService<Request<()>, Response<ResponseBody<Bare>>, Infallible>,
-    pub jobs: CallLimitLayer<Job, (), Refused>,
-    pub worker: CallLimit<S, Job, (), Refused>,
+    pub jobs: CallLimitLayer<Job, (), Rejected>,
+    pub worker: CallLimit<S, Job, (), Rejected>,
     pub limiter: RateLimiter,
 }
 
 /// # Errors
 ///
-/// When tollgate refuses the set-up.
+/// If tollgate rejects the configuration.
 pub fn layer() -> Result<RateLimitLayer, Box<dyn StdError + Send + Sync>> {
     let limiter = RateLimiter::new(Nothing, [])?;
     Ok(RateLimitLayer::builder()
@@ -91,14 +96,14 @@ pub fn layer() -> Result<RateLimitLayer, Box<dyn StdError + Send + Sync>> {
 
 /// # Errors
 ///
-/// When tollgate refuses the set-up.
-pub fn jobs(limiter: &RateLimiter) -> Result<CallLimitLayer<Job, (), Refused>, Error> {
-    CallLimitLayer::builder(limiter, |_: Job, _: &Rejection| Err(Refused))
+/// If tollgate rejects the configuration.
+pub fn jobs(limiter: &RateLimiter) -> Result<CallLimitLayer<Job, (), Rejected>, Error> {
+    CallLimitLayer::builder(limiter, |_: Job, _: &Rejection| Err(Rejected))
         .policy(Policy::new("jobs", Quota::per_minute(1)).key_of(|_| Some(Key::GLOBAL)))
         .build()
 }
 
-/// The layer around a service of which nothing is asked.
+/// The layer around a service without requirements.
 pub fn around(
     layer: &RateLimitLayer,
 ) -> impl Service<Request<Bare>, Response = Response<ResponseBody<Bare>>, Error = Infallible> + Clone
@@ -113,7 +118,7 @@ pub fn around(
         .service(service_fn(handler))
 }
 
-/// The layer as a layer.
+/// The layer as a [`Layer`].
 pub fn is_layer<S>(layer: &RateLimitLayer, service: S) -> RateLimit<S> {
     layer.layer(service)
 }
