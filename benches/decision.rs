@@ -163,9 +163,9 @@ impl Limit {
 }
 
 #[inline]
-fn at_once(answer: StoreFuture<Decision>) -> Decision {
+fn at_once(mut answer: StoreFuture<Decision>) -> Decision {
     answer
-        .try_ready()
+        .take_ready()
         .expect("memory answers at once")
         .expect("memory always decides")
 }

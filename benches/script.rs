@@ -298,12 +298,12 @@ fn arguments(command: &mut Cmd, counter: &Counter) {
             }
         }
         Counter::FixedWindow(window) => {
-            let letter = match window.opening() {
+            let letter = match window.window_start() {
                 WindowStart::FirstHit => b'o',
                 WindowStart::Month => b'm',
                 _ => b'f',
             };
-            let shape = window.shape().to_be_bytes();
+            let shape = window.quota_tag().to_be_bytes();
             command
                 .arg(tag(letter, &shape))
                 .arg(1)

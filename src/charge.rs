@@ -1,10 +1,12 @@
-//! One policy, key and cost of a request.
+//! Charges: the policy, key and cost that a store decides on.
 
 use smallvec::SmallVec;
 
 use crate::{key::Key, policy::Policy, ticket::Ticket};
 
 /// One policy, key and cost of a request.
+///
+/// [`Policy::charge`] creates one. A request has a charge for every policy that applies to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     policy: &'a Policy,
@@ -14,7 +16,7 @@ pub struct Charge<'a> {
 }
 
 impl Policy {
-    /// Returns a charge of this policy's cost to `key`.
+    /// Returns a charge of this policy's [cost](Policy::cost) to `key`.
     #[must_use]
     #[inline]
     pub fn charge(&self, key: Key) -> Charge<'_> {
@@ -22,56 +24,57 @@ impl Policy {
             policy: self,
             key,
             cost: self.default_cost(),
-            ticket: self.takes_slots().then(Ticket::random),
+            ticket: self.is_concurrency().then(Ticket::random),
         }
     }
 }
 
 impl<'a> Charge<'a> {
-    /// The same charge with another cost; 0 is a peek.
+    /// Sets the cost in units; 0 makes the charge a peek.
     ///
-    /// A cost above the policy's burst is denied with [`Retry::Never`](crate::state::Retry::Never).
+    /// Default: the [cost](Policy::cost) of the policy. A cost above the policy's limit is denied with
+    /// [`Retry::Never`](crate::state::Retry::Never).
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;
         self
     }
 
-    /// The policy that is charged.
+    /// Returns the policy.
     #[must_use]
     #[inline]
     pub fn policy(&self) -> &'a Policy {
         self.policy
     }
 
-    /// Who is charged.
+    /// Returns the key.
     #[must_use]
     #[inline]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// How much is charged.
+    /// Returns the cost in units.
     #[must_use]
     #[inline]
     pub fn units(&self) -> u64 {
         self.cost
     }
 
-    /// Returns the ticket of the slots that this charge takes; `None` for a policy that is not on concurrency.
+    /// Returns the ticket of the charge's slots; `None` unless the policy limits concurrency.
     #[must_use]
     #[inline]
     pub fn ticket(&self) -> Option<Ticket> {
         self.ticket
     }
 
-    /// The same charge under another ticket, if it takes slots.
+    /// Replaces the ticket, if the charge has one.
     pub(crate) fn with_ticket(mut self, ticket: Ticket) -> Self {
         self.ticket = self.ticket.map(|_| ticket);
         self
     }
 
-    /// A copy that can outlive the call, for answers that come later.
+    /// Returns a copy that owns its policy, for futures that outlive the call.
     #[must_use]
     pub fn to_owned(&self) -> OwnedCharge {
         OwnedCharge {
@@ -83,12 +86,12 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// What one request is charged.
+/// The charges of one request.
 pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
 // === OwnedCharge ===
 
-/// A [`Charge`] with a policy of its own.
+/// A [`Charge`] that owns its policy.
 #[derive(Clone, Debug)]
 pub struct OwnedCharge {
     policy: Policy,
@@ -98,7 +101,7 @@ pub struct OwnedCharge {
 }
 
 impl OwnedCharge {
-    /// The charge as a store takes it.
+    /// Returns the charge with a borrowed policy, as a [`Store`](crate::store::Store) expects it.
     #[must_use]
     pub fn borrow(&self) -> Charge<'_> {
         Charge {

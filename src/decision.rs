@@ -1,4 +1,4 @@
-//! What was decided, and where every policy asked now stands.
+//! The decision on a request, with the state of every policy that was charged.
 
 use std::time::Duration;
 
@@ -10,27 +10,28 @@ use crate::{
     ticket::Ticket,
 };
 
-/// The answer about one request: go on or not, with the state of every policy that was asked.
+/// The decision on one request: its outcome, and the state of every policy.
 ///
-/// All policies of a request are decided together: when one denies, none is charged. Two decisions are equal when they say
-/// the same.
+/// All policies of a request are decided together: if one denies, none is charged. The layer puts the decision into the
+/// extensions of the request.
 #[derive(Clone, Debug)]
 pub struct Decision {
     outcome: Outcome,
     counted_by: CountedBy,
     decided_at: Timestamp,
-    /// One inline: room for two would double what each decision moves about.
+    /// One inline: room for two would double the bytes that each decision moves.
     states: SmallVec<[PolicyState; 1]>,
     /// Ticket of the slots this decision took, if it differs from the charges' own.
     ticket: Option<Ticket>,
-    /// Whether any of its charges was a peek, which states do not tell.
+    /// Whether any charge was a peek, which the states do not show.
     has_peeks: bool,
 }
 
 impl Decision {
-    /// A decision from the states of its policies: the strictest of their outcomes is the outcome.
+    /// Creates a decision from the states of its policies, for a custom [`Store`](crate::store::Store).
     ///
-    /// Stores of your own build their decisions with it.
+    /// `states` are in the order of the charges. The strictest of their outcomes becomes the decision's; without states it
+    /// is [`Outcome::Allowed`].
     #[must_use]
     pub fn new(
         counted_by: CountedBy,
@@ -49,7 +50,7 @@ impl Decision {
         }
     }
 
-    /// A decision about one policy, without the detour over an iterator.
+    /// As [`new`](Self::new) for one policy, without an iterator.
     #[inline]
     pub(crate) fn of_one(counted_by: CountedBy, decided_at: Timestamp, state: PolicyState) -> Self {
         Self {
@@ -62,14 +63,14 @@ impl Decision {
         }
     }
 
-    /// The same decision on charges that had this ticket.
+    /// Sets the ticket that the charges were decided under.
     pub(crate) fn with_ticket(mut self, ticket: Ticket) -> Self {
         self.ticket = Some(ticket);
         self
     }
 
-    /// Notes that a charge was a peek.
-    pub(crate) fn note_peeks(&mut self) {
+    /// Marks a decision that contains a peek.
+    pub(crate) fn set_has_peeks(&mut self) {
         self.has_peeks = true;
     }
 
@@ -81,38 +82,40 @@ impl Decision {
         self.ticket
     }
 
-    /// Whether the request may go on.
+    /// Returns whether the request may proceed.
     #[must_use]
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.outcome == Outcome::Allowed
     }
 
-    /// What was decided.
+    /// Returns the outcome: the strictest of all policies.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// Who kept the count: the store, or the local limiter while the store is away.
+    /// Returns where the count is kept: in the shared store or in this process.
     #[must_use]
     pub fn counted_by(&self) -> CountedBy {
         self.counted_by
     }
 
-    /// When it was decided, by the clock that counts (for Redis: the server's).
+    /// Returns the time of the decision, by the clock of the store.
+    ///
+    /// For Redis, that is the server's clock.
     #[must_use]
     pub fn decided_at(&self) -> Timestamp {
         self.decided_at
     }
 
-    /// The state of every policy asked, in the order of the charges.
+    /// Returns the state of every policy, in the order of the charges.
     #[must_use]
     pub fn states(&self) -> &[PolicyState] {
         &self.states
     }
 
-    /// The state of the policy of this name, when it was asked.
+    /// Returns the state of the policy with this name; `None` if it was not charged.
     #[must_use]
     pub fn state(&self, policy: &str) -> Option<&PolicyState> {
         self.states
@@ -120,13 +123,15 @@ impl Decision {
             .find(|state| state.policy().as_str() == policy)
     }
 
-    /// The policy that matters most to the caller: the one that denies with the longest wait, else the one with
-    /// the least remaining; of those on what is in flight only when there is no other. `None` when nothing was counted.
+    /// Returns the state of the most restrictive policy.
+    ///
+    /// It is the most useful one to report to the client. If the request was denied, it is the denying policy with the longest wait. Otherwise it is the policy with the least
+    /// quota left; a concurrency policy only if there is no other. `None` if no policy was counted.
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
         if self.is_allowed() {
             let counted = self.states.iter().filter(|state| state.usage().is_some());
-            return counted.min_by_key(|state| state.room());
+            return counted.min_by_key(|state| state.headroom());
         }
         let denying = self
             .states
@@ -135,17 +140,20 @@ impl Decision {
         denying.max_by_key(|state| state.retry())
     }
 
-    /// How long an admitted request is to wait for its turn before it starts, when a policy puts it in a queue.
+    /// Returns how long an admitted request must wait in a queue before it starts.
+    ///
+    /// `None` if it may start at once or was denied. The layer waits on its own; other callers of
+    /// [`RateLimiter::check`](crate::RateLimiter::check) must.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
-        let turn = self.states.iter().map(PolicyState::starts_at).max()?;
-        let delay = turn.since(self.decided_at);
+        let start = self.states.iter().map(PolicyState::starts_at).max()?;
+        let delay = start.since(self.decided_at);
         (self.is_allowed() && !delay.is_zero()).then_some(delay)
     }
 
-    /// How long to wait before the same request can succeed.
+    /// Returns how long to wait before the same request can succeed.
     ///
-    /// `None` when it was allowed, when it never can succeed, or when nobody can tell.
+    /// `None` if it was allowed, can never succeed, or if the time is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if self.outcome != Outcome::Limited {
@@ -158,7 +166,7 @@ impl Decision {
     }
 }
 
-// By hand: decisions that differ only in their tickets are equal.
+// Tickets and peeks are not compared: neither is visible to a client.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         self.outcome == other.outcome

@@ -1,28 +1,28 @@
-//! Mistakes of set-up that can only be seen at work, each with a code and what to do.
+//! Misconfigurations that only show at run time, each with a code and a remedy.
 //!
-//! What is wrong in itself fails at `build()`. What is wrong only where it stands (behind a proxy, inside another layer,
-//! over this Redis server) works, counts the wrong people and says nothing, so it is looked for: in the first
-//! 1,000 requests of each rule and list, in the first answers of a server. What is found is logged once, as a warning that
-//! begins with its code, and kept: see [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
+//! A setting that is wrong on its own fails at `build()`. A setting that is wrong in its surroundings (behind a proxy,
+//! inside another layer, with this Redis server) works, but limits the wrong clients without an error. Such settings are
+//! detected in the first 1,000 requests of each rule and list, and in the first replies of a server. Each is logged once, with
+//! its code, and kept in [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
 //!
-//! | code | [`Code`] | what was seen | what to do |
+//! | code | [`Code`] | finding | remedy |
 //! |---|---|---|---|
-//! | TG001 | [`NoPeerAddress`](Code::NoPeerAddress) | a request does not tell the address of its peer | with axum, serve `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere put a `SocketAddr` into the request's extensions |
-//! | TG002 | [`MissingKey`](Code::MissingKey) | a request does not tell whom to count | see that clients or outer layers send what the extractor looks at, once, or choose `on_missing_key` for such requests |
-//! | TG003 | [`ForwardedIgnored`](Code::ForwardedIgnored) | a request bears `X-Forwarded-For` or `Forwarded`, and is counted by its peer | behind a proxy, count by [`ClientIp`](crate::extract::ClientIp) and name the proxies that are trusted |
-//! | TG004 | [`ForwardedUntrusted`](Code::ForwardedUntrusted) | the peer that sent such a header is not trusted | add the proxy's address to the trusted ones, if it is yours |
-//! | TG005 | [`OneBucket`](Code::OneBucket) | the first 1,000 requests had one key, though they came from many clients | look at what the extractor finds; if one key is meant, take `Global` or mute the code |
-//! | TG006 | [`ChargedTwice`](Code::ChargedTwice) | two layers charged one request under one policy's name | take one layer away, or give the policies names of their own |
-//! | TG007 | [`EvictingServer`](Code::EvictingServer) | the Redis server evicts keys when its memory is full, which forgives who is in debt | `CONFIG SET maxmemory-policy noeviction`, or a server of its own |
-//! | TG008 | [`ClockOff`](Code::ClockOff) | the clocks of this process and of the Redis server differ by more than 5 seconds | let NTP set both |
+//! | TG001 | [`NoPeerAddress`](Code::NoPeerAddress) | the request has no peer address | with axum, serve `into_make_service_with_connect_info::<SocketAddr>()`; otherwise insert a `SocketAddr` into the request's extensions |
+//! | TG002 | [`MissingKey`](Code::MissingKey) | the request has no key | make clients or outer layers send the key, exactly once, or set `on_missing_key` |
+//! | TG003 | [`ForwardedIgnored`](Code::ForwardedIgnored) | the request has `X-Forwarded-For` or `Forwarded`, but is counted by its peer address | behind a proxy, use [`ClientIp`](crate::extract::ClientIp) with the trusted proxies |
+//! | TG004 | [`ForwardedUntrusted`](Code::ForwardedUntrusted) | the peer that sent such a header is not trusted | add the address to the trusted proxies if it is yours |
+//! | TG005 | [`SingleKey`](Code::SingleKey) | the first 1,000 requests came from many clients but had the same key | check the key extractor; if one key is intended, use `Global` or silence the code |
+//! | TG006 | [`ChargedTwice`](Code::ChargedTwice) | two layers charged one request under the same policy name | remove one layer, or give the policies different names |
+//! | TG007 | [`EvictingServer`](Code::EvictingServer) | the Redis server evicts keys when its memory is full, which resets clients in debt | `CONFIG SET maxmemory-policy noeviction`, or use a dedicated server |
+//! | TG008 | [`ClockSkew`](Code::ClockSkew) | the clocks of this process and of the Redis server differ by more than 5 seconds | synchronize both with NTP |
 //! | TG009 | | reserved for Redis Cluster | |
-//! | TG010 | [`UnfitTier`](Code::UnfitTier) | a caller's tier cannot be counted in the way of the policy, whose own quota holds then | give the tier a quota that the policy's algorithm and cost allow |
-//! | TG011 | [`AmbiguousKey`](Code::AmbiguousKey) | a request has its key more than once, or in places that contradict each other | such requests get 400; where a gateway adds the header, let it replace the client's |
-//! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) is asked where no router has been yet | put the layer on the router, with `Router::layer` or `route_layer` after the routes |
-//! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which the path does not have where the layer is | write the pattern without the prefix, or put the layer on the outer router |
-//! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | spell the name as the policy does, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
+//! | TG010 | [`IncompatibleTier`](Code::IncompatibleTier) | the policy's algorithm cannot count the quota of a tier; the policy's own quota applies | give the tier a quota that fits the policy's algorithm and cost |
+//! | TG011 | [`AmbiguousKey`](Code::AmbiguousKey) | the request has its key more than once, or in contradicting places | such requests get 400; if a gateway adds the header, make it replace the client's |
+//! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) runs before a router has matched the request | add the layer to the router, with `Router::layer` or with `route_layer` after the routes |
+//! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which is stripped where the layer runs | remove the prefix from the pattern, or add the layer to the outer router |
+//! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
 //!
-//! Codes keep their meaning; new ones get new numbers.
+//! Codes keep their meaning; new codes get new numbers.
 //!
 //! # Examples
 //!
@@ -31,7 +31,7 @@
 //!
 //! let layer = RateLimitLayer::builder()
 //!     .policy(Policy::new("host", Quota::per_second(100)).key(Header::new("host")))
-//!     .mute(Code::OneBucket) // there is one host, and more are to come
+//!     .silence(Code::SingleKey) // there is only one host so far
 //!     .build()?;
 //! for warning in layer.warnings() {
 //!     println!("{}: {warning}", warning.code());
@@ -43,63 +43,63 @@ use std::fmt;
 
 use crate::{log, policy_name::PolicyName, sync::Mutex};
 
-/// What was seen. The [module docs](self) have a table.
+/// The code of a misconfiguration. The [module docs](self) list findings and remedies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Code {
-    /// TG001: a request does not tell the address of its peer.
+    /// TG001: a request has no peer address.
     NoPeerAddress,
-    /// TG002: a request does not tell whom to count.
+    /// TG002: a request has no key.
     MissingKey,
-    /// TG003: a forwarding header is there, and nobody looks at it.
+    /// TG003: a request has a forwarding header that no extractor reads.
     ForwardedIgnored,
-    /// TG004: a forwarding header is there, from a peer that is not trusted.
+    /// TG004: a request has a forwarding header, from a peer that is not trusted.
     ForwardedUntrusted,
     /// TG005: many clients are counted under one key.
-    OneBucket,
-    /// TG006: two layers charge one request under one policy's name.
+    SingleKey,
+    /// TG006: two layers charge one request under the same policy name.
     ChargedTwice,
     /// TG007: the Redis server evicts keys.
     EvictingServer,
-    /// TG008: the Redis server's clock is far from this process'.
-    ClockOff,
-    /// TG010: a tier cannot be counted in the way of its policy.
-    UnfitTier,
-    /// TG011: a request has its key more than once, or in places that contradict each other.
+    /// TG008: the clocks of the Redis server and of this process differ.
+    ClockSkew,
+    /// TG010: the policy's algorithm cannot count the quota of a tier.
+    IncompatibleTier,
+    /// TG011: a request has its key more than once, or in contradicting places.
     AmbiguousKey,
-    /// TG012: the matched route is asked for where no router has been yet.
+    /// TG012: the matched route is read before a router has matched the request.
     NoRoute,
-    /// TG013: a path pattern begins with a prefix that nesting has taken off the path.
+    /// TG013: a path pattern begins with a prefix that nesting has stripped.
     NestedPath,
     /// TG014: a handler set the cost of a policy that no layer around it settles.
     UnsettledPolicy,
 }
 
 impl Code {
-    /// All of them, by number.
+    /// All codes, by number.
     pub const ALL: [Self; 13] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
         Self::ForwardedUntrusted,
-        Self::OneBucket,
+        Self::SingleKey,
         Self::ChargedTwice,
         Self::EvictingServer,
-        Self::ClockOff,
-        Self::UnfitTier,
+        Self::ClockSkew,
+        Self::IncompatibleTier,
         Self::AmbiguousKey,
         Self::NoRoute,
         Self::NestedPath,
         Self::UnsettledPolicy,
     ];
 
-    /// The code itself, such as `TG001`.
+    /// Returns the code as text, such as `TG001`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.entry().0
     }
 
-    /// What to do about it.
+    /// Returns the remedy: what to do about it, in one sentence.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         self.entry().1
@@ -109,60 +109,59 @@ impl Code {
         match self {
             Self::NoPeerAddress => (
                 "TG001",
-                "with axum, serve into_make_service_with_connect_info::<SocketAddr>(); elsewhere put a SocketAddr into \
-                 the request's extensions",
+                "with axum, serve into_make_service_with_connect_info::<SocketAddr>(); otherwise insert a SocketAddr \
+                 into the request's extensions",
             ),
             Self::MissingKey => (
                 "TG002",
-                "see that clients or outer layers send it, once, or choose on_missing_key for such requests",
+                "make clients or outer layers send it, exactly once, or set on_missing_key for such requests",
             ),
             Self::ForwardedIgnored => (
                 "TG003",
-                "behind a proxy all clients share one count so: count by ClientIp, and name the proxies that are \
-                 trusted, as in ClientIp::behind([\"10.0.0.0/8\"])",
+                "behind a proxy all clients share one count: use ClientIp with the trusted proxies, as in \
+                 ClientIp::behind([\"10.0.0.0/8\"])",
             ),
             Self::ForwardedUntrusted => (
                 "TG004",
-                "if the peer is your proxy, add its address to the trusted ones; all its clients share one count until \
-                 then",
+                "if the peer is your proxy, add its address to the trusted proxies; until then all its clients share one \
+                 count",
             ),
-            Self::OneBucket => (
+            Self::SingleKey => (
                 "TG005",
-                "look at what the extractor finds; if one key is meant, take Global or mute TG005",
+                "check the key extractor; if one key is intended, use Global or silence TG005",
             ),
             Self::ChargedTwice => (
                 "TG006",
-                "take one layer away, or give the policies names of their own",
+                "remove one layer, or give the policies different names",
             ),
             Self::EvictingServer => (
                 "TG007",
-                "set maxmemory-policy noeviction, or count on a server of its own: an evicted key forgives who is in \
-                 debt",
+                "set maxmemory-policy noeviction, or use a dedicated server: evicting a key resets a client in debt",
             ),
-            Self::ClockOff => (
+            Self::ClockSkew => (
                 "TG008",
-                "let NTP set both: reset times, calendar windows and counting in an outage go by them",
+                "synchronize both with NTP: reset times, calendar windows and counts during an outage depend on them",
             ),
-            Self::UnfitTier => (
+            Self::IncompatibleTier => (
                 "TG010",
-                "give the tier a quota that the policy's algorithm and cost allow; the policy's own holds until then",
+                "give the tier a quota that fits the policy's algorithm and cost; until then the policy's own applies",
             ),
             Self::AmbiguousKey => (
                 "TG011",
-                "such requests get 400: where a gateway adds the header, let it replace the client's",
+                "such requests get 400: if a gateway adds the header, make it replace the client's",
             ),
             Self::NoRoute => (
                 "TG012",
-                "put the layer on the router, with Router::layer or route_layer after the routes, or take \
+                "add the layer to the router, with Router::layer or with route_layer after the routes, or use \
                  Route.or_unmatched()",
             ),
             Self::NestedPath => (
                 "TG013",
-                "write the pattern without the prefix of nest(), or put the layer on the outer router",
+                "remove the prefix of nest() from the pattern, or add the layer to the outer router",
             ),
             Self::UnsettledPolicy => (
                 "TG014",
-                "spell the name as the policy does, and give its rule a settle closure; the charge stands until then",
+                "check the spelling of the policy's name, and give its rule a settle closure; until then the charge stands",
             ),
         }
     }
@@ -180,7 +179,7 @@ impl fmt::Display for Code {
 
 // === Warning ===
 
-/// Something that was seen, once.
+/// A misconfiguration that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     code: Code,
@@ -189,7 +188,9 @@ pub struct Warning {
 }
 
 impl Warning {
-    /// A warning with what was seen. Stores of your own make theirs with it.
+    /// Creates a warning, for a custom [`Store`](crate::store::Store).
+    ///
+    /// `detail` describes the finding. It must not contain a key or an address.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
@@ -199,26 +200,28 @@ impl Warning {
         }
     }
 
-    /// Sets the policy that it is about.
+    /// Sets the policy that the warning is about.
+    ///
+    /// Default: none.
     #[must_use]
-    pub fn about(mut self, policy: PolicyName) -> Self {
+    pub fn with_policy(mut self, policy: PolicyName) -> Self {
         self.policy = Some(policy);
         self
     }
 
-    /// What was seen, to match on.
+    /// Returns the code.
     #[must_use]
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// The policy that it is about, if it is about one.
+    /// Returns the policy that the warning is about, if it is a single one.
     #[must_use]
     pub fn policy(&self) -> Option<&PolicyName> {
         self.policy.as_ref()
     }
 
-    /// What was seen, in words. It never holds a key or an address.
+    /// Returns the description of the finding. It never contains a key or an address.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
@@ -226,7 +229,7 @@ impl Warning {
 }
 
 impl fmt::Display for Warning {
-    /// The policy, what was seen, and what to do.
+    /// Writes the policy, the finding and the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(policy) = &self.policy {
             write!(f, "policy {policy}: ")?;
@@ -235,27 +238,27 @@ impl fmt::Display for Warning {
     }
 }
 
-// === Ledger ===
+// === WarningLog ===
 
-/// The warnings of one layer or store: each code once per policy.
+/// The warnings of one layer or store: each code at most once per policy.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    muted: Muted,
+pub(crate) struct WarningLog {
+    silenced: SilencedCodes,
     warnings: Mutex<Vec<Warning>>,
 }
 
-impl Ledger {
-    pub(crate) fn new(muted: Muted) -> Self {
+impl WarningLog {
+    pub(crate) fn new(silenced: SilencedCodes) -> Self {
         Self {
-            muted,
+            silenced,
             warnings: Mutex::default(),
         }
     }
 
-    /// Logs and keeps a warning, the first time.
+    /// Logs and keeps a warning, unless it is a repetition or silenced.
     #[cold]
     pub(crate) fn report(&self, warning: Warning) {
-        if self.mutes(warning.code) {
+        if self.is_silenced(warning.code) {
             return;
         }
         let mut warnings = self.warnings.lock();
@@ -285,9 +288,9 @@ impl Ledger {
         }
     }
 
-    /// Whether a code is not to be reported.
-    pub(crate) fn mutes(&self, code: Code) -> bool {
-        self.muted.has(code)
+    /// Returns whether a code is silenced.
+    pub(crate) fn is_silenced(&self, code: Code) -> bool {
+        self.silenced.contains(code)
     }
 
     pub(crate) fn warnings(&self) -> Vec<Warning> {
@@ -295,16 +298,16 @@ impl Ledger {
     }
 }
 
-/// Codes that are not reported.
+/// A set of codes that are not reported.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Muted(u32);
+pub(crate) struct SilencedCodes(u32);
 
-impl Muted {
+impl SilencedCodes {
     pub(crate) fn with(self, code: Code) -> Self {
         Self(self.0 | code.bit())
     }
 
-    fn has(self, code: Code) -> bool {
+    fn contains(self, code: Code) -> bool {
         self.0 & code.bit() > 0
     }
 }

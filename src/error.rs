@@ -1,13 +1,15 @@
-//! What can go wrong, said once for the whole crate.
+//! The error type of the crate.
 
 use std::{borrow::Cow, error, fmt, sync::Arc};
 
-/// A wrong configuration, or a store that could not decide.
+/// An invalid configuration, or a store that could not decide.
 ///
-/// Running into a limit is no error: it is a [`Decision`](crate::Decision).
+/// A request over its limit is not an error: it is a [`Decision`](crate::Decision). Match on the [`kind`](Self::kind);
+/// [`source`](error::Error::source) returns the cause. A clone shares its contents.
 #[derive(Clone)]
 pub struct Error {
     repr: Arc<Repr>,
+    /// Whether the request was not sent because of the error.
     is_unsent: bool,
 }
 
@@ -18,9 +20,10 @@ struct Repr {
 }
 
 impl Error {
-    /// An error of this kind; the message says what happened and, for a configuration, what to do.
+    /// Creates an error, for a custom [`Store`](crate::store::Store).
     ///
-    /// Stores of your own build their errors with it.
+    /// The message describes what happened and, for a configuration error, what to do. By convention it is lower case without
+    /// a full stop.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             repr: Arc::new(Repr {
@@ -32,7 +35,7 @@ impl Error {
         }
     }
 
-    /// The same error with its cause.
+    /// Sets the cause. Replaces an earlier one.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn error::Error + Send + Sync>>) -> Self {
         Self {
@@ -45,31 +48,31 @@ impl Error {
         }
     }
 
-    /// The same error for something that was not sent because of it.
+    /// Marks the error of a request that was not sent because of it.
     #[cfg(feature = "redis")]
-    pub(crate) fn unsent(mut self) -> Self {
+    pub(crate) fn into_unsent(mut self) -> Self {
         self.is_unsent = true;
         self
     }
 
-    /// Whether what failed was surely not done.
-    pub(crate) fn was_not_done(&self) -> bool {
-        let is_refused = matches!(
+    /// Returns whether the failed operation was certainly not executed.
+    pub(crate) fn was_not_executed(&self) -> bool {
+        let was_rejected = matches!(
             self.repr.kind,
             ErrorKind::Overloaded
                 | ErrorKind::Unavailable
                 | ErrorKind::Timeout(Phase::Connect | Phase::Queue)
         );
-        is_refused || self.is_unsent
+        was_rejected || self.is_unsent
     }
 
-    /// What went wrong, to match on.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.repr.kind
     }
 
-    /// Whether the same call may succeed later with nothing changed by hand.
+    /// Returns whether the same call can succeed later without a change of configuration.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -106,51 +109,53 @@ impl error::Error for Error {
 
 // === ErrorKind ===
 
-/// The kinds of [`Error`].
+/// The kind of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The server could not be reached, or the connection broke.
     Connect,
-    /// Two policies of one limiter bear one name, or one decision charges one policy and key twice.
+    /// Two policies share a name, or a decision charges one policy and key twice.
     DuplicatePolicy,
-    /// A value under our key that tollgate did not write.
+    /// The key of a policy contains a value that tollgate did not write.
     ForeignValue,
-    /// A setting that cannot work: the message names it.
+    /// A setting is invalid; the message names it.
     InvalidConfig,
-    /// A policy name, cost or burst that cannot work.
+    /// The name, cost, unit or another setting of a policy is invalid.
     InvalidPolicy,
-    /// A quota of nothing, in no time, or beyond the documented limits.
+    /// The quota is zero, or outside of the limits of its algorithm.
     InvalidQuota,
-    /// A server address that cannot be understood.
+    /// The address of a server cannot be parsed.
     InvalidUrl,
-    /// A policy that nothing is keyed by.
-    PolicyWithoutKey,
-    /// A layer without any policy.
+    /// A layer has no policy.
     NoPolicy,
-    /// This process asks for more decisions than the server can make in time, so this one was not sent.
+    /// This process requests more decisions than the server can make in time. This one was not sent.
     Overloaded,
-    /// A reply of the wrong shape.
+    /// A policy of a layer has no key.
+    PolicyWithoutKey,
+    /// The server sent a reply of an unexpected form.
     Protocol,
-    /// The server refused the script for a reason that waiting does not cure.
+    /// The server rejected the script for a reason that does not go away with time.
     Script,
-    /// No answer before the deadline, in this phase.
+    /// The deadline passed in this phase.
     Timeout(Phase),
-    /// The store cannot serve now: the server refuses (read-only, loading, out of memory, busy, wrong password), the breaker
-    /// is open, or a limit of this process is reached.
+    /// The store is unavailable.
+    ///
+    /// The server rejects requests (read-only, loading, out of memory, busy, wrong password), the circuit breaker is open, or
+    /// a limit of this process is reached.
     Unavailable,
 }
 
 // === Phase ===
 
-/// The part of a remote decision that a deadline ended.
+/// The phase of a remote call in which its deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Waiting for a connection: pool, dial and handshake.
+    /// Waiting for a connection: dial and handshake. Nothing was charged.
     Connect,
-    /// Waiting to be sent; nothing was charged.
+    /// Waiting to be sent. Nothing was charged.
     Queue,
-    /// Waiting for the reply; the charge may have been made.
+    /// Waiting for the reply. The charge may have been made.
     Reply,
 }

@@ -1,10 +1,12 @@
-//! Ways in for the fuzz targets, which are built with `--cfg fuzzing`; no part of the API.
+//! Entry points for the fuzz targets, built with `--cfg fuzzing`. Not part of the API.
 
 use std::net::IpAddr;
 
 use crate::extract::ClientIp;
 
-/// The walk over the lines of a header, with bytes in them that HTTP does not even allow.
+/// Finds the client address in the lines of a forwarding header.
+///
+/// The lines may contain bytes that HTTP does not allow.
 #[must_use]
 pub fn follow(client_ip: &ClientIp, peer: IpAddr, lines: &[&[u8]]) -> Option<IpAddr> {
     client_ip

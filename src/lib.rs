@@ -1,5 +1,5 @@
-//! Rate limiting for Tower and Axum: exact in Redis for the whole fleet, in process by default, still limiting when
-//! Redis is down.
+//! Rate limiting for Tower and Axum: exact in Redis for the whole fleet, or in process, and still limiting while Redis is
+//! down.
 //!
 //! # Examples
 //!
@@ -19,36 +19,39 @@
 //! # }
 //! ```
 //!
-//! For the whole fleet, add `.redis("redis://127.0.0.1/")`. What then happens when Redis is away is each policy's
-//! [`OnOutage`] choice; see [`resilience`](resilience/index.html).
+//! For the whole fleet, add `.redis("redis://127.0.0.1/")`. While Redis is down, each policy applies its [`OnOutage`]
+//! setting; see [`resilience`](resilience/index.html).
 //!
 //! # Features
 //!
-//! | feature | default | brings |
+//! | feature | default | adds |
 //! |---|---|---|
 //! | `axum` | yes | addresses from `ConnectInfo`, [`Route`](extract::Route) and [`PathParam`](extract::PathParam), [`RateLimitInfo`](middleware::RateLimitInfo) as an extractor |
-//! | `redis` | yes | counting in Redis: [`remote`](remote/index.html) and [`resilience`](resilience/index.html) |
-//! | `tracing` | yes | [warnings](diagnosis) and transitions as log lines: install a subscriber to see them |
-//! | `grpc` | no | answers that gRPC clients can read |
-//! | `test-util` | no | a [`clock`] that tests move by hand |
+//! | `redis` | yes | counts in Redis: [`remote`](remote/index.html) and [`resilience`](resilience/index.html) |
+//! | `tracing` | yes | [warnings](diagnosis) and outages as log events: install a subscriber to see them |
+//! | `grpc` | no | rejections that gRPC clients understand |
+//! | `test-util` | no | a [`clock`] that tests advance by hand |
 //!
 //! # Where to look
 //!
-//! | for | see |
+//! | topic | see |
 //! |---|---|
-//! | how much, and what a request costs | [`Quota`], [`Policy`] |
-//! | whose request it is | [`extract`], [`Key`] |
-//! | which requests a rule counts, who is let pass or refused | [`matching`] |
-//! | other quotas for some callers | [`tiers`] |
-//! | the layer, its headers, its answers | [`RateLimitLayer`], [`middleware`] |
+//! | quotas, and the cost of a request | [`Quota`], [`Policy`] |
+//! | keys: which client a request belongs to | [`extract`], [`Key`] |
+//! | which requests a rule applies to, and which are skipped or forbidden | [`matching`] |
+//! | different quotas for some clients | [`tiers`] |
+//! | the layer, and [`Decision`]s in handlers | [`RateLimitLayer`], [`middleware`] |
+//! | keys, costs and tiers of a policy | [`rules`] |
+//! | response headers | [`headers`] |
+//! | responses to denied requests | [`rejection`] |
 //! | limiting without HTTP | [`RateLimiter`]; Tower services: [`call`] |
-//! | which algorithm to take | [`algorithm::guide`] |
-//! | how counting works, and its bounds | [`algorithm`] |
+//! | which algorithm to choose | [`algorithm::guide`] |
+//! | how algorithms count, and their bounds | [`algorithm`] |
 //! | memory in process | [`memory`] |
-//! | Redis: waiting, accuracy, failover | [`remote`](remote/index.html) |
-//! | outages | [`resilience`](resilience/index.html) |
-//! | a store of your own | [`store`] |
-//! | warnings and their codes | [`diagnosis`] |
+//! | Redis: deadlines, accuracy, failover | [`remote`](remote/index.html) |
+//! | outages of Redis | [`resilience`](resilience/index.html) |
+//! | a custom store | [`store`] |
+//! | warnings about misconfigurations | [`diagnosis`] |
 
 pub mod algorithm;
 #[cfg(feature = "redis")]

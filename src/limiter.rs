@@ -1,4 +1,4 @@
-//! Policies over a store: the use case, free of HTTP and Tower.
+//! The rate limiter: policies over a store, without HTTP or Tower.
 
 use std::sync::Arc;
 
@@ -15,30 +15,31 @@ use crate::{
     ticket::Ticket,
 };
 
-/// Decides on charges, whatever the transport. Clones share the counts.
+/// Decides on charges, independently of the transport.
 ///
-/// [`RateLimitLayer`](crate::RateLimitLayer) uses one; use it directly for jobs, sockets, or a protocol of your own.
+/// Use it for jobs, sockets or a custom protocol. [`RateLimitLayer`](crate::RateLimitLayer) uses one for HTTP. Clones share
+/// the counts.
 ///
 /// # Examples
 ///
-/// Two policies, decided together: when one denies, neither is charged.
+/// Two policies are decided together: if one denies, neither is charged.
 ///
 /// ```
 /// use tollgate::{Key, Policy, Quota, RateLimiter};
 ///
 /// # async fn example() -> Result<(), tollgate::Error> {
 /// let user = Policy::new("user", Quota::per_minute(100));
-/// let everybody = Policy::new("everybody", Quota::per_second(1_000));
+/// let global = Policy::new("global", Quota::per_second(1_000));
 /// let limiter = RateLimiter::builder()
 ///     .policy(user.clone())
-///     .policy(everybody.clone())
+///     .policy(global.clone())
 ///     .build()?;
 ///
 /// let decision = limiter
-///     .check(&[user.charge(Key::new("ada")), everybody.charge(Key::GLOBAL)])
+///     .check(&[user.charge(Key::new("ada")), global.charge(Key::GLOBAL)])
 ///     .await?;
 /// if let Some(wait) = decision.retry_after() {
-///     println!("come back in {wait:?}");
+///     println!("retry in {wait:?}");
 /// }
 /// # Ok(())
 /// # }
@@ -46,39 +47,45 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
     store: Arc<dyn Store>,
-    /// The policies of all layers on this limiter: one name must mean one quota.
+    /// The policies of all layers on this limiter: one name has one quota.
     known: Arc<Mutex<Vec<Policy>>>,
     keeper: Arc<Keeper>,
 }
 
 impl RateLimiter {
-    /// A limiter of these policies over a store.
+    /// Creates a limiter over a custom store. [`builder`](Self::builder) covers the common stores.
     ///
     /// # Errors
     ///
-    /// What [`Policy::validate`] says, and [`ErrorKind::DuplicatePolicy`] when two bear one name.
+    /// - The error of [`Policy::validate`] for a policy.
+    /// - [`ErrorKind::DuplicatePolicy`] if two policies have the same name.
+    /// - [`ErrorKind::InvalidPolicy`] for more than 16 policies.
     pub fn new(
         store: impl Store,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
-        Self::with(Arc::new(store), policies)
+        Self::over(Arc::new(store), policies)
     }
 
-    /// Decides all charges together: when one is denied, none is made.
+    /// Decides all charges together: if one is denied, none is made.
     ///
-    /// Without charges, or when every cost is 0, nothing is written.
+    /// Without charges, or if every cost is 0, nothing is written.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DuplicatePolicy`] when two charges share policy and key, [`ErrorKind::InvalidPolicy`] above 16
-    /// charges, what [`Policy::validate`] says, and what the store could not do. Over the limit is no error.
+    /// - [`ErrorKind::DuplicatePolicy`] if two charges have the same policy and key.
+    /// - [`ErrorKind::InvalidPolicy`] for more than 16 charges.
+    /// - The error of [`Policy::validate`] for a policy.
+    /// - The error of the store, if it could not decide.
+    ///
+    /// Being over a limit is not an error.
     ///
     /// # Cancel safety
     ///
-    /// When the answer is dropped before it is there, the charge may have been made or not.
+    /// If the future is dropped before it completes, the charges may or may not have been made.
     #[inline]
     pub fn check(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        match judge(charges) {
+        match validate_charges(charges) {
             Ok(()) if charges.iter().all(|charge| charge.ticket().is_none()) => {
                 self.store.decide(charges)
             }
@@ -87,18 +94,16 @@ impl RateLimiter {
         }
     }
 
-    /// Decides under a new ticket, so that charges can be used again and each decision's slots are known.
+    /// Decides under a new ticket, so that reused charges do not share slots.
     fn check_slots(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let ticket = Ticket::random();
         let charges = charges.iter().map(|charge| charge.with_ticket(ticket));
         let charges: Charges<'_> = charges.collect();
-        match self.store.decide(&charges).try_ready() {
-            Ok(decided) => StoreFuture::ready(decided.map(|decision| decision.with_ticket(ticket))),
-            Err(answer) => StoreFuture::later(async move { Ok(answer.await?.with_ticket(ticket)) }),
-        }
+        let decided = self.store.decide(&charges);
+        decided.map(move |decided| decided.map(|decision| decision.with_ticket(ticket)))
     }
 
-    /// Tells where the charges' keys stand, without charging.
+    /// Returns the state of the charges' keys without charging them.
     ///
     /// # Errors
     ///
@@ -108,11 +113,11 @@ impl RateLimiter {
         self.check(&peeks)
     }
 
-    /// Puts right what a request was charged, once it is known what it really cost.
+    /// Corrects the charges of a request to its actual cost.
     ///
-    /// Units that were not needed are given back; what it cost beyond the charge is charged, whether it fits or not. A
-    /// refund is at most what the charge still weighs: what time has given back since is not given back again. Each
-    /// policy is settled by itself, by whoever counted the charge.
+    /// Unused units are refunded. A cost beyond the charge is charged, even over the limit. A refund is at most the part of
+    /// the charge that is still outstanding: units that time has given back are not refunded again. Each policy is settled
+    /// separately, by the store that counted the charge.
     ///
     /// When overlapping charges on one key are refunded out of order, a bucket may refund slightly less than it could. It
     /// never refunds more.
@@ -126,8 +131,8 @@ impl RateLimiter {
     /// let charges = [tokens.charge(Key::new("ada")).cost(4_000)];
     /// let decision = limiter.check(&charges).await?;
     /// if let Some(receipt) = Receipt::of(&charges, &decision) {
-    ///     let used = 1_234; // told by the answer
-    ///     limiter.settle(receipt.price(|_, _| used)).await?;
+    ///     let used = 1_234; // from the response
+    ///     limiter.settle(receipt.actual_cost(|_, _| used)).await?;
     /// }
     /// # Ok(())
     /// # }
@@ -135,17 +140,17 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// The store's error. After [`Overloaded`](crate::ErrorKind::Overloaded),
+    /// The error of the store. After [`Overloaded`](crate::ErrorKind::Overloaded),
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or a timeout before sending, the settlement is retried in the
-    /// background for the policy's period, at most an hour. After any other error the charge stands. Slot releases are
+    /// background for the policy's period, at most an hour. After any other error the charge stands. Releases of slots are
     /// retried until the lease must have ended, even if the future is dropped.
     pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.keeper.settle(receipt)
     }
 
-    /// Holds what a decision charged until the returned [`Hold`] is dropped or settled.
+    /// Holds the slots of a decision until the returned [`Hold`] is dropped or settled.
     ///
-    /// For policies on [concurrency](Policy::concurrency): slots that are not held come back by their lease.
+    /// For [concurrency](Policy::concurrency) policies: slots that are not held come back when their lease ends.
     ///
     /// # Examples
     ///
@@ -169,41 +174,41 @@ impl RateLimiter {
         Hold::new(receipt, &self.keeper)
     }
 
-    /// Forgets what `key` has used of `policy`.
+    /// Resets `key` to the full quota of `policy`.
     ///
     /// # Errors
     ///
-    /// What the store could not do.
+    /// The error of the store, if it could not reset the key.
     pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.store.reset(policy, key)
     }
 
-    /// Whether the limiter works as configured, or without its shared store.
+    /// Returns the health of the store.
     #[must_use]
     pub fn health(&self) -> Health {
         self.store.health()
     }
 
-    /// What looked wrong about the store's set-up so far. Each was logged when it was seen.
+    /// Returns the misconfigurations of the store found so far. Each was logged once.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         self.store.warnings()
     }
 
-    /// The same limiter, when it can count these policies too.
-    pub(crate) fn for_policies(
+    /// Adds the policies of a layer.
+    pub(crate) fn with_policies(
         self,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
         let policies: Vec<Policy> = policies.into_iter().collect();
-        check_policies(&policies)?;
+        validate_policies(&policies)?;
         let mut known = self.known.lock();
         let named = |policy: &Policy| known.iter().find(|other| other.name() == policy.name());
         let is_new = |policy: &Policy| match named(policy) {
-            Some(other) if !other.counts_like(policy) => Err(two_quotas(policy)),
+            Some(other) if !other.counts_same_as(policy) => Err(conflicting_policy(policy)),
             other => Ok(other.is_none()),
         };
-        // All are judged before any is noted: a layer that is refused leaves no name behind.
+        // All are checked before any is added: a layer that fails to build leaves no name behind.
         let new: Vec<bool> = policies.iter().map(is_new).collect::<Result<_, _>>()?;
         let new = policies.into_iter().zip(new).filter(|(_, is_new)| *is_new);
         known.extend(new.map(|(policy, _)| policy));
@@ -211,7 +216,8 @@ impl RateLimiter {
         Ok(self)
     }
 
-    pub(crate) fn with(
+    /// As [`new`](Self::new) over a shared store.
+    pub(crate) fn over(
         store: Arc<dyn Store>,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
@@ -222,12 +228,11 @@ impl RateLimiter {
             known,
             keeper,
         };
-        limiter.for_policies(policies)
+        limiter.with_policies(policies)
     }
 }
 
-/// Each policy can work, and no two bear one name.
-fn check_policies(policies: &[Policy]) -> Result<(), Error> {
+fn validate_policies(policies: &[Policy]) -> Result<(), Error> {
     for (index, policy) in policies.iter().enumerate() {
         policy.validate()?;
         if policies[..index]
@@ -237,7 +242,7 @@ fn check_policies(policies: &[Policy]) -> Result<(), Error> {
             return Err(Error::new(
                 ErrorKind::DuplicatePolicy,
                 format!(
-                    "two policies are named {:?}: give each a name of its own",
+                    "two policies are named {:?}: give each a different name",
                     policy.name()
                 ),
             ));
@@ -250,22 +255,22 @@ fn check_policies(policies: &[Policy]) -> Result<(), Error> {
 }
 
 #[inline]
-fn judge(charges: &[Charge<'_>]) -> Result<(), Error> {
+fn validate_charges(charges: &[Charge<'_>]) -> Result<(), Error> {
     if charges.len() > MAX_CHARGES {
         return Err(too_many(charges.len()));
     }
     for (index, charge) in charges.iter().enumerate() {
-        if !charge.policy().is_usable() {
+        if !charge.policy().is_countable() {
             charge.policy().validate()?;
         }
-        let shares = |other: &Charge<'_>| {
+        let is_duplicate = |other: &Charge<'_>| {
             other.policy().name() == charge.policy().name() && other.key() == charge.key()
         };
-        if charges[..index].iter().any(shares) {
+        if charges[..index].iter().any(is_duplicate) {
             return Err(Error::new(
                 ErrorKind::DuplicatePolicy,
                 format!(
-                    "policy {:?} is charged twice for one key: add the costs up instead",
+                    "policy {:?} is charged twice for the same key: charge the sum of the costs once",
                     charge.policy().name()
                 ),
             ));
@@ -274,11 +279,11 @@ fn judge(charges: &[Charge<'_>]) -> Result<(), Error> {
     Ok(())
 }
 
-fn two_quotas(policy: &Policy) -> Error {
+fn conflicting_policy(policy: &Policy) -> Error {
     Error::new(
         ErrorKind::DuplicatePolicy,
         format!(
-            "policy {:?} has another quota or algorithm in another layer on this limiter: give it a name of its own",
+            "policy {:?} has a different quota or algorithm in another layer of this limiter: give it a different name",
             policy.name()
         ),
     )
@@ -287,9 +292,9 @@ fn two_quotas(policy: &Policy) -> Error {
 fn too_many(count: usize) -> Error {
     Error::new(
         ErrorKind::InvalidPolicy,
-        format!("{count} policies at once: at most {MAX_CHARGES} are decided together"),
+        format!("{count} policies in one decision: use at most {MAX_CHARGES}"),
     )
 }
 
-/// How many charges one decision may have.
+/// The most charges of one decision.
 const MAX_CHARGES: usize = 16;

@@ -1,4 +1,4 @@
-//! A named quota with all that a store must know to count it.
+//! A policy: a named quota with its algorithm, cost and outage setting.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,11 +9,12 @@ use crate::{
     quota::Quota,
 };
 
-/// A named quota, with what a request costs and what to do when nobody can count.
+/// A named quota, with its algorithm, its cost per request and its outage setting.
 ///
-/// The name is part of where the count is kept: two limiters that use one name, one key and one store share the
-/// count. It is counted as a token bucket (the burst at once, then the sustained rate) unless it names another
-/// [`Algorithm`].
+/// The name is part of the key under which counts are stored: two limiters with the same policy name, key and store share
+/// the count. Two different policies need different names.
+///
+/// Mistakes are reported when the limiter or layer is built, or by [`validate`](Self::validate).
 ///
 /// # Examples
 ///
@@ -30,7 +31,7 @@ pub struct Policy {
     name: PolicyName,
     quota: Quota,
     algorithm: Algorithm,
-    /// The reason why the policy cannot be counted, if it cannot: `build()` reports it.
+    /// An invalid name or quota is kept as an error until `build()` reports it.
     counter: Result<Counter, Error>,
     cost: u64,
     counts_denied: bool,
@@ -40,15 +41,15 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy of this name and quota.
+    /// Creates a policy that counts `quota` as a token bucket.
     ///
-    /// A name or quota that cannot work is reported when the limiter or layer is built.
+    /// A name has 1 to 39 characters of `A-Z a-z 0-9 . _ -`.
     #[must_use]
     pub fn new(name: impl AsRef<str>, quota: Quota) -> Self {
         let algorithm = Algorithm::default();
         let (name, counter) = match PolicyName::new(name.as_ref()) {
             Ok(name) => (name, Counter::new(quota, algorithm)),
-            Err(error) => (PolicyName::UNUSABLE, Err(error)),
+            Err(error) => (PolicyName::INVALID, Err(error)),
         };
         Self {
             name,
@@ -62,57 +63,60 @@ impl Policy {
         }
     }
 
-    /// A policy on how many requests are in flight: a slot is taken until the body of the answer has ended.
+    /// Creates a policy that limits how many requests are in flight at once.
     ///
-    /// The answer to a request that upgrades its connection (a WebSocket) ends at once, and its slot with it: hold a slot
-    /// for as long as the connection lasts with [`RateLimiter::hold`](crate::RateLimiter::hold).
+    /// A request holds a slot until its response body ends. The response to an upgrade (a WebSocket) ends at once, and its
+    /// slot is released then; hold a slot for the life of the connection with
+    /// [`RateLimiter::hold`](crate::RateLimiter::hold).
     ///
-    /// In Redis a slot has a lease of 30 seconds, which its holder renews; [`algorithm`](Self::algorithm) with
-    /// [`Algorithm::Concurrency`] sets another.
+    /// In Redis a slot has a lease of 30 s, which its holder renews. Set another lease with
+    /// [`algorithm`](Self::algorithm) and [`Algorithm::Concurrency`].
     #[must_use]
     pub fn concurrency(name: impl AsRef<str>, limit: u64) -> Self {
         let lease = Duration::from_secs(30);
         Self::new(name, Quota::in_flight(limit)).algorithm(Algorithm::Concurrency { lease })
     }
 
-    /// Sets how the quota is counted.
+    /// Sets the algorithm that counts the quota.
     ///
-    /// Default: [`Algorithm::TokenBucket`].
+    /// Default: [`Algorithm::TokenBucket`]. The [guide](crate::algorithm::guide) helps to choose.
     #[must_use]
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
-        if self.is_named() {
+        if self.has_valid_name() {
             self.counter = Counter::new(self.quota, algorithm);
         }
         self
     }
 
-    /// Sets whether a denied request is counted too, so that who keeps knocking stays out.
+    /// Sets whether denied requests consume quota as well.
     ///
-    /// Default: no. It is counted when the request is denied by any policy of its decision, and at most until nothing
-    /// is left; in a sliding window, until the younger of its two windows is full by itself. A denied request never makes
-    /// a debt that an admitted one could not.
+    /// Default: `false`. With `true`, clients that keep retrying stay blocked. A request denied by any policy of its decision is counted, at most until no quota is left. In a
+    /// sliding window it is counted until the current window alone is full. A denied request never creates more debt than an
+    /// admitted one can. Not available for [concurrency](Self::concurrency).
     #[must_use]
     pub fn count_denied(mut self, count: bool) -> Self {
         self.counts_denied = count;
         self
     }
 
-    /// Sets how many units a request takes.
+    /// Sets the units that a request takes.
     ///
-    /// Default: 1. A cost of 0 is a peek: it tells the state and takes nothing.
+    /// Default: 1. A cost of 0 is a peek: it reads the state and takes nothing. A cost above the policy's limit is an error at
+    /// `build()`.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;
         self
     }
 
-    /// Sets the unit of the quota, which `RateLimit-Policy` of draft 11 sends as `qu`: `tokens`, for example, or the registered
-    /// `content-bytes`.
+    /// Sets the unit of the quota, which `RateLimit-Policy` (draft 11) contains as `qu`.
     ///
-    /// Default: requests, which is not sent. Set it when [costs](Self::cost) are not numbers of requests, or clients take the
-    /// quota for one. The unit of a [`concurrency`](Self::concurrency) policy is always `concurrent-requests`. A unit has 1 to 39
-    /// characters of `A-Z a-z 0-9 . _ -`; others are reported when the limiter or layer is built.
+    /// Default: requests, which is not sent. Set it if [costs](Self::cost) are not numbers of requests: for example `tokens`,
+    /// or the registered `content-bytes`. Without it clients read the quota as a number of requests. The unit of a
+    /// [`concurrency`](Self::concurrency) policy is always `concurrent-requests`.
+    ///
+    /// A unit has 1 to 39 characters of `A-Z a-z 0-9 . _ -`; others are an error at `build()`.
     ///
     /// # Examples
     ///
@@ -128,7 +132,7 @@ impl Policy {
         self
     }
 
-    /// Sets what happens while the shared store is away.
+    /// Sets the behaviour while the shared store is unavailable.
     ///
     /// Default: [`OnOutage::Local`].
     #[must_use]
@@ -137,13 +141,13 @@ impl Policy {
         self
     }
 
-    /// The policy's name.
+    /// Returns the name; empty if the given name is invalid.
     #[must_use]
     pub fn name(&self) -> &PolicyName {
         &self.name
     }
 
-    /// The policy's quota.
+    /// Returns the quota.
     #[must_use]
     pub fn quota(&self) -> Quota {
         self.quota
@@ -155,60 +159,60 @@ impl Policy {
         self.unit.as_deref()
     }
 
-    /// What happens while the shared store is away.
+    /// Returns the behaviour while the shared store is unavailable.
     #[must_use]
     pub fn outage_choice(&self) -> OnOutage {
         self.on_outage
     }
 
-    /// The quota made ready for counting.
+    /// Returns the validated quota; a counter that admits nothing if the policy is invalid.
     #[must_use]
     #[inline]
     pub fn counter(&self) -> &Counter {
         self.counter.as_ref().unwrap_or(&Counter::CLOSED)
     }
 
-    /// How the quota is counted, as configuration files and metrics write it.
+    /// Returns the [name](Algorithm::name) of the algorithm, such as `token_bucket`.
     #[must_use]
     pub fn algorithm_name(&self) -> &'static str {
         self.algorithm.name()
     }
 
-    /// Whether a denied request is counted too.
+    /// Returns whether denied requests consume quota as well.
     #[must_use]
     #[inline]
     pub fn counts_denied(&self) -> bool {
         self.counts_denied
     }
 
-    /// Returns the units that a charge takes unless it sets its own.
+    /// Returns the cost of a charge that does not set one.
     #[inline]
     pub(crate) fn default_cost(&self) -> u64 {
         self.cost
     }
 
-    /// Whether a charge takes slots, which are known by a ticket.
+    /// Returns whether charges take slots, and so have a ticket.
     #[inline]
-    pub(crate) fn takes_slots(&self) -> bool {
-        matches!(self.counter, Ok(Counter::Concurrency(_)))
+    pub(crate) fn is_concurrency(&self) -> bool {
+        self.counter().concurrency().is_some()
     }
 
-    /// Whether it can be counted at all.
+    /// Returns whether the policy can be counted; cheaper than [`validate`](Self::validate).
     #[inline]
-    pub(crate) fn is_usable(&self) -> bool {
+    pub(crate) fn is_countable(&self) -> bool {
         self.counter.is_ok() && !self.counts_denied_in_flight()
     }
 
-    #[inline]
-    fn counts_denied_in_flight(&self) -> bool {
-        self.counts_denied && self.takes_slots()
+    /// Returns whether charges must be settled: they are in flight, or wait in a queue.
+    pub(crate) fn must_be_settled(&self) -> bool {
+        match self.counter() {
+            Counter::Bucket(bucket) => bucket.is_queue(),
+            Counter::Concurrency(_) => true,
+            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => false,
+        }
     }
 
-    fn is_named(&self) -> bool {
-        self.name != PolicyName::UNUSABLE
-    }
-
-    /// The same policy with another quota, and with another algorithm if one is given.
+    /// Returns the policy with another quota, and another algorithm if one is given.
     pub(crate) fn with_quota(&self, quota: Quota, algorithm: Option<Algorithm>) -> Self {
         let policy = Self {
             quota,
@@ -217,8 +221,8 @@ impl Policy {
         policy.algorithm(algorithm.unwrap_or(self.algorithm))
     }
 
-    /// Whether another policy is the same but for its quota.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
+    /// Returns whether both policies are equal, apart from their quotas.
+    pub(crate) fn equals_except_quota(&self, other: &Self) -> bool {
         self.name == other.name
             && self.algorithm == other.algorithm
             && self.cost == other.cost
@@ -227,94 +231,93 @@ impl Policy {
             && self.unit == other.unit
     }
 
-    /// Whether its charges must be ended by whoever holds them: they are in flight, or wait in a queue.
-    pub(crate) fn must_end(&self) -> bool {
-        match self.counter() {
-            Counter::Bucket(bucket) => bucket.is_queue(),
-            Counter::Concurrency(_) => true,
-            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => false,
-        }
-    }
-
-    /// Whether another policy counts the same in the same way.
-    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+    /// Returns whether both policies count the same quota with the same algorithm.
+    pub(crate) fn counts_same_as(&self, other: &Self) -> bool {
         self.quota == other.quota && self.algorithm == other.algorithm
     }
 
-    /// Says what keeps the policy from working.
+    /// Checks the name, the quota and all settings.
+    ///
+    /// `build()` calls it for every policy.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidPolicy`] or [`ErrorKind::InvalidQuota`], with what to do.
+    /// - [`ErrorKind::InvalidQuota`] if the algorithm cannot count the quota.
+    /// - [`ErrorKind::InvalidPolicy`] for an invalid name or unit, a cost above the limit, or a setting that is not available
+    ///   for concurrency.
+    ///
+    /// The message contains what to change.
     pub fn validate(&self) -> Result<(), Error> {
         let counter = match &self.counter {
             Ok(counter) => counter,
-            // The error about an unusable name contains that name.
-            Err(fault) if !self.is_named() => return Err(fault.clone()),
-            Err(fault) => {
-                return Err(Error::new(
-                    fault.kind(),
-                    format!("policy {:?}: {fault}", self.name),
-                ));
-            }
+            // The error about an invalid name contains that name.
+            Err(error) if !self.has_valid_name() => return Err(error.clone()),
+            Err(error) => return Err(self.error(error.kind(), &error.to_string())),
         };
         if self.counts_denied_in_flight() {
-            return Err(Error::new(
+            return Err(self.error(
                 ErrorKind::InvalidPolicy,
-                format!(
-                    "policy {:?}: a denied request is not in flight, so it cannot be counted: take count_denied() away",
-                    self.name
-                ),
+                "denied requests are not in flight and cannot be counted: remove count_denied()",
             ));
         }
         if let Some(unit) = &self.unit {
-            PolicyName::of("quota unit", unit)?;
-            if self.takes_slots() {
-                return Err(Error::new(
+            PolicyName::checked("quota unit", unit)?;
+            if self.is_concurrency() {
+                return Err(self.error(
                     ErrorKind::InvalidPolicy,
-                    format!(
-                        "policy {:?}: its unit is concurrent-requests and cannot be changed: remove unit()",
-                        self.name
-                    ),
+                    "the unit of a concurrency policy is always concurrent-requests: remove unit()",
                 ));
             }
         }
-        let limit = counter.limit();
-        if self.cost > limit {
-            let (has, raise) = match counter {
-                Counter::Bucket(_) => (format!("the burst is {limit}"), "burst"),
-                Counter::Concurrency(_) => (format!("there are {limit} slots"), "limit"),
-                Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
-                    (format!("the count is {limit}"), "count")
-                }
-            };
-            let (name, cost) = (&self.name, self.cost);
-            return Err(Error::new(
-                ErrorKind::InvalidPolicy,
-                format!(
-                    "policy {name:?}: a request costs {cost} and {has}, so none could ever pass: raise the {raise}, or \
-                     lower the cost"
-                ),
-            ));
+        self.validate_cost(counter)
+    }
+
+    fn validate_cost(&self, counter: &Counter) -> Result<(), Error> {
+        let (cost, limit) = (self.cost, counter.limit());
+        if cost <= limit {
+            return Ok(());
         }
-        Ok(())
+        let (bound, setting) = match counter {
+            Counter::Bucket(_) => (format!("the burst is {limit}"), "burst"),
+            Counter::Concurrency(_) => (format!("there are {limit} slots"), "limit"),
+            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
+                (format!("the count is {limit}"), "count")
+            }
+        };
+        let message = format!(
+            "a request costs {cost} but {bound}, so every request would be denied: raise the {setting} or lower the cost"
+        );
+        Err(self.error(ErrorKind::InvalidPolicy, &message))
+    }
+
+    fn error(&self, kind: ErrorKind, message: &str) -> Error {
+        Error::new(kind, format!("policy {:?}: {message}", self.name))
+    }
+
+    #[inline]
+    fn counts_denied_in_flight(&self) -> bool {
+        self.counts_denied && self.is_concurrency()
+    }
+
+    fn has_valid_name(&self) -> bool {
+        self.name != PolicyName::INVALID
     }
 }
 
 // === OnOutage ===
 
-/// What a policy does while the shared store is unavailable, or asked for more than it can decide in time.
+/// The behaviour of a policy while the shared store is unavailable or overloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnOutage {
-    /// Let everything pass uncounted: for limits that only smooth traffic.
+    /// Admits every request without counting: for limits that only smooth traffic.
     Allow,
-    /// Count in this process alone: each instance enforces the whole quota on its own.
+    /// Counts in this process: each instance enforces the whole quota on its own.
     ///
     /// With `n` instances, up to `n + 1` times the quota is admitted: once by Redis just before the outage, and once by
     /// each instance.
     #[default]
     Local,
-    /// Refuse everything with 503: for limits that protect something which must not be exceeded.
+    /// Denies every request with 503: for limits that must never be exceeded.
     Deny,
 }

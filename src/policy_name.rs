@@ -1,4 +1,4 @@
-//! The name of a policy.
+//! Names of policies.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind};
 
 /// The name of a policy: 1 to 39 characters of `A-Z a-z 0-9 . _ -`.
 ///
-/// It stands in Redis keys, headers and log lines, so it is kept to characters that need no escaping in any of
-/// them. The characters lie inline: a decision carries its policies' names without touching a shared counter.
+/// Redis keys, headers and log events contain it. None of them needs to escape these characters. The name is stored
+/// inline: a decision copies it without touching a shared counter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PolicyName {
     length: u8,
@@ -15,24 +15,24 @@ pub struct PolicyName {
 }
 
 impl PolicyName {
-    /// The longest name, in characters.
+    /// The length of the longest name, in characters.
     pub const MAX_LENGTH: usize = 39;
 
-    /// Checks a name.
+    /// Creates a name.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidPolicy`] when it is empty, too long, or has any other character.
+    /// [`ErrorKind::InvalidPolicy`] if the name is empty, too long, or contains any other character.
     pub fn new(name: &str) -> Result<Self, Error> {
-        Self::of("policy", name)
+        Self::checked("policy", name)
     }
 
-    /// Checks the name of what is called so.
-    pub(crate) fn of(what: &str, name: &str) -> Result<Self, Error> {
+    /// As [`new`](Self::new) for the name of another `thing`, which the error names.
+    pub(crate) fn checked(thing: &str, name: &str) -> Result<Self, Error> {
         if name.is_empty() || name.len() > Self::MAX_LENGTH || !name.bytes().all(is_name_byte) {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
-                format!("{what} name {name:?} is not usable: take 1 to 39 of A-Z a-z 0-9 . _ -"),
+                format!("{thing} name {name:?} is invalid: use 1 to 39 of A-Z a-z 0-9 . _ -"),
             ));
         }
         let mut bytes = [0; Self::MAX_LENGTH];
@@ -43,21 +43,21 @@ impl PolicyName {
         Ok(Self { length, bytes })
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.as_bytes()).expect("a policy name is ASCII")
     }
 
-    /// The name as bytes.
+    /// Returns the name as bytes.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// The empty name, in place of one that is not usable. `build()` reports the policy.
-    pub(crate) const UNUSABLE: Self = Self {
+    /// The empty name, in place of an invalid one. `build()` reports the policy.
+    pub(crate) const INVALID: Self = Self {
         length: 0,
         bytes: [0; Self::MAX_LENGTH],
     };

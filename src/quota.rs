@@ -1,17 +1,19 @@
-//! How much per how long.
+//! A quota: how many units per period.
 
 use std::time::Duration;
 
-/// A count of requests per span of time, with a burst.
+/// A number of units per period, with a burst.
 ///
-/// The count and the span give the sustained rate; the burst is how much may come at once when the caller has
-/// been idle. A quota is a plain value: it is judged when the policy that carries it is built, so `per_minute(0)`
-/// compiles and fails at `build()` with [`ErrorKind::InvalidQuota`](crate::ErrorKind::InvalidQuota).
+/// Count and period are the sustained rate. The burst is how many units an idle key can take at once. A unit is one
+/// request unless the policy sets a [cost](crate::Policy::cost).
 ///
 /// # Limits
 ///
-/// At most 1,000,000 units a second, at least one unit in 366 days, and a burst that takes at most 35 years to
-/// refill.
+/// - The rate is at most 1,000,000 units a second, and at least 1 unit in 366 days.
+/// - A burst refills in at most 35 years.
+///
+/// A quota is a plain value: the policy that uses it is validated at `build()`. `per_minute(0)` compiles and fails there
+/// with [`ErrorKind::InvalidQuota`](crate::ErrorKind::InvalidQuota).
 ///
 /// # Examples
 ///
@@ -29,13 +31,15 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `count` requests at once, for [`Algorithm::Concurrency`](crate::algorithm::Algorithm::Concurrency).
+    /// Returns a quota of `count` requests in flight at once.
+    ///
+    /// For [`Algorithm::Concurrency`](crate::algorithm::Algorithm::Concurrency) only.
     #[must_use]
     pub const fn in_flight(count: u64) -> Self {
         Self::new(count, Duration::ZERO)
     }
 
-    /// `count` units in every `period`.
+    /// Returns a quota of `count` units per `period`.
     #[must_use]
     pub const fn new(count: u64, period: Duration) -> Self {
         Self {
@@ -45,31 +49,33 @@ impl Quota {
         }
     }
 
-    /// `count` units a second: `per_second(5)` is five a second, not one every five seconds.
+    /// Returns a quota of `count` units per second.
     #[must_use]
     pub const fn per_second(count: u64) -> Self {
         Self::new(count, Duration::from_secs(1))
     }
 
-    /// `count` units a minute.
+    /// Returns a quota of `count` units per minute.
     #[must_use]
     pub const fn per_minute(count: u64) -> Self {
         Self::new(count, Duration::from_secs(60))
     }
 
-    /// `count` units an hour.
+    /// Returns a quota of `count` units per hour.
     #[must_use]
     pub const fn per_hour(count: u64) -> Self {
         Self::new(count, Duration::from_secs(3_600))
     }
 
-    /// `count` units in 24 hours.
+    /// Returns a quota of `count` units per 24 hours.
     #[must_use]
     pub const fn per_day(count: u64) -> Self {
         Self::new(count, Duration::from_secs(86_400))
     }
 
-    /// `count` units a month: 31 days, or the calendar's own with [`WindowStart::Month`].
+    /// Returns a quota of `count` units per 31 days.
+    ///
+    /// With [`WindowStart::Month`] the period is the calendar month instead.
     ///
     /// [`WindowStart::Month`]: crate::algorithm::WindowStart::Month
     #[must_use]
@@ -77,35 +83,35 @@ impl Quota {
         Self::new(count, Duration::from_secs(31 * 86_400))
     }
 
-    /// Sets how many units may be taken at once after idling.
+    /// Sets how many units an idle key can take at once.
     ///
-    /// Default: the count, so a caller may use a whole period's worth at once; for a leaky bucket 1. Windows and logs
-    /// have none.
+    /// Default: the count for a token bucket, 1 for a leaky bucket. Windows, logs and concurrency have no burst: with them
+    /// a burst is an error at `build()`.
     #[must_use]
     pub const fn burst(mut self, units: u64) -> Self {
         self.burst = Some(units);
         self
     }
 
-    /// Units per period.
+    /// Returns the units per period.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The span in which [`count`](Self::count) units come back.
+    /// Returns the period; zero for a quota [in flight](Self::in_flight).
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.period
     }
 
-    /// The burst, when one was set.
+    /// Returns the burst if one was set.
     #[must_use]
-    pub const fn own_burst(&self) -> Option<u64> {
+    pub const fn explicit_burst(&self) -> Option<u64> {
         self.burst
     }
 
-    /// Units that may be taken at once: the burst, or the count when no burst was set.
+    /// Returns the burst, or the count if no burst was set.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self.burst {

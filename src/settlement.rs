@@ -1,96 +1,97 @@
-//! What a request really cost, told after it was admitted.
+//! Settlements: corrections of charges to the actual cost of a request.
 
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{ChargeMark, Counter},
+    algorithm::ChargeMark,
     charge::{Charge, OwnedCharge},
     decision::Decision,
     policy::Policy,
     state::{CountedBy, Outcome, PolicyState},
 };
 
-/// A charge that was made, with what it really cost.
+/// A charge that was made, with the actual cost of its request.
 #[derive(Clone, Debug)]
 pub struct Settlement {
     charge: OwnedCharge,
     mark: ChargeMark,
     actual: u64,
-    /// Whether a command that takes its slots may reach the store after the one that releases them.
-    take_is_pending: bool,
+    is_acquire_pending: bool,
 }
 
-/// How a charge is put right.
+/// The correction that a [`Settlement`] needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Correction {
-    /// It cost more: charge so many units, whether they fit or not.
+    /// The request cost more: charge this many units, even over the limit.
     Charge(u64),
-    /// It cost what was charged.
+    /// The request cost what was charged.
     Keep,
-    /// It cost less: give so many units back.
+    /// The request cost less: refund this many units.
     Refund(u64),
-    /// It is no longer in flight: free its slots, whatever it cost.
+    /// The request is no longer in flight: release its slots, whatever it cost.
     Release,
 }
 
 impl Settlement {
-    /// The charge that led to this state, at its full cost until the receipt is priced.
+    /// Returns the settlement of a charge at its full cost, from the state after it.
     ///
-    /// `None` when nothing was charged: it was a peek, it was denied, or nobody could count.
+    /// `None` if nothing was charged: the charge is a peek, was denied, or could not be counted.
     #[must_use]
     pub fn of(charge: &Charge<'_>, state: &PolicyState) -> Option<Self> {
         let usage = state.usage()?;
         (state.outcome() == Outcome::Allowed && charge.units() > 0).then(|| Self {
             charge: charge.to_owned(),
             mark: ChargeMark {
-                made: usage.reset_at,
-                returned: state.returned_before(),
+                reset_at: usage.reset_at,
+                refunded_before: state.refunded_before(),
             },
             actual: charge.units(),
-            take_is_pending: false,
+            is_acquire_pending: false,
         })
     }
 
-    /// The release of slots that a charge may have taken, by a command that may still be on its way if it is `pending`.
+    /// Returns the release of slots that a charge may have acquired.
     #[cfg(any(feature = "redis", test))]
-    pub(crate) fn of_slots(charge: OwnedCharge, pending: bool) -> Self {
+    pub(crate) fn release(charge: OwnedCharge, is_acquire_pending: bool) -> Self {
         Self {
             actual: charge.borrow().units(),
             charge,
             mark: ChargeMark::default(),
-            take_is_pending: pending,
+            is_acquire_pending,
         }
     }
 
-    /// The charge that was made.
+    /// Returns the charge.
     #[must_use]
     pub fn charge(&self) -> Charge<'_> {
         self.charge.borrow()
     }
 
-    /// By what the charge is known: with it the state tells what the charge still weighs.
+    /// Returns the mark that identifies the charge when it is refunded.
     #[must_use]
     pub fn mark(&self) -> ChargeMark {
         self.mark
     }
 
-    /// Whether a command that takes its slots may reach the store after the one that releases them.
+    /// Returns whether the store may acquire the slots after it has released them.
+    ///
+    /// This happens if the acquiring command is still on its way. A shared store must then reject the ticket for a lease.
     #[must_use]
-    pub fn take_is_pending(&self) -> bool {
-        self.take_is_pending
+    pub fn is_acquire_pending(&self) -> bool {
+        self.is_acquire_pending
     }
 
-    /// The same settlement when such a command may be on its way.
-    pub(crate) fn with_pending_take(mut self) -> Self {
-        self.take_is_pending = true;
+    /// Marks a release that such a command may follow.
+    pub(crate) fn with_pending_acquire(mut self) -> Self {
+        self.is_acquire_pending = true;
         self
     }
 
-    /// What is to be put right.
+    /// Returns the correction from the charged to the actual cost.
     #[must_use]
     pub fn correction(&self) -> Correction {
-        if let Counter::Concurrency(_) = self.charge().policy().counter() {
+        if self.charge().policy().is_concurrency() {
             return Correction::Release;
         }
         let charged = self.charge().units();
@@ -104,9 +105,9 @@ impl Settlement {
 
 // === Receipt ===
 
-/// What a decision charged, to be settled once.
+/// The charges of a decision, to settle once.
 ///
-/// Not `Clone`: settling consumes it, so that nothing is given back twice. Dropped unsettled, the charges stand.
+/// Settling consumes the receipt, and it is not `Clone`, so nothing is refunded twice. If it is dropped, the charges stand.
 #[derive(Debug)]
 #[must_use = "a receipt that is not settled leaves the charges as they are"]
 pub struct Receipt {
@@ -115,7 +116,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// The receipt of a decision on these charges. `None` when it charged nothing.
+    /// Returns the receipt of a decision on these charges; `None` if nothing was charged.
     #[must_use]
     pub fn of(charges: &[Charge<'_>], decision: &Decision) -> Option<Self> {
         if !decision.is_allowed() {
@@ -134,8 +135,8 @@ impl Receipt {
         })
     }
 
-    /// A receipt of charges in the shared store.
-    pub(crate) fn again(settlements: Vec<Settlement>) -> Self {
+    /// Returns the receipt of settlements in the shared store.
+    pub(crate) fn shared(settlements: Vec<Settlement>) -> Self {
         Self {
             settlements,
             counted_by: CountedBy::Shared,
@@ -146,39 +147,41 @@ impl Receipt {
         self.settlements
     }
 
-    /// Notes that a command that takes the slots may reach the store after the one that releases them.
-    pub(crate) fn note_pending_take(&mut self) {
+    /// Marks every settlement as [`Settlement::is_acquire_pending`].
+    pub(crate) fn mark_acquire_pending(&mut self) {
         for settlement in &mut self.settlements {
-            settlement.take_is_pending = true;
+            settlement.is_acquire_pending = true;
         }
     }
 
-    /// Sets what the request really cost under each policy: a function of the policy and of what was charged.
-    pub fn price(mut self, actual: impl FnMut(&Policy, u64) -> u64) -> Self {
-        self.set_prices(actual);
+    /// Sets the actual cost of the request under each policy.
+    ///
+    /// `actual` gets the policy and the units charged. Default: the units charged.
+    pub fn actual_cost(mut self, actual: impl FnMut(&Policy, u64) -> u64) -> Self {
+        self.set_actual_costs(actual);
         self
     }
 
-    /// As [`price`](Self::price). If `actual` panics, nothing is set.
-    pub(crate) fn set_prices(&mut self, mut actual: impl FnMut(&Policy, u64) -> u64) {
+    /// As [`actual_cost`](Self::actual_cost). If `actual` panics, nothing is set.
+    pub(crate) fn set_actual_costs(&mut self, mut actual: impl FnMut(&Policy, u64) -> u64) {
         let settlements = self.settlements.iter();
-        let prices = settlements.map(|settlement| {
+        let costs = settlements.map(|settlement| {
             let charge = settlement.charge();
             actual(charge.policy(), charge.units())
         });
-        let prices: SmallVec<[u64; 4]> = prices.collect();
-        for (settlement, units) in self.settlements.iter_mut().zip(prices) {
+        let costs: SmallVec<[u64; 4]> = costs.collect();
+        for (settlement, units) in self.settlements.iter_mut().zip(costs) {
             settlement.actual = units;
         }
     }
 
-    /// Who counted the charges, and so is to put them right.
+    /// Returns where the charges are counted, and so must be settled.
     #[must_use]
     pub fn counted_by(&self) -> CountedBy {
         self.counted_by
     }
 
-    /// The charges.
+    /// Returns one settlement per charge that was made.
     #[must_use]
     pub fn settlements(&self) -> &[Settlement] {
         &self.settlements

@@ -1,25 +1,25 @@
-//! What a decision says about each policy asked.
+//! The state of each policy after a decision: quota left, reset time and retry time.
 
 use crate::clock::Timestamp;
 
 pub use crate::policy_name::PolicyName;
 
-/// Where one policy stands after a decision.
+/// The state of one policy after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyState {
     policy: PolicyName,
     outcome: Outcome,
     /// Apart, since `Option<Usage>` would be a word larger.
     is_counted: bool,
-    is_in_flight: bool,
-    /// Microseconds by which the counter may have rounded `usage.reset_at` up.
-    rounding: u16,
+    is_concurrency: bool,
+    /// Most microseconds by which the counter rounded `usage.reset_at` up.
+    reset_rounding: u16,
     usage: Usage,
     wait: Wait,
-    /// Of one that was admitted when it starts, of another when it may come again: both in one word, since every decision
-    /// is copied about several times, and up to 128 bytes that takes no call.
+    /// Start time of an admitted request, retry time of a denied one. One word for both: a decision is copied several times,
+    /// and up to 128 bytes a copy is inlined.
     at: Timestamp,
-    returned: u64,
+    refunded_before: u64,
 }
 
 /// A [`Retry`] without its time.
@@ -31,7 +31,9 @@ enum Wait {
 }
 
 impl PolicyState {
-    /// The state of a policy that was counted.
+    /// Creates the state of a policy that was counted.
+    ///
+    /// [`Retry::Now`] means that the policy admits the request. Any other `retry` means that it denies the request.
     #[must_use]
     #[inline]
     pub fn counted(policy: PolicyName, usage: Usage, retry: Retry) -> Self {
@@ -44,110 +46,118 @@ impl PolicyState {
             policy,
             outcome,
             is_counted: true,
-            is_in_flight: false,
-            rounding: 0,
+            is_concurrency: false,
+            reset_rounding: 0,
             usage,
             wait,
             at,
-            returned: 0,
+            refunded_before: 0,
         }
     }
 
-    /// Sets when the charge may be used, unless there is none.
-    #[must_use]
-    #[inline]
-    pub fn turn(mut self, at: Timestamp) -> Self {
-        if self.wait == Wait::Now {
-            self.at = at;
-        }
-        self
-    }
-
-    /// Sets what had been taken back of the key's charges until now, which a charge is known by when it is put right.
-    #[must_use]
-    #[inline]
-    pub fn returned(mut self, sum: u64) -> Self {
-        self.returned = sum;
-        self
-    }
-
-    /// Notes that units come back when requests end, and not with time: what remains does not say how often one may come.
-    #[must_use]
-    #[inline]
-    pub fn in_flight(mut self) -> Self {
-        self.is_in_flight = true;
-        self
-    }
-
-    /// Notes by how many microseconds the counter may have rounded the reset up.
-    #[inline]
-    pub(crate) fn rounded(mut self, micros: u16) -> Self {
-        self.rounding = micros;
-        self
-    }
-
-    /// The state of a policy that nobody could count: its usage is unknown, and none is invented.
+    /// Creates the state of a policy that could not be counted: its usage is unknown.
     #[must_use]
     pub fn uncounted(policy: PolicyName, outcome: Outcome) -> Self {
         Self {
             policy,
             outcome,
             is_counted: false,
-            is_in_flight: false,
-            rounding: 0,
+            is_concurrency: false,
+            reset_rounding: 0,
             usage: Usage::new(0, 0, NO_TIME),
             wait: Wait::Now,
             at: NO_TIME,
-            returned: 0,
+            refunded_before: 0,
         }
     }
 
-    /// The state once a charge that led to it is given back. The reset stays as it was, so it may be later than it is.
-    pub(crate) fn given_back(mut self, units: u64) -> Self {
+    /// Sets the time from which an admitted request may start. Ignored for a denied request.
+    ///
+    /// Default: at once.
+    #[must_use]
+    #[inline]
+    pub fn with_start(mut self, at: Timestamp) -> Self {
+        if self.wait == Wait::Now {
+            self.at = at;
+        }
+        self
+    }
+
+    /// Sets the key's running total of refunds, which a later refund of this charge needs.
+    ///
+    /// Default: 0. See [`ChargeMark::refunded_before`](crate::algorithm::ChargeMark::refunded_before).
+    #[must_use]
+    #[inline]
+    pub fn with_refunded_before(mut self, total: u64) -> Self {
+        self.refunded_before = total;
+        self
+    }
+
+    /// Marks the state of a concurrency policy, whose units come back when requests end.
+    #[must_use]
+    #[inline]
+    pub fn for_concurrency(mut self) -> Self {
+        self.is_concurrency = true;
+        self
+    }
+
+    /// Sets the most microseconds by which the counter rounded the reset time up.
+    #[inline]
+    pub(crate) fn with_reset_rounding(mut self, micros: u16) -> Self {
+        self.reset_rounding = micros;
+        self
+    }
+
+    /// Returns the state after a refund of the charge. The reset time stays, so it may be too late.
+    pub(crate) fn refunded(mut self, units: u64) -> Self {
         let usage = &mut self.usage;
         usage.remaining = usage.remaining.saturating_add(units).min(usage.limit);
         self
     }
 
-    /// The policy's name.
+    /// Returns the name of the policy.
     #[must_use]
     pub fn policy(&self) -> &PolicyName {
         &self.policy
     }
 
-    /// What this policy alone says.
+    /// Returns the outcome of this policy alone.
     #[must_use]
     #[inline]
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// What is used and left, or `None` when nobody could count.
+    /// Returns the quota left and the reset time; `None` if it was not counted.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.is_counted.then_some(self.usage)
     }
 
-    /// Returns the usage as headers send it: with a reset that lies at most the policy's window ahead.
+    /// Returns the usage for response headers: the reset is at most the policy's window ahead.
     ///
-    /// A log keeps times in ticks, and a bucket of an odd rate has a microsecond in hand, so all may be back a moment after
-    /// the window. Rounded up to seconds, that moment would be a whole one.
+    /// A log rounds times up to ticks, and a bucket with a fractional interval has a spare microsecond, so the full quota may
+    /// be back a moment after the window. In whole seconds that moment would become a second.
     #[inline]
-    pub(crate) fn sent_usage(&self) -> Option<Usage> {
+    pub(crate) fn header_usage(&self) -> Option<Usage> {
         let mut usage = self.usage()?;
         let reset_at = usage.reset_at.as_micros();
-        usage.reset_at = Timestamp::from_micros(reset_at.saturating_sub(self.rounding.into()));
+        usage.reset_at =
+            Timestamp::from_micros(reset_at.saturating_sub(self.reset_rounding.into()));
         Some(usage)
     }
 
-    /// The sum of what had been taken back of the key's charges: 0 unless the store tells.
+    /// Returns the key's running total of refunds when it was charged.
+    ///
+    /// 0 if the store does not keep one.
     #[must_use]
-    pub fn returned_before(&self) -> u64 {
-        self.returned
+    pub fn refunded_before(&self) -> u64 {
+        self.refunded_before
     }
 
-    /// From when on a request that was admitted may start under this policy: later than the decision when it waits in a
-    /// queue.
+    /// Returns the time from which an admitted request may start under this policy.
+    ///
+    /// It is later than the decision only if the request waits in a queue.
     #[must_use]
     pub fn starts_at(&self) -> Timestamp {
         match self.wait {
@@ -156,22 +166,23 @@ impl PolicyState {
         }
     }
 
-    /// Whether units come back when requests end, as under [`Policy::concurrency`](crate::Policy::concurrency).
+    /// Returns whether the units come back when requests end, as under
+    /// [`Policy::concurrency`](crate::Policy::concurrency).
     #[must_use]
-    pub fn is_in_flight(&self) -> bool {
-        self.is_in_flight
+    pub fn is_concurrency(&self) -> bool {
+        self.is_concurrency
     }
 
-    /// What makes this policy narrower than another that admits too, the narrower the less: of those that come back with
-    /// time, what remains; the others are behind them, however few remain.
+    /// Returns a sort key for policies that admit: the least is the most restrictive.
     ///
-    /// One number, since it is compared at every request. Of a policy that was counted.
+    /// Policies by time sort by the quota left. Concurrency policies come after all of them. One number, since it is compared
+    /// on every request. Only meaningful for a policy that was counted.
     #[inline]
-    pub(crate) fn room(&self) -> u128 {
-        room(self.usage.remaining, self.is_in_flight)
+    pub(crate) fn headroom(&self) -> u128 {
+        headroom(self.usage.remaining, self.is_concurrency)
     }
 
-    /// When a request of the same cost can succeed under this policy.
+    /// Returns when a request of the same cost can succeed under this policy.
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self.wait {
@@ -182,32 +193,33 @@ impl PolicyState {
     }
 }
 
-/// As [`PolicyState::room`].
+/// As [`PolicyState::headroom`].
 #[inline]
-pub(crate) fn room(remaining: u64, is_in_flight: bool) -> u128 {
-    u128::from(is_in_flight) << u64::BITS | u128::from(remaining)
+pub(crate) fn headroom(remaining: u64, is_concurrency: bool) -> u128 {
+    u128::from(is_concurrency) << u64::BITS | u128::from(remaining)
 }
 
 const NO_TIME: Timestamp = Timestamp::from_micros(0);
 
 // === Usage ===
 
-/// What a policy has left.
+/// The quota left under one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// The most that can be taken at once.
+    /// The most units that one request can take.
     pub limit: u64,
-    /// What can be taken at once now.
+    /// Units that a request can take now.
     pub remaining: u64,
-    /// When everything is back if nothing more is taken: the time of the decision when it is all there already. While
-    /// something is out it depends on what was charged only, so two answers without a charge between them agree on it;
-    /// but for peeks after the limit was changed, which agree once somebody asked with a cost.
+    /// When the full quota is back if nothing more is charged.
+    ///
+    /// The time of the decision if it is back already. Otherwise only charges change it: two decisions without a charge between them return the same time. The exception is a
+    /// [`peek`](crate::RateLimiter::peek) after the limit has changed: it may differ until the next charge.
     pub reset_at: Timestamp,
 }
 
 impl Usage {
-    /// The usage of a policy with this limit, as a store of your own tells it.
+    /// Creates a usage, for a custom [`Store`](crate::store::Store).
     #[must_use]
     #[inline]
     pub const fn new(limit: u64, remaining: u64, reset_at: Timestamp) -> Self {
@@ -225,40 +237,41 @@ impl Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Retry {
-    /// It did succeed.
+    /// Not needed: the request was admitted.
     Now,
-    /// From this time on, unless others charge the key in between.
+    /// From this time on, unless other requests charge the key before.
     At(Timestamp),
-    /// Never: it costs more than the policy ever holds.
+    /// Never: the cost exceeds the policy's limit.
     Never,
 }
 
 // === CountedBy ===
 
-/// Who kept the count of a decision.
+/// Where the count of a decision is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CountedBy {
-    /// This process alone, because the shared store is away.
+    /// In this process, because the shared store is unavailable.
     Fallback,
-    /// This process, by configuration: the embedded default.
+    /// In this process, by configuration: the default without Redis.
     InProcess,
-    /// Nobody: the shared store is away and the policies chose to allow or to refuse without counting.
+    /// Nowhere: the shared store is unavailable, and the policies allow or deny without counting.
     Nobody,
-    /// The shared store, for the whole fleet.
+    /// In the shared store, for the whole fleet.
     Shared,
 }
 
 // === Outcome ===
 
-/// What was decided, from mildest to strictest.
+/// The outcome of a decision, from mildest to strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Go on: within every limit, and charged.
+    /// The request is within every limit and was charged.
     Allowed,
-    /// Over a limit: 429, and nothing was charged.
+    /// The request is over a limit: 429. Nothing was charged, except under
+    /// [`Policy::count_denied`](crate::Policy::count_denied).
     Limited,
-    /// Nobody could decide, and the policy says to refuse then: 503.
+    /// No store could decide, and a policy denies requests in that case: 503.
     Unavailable,
 }

@@ -1,7 +1,7 @@
 //! The [`Store`] trait: implement it to keep counts elsewhere.
 
 use std::{
-    fmt::Debug,
+    fmt::{self, Debug},
     future::Future,
     pin::Pin,
     sync::{Arc, Weak},
@@ -26,56 +26,75 @@ pub use crate::{
     ticket::Ticket,
 };
 
-/// A place that keeps counts and decides on them.
+/// A place that keeps counts and decides on charges.
 ///
 /// # Contract
 ///
-/// - A decision is all or nothing: when one charge is denied, none is made.
-/// - A decision never admits more than its policies do, whoever else uses the store at the same time.
-/// - An answer comes within a time that the store states. A store that cannot decide by then returns an error.
-/// - Charges of one call are distinct: no two share policy and key. [`RateLimiter`](crate::RateLimiter) sees to it.
+/// - A decision is all or nothing: if one charge is denied, none is made.
+/// - A decision never admits more than its policies allow, however many processes use the store at the same time.
+/// - A future completes within a time that the store documents. A store that cannot decide in time returns an error.
+/// - The charges of one call are distinct: no two have the same policy and key.
+///   [`RateLimiter`](crate::RateLimiter) checks that.
 ///
-/// Only `decide` and `reset` are required. Add `settle` for refunds, `hold` and `renew` for concurrency, `probe` and
-/// `observe_calls` for a breaker. A [`ResilientStore`](crate::resilience::ResilientStore) around a remote store gives it a
-/// deadline, a breaker and a local fallback.
+/// Only [`decide`](Self::decide) and [`reset`](Self::reset) are required. Add [`settle`](Self::settle) for refunds,
+/// [`hold`](Self::hold) and [`renew`](Self::renew) for concurrency, [`probe`](Self::probe) and
+/// [`observe_calls`](Self::observe_calls) for a circuit breaker. Wrap a remote store in a
+/// [`ResilientStore`](crate::resilience::ResilientStore) to give it a deadline, a circuit breaker and a local fallback.
 pub trait Store: Debug + Send + Sync + 'static {
     /// Decides the charges together. A cost of 0 is always admitted and never writes.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why the store could not decide. Being over a limit is not an error.
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
     /// Decides the charges together, and passes the result through `fallback`.
     ///
-    /// By default this wraps the answer of [`decide`](Self::decide). A store whose answers come later can implement it to
-    /// spare an allocation per decision.
-    fn decide_with(
+    /// The default wraps the future of [`decide`](Self::decide). A remote store can implement it to save one allocation per
+    /// decision.
+    ///
+    /// # Errors
+    ///
+    /// The error that [`Fallback::complete`] returns.
+    fn decide_with_fallback(
         &self,
         charges: &[Charge<'_>],
         fallback: Arc<dyn Fallback>,
     ) -> StoreFuture<Decision> {
-        match self.decide(charges).into_later() {
-            Ok(result) => {
+        match self.decide(charges).into_readiness() {
+            Readiness::Ready(result) => {
                 StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()))
             }
-            Err(later) => {
+            Readiness::Pending(future) => {
                 let charges: SmallVec<[OwnedCharge; 1]> =
                     charges.iter().map(Charge::to_owned).collect();
-                StoreFuture::later(async move {
-                    let result = later.await;
+                StoreFuture::boxed(async move {
+                    let result = future.await;
                     fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
                 })
             }
         }
     }
 
-    /// Forgets what `key` has used of `policy`: it starts afresh.
-    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()>;
-
-    /// Puts charges right that were made by this store, each by itself.
+    /// Resets `key` to the full quota of `policy`.
     ///
     /// # Errors
     ///
-    /// The store's own; by default it cannot settle at all. Kinds that mean that it was surely not done are tried
-    /// again: [`Overloaded`](ErrorKind::Overloaded), [`Unavailable`](ErrorKind::Unavailable), and a timeout before it was
-    /// sent.
+    /// Any kind that describes why the store could not reset the key.
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()>;
+
+    /// Corrects charges that this store made, independently of each other.
+    ///
+    /// # Errors
+    ///
+    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot settle, and charges stand as they were made.
+    /// For charges [in a shared store](crate::state::CountedBy::Shared) the kind decides whether
+    /// [`RateLimiter::settle`](crate::RateLimiter::settle) retries in the background:
+    ///
+    /// | kind | charges and refunds | releases of slots |
+    /// |---|---|---|
+    /// | [`Overloaded`](ErrorKind::Overloaded), [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout) before sending | not executed: retried for the policy's period, at most an hour | retried until the lease has ended |
+    /// | any other | possibly executed: not retried, the charge stands | retried until the lease has ended, or until a retry fails with a kind that needs a change of configuration |
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         drop(receipt);
         StoreFuture::ready(Err(Error::new(
@@ -84,44 +103,52 @@ pub trait Store: Debug + Send + Sync + 'static {
         )))
     }
 
-    /// Notes that what was charged is held until it is settled: by this process, and for as long as that lives.
+    /// Marks the slots of a receipt as held by this process until they are settled.
     ///
-    /// A store in process need not take its slots back then when their lease ends. By default nothing is done; a store
-    /// around another passes it on.
+    /// An in-process store keeps held slots beyond their lease. The default does nothing. A store that wraps another must
+    /// forward the call.
     fn hold(&self, receipt: &Receipt) {
         let _ = receipt;
     }
 
-    /// Lets the leases of slots that charges took begin anew. A store without leases need not do anything.
+    /// Renews the leases of the slots that charges took.
+    ///
+    /// The default does nothing, for stores without leases.
     ///
     /// # Errors
     ///
-    /// What the store could not do; the caller tries again before the leases end.
+    /// Any kind that describes why the leases were not renewed. The caller tries again before they end.
     fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
         let _ = charges;
         StoreFuture::ready(Ok(()))
     }
 
-    /// Makes sure that the store could decide now. A store that is always there need not say more.
+    /// Checks that the store can decide, for a circuit breaker that is open.
+    ///
+    /// The default succeeds at once, for stores that are always available.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why the store cannot decide.
     fn probe(&self) -> StoreFuture<()> {
         StoreFuture::ready(Ok(()))
     }
 
-    /// Reports every call that the store makes to its server from now on, so that a breaker can judge the server by them.
+    /// Reports every further call to the store's server to `observer`.
     ///
-    /// Returns `false`, the default, when the store does not report calls. Each decision is then judged as a call. A store
-    /// that returns `true` must report every call: its decisions are not judged.
+    /// A circuit breaker judges the server by these reports. Returns whether the store reports its calls. With `false`, the default, each decision counts as a call. A store that
+    /// returns `true` must report every call.
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
         drop(observer);
         false
     }
 
-    /// What looked wrong about the set-up so far. A store around another passes it on.
+    /// Returns the misconfigurations found so far. A store that wraps another must forward the call.
     fn warnings(&self) -> Vec<Warning> {
         Vec::new()
     }
 
-    /// Returns the condition of the store. By default it is in use and never failed.
+    /// Returns the health of the store. By default it is available and has never failed.
     fn health(&self) -> Health {
         Health::default()
     }
@@ -129,13 +156,13 @@ pub trait Store: Debug + Send + Sync + 'static {
 
 // === Fallback ===
 
-/// Decides when a store cannot.
+/// Decides in place of a store that failed.
 pub trait Fallback: Send + Sync {
-    /// Returns the decision for the caller: the store's own, or another one instead of an error.
+    /// Returns the decision in `result`, or another one in place of its error.
     ///
     /// # Errors
     ///
-    /// The store's own, if nothing else can decide either.
+    /// The error in `result`, if the fallback cannot decide either.
     fn complete(
         &self,
         result: Result<Decision, Error>,
@@ -145,24 +172,25 @@ pub trait Fallback: Send + Sync {
 
 // === CallObserver ===
 
-/// Receives a report on each call that a store makes to its server. A call may carry many decisions.
+/// Receives a report on each call that a store makes to its server. One call can carry many decisions.
 pub trait CallObserver: Debug + Send + Sync {
-    /// Reports a call that ended. Not called with a lock held that a decision needs.
+    /// Reports a call that ended. The store must not hold a lock that a decision needs.
     fn call_ended(&self, call: CallReport<'_>);
 }
 
-/// How one call to a server ended.
+/// The result of one call to a server.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum CallReport<'a> {
-    /// The server replied and was able to decide.
+    /// The server replied, and was able to decide.
     #[non_exhaustive]
-    Answered {
-        /// What the server and the network took: no wait in this process is included.
-        took: Duration,
+    Replied {
+        /// Time spent in the server and the network, without waits in this process.
+        latency: Duration,
     },
-    /// There was no connection to send decisions over, no reply before the deadline, or a reply that says that the server
-    /// cannot decide. What was [shed](ErrorKind::Overloaded) is not a call.
+    /// The call failed.
+    ///
+    /// There was no connection, no reply before the deadline, or the reply was that the server cannot decide. A decision that is shed ([`ErrorKind::Overloaded`]) is not a call.
     #[non_exhaustive]
     Failed {
         /// The cause.
@@ -171,37 +199,38 @@ pub enum CallReport<'a> {
 }
 
 impl<'a> CallReport<'a> {
-    /// A call that the server answered, in this time.
+    /// Returns the report on a call that the server replied to within `latency`.
     #[must_use]
-    pub fn answered(took: Duration) -> Self {
-        Self::Answered { took }
+    pub fn replied(latency: Duration) -> Self {
+        Self::Replied { latency }
     }
 
-    /// A call that failed.
+    /// Returns the report on a call that failed.
     #[must_use]
     pub fn failed(error: &'a Error) -> Self {
         Self::Failed { error }
     }
 }
 
-// === Answer ===
+// === StoreFuture ===
 
-/// An answer that is there at once, or comes later.
+/// The future of a store operation: ready at once, or boxed.
 ///
-/// The in-process store answers at once: no allocation and no await. Dropping an answer that is under way does not
-/// take the charge back.
-#[must_use = "an answer that nobody awaits may never be given"]
+/// The in-process store returns ready futures, which need no allocation and no await. Dropping a pending future does not
+/// refund the charge.
+#[must_use = "futures do nothing unless they are awaited"]
 pub struct StoreFuture<T> {
     state: State<T>,
 }
 
 enum State<T> {
+    /// `None` once the result was returned.
     Ready(Option<Result<T, Error>>),
-    Later(Later<T>),
+    Pending(PendingResult<T>),
 }
 
 impl<T> StoreFuture<T> {
-    /// An answer that is known.
+    /// Creates a future that is ready with `result`. Does not allocate.
     #[inline]
     pub fn ready(result: Result<T, Error>) -> Self {
         Self {
@@ -209,32 +238,44 @@ impl<T> StoreFuture<T> {
         }
     }
 
-    /// An answer that comes.
-    pub fn later(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+    /// Creates a future that completes later. Allocates once.
+    pub fn boxed(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self {
-            state: State::Later(Box::pin(future)),
+            state: State::Pending(Box::pin(future)),
         }
     }
 
-    /// The answer when it is already known, else the future to await.
+    /// Takes the result if it is ready; `None` if the future must be awaited.
     ///
-    /// # Errors
-    ///
-    /// The answer itself, unchanged, when it is not known yet.
+    /// After this method has returned a result, it returns `None`, and polling the future panics.
     #[inline]
-    pub fn try_ready(self) -> Result<Result<T, Error>, Self> {
-        match self.state {
-            State::Ready(Some(result)) => Ok(result),
-            state => Err(Self { state }),
+    pub fn take_ready(&mut self) -> Option<Result<T, Error>> {
+        match &mut self.state {
+            State::Ready(result) => result.take(),
+            State::Pending(_) => None,
         }
     }
 
-    /// As [`try_ready`](Self::try_ready), with the bare future.
+    /// Applies `f` to the result: now if it is ready, otherwise when the future completes.
+    pub fn map<U>(
+        self,
+        f: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + 'static,
+    ) -> StoreFuture<U>
+    where
+        T: 'static,
+    {
+        match self.into_readiness() {
+            Readiness::Ready(result) => StoreFuture::ready(f(result)),
+            Readiness::Pending(future) => StoreFuture::boxed(async move { f(future.await) }),
+        }
+    }
+
+    /// Returns the result if it is ready, otherwise the bare boxed future.
     #[inline]
-    pub(crate) fn into_later(self) -> Result<Result<T, Error>, Later<T>> {
+    pub(crate) fn into_readiness(self) -> Readiness<T> {
         match self.state {
-            State::Ready(result) => Ok(result.expect(UNTAKEN)),
-            State::Later(future) => Err(future),
+            State::Ready(result) => Readiness::Ready(result.expect(NOT_TAKEN)),
+            State::Pending(future) => Readiness::Pending(future),
         }
     }
 }
@@ -246,29 +287,35 @@ impl<T> Future for StoreFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.state {
-            State::Ready(result) => Poll::Ready(result.take().expect(UNTAKEN)),
-            State::Later(future) => future.as_mut().poll(context),
+            State::Ready(result) => Poll::Ready(result.take().expect(NOT_TAKEN)),
+            State::Pending(future) => future.as_mut().poll(context),
         }
     }
 }
 
 impl<T> Debug for StoreFuture<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
             State::Ready(_) => "StoreFuture(ready)",
-            State::Later(_) => "StoreFuture(later)",
+            State::Pending(_) => "StoreFuture(pending)",
         })
     }
 }
 
-/// The future of an answer that is not known yet.
-pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+/// A [`StoreFuture`] taken apart.
+pub(crate) enum Readiness<T> {
+    Ready(Result<T, Error>),
+    Pending(PendingResult<T>),
+}
 
-const UNTAKEN: &str = "an answer is polled until it is ready, once";
+/// The future of a result that is not ready.
+pub(crate) type PendingResult<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+const NOT_TAKEN: &str = "a store future is not used after it returned its result";
 
 // === Health ===
 
-/// The condition of a store: whether it is in use, and the decisions that were made without it.
+/// The health of a store: its availability, and the decisions made without it.
 ///
 /// # Examples
 ///
@@ -287,60 +334,64 @@ const UNTAKEN: &str = "an answer is polled until it is ready, once";
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    outage: Option<Outage>,
+    outage: Option<CurrentOutage>,
     fallback_decisions: u64,
     shed_decisions: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Outage {
+struct CurrentOutage {
     since: Timestamp,
     cause: Error,
 }
 
 impl Health {
-    /// Returns whether the shared store is in an outage: no request asks it, and each policy does what its
-    /// [`OnOutage`](crate::OnOutage) says.
+    /// Returns whether the shared store is unavailable.
+    ///
+    /// In that case no decision is sent to it, and each policy applies its [`OnOutage`](crate::OnOutage) setting.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.outage.is_some()
     }
 
-    /// Returns the time at which the outage began; `None` while the store is in use.
+    /// Returns the start of the outage; `None` while the store is available.
     #[must_use]
     pub fn since(&self) -> Option<Timestamp> {
         self.outage.as_ref().map(|outage| outage.since)
     }
 
-    /// Returns the latest cause of the outage; `None` while the store is in use.
+    /// Returns the latest cause of the outage; `None` while the store is available.
     ///
-    /// A probe that fails for another reason than the calls before it replaces the cause.
+    /// A probe that fails with another error replaces the cause.
     #[must_use]
     pub fn cause(&self) -> Option<&Error> {
         self.outage.as_ref().map(|outage| &outage.cause)
     }
 
-    /// Returns the number of decisions made without the shared store because it failed, single failures included.
+    /// Returns the number of decisions made without the shared store because it failed.
+    ///
+    /// Includes single failures outside of an outage.
     #[must_use]
     pub fn fallback_decisions(&self) -> u64 {
         self.fallback_decisions
     }
 
-    /// Returns the number of decisions that were not sent to the shared store because they would have come too late
-    /// ([`ErrorKind::Overloaded`]).
+    /// Returns the number of decisions that were shed.
+    ///
+    /// They were not sent to the store, because they would have come too late. See [`ErrorKind::Overloaded`].
     #[must_use]
     pub fn shed_decisions(&self) -> u64 {
         self.shed_decisions
     }
 
-    /// The same health during an outage.
+    /// Sets the current outage.
     #[cfg(feature = "redis")]
     pub(crate) fn degraded(mut self, since: Timestamp, cause: Error) -> Self {
-        self.outage = Some(Outage { since, cause });
+        self.outage = Some(CurrentOutage { since, cause });
         self
     }
 
-    /// The health of a store in use, with these counts.
+    /// Returns the health of an available store.
     #[cfg(feature = "redis")]
     pub(crate) fn counted(fallback_decisions: u64, shed_decisions: u64) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Tickets of slots.
+//! Tickets: identities of concurrency slots.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -11,7 +11,8 @@ use std::{
 
 /// Identifies the slots of one decision among all slots of a key, across the fleet.
 ///
-/// Random: two decisions have the same ticket with a probability of 2^-64.
+/// Random: two decisions have the same ticket with a probability of 2^-64. Only charges to
+/// [`Policy::concurrency`](crate::Policy::concurrency) have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(NonZeroU64);
 

@@ -65,7 +65,7 @@ impl Tier {
             },
             _ => Algorithm::TokenBucket,
         };
-        let name = PolicyName::of("tier", name)?;
+        let name = PolicyName::checked("tier", name)?;
         countable(name, quota, algorithm)?;
         Ok(Self::with(name, Grant::Limit(quota, None)))
     }
@@ -139,7 +139,7 @@ impl Tier {
         let mut place = &self.repr.made;
         loop {
             let made = place.get_or_init(|| Box::new(Made::new(self, base)));
-            if made.base.is_like(base) {
+            if made.base.equals_except_quota(base) {
                 return made.policy.as_ref();
             }
             place = &made.next;

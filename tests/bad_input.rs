@@ -109,7 +109,7 @@ fn two_policies_of_one_name_are_refused() {
             .policy(twice().key(Global)),
         ErrorKind::DuplicatePolicy,
     );
-    says(&error, &["\"per-ip\"", "give each a name of its own"]);
+    says(&error, &["\"per-ip\"", "give each a different name"]);
     let error = RateLimiter::builder()
         .policy(twice())
         .policy(twice())
@@ -388,7 +388,10 @@ fn two_quotas_under_one_name_on_one_limiter_are_refused() {
     assert!(layer("second", 2).build().is_ok());
     for name in ["first", "second"] {
         let error = refused(layer(name, 3), ErrorKind::DuplicatePolicy);
-        says(&error, &[name, "another quota", "a name of its own"]);
+        says(
+            &error,
+            &[name, "different quota", "give it a different name"],
+        );
     }
 }
 

@@ -80,7 +80,7 @@ impl Fake {
             observer
                 .expect("the breaker is there")
                 .call_ended(match &result {
-                    Ok(_) => CallReport::answered(took),
+                    Ok(_) => CallReport::replied(took),
                     Err(error) => CallReport::failed(error),
                 });
         }
@@ -115,7 +115,7 @@ impl Store for Fake {
             .push_back(sender);
         let name = *charges[0].policy().name();
         let clock = self.clock.clone();
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             let outcome = receiver.await.expect("the test answers")?;
             let now = clock.now();
             let (usage, retry) = (
@@ -137,7 +137,7 @@ impl Store for Fake {
     fn probe(&self) -> StoreFuture<()> {
         self.inner.probed.fetch_add(1, Ordering::Relaxed);
         let next = self.inner.probes.lock().expect("no panic").pop_front();
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             match next {
                 None => Ok(()),
                 Some(Probe::Fails(error)) => Err(error),
@@ -555,7 +555,7 @@ fn decision_that_is_shed_at_once_is_answered_at_once() {
         let store = ResilientStore::builder(Full { reports_calls }, MemoryStore::new()).build();
         let store = store.expect("a usable store");
         for _ in 0..100 {
-            let decision = ask(&store).try_ready().expect("at once");
+            let decision = ask(&store).take_ready().expect("at once");
             let decision = decision.expect("a decision, whatever breaks");
             assert_eq!(decision.counted_by(), CountedBy::Fallback);
         }

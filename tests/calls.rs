@@ -13,7 +13,7 @@ use std::{
 use tokio::time::{self, Instant};
 use tollgate::{
     Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
-    algorithm::{Algorithm, Queue},
+    algorithm::{Algorithm, QueueLimits},
     call::{
         CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallOutcome, CallRule,
         CompletedCall,
@@ -698,7 +698,7 @@ fn minute(count: u64) -> Policy {
 
 /// Ten a second; two may wait.
 fn queue() -> Policy {
-    Policy::new("p", Quota::per_second(10)).algorithm(Algorithm::LeakyQueue(Queue::new(2)))
+    Policy::new("p", Quota::per_second(10)).algorithm(Algorithm::LeakyQueue(QueueLimits::new(2)))
 }
 
 fn layer_of(limiter: &RateLimiter, rule: CallRule<Call>) -> CallLimitLayer<Call, String, String> {
@@ -738,7 +738,7 @@ struct Later(MemoryStore);
 impl Store for Later {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let decided = self.0.decide(charges);
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             tokio::task::yield_now().await;
             decided.await
         })

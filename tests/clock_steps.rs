@@ -44,7 +44,7 @@ fn limiter(max_keys: usize, clock: &Clock) -> RateLimiter {
 }
 
 fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
-    let answer = limiter.check(charges).try_ready();
+    let answer = limiter.check(charges).take_ready();
     answer.expect("memory answers at once").expect("a decision")
 }
 
@@ -140,7 +140,7 @@ fn refunds_and_releases_after_the_step_give_back_no_more_than_was_charged() {
     let after = Receipt::of(&later, &check(&limiter, &later)).expect("charged");
     let left = |policy: &Policy| usage(&check(&limiter, &[policy.charge(key).cost(0)])).remaining;
     let settle = |receipt: Receipt| {
-        let settled = limiter.settle(receipt.price(|_, _| 0)).try_ready();
+        let settled = limiter.settle(receipt.actual_cost(|_, _| 0)).take_ready();
         settled.expect("at once").expect("settled");
     };
     settle(before);

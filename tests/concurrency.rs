@@ -83,12 +83,12 @@ async fn rate_is_told_before_free_slots_however_few_they_are() {
             let decision = limiter.check(&charges).await.expect("a decision");
             let narrowest = decision.narrowest().expect("it is counted");
             assert_eq!(narrowest.policy().as_str(), "rate");
-            assert!(!narrowest.is_in_flight());
+            assert!(!narrowest.is_concurrency());
             assert!(
                 decision
                     .state("uploads")
                     .expect("it was asked")
-                    .is_in_flight()
+                    .is_concurrency()
             );
             limiter
                 .reset(&slots, &Key::GLOBAL)

@@ -413,7 +413,7 @@ impl Store for Slow {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
         let store = Arc::clone(&self.0);
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             tokio::task::yield_now().await;
             let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
             store.decide(&charges).await

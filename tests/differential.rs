@@ -17,8 +17,8 @@ use redis::Value;
 use tollgate::{
     Quota,
     algorithm::{
-        Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, Form, LogState, Queue,
-        SlidingState, WindowStart, WindowState,
+        Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, Form, LogState,
+        QueueLimits, SlidingState, WindowStart, WindowState,
     },
     clock::Timestamp,
     remote::Script,
@@ -127,7 +127,7 @@ fn any_bucket() -> impl Strategy<Value = Counter> {
             let algorithm = match dice {
                 0..10 => Algorithm::TokenBucket,
                 10..20 => Algorithm::LeakyBucket,
-                length => Algorithm::LeakyQueue(Queue::new(length)),
+                length => Algorithm::LeakyQueue(QueueLimits::new(length)),
             };
             Counter::new(quota.burst(burst), algorithm).expect("a usable quota")
         })
@@ -628,14 +628,14 @@ fn charge(command: &mut redis::Cmd, counter: &Counter, Asked { cost, ticket, .. 
             }
         }
         Counter::FixedWindow(window) => {
-            let letter = match window.opening() {
+            let letter = match window.window_start() {
                 WindowStart::Clock => b'f',
                 WindowStart::FirstHit => b'o',
                 WindowStart::Month => b'm',
                 other => panic!("an opening that this test does not know: {other:?}"),
             };
             command
-                .arg(tag(letter, &window.shape().to_be_bytes()))
+                .arg(tag(letter, &window.quota_tag().to_be_bytes()))
                 .arg(cost)
                 .arg(window.limit())
                 .arg(window.millis())
@@ -700,18 +700,18 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
         true => command.arg("+"),
         false if matches!(counter, Counter::Bucket(bucket) if bucket.is_queue()) => command
             .arg(",")
-            .arg(mark.made.as_micros())
-            .arg(mark.returned),
+            .arg(mark.reset_at.as_micros())
+            .arg(mark.refunded_before),
         false => command
             .arg("-")
-            .arg(mark.made.as_micros())
-            .arg(mark.returned),
+            .arg(mark.reset_at.as_micros())
+            .arg(mark.refunded_before),
     };
     match counter {
         Counter::Bucket(bucket) => {
             let micros = match more {
                 true => bucket.micros_up(asked.cost),
-                false => bucket.micros_back(mark.made, asked.cost),
+                false => bucket.micros_back(mark.reset_at, asked.cost),
             };
             command
                 .arg([b"w".as_slice(), &bucket.shape().to_be_bytes()].concat())
@@ -917,8 +917,8 @@ fn compare_run(
                     charged.extend(made.map(|(charge, told)| Made {
                         charge: *charge,
                         mark: ChargeMark {
-                            made: Timestamp::from_micros(told.reset_at),
-                            returned: told.returned,
+                            reset_at: Timestamp::from_micros(told.reset_at),
+                            refunded_before: told.returned,
                         },
                         flag: false,
                     }));

@@ -23,7 +23,7 @@ use tokio::{
 };
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    algorithm::{Algorithm, Queue, WindowStart},
+    algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{Global, Header},
@@ -903,10 +903,10 @@ impl Traffic {
 
     fn takes(&self, layer: &RateLimitLayer, units: u64) -> bool {
         let policy = self.policy();
-        let decided = layer
+        let mut decided = layer
             .limiter()
             .check(&[policy.charge(Key::GLOBAL).cost(units)]);
-        let decided = decided.try_ready().expect("it is in process");
+        let decided = decided.take_ready().expect("it is in process");
         decided.expect("it decides").is_allowed()
     }
 }
@@ -1109,7 +1109,7 @@ fn any_traffic() -> impl Strategy<Value = Traffic> {
     let algorithm = prop_oneof![
         Just(Algorithm::TokenBucket),
         Just(Algorithm::LeakyBucket),
-        (1_u64..20).prop_map(|length| Algorithm::LeakyQueue(Queue::new(length))),
+        (1_u64..20).prop_map(|length| Algorithm::LeakyQueue(QueueLimits::new(length))),
         Just(Algorithm::FixedWindow(WindowStart::Clock)),
         Just(Algorithm::FixedWindow(WindowStart::FirstHit)),
         Just(Algorithm::SlidingLog),
@@ -1368,7 +1368,7 @@ impl Store for Slow {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
         let store = Arc::clone(&self.0);
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             tokio::task::yield_now().await;
             let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
             store.decide(&charges).await

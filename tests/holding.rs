@@ -92,7 +92,7 @@ impl Store for Fleet {
         drop(renewals);
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
         let fleet = self.clone();
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             let _through = fleet.gate.acquire().await;
             let mut slots = fleet.slots.lock().expect("nobody panics with it");
             for charge in &charges {
@@ -119,7 +119,7 @@ fn over(store: impl Store, policy: &Policy) -> RateLimiter {
 }
 
 fn take(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Option<Receipt> {
-    let decided = limiter.check(charges).try_ready();
+    let decided = limiter.check(charges).take_ready();
     let decision = decided.expect("at once").expect("a decision");
     Receipt::of(charges, &decision)
 }
@@ -329,7 +329,7 @@ impl Store for Spoilt {
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         let mut released = self.released.lock().expect("nobody panics with it");
         let settlements = receipt.settlements().iter();
-        released.extend(settlements.map(|one| (*one.charge().key(), one.take_is_pending())));
+        released.extend(settlements.map(|one| (*one.charge().key(), one.is_acquire_pending())));
         StoreFuture::ready(Ok(()))
     }
 
@@ -413,7 +413,7 @@ impl Store for Hanging {
         asked.extend(receipt.settlements().iter().map(Settlement::correction));
         match is_first {
             true => StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "away"))),
-            false => StoreFuture::later(future::pending()),
+            false => StoreFuture::boxed(future::pending()),
         }
     }
 }
@@ -431,7 +431,7 @@ fn price_is_not_told_again_when_it_is_not_known_what_became_of_it() {
     let charges = [tokens.charge(Key::new("ada"))];
     let priced = || {
         let receipt = take(&limiter, &charges).expect("it is admitted");
-        receipt.price(|_, _| 7)
+        receipt.actual_cost(|_, _| 7)
     };
     runtime().block_on(async {
         let settled = limiter.settle(priced()).await;
@@ -515,7 +515,7 @@ fn slot_settled_after_its_lease_is_nobody_elses_in_process() {
     let late = take(&limiter, &ada).expect("there is room");
     clock.advance(LEASE);
     let held = hold(&limiter, &ada);
-    let settled = limiter.settle(late).try_ready();
+    let settled = limiter.settle(late).take_ready();
     settled.expect("at once").expect("settled");
     assert!(take(&limiter, &ada).is_none(), "the other is still there");
     drop(held);
@@ -528,7 +528,7 @@ fn slot_from_before_a_reset_gives_no_other_back_in_process() {
     let (limiter, _) = in_process(&policy);
     let ada = [policy.charge(Key::new("ada"))];
     let before = hold(&limiter, &ada);
-    let reset = limiter.reset(&policy, ada[0].key()).try_ready();
+    let reset = limiter.reset(&policy, ada[0].key()).take_ready();
     reset.expect("at once").expect("reset");
     let after = hold(&limiter, &ada);
     drop(before);
@@ -542,7 +542,7 @@ fn receipt_that_is_made_twice_gives_back_once_in_process() {
     let policy = slots(2);
     let (limiter, _) = in_process(&policy);
     let ada = [policy.charge(Key::new("ada"))];
-    let decided = limiter.check(&ada).try_ready();
+    let decided = limiter.check(&ada).take_ready();
     let decision = decided.expect("at once").expect("a decision");
     let other = hold(&limiter, &ada);
     for _ in 0..2 {
@@ -581,7 +581,9 @@ fn policy_that_would_count_denied_requests_as_in_flight_is_refused_at_once() {
     let policy = slots(1);
     let (limiter, _) = in_process(&policy);
     let unseen = Policy::concurrency("unseen", 1).count_denied(true);
-    let refused = limiter.check(&[unseen.charge(Key::new("ada"))]).try_ready();
+    let refused = limiter
+        .check(&[unseen.charge(Key::new("ada"))])
+        .take_ready();
     let error = refused.expect("at once").expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use tollgate::{
     Key, Policy, Quota,
-    algorithm::{Algorithm, Queue, WindowStart},
+    algorithm::{Algorithm, QueueLimits, WindowStart},
     remote::RedisStore,
     store::Store,
 };
@@ -51,7 +51,7 @@ fn policies() -> Vec<Policy> {
     vec![
         of("a", Algorithm::TokenBucket),
         of("a.", Algorithm::LeakyBucket),
-        of("a-", Algorithm::LeakyQueue(Queue::new(3))),
+        of("a-", Algorithm::LeakyQueue(QueueLimits::new(3))),
         of("af", Algorithm::FixedWindow(WindowStart::Clock)),
         of("f", Algorithm::FixedWindow(WindowStart::FirstHit)),
         of("a_g", Algorithm::SlidingLog),

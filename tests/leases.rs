@@ -284,7 +284,7 @@ async fn price_told_in_an_outage_is_charged_after_it() {
         limiter.check(&others).await.expect("a decision of its own");
     }
     for (receipt, price) in receipts.into_iter().zip([110, 210, 0]) {
-        let settled = limiter.settle(receipt.price(|_, _| price)).await;
+        let settled = limiter.settle(receipt.actual_cost(|_, _| price)).await;
         settled.expect_err("the store is away");
     }
     proxy.set(Mode::Pass);
@@ -312,7 +312,7 @@ async fn price_told_to_a_server_that_is_down_is_charged_when_it_is_back() {
     proxy.set(Mode::Reset);
     // The connection breaks.
     limiter.check(&charges).await.expect_err("reset");
-    let settled = limiter.settle(receipt.price(|_, _| 110)).await;
+    let settled = limiter.settle(receipt.actual_cost(|_, _| 110)).await;
     settled.expect_err("it cannot be sent");
     proxy.set(Mode::Pass);
     let direct = direct(&server, &tokens);

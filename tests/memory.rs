@@ -31,7 +31,7 @@ fn limiter(store: &MemoryStore, policies: &[&Policy]) -> RateLimiter {
 }
 
 fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
-    let answer = limiter.check(charges).try_ready();
+    let answer = limiter.check(charges).take_ready();
     answer.expect("memory answers at once").expect("a decision")
 }
 

@@ -33,7 +33,7 @@ fn store(max_keys: usize, clock: &Clock) -> MemoryStore {
 
 fn check(store: &MemoryStore, charges: &[Charge<'_>]) -> Decision {
     let limiter = RateLimiter::new(store.clone(), []).expect("no policies");
-    let answer = limiter.check(charges).try_ready();
+    let answer = limiter.check(charges).take_ready();
     answer.expect("memory answers at once").expect("a decision")
 }
 
@@ -196,7 +196,7 @@ fn reset_forgets_by_every_algorithm() {
         assert!(check(&store, &[policy.charge(key(1)).cost(5)]).is_allowed());
         store
             .reset(&policy, &key(1))
-            .try_ready()
+            .take_ready()
             .expect("at once")
             .expect("forgotten");
         assert!(
@@ -347,7 +347,7 @@ fn what_newcomers_share_is_not_given_back() {
         let decision = check(&store, std::slice::from_ref(&charge));
         assert_eq!(remaining(&decision), 4, "{algorithm:?}");
         let receipt = Receipt::of(&[charge], &decision).expect("it was charged");
-        let settled = store.settle(receipt.price(|_, _| 0)).try_ready();
+        let settled = store.settle(receipt.actual_cost(|_, _| 0)).take_ready();
         settled.expect("at once").expect("settled");
         let later = check(&store, &[policy.charge(key(slots + 2)).cost(0)]);
         assert_eq!(remaining(&later), 4, "{algorithm:?}");

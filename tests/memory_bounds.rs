@@ -42,7 +42,7 @@ impl Counted {
     }
 
     fn check(&self, charges: &[Charge<'_>]) -> Decision {
-        let answer = self.limiter.check(charges).try_ready();
+        let answer = self.limiter.check(charges).take_ready();
         answer.expect("memory answers at once").expect("a decision")
     }
 
@@ -56,7 +56,7 @@ impl Counted {
     }
 
     fn settle(&self, receipt: Receipt) {
-        let settled = self.limiter.settle(receipt).try_ready();
+        let settled = self.limiter.settle(receipt).take_ready();
         settled.expect("memory settles at once").expect("settled");
     }
 }
@@ -156,7 +156,7 @@ fn every_key_may_have_a_refund_and_takes_no_more_than_is_stated() {
                 let first = [rate.charge(key(number)).cost(5)];
                 let receipt = Receipt::of(&first, &counted.check(&first)).expect("charged");
                 assert!(counted.admits(rate.charge(key(number))));
-                counted.settle(receipt.price(|_, _| 1));
+                counted.settle(receipt.actual_cost(|_, _| 1));
                 assert_eq!(counted.left(rate.charge(key(number))), 8, "key {number}");
             }
             // Others find no room any more, neither for themselves nor for a refund.
@@ -164,7 +164,7 @@ fn every_key_may_have_a_refund_and_takes_no_more_than_is_stated() {
                 let first = [rate.charge(key(number)).cost(2)];
                 if let Some(receipt) = Receipt::of(&first, &counted.check(&first)) {
                     counted.check(&[rate.charge(key(number))]);
-                    counted.settle(receipt.price(|_, _| 1));
+                    counted.settle(receipt.actual_cost(|_, _| 1));
                 }
             }
         });
@@ -265,7 +265,7 @@ fn memory_stays_the_same_while_keys_come_and_go_for_hours() {
                 let receipt = Receipt::of(&charges, &counted.check(&charges));
                 let receipt = receipt.expect("there is room for an hour's keys");
                 counted.check(&[rate.charge(key)]);
-                in_flight.push_back(receipt.price(|_, units| units.min(1)));
+                in_flight.push_back(receipt.actual_cost(|_, units| units.min(1)));
                 if in_flight.len() > 100 {
                     let ended = in_flight.pop_front().expect("some");
                     // Some are never heard of again.
@@ -338,7 +338,7 @@ fn all_together_take_no_more_than_is_stated() {
                 let receipt = Receipt::of(&charges, &counted.check(&charges));
                 counted.check(&[policies[0].charge(key)]);
                 if let Some(receipt) = receipt.filter(|_| number % 2 == 0) {
-                    counted.settle(receipt.price(|_, _| 0));
+                    counted.settle(receipt.actual_cost(|_, _| 0));
                 }
             }
             counted.clock.advance(Duration::from_millis(10));

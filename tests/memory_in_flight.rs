@@ -67,7 +67,7 @@ proptest! {
             match step {
                 Step::Take { key: number, units } => {
                     let charges = [policy.charge(key(number)).cost(units)];
-                    let decision = limiter.check(&charges).try_ready().expect("at once");
+                    let decision = limiter.check(&charges).take_ready().expect("at once");
                     let decision = decision.expect("a decision");
                     let fits = used(&requests, number) + units <= LIMIT;
                     prop_assert_eq!(decision.is_allowed(), fits);
@@ -83,11 +83,11 @@ proptest! {
                 }
                 Step::Release { request } if !requests.is_empty() => {
                     let request = requests.swap_remove(request % requests.len());
-                    let settled = limiter.settle(request.receipt).try_ready();
+                    let settled = limiter.settle(request.receipt).take_ready();
                     settled.expect("at once").expect("released");
                 }
                 Step::Reset { key: number } => {
-                    let reset = limiter.reset(&policy, &key(number)).try_ready();
+                    let reset = limiter.reset(&policy, &key(number)).take_ready();
                     reset.expect("at once").expect("reset");
                     requests.retain(|one| one.key != number);
                 }
@@ -96,7 +96,7 @@ proptest! {
             }
             let now = clock.now();
             for number in 0..KEYS {
-                let peek = limiter.peek(&[policy.charge(key(number))]).try_ready();
+                let peek = limiter.peek(&[policy.charge(key(number))]).take_ready();
                 let peek = peek.expect("at once").expect("a decision");
                 let used: u64 = requests
                     .iter()
@@ -109,12 +109,12 @@ proptest! {
         }
         // Whatever was left out before ends by itself, and nothing stays behind.
         for request in requests.drain(..) {
-            let settled = limiter.settle(request.receipt).try_ready();
+            let settled = limiter.settle(request.receipt).take_ready();
             settled.expect("at once").expect("released");
         }
         clock.advance(LEASE);
         for number in 0..KEYS {
-            let peek = limiter.peek(&[policy.charge(key(number))]).try_ready();
+            let peek = limiter.peek(&[policy.charge(key(number))]).take_ready();
             prop_assert!(peek.expect("at once").is_ok());
         }
         prop_assert_eq!(store.keys(), 0);

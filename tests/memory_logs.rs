@@ -21,7 +21,7 @@ fn store(max_keys: usize, clock: &Clock) -> MemoryStore {
 
 fn check(store: &MemoryStore, charges: &[Charge<'_>]) -> Decision {
     let limiter = RateLimiter::new(store.clone(), []).expect("no policies");
-    let answer = limiter.check(charges).try_ready();
+    let answer = limiter.check(charges).take_ready();
     answer.expect("memory answers at once").expect("a decision")
 }
 
@@ -162,7 +162,7 @@ fn reset_gives_the_memory_of_a_log_back() {
         let long = store.bytes();
         store
             .reset(&policy, &key(1))
-            .try_ready()
+            .take_ready()
             .expect("at once")
             .expect("forgotten");
         assert!(store.bytes() + 5_000 * 16 <= long);

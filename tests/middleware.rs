@@ -1252,7 +1252,7 @@ proptest! {
         clock.set(Timestamp::from_micros(reset * 1_000_000));
         let policy = traffic.policy();
         let whole_burst = policy.charge(Key::GLOBAL).cost(traffic.burst);
-        let decided = layer.limiter().check(&[whole_burst]).try_ready();
+        let decided = layer.limiter().check(&[whole_burst]).take_ready();
         let decided = decided.expect("it is in process").expect("it decides");
         prop_assert!(decided.is_allowed());
     }
@@ -1295,7 +1295,7 @@ proptest! {
         let policy = traffic.policy();
         let admits = |units| {
             let charges = [policy.charge(Key::GLOBAL).cost(units)];
-            let decided = layer.limiter().check(&charges).try_ready();
+            let decided = layer.limiter().check(&charges).take_ready();
             decided.expect("it is in process").expect("it decides").is_allowed()
         };
         prop_assert!(!admits(remaining + 1));
@@ -1448,7 +1448,7 @@ impl Store for Scripted {
         let decided = self.0.on(charges);
         match self.1 {
             Pace::AtOnce => StoreFuture::ready(decided),
-            Pace::Later => StoreFuture::later(async {
+            Pace::Later => StoreFuture::boxed(async {
                 tokio::task::yield_now().await;
                 decided
             }),
@@ -1482,7 +1482,7 @@ impl Store for Deliberate {
         let mut questions = self.questions.lock().expect("nobody panics with it");
         questions.push_back(question);
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             let verdict = verdict.await.expect("the test answers");
             let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
             verdict.on(&charges)

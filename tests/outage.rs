@@ -96,7 +96,7 @@ async fn survives<T>(
     strike(&mut fault).await;
     until_degraded(&limiter, &[charge]).await;
     for _ in 0..100 {
-        let answer = limiter.check(&[charge]).try_ready();
+        let answer = limiter.check(&[charge]).take_ready();
         let decision = answer
             .expect("no wait at all while degraded")
             .expect("a decision");
@@ -698,7 +698,7 @@ async fn callers_who_leave_early_do_not_hide_a_hung_server() {
     }
     let decision = limiter
         .check(&[charge])
-        .try_ready()
+        .take_ready()
         .expect("no wait")
         .expect("a decision");
     assert_eq!(decision.counted_by(), CountedBy::Fallback);

@@ -17,7 +17,7 @@ use tokio::{
 };
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
-    algorithm::{Algorithm, Queue},
+    algorithm::{Algorithm, QueueLimits},
     extract::Global,
     middleware::{RateLimit, ResponseFuture},
     remote::RedisStore,
@@ -135,7 +135,7 @@ async fn in_real_time_nobody_starts_before_its_slot() {
         .build()
         .expect("a usable store");
     let policy = Policy::new("queue", Quota::per_second(200))
-        .algorithm(Algorithm::LeakyQueue(Queue::new(100)));
+        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(100)));
     let layer = RateLimitLayer::builder()
         .policy(policy.clone().key(Global))
         .store(store)
@@ -200,7 +200,7 @@ async fn full_queue_denies_at_once(world: World) {
 }
 
 async fn who_would_wait_too_long_is_denied_at_once(world: World) {
-    let queue = Queue::new(20).max_wait(TURN * 3);
+    let queue = QueueLimits::new(20).max_wait(TURN * 3);
     let policy = ten_a_second(20).algorithm(Algorithm::LeakyQueue(queue));
     let layer = world.layer([policy.clone().key(Global)]);
     let told = delays(&layer, &policy, 5).await;
@@ -213,7 +213,7 @@ async fn who_would_wait_too_long_is_denied_at_once(world: World) {
 
 // Reproducer: by its units it fits into the queue, by its time never; it was told to come back, again and again.
 async fn cost_that_would_always_wait_too_long_is_denied_for_good(world: World) {
-    let queue = Queue::new(20).max_wait(TURN * 3);
+    let queue = QueueLimits::new(20).max_wait(TURN * 3);
     let policy = ten_a_second(20).algorithm(Algorithm::LeakyQueue(queue));
     let layer = world.layer([policy.clone().key(Global).cost_by(by_header)]);
     let app = layer.layer(answering());
@@ -252,7 +252,8 @@ async fn waiters_who_leave_from_the_end_leave_nothing_behind(mut world: World) {
         Quota::per_minute(7),
         Quota::per_day(999_983),
     ] {
-        let policy = Policy::new("queue", quota).algorithm(Algorithm::LeakyQueue(Queue::new(5)));
+        let policy =
+            Policy::new("queue", quota).algorithm(Algorithm::LeakyQueue(QueueLimits::new(5)));
         let world = &mut world;
         let layer = world.layer([policy.clone().key(Global)]);
         let reset = layer.limiter().reset(&policy, &Key::GLOBAL).await;
@@ -451,7 +452,7 @@ async fn nginx_delays_the_excess(world: World) {
 // rate=10r/s burst=20 delay=8
 async fn nginx_delays_the_excess_beyond_some(world: World) {
     let policy = Policy::new("queue", Quota::per_second(10).burst(9))
-        .algorithm(Algorithm::LeakyQueue(Queue::new(12)));
+        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(12)));
     starts(world, policy, |n| (n <= 20).then_some(n.saturating_sub(8))).await;
 }
 
@@ -466,7 +467,7 @@ async fn nginx_delays_nobody(world: World) {
 async fn layer_starts_requests_as_nginx_does() {
     let queue = |burst, length| {
         Policy::new("queue", Quota::per_second(10).burst(burst))
-            .algorithm(Algorithm::LeakyQueue(Queue::new(length)))
+            .algorithm(Algorithm::LeakyQueue(QueueLimits::new(length)))
     };
     let nodelay =
         Policy::new("queue", Quota::per_second(10).burst(21)).algorithm(Algorithm::LeakyBucket);
@@ -719,7 +720,8 @@ fn poll_ready<S: Service<Request<()>>>(service: &mut S) -> Poll<Result<(), S::Er
 
 /// One at once, then one in each tenth of a second, and so many may wait.
 fn ten_a_second(length: u64) -> Policy {
-    Policy::new("queue", Quota::per_second(10)).algorithm(Algorithm::LeakyQueue(Queue::new(length)))
+    Policy::new("queue", Quota::per_second(10))
+        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(length)))
 }
 
 /// Ten an hour.

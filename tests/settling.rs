@@ -26,7 +26,7 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{
-        Algorithm, BucketState, ChargeMark, Counter, Counting, LogState, Queue, SlidingState,
+        Algorithm, BucketState, ChargeMark, Counter, Counting, LogState, QueueLimits, SlidingState,
         WindowStart, WindowState,
     },
     builder::RateLimitLayerBuilder,
@@ -894,7 +894,7 @@ async fn refund_after_a_reset_gives_nothing(mut world: World) {
 
 #[tokio::test]
 async fn layer_without_settling_gives_the_handler_a_decision_and_no_more() {
-    let queue = Algorithm::LeakyQueue(Queue::new(5));
+    let queue = Algorithm::LeakyQueue(QueueLimits::new(5));
     for (policy, left) in [(plan(), 9), (plan().algorithm(queue), 14)] {
         let world = World::in_process();
         let app = world.layer([policy.clone().key(Global)]).layer(service_fn(
@@ -973,7 +973,7 @@ impl Store for Nobody {
         let now = Timestamp::from_micros(0);
         let decision = Ok(Decision::new(CountedBy::Nobody, now, states));
         match self.later {
-            true => StoreFuture::later(future::ready(decision)),
+            true => StoreFuture::boxed(future::ready(decision)),
             false => StoreFuture::ready(decision),
         }
     }
@@ -1488,8 +1488,8 @@ impl Model {
                 key: key.to_owned(),
                 units: cost,
                 mark: ChargeMark {
-                    made: usage.reset_at,
-                    returned,
+                    reset_at: usage.reset_at,
+                    refunded_before: returned,
                 },
             }
         };

@@ -21,7 +21,7 @@ use http_body_util::BodyExt;
 use tokio::{sync::Semaphore, task, time};
 use tollgate::{
     Decision, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
-    algorithm::{Algorithm, Queue, WindowStart},
+    algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     diagnosis::Code,
@@ -301,7 +301,7 @@ async fn slots_of_a_tier_are_held_until_the_body_has_ended(mut world: World) {
 }
 
 async fn tier_may_be_counted_in_another_way(mut world: World) {
-    let queue = Algorithm::LeakyQueue(Queue::new(1));
+    let queue = Algorithm::LeakyQueue(QueueLimits::new(1));
     let smooth = Tier::new("smooth", Quota::per_second(100)).and_then(|tier| tier.algorithm(queue));
     let log =
         Tier::new("log", Quota::per_hour(2)).and_then(|tier| tier.algorithm(Algorithm::SlidingLog));
@@ -481,7 +481,7 @@ async fn tier_that_does_not_fit_fails_at_build_or_leaves_the_own_quota_and_is_lo
         lines[0].contains("code=TG010 policy=api detail=tier \"long\""),
         "{lines:?}"
     );
-    assert_eq!(layer.warnings()[0].code(), Code::UnfitTier);
+    assert_eq!(layer.warnings()[0].code(), Code::IncompatibleTier);
 }
 
 #[test]

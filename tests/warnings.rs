@@ -72,7 +72,7 @@ async fn warning_tells_code_policy_what_was_seen_and_what_to_do_and_is_logged_on
     assert_eq!(
         warning.to_string(),
         "policy p: peer-ip is missing from a request; such requests are handled as Reject; with axum, serve \
-         into_make_service_with_connect_info::<SocketAddr>(); elsewhere put a SocketAddr into the request's extensions"
+         into_make_service_with_connect_info::<SocketAddr>(); otherwise insert a SocketAddr into the request's extensions"
     );
     let lines = logged();
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -110,7 +110,7 @@ async fn layers_built_apart_each_tell_their_warnings() {
 async fn muted_code_is_not_reported() {
     logged();
     let layer = builder(PeerIp)
-        .mute(Code::NoPeerAddress)
+        .silence(Code::NoPeerAddress)
         .build()
         .expect("it is well set up");
     let status = ask(&app(&layer), get_root()).await;
@@ -583,7 +583,7 @@ async fn one_key_for_many_clients_is_told_after_a_thousand_requests() {
         request.headers_mut().insert("user-agent", agent);
         ask(&app, request).await;
     }
-    assert_eq!(codes(&layer), [Code::OneBucket]);
+    assert_eq!(codes(&layer), [Code::SingleKey]);
     let [warning] = warnings(&layer);
     assert_eq!(
         warning.detail(),
@@ -598,7 +598,7 @@ async fn closure_that_finds_one_key_for_all_peers_is_told() {
     for number in 0..WATCHED {
         ask(&app, from(number as u8)).await;
     }
-    assert_eq!(codes(&layer), [Code::OneBucket]);
+    assert_eq!(codes(&layer), [Code::SingleKey]);
 }
 
 #[tokio::test]
@@ -614,7 +614,7 @@ async fn look_up_that_finds_one_key_for_all_peers_is_told() {
         assert_eq!(codes(&layer), []);
         ask(&app, from(number as u8)).await;
     }
-    assert_eq!(codes(&layer), [Code::OneBucket]);
+    assert_eq!(codes(&layer), [Code::SingleKey]);
 }
 
 #[tokio::test]
@@ -809,7 +809,7 @@ async fn muted_code_of_the_server_is_not_reported() {
     let server = Server::start_with(&arguments);
     server.flush_stats();
     let builder = builder(Global).redis(server.url()).deadline(PATIENCE);
-    let layer = builder.mute(Code::EvictingServer).build();
+    let layer = builder.silence(Code::EvictingServer).build();
     let layer = layer.expect("it is well set up");
     let heard = redis_layer(&server.url());
     for layer in [&layer, &heard] {
@@ -893,7 +893,7 @@ async fn server_whose_clock_is_far_off_is_told_once() {
         match said {
             Some(said) => {
                 let [warning] = warnings(&layer);
-                assert_eq!(warning.code(), Code::ClockOff);
+                assert_eq!(warning.code(), Code::ClockSkew);
                 let detail = warning.detail();
                 assert!(
                     detail.starts_with("the redis server's clock is "),
@@ -950,7 +950,7 @@ async fn store_of_ones_own_can_warn() {
             StoreFuture::ready(Ok(()))
         }
         fn warnings(&self) -> Vec<Warning> {
-            vec![Warning::new(Code::ClockOff, "the clock stands")]
+            vec![Warning::new(Code::ClockSkew, "the clock stands")]
         }
     }
     let limiter = RateLimiter::new(Worried, []).expect("it is well set up");
@@ -960,7 +960,7 @@ async fn store_of_ones_own_can_warn() {
         .limiter(&limiter)
         .build()
         .expect("it is well set up");
-    assert_eq!(codes(&layer), [Code::ClockOff]);
+    assert_eq!(codes(&layer), [Code::ClockSkew]);
 }
 
 // === A server in another time ===

@@ -172,17 +172,10 @@ impl Store for Witness {
             let said = result.as_ref().map(|()| settled).map_err(Error::kind);
             let _ = told.send(said);
         };
-        match self.store.settle(receipt).try_ready() {
-            Ok(result) => {
-                tell(&result);
-                StoreFuture::ready(result)
-            }
-            Err(answer) => StoreFuture::later(async move {
-                let result = answer.await;
-                tell(&result);
-                result
-            }),
-        }
+        self.store.settle(receipt).map(move |result| {
+            tell(&result);
+            result
+        })
     }
 
     fn hold(&self, receipt: &Receipt) {

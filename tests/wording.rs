@@ -413,7 +413,7 @@ fn limit_on_what_is_in_flight_is_told_in_its_own_words() {
         &[
             "\"p\"",
             "1 to 100,000 slots",
-            "to refuse everybody",
+            "remove the route",
             "at least 1",
         ],
     );

@@ -1,11 +1,11 @@
-//! The names of the ways of counting.
+//! The algorithms to choose from, with their parameters.
 
 use std::time::Duration;
 
 /// How a quota is counted.
 ///
-/// The default is the token bucket. The [guide](super::guide) helps to choose, and says what happens when a policy's
-/// limit changes.
+/// Default: [`TokenBucket`](Self::TokenBucket). The [guide](super::guide) compares the algorithms: bounds, accuracy,
+/// memory and cost in Redis.
 ///
 /// # Examples
 ///
@@ -21,32 +21,41 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// How many requests are in flight: a slot is taken until the body of the answer has ended. The quota is a number
-    /// [in flight](crate::Quota::in_flight).
+    /// Limits how many requests are in flight at once.
+    ///
+    /// A request holds a slot until its response body ends. The quota is
+    /// [`Quota::in_flight`](crate::Quota::in_flight).
     Concurrency {
-        /// How long the slots of a process that died stay taken in Redis: 100 ms to a day. Slots that are held are renewed
-        /// at least three times per lease.
+        /// How long the slots of a crashed process stay taken in Redis.
+        ///
+        /// From 100 ms to 24 h, in whole milliseconds. A live process renews its slots at least three times per lease.
         lease: Duration,
     },
-    /// One counter that starts from 0 with each window. Cheap to explain, but up to twice the quota passes in a short
-    /// time around the moment when one window ends and the next begins.
+    /// Counts requests in consecutive windows, each starting from 0.
+    ///
+    /// Easy to explain, but up to twice the quota passes around the boundary of two windows.
     FixedWindow(WindowStart),
-    /// The token bucket with a burst of 1 unless the quota sets one: requests pass evenly spaced, and what comes too
-    /// early is denied.
+    /// Spaces requests evenly, and denies those that come too early.
+    ///
+    /// It is a token bucket with a burst of 1 unless the quota sets one.
     LeakyBucket,
-    /// A leaky bucket whose excess waits its turn instead of being denied: each request is told when it may start.
-    LeakyQueue(Queue),
-    /// The time of each admitted request: exactly the quota in any span as long as the period. At most 10,000 a period.
+    /// A leaky bucket whose early requests wait for their turn instead of being denied.
+    LeakyQueue(QueueLimits),
+    /// Stores the time of each admitted request: never more than the quota in any period.
+    ///
+    /// Limit: 10,000 units per period.
     SlidingLog,
-    /// Two counters, the elder weighted by how much of its window still lies within one period of now.
+    /// Two window counters; the previous one is weighted by its overlap with the last period.
+    ///
+    /// An estimate: up to twice the quota less one can pass in one period.
     SlidingWindow,
-    /// The burst at once, then the sustained rate.
+    /// Admits a burst at once, then requests at the sustained rate.
     #[default]
     TokenBucket,
 }
 
 impl Algorithm {
-    /// The name as configuration files and metrics write it.
+    /// Returns the name used in configuration files and metrics, such as `token_bucket`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,35 +70,34 @@ impl Algorithm {
     }
 }
 
-// === Queue ===
+// === QueueLimits ===
 
-/// How much of the excess of a leaky bucket may wait, and for how long.
+/// Limits of a leaky queue: its length, and optionally the longest wait.
 ///
-/// The request takes an exact slot when it is admitted, and the layer lets it start when that comes. Who goes away while
-/// waiting gives the slot back when nobody has taken a later one; else it stays empty, since the others were told theirs
-/// already.
+/// An admitted request gets an exact start time, and the layer delays it until then. A client that disconnects while
+/// waiting frees its start time only if no later one has been assigned; otherwise that start time stays unused.
 ///
-/// While it waits it keeps slots of other policies, and the place in a `Buffer` or `ConcurrencyLimit` outside of the layer; so
-/// keep queues short beside these, or those who wait under one key keep all others out. What the inner service had reserved
-/// for it is given back, and asked for again when its turn has come.
+/// A waiting request keeps its slots under concurrency policies, and its place in a `Buffer` or `ConcurrencyLimit`
+/// outside of the layer. Keep queues short beside these, or waiting requests of one key keep other clients out. The layer
+/// gives up the readiness of the inner service during the wait and polls it again afterwards.
 ///
-/// # As nginx says it
+/// # Compared with nginx
 ///
-/// | nginx | here |
+/// | nginx | tollgate |
 /// |---|---|
-/// | `rate=10r/s burst=20` | `Quota::per_second(10)`, `LeakyQueue(Queue::new(20))` |
-/// | `rate=10r/s burst=20 delay=8` | `Quota::per_second(10).burst(9)`, `LeakyQueue(Queue::new(12))` |
+/// | `rate=10r/s burst=20` | `Quota::per_second(10)`, `LeakyQueue(QueueLimits::new(20))` |
+/// | `rate=10r/s burst=20 delay=8` | `Quota::per_second(10).burst(9)`, `LeakyQueue(QueueLimits::new(12))` |
 /// | `rate=10r/s burst=20 nodelay` | `Quota::per_second(10).burst(21)`, `LeakyBucket` |
 ///
-/// nginx does not count the request in service in its burst, so what may come at once is one more.
+/// nginx does not count the request being served in its burst, so tollgate's burst is one larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Queue {
-    length: u64,
-    max_wait: Option<Duration>,
+pub struct QueueLimits {
+    pub(super) length: u64,
+    pub(super) max_wait: Option<Duration>,
 }
 
-impl Queue {
-    /// A queue for so many units beyond those that may come at once.
+impl QueueLimits {
+    /// Creates limits for a queue of `length` units, beyond those admitted at once.
     #[must_use]
     pub const fn new(length: u64) -> Self {
         Self {
@@ -98,38 +106,34 @@ impl Queue {
         }
     }
 
-    /// Sets the longest time that a request may wait; who would wait longer is denied at once.
+    /// Sets the longest wait; a request that would wait longer is denied at once.
     ///
-    /// Default: what the length and the rate come to. What a shorter wait leaves no time for is not part of the limit.
+    /// Default: the time in which the whole queue drains. With a shorter wait the policy's limit is the burst plus the
+    /// units that drain within the wait.
     #[must_use]
     pub const fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = Some(wait);
         self
     }
-
-    pub(super) const fn length(self) -> u64 {
-        self.length
-    }
-
-    pub(super) const fn limit(self) -> Option<Duration> {
-        self.max_wait
-    }
 }
 
 // === WindowStart ===
 
-/// When a fixed window opens.
+/// When the windows of a fixed window start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WindowStart {
-    /// At whole multiples of the period since the Unix epoch, for everybody alike: an hour opens on the hour, a day at
-    /// midnight UTC.
+    /// At whole multiples of the period since the Unix epoch, for all keys at once.
+    ///
+    /// An hour starts on the hour, a day at midnight UTC.
     #[default]
     Clock,
-    /// With a key's first request when none is open, so that not all keys begin anew at once.
-    FirstHit,
-    /// On the first of each month at midnight UTC. The quota is one per month: see [`Quota::per_month`].
+    /// With the first request of a key that has no open window.
     ///
-    /// [`Quota::per_month`]: crate::Quota::per_month
+    /// So keys reset at different times.
+    FirstHit,
+    /// On the first of each month at midnight UTC.
+    ///
+    /// Needs [`Quota::per_month`](crate::Quota::per_month).
     Month,
 }

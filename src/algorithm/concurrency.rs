@@ -2,12 +2,13 @@
 //!
 //! # Bounds
 //!
-//! Never more units in flight than the limit, counted from the decision until the slot is given back. In process that is
-//! exact, and a slot that nobody holds comes back by its lease. In Redis every slot carries a lease, so that those of a
-//! process that died come back when it ends; who holds one renews it. A holder that is stopped for longer than its lease
-//! is counted out until it renews, and counted in again then.
+//! At most `limit` units are in flight, counted from the decision until the slot is released.
+//!
+//! - In process this is exact. A slot that no [`Hold`](crate::Hold) keeps comes back when its lease ends.
+//! - In Redis every slot has a lease, so the slots of a crashed process come back when the lease ends. A live holder renews
+//!   it. A holder that stops for longer than its lease is not counted until it renews, and is counted again afterwards.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use crate::{
     clock::Timestamp,
@@ -18,44 +19,47 @@ use crate::{
 
 use super::counting::{ChargeMark, Counting};
 
-/// A quota made ready for counting what is in flight.
+/// A quota on requests in flight, ready to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
     limit: u64,
     lease: Duration,
 }
 
-/// How much of a key is in flight.
+/// The number of units in flight of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotState {
     used: u64,
 }
 
 impl Concurrency {
-    /// The most slots that a key can have.
+    /// The largest limit: 100,000 slots per key.
     pub const MAX_LIMIT: u64 = 100_000;
 
-    /// As many slots as the quota counts.
+    /// Creates a counter with one slot per unit of the quota.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidQuota`] when the quota has a period or a burst, counts none or above
-    /// [`MAX_LIMIT`](Self::MAX_LIMIT), or the lease is no whole number of milliseconds from 100 ms to a day.
+    /// [`ErrorKind::InvalidQuota`] if the quota has a period or a burst, if its count is 0 or above
+    /// [`MAX_LIMIT`](Self::MAX_LIMIT), or if the lease is not a whole number of milliseconds from 100 ms to 24 h.
     pub fn new(quota: Quota, lease: Duration) -> Result<Self, Error> {
-        let refuse = |message| Err(Error::new(ErrorKind::InvalidQuota, message));
-        if !quota.period().is_zero() || quota.own_burst().is_some() {
-            return refuse(
-                "concurrency counts what is in flight, not what comes per time: say Quota::in_flight(..)",
+        let invalid = |message| Err(Error::new(ErrorKind::InvalidQuota, message));
+        if !quota.period().is_zero() || quota.explicit_burst().is_some() {
+            return invalid(
+                "concurrency limits requests in flight, not requests per time: use Quota::in_flight(..) without burst()",
             );
         }
         if quota.count() == 0 || quota.count() > Self::MAX_LIMIT {
-            return refuse(
-                "a key has 1 to 100,000 slots: to refuse everybody, take the route away; else allow at least 1 in flight",
+            return invalid(
+                "the limit of a concurrency policy must be 1 to 100,000 slots: set at least 1, or remove the route to \
+                 reject all requests",
             );
         }
         let millis = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-        if !LEASES.contains(&millis) || Duration::from_millis(millis) != lease {
-            return refuse("a lease is whole milliseconds, from 100 ms to a day");
+        if !LEASE_MILLIS.contains(&millis) || Duration::from_millis(millis) != lease {
+            return invalid(
+                "the lease must be a whole number of milliseconds, from 100 ms to 24 h",
+            );
         }
         Ok(Self {
             limit: quota.count(),
@@ -63,19 +67,19 @@ impl Concurrency {
         })
     }
 
-    /// The most that can be in flight.
+    /// Returns the most units that can be in flight.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// How long a slot stays taken that nobody holds, and in Redis one whose holder does not renew it.
+    /// Returns how long a slot stays taken that is not held or, in Redis, renewed.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// The state of a key with so much in flight.
+    /// Returns the state of a key with `used` units in flight.
     #[must_use]
     pub fn state(&self, used: u64) -> SlotState {
         SlotState { used }
@@ -83,7 +87,7 @@ impl Concurrency {
 }
 
 impl SlotState {
-    /// Units in flight.
+    /// Returns the number of units in flight.
     #[must_use]
     pub fn used(self) -> u64 {
         self.used
@@ -94,7 +98,7 @@ impl Counting for Concurrency {
     type State = SlotState;
 
     fn adopt(&self, _state: &mut SlotState, _now: Timestamp) {
-        // What is in flight is in flight, whatever the limit.
+        // Units in flight stay in flight, whatever the new limit is.
     }
 
     #[inline]
@@ -118,7 +122,7 @@ impl Counting for Concurrency {
     fn refund(
         &self,
         state: &mut SlotState,
-        _returned: &mut u64,
+        _refunded: &mut u64,
         _now: Timestamp,
         _mark: ChargeMark,
         units: u64,
@@ -132,18 +136,16 @@ impl Counting for Concurrency {
     }
 
     fn retry(&self, _state: &SlotState, now: Timestamp, cost: u64) -> Retry {
-        match cost > self.limit {
-            true => Retry::Never,
-            // As soon as somebody has finished, which nobody knows.
-            false => Retry::At(now),
+        if cost > self.limit {
+            Retry::Never
+        } else {
+            // When another request ends cannot be known.
+            Retry::At(now)
         }
     }
 
     fn owes_until(state: &SlotState) -> u64 {
-        match state.used {
-            0 => 0,
-            _ => u64::MAX,
-        }
+        if state.used == 0 { 0 } else { u64::MAX }
     }
 
     fn spent(&self, _until: Timestamp) -> SlotState {
@@ -151,4 +153,4 @@ impl Counting for Concurrency {
     }
 }
 
-const LEASES: std::ops::RangeInclusive<u64> = 100..=86_400_000;
+const LEASE_MILLIS: RangeInclusive<u64> = 100..=86_400_000;

@@ -1,4 +1,4 @@
-//! A quota made ready for counting.
+//! A validated quota, ready to be counted by its algorithm.
 
 use crate::{error::Error, quota::Quota, state::PolicyState};
 
@@ -7,11 +7,11 @@ use super::{
     sliding_log::SlidingLog, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
 
-/// A quota made ready for counting by its algorithm.
+/// A validated quota, ready to be counted by its algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Counter {
-    /// Token bucket and leaky bucket: they differ in how much may come at once when the quota does not say.
+    /// Token bucket, leaky bucket or leaky queue: one arithmetic with different bursts.
     Bucket(TokenBucket),
     /// Fixed window.
     FixedWindow(FixedWindow),
@@ -24,24 +24,25 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// Makes a quota ready.
+    /// Validates a quota for an algorithm.
     ///
     /// # Errors
     ///
-    /// [`InvalidQuota`](crate::ErrorKind::InvalidQuota) when the algorithm cannot count it, with what to do.
+    /// [`InvalidQuota`](crate::ErrorKind::InvalidQuota) if the algorithm cannot count the quota. The message contains
+    /// what to change.
     pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, Error> {
         Ok(match algorithm {
             Algorithm::Concurrency { lease } => Self::Concurrency(Concurrency::new(quota, lease)?),
-            Algorithm::FixedWindow(opening) => Self::FixedWindow(FixedWindow::new(quota, opening)?),
+            Algorithm::FixedWindow(start) => Self::FixedWindow(FixedWindow::new(quota, start)?),
             Algorithm::LeakyBucket => Self::Bucket(TokenBucket::leaky(quota)?),
-            Algorithm::LeakyQueue(queue) => Self::Bucket(TokenBucket::queue(quota, queue)?),
+            Algorithm::LeakyQueue(limits) => Self::Bucket(TokenBucket::queue(quota, limits)?),
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(quota)?),
             Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(quota)?),
             Algorithm::TokenBucket => Self::Bucket(TokenBucket::new(quota)?),
         })
     }
 
-    /// The most that can be taken at once.
+    /// Returns the most units that one request can take.
     #[must_use]
     pub fn limit(&self) -> u64 {
         match self {
@@ -53,17 +54,30 @@ impl Counter {
         }
     }
 
-    /// Adds to a state what its numbers do not show of the way it was counted.
+    /// Returns the concurrency counter; `None` for algorithms whose units come back with time.
+    #[must_use]
     #[inline]
-    pub(crate) fn describe(&self, state: PolicyState) -> PolicyState {
+    pub fn concurrency(&self) -> Option<&Concurrency> {
         match self {
-            Self::Bucket(bucket) => state.rounded(bucket.slack()),
-            Self::SlidingLog(log) => state.rounded(log.lateness()),
-            Self::Concurrency(_) => state.in_flight(),
+            Self::Concurrency(slots) => Some(slots),
+            Self::Bucket(_)
+            | Self::FixedWindow(_)
+            | Self::SlidingLog(_)
+            | Self::SlidingWindow(_) => None,
+        }
+    }
+
+    /// Adds to a state the properties of the algorithm that its numbers do not show.
+    #[inline]
+    pub(crate) fn annotate(&self, state: PolicyState) -> PolicyState {
+        match self {
+            Self::Bucket(bucket) => state.with_reset_rounding(bucket.slack()),
+            Self::SlidingLog(log) => state.with_reset_rounding(log.max_lateness()),
+            Self::Concurrency(_) => state.for_concurrency(),
             Self::FixedWindow(_) | Self::SlidingWindow(_) => state,
         }
     }
 
-    /// Admits nothing. An unusable quota is counted like this until `build()` reports it.
+    /// Admits nothing. Takes the place of an unusable quota until `build()` reports the error.
     pub(crate) const CLOSED: Self = Self::Bucket(TokenBucket::closed());
 }

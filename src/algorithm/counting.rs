@@ -1,4 +1,4 @@
-//! What every way of counting can do.
+//! The operations of every algorithm.
 
 use std::fmt::Debug;
 
@@ -7,46 +7,47 @@ use crate::{
     state::{Retry, Usage},
 };
 
-/// By what a charge is known when it is put right.
+/// Identifies a charge when it is settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChargeMark {
-    /// When all was to be back after it.
-    pub made: Timestamp,
-    /// The sum of what had been taken back of the key's earlier charges: what is added to it since moved this charge
-    /// forward, so that less of it weighs than `made` alone would tell. 0 where nothing was.
-    pub returned: u64,
+    /// Time at which the whole quota was to be back after the charge.
+    pub reset_at: Timestamp,
+    /// Microseconds refunded on this key in total before the charge was made; 0 for algorithms that do not need it.
+    ///
+    /// Refunds since then shift the charge earlier, so less of it is outstanding than `reset_at` alone suggests.
+    pub refunded_before: u64,
 }
 
 impl ChargeMark {
-    /// The sum counts up to here and begins anew, so that the Lua twin can compute with it in doubles.
+    /// The total of refunds wraps to 0 here, so that it stays exact in the doubles of the Lua twin.
     pub const MODULUS: u64 = 1 << 52;
 
-    /// What was taken back between the mark and a later sum.
+    /// Returns the refunds between the charge and a later total.
     #[must_use]
-    pub fn returned_since(self, returned: u64) -> u64 {
-        returned.wrapping_sub(self.returned) % Self::MODULUS
+    pub fn refunded_since(self, total: u64) -> u64 {
+        total.wrapping_sub(self.refunded_before) % Self::MODULUS
     }
 }
 
-/// One way of counting, over the state of one key.
+/// An algorithm, as operations on the state of one key.
 ///
 /// The default state is that of a key that owes nothing.
 pub trait Counting {
-    /// What is remembered of a key.
+    /// State of a key.
     type State: Clone + Debug + Default + PartialEq;
 
-    /// Brings a state that was made under another shape of the policy over to this one.
+    /// Converts a state that was made under another limit of the policy to this one.
     ///
-    /// To be stored whatever is decided, or the state would go on draining by the old shape.
+    /// The result must be stored even when the charge is denied. Otherwise the debt keeps draining by the old limit.
     fn adopt(&self, state: &mut Self::State, now: Timestamp);
 
-    /// Whether a charge fits. A cost of 0 always does.
+    /// Returns whether a charge fits. A cost of 0 always does.
     fn admits(&self, state: &Self::State, now: Timestamp, cost: u64) -> bool;
 
     /// Makes a charge that fits.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
-    /// Makes a charge that fits; leaves the state alone and answers `false` when it does not.
+    /// Makes a charge if it fits. Otherwise leaves the state alone and returns `false`.
     #[inline]
     fn take(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> bool {
         let admits = self.admits(state, now, cost);
@@ -56,44 +57,44 @@ pub trait Counting {
         admits
     }
 
-    /// Counts a denied attempt: as a charge, but at most until nothing is left.
+    /// Counts a denied request: as a charge, but at most until the quota is used up.
     fn penalise(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
-    /// Makes a charge whether it fits or not: for what was used already and is known only now.
+    /// Makes a charge whether it fits or not, for units that were already used.
     fn overcharge(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
-    /// Takes back units of an earlier charge, which is known by its mark.
+    /// Refunds units of an earlier charge, identified by its mark.
     ///
-    /// Never more than the charge still weighs: what time has given back since is not given back again. `returned` is
-    /// the key's sum of what was taken back before, which [`ChargeMark`] speaks of; some ways of counting need none.
+    /// A refund never exceeds the part of the charge that is still outstanding. `refunded` is the key's total of refunds
+    /// for [`ChargeMark::refunded_before`]; only buckets use it.
     fn refund(
         &self,
         state: &mut Self::State,
-        returned: &mut u64,
+        refunded: &mut u64,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,
     );
 
-    /// What is used and left.
+    /// Returns the limit, the quota left and the reset time.
     fn usage(&self, state: &Self::State, now: Timestamp) -> Usage;
 
-    /// When a charge that was denied can succeed, if nothing else is charged.
+    /// Returns when a denied charge can succeed, if nothing else is charged.
     fn retry(&self, state: &Self::State, now: Timestamp, cost: u64) -> Retry;
 
-    /// Drops what no longer counts from a state that grows with every charge, for the memory that it takes.
+    /// Frees the memory of lapsed charges in a state that grows with every charge.
     #[inline]
     fn drop_lapsed(&self, _state: &mut Self::State, _now: Timestamp) {}
 
-    /// When a charge that was just made may be used: later than now when it waits in a queue.
+    /// Returns when the request of the charge just made may start: after now if it waits in a queue.
     #[inline]
-    fn turn(&self, _state: &Self::State, now: Timestamp) -> Timestamp {
+    fn start_time(&self, _state: &Self::State, now: Timestamp) -> Timestamp {
         now
     }
 
-    /// From when on the state is that of a key that owes nothing, in microseconds.
+    /// Returns when the key owes nothing any more, in microseconds since the Unix epoch.
     fn owes_until(state: &Self::State) -> u64;
 
-    /// The state of a key that has nothing left and may owe until then.
+    /// Returns the state of a key that has no quota left and may owe until `until`.
     fn spent(&self, until: Timestamp) -> Self::State;
 }

@@ -2,9 +2,11 @@
 //!
 //! # Bounds
 //!
-//! At most the limit passes in one window, so at most twice the limit in any span as long as a window: the end of one
-//! and the beginning of the next may lie close together. A window is exactly as long as its quota's period, to the
-//! microsecond, and a calendar month as long as that month: nobody waits longer.
+//! At most the limit passes in one window. At most twice the limit passes in any span as long as a window, since the end of
+//! one window and the beginning of the next can be close together. A window is exactly as long as the quota's period, to the
+//! microsecond, or as the calendar month. No key waits longer than that.
+
+use std::ops::RangeInclusive;
 
 use crate::{
     clock::Timestamp,
@@ -17,121 +19,123 @@ use super::{
     calendar::month_end,
     choice::WindowStart,
     counting::{ChargeMark, Counting},
-    window::{Window, capped},
+    window::{WindowQuota, capped},
 };
 
-/// A quota made ready for counting in fixed windows.
+/// A quota that is counted in fixed windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
-    window: Window,
-    opening: WindowStart,
-    shape: u16,
+    window: WindowQuota,
+    start: WindowStart,
+    quota_tag: u16,
 }
 
-/// How much was used in a window, and when it closes.
+/// The units used in a window, and its end.
 ///
-/// Packed, so that a key takes 28 bytes of the in-process store and not 32.
+/// Packed: a key takes 28 bytes of the in-process store instead of 32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct WindowState {
     /// Microseconds since the Unix epoch.
-    closes: u64,
+    ends: u64,
     used: u32,
-    /// Under which length and opening it was opened.
-    shape: u16,
+    /// The tag of the length and start that the window was opened under.
+    quota_tag: u16,
 }
 
 impl WindowState {
-    /// When the window closes.
+    /// Returns the end of the window.
     #[must_use]
-    pub fn closes(self) -> Timestamp {
-        Timestamp::from_micros(self.closes)
+    pub fn ends_at(self) -> Timestamp {
+        Timestamp::from_micros(self.ends)
     }
 
-    /// Units used in it.
+    /// Returns the units used in the window.
     #[must_use]
     pub fn used(self) -> u64 {
         u64::from(self.used)
     }
 
-    /// Moves the window forwards by so many microseconds.
+    /// Moves the end of the window `micros` microseconds later.
     pub(crate) fn shift(&mut self, micros: u64) {
-        self.closes = self.closes.saturating_add(micros);
+        self.ends = self.ends.saturating_add(micros);
     }
 }
 
 impl FixedWindow {
-    /// Windows that follow each other as `opening` says, with the quota's count in each.
+    /// Creates a counter that admits the quota's count in each window.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidQuota`] when the quota is nothing, has a burst, or is no whole number of milliseconds from 1
-    /// to 366 days long; for [`WindowStart::Month`] when its period is no month.
-    pub fn new(quota: Quota, opening: WindowStart) -> Result<Self, Error> {
-        let window = Window::new(quota)?;
-        if opening == WindowStart::Month && !MONTH.contains(&window.millis) {
+    /// [`ErrorKind::InvalidQuota`] if the count is 0, if the quota has a burst, or if its period is not a whole number of
+    /// milliseconds from 1 ms to 366 days; for [`WindowStart::Month`] also if the period is not a month.
+    pub fn new(quota: Quota, start: WindowStart) -> Result<Self, Error> {
+        let window = WindowQuota::new(quota)?;
+        if start == WindowStart::Month && !MONTH_MILLIS.contains(&window.millis) {
             return Err(Error::new(
                 ErrorKind::InvalidQuota,
-                "a calendar month takes a quota per month: say Quota::per_month(..)",
+                "windows by calendar month need a quota per month: use Quota::per_month(..)",
             ));
         }
-        let shape = shape(window.millis, opening);
+        let quota_tag = quota_tag(window.millis, start);
         Ok(Self {
             window,
-            opening,
-            shape,
+            start,
+            quota_tag,
         })
     }
 
-    /// The most that can be taken in a window.
+    /// Returns the most units that one window admits.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.window.limit
     }
 
-    /// The length of a window in milliseconds; of a month, the nominal one.
+    /// Returns the quota's period in milliseconds; calendar months can differ.
     #[must_use]
     pub fn millis(&self) -> u64 {
         self.window.millis
     }
 
-    /// When its windows open.
+    /// Returns when the windows start.
     #[must_use]
-    pub fn opening(&self) -> WindowStart {
-        self.opening
+    pub fn window_start(&self) -> WindowStart {
+        self.start
     }
 
-    /// A number that differs between windows of different length or opening, but for one chance in 65,536.
+    /// Returns the tag of the quota that the state of a key contains.
+    ///
+    /// A hash of the windows' length and start: two configurations have equal tags with a probability of 1 in 65,536.
     #[must_use]
-    pub fn shape(&self) -> u16 {
-        self.shape
+    pub fn quota_tag(&self) -> u16 {
+        self.quota_tag
     }
 
-    /// The state of a key that used so much of the window that closes then.
+    /// Returns the state of a key with `used` units in the window until `ends_at`.
     #[must_use]
     #[inline]
-    pub fn state(&self, closes: Timestamp, used: u64) -> WindowState {
+    pub fn state(&self, ends_at: Timestamp, used: u64) -> WindowState {
         WindowState {
-            closes: closes.as_micros(),
+            ends: ends_at.as_micros(),
             used: capped(used),
-            shape: self.shape,
+            quota_tag: self.quota_tag,
         }
     }
 
-    /// The window that is open at `now`, with what is used of it.
+    /// Returns the window that is open at `now`, with the units used in it.
     #[inline]
     fn open(&self, state: &WindowState, now: Timestamp) -> WindowState {
-        let is_open = state.closes() > now;
-        if is_open && state.shape == self.shape {
+        let is_open = state.ends_at() > now;
+        if is_open && state.quota_tag == self.quota_tag {
             return *state;
         }
-        self.state(self.closing(now), if is_open { state.used() } else { 0 })
+        self.state(self.end(now), if is_open { state.used() } else { 0 })
     }
 
-    /// When the window that is open now closes, or one that opens now.
-    fn closing(&self, now: Timestamp) -> Timestamp {
+    /// Returns the end of the window at `now`, which a request may open.
+    fn end(&self, now: Timestamp) -> Timestamp {
         let (now, length) = (now.as_micros(), self.window.millis * 1_000);
-        Timestamp::from_micros(match self.opening {
+        Timestamp::from_micros(match self.start {
             WindowStart::Clock => now - now % length + length,
             WindowStart::FirstHit => now + length,
             WindowStart::Month => month_end(now / 1_000) * 1_000,
@@ -143,7 +147,7 @@ impl Counting for FixedWindow {
     type State = WindowState;
 
     fn adopt(&self, state: &mut WindowState, now: Timestamp) {
-        if state.shape != self.shape && state.closes() > now {
+        if state.quota_tag != self.quota_tag && state.ends_at() > now {
             *state = self.open(state, now);
         }
     }
@@ -156,13 +160,13 @@ impl Counting for FixedWindow {
     #[inline]
     fn charge(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
         let open = self.open(state, now);
-        *state = self.state(open.closes(), open.used().saturating_add(cost));
+        *state = self.state(open.ends_at(), open.used().saturating_add(cost));
     }
 
     fn penalise(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
         let open = self.open(state, now);
         let most = open.used().max(self.window.limit);
-        *state = self.state(open.closes(), open.used().saturating_add(cost).min(most));
+        *state = self.state(open.ends_at(), open.used().saturating_add(cost).min(most));
     }
 
     fn overcharge(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
@@ -172,14 +176,14 @@ impl Counting for FixedWindow {
     fn refund(
         &self,
         state: &mut WindowState,
-        _returned: &mut u64,
+        _refunded: &mut u64,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,
     ) {
-        let is_open = state.closes() > now;
-        if is_open && state.shape == self.shape && state.closes() == mark.made {
-            *state = self.state(state.closes(), state.used().saturating_sub(units));
+        let is_open = state.ends_at() > now;
+        if is_open && state.quota_tag == self.quota_tag && state.ends_at() == mark.reset_at {
+            *state = self.state(state.ends_at(), state.used().saturating_sub(units));
         }
     }
 
@@ -187,10 +191,7 @@ impl Counting for FixedWindow {
     fn usage(&self, state: &WindowState, now: Timestamp) -> Usage {
         let open = self.open(state, now);
         let limit = self.window.limit;
-        let reset_at = match open.used {
-            0 => now,
-            _ => open.closes(),
-        };
+        let reset_at = if open.used == 0 { now } else { open.ends_at() };
         Usage::new(limit, limit.saturating_sub(open.used()), reset_at)
     }
 
@@ -198,12 +199,12 @@ impl Counting for FixedWindow {
         if cost > self.window.limit {
             return Retry::Never;
         }
-        Retry::At(self.open(state, now).closes())
+        Retry::At(self.open(state, now).ends_at())
     }
 
     #[inline]
     fn owes_until(state: &WindowState) -> u64 {
-        state.closes
+        state.ends
     }
 
     fn spent(&self, until: Timestamp) -> WindowState {
@@ -211,9 +212,9 @@ impl Counting for FixedWindow {
     }
 }
 
-/// 16 bits of FNV-1a over what tells one way of opening windows from another.
-fn shape(millis: u64, opening: WindowStart) -> u16 {
-    let mark = match opening {
+/// Returns 16 bits of FNV-1a over the length and the start of windows.
+fn quota_tag(millis: u64, start: WindowStart) -> u16 {
+    let start = match start {
         WindowStart::Clock => 0_u8,
         WindowStart::FirstHit => 1,
         WindowStart::Month => 2,
@@ -221,7 +222,7 @@ fn shape(millis: u64, opening: WindowStart) -> u16 {
     let hash = millis
         .to_be_bytes()
         .into_iter()
-        .chain([mark])
+        .chain([start])
         .fold(0x811C_9DC5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         });
@@ -229,5 +230,5 @@ fn shape(millis: u64, opening: WindowStart) -> u16 {
     u16::from_be_bytes([a ^ c, b ^ d])
 }
 
-/// Milliseconds of 28 to 31 days.
-const MONTH: std::ops::RangeInclusive<u64> = 28 * 86_400_000..=31 * 86_400_000;
+/// 28 to 31 days.
+const MONTH_MILLIS: RangeInclusive<u64> = 28 * 86_400_000..=31 * 86_400_000;

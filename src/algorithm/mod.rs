@@ -1,19 +1,26 @@
-//! How a quota is counted: pure arithmetic on whole microseconds.
+//! Algorithms that count a quota: pure arithmetic on whole microseconds.
 //!
-//! Nothing here reads a clock, locks or waits: the state and the time come in, the new state goes out. The in-process
-//! store runs this code, and each algorithm has a Lua twin in `lua/` that gives equal answers.
+//! Nothing here reads a clock, takes a lock or waits: state and time come in, the new state goes out. The in-process
+//! store runs this code. Each algorithm has a Lua twin in `lua/` that computes the same results inside Redis.
 //!
-//! [`Algorithm`] is what a policy names; a [`Counter`] is the quota made ready for counting in that way. Which one to take
-//! is said in the [`guide`].
+//! A policy names an [`Algorithm`]. A [`Counter`] is the quota of a policy, validated and ready to count. The [`guide`]
+//! compares the algorithms and helps to choose one.
 //!
 //! # When a limit changes
 //!
-//! The state of a key tells under which shape of the policy it was made, so that a policy may change its limit while
-//! keys are in debt. For the buckets the spent *share* stays: who had spent half of the old burst has spent half of the
-//! new one. For windows the used *number* stays, in a window of the new length; a log keeps the *times*, and counts what
-//! was taken within the new period. Either way nobody waits longer than the new quota alone could make anybody wait, and
-//! nobody who had nothing left gets it all back, but for what a log knows to be older than its new period. Between the
-//! two buckets a debt stays; a key that changes to another algorithm starts afresh.
+//! The state of a key contains a tag of the quota it was made under, so a policy may change its limit while keys are in
+//! debt:
+//!
+//! | algorithm | what stays |
+//! |---|---|
+//! | buckets and queue | the spent *share*: half of the old burst becomes half of the new burst |
+//! | fixed and sliding window | the used *number*, in a window of the new length |
+//! | sliding log | the *times*: requests within the new period count |
+//! | concurrency | the units in flight |
+//!
+//! No key waits longer than the new quota alone could make it wait. A key with no quota left does not get all of it
+//! back, except that a log forgets requests older than its new period. A debt stays when a policy changes between the two buckets and the
+//! queue. A change to any other algorithm resets the key.
 
 mod bucket_state;
 mod calendar;
@@ -25,14 +32,14 @@ mod fixed_window;
 mod form;
 pub mod guide;
 mod rate;
-mod share;
+mod rescale;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 mod window;
 
 pub use self::bucket_state::BucketState;
-pub use self::choice::{Algorithm, Queue, WindowStart};
+pub use self::choice::{Algorithm, QueueLimits, WindowStart};
 pub use self::concurrency::{Concurrency, SlotState};
 pub use self::counter::Counter;
 pub use self::counting::{ChargeMark, Counting};

@@ -2,12 +2,12 @@
 //!
 //! # Bounds
 //!
-//! In any span as long as the period at most the limit passes: exactly, not by an estimate. Times are rounded up to
-//! whole *ticks*, the least power of two of microseconds that divides the period in at most `2^31`. So a unit is never back
-//! early, and late by less than a tick. A tick is a multiple of every shorter one, so times do not creep on however often the
-//! period of a log in debt is changed.
+//! In any span as long as the period at most the limit passes. This is exact, not an estimate. Times are rounded up to whole
+//! *ticks*: the smallest power of two of microseconds of which at most `2^31` fit in the period. So a unit never comes back
+//! early, and it comes back late by less than a tick. A longer tick is a multiple of every shorter one, so times do not drift
+//! when the period of a policy changes repeatedly.
 //!
-//! | period | tick | latest |
+//! | period | tick | late by at most |
 //! |---|---|---|
 //! | up to 35 minutes | 1 us | exact |
 //! | an hour | 2 us | 1 us |
@@ -15,8 +15,8 @@
 //! | 31 days | 2,048 us | 2,047 us |
 //! | 366 days | 16,384 us | 16,383 us |
 //!
-//! An entry costs 6 to 8 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests of one tick share
-//! an entry. The sum lets a binary search find what is used and when enough comes back, so a decision reads
+//! An entry takes 6 to 8 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests in the same tick
+//! share an entry. A binary search over the sums finds the used units and the retry time, so a decision reads
 //! `log2(entries)` of them.
 
 use std::collections::VecDeque;
@@ -30,72 +30,75 @@ use crate::{
 
 use super::{
     counting::{ChargeMark, Counting},
-    window::Window,
+    window::WindowQuota,
 };
 
-/// A quota made ready for counting in a log.
+/// A quota that is counted by the time of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
-    window: Window,
+    window: WindowQuota,
     /// Microseconds in a tick.
     tick: u64,
 }
 
-/// The requests that were admitted within a period.
+/// The requests admitted within a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogState {
-    /// The sum of all units before the first entry.
+    /// Running sum before the first entry.
     base: u64,
-    entries: VecDeque<Entry>,
-    /// The length of the period that the entries were made under.
+    entries: VecDeque<LogEntry>,
+    /// Period that the entries were made under, in microseconds.
     period: u64,
 }
 
-/// The units that were taken at one time.
+/// The units taken in one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct LogEntry {
+    /// Microseconds since the Unix epoch, rounded up to a tick.
     at: u64,
-    /// All units up to and with this entry's.
+    /// Running sum, including the units of this entry.
     sum: u64,
 }
 
 impl SlidingLog {
-    /// The most that a log counts to in a period.
+    /// The largest limit: 10,000 units per period.
     pub const MAX_LIMIT: u64 = 10_000;
 
-    /// A log as long as the quota's period, with the quota's count in it.
+    /// Creates a counter that admits the quota's count in any period.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidQuota`] when the quota is nothing, has a burst, is no whole number of milliseconds from 1 to
-    /// 366 days long, or counts above [`MAX_LIMIT`](Self::MAX_LIMIT).
+    /// [`ErrorKind::InvalidQuota`] if the count is 0 or above [`MAX_LIMIT`](Self::MAX_LIMIT), if the quota has a burst, or
+    /// if its period is not a whole number of milliseconds from 1 ms to 366 days.
     pub fn new(quota: Quota) -> Result<Self, Error> {
-        let window = Window::new(quota)?;
+        let window = WindowQuota::new(quota)?;
         if window.limit > Self::MAX_LIMIT {
             return Err(Error::new(
                 ErrorKind::InvalidQuota,
-                "a log counts to 10,000 in a period: use a sliding window, or divide the count and the cost",
+                "the count of a sliding log must be at most 10,000: use a sliding window, or divide the count and the cost",
             ));
         }
-        let tick = (window.millis * 1_000).div_ceil(TICKS).next_power_of_two();
+        let tick = (window.millis * 1_000)
+            .div_ceil(MAX_TICKS)
+            .next_power_of_two();
         Ok(Self { window, tick })
     }
 
-    /// The most that can be taken in a period.
+    /// Returns the most units that one period admits.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.window.limit
     }
 
-    /// The length of the period in milliseconds.
+    /// Returns the length of the period in milliseconds.
     #[must_use]
     pub fn millis(&self) -> u64 {
         self.window.millis
     }
 
-    /// Microseconds by which a unit may come back late: a tick less one.
+    /// Returns the most microseconds by which a unit comes back late: a tick less one.
     #[inline]
-    pub(super) fn lateness(&self) -> u16 {
+    pub(super) fn max_lateness(&self) -> u16 {
         u16::try_from(self.tick - 1).unwrap_or(u16::MAX)
     }
 
@@ -103,20 +106,20 @@ impl SlidingLog {
         self.window.millis * 1_000
     }
 
-    /// When a unit taken at `at` comes back.
-    fn back(&self, at: u64) -> u64 {
+    /// Returns the time at which a unit taken at `at` comes back.
+    fn expiry(&self, at: u64) -> u64 {
         at + self.period()
     }
 
-    /// The first entry that still counts, the sum before it, and what is used.
+    /// Finds the entries that count at `now`.
     #[inline]
-    fn counted(&self, state: &LogState, now: Timestamp) -> Counted {
+    fn live(&self, state: &LogState, now: Timestamp) -> LiveEntries {
         let present = state.present(now);
         let first = state
             .entries
-            .partition_point(|entry| self.back(entry.at) <= present);
+            .partition_point(|entry| self.expiry(entry.at) <= present);
         let before = state.sum_before(first);
-        Counted {
+        LiveEntries {
             first,
             before,
             used: state.sum() - before,
@@ -128,15 +131,16 @@ impl SlidingLog {
         let sum = state.sum() + units;
         match state.entries.back_mut() {
             Some(last) if last.at == at => last.sum = sum,
-            _ => state.entries.push_back(Entry { at, sum }),
+            _ => state.entries.push_back(LogEntry { at, sum }),
         }
         state.period = self.period();
     }
 }
 
-/// What of a log still counts.
-struct Counted {
+/// The entries of a log that have not expired.
+struct LiveEntries {
     first: usize,
+    /// Running sum before the first live entry.
     before: u64,
     used: u64,
 }
@@ -148,18 +152,18 @@ impl Counting for SlidingLog {
         if state.period == self.period() {
             return;
         }
-        let counted = self.counted(state, now);
-        if counted.used == 0 {
+        let live = self.live(state, now);
+        if live.used == 0 {
             return;
         }
-        state.drop_until(counted.first);
-        // Those that fall on one tick become one, so that a time stands for one entry. In place, without new memory.
+        state.drop_until(live.first);
+        // Entries that round to the same tick are merged, so that times are unique. In place, without new memory.
         let mut last = 0;
         for index in 0..state.entries.len() {
-            let Entry { at, sum } = state.entries[index];
+            let LogEntry { at, sum } = state.entries[index];
             let at = at.div_ceil(self.tick) * self.tick;
             last += usize::from(index > 0 && state.entries[last].at != at);
-            state.entries[last] = Entry { at, sum };
+            state.entries[last] = LogEntry { at, sum };
         }
         state.entries.truncate(last + 1);
         state.period = self.period();
@@ -167,20 +171,20 @@ impl Counting for SlidingLog {
 
     #[inline]
     fn admits(&self, state: &LogState, now: Timestamp, cost: u64) -> bool {
-        cost == 0 || self.counted(state, now).used.saturating_add(cost) <= self.window.limit
+        cost == 0 || self.live(state, now).used.saturating_add(cost) <= self.window.limit
     }
 
     fn charge(&self, state: &mut LogState, now: Timestamp, cost: u64) {
-        state.drop_until(self.counted(state, now).first);
+        state.drop_until(self.live(state, now).first);
         self.push(state, now, cost.min(self.window.limit));
     }
 
     fn penalise(&self, state: &mut LogState, now: Timestamp, cost: u64) {
-        let counted = self.counted(state, now);
-        let most = counted.used.max(self.window.limit);
+        let live = self.live(state, now);
+        let most = live.used.max(self.window.limit);
         let cost = cost.min(self.window.limit);
-        let excess = (counted.used + cost).saturating_sub(most);
-        let base = counted.before + excess;
+        let excess = (live.used + cost).saturating_sub(most);
+        let base = live.before + excess;
         self.push(state, now, cost);
         let first = state.entries.partition_point(|entry| entry.sum <= base);
         state.drop_until(first);
@@ -188,11 +192,11 @@ impl Counting for SlidingLog {
     }
 
     fn overcharge(&self, state: &mut LogState, now: Timestamp, cost: u64) {
-        let counted = self.counted(state, now);
-        // The running sum is told apart from itself by 16 bits only.
-        let most = MOST.saturating_sub(counted.used);
+        let live = self.live(state, now);
+        // The Lua twin stores 16 bits of the running sum.
+        let most = MAX_UNITS.saturating_sub(live.used);
         if most > 0 {
-            state.drop_until(counted.first);
+            state.drop_until(live.first);
             self.push(state, now, cost.min(most));
         }
     }
@@ -200,22 +204,22 @@ impl Counting for SlidingLog {
     fn refund(
         &self,
         state: &mut LogState,
-        _returned: &mut u64,
+        _refunded: &mut u64,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,
     ) {
-        let at = mark.made.as_micros().saturating_sub(self.period());
-        let counted = self.counted(state, now);
+        let at = mark.reset_at.as_micros().saturating_sub(self.period());
+        let live = self.live(state, now);
         if state.period != self.period() {
             return;
         }
         let found = state.entries.binary_search_by_key(&at, |entry| entry.at);
-        let Some(index) = found.ok().filter(|index| *index >= counted.first) else {
+        let Some(index) = found.ok().filter(|index| *index >= live.first) else {
             return;
         };
-        state.drop_until(counted.first);
-        let index = index - counted.first;
+        state.drop_until(live.first);
+        let index = index - live.first;
         let weight = state.entries[index].sum - state.sum_before(index);
         let units = units.min(weight);
         for entry in state.entries.range_mut(index..) {
@@ -228,10 +232,10 @@ impl Counting for SlidingLog {
 
     #[inline]
     fn usage(&self, state: &LogState, now: Timestamp) -> Usage {
-        let used = self.counted(state, now).used;
+        let used = self.live(state, now).used;
         let limit = self.window.limit;
         let reset_at = match state.entries.back() {
-            Some(last) if used > 0 => Timestamp::from_micros(self.back(last.at)),
+            Some(last) if used > 0 => Timestamp::from_micros(self.expiry(last.at)),
             _ => now,
         };
         Usage::new(limit, limit.saturating_sub(used), reset_at)
@@ -241,21 +245,21 @@ impl Counting for SlidingLog {
         if cost > self.window.limit {
             return Retry::Never;
         }
-        let counted = self.counted(state, now);
-        let wanted = (counted.used + cost).saturating_sub(self.window.limit);
+        let live = self.live(state, now);
+        let wanted = (live.used + cost).saturating_sub(self.window.limit);
         let enough = state
             .entries
-            .partition_point(|entry| entry.sum < counted.before + wanted);
-        match state.entries.get(enough.max(counted.first)) {
+            .partition_point(|entry| entry.sum < live.before + wanted);
+        match state.entries.get(enough.max(live.first)) {
             Some(entry) if wanted > 0 => {
-                Retry::At(Timestamp::from_micros(self.back(entry.at)).max(now))
+                Retry::At(Timestamp::from_micros(self.expiry(entry.at)).max(now))
             }
             _ => Retry::At(now),
         }
     }
 
     fn drop_lapsed(&self, state: &mut LogState, now: Timestamp) {
-        state.drop_until(self.counted(state, now).first);
+        state.drop_until(self.live(state, now).first);
     }
 
     fn owes_until(state: &LogState) -> u64 {
@@ -274,59 +278,60 @@ impl Counting for SlidingLog {
 }
 
 impl LogState {
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn entries(&self) -> usize {
         self.entries.len()
     }
 
-    /// Bytes that the entries take beyond the state itself.
+    /// Returns the bytes of heap memory that the entries take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<LogEntry>()
     }
 
-    /// Entries that there is memory for beyond those that every log may have.
-    pub(crate) fn more_than_few(&self) -> usize {
-        self.entries.capacity().saturating_sub(FEW)
+    /// Returns the capacity beyond the [`BASE_CAPACITY`] that every log may have.
+    pub(crate) fn extra_capacity(&self) -> usize {
+        self.entries.capacity().saturating_sub(BASE_CAPACITY)
     }
 
-    /// Number of entries there should be memory for before one is added, unless it is the current number.
+    /// Returns the capacity that the next entry needs; `None` to keep the current one.
     #[inline]
-    pub(crate) fn wanted(&self) -> Option<usize> {
+    pub(crate) fn target_capacity(&self) -> Option<usize> {
         let (entries, capacity) = (self.entries.len(), self.entries.capacity());
         if entries == capacity {
-            return Some(FEW.max(2 * capacity));
+            return Some(BASE_CAPACITY.max(2 * capacity));
         }
-        (capacity > FEW && entries < capacity / 4).then(|| FEW.max(2 * entries))
+        (capacity > BASE_CAPACITY && entries < capacity / 4).then(|| BASE_CAPACITY.max(2 * entries))
     }
 
-    /// Moves the entries to memory for `entries` of them, and no more.
-    pub(crate) fn resize(&mut self, entries: usize) {
-        let more = entries.saturating_sub(self.entries.len());
-        self.entries.reserve_exact(more);
-        self.entries.shrink_to(entries);
+    /// Moves the entries to memory for exactly `capacity` of them.
+    pub(crate) fn resize(&mut self, capacity: usize) {
+        let additional = capacity.saturating_sub(self.entries.len());
+        self.entries.reserve_exact(additional);
+        self.entries.shrink_to(capacity);
     }
 
-    /// Makes room in a full log without new memory.
+    /// Makes room in a full log without new memory: merges each two neighbouring entries.
     ///
-    /// Every other entry goes, and its units come back with the next one's: later, never earlier.
-    pub(crate) fn halve(&mut self) {
+    /// The units of the earlier one come back with the later one: later than they should, never earlier.
+    pub(crate) fn merge_if_full(&mut self) {
         if self.entries.len() == self.entries.capacity() {
-            self.drop_every_other();
+            self.merge_pairs();
         }
     }
 
-    /// Reduces a log to memory for so many entries beyond those that every log may have, as [`halve`](Self::halve) does.
-    pub(crate) fn make_do(&mut self, more: usize) {
-        let most = FEW + more;
-        while self.entries.len() > most {
-            self.drop_every_other();
+    /// Shrinks the log to the base capacity plus `extra`, merging entries as [`merge_if_full`](Self::merge_if_full) does.
+    pub(crate) fn shrink_to(&mut self, extra: usize) {
+        let capacity = BASE_CAPACITY + extra;
+        while self.entries.len() > capacity {
+            self.merge_pairs();
         }
-        self.entries.shrink_to(most);
+        self.entries.shrink_to(capacity);
     }
 
-    fn drop_every_other(&mut self) {
+    fn merge_pairs(&mut self) {
+        // The running sum of the later entry already includes the earlier one.
         let mut stays = self.entries.len().is_multiple_of(2);
         self.entries.retain(|_| {
             stays = !stays;
@@ -334,22 +339,23 @@ impl LogState {
         });
     }
 
-    /// Moves every entry forwards by so many microseconds.
+    /// Moves every entry `micros` microseconds later.
     pub(crate) fn shift(&mut self, micros: u64) {
         for entry in &mut self.entries {
             entry.at = entry.at.saturating_add(micros);
         }
     }
 
-    /// A clock that was set back counts from the last entry on. That one's time was rounded up: to take it for the
-    /// present would let units come back early.
+    /// Returns `now`, or about the last entry's time if the clock was set back.
+    ///
+    /// The last entry's time was rounded up, so counting from that time itself would return units early.
     #[inline]
     fn present(&self, now: Timestamp) -> u64 {
         let last = self.entries.back().map_or(0, |last| last.at);
         now.as_micros().max(last.saturating_sub(LONGEST_TICK))
     }
 
-    /// When an entry is made, before it is rounded: not before the last one.
+    /// Returns the time of a new entry before rounding, at least the last entry's.
     fn not_before(&self, now: Timestamp) -> u64 {
         let last = self.entries.back().map_or(0, |last| last.at);
         now.as_micros().max(last)
@@ -368,7 +374,7 @@ impl LogState {
 
     fn drop_until(&mut self, first: usize) {
         self.base = self.sum_before(first);
-        if first == self.entries.len() && self.entries.capacity() > FEW {
+        if first == self.entries.len() && self.entries.capacity() > BASE_CAPACITY {
             self.entries = VecDeque::new();
         } else {
             self.entries.drain(..first);
@@ -376,11 +382,11 @@ impl LogState {
     }
 }
 
-/// Units that a log tells apart: more than any limit, for what is charged over it afterwards.
-const MOST: u64 = 0xFFFF;
-/// Ticks in a period, at most: a time is then known from its last 32 bits.
-const TICKS: u64 = 1 << 31;
-/// A tick of the longest period, in microseconds.
+/// Most units that count at once: above any limit, since settlements can charge beyond it.
+const MAX_UNITS: u64 = 0xFFFF;
+/// Most ticks in a period: 32 bits of a time then identify it.
+const MAX_TICKS: u64 = 1 << 31;
+/// Tick of the longest period, in microseconds.
 const LONGEST_TICK: u64 = 1 << 14;
-/// Entries for which no log gives memory back, and no store has to ask.
-const FEW: usize = 4;
+/// Entries that every log may have without asking the store for memory.
+const BASE_CAPACITY: usize = 4;

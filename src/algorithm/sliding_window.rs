@@ -1,19 +1,19 @@
-//! The sliding window counter: this window's count, and the last one's weighted by how much of it is still near.
+//! The sliding window counter: the current window's count, plus the weighted count of the previous one.
 //!
 //! # Where the arithmetic comes from
 //!
-//! Cloudflare described it in 2017 ("How we built rate limiting capable of scaling to millions of domains"): the
-//! requests of the last window are taken as spread evenly over it, so when a quarter of this window has passed, three
-//! quarters of them count.
+//! Cloudflare described it in 2017 ("How we built rate limiting capable of scaling to millions of domains"). The requests of
+//! the previous window are assumed to be spread evenly over it: when a quarter of the current window has passed, three quarters
+//! of them count.
 //!
 //! # Bounds
 //!
-//! - What it estimates at any moment is at most the limit. The true number in the last period can be above the estimate
-//!   when the last window's requests came late in it: at a limit of `n` up to `2n - 1` lie in one period, of which those
-//!   of the younger window are spread over it. At an edge, where a fixed window lets `2n` pass at once, it is `n`.
+//! - The estimate never exceeds the limit. The true number in the last period can exceed it, if most requests of the previous
+//!   window came at its end: with a limit of `n`, up to `2n - 1` lie in one period, and those of the current window are
+//!   spread over it. Around a window boundary, where a fixed window admits `2n` at once, at most `n` pass.
 //!   [`Algorithm::SlidingLog`](super::Algorithm) is exact.
-//! - The weight moves in steps of a *tick*: the least of 1 us, 10 us, 100 us and 1 ms with which limit times period
-//!   stays below 2^52, so that the Lua twin counts exactly in doubles. It is rounded against the caller.
+//! - The weight changes in steps of a *tick*: the shortest of 1 us, 10 us, 100 us and 1 ms for which limit times period is
+//!   below 2^52, so that the Lua twin counts exactly in doubles. Rounding is against the client.
 
 use crate::{
     clock::Timestamp,
@@ -24,126 +24,132 @@ use crate::{
 
 use super::{
     counting::{ChargeMark, Counting},
-    share::share,
-    window::{Window, capped},
+    rescale::rescale,
+    window::{WindowQuota, capped},
 };
 
-/// A quota made ready for counting in a sliding window.
+/// A quota that is counted in a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
-    window: Window,
+    window: WindowQuota,
     /// Microseconds in a tick.
     tick: u64,
 }
 
-/// What was used in a window and in the one before it.
+/// The units used in the current window and in the previous one.
 ///
-/// Packed, so that a key takes 36 bytes of the in-process store and not 40.
+/// Packed: a key takes 36 bytes of the in-process store instead of 40.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct SlidingState {
-    /// When the younger window closes, in milliseconds since the Unix epoch.
-    closes: u64,
-    /// Units used in the elder window.
-    before: u32,
-    /// Units used in the younger window.
-    within: u32,
-    /// The length of both in milliseconds.
+    /// End of the current window, in milliseconds since the Unix epoch.
+    ends: u64,
+    /// Units used in the previous window.
+    previous: u32,
+    /// Units used in the current window.
+    current: u32,
+    /// Length of both windows in milliseconds.
     millis: u64,
 }
 
 impl SlidingWindow {
-    /// A window as long as the quota's period, with the quota's count in it.
+    /// Creates a counter that admits the quota's count per period, by an estimate.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidQuota`] when the quota is nothing, has a burst, is no whole number of milliseconds from 1 to
-    /// 366 days long, or counts so much in so long a period that the product is above 2^52 milliseconds.
+    /// [`ErrorKind::InvalidQuota`] if the count is 0, if the quota has a burst, if its period is not a whole number of
+    /// milliseconds from 1 ms to 366 days, or if count times period is 2^52 ms or more.
     pub fn new(quota: Quota) -> Result<Self, Error> {
-        let window = Window::new(quota)?;
+        let window = WindowQuota::new(quota)?;
         let fits = |tick: &u64| window.limit * (window.millis * 1_000 / tick) < EXACT;
         match [1, 10, 100, 1_000].into_iter().find(fits) {
             Some(tick) => Ok(Self { window, tick }),
             None => Err(Error::new(
                 ErrorKind::InvalidQuota,
-                "so large a count in so long a sliding window: shorten the period, or divide the count and the cost",
+                "count times period is too large for a sliding window: shorten the period, or divide the count and the cost",
             )),
         }
     }
 
-    /// The most that can be taken in a window.
+    /// Returns the most units that the estimate admits per period.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.window.limit
     }
 
-    /// The length of the window in milliseconds.
+    /// Returns the length of a window in milliseconds.
     #[must_use]
     pub fn millis(&self) -> u64 {
         self.window.millis
     }
 
-    /// Microseconds in which the elder window's weight stays the same.
+    /// Returns the tick in microseconds: the weight of the previous window changes once per tick.
     #[must_use]
     pub fn tick(&self) -> u64 {
         self.tick
     }
 
-    /// The state of a key that used so much of the window that closes then, in milliseconds since the Unix epoch, and
-    /// of the one before.
+    /// Returns the state of a key from the units used in both windows.
+    ///
+    /// `ends` is the end of the current window in milliseconds since the Unix epoch.
     #[must_use]
     #[inline]
-    pub fn state(&self, closes: u64, before: u64, within: u64) -> SlidingState {
+    pub fn state(&self, ends: u64, previous: u64, current: u64) -> SlidingState {
         SlidingState {
-            closes,
-            before: capped(before),
-            within: capped(within),
+            ends,
+            previous: capped(previous),
+            current: capped(current),
             millis: self.window.millis,
         }
     }
 
-    /// The windows as they stand at `now`.
+    /// Returns the windows at `now`, after a change of length or a rollover.
     #[inline]
     fn rolled(&self, state: &SlidingState, now: Timestamp) -> SlidingState {
         let millis = self.window.millis;
         if state.millis != millis {
-            return self.state(self.closing(now), 0, state.estimate(now));
+            return self.state(self.end(now), 0, state.estimate(now));
         }
         state
             .rolled(now)
-            .unwrap_or_else(|| self.state(self.closing(now), 0, 0))
+            .unwrap_or_else(|| self.state(self.end(now), 0, 0))
     }
 
-    fn closing(&self, now: Timestamp) -> u64 {
+    /// Returns the end of the window that contains `now`, in milliseconds.
+    fn end(&self, now: Timestamp) -> u64 {
         let clock = now.as_micros() / 1_000;
         clock - clock % self.window.millis + self.window.millis
     }
 
-    /// Ticks in a window.
+    /// Returns the number of ticks in a window.
     #[inline]
     fn ticks(&self) -> u64 {
         self.window.millis * 1_000 / self.tick
     }
 
-    /// Ticks until the younger window closes: so many of the elder's still count. All of them while it has not opened.
+    /// Returns the ticks until the current window ends: the weight of the previous one.
+    ///
+    /// The weight is a full window while the current one has not started.
     #[inline]
     fn ticks_left(&self, rolled: &SlidingState, now: Timestamp) -> u64 {
-        let passed = now.as_micros().saturating_sub(rolled.opens_micros()) / self.tick;
+        let passed = now.as_micros().saturating_sub(rolled.starts_micros()) / self.tick;
         self.ticks().saturating_sub(passed)
     }
 
-    /// A count that is above the limit because that was lowered is no more than all of it: it then keeps nobody out for
-    /// longer, and stays exact in a double when multiplied by the ticks of a window.
+    /// Caps a count at the limit, which may have been lowered since.
+    ///
+    /// The count then blocks no key for longer, and its product with the ticks of a window is exact in a double.
     #[inline]
-    fn bounded(&self, count: u64) -> u64 {
+    fn capped_at_limit(&self, count: u64) -> u64 {
         count.min(self.window.limit)
     }
 
-    /// What is used at `now` by the estimate, rounded up.
+    /// Returns the estimate of the units used at `now`, rounded up.
     #[inline]
     fn used(&self, rolled: &SlidingState, now: Timestamp) -> u64 {
-        let elder = self.bounded(u64::from(rolled.before)) * self.ticks_left(rolled, now);
-        u64::from(rolled.within) + elder.div_ceil(self.ticks())
+        let weighted =
+            self.capped_at_limit(u64::from(rolled.previous)) * self.ticks_left(rolled, now);
+        u64::from(rolled.current) + weighted.div_ceil(self.ticks())
     }
 }
 
@@ -151,7 +157,7 @@ impl Counting for SlidingWindow {
     type State = SlidingState;
 
     fn adopt(&self, state: &mut SlidingState, now: Timestamp) {
-        // What owes nothing stays as it is: a window without units must not be taken for an open one.
+        // A state without units stays as it is, or its window would pass for an open one.
         if state.millis != self.window.millis && state.estimate(now) > 0 {
             *state = self.rolled(state, now);
         }
@@ -159,7 +165,7 @@ impl Counting for SlidingWindow {
 
     #[inline]
     fn admits(&self, state: &SlidingState, now: Timestamp, cost: u64) -> bool {
-        // Rounding the elder's share up asks no more than comparing the fractions would: all else is whole.
+        // Rounding the weighted count up is as strict as comparing fractions, since all other terms are whole.
         cost == 0
             || self
                 .used(&self.rolled(state, now), now)
@@ -170,14 +176,14 @@ impl Counting for SlidingWindow {
     #[inline]
     fn charge(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
         *state = self.rolled(state, now);
-        state.within = capped(u64::from(state.within).saturating_add(cost));
+        state.current = capped(u64::from(state.current).saturating_add(cost));
     }
 
     fn penalise(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
         *state = self.rolled(state, now);
-        let within = u64::from(state.within);
-        let most = within.max(self.window.limit);
-        state.within = capped(within.saturating_add(cost).min(most));
+        let current = u64::from(state.current);
+        let most = current.max(self.window.limit);
+        state.current = capped(current.saturating_add(cost).min(most));
     }
 
     fn overcharge(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
@@ -187,7 +193,7 @@ impl Counting for SlidingWindow {
     fn refund(
         &self,
         state: &mut SlidingState,
-        _returned: &mut u64,
+        _refunded: &mut u64,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,
@@ -198,12 +204,12 @@ impl Counting for SlidingWindow {
         let Some(rolled) = state.rolled(now) else {
             return;
         };
-        let (before, within) = (u64::from(rolled.before), u64::from(rolled.within));
-        let made = mark.made.as_micros();
-        if within > 0 && (rolled.closes + rolled.millis) * 1_000 == made {
-            *state = self.state(rolled.closes, before, within.saturating_sub(units));
-        } else if before > 0 && rolled.closes * 1_000 == made {
-            *state = self.state(rolled.closes, before.saturating_sub(units), within);
+        let (previous, current) = (u64::from(rolled.previous), u64::from(rolled.current));
+        let reset_at = mark.reset_at.as_micros();
+        if current > 0 && (rolled.ends + rolled.millis) * 1_000 == reset_at {
+            *state = self.state(rolled.ends, previous, current.saturating_sub(units));
+        } else if previous > 0 && rolled.ends * 1_000 == reset_at {
+            *state = self.state(rolled.ends, previous.saturating_sub(units), current);
         }
     }
 
@@ -225,24 +231,23 @@ impl Counting for SlidingWindow {
             return Retry::Never;
         }
         let rolled = self.rolled(state, now);
-        let within = u64::from(rolled.within);
-        let wanted = within.saturating_add(cost);
-        // The elder must have shrunk to what the younger leaves of the limit; or else, one window on, the younger.
-        let (opens, elder, room) = if wanted <= limit {
+        let current = u64::from(rolled.current);
+        let wanted = current.saturating_add(cost);
+        // Wait until the previous window weighs no more than the current one leaves of the limit. If the cost does not fit
+        // beside the current window at all, wait until that one is the previous one and weighs little enough.
+        let (starts, weighing, room) = if wanted <= limit {
             (
-                rolled.opens_micros(),
-                u64::from(rolled.before),
+                rolled.starts_micros(),
+                u64::from(rolled.previous),
                 limit - wanted,
             )
         } else {
-            (rolled.closes * 1_000, within, limit - cost)
+            (rolled.ends * 1_000, current, limit - cost)
         };
-        let elder = self.bounded(elder);
-        let most_left = match elder {
-            0 => self.ticks(),
-            _ => (room * self.ticks() / elder).min(self.ticks()),
-        };
-        let at = opens + (self.ticks() - most_left) * self.tick;
+        let weighing = self.capped_at_limit(weighing);
+        let fitting = (room * self.ticks()).checked_div(weighing);
+        let max_weight = fitting.map_or(self.ticks(), |ticks| ticks.min(self.ticks()));
+        let at = starts + (self.ticks() - max_weight) * self.tick;
         Retry::At(Timestamp::from_micros(at).max(now))
     }
 
@@ -257,49 +262,49 @@ impl Counting for SlidingWindow {
 }
 
 impl SlidingState {
-    /// Moves both windows forwards by so many microseconds, rounded up to milliseconds.
+    /// Moves both windows `micros` microseconds later, rounded up to milliseconds.
     pub(crate) fn shift(&mut self, micros: u64) {
-        self.closes = self.closes.saturating_add(micros.div_ceil(1_000));
+        self.ends = self.ends.saturating_add(micros.div_ceil(1_000));
     }
 
-    /// The windows at `now` when it lies in or before them, or in the next one.
+    /// Returns the windows at `now`; `None` if neither counts any more.
     #[inline]
     fn rolled(&self, now: Timestamp) -> Option<Self> {
         let clock = now.as_micros() / 1_000;
-        if clock < self.closes {
+        if clock < self.ends {
             return Some(*self);
         }
-        (clock < self.closes + self.millis).then_some(Self {
-            closes: self.closes + self.millis,
-            before: self.within,
-            within: 0,
+        (clock < self.ends + self.millis).then_some(Self {
+            ends: self.ends + self.millis,
+            previous: self.current,
+            current: 0,
             millis: self.millis,
         })
     }
 
-    /// What is used at `now`, for whom the length of the window has changed.
+    /// Returns the estimate at `now` under the length of the state, not of the quota.
     fn estimate(&self, now: Timestamp) -> u64 {
         let Some(rolled) = self.rolled(now) else {
             return 0;
         };
         let clock = now.as_micros() / 1_000;
-        let left = (rolled.closes - clock).min(rolled.millis);
-        u64::from(rolled.within) + share(u64::from(rolled.before), left, rolled.millis)
+        let left = (rolled.ends - clock).min(rolled.millis);
+        u64::from(rolled.current) + rescale(u64::from(rolled.previous), left, rolled.millis)
     }
 
     #[inline]
     fn owes_until(&self) -> u64 {
-        let closes = match (self.within, self.before) {
+        let millis = match (self.current, self.previous) {
             (0, 0) => 0,
-            (0, _) => self.closes,
-            _ => self.closes + self.millis,
+            (0, 1..) => self.ends,
+            (1.., _) => self.ends + self.millis,
         };
-        closes.saturating_mul(1_000)
+        millis.saturating_mul(1_000)
     }
 
     #[inline]
-    fn opens_micros(&self) -> u64 {
-        self.closes.saturating_sub(self.millis) * 1_000
+    fn starts_micros(&self) -> u64 {
+        self.ends.saturating_sub(self.millis) * 1_000
     }
 }
 

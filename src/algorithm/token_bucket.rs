@@ -36,11 +36,11 @@ use crate::{
 
 use super::{
     bucket_state::{BucketState, shape_of, span_of},
-    choice::Queue,
+    choice::QueueLimits,
     counting::{ChargeMark, Counting},
     form::Form,
     rate::Rate,
-    share::share,
+    rescale::rescale,
 };
 
 /// A quota made ready for counting as a token bucket.
@@ -115,7 +115,7 @@ impl TokenBucket {
     ///
     /// As [`new`](Self::new).
     pub fn leaky(quota: Quota) -> Result<Self, Error> {
-        Self::new(quota.burst(quota.own_burst().unwrap_or(1)))
+        Self::new(quota.burst(quota.explicit_burst().unwrap_or(1)))
     }
 
     /// A leaky bucket whose excess waits: what it admits beyond its depth starts when its turn comes.
@@ -123,11 +123,11 @@ impl TokenBucket {
     /// # Errors
     ///
     /// As [`new`](Self::new), and [`ErrorKind::InvalidQuota`] for a queue of no length or no time.
-    pub fn queue(quota: Quota, queue: Queue) -> Result<Self, Error> {
+    pub fn queue(quota: Quota, limits: QueueLimits) -> Result<Self, Error> {
         let leaky = Self::leaky(quota)?;
-        let capacity = leaky.capacity.saturating_add(queue.length());
-        let longest = queue.limit().map_or(u64::MAX, micros);
-        if queue.length() == 0 || longest == 0 {
+        let capacity = leaky.capacity.saturating_add(limits.length);
+        let longest = limits.max_wait.map_or(u64::MAX, micros);
+        if limits.length == 0 || longest == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidQuota,
                 "a queue of no length or no time: count by the leaky bucket without one",
@@ -200,7 +200,7 @@ impl TokenBucket {
         }
         // A debt beyond the span, as a clock that was set back leaves it, is no more than all spent.
         let old = span_of(state.shape);
-        now + share(old.min(state.tat - now), self.span, old)
+        now + rescale(old.min(state.tat - now), self.span, old)
     }
 
     /// The time in which so many units come back, rounded up, at most 17 years.
@@ -285,7 +285,7 @@ impl Counting for TokenBucket {
     fn refund(
         &self,
         state: &mut BucketState,
-        returned: &mut u64,
+        refunded: &mut u64,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,
@@ -294,8 +294,8 @@ impl Counting for TokenBucket {
         if state.shape != self.shape || tat <= now {
             return;
         }
-        let back = self.micros_back(mark.made, units);
-        let made = mark.made.as_micros();
+        let back = self.micros_back(mark.reset_at, units);
+        let made = mark.reset_at.as_micros();
         if self.is_queue() {
             // Those behind were told their slots already: only the last can be taken back.
             state.tat -= if made == tat { back } else { 0 };
@@ -303,7 +303,7 @@ impl Counting for TokenBucket {
         }
         // Where the charge ends now, or earlier: those taken back since may all have stood before it. What stands behind
         // the whole debt is not of it: the key was forgotten in between.
-        let ends = made.saturating_sub(mark.returned_since(*returned));
+        let ends = made.saturating_sub(mark.refunded_since(*refunded));
         let weight = if ends <= tat {
             ends.saturating_sub(now)
         } else {
@@ -313,7 +313,7 @@ impl Counting for TokenBucket {
         state.tat -= back;
         // Taking back the last moves no other.
         if ends < tat {
-            *returned = (*returned + back) % ChargeMark::MODULUS;
+            *refunded = (*refunded + back) % ChargeMark::MODULUS;
         }
     }
 
@@ -336,7 +336,7 @@ impl Counting for TokenBucket {
     }
 
     #[inline]
-    fn turn(&self, state: &BucketState, now: Timestamp) -> Timestamp {
+    fn start_time(&self, state: &BucketState, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(state.tat.saturating_sub(self.depth)).max(now)
     }
 

@@ -1,4 +1,4 @@
-//! What a quota must be to be counted in windows.
+//! Quotas that are counted in windows, and counts that are stored in four bytes.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use crate::{
     quota::Quota,
 };
 
-/// A limit for each window of so many milliseconds.
+/// A limit per window of `millis` milliseconds: for both kinds of window, and for logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct WindowQuota {
     pub(super) limit: u64,
     pub(super) millis: u64,
 }
 
-impl Window {
+impl WindowQuota {
     pub(super) fn new(quota: Quota) -> Result<Self, Error> {
-        let refuse = |message| Err(Error::new(ErrorKind::InvalidQuota, message));
+        let invalid = |message| Err(Error::new(ErrorKind::InvalidQuota, message));
         if quota.count() == 0 {
-            return refuse(
-                "quota of 0: to refuse everybody, take the route away; else count at least 1",
+            return invalid(
+                "quota of 0: set at least 1, or remove the route to reject all requests",
             );
         }
-        if quota.own_burst().is_some() {
-            return refuse(
-                "a window has no burst: take burst() away, or count by the token bucket",
-            );
+        if quota.explicit_burst().is_some() {
+            return invalid("a window has no burst: remove burst(), or use the token bucket");
         }
-        if quota.count() > MOST {
-            return refuse("a window counts to 4,294,967,295: divide the count and the cost");
+        if quota.count() > MAX_COUNT {
+            return invalid(
+                "the count of a window must be at most 4,294,967,295: divide the count and the cost",
+            );
         }
         let period = quota.period();
         let millis = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
         if millis == 0 || period != Duration::from_millis(millis) {
-            return refuse("a window is whole milliseconds long, and at least one");
+            return invalid("a window must be a whole number of milliseconds long, at least 1");
         }
-        if millis > LONGEST {
-            return refuse("a window is at most 366 days long: shorten the period");
+        if millis > MAX_MILLIS {
+            return invalid("a window must be at most 366 days long: shorten the period");
         }
         Ok(Self {
             limit: quota.count(),
@@ -45,11 +45,11 @@ impl Window {
     }
 }
 
-/// A count as it is stored: in four bytes.
+/// Returns a count as it is stored, capped at `u32::MAX`.
 #[inline]
 pub(super) fn capped(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-const MOST: u64 = 0xFFFF_FFFF;
-const LONGEST: u64 = 366 * 86_400_000;
+const MAX_COUNT: u64 = 0xFFFF_FFFF;
+const MAX_MILLIS: u64 = 366 * 86_400_000;

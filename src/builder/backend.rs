@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::{
     clock::Clock,
-    diagnosis::Muted,
+    diagnosis::SilencedCodes,
     error::{Error, ErrorKind},
     memory::MemoryStoreBuilder,
     store::Store,
@@ -26,7 +26,7 @@ pub(super) struct Backend {
     pub(super) clock: Option<Clock>,
     #[cfg(feature = "redis")]
     pub(super) deadline: Option<Duration>,
-    pub(super) muted: Muted,
+    pub(super) silenced: SilencedCodes,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ impl Backend {
         let memory = memory.build()?;
         #[cfg(feature = "redis")]
         if let Choice::Redis(server) = self.choice {
-            let server = server.mute(self.muted);
+            let server = server.silence(self.silenced);
             return Ok(Arc::new(resilient(server, memory, self.deadline, clock)?));
         }
         Ok(Arc::new(memory))

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     clock::Clock,
-    diagnosis::{Code, Ledger},
+    diagnosis::{Code, WarningLog},
     error::{Error, ErrorKind},
     headers::{HeaderWriter, Headers},
     limiter::RateLimiter,
@@ -158,9 +158,9 @@ impl RateLimitLayerBuilder {
     ///
     /// Default: every code is reported once per policy. A shared [limiter](Self::limiter) and a custom store still log
     /// their own warnings.
-    pub fn mute(mut self, code: Code) -> Self {
-        let muted = &mut self.settings.backend.muted;
-        *muted = muted.with(code);
+    pub fn silence(mut self, code: Code) -> Self {
+        let silenced = &mut self.settings.backend.silenced;
+        *silenced = silenced.with(code);
         self
     }
 
@@ -175,14 +175,14 @@ impl RateLimitLayerBuilder {
         // Before the limiter adds the policies: a layer that fails to build must not leave its names there.
         let headers = HeaderWriter::new(self.headers, self.rules.iter().map(Rule::policy))?;
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
-        let muted = self.settings.backend.muted;
+        let silenced = self.settings.backend.silenced;
         let limiter = match self.limiter {
-            Some(limiter) => limiter.for_policies(policies)?,
+            Some(limiter) => limiter.with_policies(policies)?,
             None => policies
                 .fold(*self.settings, RateLimiterBuilder::policy)
                 .build()?,
         };
-        let warnings = Arc::new(Ledger::new(muted));
+        let warnings = Arc::new(WarningLog::new(silenced));
         for rule in &mut self.rules {
             rule.report_to(&warnings);
         }

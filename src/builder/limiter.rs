@@ -86,6 +86,6 @@ impl RateLimiterBuilder {
     /// policies with one name, or a deadline of zero.
     pub fn build(self) -> Result<RateLimiter, Error> {
         let store = self.backend.build()?;
-        RateLimiter::with(store, self.policies)
+        RateLimiter::over(store, self.policies)
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
-    diagnosis::Ledger,
+    diagnosis::WarningLog,
     error::Error,
     limiter::RateLimiter,
     middleware::future::{self, Admit, Step},
@@ -32,7 +32,7 @@ pub struct CallAdmission<R, T, E> {
     pub(super) hooks: Arc<EndHooks<T, E>>,
     /// Whether charges are kept until the call has ended.
     pub(super) keeps_charges: bool,
-    pub(super) warnings: Ledger,
+    pub(super) warnings: WarningLog,
     /// Whether a failed decision was logged.
     pub(super) has_logged_failure: AtomicBool,
 }
@@ -85,11 +85,11 @@ impl<R, T, E> CallAdmission<R, T, E> {
             charges: list.then(|| charges.iter().map(Charge::to_owned).collect()),
             rejection,
         };
-        let decision = self.limiter.check(&charges);
+        let mut decision = self.limiter.check(&charges);
         drop(charges);
-        match decision.try_ready() {
-            Ok(decided) => self.conclude(decided, kept, request),
-            Err(decision) => Ok(Step::Pending(PendingDecision { decision, kept })),
+        match decision.take_ready() {
+            Some(decided) => self.conclude(decided, kept, request),
+            None => Ok(Step::Pending(PendingDecision { decision, kept })),
         }
     }
 

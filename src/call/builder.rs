@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     decision::Decision,
-    diagnosis::Ledger,
+    diagnosis::WarningLog,
     error::{Error, ErrorKind},
     hold::Hold,
     limiter::RateLimiter,
@@ -137,17 +137,17 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
             ));
         }
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
-        let limiter = self.limiter.for_policies(policies)?;
-        let must_end = |rule: &CallRule<R>| rule.policy().must_end();
+        let limiter = self.limiter.with_policies(policies)?;
+        let must_be_settled = |rule: &CallRule<R>| rule.policy().must_be_settled();
         Ok(CallLimitLayer {
             admission: Arc::new(CallAdmission {
-                keeps_charges: self.hooks.price.is_some() || self.rules.iter().any(must_end),
+                keeps_charges: self.hooks.price.is_some() || self.rules.iter().any(must_be_settled),
                 rules: self.rules.into(),
                 limiter,
                 deny: self.deny,
                 on_admitted: self.on_admitted,
                 hooks: Arc::new(self.hooks),
-                warnings: Ledger::default(),
+                warnings: WarningLog::default(),
                 has_logged_failure: AtomicBool::new(false),
             }),
         })

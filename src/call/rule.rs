@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     charge::Charge,
-    diagnosis::{Code, Ledger, Warning},
+    diagnosis::{Code, Warning, WarningLog},
     extract::Extracted,
     key::Key,
     policy::Policy,
@@ -76,7 +76,7 @@ impl<R> CallRule<R> {
     pub(super) fn charge(
         &self,
         request: &R,
-        warnings: &Ledger,
+        warnings: &WarningLog,
     ) -> Result<Option<Charge<'_>>, Rejection> {
         let charge = match (self.key)(request) {
             Extracted::Found(key) => Some(self.policy.charge(key)),
@@ -90,14 +90,14 @@ impl<R> CallRule<R> {
     }
 
     #[cold]
-    fn charge_unidentified(&self, warnings: &Ledger) -> Result<Option<Charge<'_>>, Rejection> {
+    fn charge_unidentified(&self, warnings: &WarningLog) -> Result<Option<Charge<'_>>, Rejection> {
         let name = *self.policy.name();
         if self.missing != OnMissingKey::Skip && !self.warned.swap(true, Ordering::Relaxed) {
             let detail = format!(
                 "a request has no key; such requests are handled as {:?}",
                 self.missing
             );
-            warnings.report(Warning::new(Code::MissingKey, detail).about(name));
+            warnings.report(Warning::new(Code::MissingKey, detail).with_policy(name));
         }
         match self.missing {
             OnMissingKey::Reject => Err(Rejection::missing_key(name, MissingKeyDetail::default())),
@@ -107,10 +107,10 @@ impl<R> CallRule<R> {
     }
 
     #[cold]
-    fn ambiguous(&self, warnings: &Ledger) -> Rejection {
+    fn ambiguous(&self, warnings: &WarningLog) -> Rejection {
         let name = *self.policy.name();
         let detail = "a request has more than one key, or keys that contradict each other";
-        warnings.report(Warning::new(Code::AmbiguousKey, detail).about(name));
+        warnings.report(Warning::new(Code::AmbiguousKey, detail).with_policy(name));
         Rejection::ambiguous_key(name, MissingKeyDetail::default().label)
     }
 }

@@ -99,7 +99,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Returns whether different callers get different keys.
     ///
-    /// Default: yes. If many callers share one key nevertheless, the layer reports [`Code::OneBucket`].
+    /// Default: yes. If many callers share one key nevertheless, the layer reports [`Code::SingleKey`].
     fn is_per_caller(&self) -> bool {
         true
     }

@@ -119,7 +119,7 @@ impl DraftInput<'_> {
 
     /// `"name";r=..;t=..`, unless nobody counted; without a `t` that lies behind `Retry-After`.
     fn write_limit(&self, text: &mut ValueBuffer, state: &PolicyState, latest: u64) {
-        let Some(usage) = state.sent_usage() else {
+        let Some(usage) = state.header_usage() else {
             return;
         };
         let text = named(text.next(), state.policy());

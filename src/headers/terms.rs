@@ -76,7 +76,7 @@ impl PolicyTerms {
     ///
     /// Never longer than the policy's window, but for a sliding window with nothing left and for a debt beyond the limit.
     pub(super) fn effective_window(&self, state: &PolicyState, now: Timestamp) -> Option<u64> {
-        let usage = state.sent_usage()?;
+        let usage = state.header_usage()?;
         let span = match (&self.counter, state.retry()) {
             (Counter::Concurrency(_), _) => return None,
             (_, Retry::At(at)) => at.since(now).max(A_MOMENT),
@@ -160,7 +160,7 @@ impl Window {
     fn of(policy: &Policy) -> Option<Self> {
         let (limit, quota) = (policy.counter().limit(), policy.quota());
         if let Counter::FixedWindow(window) = policy.counter()
-            && window.opening() == WindowStart::Month
+            && window.window_start() == WindowStart::Month
         {
             return Some(Self {
                 units: limit,

@@ -35,8 +35,8 @@ impl PendingHeaders {
         if plan.is_default() {
             let narrowest = decision.narrowest()?;
             return Some(Self::Default {
-                usage: narrowest.sent_usage()?,
-                is_in_flight: narrowest.is_in_flight(),
+                usage: narrowest.header_usage()?,
+                is_in_flight: narrowest.is_concurrency(),
             });
         }
         plan.tells_success().then(|| {
@@ -128,11 +128,11 @@ impl HeaderValues {
 impl Narrowest {
     pub(super) fn of(decision: &Decision) -> Option<(Self, &PolicyState)> {
         let state = decision.narrowest()?;
-        let usage = state.sent_usage()?;
+        let usage = state.header_usage()?;
         let now: Timestamp = decision.decided_at();
         let until_reset = usage.reset_at.as_micros().saturating_sub(now.as_micros());
         let room = match decision.is_allowed() {
-            true => state.room(),
+            true => state.headroom(),
             false => 0,
         };
         let narrowest = Self {

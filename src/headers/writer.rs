@@ -11,7 +11,7 @@ use crate::{
     decision::Decision,
     error::{Error, ErrorKind},
     policy::Policy,
-    state::{Usage, room},
+    state::{Usage, headroom},
 };
 
 use super::{
@@ -243,7 +243,7 @@ pub(super) fn write_default<B>(response: &mut Response<B>, usage: &Usage, is_in_
 /// The same, where some of them are there already.
 #[cold]
 fn write_default_beside<B>(response: &mut Response<B>, usage: &Usage, is_in_flight: bool) {
-    let room = room(usage.remaining, is_in_flight);
+    let room = headroom(usage.remaining, is_in_flight);
     let inner = response.extensions_mut().remove::<Written>();
     let names = LegacyHeaders::default().own_names();
     let headers = response.headers_mut();

@@ -47,7 +47,7 @@ impl Hold {
     pub fn settle(mut self, actual: impl FnMut(&Policy, u64) -> u64) {
         // In place: if it panics, the receipt is still there to be settled by the drop.
         if let Some(receipt) = &mut self.receipt {
-            receipt.set_prices(actual);
+            receipt.set_actual_costs(actual);
         }
         self.end();
     }
@@ -68,7 +68,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(receipt) = &mut self.receipt {
-            receipt.set_prices(|_, charged| charged);
+            receipt.set_actual_costs(|_, charged| charged);
         }
         self.end();
     }

@@ -126,7 +126,7 @@ impl Keeper {
         if let Some(number) = number
             && self.held.lock().schedule.remove(number)
         {
-            receipt.note_pending_take();
+            receipt.mark_acquire_pending();
         }
         // What failed in the shared store is reported there, unless it is tried again.
         let is_shared = receipt.counted_by() == CountedBy::Shared;
@@ -136,13 +136,11 @@ impl Keeper {
                 keeper.note(&settled, SETTLED);
             }
         };
-        match self.settle(receipt).try_ready() {
-            Ok(settled) => note(settled),
-            Err(answer) => {
-                if spawn::on_current(async move { note(answer.await) }).is_none() {
-                    self.note(&Err(no_runtime()), SETTLED);
-                }
-            }
+        let mut settled = self.settle(receipt);
+        if let Some(settled) = settled.take_ready() {
+            note(settled);
+        } else if spawn::on_current(async move { note(settled.await) }).is_none() {
+            self.note(&Err(no_runtime()), SETTLED);
         }
     }
 
@@ -159,18 +157,15 @@ impl Keeper {
                 let settlements = settlements.into_iter();
                 let answers = settlements.map(|settlement| self.settle_one(settlement));
                 let answers = all(answers.collect());
-                StoreFuture::later(async move { answers.await.into_iter().collect() })
+                StoreFuture::boxed(async move { answers.await.into_iter().collect() })
             }
         }
     }
 
     fn settle_one(self: &Arc<Self>, settlement: Settlement) -> StoreFuture<()> {
-        let answer = self.store.settle(Receipt::again(vec![settlement.clone()]));
+        let settled = self.store.settle(Receipt::shared(vec![settlement.clone()]));
         let mut unsettled = Unsettled::new(self, settlement);
-        match answer.try_ready() {
-            Ok(settled) => StoreFuture::ready(unsettled.end(settled)),
-            Err(answer) => StoreFuture::later(async move { unsettled.end(answer.await) }),
-        }
+        settled.map(move |settled| unsettled.end(settled))
     }
 
     /// Renews until nothing is held.
@@ -225,7 +220,7 @@ impl Keeper {
         let mut held = self.held.lock();
         for (number, slots) in due {
             if !held.schedule.has(*number) {
-                ended.extend(slots.iter().cloned().map(Settlement::with_pending_take));
+                ended.extend(slots.iter().cloned().map(Settlement::with_pending_acquire));
             } else if !failed.contains(number) {
                 held.schedule.renewed(*number);
             }
@@ -278,7 +273,7 @@ impl Retry for Keeper {
                 _ => by_key.add_alone(item),
             }
         }
-        let receipts = by_key.groups.into_iter().map(Receipt::again);
+        let receipts = by_key.groups.into_iter().map(Receipt::shared);
         let answers: Vec<StoreFuture<()>> =
             receipts.map(|receipt| self.store.settle(receipt)).collect();
         Box::pin(async move {

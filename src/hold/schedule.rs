@@ -189,7 +189,7 @@ mod tests {
         let policy = Policy::new("p", Quota::in_flight(1_000));
         let policy = policy.algorithm(Algorithm::Concurrency { lease: LEASE });
         let charge = policy.charge(Key::GLOBAL);
-        Arc::from([Settlement::of_slots(charge.to_owned(), false)])
+        Arc::from([Settlement::release(charge.to_owned(), false)])
     }
 
     // Regression: slots that were taken together were all renewed at one time, a third of a lease later.

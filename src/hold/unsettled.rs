@@ -71,7 +71,7 @@ pub(super) fn may_repeat(settlement: &Settlement, error: &Error) -> bool {
         Correction::Release => {
             error.is_transient() || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script)
         }
-        Correction::Charge(_) | Correction::Refund(_) => error.was_not_done(),
+        Correction::Charge(_) | Correction::Refund(_) => error.was_not_executed(),
     }
 }
 

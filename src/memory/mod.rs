@@ -10,8 +10,8 @@
 //! let policy = Policy::new("logins", Quota::per_minute(5));
 //! let store = MemoryStore::builder().max_keys(10_000).build()?;
 //! let limiter = RateLimiter::new(store, [policy.clone()])?;
-//! let answer = limiter.check(&[policy.charge(Key::new("ada"))]);
-//! let decision = answer.try_ready().expect("memory answers at once")?;
+//! let mut decision = limiter.check(&[policy.charge(Key::new("ada"))]);
+//! let decision = decision.take_ready().expect("memory answers at once")?;
 //! assert!(decision.is_allowed());
 //! # Ok::<(), tollgate::Error>(())
 //! ```

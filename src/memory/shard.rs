@@ -244,12 +244,12 @@ shelved! {
 
         #[inline]
         fn more(&self) -> usize {
-            self.more_than_few()
+            self.extra_capacity()
         }
 
         #[inline]
         fn wanted(&self) -> Option<usize> {
-            self.wanted()
+            self.target_capacity()
         }
 
         fn resize(&mut self, entries: usize) {
@@ -257,11 +257,11 @@ shelved! {
         }
 
         fn halve(&mut self) {
-            self.halve();
+            self.merge_if_full();
         }
 
         fn make_do(&mut self, more: usize) {
-            self.make_do(more);
+            self.shrink_to(more);
         }
     }
     SlidingWindow, SlidingState in slides {}

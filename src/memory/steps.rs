@@ -198,7 +198,7 @@ fn tell<C: Counting>(
     now: Timestamp,
 ) -> Told {
     let (retry, turn) = match has_room {
-        true if charge.units() > 0 => (Retry::Now, counter.turn(state, now)),
+        true if charge.units() > 0 => (Retry::Now, counter.start_time(state, now)),
         true => (Retry::Now, now),
         false => (counter.retry(state, now, charge.units()), now),
     };
@@ -231,9 +231,9 @@ impl Told {
     #[inline]
     pub(super) fn of(self, charge: &Charge<'_>) -> PolicyState {
         let state = PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
-            .turn(self.turn)
-            .returned(self.returned);
-        charge.policy().counter().describe(state)
+            .with_start(self.turn)
+            .with_refunded_before(self.returned);
+        charge.policy().counter().annotate(state)
     }
 }
 

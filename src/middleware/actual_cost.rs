@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::{
-    diagnosis::{Code, Ledger, Warning},
+    diagnosis::{Code, Warning, WarningLog},
     state::PolicyName,
     sync::Mutex,
 };
@@ -44,7 +44,7 @@ struct SetCosts {
 #[derive(Debug)]
 pub(crate) struct SettledPolicies {
     pub(crate) names: Box<[PolicyName]>,
-    pub(crate) warnings: Arc<Ledger>,
+    pub(crate) warnings: Arc<WarningLog>,
 }
 
 impl ActualCost {

@@ -28,13 +28,13 @@ use http::{
 use crate::{
     charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
-    diagnosis::{Code, Ledger, Warning},
+    diagnosis::{Code, Warning, WarningLog},
     error::Error,
     headers::{HeaderWriter, PendingHeaders, PolicyTerms},
     limiter::RateLimiter,
     rejection::{MakeRejection, Rejection},
     rules::{RequestFilter, Rule},
-    store::{Later, Receipt},
+    store::{PendingResult, Readiness, Receipt},
 };
 
 use super::{
@@ -64,7 +64,7 @@ pub struct Admission {
     pub(crate) lookup_timeout: Duration,
     /// Whether a failed decision was logged.
     pub(crate) has_logged_failure: AtomicBool,
-    pub(crate) warnings: Arc<Ledger>,
+    pub(crate) warnings: Arc<WarningLog>,
 }
 
 pub(super) type Next = future::Next<Pending, Admitted, Rejected>;
@@ -98,7 +98,7 @@ impl Admission {
             follow_up: rejection.map(FollowUp::rejection),
             ..KeptCharges::default()
         };
-        let decision = self.limiter.check(&charges).into_later();
+        let decision = self.limiter.check(&charges).into_readiness();
         drop(charges);
         self.decided_or_pending(decision, kept, parts)
     }
@@ -107,13 +107,13 @@ impl Admission {
     #[inline]
     pub(super) fn decided_or_pending(
         self: &Arc<Self>,
-        decision: Result<Result<Decision, Error>, Later<Decision>>,
+        decision: Readiness<Decision>,
         kept: KeptCharges,
         parts: &mut Parts,
     ) -> Next {
         match decision {
-            Ok(decided) => self.conclude(decided, kept, parts),
-            Err(decision) => Ok(Step::Pending(Pending::Decision { decision, kept })),
+            Readiness::Ready(decided) => self.conclude(decided, kept, parts),
+            Readiness::Pending(decision) => Ok(Step::Pending(Pending::Decision { decision, kept })),
         }
     }
 
@@ -152,7 +152,7 @@ impl Admission {
         let delay = settlement.is_some().then(|| decision.delay()).flatten();
         self.attach_actual_cost(&mut parts.extensions);
         if kept.has_peeks {
-            decision.note_peeks();
+            decision.set_has_peeks();
         }
         if self.exposes_decision
             && let Some(nested) = info::insert(&mut parts.extensions, decision)
@@ -196,7 +196,7 @@ impl Admission {
         parts: &Parts,
     ) -> Rejected {
         if kept.has_peeks {
-            decision.note_peeks();
+            decision.set_has_peeks();
         }
         if let Some(nested) = Nested::limited(&parts.extensions, &decision) {
             self.warn_of_double_charge(&nested);
@@ -218,7 +218,7 @@ impl Admission {
         if let Some(state) = nested.shared_policy() {
             let detail = "a layer around this one charged the same request under this name";
             let warning = Warning::new(Code::ChargedTwice, detail);
-            self.warnings.report(warning.about(*state.policy()));
+            self.warnings.report(warning.with_policy(*state.policy()));
         }
     }
 
@@ -236,7 +236,10 @@ impl Admission {
 
     /// Whether charges are kept until the request has ended. A tier's algorithm may need it where the policy's does not.
     pub(super) fn must_keep(&self, charges: &[Charge<'_>]) -> bool {
-        self.keeps_charges || charges.iter().any(|charge| charge.policy().must_end())
+        self.keeps_charges
+            || charges
+                .iter()
+                .any(|charge| charge.policy().must_be_settled())
     }
 
     /// Makes the response to a rejected request, and settles the charges that stand.
@@ -341,7 +344,7 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
 pub enum Pending {
     /// The store's decision.
     Decision {
-        decision: Later<Decision>,
+        decision: PendingResult<Decision>,
         kept: KeptCharges,
     },
     /// Lookups of keys and tiers.

@@ -104,7 +104,7 @@ impl FirstDecision {
             if charge.policy().counts_denied() {
                 *state
             } else {
-                state.given_back(charge.units())
+                state.refunded(charge.units())
             }
         });
         let states = states.collect();

@@ -130,7 +130,7 @@ impl RateLimitInfo {
     fn narrowest_at(&self) -> Option<(&PolicyState, &Decision)> {
         let narrowest = |decision| Some((Decision::narrowest(decision)?, decision));
         let narrowest = self.decisions.iter().filter_map(narrowest);
-        narrowest.min_by_key(|(state, _)| state.room())
+        narrowest.min_by_key(|(state, _)| state.headroom())
     }
 }
 

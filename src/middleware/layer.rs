@@ -49,7 +49,7 @@ impl RateLimitLayer {
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = self.admission.warnings.warnings();
-        let is_heard = |warning: &Warning| !self.admission.warnings.mutes(warning.code());
+        let is_heard = |warning: &Warning| !self.admission.warnings.is_silenced(warning.code());
         warnings.extend(
             self.admission
                 .limiter

@@ -10,7 +10,7 @@ use redis::{
 
 use crate::{
     clock::Clock,
-    diagnosis::Muted,
+    diagnosis::SilencedCodes,
     error::{Error, ErrorKind},
 };
 
@@ -31,7 +31,7 @@ pub struct RedisStoreBuilder {
     deadline: Duration,
     connect_timeout: Duration,
     clock: Option<Clock>,
-    muted: Muted,
+    silenced: SilencedCodes,
 }
 
 #[derive(Clone)]
@@ -133,7 +133,7 @@ impl RedisStoreBuilder {
         let pool = self.pool()?;
         let lanes = self.connections.min(pool.status().max_size).max(1);
         let lanes = (0..lanes).map(|_| Lane::new(pool.clone(), self.connect_timeout));
-        let check = ServerCheck::new(self.muted);
+        let check = ServerCheck::new(self.silenced);
         let node = Node::new(lanes.collect(), keyspace, self.deadline, self.clock, check);
         Ok(RedisStore::with(node))
     }
@@ -152,13 +152,13 @@ impl RedisStoreBuilder {
             deadline: Duration::from_millis(50),
             connect_timeout: Duration::from_millis(500),
             clock: None,
-            muted: Muted::default(),
+            silenced: SilencedCodes::default(),
         }
     }
 
     /// Does not report these codes.
-    pub(crate) fn mute(mut self, muted: Muted) -> Self {
-        self.muted = muted;
+    pub(crate) fn silence(mut self, silenced: SilencedCodes) -> Self {
+        self.silenced = silenced;
         self
     }
 

@@ -71,7 +71,7 @@ impl Node {
 
     /// Reports a call that the server answered.
     pub(super) fn report_answer(&self, took: Duration) {
-        self.report(CallReport::Answered { took });
+        self.report(CallReport::Replied { latency: took });
     }
 
     /// Reports a call that failed.

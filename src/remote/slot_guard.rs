@@ -143,7 +143,7 @@ impl Take {
 fn release(node: &Arc<Node>, slots: Vec<OwnedCharge>, pending: bool) {
     let now = Clock::system().now();
     for charge in slots {
-        let slots = Settlement::of_slots(charge, pending);
+        let slots = Settlement::release(charge, pending);
         let Counter::Concurrency(counter) = slots.charge().policy().counter() else {
             continue;
         };

@@ -44,7 +44,7 @@ impl RedisStore {
             return StoreFuture::ready(Ok(()));
         }
         let node = Arc::clone(&self.node);
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             let asked = groups
                 .into_iter()
                 .map(|group| batch::ask(&node, Box::new(group)));
@@ -90,10 +90,10 @@ impl Store for RedisStore {
         // Boxed here, before it becomes a part of the future: it is handed on many times.
         let request = Box::new(Request::decide(&self.node.keyspace, charges));
         let (node, charges) = (Arc::clone(&self.node), to_owned(charges));
-        StoreFuture::later(async move { decide(&node, request, &charges).await })
+        StoreFuture::boxed(async move { decide(&node, request, &charges).await })
     }
 
-    fn decide_with(
+    fn decide_with_fallback(
         &self,
         charges: &[Charge<'_>],
         fallback: Arc<dyn Fallback>,
@@ -104,7 +104,7 @@ impl Store for RedisStore {
         // Boxed here, before it becomes a part of the future: it is handed on many times.
         let request = Box::new(Request::decide(&self.node.keyspace, charges));
         let (node, charges) = (Arc::clone(&self.node), to_owned(charges));
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             let result = decide(&node, request, &charges).await;
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
@@ -124,7 +124,7 @@ impl Store for RedisStore {
         }
         let node = Arc::clone(&self.node);
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        StoreFuture::later(async move { slot_guard::renew(&node, &charges).await })
+        StoreFuture::boxed(async move { slot_guard::renew(&node, &charges).await })
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
@@ -133,7 +133,7 @@ impl Store for RedisStore {
         for key in node.keyspace.all_of(policy, key) {
             command.arg(key.as_slice());
         }
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             batch::command(&node, &command).await?;
             Ok(())
         })
@@ -153,7 +153,7 @@ impl Store for RedisStore {
             return StoreFuture::ready(Err(error));
         }
         let node = Arc::clone(&self.node);
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             node.dial_at_once();
             let group = Box::new(Request::probe(&node.keyspace));
             let verdict = batch::ask(&node, group).await?;

@@ -38,7 +38,7 @@ pub(super) fn decide(local: &dyn Store, charges: &[Charge<'_>], now: Timestamp) 
         );
     }
     // The local store answers at once. One that does not cannot be waited for here, so nobody has counted.
-    let Ok(Ok(decision)) = local.decide(&counted).try_ready() else {
+    let Some(Ok(decision)) = local.decide(&counted).take_ready() else {
         return refuse(charges, now);
     };
     if decision.states().len() != counted.len() {

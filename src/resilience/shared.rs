@@ -312,7 +312,7 @@ impl Fallback for Shared {
 impl CallObserver for Shared {
     fn call_ended(&self, call: CallReport<'_>) {
         match call {
-            CallReport::Answered { took } => self.note_answer(took, self.clock.now()),
+            CallReport::Replied { latency } => self.note_answer(latency, self.clock.now()),
             CallReport::Failed { error } => self.note_failure(error),
         }
     }

@@ -61,17 +61,15 @@ impl Store for ResilientStore {
         let fallback: Arc<Shared> = Arc::clone(shared);
         // Neither a deadline nor a judgement is to be added: one future for the whole decision.
         if shared.primary_keeps_deadline && shared.reports_calls {
-            return shared.primary.decide_with(charges, fallback);
+            return shared.primary.decide_with_fallback(charges, fallback);
         }
-        let answer = match shared.primary.decide(charges).try_ready() {
-            Ok(result) => {
-                Asked::new(shared).ended(&result);
-                return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
-            }
-            Err(answer) => answer,
-        };
+        let mut answer = shared.primary.decide(charges);
+        if let Some(result) = answer.take_ready() {
+            Asked::new(shared).ended(&result);
+            return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
+        }
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             let asked = Asked::new(&fallback);
             let result = fallback.bounded(answer).await;
             asked.ended(&result);
@@ -91,7 +89,7 @@ impl Store for ResilientStore {
             )));
         }
         let answer = shared.primary.settle(receipt);
-        StoreFuture::later(async move { shared.bounded(answer).await })
+        StoreFuture::boxed(async move { shared.bounded(answer).await })
     }
 
     fn hold(&self, receipt: &Receipt) {
@@ -110,7 +108,7 @@ impl Store for ResilientStore {
         }
         let answer = self.shared.primary.renew(charges);
         let shared = Arc::clone(&self.shared);
-        StoreFuture::later(async move { shared.bounded(answer).await })
+        StoreFuture::boxed(async move { shared.bounded(answer).await })
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
@@ -123,7 +121,7 @@ impl Store for ResilientStore {
         }
         let primary = self.shared.primary.reset(policy, key);
         let shared = Arc::clone(&self.shared);
-        StoreFuture::later(async move {
+        StoreFuture::boxed(async move {
             local.await?;
             shared.bounded(primary).await
         })

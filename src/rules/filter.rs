@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use crate::{
-    diagnosis::{Code, Ledger, Warning},
+    diagnosis::{Code, Warning, WarningLog},
     error::Error,
     matching::{Match, Matcher},
     rejection::Rejection,
@@ -43,7 +43,7 @@ impl RequestFilter {
     ///
     /// The rejection of a forbidden request.
     #[inline]
-    pub(crate) fn limits(&self, parts: &Parts, warnings: &Ledger) -> Result<bool, Rejection> {
+    pub(crate) fn limits(&self, parts: &Parts, warnings: &WarningLog) -> Result<bool, Rejection> {
         if self.forbid.is_empty() && self.skip.is_empty() {
             return Ok(true);
         }
@@ -62,7 +62,7 @@ impl RequestFilter {
 
     /// Reports misconfigured matchers.
     #[cold]
-    fn check_setup(&self, parts: &Parts, warnings: &Ledger) {
+    fn check_setup(&self, parts: &Parts, warnings: &WarningLog) {
         for (list, matchers) in [("a forbid list", &self.forbid), ("a skip list", &self.skip)] {
             for matcher in matchers {
                 if let Some(code) = matcher.diagnose(parts) {

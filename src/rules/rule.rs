@@ -8,7 +8,7 @@ use std::{
 use http::request::Parts;
 
 use crate::{
-    diagnosis::Ledger,
+    diagnosis::WarningLog,
     error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
     matching::Matcher,
@@ -200,7 +200,7 @@ impl Rule {
 
     /// Whether the charges of this rule are kept until the request has ended.
     pub(crate) fn keeps_charges(&self) -> bool {
-        self.policy.must_end() || self.settles()
+        self.policy.must_be_settled() || self.settles()
     }
 
     /// Whether a charge may need a lookup or have another quota.
@@ -268,7 +268,7 @@ impl Rule {
     }
 
     /// Reports misconfigurations to a layer's warnings from now on.
-    pub(crate) fn report_to(&mut self, ledger: &Arc<Ledger>) {
+    pub(crate) fn report_to(&mut self, ledger: &Arc<WarningLog>) {
         self.setup_check.report_to(ledger);
     }
 

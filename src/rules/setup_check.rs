@@ -16,7 +16,7 @@ use http::{
 use smallvec::SmallVec;
 
 use crate::{
-    diagnosis::{Code, Ledger, Warning},
+    diagnosis::{Code, Warning, WarningLog},
     error::Error,
     extract::{KeyExtractor, PeerIp},
     key::Key,
@@ -35,12 +35,12 @@ pub(super) struct FirstRequests {
     has_reported_ambiguous: AtomicBool,
     has_reported_unfit: AtomicBool,
     /// Those of the layer that has the rule.
-    warnings: Arc<Ledger>,
+    warnings: Arc<WarningLog>,
 }
 
 impl FirstRequests {
     /// Reports to these warnings from now on.
-    pub(super) fn report_to(&mut self, warnings: &Arc<Ledger>) {
+    pub(super) fn report_to(&mut self, warnings: &Arc<WarningLog>) {
         self.warnings = Arc::clone(warnings);
     }
 
@@ -117,7 +117,7 @@ impl FirstRequests {
                 "the first {CHECKED} requests had the same {label} key, although they came from {CLIENTS} clients \
                  or more"
             );
-            self.report(policy, Code::OneBucket, detail);
+            self.report(policy, Code::SingleKey, detail);
         }
     }
 
@@ -125,13 +125,13 @@ impl FirstRequests {
     #[cold]
     pub(super) fn report_unfit_tier(&self, policy: &PolicyName, error: &Error) {
         if !self.has_reported_unfit.swap(true, Ordering::Relaxed) {
-            self.report(policy, Code::UnfitTier, error.to_string());
+            self.report(policy, Code::IncompatibleTier, error.to_string());
         }
     }
 
     pub(super) fn report(&self, policy: &PolicyName, code: Code, detail: String) {
         let warning = Warning::new(code, detail);
-        self.warnings.report(warning.about(*policy));
+        self.warnings.report(warning.with_policy(*policy));
     }
 
     /// Reports the first request without a key, with the extractor's code for it.

@@ -128,7 +128,7 @@ async fn taken(count: &Count<'_>, units: u64) -> Receipt {
 
 /// Gives so many units back of a charge of as many.
 async fn give_back(count: &Count<'_>, receipt: Receipt, units: u64) {
-    let receipt = receipt.price(|_, charged| {
+    let receipt = receipt.actual_cost(|_, charged| {
         assert_eq!(charged, units);
         0
     });

@@ -373,7 +373,7 @@ async fn slots_are_given_back_whatever_the_request_cost(trial: Trial) {
         let decision = check(&limiter, &charges).await;
         let receipt = Receipt::of(&charges, &decision).expect("charged");
         assert_eq!(lefts(&limiter, &charges).await, [trial.way.limit - 4, 96]);
-        let settled = limiter.settle(receipt.price(|_, _| price)).await;
+        let settled = limiter.settle(receipt.actual_cost(|_, _| price)).await;
         settled.expect("settled");
         assert_eq!(lefts(&limiter, &charges).await, [trial.way.limit, left]);
     }

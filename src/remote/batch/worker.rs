@@ -124,7 +124,7 @@ impl Worker {
                     if let Err(error) = lane.hold(self.node.takes_no_backoff()).await {
                         self.gatherer = None;
                         self.node.report_failure(&error);
-                        let error = error.unsent();
+                        let error = error.into_unsent();
                         for job in self.node.traffic.give_up(gatherer) {
                             answer(job.answer, Err(error.clone()));
                         }

@@ -15,7 +15,7 @@ use redis::{Cmd, RedisResult, Value, cmd};
 
 use crate::{
     clock::{Clock, Timestamp},
-    diagnosis::{Code, Ledger, Muted, Warning},
+    diagnosis::{Code, SilencedCodes, Warning, WarningLog},
     spawn,
     timer::timeout,
 };
@@ -27,13 +27,13 @@ use super::{classify, lane::Held};
 pub(in crate::remote) struct ServerCheck {
     has_asked: AtomicBool,
     is_clock_off: AtomicBool,
-    pub(in crate::remote) ledger: Arc<Ledger>,
+    pub(in crate::remote) ledger: Arc<WarningLog>,
 }
 
 impl ServerCheck {
-    pub(in crate::remote) fn new(muted: Muted) -> Self {
+    pub(in crate::remote) fn new(silenced: SilencedCodes) -> Self {
         Self {
-            ledger: Arc::new(Ledger::new(muted)),
+            ledger: Arc::new(WarningLog::new(silenced)),
             ..Self::default()
         }
     }
@@ -57,7 +57,7 @@ impl ServerCheck {
             let side = if behind > ahead { "behind" } else { "ahead of" };
             let seconds = by.as_secs();
             self.ledger.report(Warning::new(
-                Code::ClockOff,
+                Code::ClockSkew,
                 format!("the redis server's clock is {seconds} s {side} this process'"),
             ));
         }

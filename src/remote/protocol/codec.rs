@@ -90,12 +90,12 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         Correction::Charge(units) => (units, false),
         Correction::Keep => return None,
         Correction::Refund(units) => (units, true),
-        Correction::Release => return Some(release(&[charge], settlement.take_is_pending())),
+        Correction::Release => return Some(release(&[charge], settlement.is_acquire_pending())),
     };
     if is_refund {
         let mark = settlement.mark();
-        let made = Argument::Number(mark.made.as_micros());
-        let returned = Argument::Number(mark.returned % ChargeMark::MODULUS);
+        let made = Argument::Number(mark.reset_at.as_micros());
+        let returned = Argument::Number(mark.refunded_before % ChargeMark::MODULUS);
         let is_queue =
             matches!(charge.policy().counter(), Counter::Bucket(bucket) if bucket.is_queue());
         arguments.extend([
@@ -115,7 +115,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         Counter::Bucket(bucket) => arguments.extend([
             Argument::tag(Tag::Bucket, bucket.shape().to_be_bytes()),
             Argument::Number(match is_refund {
-                true => bucket.micros_back(settlement.mark().made, units),
+                true => bucket.micros_back(settlement.mark().reset_at, units),
                 false => bucket.micros_up(units),
             }),
             Argument::Number(bucket.span()),
@@ -215,13 +215,13 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
             }
         }
         Counter::FixedWindow(window) => {
-            let tag = match window.opening() {
+            let tag = match window.window_start() {
                 WindowStart::Clock => Tag::ClockWindow,
                 WindowStart::FirstHit => Tag::FirstHitWindow,
                 WindowStart::Month => Tag::MonthWindow,
             };
             arguments.extend([
-                Argument::tag(tag, window.shape().to_be_bytes()),
+                Argument::tag(tag, window.quota_tag().to_be_bytes()),
                 Number(cost),
                 Number(window.limit()),
                 Number(window.millis()),
@@ -278,7 +278,7 @@ pub(super) fn read(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> 
         Counter::Bucket(bucket) => {
             let state = bucket.state(first);
             if reply.has_room && charge.units() > 0 {
-                turn = bucket.turn(&state, now);
+                turn = bucket.start_time(&state, now);
             }
             standing(bucket, &state, charge, now)
         }
@@ -303,9 +303,9 @@ pub(super) fn read(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> 
     };
     let retry = if reply.has_room { Retry::Now } else { retry };
     let state = PolicyState::counted(*charge.policy().name(), usage, retry)
-        .turn(turn)
-        .returned(reply.returned);
-    charge.policy().counter().describe(state)
+        .with_start(turn)
+        .with_refunded_before(reply.returned);
+    charge.policy().counter().annotate(state)
 }
 
 fn standing<C: Counting>(

@@ -119,7 +119,7 @@ mod tests {
     use proptest::{collection::vec, prelude::*, sample::select};
 
     use crate::{
-        algorithm::{Algorithm, Queue, WindowStart},
+        algorithm::{Algorithm, QueueLimits, WindowStart},
         key::HashSecret,
         quota::Quota,
     };
@@ -212,7 +212,7 @@ mod tests {
         let algorithm = select(vec![
             Algorithm::TokenBucket,
             Algorithm::LeakyBucket,
-            Algorithm::LeakyQueue(Queue::new(3)),
+            Algorithm::LeakyQueue(QueueLimits::new(3)),
             Algorithm::FixedWindow(WindowStart::Clock),
             Algorithm::FixedWindow(WindowStart::FirstHit),
             Algorithm::SlidingLog,

@@ -72,7 +72,7 @@ impl Request {
         for pending in [false, true] {
             let released = settlements.iter().enumerate();
             let released = released.filter(|(_, settlement)| {
-                is_slots(settlement) && settlement.take_is_pending() == pending
+                is_slots(settlement) && settlement.is_acquire_pending() == pending
             });
             let released = released.map(|(place, settlement)| (place, settlement.charge()));
             requests.extend(Self::upkeep(keyspace, released, |charges| {

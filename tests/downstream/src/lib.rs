@@ -90,7 +90,7 @@ pub fn layer() -> Result<RateLimitLayer, Box<dyn StdError + Send + Sync>> {
         .policy(Policy::concurrency("slots", 1).key(|_: &Parts| Some(Key::GLOBAL)))
         .limiter(&limiter)
         .on_rejection(Silent)
-        .mute(Code::OneBucket)
+        .silence(Code::SingleKey)
         .build()?)
 }
 

@@ -121,7 +121,7 @@ impl Limiter for Tollgate {
     fn is_allowed(&self, name: &String) -> bool {
         self.limiter
             .check(&[self.policy.charge(tollgate::Key::new(name))])
-            .try_ready()
+            .take_ready()
             .expect("memory decides at once")
             .expect("memory always decides")
             .is_allowed()
