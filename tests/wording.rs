@@ -1,4 +1,4 @@
-//! What is said to people: to users about settings that cannot work, to clients about keys that are not there.
+//! Texts for people: errors about invalid settings for users, messages about missing keys for clients.
 
 use std::{convert::Infallible, future, io, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use tower::ServiceExt;
 // === Names ===
 
 #[test]
-fn header_is_named_in_any_case() {
+fn header_names_ignore_case() {
     let request = Request::get("/")
         .header("x-tenant", "acme")
         .header("x-api-key", "k-1")
@@ -47,8 +47,8 @@ fn header_is_named_in_any_case() {
 }
 
 #[test]
-fn name_that_nobody_can_send_is_refused_when_the_layer_is_built() {
-    for (rule, says) in [
+fn name_that_no_request_can_contain_fails_the_build() {
+    for (rule, text) in [
         (plan().key(Header::new("x tenant")), "\"x tenant\""),
         (plan().key(Header::new("")), "\"\""),
         (plan().key(Header::new("x-\u{fc}")), "not a header name"),
@@ -66,11 +66,11 @@ fn name_that_nobody_can_send_is_refused_when_the_layer_is_built() {
         (plan().key(Global).unless(HasHeader::new("a b")), "\"a b\""),
     ] {
         let error = RateLimitLayer::builder().policy(rule).build();
-        let error = error.expect_err(says);
+        let error = error.expect_err(text);
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
-        assert!(error.to_string().contains(says), "{says}: {error}");
+        assert!(error.to_string().contains(text), "{text}: {error}");
     }
-    // Till then it finds nothing, and no request is taken for one without the header.
+    // Without a build it finds no key, and it does not report that the header is absent.
     let (parts, ()) = Request::new(()).into_parts();
     assert_eq!(Header::new("a b").extract(&parts).found(), None);
     assert_eq!(HasHeader::new("a b").matches(&parts), Match::Possible);
@@ -79,9 +79,9 @@ fn name_that_nobody_can_send_is_refused_when_the_layer_is_built() {
 // === Clients ===
 
 #[tokio::test]
-async fn key_that_is_there_twice_is_called_ambiguous() {
+async fn repeated_key_is_reported_as_ambiguous() {
     let twice = |name| [(name, "one"), (name, "two")];
-    for (rule, headers, path, said) in [
+    for (rule, headers, path, key) in [
         (
             plan().key(ApiKey::header("x-api-key")),
             twice("x-api-key"),
@@ -106,95 +106,95 @@ async fn key_that_is_there_twice_is_called_ambiguous() {
             "/?t=1&t=2",
             "query:t",
         ),
-        // with tiers the key is found on another way
+        // a rule with tiers extracts its key on a different path
         (
-            plan().key(Header::new("x-tenant")).tier_by(nobodys),
+            plan().key(Header::new("x-tenant")).tier_by(no_tier),
             twice("x-tenant"),
             "/",
             "x-tenant",
         ),
     ] {
         let layer = RateLimitLayer::builder().policy(rule).build();
-        let layer = layer.expect("it is well set up");
+        let layer = layer.expect("a valid layer");
         let mut request = Request::get(path);
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let answer = ask(&layer, request.body(Body::empty()).expect("a request")).await;
+        let reply = ask(&layer, request.body(Body::empty()).expect("a request")).await;
         assert_eq!(
-            answer.message(),
-            format!("the request is ambiguous: {said} must be there exactly once")
+            reply.message(),
+            format!("the request is ambiguous: {key} must be there exactly once")
         );
-        let reason = answer.rejection.reason();
+        let reason = reply.rejection.reason();
         assert!(matches!(reason, Reason::AmbiguousKey { .. }), "{reason:?}");
         let [warning] = &layer.warnings()[..] else {
             panic!("one warning: {:?}", layer.warnings());
         };
         assert_eq!(warning.code(), Code::AmbiguousKey);
-        assert!(warning.detail().starts_with(said), "{}", warning.detail());
+        assert!(warning.detail().starts_with(key), "{}", warning.detail());
     }
 }
 
 #[tokio::test]
-async fn another_scheme_is_a_missing_token_and_no_missing_header() {
+async fn other_authorization_scheme_is_a_missing_token_not_a_missing_header() {
     let request = get("/").header("authorization", "Basic abc");
     let rule = plan().key(ApiKey::bearer());
-    let answer = asked(rule, request.body(Body::empty()).expect("a request")).await;
-    let said = "the request cannot be counted: bearer-token is missing";
-    assert_eq!(answer.message(), said);
+    let reply = ask_rule(rule, request.body(Body::empty()).expect("a request")).await;
+    let message = "the request cannot be counted: bearer-token is missing";
+    assert_eq!(reply.message(), message);
 }
 
 #[tokio::test]
-async fn words_of_the_program_are_not_told_to_clients() {
+async fn internal_names_do_not_reach_clients() {
     let none = |_: &Parts| None::<Key>;
     let nobody = |_: &Parts| async { Ok::<_, Infallible>(None::<Key>) };
     let user = || ExtensionKey::new(|id: &u64| Key::from(*id));
     let client = "the request cannot be counted: its key is missing";
     let server = "internal server error";
-    for (rule, said) in [
+    for (rule, message) in [
         (plan().key(none), client),
         (plan().key(none.or_else(user())), server),
         (plan().key(none.and(none)), client),
         (plan().key(user()), server),
         (plan().key_async(nobody), client),
     ] {
-        let answer = asked(rule, empty("/")).await;
-        assert_eq!(answer.message(), said);
+        let reply = ask_rule(rule, empty("/")).await;
+        assert_eq!(reply.message(), message);
     }
 }
 
 #[tokio::test]
-async fn label_says_what_is_looked_for() {
-    for (rule, said) in [
+async fn message_names_the_missing_key() {
+    for (rule, key) in [
         (plan().key(QueryParam::new("t")), "query:t"),
         (plan().key(PathParam::new("id")), "path:id"),
         (plan().key(Cookie::new("sid")), "cookie:sid"),
         (plan().key(ApiKey::query("key")), "query:key"),
         (plan().key(Header::new("x-tenant")), "x-tenant"),
     ] {
-        let answer = asked(rule, empty("/")).await;
-        let said = format!("the request cannot be counted: {said} is missing");
-        assert_eq!(answer.message(), said);
+        let reply = ask_rule(rule, empty("/")).await;
+        let message = format!("the request cannot be counted: {key} is missing");
+        assert_eq!(reply.message(), message);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_that_could_not_be_looked_up_is_no_fault_of_the_client_s() {
+async fn failed_key_lookup_is_not_reported_as_a_mistake_of_the_client() {
     let fails = |_: &Parts| async { Err::<Option<Key>, _>(io::Error::other("away")) };
     let never = |_: &Parts| future::pending::<Result<Option<Key>, Infallible>>();
     for rule in [plan().key_async(fails), plan().key_async(never)] {
-        let answer = asked(rule, empty("/")).await;
-        assert_eq!(answer.rejection.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(answer.rejection.code(), "unavailable");
-        assert_eq!(answer.rejection.reason(), &Reason::Unavailable);
-        assert_eq!(answer.message(), "the rate limit cannot be checked now");
+        let reply = ask_rule(rule, empty("/")).await;
+        assert_eq!(reply.rejection.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(reply.rejection.code(), "unavailable");
+        assert_eq!(reply.rejection.reason(), &Reason::Unavailable);
+        assert_eq!(reply.message(), "the rate limit cannot be checked now");
     }
 }
 
 // === WWW-Authenticate ===
 
 #[tokio::test]
-async fn answer_of_401_says_how_to_authenticate() {
+async fn response_401_contains_a_challenge() {
     let sub = || Claim::new("sub", |id: &u64| Key::from(*id));
     for (rule, scheme) in [
         (plan().key(ApiKey::bearer()), Some("Bearer")),
@@ -205,7 +205,7 @@ async fn answer_of_401_says_how_to_authenticate() {
         (plan().key(sub().map(|key| key)), Some("Bearer")),
         (plan().key(sub().and_then(Some)), Some("Bearer")),
         (
-            plan().key(ApiKey::bearer()).tier_by(nobodys),
+            plan().key(ApiKey::bearer()).tier_by(no_tier),
             Some("Bearer"),
         ),
         (
@@ -230,21 +230,21 @@ async fn answer_of_401_says_how_to_authenticate() {
         (plan().key(ApiKey::bearer().or_else(PeerIp)), None),
         (plan().key(Header::new("x-tenant")), None),
     ] {
-        let answer = asked(rule, empty("/")).await;
-        let told = answer.head.headers.get_all(WWW_AUTHENTICATE);
-        let told: Vec<_> = told.iter().map(|value| value.to_str()).collect();
+        let reply = ask_rule(rule, empty("/")).await;
+        let challenges = reply.head.headers.get_all(WWW_AUTHENTICATE);
+        let challenges: Vec<_> = challenges.iter().map(|value| value.to_str()).collect();
         let expected: Vec<_> = scheme
             .into_iter()
             .map(Ok::<_, http::header::ToStrError>)
             .collect();
-        assert_eq!(format!("{told:?}"), format!("{expected:?}"));
-        let is_401 = answer.head.status == StatusCode::UNAUTHORIZED;
+        assert_eq!(format!("{challenges:?}"), format!("{expected:?}"));
+        let is_401 = reply.head.status == StatusCode::UNAUTHORIZED;
         assert_eq!(is_401, scheme.is_some());
     }
 }
 
 #[tokio::test]
-async fn key_that_is_looked_up_says_how_to_authenticate_too() {
+async fn response_401_contains_the_challenge_of_a_key_lookup() {
     struct Session;
 
     impl AsyncKeyExtractor for Session {
@@ -263,17 +263,14 @@ async fn key_that_is_looked_up_says_how_to_authenticate_too() {
 
     let shared: Arc<dyn AsyncKeyExtractor> = Arc::new(Session);
     for rule in [plan().key_async(Session), plan().key_async(shared)] {
-        let answer = asked(rule, empty("/")).await;
-        assert_eq!(answer.head.status, StatusCode::UNAUTHORIZED);
-        assert_eq!(
-            answer.head.headers[WWW_AUTHENTICATE],
-            "Basic realm=\"shop\""
-        );
+        let reply = ask_rule(rule, empty("/")).await;
+        assert_eq!(reply.head.status, StatusCode::UNAUTHORIZED);
+        assert_eq!(reply.head.headers[WWW_AUTHENTICATE], "Basic realm=\"shop\"");
     }
 }
 
 #[tokio::test]
-async fn answer_that_says_how_to_authenticate_by_itself_is_left_as_it_is() {
+async fn challenge_of_a_custom_response_is_kept() {
     let make = |status: StatusCode, own: Option<&'static str>| {
         move |_: &Rejection| {
             let mut response = Response::new("no");
@@ -295,43 +292,46 @@ async fn answer_that_says_how_to_authenticate_by_itself_is_left_as_it_is() {
             .policy(plan().key(ApiKey::bearer()))
             .on_rejection(make(status, own))
             .build();
-        let answer = ask(&layer.expect("it is well set up"), empty("/")).await;
-        let told = answer.head.headers.get(WWW_AUTHENTICATE);
-        assert_eq!(told.map(|value| value.to_str().expect("text")), expected);
+        let reply = ask(&layer.expect("a valid layer"), empty("/")).await;
+        let challenge = reply.head.headers.get(WWW_AUTHENTICATE);
+        assert_eq!(
+            challenge.map(|value| value.to_str().expect("text")),
+            expected
+        );
     }
 }
 
-// === Answers of axum's own ===
+// === Responses of axum ===
 
 #[tokio::test]
-async fn answer_may_be_what_axum_makes_of_it() {
+async fn custom_response_may_be_any_axum_response() {
     let layer = RateLimitLayer::builder()
         .policy(plan().key(ApiKey::bearer()))
         .on_rejection(|rejection: &Rejection| {
             (StatusCode::IM_A_TEAPOT, rejection.message()).into_response()
         });
-    let answer = ask(&layer.build().expect("it is well set up"), empty("/")).await;
-    assert_eq!(answer.head.status, StatusCode::IM_A_TEAPOT);
-    assert_eq!(answer.body, answer.rejection.message());
+    let reply = ask(&layer.build().expect("a valid layer"), empty("/")).await;
+    assert_eq!(reply.head.status, StatusCode::IM_A_TEAPOT);
+    assert_eq!(reply.body, reply.rejection.message());
     let by_head = RejectionFormat::by(|rejection, request| {
-        let told = format!("{}: {}", request.uri.path(), rejection.message());
-        (rejection.status(), [("x-own", "1")], Html(told)).into_response()
+        let text = format!("{}: {}", request.uri.path(), rejection.message());
+        (rejection.status(), [("x-own", "1")], Html(text)).into_response()
     });
     let layer = RateLimitLayer::builder()
         .policy(plan().key(ApiKey::bearer()))
         .on_rejection(by_head);
-    let answer = ask(&layer.build().expect("it is well set up"), empty("/a")).await;
-    assert_eq!(answer.head.status, StatusCode::UNAUTHORIZED);
-    assert_eq!(answer.head.headers["x-own"], "1");
+    let reply = ask(&layer.build().expect("a valid layer"), empty("/a")).await;
+    assert_eq!(reply.head.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(reply.head.headers["x-own"], "1");
     assert_eq!(
-        answer.head.headers["content-type"],
+        reply.head.headers["content-type"],
         "text/html; charset=utf-8"
     );
-    assert_eq!(answer.body, format!("/a: {}", answer.rejection.message()));
+    assert_eq!(reply.body, format!("/a: {}", reply.rejection.message()));
 }
 
 #[tokio::test]
-async fn answer_whose_body_is_still_to_come_is_json() {
+async fn custom_response_with_a_streaming_body_falls_back_to_json() {
     let streaming = |_: &Rejection| {
         let body = futures_util::stream::pending::<Result<String, Infallible>>();
         (StatusCode::OK, Body::from_stream(body)).into_response()
@@ -340,7 +340,7 @@ async fn answer_whose_body_is_still_to_come_is_json() {
         let body = futures_util::stream::iter([Ok("half"), Err(io::Error::other("gone"))]);
         (StatusCode::OK, Body::from_stream(body)).into_response()
     };
-    // Reproducer: it was collected for ever.
+    // Reproducer: the layer collected this body forever.
     let endless = |_: &Rejection| {
         let body = futures_util::stream::repeat_with(|| Ok::<_, Infallible>("more"));
         (StatusCode::OK, Body::from_stream(body)).into_response()
@@ -354,42 +354,42 @@ async fn answer_whose_body_is_still_to_come_is_json() {
             streaming(rejection)
         })),
     ] {
-        let layer = builder.policy(rule()).build().expect("it is well set up");
-        let answer = ask(&layer, empty("/")).await;
-        assert_eq!(answer.head.status, StatusCode::UNAUTHORIZED);
-        assert_eq!(answer.head.headers["content-type"], "application/json");
-        assert!(answer.body.contains("key_missing"), "{}", answer.body);
+        let layer = builder.policy(rule()).build().expect("a valid layer");
+        let reply = ask(&layer, empty("/")).await;
+        assert_eq!(reply.head.status, StatusCode::UNAUTHORIZED);
+        assert_eq!(reply.head.headers["content-type"], "application/json");
+        assert!(reply.body.contains("key_missing"), "{}", reply.body);
     }
 }
 
 // === Users ===
 
 #[test]
-fn tier_of_nothing_is_named_and_told_of_the_tier_that_is_denied() {
+fn error_about_an_empty_tier_names_it_and_suggests_the_forbidden_tier() {
     let error = Tier::new("zero", Quota::per_minute(0)).expect_err("nothing");
-    says(
+    assert_error(
         &error,
         ErrorKind::InvalidQuota,
         &["tier \"zero\"", "Tier::forbidden()"],
     );
     let error = Tier::new("none", Quota::in_flight(0)).expect_err("nothing");
-    says(
+    assert_error(
         &error,
         ErrorKind::InvalidQuota,
         &["tier \"none\"", "Tier::forbidden()"],
     );
     let error = Tier::new("fast", Quota::per_second(2_000_000)).expect_err("too fast");
-    says(
+    assert_error(
         &error,
         ErrorKind::InvalidQuota,
         &["tier \"fast\"", "1,000,000 a second"],
     );
     let error = Tier::new("", Quota::per_minute(1)).expect_err("no name");
-    says(&error, ErrorKind::InvalidPolicy, &["tier name \"\""]);
+    assert_error(&error, ErrorKind::InvalidPolicy, &["tier name \"\""]);
     assert!(!error.to_string().contains("policy name"), "{error}");
-    let tier = Tier::new("pro", Quota::per_minute(5).burst(9)).expect("it is usable");
+    let tier = Tier::new("pro", Quota::per_minute(5).burst(9)).expect("a usable tier");
     let log = tollgate::algorithm::Algorithm::SlidingLog;
-    says(
+    assert_error(
         &tier.algorithm(log).expect_err("logs have no burst"),
         ErrorKind::InvalidQuota,
         &["tier \"pro\""],
@@ -397,17 +397,17 @@ fn tier_of_nothing_is_named_and_told_of_the_tier_that_is_denied() {
 }
 
 #[test]
-fn limit_on_what_is_in_flight_is_told_in_its_own_words() {
+fn error_about_a_concurrency_policy_uses_its_terms() {
     let error = Policy::concurrency("p", 2).cost(5).validate();
-    let error = error.expect_err("too dear");
-    says(
+    let error = error.expect_err("the cost exceeds the limit");
+    assert_error(
         &error,
         ErrorKind::InvalidPolicy,
         &["\"p\"", "costs 5", "2 slots", "raise the limit"],
     );
     assert!(!error.to_string().contains("burst"), "{error}");
     let error = Policy::concurrency("p", 0).validate().expect_err("none");
-    says(
+    assert_error(
         &error,
         ErrorKind::InvalidQuota,
         &[
@@ -419,8 +419,11 @@ fn limit_on_what_is_in_flight_is_told_in_its_own_words() {
     );
     let window = tollgate::algorithm::Algorithm::SlidingWindow;
     let policy = Policy::new("p", Quota::per_minute(2)).algorithm(window);
-    let error = policy.cost(5).validate().expect_err("too dear");
-    says(
+    let error = policy
+        .cost(5)
+        .validate()
+        .expect_err("the cost exceeds the limit");
+    assert_error(
         &error,
         ErrorKind::InvalidPolicy,
         &["costs 5", "raise the count"],
@@ -428,29 +431,29 @@ fn limit_on_what_is_in_flight_is_told_in_its_own_words() {
 }
 
 #[test]
-fn scope_of_a_policy_that_is_not_there_lists_those_that_are() {
+fn error_about_the_scope_of_an_unknown_policy_lists_the_known_ones() {
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("day", Quota::per_day(1)).key(Global))
         .policy(Policy::new("per-ip", Quota::per_minute(1)).key(PeerIp))
         .headers(Headers::discord().scope("dya", DiscordScope::Shared))
         .build();
     let error = layer.expect_err("there is no such policy");
-    says(
+    assert_error(
         &error,
         ErrorKind::InvalidConfig,
         &["\"dya\"", "\"day\", \"per-ip\""],
     );
 }
 
-// === What they stand on ===
+// === Support ===
 
-struct Answer {
+struct Reply {
     head: http::response::Parts,
     body: String,
     rejection: Rejection,
 }
 
-impl Answer {
+impl Reply {
     /// The message, which the body has too.
     fn message(&self) -> String {
         let message = self.rejection.message();
@@ -459,22 +462,22 @@ impl Answer {
     }
 }
 
-async fn asked(rule: Rule, request: Request<Body>) -> Answer {
+async fn ask_rule(rule: Rule, request: Request<Body>) -> Reply {
     let layer = RateLimitLayer::builder().policy(rule);
     let layer = layer.lookup_timeout(Duration::from_millis(10)).build();
-    ask(&layer.expect("it is well set up"), request).await
+    ask(&layer.expect("a valid layer"), request).await
 }
 
-async fn ask(layer: &RateLimitLayer, request: Request<Body>) -> Answer {
+async fn ask(layer: &RateLimitLayer, request: Request<Body>) -> Reply {
     let app: Router = Router::new()
-        .fallback(async || "let in")
+        .fallback(async || "admitted")
         .layer(layer.clone());
     let response = app.oneshot(request).await.expect("infallible");
     let (head, body) = response.into_parts();
-    let body = body.collect().await.expect("it is whole").to_bytes();
+    let body = body.collect().await.expect("a whole body").to_bytes();
     let rejection = head.extensions.get::<Rejection>();
-    let rejection = rejection.expect("it is not let in").clone();
-    Answer {
+    let rejection = rejection.expect("a rejection").clone();
+    Reply {
         head,
         body: String::from_utf8(body.to_vec()).expect("text"),
         rejection,
@@ -493,12 +496,12 @@ fn plan() -> Policy {
     Policy::new("plan", Quota::per_hour(10))
 }
 
-fn nobodys(_: &Parts, _: &Key) -> Option<Tier> {
+fn no_tier(_: &Parts, _: &Key) -> Option<Tier> {
     None
 }
 
 #[track_caller]
-fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
+fn assert_error(error: &Error, kind: ErrorKind, words: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
     let text = error.to_string();
     for word in words {
