@@ -278,7 +278,7 @@ fn arguments(command: &mut Cmd, counter: &Counter) {
     let tag = |letter: u8, shape: &[u8]| [&[letter], shape].concat();
     match counter {
         Counter::Bucket(bucket) => {
-            let shape = bucket.shape().to_be_bytes();
+            let shape = bucket.quota_tag().to_be_bytes();
             match bucket.form(1) {
                 Form::Whole { increment } => command
                     .arg(tag(b'w', &shape))

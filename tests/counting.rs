@@ -112,7 +112,7 @@ fn any_life() -> impl Strategy<Value = (Counter, u64, Vec<Event>)> {
 /// Lets one thing happen.
 fn happen<C: Counting>(counter: &C, state: &mut C::State, now: &mut u64, event: Event) {
     match event {
-        Event::Penalise(cost) => counter.penalise(state, at(*now), cost),
+        Event::Penalise(cost) => counter.charge_denied(state, at(*now), cost),
         Event::SetBack(by) => *now = now.saturating_sub(by),
         Event::Take(cost) => {
             counter.take(state, at(*now), cost);
@@ -219,7 +219,7 @@ fn penalty_is_bounded<C: Counting>(
     cost: u64,
 ) {
     let mut fined = state.clone();
-    counter.penalise(&mut fined, at(now), cost);
+    counter.charge_denied(&mut fined, at(now), cost);
     // What admitted charges could have made: this key takes all it has left, or a fresh one takes everything now.
     let (mut emptied, mut spent) = (state.clone(), C::State::default());
     let remaining = counter.usage(state, at(now)).remaining;
@@ -286,7 +286,7 @@ fn knocking_on_does_not_lock_out_for_longer_than_spending_all() {
         with!(&counter, counter => {
             let mut state = Default::default();
             for knock in 0..10_000 {
-                counter.penalise(&mut state, at(START + knock * 1_000), 3);
+                counter.charge_denied(&mut state, at(START + knock * 1_000), 3);
             }
             let now = START + 10_000_000;
             let retry = wait(counter, &state, now, 1);
@@ -325,14 +325,14 @@ proptest! {
                 }
                 let has_room = counter.take(&mut state, at(now), cost);
                 if !has_room {
-                    counter.penalise(&mut state, at(now), cost);
+                    counter.charge_denied(&mut state, at(now), cost);
                     counter.charge(&mut state, at(now), cost);
                 }
                 let usage = counter.usage(&state, at(now));
                 prop_assert!(usage.remaining <= usage.limit);
                 counter.retry(&state, at(now), cost);
                 counter.retry(&state, at(now), usage.limit);
-                let spent = counter.spent(at(now));
+                let spent = counter.exhausted(at(now));
                 counter.usage(&spent, at(now / 2));
             }
         });
@@ -350,7 +350,7 @@ proptest! {
             let mut owing = Default::default();
             counter.take(&mut owing, at(start), (limit as f64 * portion).ceil() as u64);
             let until = owes_until(counter, &owing);
-            let spent = counter.spent(at(until));
+            let spent = counter.exhausted(at(until));
             for now in [start, start + (until - start) / 2, until - 1] {
                 let (mine, others) = (counter.usage(&owing, at(now)), counter.usage(&spent, at(now)));
                 prop_assert!(others.remaining <= mine.remaining);

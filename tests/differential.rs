@@ -547,7 +547,7 @@ impl Twin {
                     if all && cost > 0 {
                         counter.charge(state, at, cost);
                     } else if !all && *counts_denied && cost > 0 {
-                        counter.penalise(state, at, cost);
+                        counter.charge_denied(state, at, cost);
                     }
                     let usage = counter.usage(state, at);
                     let retry = match has_room {
@@ -586,7 +586,7 @@ impl Twin {
         counted!(counter, state, (counter, state) => {
             if more {
                 counter.adopt(state, at);
-                counter.overcharge(state, at, charge.cost);
+                counter.force_charge(state, at, charge.cost);
             } else {
                 counter.refund(state, returned, at, made.mark, charge.cost);
             }
@@ -608,7 +608,7 @@ fn charge(command: &mut redis::Cmd, counter: &Counter, Asked { cost, ticket, .. 
     let tag = |letter: u8, shape: &[u8]| [&[letter], shape].concat();
     match counter {
         Counter::Bucket(bucket) => {
-            let shape = bucket.shape().to_be_bytes();
+            let shape = bucket.quota_tag().to_be_bytes();
             match bucket.form(cost) {
                 Form::Whole { increment } => command
                     .arg(tag(b'w', &shape))
@@ -714,7 +714,7 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
                 false => bucket.micros_back(mark.reset_at, asked.cost),
             };
             command
-                .arg([b"w".as_slice(), &bucket.shape().to_be_bytes()].concat())
+                .arg([b"w".as_slice(), &bucket.quota_tag().to_be_bytes()].concat())
                 .arg(micros)
                 .arg(bucket.span());
         }

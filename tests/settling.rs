@@ -1503,7 +1503,7 @@ impl Model {
         let (counter, state) = self.at(&made.policy, &made.key);
         let correction = counted!(&counter, state, (counter, state) => {
             if price > made.units {
-                counter.overcharge(state, now, price - made.units);
+                counter.force_charge(state, now, price - made.units);
                 Correction::Charge(price - made.units)
             } else if price < made.units {
                 counter.refund(state, returned, now, made.mark, made.units - price);

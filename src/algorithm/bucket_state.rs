@@ -7,7 +7,7 @@
 #[repr(C, packed(4))]
 pub struct BucketState {
     pub(super) tat: u64,
-    pub(super) shape: u32,
+    pub(super) quota_tag: u32,
 }
 
 impl BucketState {
@@ -24,7 +24,7 @@ impl BucketState {
 }
 
 /// A span cut to its 26 most significant bits, and how many bits were cut off.
-pub(super) fn shape_of(span: u64) -> u32 {
+pub(super) fn quota_tag_of(span: u64) -> u32 {
     let mut exponent = 0_u32;
     while span >> exponent >= 1 << MANTISSA {
         exponent += 1;
@@ -35,8 +35,8 @@ pub(super) fn shape_of(span: u64) -> u32 {
 }
 
 /// The span that a shape stands for.
-pub(super) fn span_of(shape: u32) -> u64 {
-    let (exponent, mantissa) = (shape >> MANTISSA, shape & ((1 << MANTISSA) - 1));
+pub(super) fn span_of(quota_tag: u32) -> u64 {
+    let (exponent, mantissa) = (quota_tag >> MANTISSA, quota_tag & ((1 << MANTISSA) - 1));
     (u64::from(mantissa) << exponent).max(1)
 }
 

@@ -111,11 +111,11 @@ impl Counting for Concurrency {
         state.used = state.used.saturating_add(cost);
     }
 
-    fn penalise(&self, _state: &mut SlotState, _now: Timestamp, _cost: u64) {
+    fn charge_denied(&self, _state: &mut SlotState, _now: Timestamp, _cost: u64) {
         // A denied request is not in flight.
     }
 
-    fn overcharge(&self, state: &mut SlotState, now: Timestamp, cost: u64) {
+    fn force_charge(&self, state: &mut SlotState, now: Timestamp, cost: u64) {
         self.charge(state, now, cost);
     }
 
@@ -148,7 +148,7 @@ impl Counting for Concurrency {
         if state.used == 0 { 0 } else { u64::MAX }
     }
 
-    fn spent(&self, _until: Timestamp) -> SlotState {
+    fn exhausted(&self, _until: Timestamp) -> SlotState {
         self.state(self.limit)
     }
 }

@@ -58,10 +58,10 @@ pub trait Counting {
     }
 
     /// Counts a denied request: as a charge, but at most until the quota is used up.
-    fn penalise(&self, state: &mut Self::State, now: Timestamp, cost: u64);
+    fn charge_denied(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
     /// Makes a charge whether it fits or not, for units that were already used.
-    fn overcharge(&self, state: &mut Self::State, now: Timestamp, cost: u64);
+    fn force_charge(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
     /// Refunds units of an earlier charge, identified by its mark.
     ///
@@ -84,7 +84,7 @@ pub trait Counting {
 
     /// Frees the memory of lapsed charges in a state that grows with every charge.
     #[inline]
-    fn drop_lapsed(&self, _state: &mut Self::State, _now: Timestamp) {}
+    fn drop_expired(&self, _state: &mut Self::State, _now: Timestamp) {}
 
     /// Returns when the request of the charge just made may start: after now if it waits in a queue.
     #[inline]
@@ -96,5 +96,5 @@ pub trait Counting {
     fn owes_until(state: &Self::State) -> u64;
 
     /// Returns the state of a key that has no quota left and may owe until `until`.
-    fn spent(&self, until: Timestamp) -> Self::State;
+    fn exhausted(&self, until: Timestamp) -> Self::State;
 }

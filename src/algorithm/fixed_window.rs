@@ -163,13 +163,13 @@ impl Counting for FixedWindow {
         *state = self.state(open.ends_at(), open.used().saturating_add(cost));
     }
 
-    fn penalise(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
+    fn charge_denied(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
         let open = self.open(state, now);
         let most = open.used().max(self.window.limit);
         *state = self.state(open.ends_at(), open.used().saturating_add(cost).min(most));
     }
 
-    fn overcharge(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
+    fn force_charge(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
         self.charge(state, now, cost);
     }
 
@@ -207,7 +207,7 @@ impl Counting for FixedWindow {
         state.ends
     }
 
-    fn spent(&self, until: Timestamp) -> WindowState {
+    fn exhausted(&self, until: Timestamp) -> WindowState {
         self.state(until, self.window.limit)
     }
 }

@@ -179,7 +179,7 @@ impl Counting for SlidingLog {
         self.push(state, now, cost.min(self.window.limit));
     }
 
-    fn penalise(&self, state: &mut LogState, now: Timestamp, cost: u64) {
+    fn charge_denied(&self, state: &mut LogState, now: Timestamp, cost: u64) {
         let live = self.live(state, now);
         let most = live.used.max(self.window.limit);
         let cost = cost.min(self.window.limit);
@@ -191,7 +191,7 @@ impl Counting for SlidingLog {
         state.base = base;
     }
 
-    fn overcharge(&self, state: &mut LogState, now: Timestamp, cost: u64) {
+    fn force_charge(&self, state: &mut LogState, now: Timestamp, cost: u64) {
         let live = self.live(state, now);
         // The Lua twin stores 16 bits of the running sum.
         let most = MAX_UNITS.saturating_sub(live.used);
@@ -258,7 +258,7 @@ impl Counting for SlidingLog {
         }
     }
 
-    fn drop_lapsed(&self, state: &mut LogState, now: Timestamp) {
+    fn drop_expired(&self, state: &mut LogState, now: Timestamp) {
         state.drop_until(self.live(state, now).first);
     }
 
@@ -269,7 +269,7 @@ impl Counting for SlidingLog {
             .map_or(0, |last| last.at + state.period)
     }
 
-    fn spent(&self, until: Timestamp) -> LogState {
+    fn exhausted(&self, until: Timestamp) -> LogState {
         let mut state = LogState::default();
         let at = until.as_micros().saturating_sub(self.period());
         self.push(&mut state, Timestamp::from_micros(at), self.window.limit);

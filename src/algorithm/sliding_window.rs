@@ -179,14 +179,14 @@ impl Counting for SlidingWindow {
         state.current = capped(u64::from(state.current).saturating_add(cost));
     }
 
-    fn penalise(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
+    fn charge_denied(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
         *state = self.rolled(state, now);
         let current = u64::from(state.current);
         let most = current.max(self.window.limit);
         state.current = capped(current.saturating_add(cost).min(most));
     }
 
-    fn overcharge(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
+    fn force_charge(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
         self.charge(state, now, cost);
     }
 
@@ -256,7 +256,7 @@ impl Counting for SlidingWindow {
         state.owes_until()
     }
 
-    fn spent(&self, until: Timestamp) -> SlidingState {
+    fn exhausted(&self, until: Timestamp) -> SlidingState {
         self.state(until.as_micros().div_ceil(1_000), self.window.limit, 0)
     }
 }

@@ -35,7 +35,7 @@ use crate::{
 };
 
 use super::{
-    bucket_state::{BucketState, shape_of, span_of},
+    bucket_state::{BucketState, quota_tag_of, span_of},
     choice::QueueLimits,
     counting::{ChargeMark, Counting},
     form::Form,
@@ -53,7 +53,7 @@ pub struct TokenBucket {
     /// How far ahead the TAT may lie for a charge that need not wait: the span, unless there is a queue.
     depth: u64,
     /// What tells this span from others, in the state of a key.
-    shape: u32,
+    quota_tag: u32,
 }
 
 impl TokenBucket {
@@ -90,7 +90,7 @@ impl TokenBucket {
             capacity: quota.capacity(),
             span: 0,
             depth: 0,
-            shape: 0,
+            quota_tag: 0,
         };
         match rate
             .at_checked(quota.capacity())
@@ -99,7 +99,7 @@ impl TokenBucket {
             Some(span) if span <= LONGEST_SPAN => Ok(Self {
                 span,
                 depth: span,
-                shape: shape_of(span),
+                quota_tag: quota_tag_of(span),
                 ..bucket
             }),
             _ => refuse("burst takes over 35 years to refill: lower it"),
@@ -140,7 +140,7 @@ impl TokenBucket {
             capacity: whole.capacity.min(whole.rate.fitting(0, span)),
             span,
             depth: leaky.span,
-            shape: shape_of(span),
+            quota_tag: quota_tag_of(span),
             ..whole
         })
     }
@@ -161,7 +161,7 @@ impl TokenBucket {
             capacity: 0,
             span: 0,
             depth: 0,
-            shape: 0,
+            quota_tag: 0,
         }
     }
 
@@ -187,19 +187,19 @@ impl TokenBucket {
 
     /// What tells this bucket's span from others, in the state of a key: the span cut to 26 significant bits.
     #[must_use]
-    pub fn shape(&self) -> u32 {
-        self.shape
+    pub fn quota_tag(&self) -> u32 {
+        self.quota_tag
     }
 
     /// The TAT under this bucket's span: a debt made under another span keeps its share of it.
     #[inline]
     fn tat(&self, state: BucketState, now: Timestamp) -> u64 {
         let now = now.as_micros();
-        if state.shape == self.shape || state.tat <= now {
+        if state.quota_tag == self.quota_tag || state.tat <= now {
             return state.tat;
         }
         // A debt beyond the span, as a clock that was set back leaves it, is no more than all spent.
-        let old = span_of(state.shape);
+        let old = span_of(state.quota_tag);
         now + rescale(old.min(state.tat - now), self.span, old)
     }
 
@@ -238,7 +238,7 @@ impl Counting for TokenBucket {
 
     #[inline]
     fn adopt(&self, state: &mut BucketState, now: Timestamp) {
-        if state.shape != self.shape && state.tat > now.as_micros() {
+        if state.quota_tag != self.quota_tag && state.tat > now.as_micros() {
             *state = self.state(self.tat(*state, now));
         }
     }
@@ -267,7 +267,7 @@ impl Counting for TokenBucket {
         }
     }
 
-    fn penalise(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
+    fn charge_denied(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
         let from = self.tat(*state, now).max(now.as_micros());
         let full = from.max(now.as_micros() + self.span);
         *state = self.state(match cost <= self.capacity {
@@ -276,7 +276,7 @@ impl Counting for TokenBucket {
         });
     }
 
-    fn overcharge(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
+    fn force_charge(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
         let from = self.tat(*state, now).max(now.as_micros());
         let most = from.max(now.as_micros() + LONGEST_SPAN / 2);
         *state = self.state((from + self.micros_up(cost)).min(most));
@@ -291,7 +291,7 @@ impl Counting for TokenBucket {
         units: u64,
     ) {
         let (tat, now) = (state.tat, now.as_micros());
-        if state.shape != self.shape || tat <= now {
+        if state.quota_tag != self.quota_tag || tat <= now {
             return;
         }
         let back = self.micros_back(mark.reset_at, units);
@@ -345,7 +345,7 @@ impl Counting for TokenBucket {
         state.tat
     }
 
-    fn spent(&self, until: Timestamp) -> BucketState {
+    fn exhausted(&self, until: Timestamp) -> BucketState {
         self.state(until.as_micros())
     }
 }
@@ -357,7 +357,7 @@ impl TokenBucket {
     pub fn state(&self, tat: u64) -> BucketState {
         BucketState {
             tat,
-            shape: self.shape,
+            quota_tag: self.quota_tag,
         }
     }
 

@@ -188,7 +188,7 @@ impl<S: Held> Shelf<S> {
     {
         let state = self.table.state(index);
         let had = state.more();
-        counter.drop_lapsed(state, now);
+        counter.drop_expired(state, now);
         self.table.weigh(index, had);
         let Some(entries) = self.table.state(index).wanted() else {
             return;
@@ -225,7 +225,7 @@ impl<S: Held> Shelf<S> {
             // What is shared may be less than what was dropped, though it is owed for longer.
             let shared = pool.map_or(0, S::owes_until);
             let until = self.table.forgotten().max(shared);
-            return (counter.spent(Timestamp::from_micros(until)), false);
+            return (counter.exhausted(Timestamp::from_micros(until)), false);
         }
         (pool.cloned().unwrap_or_default(), pool.is_some())
     }

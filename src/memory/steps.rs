@@ -72,7 +72,7 @@ fn take_by<C: Shelved>(
         let has_room = counter.take(state, now, cost);
         let is_penalised = !has_room && charge.policy().counts_denied();
         if is_penalised {
-            counter.penalise(state, now, cost);
+            counter.charge_denied(state, now, cost);
         }
         let changed = is_penalised || (has_room && cost > 0);
         (tell(counter, charge, state, has_room, now), changed)
@@ -135,7 +135,7 @@ pub(super) fn conclude(
             if all && cost > 0 {
                 counter.charge(state, now, cost);
             } else if is_penalised {
-                counter.penalise(state, now, cost);
+                counter.charge_denied(state, now, cost);
             }
             (tell(counter, charge, state, look.has_room, now), changed)
         })
@@ -160,7 +160,7 @@ pub(super) fn settle(
             return counted!(charge, counter => {
                 let ((), _) = counter.update(shard, asked, now, |state| {
                     counter.adopt(state, now);
-                    counter.overcharge(state, now, units);
+                    counter.force_charge(state, now, units);
                     ((), true)
                 });
             });

@@ -113,7 +113,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     match charge.policy().counter() {
         // By the time alone: a charge that need not fit need not lie on the lattice either.
         Counter::Bucket(bucket) => arguments.extend([
-            Argument::tag(Tag::Bucket, bucket.shape().to_be_bytes()),
+            Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
             Argument::Number(match is_refund {
                 true => bucket.micros_back(settlement.mark().reset_at, units),
                 false => bucket.micros_up(units),
@@ -193,7 +193,7 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
     let cost = charge.units().min(1 << 52);
     match charge.policy().counter() {
         Counter::Bucket(bucket) => {
-            let shape = bucket.shape().to_be_bytes();
+            let shape = bucket.quota_tag().to_be_bytes();
             let limit = |value: Option<u64>| value.map_or(Argument::Never, Number);
             match bucket.form(cost) {
                 Form::Whole { increment } => arguments.extend([
