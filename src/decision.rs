@@ -30,8 +30,8 @@ pub struct Decision {
 impl Decision {
     /// Creates a decision from the states of its policies, for a custom [`Store`](crate::store::Store).
     ///
-    /// `states` are in the order of the charges. The strictest of their outcomes becomes the decision's; without states it
-    /// is [`Outcome::Allowed`].
+    /// `states` are in the order of the charges. The strictest of their outcomes becomes the decision's; without states
+    /// it is [`Outcome::Allowed`].
     #[must_use]
     pub fn new(
         counted_by: CountedBy,
@@ -125,8 +125,9 @@ impl Decision {
 
     /// Returns the state of the most restrictive policy.
     ///
-    /// It is the most useful one to report to the client. If the request was denied, it is the denying policy with the longest wait. Otherwise it is the policy with the least
-    /// quota left; a concurrency policy only if there is no other. `None` if no policy was counted.
+    /// It is the most useful one to report to the client. If the request was denied, it is the denying policy with the
+    /// longest wait. Otherwise it is the policy with the least quota left; a concurrency policy only if there is no
+    /// other. `None` if no policy was counted.
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
         if self.is_allowed() {

@@ -1,9 +1,9 @@
 //! Misconfigurations that only show at run time, each with a code and a remedy.
 //!
 //! A setting that is wrong on its own fails at `build()`. A setting that is wrong in its surroundings (behind a proxy,
-//! inside another layer, with this Redis server) works, but limits the wrong clients without an error. Such settings are
-//! detected in the first 1,000 requests of each rule and list, and in the first replies of a server. Each is logged once, with
-//! its code, and kept in [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
+//! inside another layer, with this Redis server) works, but limits the wrong clients without an error. Such settings
+//! are detected in the first 1,000 requests of each rule and list, and in the first replies of a server. Each is logged
+//! once, with its code, and kept in [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
 //!
 //! | code | [`Code`] | finding | remedy |
 //! |---|---|---|---|

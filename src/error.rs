@@ -22,8 +22,8 @@ struct Repr {
 impl Error {
     /// Creates an error, for a custom [`Store`](crate::store::Store).
     ///
-    /// The message describes what happened and, for a configuration error, what to do. By convention it is lower case without
-    /// a full stop.
+    /// The message describes what happened and, for a configuration error, what to do. By convention it is lower case
+    /// without a full stop.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             repr: Arc::new(Repr {
@@ -141,8 +141,8 @@ pub enum ErrorKind {
     Timeout(Phase),
     /// The store is unavailable.
     ///
-    /// The server rejects requests (read-only, loading, out of memory, busy, wrong password), the circuit breaker is open, or
-    /// a limit of this process is reached.
+    /// The server rejects requests (read-only, loading, out of memory, busy, wrong password), the circuit breaker is
+    /// open, or a limit of this process is reached.
     Unavailable,
 }
 

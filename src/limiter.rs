@@ -17,8 +17,8 @@ use crate::{
 
 /// Decides on charges, independently of the transport.
 ///
-/// Use it for jobs, sockets or a custom protocol. [`RateLimitLayer`](crate::RateLimitLayer) uses one for HTTP. Clones share
-/// the counts.
+/// Use it for jobs, sockets or a custom protocol. [`RateLimitLayer`](crate::RateLimitLayer) uses one for HTTP. Clones
+/// share the counts.
 ///
 /// # Examples
 ///
@@ -115,12 +115,12 @@ impl RateLimiter {
 
     /// Corrects the charges of a request to its actual cost.
     ///
-    /// Unused units are refunded. A cost beyond the charge is charged, even over the limit. A refund is at most the part of
-    /// the charge that is still outstanding: units that time has given back are not refunded again. Each policy is settled
-    /// separately, by the store that counted the charge.
+    /// Unused units are refunded. A cost beyond the charge is charged, even over the limit. A refund is at most the
+    /// part of the charge that is still outstanding: units that time has given back are not refunded again. Each policy
+    /// is settled separately, by the store that counted the charge.
     ///
-    /// When overlapping charges on one key are refunded out of order, a bucket may refund slightly less than it could. It
-    /// never refunds more.
+    /// When overlapping charges on one key are refunded out of order, a bucket may refund slightly less than it could.
+    /// It never refunds more.
     ///
     /// # Examples
     ///
@@ -142,8 +142,8 @@ impl RateLimiter {
     ///
     /// The error of the store. After [`Overloaded`](crate::ErrorKind::Overloaded),
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or a timeout before sending, the settlement is retried in the
-    /// background for the policy's period, at most an hour. After any other error the charge stands. Releases of slots are
-    /// retried until the lease must have ended, even if the future is dropped.
+    /// background for the policy's period, at most an hour. After any other error the charge stands. Releases of slots
+    /// are retried until the lease must have ended, even if the future is dropped.
     pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.keeper.settle(receipt)
     }

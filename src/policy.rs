@@ -11,8 +11,8 @@ use crate::{
 
 /// A named quota, with its algorithm, its cost per request and its outage setting.
 ///
-/// The name is part of the key under which counts are stored: two limiters with the same policy name, key and store share
-/// the count. Two different policies need different names.
+/// The name is part of the key under which counts are stored: two limiters with the same policy name, key and store
+/// share the count. Two different policies need different names.
 ///
 /// Mistakes are reported when the limiter or layer is built, or by [`validate`](Self::validate).
 ///
@@ -65,8 +65,8 @@ impl Policy {
 
     /// Creates a policy that limits how many requests are in flight at once.
     ///
-    /// A request holds a slot until its response body ends. The response to an upgrade (a WebSocket) ends at once, and its
-    /// slot is released then; hold a slot for the life of the connection with
+    /// A request holds a slot until its response body ends. The response to an upgrade (a WebSocket) ends at once, and
+    /// its slot is released then; hold a slot for the life of the connection with
     /// [`RateLimiter::hold`](crate::RateLimiter::hold).
     ///
     /// In Redis a slot has a lease of 30 s, which its holder renews. Set another lease with
@@ -91,9 +91,10 @@ impl Policy {
 
     /// Sets whether denied requests consume quota as well.
     ///
-    /// Default: `false`. With `true`, clients that keep retrying stay blocked. A request denied by any policy of its decision is counted, at most until no quota is left. In a
-    /// sliding window it is counted until the current window alone is full. A denied request never creates more debt than an
-    /// admitted one can. Not available for [concurrency](Self::concurrency).
+    /// Default: `false`. With `true`, clients that keep retrying stay blocked. A request denied by any policy of its
+    /// decision is counted, at most until no quota is left. In a sliding window it is counted until the current window
+    /// alone is full. A denied request never creates more debt than an admitted one can. Not available for
+    /// [concurrency](Self::concurrency).
     #[must_use]
     pub fn count_denied(mut self, count: bool) -> Self {
         self.counts_denied = count;
@@ -102,8 +103,8 @@ impl Policy {
 
     /// Sets the units that a request takes.
     ///
-    /// Default: 1. A cost of 0 is a peek: it reads the state and takes nothing. A cost above the policy's limit is an error at
-    /// `build()`.
+    /// Default: 1. A cost of 0 is a peek: it reads the state and takes nothing. A cost above the policy's limit is an
+    /// error at `build()`.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;
@@ -112,9 +113,9 @@ impl Policy {
 
     /// Sets the unit of the quota, which `RateLimit-Policy` (draft 11) contains as `qu`.
     ///
-    /// Default: requests, which is not sent. Set it if [costs](Self::cost) are not numbers of requests: for example `tokens`,
-    /// or the registered `content-bytes`. Without it clients read the quota as a number of requests. The unit of a
-    /// [`concurrency`](Self::concurrency) policy is always `concurrent-requests`.
+    /// Default: requests, which is not sent. Set it if [costs](Self::cost) are not numbers of requests: for example
+    /// `tokens`, or the registered `content-bytes`. Without it clients read the quota as a number of requests. The unit
+    /// of a [`concurrency`](Self::concurrency) policy is always `concurrent-requests`.
     ///
     /// A unit has 1 to 39 characters of `A-Z a-z 0-9 . _ -`; others are an error at `build()`.
     ///
@@ -243,8 +244,8 @@ impl Policy {
     /// # Errors
     ///
     /// - [`ErrorKind::InvalidQuota`] if the algorithm cannot count the quota.
-    /// - [`ErrorKind::InvalidPolicy`] for an invalid name or unit, a cost above the limit, or a setting that is not available
-    ///   for concurrency.
+    /// - [`ErrorKind::InvalidPolicy`] for an invalid name or unit, a cost above the limit, or a setting that is not
+    ///   available for concurrency.
     ///
     /// The message contains what to change.
     pub fn validate(&self) -> Result<(), Error> {

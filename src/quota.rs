@@ -12,8 +12,8 @@ use std::time::Duration;
 /// - The rate is at most 1,000,000 units a second, and at least 1 unit in 366 days.
 /// - A burst refills in at most 35 years.
 ///
-/// A quota is a plain value: the policy that uses it is validated at `build()`. `per_minute(0)` compiles and fails there
-/// with [`ErrorKind::InvalidQuota`](crate::ErrorKind::InvalidQuota).
+/// A quota is a plain value: the policy that uses it is validated at `build()`. `per_minute(0)` compiles and fails
+/// there with [`ErrorKind::InvalidQuota`](crate::ErrorKind::InvalidQuota).
 ///
 /// # Examples
 ///
@@ -85,8 +85,8 @@ impl Quota {
 
     /// Sets how many units an idle key can take at once.
     ///
-    /// Default: the count for a token bucket, 1 for a leaky bucket. Windows, logs and concurrency have no burst: with them
-    /// a burst is an error at `build()`.
+    /// Default: the count for a token bucket, 1 for a leaky bucket. Windows, logs and concurrency have no burst: with
+    /// them a burst is an error at `build()`.
     #[must_use]
     pub const fn burst(mut self, units: u64) -> Self {
         self.burst = Some(units);

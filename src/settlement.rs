@@ -76,7 +76,8 @@ impl Settlement {
 
     /// Returns whether the store may acquire the slots after it has released them.
     ///
-    /// This happens if the acquiring command is still on its way. A shared store must then reject the ticket for a lease.
+    /// This happens if the acquiring command is still on its way. A shared store must then reject the ticket for a
+    /// lease.
     #[must_use]
     pub fn is_acquire_pending(&self) -> bool {
         self.is_acquire_pending
@@ -107,7 +108,8 @@ impl Settlement {
 
 /// The charges of a decision, to settle once.
 ///
-/// Settling consumes the receipt, and it is not `Clone`, so nothing is refunded twice. If it is dropped, the charges stand.
+/// Settling consumes the receipt, and it is not `Clone`, so nothing is refunded twice. If it is dropped, the charges
+/// stand.
 #[derive(Debug)]
 #[must_use = "a receipt that is not settled leaves the charges as they are"]
 pub struct Receipt {

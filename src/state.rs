@@ -16,8 +16,8 @@ pub struct PolicyState {
     reset_rounding: u16,
     usage: Usage,
     wait: Wait,
-    /// Start time of an admitted request, retry time of a denied one. One word for both: a decision is copied several times,
-    /// and up to 128 bytes a copy is inlined.
+    /// Start time of an admitted request, retry time of a denied one. One word for both: a decision is copied several
+    /// times, and up to 128 bytes a copy is inlined.
     at: Timestamp,
     refunded_before: u64,
 }
@@ -136,8 +136,8 @@ impl PolicyState {
 
     /// Returns the usage for response headers: the reset is at most the policy's window ahead.
     ///
-    /// A log rounds times up to ticks, and a bucket with a fractional interval has a spare microsecond, so the full quota may
-    /// be back a moment after the window. In whole seconds that moment would become a second.
+    /// A log rounds times up to ticks, and a bucket with a fractional interval has a spare microsecond, so the full
+    /// quota may be back a moment after the window. In whole seconds that moment would become a second.
     #[inline]
     pub(crate) fn header_usage(&self) -> Option<Usage> {
         let mut usage = self.usage()?;
@@ -175,8 +175,8 @@ impl PolicyState {
 
     /// Returns a sort key for policies that admit: the least is the most restrictive.
     ///
-    /// Policies by time sort by the quota left. Concurrency policies come after all of them. One number, since it is compared
-    /// on every request. Only meaningful for a policy that was counted.
+    /// Policies by time sort by the quota left. Concurrency policies come after all of them. One number, since it is
+    /// compared on every request. Only meaningful for a policy that was counted.
     #[inline]
     pub(crate) fn headroom(&self) -> u128 {
         headroom(self.usage.remaining, self.is_concurrency)
@@ -213,8 +213,9 @@ pub struct Usage {
     pub remaining: u64,
     /// When the full quota is back if nothing more is charged.
     ///
-    /// The time of the decision if it is back already. Otherwise only charges change it: two decisions without a charge between them return the same time. The exception is a
-    /// [`peek`](crate::RateLimiter::peek) after the limit has changed: it may differ until the next charge.
+    /// The time of the decision if it is back already. Otherwise only charges change it: two decisions without a charge
+    /// between them return the same time. The exception is a [`peek`](crate::RateLimiter::peek) after the limit has
+    /// changed: it may differ until the next charge.
     pub reset_at: Timestamp,
 }
 

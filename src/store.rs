@@ -50,8 +50,8 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Decides the charges together, and passes the result through `fallback`.
     ///
-    /// The default wraps the future of [`decide`](Self::decide). A remote store can implement it to save one allocation per
-    /// decision.
+    /// The default wraps the future of [`decide`](Self::decide). A remote store can implement it to save one allocation
+    /// per decision.
     ///
     /// # Errors
     ///
@@ -87,8 +87,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot settle, and charges stand as they were made.
-    /// For charges [in a shared store](crate::state::CountedBy::Shared) the kind decides whether
+    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot settle, and charges stand as they were
+    /// made. For charges [in a shared store](crate::state::CountedBy::Shared) the kind decides whether
     /// [`RateLimiter::settle`](crate::RateLimiter::settle) retries in the background:
     ///
     /// | kind | charges and refunds | releases of slots |
@@ -105,8 +105,8 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Marks the slots of a receipt as held by this process until they are settled.
     ///
-    /// An in-process store keeps held slots beyond their lease. The default does nothing. A store that wraps another must
-    /// forward the call.
+    /// An in-process store keeps held slots beyond their lease. The default does nothing. A store that wraps another
+    /// must forward the call.
     fn hold(&self, receipt: &Receipt) {
         let _ = receipt;
     }
@@ -136,8 +136,8 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Reports every further call to the store's server to `observer`.
     ///
-    /// A circuit breaker judges the server by these reports. Returns whether the store reports its calls. With `false`, the default, each decision counts as a call. A store that
-    /// returns `true` must report every call.
+    /// A circuit breaker judges the server by these reports. Returns whether the store reports its calls. With `false`,
+    /// the default, each decision counts as a call. A store that returns `true` must report every call.
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
         drop(observer);
         false
@@ -190,7 +190,8 @@ pub enum CallReport<'a> {
     },
     /// The call failed.
     ///
-    /// There was no connection, no reply before the deadline, or the reply was that the server cannot decide. A decision that is shed ([`ErrorKind::Overloaded`]) is not a call.
+    /// There was no connection, no reply before the deadline, or the reply was that the server cannot decide. A
+    /// decision that is shed ([`ErrorKind::Overloaded`]) is not a call.
     #[non_exhaustive]
     Failed {
         /// The cause.
@@ -216,8 +217,8 @@ impl<'a> CallReport<'a> {
 
 /// The future of a store operation: ready at once, or boxed.
 ///
-/// The in-process store returns ready futures, which need no allocation and no await. Dropping a pending future does not
-/// refund the charge.
+/// The in-process store returns ready futures, which need no allocation and no await. Dropping a pending future does
+/// not refund the charge.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct StoreFuture<T> {
     state: State<T>,

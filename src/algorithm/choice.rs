@@ -78,8 +78,8 @@ impl Algorithm {
 /// waiting frees its start time only if no later one has been assigned; otherwise that start time stays unused.
 ///
 /// A waiting request keeps its slots under concurrency policies, and its place in a `Buffer` or `ConcurrencyLimit`
-/// outside of the layer. Keep queues short beside these, or waiting requests of one key keep other clients out. The layer
-/// gives up the readiness of the inner service during the wait and polls it again afterwards.
+/// outside of the layer. Keep queues short beside these, or waiting requests of one key keep other clients out. The
+/// layer gives up the readiness of the inner service during the wait and polls it again afterwards.
 ///
 /// # Compared with nginx
 ///

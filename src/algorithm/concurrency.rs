@@ -5,8 +5,9 @@
 //! At most `limit` units are in flight, counted from the decision until the slot is released.
 //!
 //! - In process this is exact. A slot that no [`Hold`](crate::Hold) keeps comes back when its lease ends.
-//! - In Redis every slot has a lease, so the slots of a crashed process come back when the lease ends. A live holder renews
-//!   it. A holder that stops for longer than its lease is not counted until it renews, and is counted again afterwards.
+//! - In Redis every slot has a lease, so the slots of a crashed process come back when the lease ends. A live holder
+//!   renews it. A holder that stops for longer than its lease is not counted until it renews, and is counted again
+//!   afterwards.
 
 use std::{ops::RangeInclusive, time::Duration};
 

@@ -2,9 +2,9 @@
 //!
 //! # Bounds
 //!
-//! At most the limit passes in one window. At most twice the limit passes in any span as long as a window, since the end of
-//! one window and the beginning of the next can be close together. A window is exactly as long as the quota's period, to the
-//! microsecond, or as the calendar month. No key waits longer than that.
+//! At most the limit passes in one window. At most twice the limit passes in any span as long as a window, since the
+//! end of one window and the beginning of the next can be close together. A window is exactly as long as the quota's
+//! period, to the microsecond, or as the calendar month. No key waits longer than that.
 
 use std::ops::RangeInclusive;
 
@@ -67,8 +67,8 @@ impl FixedWindow {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidQuota`] if the count is 0, if the quota has a burst, or if its period is not a whole number of
-    /// milliseconds from 1 ms to 366 days; for [`WindowStart::Month`] also if the period is not a month.
+    /// [`ErrorKind::InvalidQuota`] if the count is 0, if the quota has a burst, or if its period is not a whole number
+    /// of milliseconds from 1 ms to 366 days; for [`WindowStart::Month`] also if the period is not a month.
     pub fn new(quota: Quota, start: WindowStart) -> Result<Self, Error> {
         let window = WindowQuota::new(quota)?;
         if start == WindowStart::Month && !MONTH_MILLIS.contains(&window.millis) {

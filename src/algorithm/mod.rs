@@ -19,8 +19,8 @@
 //! | concurrency | the units in flight |
 //!
 //! No key waits longer than the new quota alone could make it wait. A key with no quota left does not get all of it
-//! back, except that a log forgets requests older than its new period. A debt stays when a policy changes between the two buckets and the
-//! queue. A change to any other algorithm resets the key.
+//! back, except that a log forgets requests older than its new period. A debt stays when a policy changes between the
+//! two buckets and the queue. A change to any other algorithm resets the key.
 
 mod bucket_state;
 mod calendar;

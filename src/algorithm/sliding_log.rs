@@ -2,10 +2,10 @@
 //!
 //! # Bounds
 //!
-//! In any span as long as the period at most the limit passes. This is exact, not an estimate. Times are rounded up to whole
-//! *ticks*: the smallest power of two of microseconds of which at most `2^31` fit in the period. So a unit never comes back
-//! early, and it comes back late by less than a tick. A longer tick is a multiple of every shorter one, so times do not drift
-//! when the period of a policy changes repeatedly.
+//! In any span as long as the period at most the limit passes. This is exact, not an estimate. Times are rounded up to
+//! whole *ticks*: the smallest power of two of microseconds of which at most `2^31` fit in the period. So a unit never
+//! comes back early, and it comes back late by less than a tick. A longer tick is a multiple of every shorter one, so
+//! times do not drift when the period of a policy changes repeatedly.
 //!
 //! | period | tick | late by at most |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! | 31 days | 2,048 us | 2,047 us |
 //! | 366 days | 16,384 us | 16,383 us |
 //!
-//! An entry takes 6 to 8 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests in the same tick
-//! share an entry. A binary search over the sums finds the used units and the retry time, so a decision reads
+//! An entry takes 6 to 8 bytes in Redis, whatever its cost: a time in ticks and a running sum. Requests in the same
+//! tick share an entry. A binary search over the sums finds the used units and the retry time, so a decision reads
 //! `log2(entries)` of them.
 
 use std::collections::VecDeque;
@@ -68,8 +68,8 @@ impl SlidingLog {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidQuota`] if the count is 0 or above [`MAX_LIMIT`](Self::MAX_LIMIT), if the quota has a burst, or
-    /// if its period is not a whole number of milliseconds from 1 ms to 366 days.
+    /// [`ErrorKind::InvalidQuota`] if the count is 0 or above [`MAX_LIMIT`](Self::MAX_LIMIT), if the quota has a burst,
+    /// or if its period is not a whole number of milliseconds from 1 ms to 366 days.
     pub fn new(quota: Quota) -> Result<Self, Error> {
         let window = WindowQuota::new(quota)?;
         if window.limit > Self::MAX_LIMIT {
@@ -321,7 +321,8 @@ impl LogState {
         }
     }
 
-    /// Shrinks the log to the base capacity plus `extra`, merging entries as [`merge_if_full`](Self::merge_if_full) does.
+    /// Shrinks the log to the base capacity plus `extra`, merging entries as [`merge_if_full`](Self::merge_if_full)
+    /// does.
     pub(crate) fn shrink_to(&mut self, extra: usize) {
         let capacity = BASE_CAPACITY + extra;
         while self.entries.len() > capacity {

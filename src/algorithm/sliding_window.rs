@@ -2,18 +2,18 @@
 //!
 //! # Where the arithmetic comes from
 //!
-//! Cloudflare described it in 2017 ("How we built rate limiting capable of scaling to millions of domains"). The requests of
-//! the previous window are assumed to be spread evenly over it: when a quarter of the current window has passed, three quarters
-//! of them count.
+//! Cloudflare described it in 2017 ("How we built rate limiting capable of scaling to millions of domains"). The
+//! requests of the previous window are assumed to be spread evenly over it: when a quarter of the current window has
+//! passed, three quarters of them count.
 //!
 //! # Bounds
 //!
-//! - The estimate never exceeds the limit. The true number in the last period can exceed it, if most requests of the previous
-//!   window came at its end: with a limit of `n`, up to `2n - 1` lie in one period, and those of the current window are
-//!   spread over it. Around a window boundary, where a fixed window admits `2n` at once, at most `n` pass.
+//! - The estimate never exceeds the limit. The true number in the last period can exceed it, if most requests of the
+//!   previous window came at its end: with a limit of `n`, up to `2n - 1` lie in one period, and those of the current
+//!   window are spread over it. Around a window boundary, where a fixed window admits `2n` at once, at most `n` pass.
 //!   [`Algorithm::SlidingLog`](super::Algorithm) is exact.
-//! - The weight changes in steps of a *tick*: the shortest of 1 us, 10 us, 100 us and 1 ms for which limit times period is
-//!   below 2^52, so that the Lua twin counts exactly in doubles. Rounding is against the client.
+//! - The weight changes in steps of a *tick*: the shortest of 1 us, 10 us, 100 us and 1 ms for which limit times period
+//!   is below 2^52, so that the Lua twin counts exactly in doubles. Rounding is against the client.
 
 use crate::{
     clock::Timestamp,
@@ -233,8 +233,8 @@ impl Counting for SlidingWindow {
         let rolled = self.rolled(state, now);
         let current = u64::from(rolled.current);
         let wanted = current.saturating_add(cost);
-        // Wait until the previous window weighs no more than the current one leaves of the limit. If the cost does not fit
-        // beside the current window at all, wait until that one is the previous one and weighs little enough.
+        // Wait until the previous window weighs no more than the current one leaves of the limit. If the cost does not
+        // fit beside the current window at all, wait until that one is the previous one and weighs little enough.
         let (starts, weighing, room) = if wanted <= limit {
             (
                 rolled.starts_micros(),
