@@ -92,7 +92,6 @@ pub mod state;
 pub mod store;
 mod sync;
 mod ticket;
-mod tier;
 pub mod tiers;
 mod timer;
 

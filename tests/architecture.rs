@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 38] = [
+const FLOORS: [(&str, u8); 37] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -29,7 +29,6 @@ const FLOORS: [(&str, u8); 38] = [
     ("charge", 1),
     ("policy", 1),
     ("settlement", 1),
-    ("tier", 1),
     ("store", 2),
     ("extract", 3),
     ("hold", 3),

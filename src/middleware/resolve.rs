@@ -31,8 +31,7 @@ use crate::{
     key::Key,
     rejection::Rejection,
     rules::{Caller, KeySource, Rule},
-    tier::Tier,
-    tiers::{Asked, TierWait},
+    tiers::{Cached, Tier, TierFuture, TierResolution},
 };
 
 use super::first_decision::{FirstDecision, RuleNumbers};
@@ -193,9 +192,9 @@ impl KeyResolution {
         let choice = rule.choice.as_ref();
         let chosen = choice.and_then(|choice| choice.tier(parts, &key));
         match (chosen, &rule.cache) {
-            (None, Some(cache)) => match cache.known(parts, &key) {
-                Some(tier) => Self::Resolved(key, tier),
-                None => Self::NeedsTier(key),
+            (None, Some(cache)) => match cache.cached(parts, &key) {
+                Cached::Fresh(tier) | Cached::Stale(tier) => Self::Resolved(key, tier),
+                Cached::Missing => Self::NeedsTier(key),
             },
             (chosen, _) => Self::Resolved(key, chosen),
         }
@@ -207,12 +206,12 @@ impl KeyResolution {
             (Self::NeedsKey, Some(KeySource::Lookup(extractor)), _) => {
                 Some(Lookup::Key(extractor.extract(parts)))
             }
-            (Self::NeedsTier(key), _, Some(cache)) => match cache.ask(parts, key) {
-                Asked::Known(tier) => {
+            (Self::NeedsTier(key), _, Some(cache)) => match cache.resolve(parts, key) {
+                TierResolution::Known(tier) => {
                     *self = Self::Resolved(*key, tier);
                     None
                 }
-                Asked::Later(wait) => Some(Lookup::Tier(*key, wait)),
+                TierResolution::Pending(wait) => Some(Lookup::Tier(*key, wait)),
             },
             _ => None,
         }
@@ -260,7 +259,7 @@ pub(super) struct PendingLookup {
 
 enum Lookup {
     Key(KeyLookup),
-    Tier(Key, TierWait),
+    Tier(Key, TierFuture),
 }
 
 impl Lookups {

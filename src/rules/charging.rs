@@ -11,7 +11,7 @@ use crate::{
     log,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
-    tier::Tier,
+    tiers::Tier,
 };
 
 use super::{

@@ -1,4 +1,4 @@
-//! Tiers that were looked up, for as long as they hold.
+//! A cache of tiers that are looked up.
 
 use std::{
     error, fmt,
@@ -9,102 +9,100 @@ use std::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use http::request::Parts;
 use tokio::{sync::watch, time::timeout};
 
-use crate::{key::Key, log, spawn, sync::Mutex, tier::Tier};
+use crate::{
+    clock::{Clock, Timestamp},
+    key::Key,
+    log, spawn,
+    sync::Mutex,
+};
 
 use super::{
     resolver::{TierLookup, TierResolver},
-    settings::TierCacheBuilder,
-    shelf::{Cached, Entry, Flight, Known, Landed, Shelf},
+    segment::{
+        CacheSegment, Cached, KnownTier, LookupReceiver, LookupState, RunningLookup, TierEntry,
+    },
+    tier::Tier,
 };
 
-/// Keeps what a [`TierResolver`] finds, so that a request waits for it only when nothing recent is known.
+/// Caches the results of a [`TierResolver`], so that a request waits for a lookup only if no recent result is known.
 ///
-/// Clones share what is known. Each key is looked up once at a time, however many requests ask; those that have no tier to go
-/// on with wait for the same answer. A look-up runs in a task of its own, so that it ends and is remembered though the request that started it is gone
-/// or has waited long enough; it needs the Tokio runtime of that request.
+/// Clones share the cache. However many requests need a key's tier, only one lookup of the key runs at a time, and all that
+/// cannot use a cached tier wait for it. A lookup runs in its own task on the Tokio runtime of the request that starts it. So it
+/// ends and is cached even if that request is gone or has stopped waiting.
 ///
 /// # How old a tier may be
 ///
 /// ```text
 /// looked up        ttl: 60 s            + stale_for: 60 s             + last_known_for: 1 h
 ///     |------------------|---------------------|--------------------------------|
-///       served as it is    served, while one     requests wait for the lookup;    the policy's own
-///                          lookup runs behind    served if it fails or is late    quota holds
+///       used               used, while one       requests wait for the lookup;    the policy's own
+///                          lookup runs           used if it fails or is late      quota applies
 /// ```
 ///
-/// Both spans begin when the time to live is over. So a key that is in use waits for its first lookup only, and a change
-/// reaches it with the second request after the time to live; one that comes back later than
-/// [`stale_for`](TierCacheBuilder::stale_for) waits for the new tier. While the lookup works, no request is served a tier
-/// older than both together: two minutes by default, [forgotten](Self::forget) ones apart.
+/// Both spans begin when the time to live is over. So a key that is in use waits only for its first lookup, and a change
+/// takes effect with the second request after the time to live; a key that comes back later than
+/// [`stale_for`](super::TierCacheBuilder::stale_for) waits for the new tier. While lookups succeed, no request uses a tier older
+/// than both together: two minutes by default. [`forget`](Self::forget) makes a change take effect at once.
 ///
 /// # When a lookup fails or is late
 ///
-/// The last known tier holds, for [an hour](TierCacheBuilder::last_known_for) beyond its time; without one, the
-/// policy's own quota holds. A failed look-up is tried again after [a second](TierCacheBuilder::retry_after) at the
-/// earliest, and the first failure is logged.
+/// The last known tier applies, for [an hour](super::TierCacheBuilder::last_known_for) beyond its time to live; without one, the
+/// policy's own quota applies. A failed lookup is retried after [a second](super::TierCacheBuilder::retry_after) at the earliest.
+/// The first failure is logged.
 ///
 /// # Bounds
 ///
-/// So many [keys](TierCacheBuilder::max_keys), so many [look-ups](TierCacheBuilder::max_lookups) at a time, and each of
-/// them [so long](TierCacheBuilder::deadline).
+/// The builder limits the number of cached [keys](super::TierCacheBuilder::max_keys), the number of concurrent
+/// [lookups](super::TierCacheBuilder::max_lookups), and the [time](super::TierCacheBuilder::deadline) of each lookup.
 #[derive(Clone)]
 pub struct TierCache {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTiers>,
 }
 
 impl TierCache {
-    /// Settings to start from, for what this resolver finds.
-    pub fn builder(resolver: impl TierResolver) -> TierCacheBuilder {
-        TierCacheBuilder::new(resolver)
-    }
-
-    /// Forgets a key's tier, since it has changed: the next request looks it up.
+    /// Removes a key's tier from the cache, since it has changed. The next request looks it up.
     pub fn forget(&self, key: &Key) {
-        self.shared.shelf(key).lock().forget(key);
+        self.shared.segment(key).lock().forget(key);
     }
 
-    /// Forgets all tiers.
+    /// Removes all tiers from the cache.
     pub fn clear(&self) {
-        self.shared
-            .shelves
-            .iter()
-            .for_each(|shelf| shelf.lock().clear());
+        let segments = self.shared.segments.iter();
+        segments.for_each(|segment| segment.lock().clear());
     }
 
-    /// How many keys are remembered.
+    /// Returns the number of cached keys.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared
-            .shelves
-            .iter()
-            .map(|shelf| shelf.lock().len())
-            .sum()
+        let segments = self.shared.segments.iter();
+        segments.map(|segment| segment.lock().len()).sum()
     }
 
-    /// Whether no key is remembered.
+    /// Returns whether no key is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub(super) fn with(settings: TierCacheBuilder) -> Self {
-        // A small cache is one shelf: cut up, a full shelf would forget while others have room.
-        let shelves = if settings.max_keys < 64 * SHELVES {
+    pub(super) fn new(settings: Settings) -> Self {
+        // In several segments, one may be full and evict while others have room. That matters only for a small cache.
+        let segments = if settings.max_keys < 64 * SEGMENTS {
             1
         } else {
-            SHELVES
+            SEGMENTS
         };
-        let shared = Shared {
-            shelves: (0..shelves).map(|_| Mutex::default()).collect(),
+        let shared = SharedTiers {
+            segments: (0..segments).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
-            lookups: AtomicUsize::new(0),
-            flights: AtomicU64::new(0),
-            warned: AtomicBool::new(false),
+            running_lookups: AtomicUsize::new(0),
+            next_lookup: AtomicU64::new(0),
+            has_warned: AtomicBool::new(false),
             settings,
         };
         Self {
@@ -112,27 +110,36 @@ impl TierCache {
         }
     }
 
-    /// Returns a caller's tier if it is known without waiting. A stale one is looked up again in the background.
-    pub(crate) fn known(&self, parts: &Parts, key: &Key) -> Option<Option<Tier>> {
-        self.shared.serve(parts, key).ok()
+    /// Returns what can be used without waiting. Looks a stale tier up again in the background.
+    pub(crate) fn cached(&self, parts: &Parts, key: &Key) -> Cached {
+        let mut segment = self.shared.segment(key).lock();
+        let cached = segment.cached(key, self.shared.settings.clock.now());
+        if let Cached::Stale(_) = cached {
+            self.shared.look_up(segment, parts, key);
+        }
+        cached
     }
 
-    /// A caller's tier, or the future that tells.
-    pub(crate) fn ask(&self, parts: &Parts, key: &Key) -> Asked {
-        let shelf = match self.shared.serve(parts, key) {
-            Ok(tier) => return Asked::Known(tier),
-            Err(shelf) => shelf,
-        };
-        match self.shared.look_up(shelf, parts, key) {
-            Some(landed) => Asked::Later(wait(landed)),
-            None => Asked::Known(self.last_known(key)),
+    /// Returns the tier if it can be used without waiting, otherwise the future of a lookup.
+    pub(crate) fn resolve(&self, parts: &Parts, key: &Key) -> TierResolution {
+        let mut segment = self.shared.segment(key).lock();
+        match segment.cached(key, self.shared.settings.clock.now()) {
+            Cached::Fresh(tier) => TierResolution::Known(tier),
+            Cached::Stale(tier) => {
+                self.shared.look_up(segment, parts, key);
+                TierResolution::Known(tier)
+            }
+            Cached::Missing => match self.shared.look_up(segment, parts, key) {
+                Some(lookup) => TierResolution::Pending(finished(lookup)),
+                None => TierResolution::Known(self.last_known(key)),
+            },
         }
     }
 
-    /// What holds for a caller when the look-up is late.
+    /// Returns the tier that applies if the lookup fails or is late.
     pub(crate) fn last_known(&self, key: &Key) -> Option<Tier> {
         let now = self.shared.settings.clock.now();
-        self.shared.shelf(key).lock().last_known(key, now)
+        self.shared.segment(key).lock().last_known(key, now)
     }
 }
 
@@ -144,142 +151,143 @@ impl fmt::Debug for TierCache {
     }
 }
 
-/// What a cache says of a caller.
-pub(crate) enum Asked {
+/// A tier, known or to be awaited. `None` in place of a tier means that the policy's own quota applies.
+pub(crate) enum TierResolution {
     Known(Option<Tier>),
-    Later(TierWait),
+    Pending(TierFuture),
 }
 
-/// A tier that comes.
-pub(crate) type TierWait = Pin<Box<dyn Future<Output = Option<Tier>> + Send>>;
+/// Waits for a lookup and returns the tier that applies then.
+pub(crate) type TierFuture = Pin<Box<dyn Future<Output = Option<Tier>> + Send>>;
 
-fn wait(mut landed: Landed) -> TierWait {
+fn finished(mut lookup: LookupReceiver) -> TierFuture {
     Box::pin(async move {
-        let tier = landed.wait_for(Option::is_some).await;
-        tier.ok().and_then(|tier| tier.clone()).flatten()
+        let is_finished = |state: &LookupState| matches!(state, LookupState::Finished(_));
+        match lookup.wait_for(is_finished).await.as_deref() {
+            Ok(LookupState::Finished(tier)) => tier.clone(),
+            Ok(LookupState::Running) | Err(_) => None,
+        }
     })
 }
 
-// === Shared ===
+// === Settings ===
 
-struct Shared {
-    settings: TierCacheBuilder,
-    shelves: Box<[Mutex<Shelf>]>,
-    hasher: RandomState,
-    /// Those under way now.
-    lookups: AtomicUsize,
-    /// Those that ever were.
-    flights: AtomicU64,
-    /// Whether a look-up that failed was reported.
-    warned: AtomicBool,
+/// Settings of a cache. The methods of [`TierCacheBuilder`](super::TierCacheBuilder) describe each.
+pub(super) struct Settings {
+    pub(super) resolver: Box<dyn TierResolver>,
+    pub(super) max_keys: usize,
+    pub(super) max_lookups: usize,
+    pub(super) ttl: Duration,
+    pub(super) negative_ttl: Duration,
+    pub(super) retry_after: Duration,
+    pub(super) stale_for: Duration,
+    pub(super) last_known_for: Duration,
+    pub(super) deadline: Duration,
+    pub(super) clock: Clock,
 }
 
-impl Shared {
-    fn shelf(&self, key: &Key) -> &Mutex<Shelf> {
-        let count = self.shelves.len();
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("max_keys", &self.max_keys)
+            .field("max_lookups", &self.max_lookups)
+            .field("ttl", &self.ttl)
+            .field("negative_ttl", &self.negative_ttl)
+            .field("retry_after", &self.retry_after)
+            .field("stale_for", &self.stale_for)
+            .field("last_known_for", &self.last_known_for)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+// === SharedTiers ===
+
+/// The state that all clones of a cache share.
+struct SharedTiers {
+    settings: Settings,
+    segments: Box<[Mutex<CacheSegment>]>,
+    /// Chooses the segment of a key.
+    hasher: RandomState,
+    running_lookups: AtomicUsize,
+    /// Number of the next lookup.
+    next_lookup: AtomicU64,
+    /// Whether a failed lookup was logged: only the first one is.
+    has_warned: AtomicBool,
+}
+
+impl SharedTiers {
+    fn segment(&self, key: &Key) -> &Mutex<CacheSegment> {
+        let count = self.segments.len();
         let hash = self.hasher.hash_one(key).to_le_bytes();
-        &self.shelves[usize::from(hash[0]) % count]
+        &self.segments[usize::from(hash[0]) % count]
     }
 
-    /// Returns the tier if it is known without waiting, else the shelf of the key.
-    fn serve(
-        self: &Arc<Self>,
-        parts: &Parts,
-        key: &Key,
-    ) -> Result<Option<Tier>, MutexGuard<'_, Shelf>> {
-        let mut shelf = self.shelf(key).lock();
-        match shelf.cached(key, self.settings.clock.now()) {
-            Cached::Fresh(tier) => Ok(tier),
-            Cached::Stale(tier) => {
-                self.look_up(shelf, parts, key);
-                Ok(tier)
-            }
-            Cached::Missing => Err(shelf),
-        }
-    }
-
-    /// Starts a lookup unless one is running. `None` when there are too many.
+    /// Starts a lookup, or joins the one that is running. Returns `None` if too many are running.
     fn look_up(
         self: &Arc<Self>,
-        mut shelf: MutexGuard<'_, Shelf>,
+        mut segment: MutexGuard<'_, CacheSegment>,
         parts: &Parts,
         key: &Key,
-    ) -> Option<Landed> {
-        if let Some(landed) = shelf.flight(key) {
-            return Some(landed);
+    ) -> Option<LookupReceiver> {
+        if let Some(running) = segment.lookup(key) {
+            return Some(running);
         }
-        if !self.may_take_off() {
+        if !self.reserve_lookup() {
             return None;
         }
-        let (teller, landed) = watch::channel(None);
-        let number = self.flights.fetch_add(1, Ordering::Relaxed);
-        let flight = Flight {
-            number,
-            landed: landed.clone(),
-        };
-        shelf.take_off(*key, flight);
-        drop(shelf);
-        let pilot = Pilot {
+        let (sender, receiver) = watch::channel(LookupState::Running);
+        let number = self.next_lookup.fetch_add(1, Ordering::Relaxed);
+        let state = receiver.clone();
+        segment.start_lookup(*key, RunningLookup { number, state });
+        // The resolver is foreign code, so it is not called under the lock.
+        drop(segment);
+        let task = LookupTask {
             shared: Arc::clone(self),
             key: *key,
             number,
-            teller,
-            outcome: Err("it panicked, or there was no tokio runtime".into()),
+            sender,
+            result: Err("the lookup panicked, or there is no tokio runtime".into()),
         };
-        // Not under the lock: it is somebody else's code.
-        pilot.start(|shared| shared.settings.resolver.resolve(parts, key));
-        Some(landed)
+        task.start(|shared| shared.settings.resolver.resolve(parts, key));
+        Some(receiver)
     }
 
-    fn may_take_off(&self) -> bool {
-        let most = self.settings.max_lookups;
-        let more = |lookups| (lookups < most).then_some(lookups + 1);
+    /// Counts a lookup as running. Returns `false` if too many are.
+    fn reserve_lookup(&self) -> bool {
+        let max = self.settings.max_lookups;
+        let more = |lookups| (lookups < max).then_some(lookups + 1);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.lookups.fetch_update(set, fetch, more).is_ok()
+        self.running_lookups.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// Remembers what came of a look-up, and says what holds now.
-    fn land(&self, key: &Key, number: u64, outcome: &Outcome) -> Option<Tier> {
+    /// Caches the result of a lookup. Returns the tier that applies now.
+    fn finish(&self, key: &Key, number: u64, result: &LookupResult) -> Option<Tier> {
         let settings = &self.settings;
         let now = settings.clock.now();
-        let mut shelf = self.shelf(key).lock();
-        let is_awaited = shelf.land(key, number);
-        let former = shelf.entry(key);
-        let (known, due) = match outcome {
-            Ok(tier) => {
-                let ttl = if tier.is_some() {
-                    settings.ttl
-                } else {
-                    settings.negative_ttl
-                };
-                let due = now + ttl;
-                let known = Known {
-                    tier: tier.clone(),
-                    stale_until: due + settings.stale,
-                    until: due + settings.last_known.max(settings.stale),
-                };
-                (Some(known), due)
+        let mut segment = self.segment(key).lock();
+        let is_current = segment.finish_lookup(key, number);
+        let entry = match result {
+            Ok(tier) => settings.found(tier, now),
+            Err(_) => {
+                let former = segment.entry(key);
+                TierEntry {
+                    known: former.and_then(|entry| entry.known.clone()),
+                    due: now + settings.retry_after,
+                    is_referenced: false,
+                }
             }
-            Err(_) => (
-                former.and_then(|entry| entry.known.clone()),
-                now + settings.retry,
-            ),
-        };
-        let entry = Entry {
-            known,
-            due,
-            is_used: false,
         };
         let tier = entry.tier(now);
-        if is_awaited {
-            shelf.put(*key, entry, settings.max_keys / self.shelves.len());
+        if is_current {
+            segment.insert(*key, entry, settings.max_keys / self.segments.len());
         }
         tier
     }
 
-    fn note(&self, outcome: &Outcome) {
-        if let Err(error) = outcome
-            && !self.warned.swap(true, Ordering::Relaxed)
+    fn warn_once(&self, result: &LookupResult) {
+        if let Err(error) = result
+            && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             log::event!(
                 WARN,
@@ -290,42 +298,66 @@ impl Shared {
     }
 }
 
-// === Pilot ===
-
-/// Brings a look-up to its end, whatever becomes of it.
-struct Pilot {
-    shared: Arc<Shared>,
-    key: Key,
-    number: u64,
-    teller: watch::Sender<Option<Option<Tier>>>,
-    outcome: Outcome,
+impl Settings {
+    /// Returns the entry of a lookup that succeeded now.
+    fn found(&self, tier: &Option<Tier>, now: Timestamp) -> TierEntry {
+        let ttl = if tier.is_some() {
+            self.ttl
+        } else {
+            self.negative_ttl
+        };
+        let due = now + ttl;
+        let known = KnownTier {
+            tier: tier.clone(),
+            stale_until: due + self.stale_for,
+            until: due + self.last_known_for.max(self.stale_for),
+        };
+        TierEntry {
+            known: Some(known),
+            due,
+            is_referenced: false,
+        }
+    }
 }
 
-type Outcome = Result<Option<Tier>, Box<dyn error::Error + Send + Sync>>;
+// === LookupTask ===
 
-impl Pilot {
-    fn start(mut self, resolve: impl FnOnce(&Shared) -> TierLookup) {
+/// A running lookup. Dropping it, after it has ended or at any earlier time, caches the result and wakes those who wait.
+struct LookupTask {
+    shared: Arc<SharedTiers>,
+    key: Key,
+    number: u64,
+    sender: watch::Sender<LookupState>,
+    /// An error until the resolver returns.
+    result: LookupResult,
+}
+
+type LookupResult = Result<Option<Tier>, Box<dyn error::Error + Send + Sync>>;
+
+impl LookupTask {
+    /// Calls the resolver, and awaits its answer in a task.
+    fn start(mut self, resolve: impl FnOnce(&SharedTiers) -> TierLookup) {
         let lookup = resolve(&self.shared);
-        let flying = async move {
+        let running = async move {
             let deadline = self.shared.settings.deadline;
-            self.outcome = match timeout(deadline, lookup).await {
-                Ok(outcome) => outcome,
-                Err(late) => Err(late.into()),
+            self.result = match timeout(deadline, lookup).await {
+                Ok(result) => result,
+                Err(elapsed) => Err(elapsed.into()),
             };
             drop(self);
         };
-        // Without a runtime it is dropped here, which ends it too.
-        spawn::on_current(flying);
+        // Without a runtime, this drops the task, which ends the lookup too.
+        spawn::on_current(running);
     }
 }
 
-impl Drop for Pilot {
+impl Drop for LookupTask {
     fn drop(&mut self) {
-        let tier = self.shared.land(&self.key, self.number, &self.outcome);
-        self.shared.lookups.fetch_sub(1, Ordering::Relaxed);
-        self.shared.note(&self.outcome);
-        self.teller.send_replace(Some(tier));
+        let tier = self.shared.finish(&self.key, self.number, &self.result);
+        self.shared.running_lookups.fetch_sub(1, Ordering::Relaxed);
+        self.shared.warn_once(&self.result);
+        self.sender.send_replace(LookupState::Finished(tier));
     }
 }
 
-const SHELVES: usize = 16;
+const SEGMENTS: usize = 16;

@@ -1,23 +1,25 @@
-//! Tiers that are known without waiting.
+//! Tiers that are chosen without waiting.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{error::Error, key::Key, policy::Policy, tier::Tier};
+use crate::{error::Error, key::Key, policy::Policy};
 
-/// Says which tier a caller has.
+use super::tier::Tier;
+
+/// Chooses a caller's tier.
 ///
-/// Implemented for closures `Fn(&Parts, &Key) -> Option<Tier>`; write the arguments' types. Object-safe.
+/// Implemented for closures `Fn(&Parts, &Key) -> Option<Tier>` with explicit argument types. Object-safe.
 pub trait TierChoice: Send + Sync + 'static {
-    /// The caller's tier, or `None` when this does not say.
+    /// Returns the caller's tier, or `None` to leave the choice to a [`TierCache`](super::TierCache) or the policy's own quota.
     fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier>;
 
-    /// Checks the tiers that are known beforehand against the policy that they stand for, when the layer is built.
+    /// Checks tiers that are known when the layer is built against the policy of the rule. By default there are none.
     ///
     /// # Errors
     ///
-    /// What [`Policy::under`] says of the first that does not fit. By default none are known.
+    /// The error of [`Policy::under`] for the first tier that does not fit.
     fn validate(&self, policy: &Policy) -> Result<(), Error> {
         let _ = policy;
         Ok(())
@@ -33,7 +35,7 @@ where
     }
 }
 
-// For choices that are made at run time.
+// For a choice whose type is only known at run time.
 impl TierChoice for Arc<dyn TierChoice> {
     fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier> {
         (**self).tier(parts, key)
@@ -44,12 +46,12 @@ impl TierChoice for Arc<dyn TierChoice> {
     }
 }
 
-// === ExtensionKeyTier ===
+// === ExtensionTier ===
 
 /// The [`Tier`] that an outer layer has put into the request's extensions.
 ///
-/// All rules of a layer that take it have the same quota then; where they should not, put something of your own there and
-/// choose by a closure.
+/// All rules of a layer that use it get the same tier. For a different tier per rule, insert a custom type and choose with a
+/// closure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExtensionTier;
 
@@ -61,16 +63,16 @@ impl TierChoice for ExtensionTier {
 
 // === TierTable ===
 
-/// Tiers by key: overrides for single callers.
+/// Tiers by key: overrides for individual callers.
 #[derive(Clone)]
 pub struct TierTable {
     tiers: HashMap<Key, Tier>,
 }
 
 impl TierTable {
-    /// These keys' tiers; of two for one key the later counts.
+    /// Creates a table of keys and tiers. If a key occurs twice, its last tier applies.
     ///
-    /// A key is looked up as the rule's extractor makes it, so make it in the same way here:
+    /// Create each key as the rule's extractor does:
     ///
     /// | extractor | key |
     /// |---|---|
@@ -78,8 +80,8 @@ impl TierTable {
     /// | `Header`, `QueryParam`, `PathParam`, `Cookie::plaintext` | `Key::new(..)` |
     /// | `PeerIp`, `ClientIp` | `Key::from(address)`, for IPv6 the network's address: `2001:db8::` |
     /// | `first.and(second)` | `first.and(&second)` |
-    /// | `first.or_else(second)` | the first's as it is; the second's [`labelled`](Key::labelled) with both labels |
-    /// | the middle of `a.or_else(b).or_else(c)` | none can be made: choose by a closure, which sees the head |
+    /// | `first.or_else(second)` | the key of `first` unchanged; the key of `second` [`labelled`](Key::labelled) with both labels |
+    /// | the middle of `a.or_else(b).or_else(c)` | cannot be created: choose with a closure, which receives the request head |
     ///
     /// # Examples
     ///
@@ -99,7 +101,7 @@ impl TierTable {
     /// let (by_key, ()) = Request::get("/").header("x-api-key", "k-acme").body(())?.into_parts();
     /// let (by_address, ()) = Request::get("/").extension(office).body(())?.into_parts();
     /// for parts in [by_key, by_address] {
-    ///     let key = caller.extract(&parts).found().expect("it tells");
+    ///     let key = caller.extract(&parts).found().expect("a caller");
     ///     assert!(table.tier(&parts, &key).is_some());
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())

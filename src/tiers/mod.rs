@@ -1,15 +1,15 @@
-//! Other quotas for some callers: who has which, and where that is looked up.
+//! Other quotas for some callers: free, pro, or a single customer's.
 //!
-//! A rule counts everybody by its policy's own quota. A [`Tier`] is another quota for some, chosen per request once the key
-//! is known:
+//! By default, a rule applies its policy's own quota to all callers. A [`Tier`] is another quota for some of them. It is chosen
+//! per request, once the key is known:
 //!
-//! - by a [`TierChoice`]: a closure, a [`TierTable`] of keys, or what an outer layer put into the request's
-//!   extensions ([`ExtensionTier`]), with [`Rule::tier_by`](crate::rules::Rule::tier_by);
-//! - by a [`TierResolver`] that must await, behind a [`TierCache`], with
+//! - by a [`TierChoice`], with [`Rule::tier_by`](crate::rules::Rule::tier_by): a closure, a [`TierTable`] of keys, or the
+//!   tier that an outer layer put into the request's extensions ([`ExtensionTier`]);
+//! - by an asynchronous [`TierResolver`] behind a [`TierCache`], with
 //!   [`Rule::tier_cache`](crate::rules::Rule::tier_cache).
 //!
-//! With both, the choice goes first and the cache is asked when it says `None`. Where neither names a tier, the policy's
-//! own quota holds; callers whose key is missing have none either.
+//! With both, the cache is used if the choice returns `None`. If neither returns a tier, the policy's own quota applies.
+//! Callers without a key have no tier.
 //!
 //! # Examples
 //!
@@ -37,7 +37,7 @@
 //! # Ok::<(), tollgate::Error>(())
 //! ```
 //!
-//! Looked up in a database, and kept for a minute:
+//! Tiers from a database, cached for a minute:
 //!
 //! ```
 //! use std::{collections::HashMap, io, time::Duration};
@@ -70,25 +70,26 @@
 //!
 //! # When a tier does not fit
 //!
-//! A tier that the policy cannot count (its quota beyond what the algorithm takes, or less than one request costs) fails at
-//! `build()` where it is known by then. One that comes later is reported once, and its callers have the policy's own
-//! quota.
+//! A tier does not fit a policy if the algorithm cannot count its quota, or if one request costs more than the quota. If the
+//! tier is known at `build()`, that fails. A tier that comes later is logged once, and its callers get the policy's own quota.
 //!
-//! What a single request costs is not compared: where [`cost_when`](crate::rules::Rule::cost_when) or
-//! [`cost_by`](crate::rules::Rule::cost_by) asks for more than the tier has at once, `build()` says nothing, and such a
-//! request is denied whenever it comes, without `Retry-After`, since waiting does not help. The tier's callers are counted
-//! by it for all other requests.
+//! Costs that depend on the request, from [`cost_when`](crate::rules::Rule::cost_when) or
+//! [`cost_by`](crate::rules::Rule::cost_by), are not checked at `build()`. A request that costs more than the tier allows
+//! at once is always denied, without `Retry-After`, since waiting does not help. Other requests of the same caller are counted
+//! by the tier.
 
+mod builder;
 mod cache;
 mod choice;
 mod resolver;
-mod settings;
-mod shelf;
+mod segment;
+mod tier;
 
-pub(crate) use self::cache::{Asked, TierWait};
+pub(crate) use self::cache::{TierFuture, TierResolution};
+pub(crate) use self::segment::Cached;
 
+pub use self::builder::TierCacheBuilder;
 pub use self::cache::TierCache;
 pub use self::choice::{ExtensionTier, TierChoice, TierTable};
 pub use self::resolver::{TierLookup, TierResolver};
-pub use self::settings::TierCacheBuilder;
-pub use crate::tier::Tier;
+pub use self::tier::Tier;

@@ -1,24 +1,26 @@
-//! Tiers that must be awaited.
+//! Tiers that are looked up asynchronously.
 
 use std::{error::Error, future::Future, pin::Pin};
 
 use http::request::Parts;
 
-use crate::{key::Key, tier::Tier};
+use crate::key::Key;
 
-/// Looks a caller's tier up where that takes waiting: in a database, or over the network.
+use super::tier::Tier;
+
+/// Looks a caller's tier up in a database or over the network.
 ///
-/// A type with fields has its state; a closure `Fn(&Parts, &Key) -> impl Future` captures it. The future borrows nothing, so
-/// that it can go on when the request is gone: take what it needs out of the head, and clone what it shares. Object-safe.
+/// Implemented for closures `Fn(&Parts, &Key) -> impl Future` with explicit argument types. The future borrows nothing, since
+/// it may outlive the request: copy what it needs from the request head, and clone shared state. Object-safe.
 ///
-/// The answer is kept for the *key*, so it must not depend on anything else of the request. The head is there to read what
-/// the key is a hash of.
+/// The result is cached by *key*, so it must not depend on anything else in the request. Use the request head only to read
+/// the value that the key is a hash of.
 pub trait TierResolver: Send + Sync + 'static {
-    /// The caller's tier; `None` when it has none, and the policy's own quota holds.
+    /// Returns the caller's tier, or `None` if the policy's own quota applies.
     fn resolve(&self, parts: &Parts, key: &Key) -> TierLookup;
 }
 
-/// A tier that is being looked up.
+/// The future of a lookup.
 pub type TierLookup =
     Pin<Box<dyn Future<Output = Result<Option<Tier>, Box<dyn Error + Send + Sync>>> + Send>>;
 
