@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-/// Waits that double up to a limit. Each is shortened by up to half at random, so that a fleet does not act in step.
+/// Waits that double up to a limit, each [`jittered`].
+///
+/// ```text
+/// first 20 ms, longest 100 ms:   10..=20   20..=40   40..=80   50..=100   50..=100 ms   ..
+/// ```
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -14,6 +18,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// Creates waits that start at `first` and end at `longest`, both before jitter.
     pub(crate) fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,
@@ -22,38 +27,45 @@ impl Backoff {
         }
     }
 
-    /// Returns the next wait; the one after it is twice as long.
+    /// Returns the next wait. The one after it is twice as long.
     pub(crate) fn wait(&mut self) -> Duration {
-        let wait = self.wait_again();
+        let wait = jittered(self.next);
         self.next = (self.next * 2).min(self.longest);
         wait
     }
 
-    /// Returns the next wait; the one after it is as long.
+    /// Returns the next wait. The one after it is equally long.
+    #[cfg(feature = "redis")]
     pub(crate) fn wait_again(&self) -> Duration {
-        shortened(self.next, random())
+        jittered(self.next)
     }
 
     /// Makes all waits the longest.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn prolong(&mut self) {
         self.next = self.longest;
     }
 
-    /// Begins with the first wait again.
+    /// Starts again with the first wait.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
 }
 
-/// Returns 50 % to 100 % of `wait`, for `random` from 0 to `u64::MAX`.
-fn shortened(wait: Duration, random: u64) -> Duration {
-    let per_mille = 500 + u32::try_from(random % 501).expect("below 501");
-    wait * per_mille / 1_000
+/// Returns 50 % to 100 % of `wait`, at random, so that a fleet does not act in step.
+pub(crate) fn jittered(wait: Duration) -> Duration {
+    scaled(wait, random())
 }
 
-/// The standard library's entropy, advanced on each call: good enough to spread waits.
-fn random() -> u64 {
+/// Returns a number from the standard library's entropy, advanced on each call: good enough to spread load.
+pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(())
+}
+
+/// Returns 50 % to 100 % of `wait`, for `random` from 0 to `u64::MAX`.
+fn scaled(wait: Duration, random: u64) -> Duration {
+    let per_mille = 500 + u32::try_from(random % 501).expect("below 501");
+    wait * per_mille / 1_000
 }
 
 #[cfg(test)]
@@ -83,9 +95,9 @@ mod tests {
     #[test]
     fn waits_of_a_fleet_are_spread_over_the_whole_half() {
         let second = Duration::from_secs(1);
-        assert_eq!(shortened(second, 0), Duration::from_millis(500));
-        assert_eq!(shortened(second, 500), second);
-        let waits: Vec<_> = (0..1_000).map(|_| shortened(second, random())).collect();
+        assert_eq!(scaled(second, 0), Duration::from_millis(500));
+        assert_eq!(scaled(second, 500), second);
+        let waits: Vec<_> = (0..1_000).map(|_| jittered(second)).collect();
         for tenth in 10..20_u32 {
             let from = second * tenth / 20;
             let share = waits

@@ -1,10 +1,10 @@
-//! Errors in log events.
+//! Errors as log events show them.
 
 use std::{error, fmt};
 
 use crate::error::Error;
 
-/// Displays an error with its causes, on one line.
+/// Formats an error and its causes on one line: `no connection: connection refused`.
 pub(crate) struct ErrorChain<'a>(pub(crate) &'a Error);
 
 impl fmt::Display for ErrorChain<'_> {
@@ -14,7 +14,7 @@ impl fmt::Display for ErrorChain<'_> {
         let mut source = error::Error::source(self.0);
         while let Some(cause) = source {
             let text = cause.to_string();
-            // Errors of the Redis client end with the text of their cause.
+            // Errors of the Redis client already end with the text of their cause.
             if !last.ends_with(&text) {
                 write!(f, ": {text}")?;
             }

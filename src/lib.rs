@@ -54,7 +54,6 @@
 //! | warnings about misconfigurations | [`diagnosis`] |
 
 pub mod algorithm;
-#[cfg(feature = "redis")]
 mod backoff;
 pub mod builder;
 pub mod call;
@@ -91,6 +90,7 @@ mod spawn;
 pub mod state;
 pub mod store;
 mod sync;
+mod task_lease;
 mod ticket;
 pub mod tiers;
 mod timer;

@@ -7,7 +7,7 @@ use crate::{
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
-    hold::{Hold, Keeper},
+    hold::{Hold, HoldRegistry},
     key::Key,
     policy::Policy,
     store::{Health, Receipt, Store, StoreFuture},
@@ -49,7 +49,7 @@ pub struct RateLimiter {
     store: Arc<dyn Store>,
     /// The policies of all layers on this limiter: one name has one quota.
     known: Arc<Mutex<Vec<Policy>>>,
-    keeper: Arc<Keeper>,
+    holds: Arc<HoldRegistry>,
 }
 
 impl RateLimiter {
@@ -145,7 +145,7 @@ impl RateLimiter {
     /// background for the policy's period, at most an hour. After any other error the charge stands. Releases of slots
     /// are retried until the lease must have ended, even if the future is dropped.
     pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
-        self.keeper.settle(receipt)
+        self.holds.settle(receipt)
     }
 
     /// Holds the slots of a decision until the returned [`Hold`] is dropped or settled.
@@ -171,7 +171,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn hold(&self, receipt: Receipt) -> Hold {
-        Hold::new(receipt, &self.keeper)
+        Hold::new(receipt, &self.holds)
     }
 
     /// Resets `key` to the full quota of `policy`.
@@ -222,11 +222,11 @@ impl RateLimiter {
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
         let known = Arc::default();
-        let keeper = Arc::new(Keeper::new(Arc::clone(&store)));
+        let holds = Arc::new(HoldRegistry::new(Arc::clone(&store)));
         let limiter = Self {
             store,
             known,
-            keeper,
+            holds,
         };
         limiter.with_policies(policies)
     }

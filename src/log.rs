@@ -1,8 +1,8 @@
-//! Log events, for transitions and mistakes only: never one per request.
+//! Log events, for transitions and misconfigurations only: never one per request.
 
-/// Logs an event under the target `tollgate`: a fixed message, then fields that are formatted with `Display`.
+/// Logs an event with the target `tollgate`: a fixed message, then fields, each formatted with `Display`.
 ///
-/// Compiles to nothing without the feature `tracing`.
+/// Without the feature `tracing`, logs nothing.
 macro_rules! event {
     ($level:ident, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {{
         #[cfg(feature = "tracing")]

@@ -1,69 +1,69 @@
-//! Work that is tried again in the background until it is done or no longer matters.
+//! Work that is retried in the background until it is done or expires.
 
-use std::{
-    fmt,
-    hash::{BuildHasher, RandomState},
-    iter, mem,
-    pin::Pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, iter, mem, pin::Pin, sync::Arc, time::Duration};
 
-use tokio::task::AbortHandle;
+use tokio::{runtime::Handle, task::AbortHandle};
 
 use crate::{
+    backoff::Backoff,
     clock::{Clock, Timestamp},
-    spawn,
     sync::Mutex,
+    task_lease::TaskLease,
     timer::sleep,
 };
 
-/// Owner of a [`RetryQueue`], which tries what waits in it.
-pub(crate) trait Retry: Send + Sync + 'static {
+/// Owner of a [`RetryQueue`], which retries its items.
+pub(crate) trait RetryOwner: Send + Sync + 'static {
     type Item: Send + Sync + 'static;
 
-    fn retries(&self) -> &RetryQueue<Self::Item>;
+    /// Returns the owner's queue.
+    fn retry_queue(&self) -> &RetryQueue<Self::Item>;
 
-    /// Whether an item may be tried again when it is not known what became of a try.
+    /// Returns whether an item may be retried when the fate of the last try is unknown.
     fn is_repeatable(item: &Self::Item) -> bool;
 
-    /// Tries some items once. Returns, per item, whether it needs no other try.
-    fn try_again(self: Arc<Self>, items: Vec<Arc<Self::Item>>) -> Tried;
+    /// Tries some items once. The future returns, per item, whether no further try is needed.
+    fn retry(self: Arc<Self>, items: Vec<Arc<Self::Item>>) -> RetryFuture;
 }
 
-pub(crate) type Tried = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
+/// Returns `true` for each item that is done, in the order of the items.
+pub(crate) type RetryFuture = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
 
-/// Items that wait for another try, each until a time of its own.
+/// Items that wait for another try, each until its own deadline.
 ///
-/// One task tries them all. Between its rounds it waits 20 ms, and twice as long after each round that fails, up to a
-/// second; each wait is shortened at random by up to a half. The task keeps the owner alive until nothing waits. When its
-/// runtime has ended, or nobody has driven it for [`PATIENCE`], the next [`add`](Self::add) or [`resume`](Self::resume) on
-/// another runtime starts a new one, which takes over what the former one was about to try.
+/// ```text
+///  add ──▶ waiting ──▶ remaining ──▶ in_progress ──▶ done
+///             ▲       of this round   up to 256   └▶ failed
+///             └───────────── the round ends ────────────┘
+/// ```
+///
+/// One task tries them all, round by round. It waits 20 ms before the first round, and twice as long after each round that
+/// fails, up to 1 s; each wait is [jittered](crate::backoff::jittered). The task keeps the owner alive until the queue is
+/// empty. When its runtime has ended, or has not been driven for [`TOLERANCE`], the next [`add`](Self::add) or
+/// [`resume`](Self::resume) on another runtime starts a new task, which takes over the items of the former one.
 pub(crate) struct RetryQueue<T> {
     state: Mutex<State<T>>,
 }
 
 struct State<T> {
-    waiting: Vec<Waiting<T>>,
-    /// Items that the round of the latest task has yet to try.
-    left: Vec<Waiting<T>>,
-    /// Items that it is trying.
-    trying: Vec<Waiting<T>>,
-    /// Items that it tried in vain.
-    failed: Vec<Waiting<T>>,
+    /// Items for the next round.
+    waiting: Vec<RetryItem<T>>,
+    /// Items of the current round that were not tried yet.
+    remaining: Vec<RetryItem<T>>,
+    /// Items that are being tried.
+    in_progress: Vec<RetryItem<T>>,
+    /// Items of the current round that failed.
+    failed: Vec<RetryItem<T>>,
     task: Option<AbortHandle>,
-    /// Number of the latest task. An earlier one ends when it wakes.
-    tasks: u64,
-    /// When the task wakes, if anybody drives its runtime.
-    wakes_at: Timestamp,
+    lease: TaskLease,
 }
 
-struct Waiting<T> {
+struct RetryItem<T> {
     item: Arc<T>,
     until: Timestamp,
 }
 
-impl<T> Clone for Waiting<T> {
+impl<T> Clone for RetryItem<T> {
     fn clone(&self) -> Self {
         Self {
             item: Arc::clone(&self.item),
@@ -73,10 +73,10 @@ impl<T> Clone for Waiting<T> {
 }
 
 impl<T: Send + Sync + 'static> RetryQueue<T> {
-    /// Adds an item to the owner's queue, to be tried until that time. Returns whether there was room.
-    pub(crate) fn add<O: Retry<Item = T>>(owner: &Arc<O>, item: T, until: Timestamp) -> bool {
-        let mut state = owner.retries().state.lock();
-        // What must not be repeated is less urgent than what may, such as releases, and leaves it half of the room.
+    /// Adds an item to the owner's queue, to be tried until this deadline. Returns `false` if the queue is full.
+    pub(crate) fn add<O: RetryOwner<Item = T>>(owner: &Arc<O>, item: T, until: Timestamp) -> bool {
+        let mut state = owner.retry_queue().state.lock();
+        // Releases, which can be repeated, are more urgent than corrections, which cannot: half of the room is theirs.
         let capacity = if O::is_repeatable(&item) {
             CAPACITY
         } else {
@@ -86,33 +86,34 @@ impl<T: Send + Sync + 'static> RetryQueue<T> {
             return false;
         }
         let item = Arc::new(item);
-        state.waiting.push(Waiting { item, until });
+        state.waiting.push(RetryItem { item, until });
         state.start(owner);
         true
     }
 
-    /// Starts the task on the caller's runtime if items wait and no runtime drives one.
-    pub(crate) fn resume<O: Retry<Item = T>>(owner: &Arc<O>) {
-        let mut state = owner.retries().state.lock();
+    /// Starts a task on the caller's runtime, if items wait and no task is on time.
+    pub(crate) fn resume<O: RetryOwner<Item = T>>(owner: &Arc<O>) {
+        let mut state = owner.retry_queue().state.lock();
         if state.len() > 0 {
             state.start(owner);
         }
     }
 
-    async fn run<O: Retry<Item = T>>(owner: Arc<O>, task: u64) {
-        let mut wait = FIRST_WAIT;
+    /// Runs rounds until nothing waits or another task takes over.
+    async fn run<O: RetryOwner<Item = T>>(owner: Arc<O>, task: u64) {
+        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
-            sleep(shortened(wait)).await;
+            let wait = backoff.wait();
+            let until = Clock::system().now() + wait + TOLERANCE;
+            if !owner.retry_queue().state.lock().lease.renew(task, until) {
+                return;
+            }
+            sleep(wait).await;
             let Some(round) = Round::begin(&owner, task) else {
                 return;
             };
-            wait = match round.finish().await {
-                true => FIRST_WAIT,
-                false => (wait * 2).min(LONGEST_WAIT),
-            };
-            let mut state = owner.retries().state.lock();
-            if state.tasks == task {
-                state.wakes_at = Clock::system().now() + wait;
+            if round.finish().await {
+                backoff.reset();
             }
         }
     }
@@ -121,34 +122,33 @@ impl<T: Send + Sync + 'static> RetryQueue<T> {
 impl<T: Send + Sync + 'static> State<T> {
     /// Returns the number of items that are not done.
     fn len(&self) -> usize {
-        self.waiting.len() + self.left.len() + self.trying.len() + self.failed.len()
+        self.waiting.len() + self.remaining.len() + self.in_progress.len() + self.failed.len()
     }
 
-    /// Ends the round: what it has not done waits again.
+    /// Ends the round: items that are not done wait again.
     fn put_back(&mut self, is_repeatable: fn(&T) -> bool) {
-        // What failed comes last the next time.
+        // Batches are taken from the end, so items that failed are tried last in the next round.
         let mut waiting = mem::take(&mut self.failed);
-        waiting.append(&mut self.left);
-        // In the middle of a try, it is not known what became of it.
-        let trying = mem::take(&mut self.trying).into_iter();
-        waiting.extend(trying.filter(|waiting| is_repeatable(&waiting.item)));
+        waiting.append(&mut self.remaining);
+        // The fate of a try that was cut off is unknown.
+        let in_progress = mem::take(&mut self.in_progress).into_iter();
+        waiting.extend(in_progress.filter(|retried| is_repeatable(&retried.item)));
         waiting.append(&mut self.waiting);
         self.waiting = waiting;
     }
 
-    fn start<O: Retry<Item = T>>(&mut self, owner: &Arc<O>) {
+    /// Starts a task on the caller's runtime, unless one is on time.
+    fn start<O: RetryOwner<Item = T>>(&mut self, owner: &Arc<O>) {
         let now = Clock::system().now();
         let is_running = self.task.as_ref().is_some_and(|task| !task.is_finished());
-        if is_running && now <= self.wakes_at + PATIENCE {
+        if is_running && self.lease.is_held(now) {
             return;
         }
-        let number = self.tasks + 1;
-        let running = RetryQueue::run(Arc::clone(owner), number);
-        if let Some(task) = spawn::on_current(running) {
+        if let Ok(runtime) = Handle::try_current() {
             self.put_back(O::is_repeatable);
-            self.task = Some(task);
-            self.tasks = number;
-            self.wakes_at = now;
+            let task = self.lease.take_over(now + TOLERANCE);
+            let running = RetryQueue::run(Arc::clone(owner), task);
+            self.task = Some(runtime.spawn(running).abort_handle());
         }
     }
 }
@@ -158,12 +158,11 @@ impl<T> Default for RetryQueue<T> {
         Self {
             state: Mutex::new(State {
                 waiting: Vec::new(),
-                left: Vec::new(),
-                trying: Vec::new(),
+                remaining: Vec::new(),
+                in_progress: Vec::new(),
                 failed: Vec::new(),
                 task: None,
-                tasks: 0,
-                wakes_at: Timestamp::default(),
+                lease: TaskLease::default(),
             }),
         }
     }
@@ -177,108 +176,97 @@ impl<T> fmt::Debug for RetryQueue<T> {
 
 // === Round ===
 
-/// All that waited when it began. Dropped, also in the middle, it puts back what is not done.
+/// One try of all items that waited when the round began. Dropped early, it puts back the items that are not done.
 ///
-/// The items are in the queue's state, so that another task can take them over.
-struct Round<O: Retry> {
+/// The items stay in the queue's state, where another task can take them over.
+struct Round<O: RetryOwner> {
     owner: Arc<O>,
     task: u64,
 }
 
-impl<O: Retry> Round<O> {
-    /// `None` ends the task: nothing waits, or another task has taken over.
+impl<O: RetryOwner> Round<O> {
+    /// Begins a round. Returns `None`, which ends the task, if nothing waits or another task has taken over.
     fn begin(owner: &Arc<O>, task: u64) -> Option<Self> {
         let now = Clock::system().now();
-        let mut state = owner.retries().state.lock();
-        if state.tasks != task {
+        let mut state = owner.retry_queue().state.lock();
+        if !state.lease.belongs_to(task) {
             return None;
         }
-        let mut left = mem::take(&mut state.waiting);
-        left.retain(|waiting| now < waiting.until);
-        if left.is_empty() {
+        let mut remaining = mem::take(&mut state.waiting);
+        remaining.retain(|item| now < item.until);
+        if remaining.is_empty() {
             state.task = None;
             return None;
         }
-        state.left = left;
+        state.remaining = remaining;
         Some(Self {
             owner: Arc::clone(owner),
             task,
         })
     }
 
-    /// Tries all items, in batches. Returns whether all are done; a batch of which none is done ends the round.
+    /// Tries all items, in batches. Returns whether all are done. A batch of which no item is done ends the round.
     async fn finish(self) -> bool {
-        while let Some(tried) = self.next() {
-            let items = tried.iter().map(|waiting| Arc::clone(&waiting.item));
-            let done = Arc::clone(&self.owner).try_again(items.collect()).await;
-            if !self.note(tried, &done) {
+        while let Some(batch) = self.next() {
+            let items = batch.iter().map(|retried| Arc::clone(&retried.item));
+            let done = Arc::clone(&self.owner).retry(items.collect()).await;
+            if !self.record(batch, &done) {
                 return false;
             }
         }
-        let state = self.owner.retries().state.lock();
-        state.tasks == self.task && state.failed.is_empty()
+        let state = self.owner.retry_queue().state.lock();
+        state.lease.belongs_to(self.task) && state.failed.is_empty()
     }
 
-    /// Returns the items to try next. `None`: nothing is left, or another task has taken over.
-    fn next(&self) -> Option<Vec<Waiting<O::Item>>> {
-        let mut state = self.owner.retries().state.lock();
-        if state.tasks != self.task || state.left.is_empty() {
+    /// Returns the next batch, or `None` if no items remain or another task has taken over.
+    fn next(&self) -> Option<Vec<RetryItem<O::Item>>> {
+        let mut state = self.owner.retry_queue().state.lock();
+        let until = Clock::system().now() + TOLERANCE;
+        if !state.lease.renew(self.task, until) || state.remaining.is_empty() {
             return None;
         }
-        state.wakes_at = Clock::system().now();
-        let start = state.left.len().saturating_sub(BATCH);
-        state.trying = state.left.split_off(start);
-        Some(state.trying.clone())
+        let start = state.remaining.len().saturating_sub(BATCH);
+        state.in_progress = state.remaining.split_off(start);
+        Some(state.in_progress.clone())
     }
 
-    /// Notes which of the items are done. Returns whether the round goes on.
-    fn note(&self, tried: Vec<Waiting<O::Item>>, done: &[bool]) -> bool {
+    /// Records which items of a batch are done. Returns whether the round goes on.
+    fn record(&self, batch: Vec<RetryItem<O::Item>>, done: &[bool]) -> bool {
         let results = done.iter().copied().chain(iter::repeat(false));
-        let failed = tried.into_iter().zip(results);
+        let failed = batch.into_iter().zip(results);
         let failed = failed.filter(|(_, is_done)| !is_done);
-        let failed = failed.map(|(waiting, _)| waiting);
-        let mut state = self.owner.retries().state.lock();
-        if state.tasks == self.task {
-            state.trying.clear();
+        let failed = failed.map(|(retried, _)| retried);
+        let mut state = self.owner.retry_queue().state.lock();
+        if state.lease.belongs_to(self.task) {
+            state.in_progress.clear();
             state.failed.extend(failed);
             return done.contains(&true);
         }
-        // Another task has taken over all but these.
+        // The task that took over has the repeatable items already.
         state
             .waiting
-            .extend(failed.filter(|waiting| !O::is_repeatable(&waiting.item)));
+            .extend(failed.filter(|retried| !O::is_repeatable(&retried.item)));
         false
     }
 }
 
-impl<O: Retry> Drop for Round<O> {
+impl<O: RetryOwner> Drop for Round<O> {
     fn drop(&mut self) {
-        let mut state = self.owner.retries().state.lock();
-        if state.tasks == self.task {
+        let mut state = self.owner.retry_queue().state.lock();
+        if state.lease.belongs_to(self.task) {
             state.put_back(O::is_repeatable);
         }
     }
 }
 
-/// Returns between half of `wait` and all of it.
-pub(crate) fn shortened(wait: Duration) -> Duration {
-    let thousandths = 500 + (random() % 501) as u32;
-    wait * thousandths / 1_000
-}
-
-/// Returns a number from the standard library's entropy, advanced by each call: good enough to spread load.
-pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one(())
-}
-
-/// The most items that wait. Further ones are refused.
+/// Maximum number of items in a queue. Further ones are refused.
 const CAPACITY: usize = 65_536;
-/// Items that are tried at once.
+/// Maximum number of items in one batch.
 const BATCH: usize = 256;
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// A task that is later than this is on a runtime that nobody drives.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TOLERANCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -286,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// Its first try never ends, and all others succeed.
+    /// The first try never ends. All others succeed.
     #[derive(Default)]
     struct Stuck {
         queue: RetryQueue<&'static str>,
@@ -299,10 +287,10 @@ mod tests {
         }
     }
 
-    impl Retry for Stuck {
+    impl RetryOwner for Stuck {
         type Item = &'static str;
 
-        fn retries(&self) -> &RetryQueue<&'static str> {
+        fn retry_queue(&self) -> &RetryQueue<&'static str> {
             &self.queue
         }
 
@@ -310,7 +298,7 @@ mod tests {
             item.starts_with("release")
         }
 
-        fn try_again(self: Arc<Self>, items: Vec<Arc<&'static str>>) -> Tried {
+        fn retry(self: Arc<Self>, items: Vec<Arc<&'static str>>) -> RetryFuture {
             let mut tried = self.tried.lock();
             let is_first = tried.is_empty();
             tried.extend(items.iter().map(|item| **item));
@@ -323,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A runtime that runs only while somebody blocks on it.
+    /// A runtime that runs only while a thread blocks on it.
     fn runtime() -> Runtime {
         Builder::new_current_thread().build().expect("a runtime")
     }
@@ -342,7 +330,7 @@ mod tests {
         }
     }
 
-    // Regression: what a round had taken out waited until its runtime was driven again, or ended.
+    // Regression: the items of a round waited until its runtime was driven again, or ended.
     #[test]
     fn round_on_a_runtime_that_nobody_drives_is_taken_over() {
         let owner = Arc::new(Stuck::default());
@@ -356,11 +344,16 @@ mod tests {
             RetryQueue::resume(&owner);
             tokio::task::yield_now().await;
             assert_eq!(owner.tried().len(), 2, "it may only be slow");
-            owner.queue.state.lock().wakes_at = Timestamp::default();
+            owner
+                .queue
+                .state
+                .lock()
+                .lease
+                .renew(1, Timestamp::default());
             RetryQueue::resume(&owner);
             until(|| owner.tried().len() > 2).await;
         });
-        // What became of the correction is not known.
+        // The fate of the correction is unknown, so it is not retried.
         assert_eq!(owner.tried()[2..], ["release"]);
         drop(still);
         assert_eq!(owner.tried().len(), 3);

@@ -1,4 +1,4 @@
-//! Work that nobody waits for.
+//! Background tasks, and calls to foreign code.
 
 use std::{
     future::Future,
@@ -7,22 +7,22 @@ use std::{
 
 use tokio::{runtime::Handle, task::AbortHandle};
 
-/// Runs a future in the background of the caller's runtime. Outside of one it is dropped: `None`.
+/// Spawns a future on the caller's Tokio runtime. Without one, drops the future and returns `None`.
 pub(crate) fn on_current(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
     let runtime = Handle::try_current().ok()?;
     Some(runtime.spawn(future).abort_handle())
 }
 
-/// Calls foreign code (a waker, an observer) on a thread that others need: a panic ends only this call.
-pub(crate) fn shielded(call: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(call));
-}
-
-/// Runs a future in the background of a runtime. If that has ended, the future is dropped: `None`.
+/// Spawns a future on this runtime. If the runtime has ended, drops the future and returns `None`.
 pub(crate) fn on(
     runtime: &Handle,
     future: impl Future<Output = ()> + Send + 'static,
 ) -> Option<AbortHandle> {
     let task = runtime.spawn(future).abort_handle();
     (!task.is_finished()).then_some(task)
+}
+
+/// Calls foreign code, such as a waker or an observer, on a thread that others depend on. A panic ends only this call.
+pub(crate) fn contain_panic(call: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(call));
 }

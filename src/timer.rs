@@ -1,6 +1,6 @@
-//! Waiting for a time without the runtime's timer, which a Tokio runtime may have been built without.
+//! A timer that works on every Tokio runtime, also one that was built without a timer.
 //!
-//! One thread wakes all sleepers. It starts with the first of them and stays for the rest of the process.
+//! One thread wakes all sleepers of the process. It starts with the first sleeper and runs until the process ends.
 
 use std::{
     collections::BTreeMap,
@@ -17,16 +17,16 @@ use std::{
 
 use crate::{
     clock::{Clock, Timestamp},
-    spawn::shielded,
+    spawn::contain_panic,
     sync::Mutex,
 };
 
-/// Waits for this long on the system clock.
+/// Sleeps for this long, by the system clock.
 pub(crate) fn sleep(duration: Duration) -> Sleep {
     Sleep {
         until: now() + duration,
-        number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-        is_known: false,
+        number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+        is_registered: false,
     }
 }
 
@@ -46,15 +46,15 @@ pub(crate) async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::
 
 // === Sleep ===
 
-/// A future that is ready at a time.
+/// A future that is ready at a given time.
 #[derive(Debug)]
 #[must_use = "a sleep does nothing unless it is awaited"]
 pub(crate) struct Sleep {
     until: Timestamp,
-    /// Distinguishes sleepers that wait for the same time.
+    /// Distinguishes sleepers that wake at the same time.
     number: u64,
-    /// Whether the timer holds a waker of it.
-    is_known: bool,
+    /// Whether the timer holds a waker of this sleeper.
+    is_registered: bool,
 }
 
 impl Future for Sleep {
@@ -64,7 +64,7 @@ impl Future for Sleep {
         if now() >= self.until {
             return Poll::Ready(());
         }
-        self.is_known = true;
+        self.is_registered = true;
         TIMER.wake_at(self.until, self.number, context.waker());
         Poll::Pending
     }
@@ -72,7 +72,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if self.is_known {
+        if self.is_registered {
             let mut state = TIMER.state.lock();
             state.sleepers.remove(&(self.until, self.number));
         }
@@ -81,28 +81,30 @@ impl Drop for Sleep {
 
 // === Timer ===
 
-/// All sleepers of the process.
+/// The sleepers of the process, and the thread that wakes them.
 struct Timer {
     state: Mutex<State>,
-    /// Signalled when a sleeper comes whose time is before those of all others.
-    sooner: Condvar,
+    /// Notified when a new sleeper wakes before all others.
+    new_first: Condvar,
 }
 
 struct State {
+    /// Wakers by time of waking, then by number.
     sleepers: BTreeMap<(Timestamp, u64), Waker>,
     has_thread: bool,
 }
 
 impl Timer {
+    /// Registers a sleeper, or replaces its waker. Starts the thread if none runs.
     fn wake_at(&'static self, until: Timestamp, number: u64, waker: &Waker) {
         let mut state = self.state.lock();
-        // Tried again at the next poll of anybody, if the system has no thread to give now.
+        // If the system cannot start a thread now, the next poll of any sleeper tries again.
         if !state.has_thread {
             let builder = thread::Builder::new().name("tollgate-timer".to_owned());
             state.has_thread = builder.spawn(|| self.run()).is_ok();
         }
         match state.sleepers.get_mut(&(until, number)) {
-            Some(known) => known.clone_from(waker),
+            Some(registered) => registered.clone_from(waker),
             None => {
                 state.sleepers.insert((until, number), waker.clone());
             }
@@ -110,10 +112,11 @@ impl Timer {
         let is_first = state.sleepers.keys().next() == Some(&(until, number));
         drop(state);
         if is_first {
-            self.sooner.notify_one();
+            self.new_first.notify_one();
         }
     }
 
+    /// The loop of the thread: wakes all sleepers that are due, then waits for the next one.
     fn run(&self) {
         let mut state = self.state.lock();
         loop {
@@ -122,21 +125,21 @@ impl Timer {
             if !due.is_empty() {
                 drop(state);
                 for waker in due {
-                    shielded(|| waker.wake());
+                    contain_panic(|| waker.wake());
                 }
                 state = self.state.lock();
                 continue;
             }
             let next = state.sleepers.keys().next();
             let wait = next.map_or(LONGEST, |(until, _)| until.since(now).min(LONGEST));
-            let woken = self.sooner.wait_timeout(state, wait);
+            let woken = self.new_first.wait_timeout(state, wait);
             (state, _) = woken.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 impl State {
-    /// Removes those whose time has come.
+    /// Removes the sleepers that are due. Returns their wakers.
     fn take_due(&mut self, now: Timestamp) -> Vec<Waker> {
         let mut due = Vec::new();
         while let Some(first) = self.sleepers.first_entry()
@@ -152,15 +155,15 @@ fn now() -> Timestamp {
     Clock::system().now()
 }
 
-static NUMBERS: AtomicU64 = AtomicU64::new(0);
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 static TIMER: Timer = Timer {
     state: Mutex::new(State {
         sleepers: BTreeMap::new(),
         has_thread: false,
     }),
-    sooner: Condvar::new(),
+    new_first: Condvar::new(),
 };
-/// How long the thread waits at once: a few systems cannot wait for thousands of years.
+/// Maximum length of one wait of the thread: some systems cannot wait for thousands of years.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 #[cfg(test)]
@@ -169,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// A runtime without timers: those of Tokio panic on it.
+    /// A runtime without a timer. Tokio's own sleeps panic on it.
     fn runtime_without_time() -> runtime::Runtime {
         runtime::Builder::new_current_thread()
             .build()
@@ -186,7 +189,7 @@ mod tests {
                 tokio::spawn(async move {
                     sleep(Duration::from_millis(millis)).await;
                     assert!(now().since(started) >= Duration::from_millis(millis));
-                    sender.send(millis).expect("somebody listens");
+                    sender.send(millis).expect("the receiver exists");
                 })
             });
             for sleeper in sleepers {
@@ -223,14 +226,17 @@ mod tests {
                 Poll::Ready(())
             })
             .await;
-            assert!(is_known(long.number));
+            assert!(is_registered(long.number));
             long.number
         });
-        assert!(!is_known(number));
+        assert!(!is_registered(number));
     }
 
-    fn is_known(number: u64) -> bool {
+    fn is_registered(number: u64) -> bool {
         let state = TIMER.state.lock();
-        state.sleepers.keys().any(|(_, known)| *known == number)
+        state
+            .sleepers
+            .keys()
+            .any(|(_, registered)| *registered == number)
     }
 }

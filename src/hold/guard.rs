@@ -1,66 +1,73 @@
-//! A charge that is held until its request has ended.
+//! The guard that holds a request's charges.
 
 use std::{fmt, sync::Arc};
 
 use crate::{policy::Policy, store::Receipt};
 
-use super::keeper::Keeper;
+use super::registry::HoldRegistry;
 
 /// Holds a decision's charges until the request ends. Dropping it settles them in the background at the charged cost.
 ///
-/// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed as long as this exists, and released by
-/// settling. In process they need no renewal, since they have no lease any more. Over Redis both need a Tokio runtime: drop
-/// this within one. One task renews all holds of a limiter, on a runtime on which one of them was made. If that runtime ends,
-/// or is no longer driven, a task on the runtime of another hold takes over.
+/// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed while the hold exists, and released when it is
+/// settled or dropped. In process, slots have no lease while they are held and need no renewal. Over Redis, renewals and
+/// releases need a Tokio runtime, so create and drop the hold within one. One task renews all holds of a limiter, on the
+/// runtime of one of them. If that runtime ends, or is not driven any more, a task on the runtime of another hold takes over.
 ///
-/// A failed release is retried until Redis confirms it or the lease must have ended; a correction that was not sent, for the
-/// policy's period, at most an hour. At most 65,536 of both wait per limiter, in about 40 MB; a correction only waits while
-/// fewer than 32,768 others do. Beyond that, slots end with their lease and charges stand.
-#[must_use = "dropped at once, the request has ended"]
+/// # When settling fails
+///
+/// | | retried | for |
+/// |---|---|---|
+/// | release of slots | until Redis confirms it | the length of the lease |
+/// | correction of a charge | if it was certainly not sent | the policy's period, at most 1 hour |
+///
+/// At most 65,536 settlements wait per limiter, in about 40 MB; a correction waits only while fewer than 32,768 settlements do.
+/// Beyond that, slots end with their lease and charges stand.
+#[must_use = "dropping the hold at once ends the request"]
 pub struct Hold {
+    /// Taken when the hold ends.
     receipt: Option<Receipt>,
-    /// By which the keeper knows its slots.
+    /// Number of the hold in the registry, if it is renewed.
     number: Option<u64>,
-    keeper: Arc<Keeper>,
+    registry: Arc<HoldRegistry>,
 }
 
 impl Hold {
-    pub(crate) fn new(receipt: Receipt, keeper: &Arc<Keeper>) -> Self {
+    pub(crate) fn new(receipt: Receipt, registry: &Arc<HoldRegistry>) -> Self {
         Self {
-            number: keeper.register(&receipt),
+            number: registry.register(&receipt),
             receipt: Some(receipt),
-            keeper: Arc::clone(keeper),
+            registry: Arc::clone(registry),
         }
     }
 
-    /// What was charged.
+    /// Returns the receipt of the charges.
     #[must_use]
     pub fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()
     }
 
-    /// Ends it, with what the request really cost under each policy: a function of the policy and of what was charged.
+    /// Ends the hold with the actual cost of the request: `actual` receives each policy and the units charged.
     ///
     /// # Panics
     ///
-    /// If the function panics. The hold ends then too, and what was charged stands.
+    /// If `actual` panics. The hold then ends too, and the charges stand.
     pub fn settle(mut self, actual: impl FnMut(&Policy, u64) -> u64) {
-        // In place: if it panics, the receipt is still there to be settled by the drop.
+        // In place, so that the drop can still settle the receipt if `actual` panics.
         if let Some(receipt) = &mut self.receipt {
             receipt.set_actual_costs(actual);
         }
         self.end();
     }
 
-    /// Forgets what was charged: it stands, and the leases of slots end.
+    /// Ends the hold without settling: charges stand, and slots end with their lease.
     pub(crate) fn forget(mut self) {
         self.receipt = None;
-        self.keeper.forget(self.number);
+        self.registry.forget(self.number);
     }
 
     fn end(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            self.keeper.end(self.number, receipt);
+            self.registry.end(self.number, receipt);
         }
     }
 }

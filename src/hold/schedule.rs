@@ -1,4 +1,4 @@
-//! When held slots are renewed.
+//! The times at which held slots are renewed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -8,173 +8,187 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use crate::{algorithm::Counter, clock::Timestamp, retry, store::Settlement};
+use crate::{algorithm::Counter, backoff, clock::Timestamp, store::Settlement};
 
-/// The slots of one hold.
-pub(super) type Slots = Arc<[Settlement]>;
+/// The slots of one hold, each as the settlement that releases it.
+pub(super) type HeldSlots = Arc<[Settlement]>;
 
-/// Renewals in the order in which they are due.
+/// Holds in the order in which their renewals are due.
 ///
 /// ```text
-/// taken                                                              lease ends
-///   |--------------- 1/3 of the lease ---------------|------|------|------|
-///                    ^ first renewal: at random here ^   if it fails, again every 1/24 .. 1/12
+/// taken                                                         lease ends
+///   |----- 1/6 -----|----- 1/6 -----|-------------- 2/3 --------------|
+///                   └── renewal, ───┘  retried every 1/24 to 1/12 of the lease
+///                     at a random time
 /// ```
 ///
-/// Slots taken together are renewed at different times. Renewals due at about the same time share a call.
+/// So slots that are taken together are not renewed together, but renewals due at about the same time share a call.
 ///
-/// Its time is that of the waits between renewals, and runs on with the clock in between: a clock that is set back stops
-/// no renewal.
+/// # Time
+///
+/// The schedule has its own time: the sum of the waits between renewals. Within a wait it follows the clock. So a clock that
+/// is set back does not delay renewals.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    entries: HashMap<u64, Entry>,
-    /// When each entry is due, and its number.
+    /// Holds by number.
+    holds: HashMap<u64, ScheduledHold>,
+    /// Time of the next renewal and number of each hold.
     due: BTreeSet<(Duration, u64)>,
-    numbers: u64,
+    /// Number of the latest hold.
+    latest: u64,
+    /// Time of the schedule.
     time: Duration,
-    /// The clock at that time.
+    /// The clock at `time`.
     clock: Timestamp,
-    /// The time when a wait last ended.
+    /// Time of the schedule at the end of the last wait.
     woken_at: Duration,
 }
 
 #[derive(Debug)]
-struct Entry {
-    slots: Slots,
-    /// The runtime on which they are held, until it is found to have ended.
+struct ScheduledHold {
+    slots: HeldSlots,
+    /// Runtime on which the hold was made; `None` once it is found to have ended.
     runtime: Option<Handle>,
-    /// A third of the lease.
+    /// A third of the shortest lease.
     period: Duration,
+    /// Time of the next renewal.
     due: Duration,
-    /// Renewals that were sent and not confirmed. The reply to a later one does not show what became of an earlier one.
+    /// Number of renewals that were sent and not confirmed. The reply to a later one does not confirm an earlier one.
     unconfirmed: u32,
 }
 
 impl Schedule {
-    /// Adds the slots of a hold. Returns its number, and how soon it must be renewed.
+    /// Adds a hold. Returns its number, and the shortest wait before its first renewal.
     pub(super) fn add(
         &mut self,
-        slots: Slots,
+        slots: HeldSlots,
         runtime: Option<Handle>,
         now: Timestamp,
     ) -> (u64, Duration) {
-        self.run_on(now);
-        if self.entries.is_empty() {
+        self.follow_clock(now);
+        if self.holds.is_empty() {
             self.woken_at = self.time;
         }
-        self.numbers += 1;
-        let period = third(&slots);
-        let due = self.time + retry::shortened(period);
-        self.due.insert((due, self.numbers));
-        let entry = Entry {
+        self.latest += 1;
+        let period = renewal_period(&slots);
+        let due = self.time + backoff::jittered(period);
+        self.due.insert((due, self.latest));
+        let hold = ScheduledHold {
             slots,
             runtime,
             period,
             due,
             unconfirmed: 0,
         };
-        self.entries.insert(self.numbers, entry);
-        (self.numbers, period / 2)
+        self.holds.insert(self.latest, hold);
+        (self.latest, period / 2)
     }
 
-    /// Removes a hold. Returns whether a renewal of it may still be on its way.
+    /// Removes a hold. Returns whether one of its renewals may still be on its way.
     pub(super) fn remove(&mut self, number: u64) -> bool {
-        self.entries.remove(&number).is_some_and(|entry| {
-            self.due.remove(&(entry.due, number));
-            entry.unconfirmed > 0
+        self.holds.remove(&number).is_some_and(|hold| {
+            self.due.remove(&(hold.due, number));
+            hold.unconfirmed > 0
         })
     }
 
-    pub(super) fn has(&self, number: u64) -> bool {
-        self.entries.contains_key(&number)
+    /// Returns whether a hold has not ended.
+    pub(super) fn contains(&self, number: u64) -> bool {
+        self.holds.contains_key(&number)
     }
 
-    /// Lets the time run on to `now`, and at least by what was waited since the last call.
+    /// Advances the time to `now`, and at least by `waited` since the last call.
     pub(super) fn wake(&mut self, now: Timestamp, waited: Duration) {
-        self.run_on(now);
+        self.follow_clock(now);
         self.time = self.time.max(self.woken_at + waited);
         self.woken_at = self.time;
     }
 
-    fn run_on(&mut self, now: Timestamp) {
+    fn follow_clock(&mut self, now: Timestamp) {
         self.time += now.since(self.clock);
         self.clock = now;
     }
 
-    /// Takes up to [`BATCH`] holds that are due. Each is due again soon, in case its renewal fails.
-    pub(super) fn take_due(&mut self) -> Vec<(u64, Slots)> {
+    /// Returns up to [`BATCH`] holds that are due. Each becomes due again soon, in case its renewal fails.
+    pub(super) fn take_due(&mut self) -> Vec<(u64, HeldSlots)> {
         let mut batch = Vec::new();
         while batch.len() < BATCH
             && let Some((_, number)) = self.due.first().copied()
-            && let Some(entry) = self.entries.get_mut(&number)
-            && entry.due <= self.time + entry.period / 32
+            && let Some(hold) = self.holds.get_mut(&number)
+            && hold.due <= self.time + hold.period / 32
         {
-            batch.push((number, Arc::clone(&entry.slots)));
-            entry.unconfirmed += 1;
-            let again = self.time + retry::shortened(entry.period / 4);
-            self.due.remove(&(entry.due, number));
+            batch.push((number, Arc::clone(&hold.slots)));
+            hold.unconfirmed += 1;
+            let again = self.time + backoff::jittered(hold.period / 4);
+            self.due.remove(&(hold.due, number));
             self.due.insert((again, number));
-            entry.due = again;
+            hold.due = again;
         }
         batch
     }
 
-    /// Notes that a hold was renewed.
-    pub(super) fn renewed(&mut self, number: u64) {
-        if let Some(entry) = self.entries.get_mut(&number) {
-            let next = self.time + retry::shortened(entry.period);
-            self.due.remove(&(entry.due, number));
+    /// Confirms a renewal of a hold. The next one is due after up to a period.
+    pub(super) fn confirm(&mut self, number: u64) {
+        if let Some(hold) = self.holds.get_mut(&number) {
+            let next = self.time + backoff::jittered(hold.period);
+            self.due.remove(&(hold.due, number));
             self.due.insert((next, number));
-            entry.due = next;
-            entry.unconfirmed = entry.unconfirmed.saturating_sub(1);
+            hold.due = next;
+            hold.unconfirmed = hold.unconfirmed.saturating_sub(1);
         }
     }
 
-    /// Returns how long to wait for the next renewal; `None` when nothing is held.
+    /// Returns the wait before the next renewal, or `None` if nothing is held.
     pub(super) fn wait(&self) -> Option<Duration> {
         let (due, _) = self.due.first()?;
         let tick = self.period()? / 32;
         Some(due.saturating_sub(self.time).max(tick))
     }
 
-    /// Returns a third of the lease of what is due first; `None` when nothing is held.
+    /// Returns a third of the lease of the hold that is due first, or `None` if nothing is held.
     pub(super) fn period(&self) -> Option<Duration> {
         let (_, number) = self.due.first()?;
-        Some(self.entries.get(number)?.period)
+        Some(self.holds.get(number)?.period)
     }
 
-    /// Offers the runtimes of holds, from a random one on, until `start` starts a task on one. Where it cannot, the runtime
-    /// has ended, and is not offered again.
+    /// Calls `start` with the runtimes of the holds until it succeeds. A runtime on which it fails has ended, and is not
+    /// tried again.
     ///
-    /// At random, since nobody knows which of them are driven.
-    pub(super) fn start_on_any<T>(&mut self, start: impl Fn(&Handle) -> Option<T>) -> Option<T> {
-        let holds = self.entries.len();
-        let first = retry::random() % holds.max(1) as u64;
+    /// Begins with a random hold, since some runtimes may exist but not be driven.
+    pub(super) fn start_on_any_runtime<T>(
+        &mut self,
+        start: impl Fn(&Handle) -> Option<T>,
+    ) -> Option<T> {
+        let holds = self.holds.len();
+        let first = backoff::random() % holds.max(1) as u64;
         let first = usize::try_from(first).unwrap_or_default();
         for (skipped, taken) in [(first, holds), (0, first)] {
-            for entry in self.entries.values_mut().skip(skipped).take(taken) {
-                let started = entry.runtime.as_ref().and_then(&start);
+            for hold in self.holds.values_mut().skip(skipped).take(taken) {
+                let started = hold.runtime.as_ref().and_then(&start);
                 if started.is_some() {
                     return started;
                 }
-                entry.runtime = None;
+                hold.runtime = None;
             }
         }
         None
     }
 }
 
-/// A third of the shortest lease.
-fn third(slots: &[Settlement]) -> Duration {
+/// Returns a third of the shortest lease.
+fn renewal_period(slots: &[Settlement]) -> Duration {
     let lease = |settlement: &Settlement| match settlement.charge().policy().counter() {
         Counter::Concurrency(slots) => Some(slots.lease()),
-        _ => None,
+        Counter::Bucket(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingLog(_)
+        | Counter::SlidingWindow(_) => None,
     };
     let shortest = slots.iter().filter_map(lease).min();
     shortest.unwrap_or(Duration::from_secs(1)) / 3
 }
 
-/// Holds that are renewed at once: more would keep Redis from others for longer than a few hundred microseconds.
+/// Maximum number of holds renewed at once. More would block Redis for longer than a few hundred microseconds.
 const BATCH: usize = 200;
 
 #[cfg(test)]
@@ -185,14 +199,14 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn slots() -> Slots {
+    fn slots() -> HeldSlots {
         let policy = Policy::new("p", Quota::in_flight(1_000));
         let policy = policy.algorithm(Algorithm::Concurrency { lease: LEASE });
         let charge = policy.charge(Key::GLOBAL);
         Arc::from([Settlement::release(charge.to_owned(), false)])
     }
 
-    // Regression: slots that were taken together were all renewed at one time, a third of a lease later.
+    // Regression: slots that were taken together were all renewed together, a third of a lease later.
     #[test]
     fn renewals_of_slots_that_were_taken_together_are_spread_and_batched() {
         let mut schedule = Schedule::default();
@@ -209,7 +223,7 @@ mod tests {
             schedule.wake(clock, wait);
             let due = schedule.take_due();
             assert!(due.len() < BATCH, "{} together", due.len());
-            due.iter().for_each(|(number, _)| schedule.renewed(*number));
+            due.iter().for_each(|(number, _)| schedule.confirm(*number));
             renewed += due.len();
             moments.push(clock.since(taken_at));
         }
@@ -219,7 +233,7 @@ mod tests {
         assert!(last <= LEASE / 3 + LEASE / 64, "{last:?}");
     }
 
-    // Regression: the time of a wait counted twice if a hold was made meanwhile, so renewals came twice as often.
+    // Regression: a wait counted twice if a hold was made meanwhile, so renewals came twice as often.
     #[test]
     fn wait_counts_once_though_holds_are_made_meanwhile() {
         let mut schedule = Schedule::default();
@@ -245,9 +259,9 @@ mod tests {
         for _ in 0..2 {
             schedule.wake(clock, LEASE);
             assert_eq!(schedule.take_due().len(), 2);
-            schedule.renewed(confirmed);
+            schedule.confirm(confirmed);
         }
-        schedule.renewed(failed);
+        schedule.confirm(failed);
         assert!(schedule.remove(failed));
         assert!(!schedule.remove(confirmed));
     }

@@ -16,7 +16,7 @@ use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
     log,
-    retry::{Retry, RetryQueue, Tried},
+    retry::{RetryFuture, RetryOwner, RetryQueue},
     spawn,
     store::Settlement,
 };
@@ -206,10 +206,10 @@ fn may_be_taken(error: &Error) -> bool {
     )
 }
 
-impl Retry for Node {
+impl RetryOwner for Node {
     type Item = Settlement;
 
-    fn retries(&self) -> &RetryQueue<Settlement> {
+    fn retry_queue(&self) -> &RetryQueue<Settlement> {
         &self.releases
     }
 
@@ -217,7 +217,7 @@ impl Retry for Node {
         true
     }
 
-    fn try_again(self: Arc<Self>, slots: Vec<Arc<Settlement>>) -> Tried {
+    fn retry(self: Arc<Self>, slots: Vec<Arc<Settlement>>) -> RetryFuture {
         Box::pin(async move {
             let settlements: Vec<Settlement> =
                 slots.iter().map(|slots| Settlement::clone(slots)).collect();

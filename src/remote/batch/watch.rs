@@ -12,7 +12,7 @@ use std::{
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
-    spawn::shielded,
+    spawn::contain_panic,
     sync::Mutex,
 };
 
@@ -120,31 +120,31 @@ fn look(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
     };
     // A dial that outlasts the deadline of a decision is a failure of the server; a full queue is not.
     if phase == Phase::Connect && !overdue.unsent.is_empty() {
-        shielded(|| node.report_failure(&node.late(phase)));
+        contain_panic(|| node.report_failure(&node.late(phase)));
     }
     for unsent in overdue.unsent {
-        shielded(|| answer(unsent, Err(node.late(phase))));
+        contain_panic(|| answer(unsent, Err(node.late(phase))));
     }
     for job in overdue.stranded {
-        shielded(|| hand_back(job.answer, job.request));
+        contain_panic(|| hand_back(job.answer, job.request));
     }
     let late = || node.late(Phase::Reply);
     for unpolled in overdue.calls.unpolled {
-        shielded(|| answer(unpolled, Err(late())));
+        contain_panic(|| answer(unpolled, Err(late())));
     }
     for (lane, generation) in &overdue.calls.mute {
         node.traffic.lanes()[*lane].disconnect(*generation, Some(&late()));
     }
     for alarm in overdue.calls.woken {
-        shielded(|| alarm.ring());
+        contain_panic(|| alarm.ring());
     }
     if overdue.calls.is_unreported {
-        shielded(|| node.report_failure(&late()));
+        contain_panic(|| node.report_failure(&late()));
     }
     // A command that such a connection took as its runtime ended may never be answered, nor dropped.
     for (lane, held) in node.traffic.lanes().iter().enumerate() {
         if let Some(generation) = held.disconnect_orphan() {
-            shielded(|| node.traffic.end_connection(lane, generation));
+            contain_panic(|| node.traffic.end_connection(lane, generation));
         }
     }
     let dials = node.traffic.lanes().iter();

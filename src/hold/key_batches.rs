@@ -1,0 +1,102 @@
+//! Store calls for many slots: one call per key, all at the same time.
+
+use std::{
+    collections::HashMap,
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+};
+
+use crate::{charge::Charge, error::Error, key::Key, policy_name::PolicyName, store::StoreFuture};
+
+/// Items grouped by key. Each group is one call to the store, so a key that fails does not affect the others.
+///
+/// ```text
+/// added      a1  b1  a2  c1        (c1 alone)
+/// batches    [a1 a2]  [b1]  [c1]
+/// results    of batch 0, 1, 0, 2
+/// ```
+#[derive(Debug)]
+pub(super) struct KeyBatches<T> {
+    batches: Vec<Vec<T>>,
+    /// Index of each item's batch, in the order in which the items were added.
+    batch_of: Vec<usize>,
+    /// Index of the latest batch of each key.
+    latest: HashMap<(PolicyName, Key), usize>,
+}
+
+impl<T> KeyBatches<T> {
+    /// Creates an empty set of batches.
+    pub(super) fn new() -> Self {
+        Self {
+            batches: Vec::new(),
+            batch_of: Vec::new(),
+            latest: HashMap::new(),
+        }
+    }
+
+    /// Adds an item to the batch of its charge's policy and key, or to a new one if that is full.
+    pub(super) fn add(&mut self, charge: &Charge<'_>, item: T) {
+        let key = (*charge.policy().name(), *charge.key());
+        let latest = self.latest.get(&key).copied();
+        match latest.filter(|batch| self.batches[*batch].len() < MAX_TICKETS) {
+            Some(batch) => {
+                self.batches[batch].push(item);
+                self.batch_of.push(batch);
+            }
+            None => {
+                self.latest.insert(key, self.batches.len());
+                self.add_alone(item);
+            }
+        }
+    }
+
+    /// Adds an item in a new batch.
+    pub(super) fn add_alone(&mut self, item: T) {
+        self.batch_of.push(self.batches.len());
+        self.batches.push(vec![item]);
+    }
+
+    /// Starts one call per batch. The future returns the result of each item's batch, in the order of the items.
+    pub(super) fn call(self, call: impl FnMut(Vec<T>) -> StoreFuture<()>) -> BatchResults {
+        let answers = join_all(self.batches.into_iter().map(call).collect());
+        let batch_of = self.batch_of;
+        Box::pin(async move {
+            let results = answers.await;
+            let batch_of = batch_of.into_iter();
+            batch_of.map(|batch| results[batch].clone()).collect()
+        })
+    }
+}
+
+/// Results of calls, in the order of the items.
+type BatchResults = Pin<Box<dyn Future<Output = Vec<Result<(), Error>>> + Send>>;
+
+/// Awaits all answers at the same time. Returns them in their order.
+pub(super) async fn join_all(answers: Vec<StoreFuture<()>>) -> Vec<Result<(), Error>> {
+    let mut waiting: Vec<_> = answers.into_iter().map(|answer| (answer, None)).collect();
+    poll_fn(|context| {
+        let mut is_pending = false;
+        for (answer, result) in &mut waiting {
+            if result.is_none() {
+                match Pin::new(answer).poll(context) {
+                    Poll::Ready(ready) => *result = Some(ready),
+                    Poll::Pending => is_pending = true,
+                }
+            }
+        }
+        if is_pending {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    })
+    .await;
+    let results = waiting.into_iter().map(|(_, result)| result);
+    results
+        .map(|result| result.expect("all are ready"))
+        .collect()
+}
+
+/// Maximum number of tickets in one request to Redis. A larger batch would be several requests, and fail with any of them.
+const MAX_TICKETS: usize = 50;

@@ -1,0 +1,284 @@
+//! Settles receipts, and retries settlements that the shared store has not confirmed.
+//!
+//! ```text
+//!                     ┌─ confirmed ───────────────────────────▶ done
+//! settle ─▶ store ────┼─ release, fate unknown or refused ────▶ RetryQueue, until the lease must have ended
+//!                     ├─ correction, certainly not sent ──────▶ RetryQueue, for the policy's period, at most 1 h
+//!                     └─ correction, fate unknown ────────────▶ the charge stands; the first failure is logged
+//! ```
+//!
+//! A release can be repeated: it names the ticket of its slots. A correction cannot, since a repeated one would count twice.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    algorithm::Counter,
+    clock::Clock,
+    error::{Error, ErrorKind},
+    error_chain::ErrorChain,
+    log,
+    retry::{RetryFuture, RetryOwner, RetryQueue},
+    spawn,
+    state::CountedBy,
+    store::{Correction, Receipt, Settlement, Store, StoreFuture},
+};
+
+use super::key_batches::{KeyBatches, join_all};
+
+/// Settles the receipts of a limiter.
+///
+/// Receipts of the in-process store are passed on to the store. It settles at once, so there is nothing to retry.
+#[derive(Debug)]
+pub(super) struct Settler {
+    store: Arc<dyn Store>,
+    /// Releases that are not confirmed, and corrections that were not sent.
+    retries: RetryQueue<Settlement>,
+    /// Whether a failure was logged: only the first one is.
+    has_warned: AtomicBool,
+}
+
+impl Settler {
+    /// Creates a settler with nothing to retry.
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            retries: RetryQueue::default(),
+            has_warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Settles each charge of a receipt on its own, all at the same time.
+    ///
+    /// Releases, and corrections that were certainly not sent, are retried in the background, even if the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the store, also if the settlement is retried.
+    pub(super) fn settle(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
+        if receipt.counted_by() != CountedBy::Shared {
+            return self.store.settle(receipt);
+        }
+        self.resume_retries();
+        let mut settlements = receipt.into_settlements();
+        if settlements.len() == 1 {
+            return self.settle_one(settlements.remove(0));
+        }
+        let settlements = settlements.into_iter();
+        let answers = settlements.map(|settlement| self.settle_one(settlement));
+        let answers = join_all(answers.collect());
+        StoreFuture::later(async move { answers.await.into_iter().collect() })
+    }
+
+    /// Settles a receipt for which no caller waits. The first failure that is not retried is logged.
+    ///
+    /// Without a Tokio runtime, an answer that does not come at once is not awaited. Slots are then released again by the
+    /// next task that retries.
+    pub(super) fn settle_in_background(self: &Arc<Self>, receipt: Receipt) {
+        // Failures in the shared store are logged by the guard of each settlement.
+        let is_shared = receipt.counted_by() == CountedBy::Shared;
+        let settler = Arc::clone(self);
+        let log = move |settled: Result<(), Error>| {
+            if let Err(error) = settled
+                && !is_shared
+            {
+                settler.log_unsettled(&error);
+            }
+        };
+        match self.settle(receipt).try_ready() {
+            Ok(settled) => log(settled),
+            Err(answer) => {
+                if spawn::on_current(async move { log(answer.await) }).is_none() {
+                    self.log_unsettled(&no_runtime());
+                }
+            }
+        }
+    }
+
+    /// Sends one settlement. Its guard retries it if it fails or the future is dropped.
+    fn settle_one(self: &Arc<Self>, settlement: Settlement) -> StoreFuture<()> {
+        let answer = self.store.settle(Receipt::shared(vec![settlement.clone()]));
+        let mut guard = SettlementGuard::new(self, settlement);
+        match answer.try_ready() {
+            Ok(settled) => StoreFuture::ready(guard.finish(settled)),
+            Err(answer) => StoreFuture::later(async move { guard.finish(answer.await) }),
+        }
+    }
+
+    /// Queues another release of slots whose first release may have been overtaken by a renewal.
+    pub(super) fn release_again(self: &Arc<Self>, slots: Settlement) {
+        self.retry_later(slots.with_pending_take());
+    }
+
+    /// Starts the task that retries, on the caller's runtime, if settlements wait and no task is on time.
+    pub(super) fn resume_retries(self: &Arc<Self>) {
+        RetryQueue::resume(self);
+    }
+
+    /// Adds a settlement to the queue, until it is of no use any more. Logs the first one that finds the queue full.
+    fn retry_later(self: &Arc<Self>, settlement: Settlement) {
+        // The last renewal may have been just now, so the lease ends at most its full length from now.
+        let until = Clock::system().now() + retry_span(&settlement);
+        if !RetryQueue::add(self, settlement, until) && self.is_first_failure() {
+            log::event!(
+                WARN,
+                "too many settlements wait for the shared store: slots stay taken until their lease ends, and charges stand"
+            );
+        }
+    }
+
+    /// Logs a settlement that failed and is not retried.
+    pub(super) fn log_unsettled(&self, error: &Error) {
+        if self.is_first_failure() {
+            log::event!(
+                WARN,
+                "a charge could not be settled, so it stands",
+                error = ErrorChain(error)
+            );
+        }
+    }
+
+    /// Logs a renewal that failed.
+    pub(super) fn log_not_renewed(&self, error: &Error) {
+        if self.is_first_failure() {
+            log::event!(
+                WARN,
+                "a slot lease could not be renewed, so other requests may take the slots",
+                error = ErrorChain(error)
+            );
+        }
+    }
+
+    /// Returns `true` once: a store that is down would otherwise fill the log.
+    fn is_first_failure(&self) -> bool {
+        !self.has_warned.swap(true, Ordering::Relaxed)
+    }
+}
+
+impl RetryOwner for Settler {
+    type Item = Settlement;
+
+    fn retry_queue(&self) -> &RetryQueue<Settlement> {
+        &self.retries
+    }
+
+    fn is_repeatable(settlement: &Settlement) -> bool {
+        is_release(settlement)
+    }
+
+    /// Settles the slots of each key by one call, and each correction by its own.
+    fn retry(self: Arc<Self>, settlements: Vec<Arc<Settlement>>) -> RetryFuture {
+        let mut batches = KeyBatches::new();
+        for settlement in &settlements {
+            let item = Settlement::clone(settlement);
+            if is_release(settlement) {
+                batches.add(&settlement.charge(), item);
+            } else {
+                batches.add_alone(item);
+            }
+        }
+        let settled = batches.call(|batch| self.store.settle(Receipt::shared(batch)));
+        Box::pin(async move {
+            let settled = settlements.iter().zip(settled.await);
+            let is_done = |(settlement, result): (&Arc<Settlement>, Result<(), Error>)| {
+                !result.is_err_and(|error| may_retry(settlement, &error))
+            };
+            settled.map(is_done).collect()
+        })
+    }
+}
+
+// === SettlementGuard ===
+
+/// A settlement that was sent. If it fails, or the guard is dropped before the answer, it is retried where that is safe.
+struct SettlementGuard {
+    settler: Arc<Settler>,
+    /// Taken when the answer is there.
+    settlement: Option<Settlement>,
+}
+
+impl SettlementGuard {
+    /// Guards a settlement that is being sent.
+    fn new(settler: &Arc<Settler>, settlement: Settlement) -> Self {
+        Self {
+            settler: Arc::clone(settler),
+            settlement: Some(settlement),
+        }
+    }
+
+    /// Handles the answer of the store. Returns it.
+    fn finish(&mut self, settled: Result<(), Error>) -> Result<(), Error> {
+        if let (Some(settlement), Err(error)) = (self.settlement.take(), &settled)
+            && settlement.correction() != Correction::Keep
+        {
+            if is_release(&settlement) || may_retry(&settlement, error) {
+                self.settler.retry_later(settlement);
+            } else {
+                self.settler.log_unsettled(error);
+            }
+        }
+        settled
+    }
+}
+
+impl Drop for SettlementGuard {
+    fn drop(&mut self) {
+        // The fate of the call is unknown, so only a release is repeated.
+        if let Some(settlement) = self.settlement.take_if(|settlement| is_release(settlement)) {
+            self.settler.retry_later(settlement);
+        }
+    }
+}
+
+/// Returns whether the settlement releases slots, and so may be repeated when the fate of a try is unknown.
+fn is_release(settlement: &Settlement) -> bool {
+    settlement.correction() == Correction::Release
+}
+
+/// Returns whether another try may succeed, and cannot count anything twice.
+///
+/// | | another try |
+/// |---|---|
+/// | release | after a transient, protocol or script error |
+/// | correction | if the store certainly did not do it |
+fn may_retry(settlement: &Settlement, error: &Error) -> bool {
+    match settlement.correction() {
+        Correction::Keep => false,
+        // An operator may grant the Redis user a missing permission.
+        Correction::Release => {
+            error.is_transient() || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script)
+        }
+        Correction::Charge(_) | Correction::Refund(_) => error.was_not_done(),
+    }
+}
+
+/// Returns how long a settlement is of use: until the lease or the policy's period is over.
+fn retry_span(settlement: &Settlement) -> Duration {
+    let charge = settlement.charge();
+    match charge.policy().counter() {
+        Counter::Concurrency(slots) => slots.lease(),
+        Counter::Bucket(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingLog(_)
+        | Counter::SlidingWindow(_) => {
+            let period = charge.policy().quota().period();
+            period.min(MAX_RETRY_SPAN)
+        }
+    }
+}
+
+/// Returns the error of a hold that is made or dropped outside of a Tokio runtime.
+pub(super) fn no_runtime() -> Error {
+    Error::new(
+        ErrorKind::InvalidConfig,
+        "there is no tokio runtime: create and drop the hold within one",
+    )
+}
+
+/// Maximum time for which a correction is retried.
+const MAX_RETRY_SPAN: Duration = Duration::from_secs(3_600);
