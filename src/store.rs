@@ -335,15 +335,16 @@ const NOT_TAKEN: &str = "a store future is not used after it returned its result
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    outage: Option<CurrentOutage>,
+    outage: Option<Outage>,
     fallback_decisions: u64,
     shed_decisions: u64,
 }
 
+/// Start and latest cause of an outage.
 #[derive(Clone, Debug)]
-struct CurrentOutage {
-    since: Timestamp,
-    cause: Error,
+pub(crate) struct Outage {
+    pub(crate) since: Timestamp,
+    pub(crate) cause: Error,
 }
 
 impl Health {
@@ -387,8 +388,8 @@ impl Health {
 
     /// Sets the current outage.
     #[cfg(feature = "redis")]
-    pub(crate) fn degraded(mut self, since: Timestamp, cause: Error) -> Self {
-        self.outage = Some(CurrentOutage { since, cause });
+    pub(crate) fn degraded(mut self, outage: Outage) -> Self {
+        self.outage = Some(outage);
         self
     }
 

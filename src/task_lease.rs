@@ -45,4 +45,10 @@ impl TaskLease {
         }
         is_ours
     }
+
+    /// Ends the lease, unless another task has taken over.
+    #[cfg(feature = "redis")]
+    pub(crate) fn release(&mut self, task: u64) {
+        self.renew(task, Timestamp::default());
+    }
 }

@@ -113,7 +113,7 @@ impl HoldRegistry {
         if let Some(number) = number
             && self.renewal.lock().schedule.remove(number)
         {
-            receipt.mark_take_pending();
+            receipt.mark_acquire_pending();
         }
         self.settler.settle_in_background(receipt);
     }

@@ -72,7 +72,7 @@ impl Settler {
         let settlements = settlements.into_iter();
         let answers = settlements.map(|settlement| self.settle_one(settlement));
         let answers = join_all(answers.collect());
-        StoreFuture::later(async move { answers.await.into_iter().collect() })
+        StoreFuture::boxed(async move { answers.await.into_iter().collect() })
     }
 
     /// Settles a receipt for which no caller waits. The first failure that is not retried is logged.
@@ -90,29 +90,24 @@ impl Settler {
                 settler.log_unsettled(&error);
             }
         };
-        match self.settle(receipt).try_ready() {
-            Ok(settled) => log(settled),
-            Err(answer) => {
-                if spawn::on_current(async move { log(answer.await) }).is_none() {
-                    self.log_unsettled(&no_runtime());
-                }
-            }
+        let mut settled = self.settle(receipt);
+        if let Some(settled) = settled.take_ready() {
+            log(settled);
+        } else if spawn::on_current(async move { log(settled.await) }).is_none() {
+            self.log_unsettled(&no_runtime());
         }
     }
 
     /// Sends one settlement. Its guard retries it if it fails or the future is dropped.
     fn settle_one(self: &Arc<Self>, settlement: Settlement) -> StoreFuture<()> {
-        let answer = self.store.settle(Receipt::shared(vec![settlement.clone()]));
+        let settled = self.store.settle(Receipt::shared(vec![settlement.clone()]));
         let mut guard = SettlementGuard::new(self, settlement);
-        match answer.try_ready() {
-            Ok(settled) => StoreFuture::ready(guard.finish(settled)),
-            Err(answer) => StoreFuture::later(async move { guard.finish(answer.await) }),
-        }
+        settled.map(move |settled| guard.finish(settled))
     }
 
     /// Queues another release of slots whose first release may have been overtaken by a renewal.
     pub(super) fn release_again(self: &Arc<Self>, slots: Settlement) {
-        self.retry_later(slots.with_pending_take());
+        self.retry_later(slots.with_pending_acquire());
     }
 
     /// Starts the task that retries, on the caller's runtime, if settlements wait and no task is on time.
@@ -253,7 +248,7 @@ fn may_retry(settlement: &Settlement, error: &Error) -> bool {
         Correction::Release => {
             error.is_transient() || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script)
         }
-        Correction::Charge(_) | Correction::Refund(_) => error.was_not_done(),
+        Correction::Charge(_) | Correction::Refund(_) => error.was_not_executed(),
     }
 }
 

@@ -1,17 +1,38 @@
-//! The circuit breaker: when to stop asking a store that fails.
+//! The circuit breaker: counts how calls to the store end, and opens when too many end badly.
 //!
 //! ```text
-//!            5 failures in a row that last
-//!            5 refused writes that last, and no write between them     two good probes
-//!   Closed ─ 3 errors that waiting does not cure, each within ─▶  Open ────────────────▶ Closed
-//!            10 s of the one before
-//!            8 bad quarters of a second among the last 16
+//!                one of the four conditions
+//!   ┌────────┐ ─────────────────────────────▶ ┌──────┐ ──┐ a probe fails,
+//!   │ Closed │                                │ Open │   │ or is slow
+//!   └────────┘ ◀───────────────────────────── └──────┘ ◀─┘
+//!               two good probes, 20 ms apart
 //! ```
 //!
-//! One stall ends many calls at once, so each rule also wants time to pass. Calls that a stall of 100 ms catches fail
-//! one deadline (50 ms) after it began, and those sent then fail at its end: 50 ms lie between the first failure and the
-//! last, where two deadlines are needed. Answers that the stall held up make one or two quarters of a second bad, where
-//! eight are needed.
+//! | condition | opens after | ended by |
+//! |---|---|---|
+//! | consecutive failures | 5, over two deadlines | any answer |
+//! | refused writes | 5, over two deadlines | a write that is done |
+//! | permanent errors | 3, each within 10 s of the one before | 10 s without one |
+//! | bad intervals of 250 ms | 8 of the last 16 with calls | good intervals, or 60 s |
+//!
+//! "Two deadlines" are at least 100 ms and at most 1 s. The breaker has no half-open state: while it is open, probes test
+//! the store, and decisions do not.
+//!
+//! # Why failures must last
+//!
+//! A stall ends many calls at once, so each condition but the third also requires time to pass. A stall of 100 ms, with a
+//! deadline of 50 ms and calls all the time:
+//!
+//! ```text
+//! 0 ms              50 ms             100 ms
+//! ├───────── the store stalls ────────┤
+//! call sent ──────▶ fails
+//!                   call sent ──────▶ fails
+//!                   ├───── 50 ms ─────┤ from the first failure to the last: 100 ms would open the breaker
+//! ```
+//!
+//! Answers that the stall delays make one or two intervals bad; eight would open the breaker. A server that hangs opens it
+//! after 150 ms: the first call fails after 50 ms, and 100 ms later the failures have lasted two deadlines.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -21,50 +42,45 @@ use std::{
 use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind, Phase},
+    store::Outage,
     sync::Mutex,
 };
 
-/// Counts how calls end, and opens when too many end badly. Pure: the time is an argument.
+/// A circuit breaker. It reads no clock: each call passes the time.
 #[derive(Debug)]
 pub(super) struct Breaker {
     /// Read by every decision; written under the lock.
     is_open: AtomicBool,
-    /// Whether a write was refused and none was done since. Read by every decision; written under the lock.
-    is_refused: AtomicBool,
+    /// Set by a refused write, cleared by a write that is done. Read by every decision; written under the lock.
+    refuses_writes: AtomicBool,
     state: Mutex<State>,
     deadline: Duration,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// Present while the breaker is open.
     outage: Option<Outage>,
-    record: Record,
-}
-
-/// An open breaker: since when, and why.
-#[derive(Clone, Debug)]
-pub(super) struct Outage {
-    pub(super) since: Timestamp,
-    pub(super) cause: Error,
+    history: History,
 }
 
 /// How a call to the store ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Call<'a> {
-    /// The caller left before there was an answer.
+pub(super) enum CallResult<'a> {
+    /// The caller stopped waiting, `after` this time, before an answer came.
     Abandoned { after: Duration },
-    /// The store answered, and took this long itself.
+    /// The store answered. It took this long, waits in this process excluded.
     Answered { took: Duration },
     /// The store did not decide.
     Failed { error: &'a Error },
 }
 
 impl Breaker {
-    /// A closed breaker before a store whose decisions have this deadline.
+    /// Creates a closed breaker for a store with this deadline per decision.
     pub(super) fn new(deadline: Duration) -> Self {
         Self {
             is_open: AtomicBool::new(false),
-            is_refused: AtomicBool::new(false),
+            refuses_writes: AtomicBool::new(false),
             state: Mutex::new(State::default()),
             deadline,
         }
@@ -75,23 +91,28 @@ impl Breaker {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Returns whether the store refused a write and did none since.
+    /// Returns whether the store has refused a write, and has done none since.
     #[inline]
-    pub(super) fn is_refused(&self) -> bool {
-        self.is_refused.load(Ordering::Relaxed)
+    pub(super) fn refuses_writes(&self) -> bool {
+        self.refuses_writes.load(Ordering::Relaxed)
     }
 
-    /// Returns whether an answer that took this long counts as bad.
+    /// Returns the deadline of a decision.
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Returns whether an answer that took this long counts as bad: more than half of the deadline.
     pub(super) fn is_slow(&self, took: Duration) -> bool {
         took > self.deadline / 2
     }
 
-    /// Returns when the breaker opened and why; `None` while it is closed.
+    /// Returns when the breaker opened and why, or `None` while it is closed.
     pub(super) fn outage(&self) -> Option<Outage> {
         self.state.lock().outage.clone()
     }
 
-    /// Replaces the cause of the outage. Returns whether the new cause reads differently.
+    /// Replaces the cause of the outage. Returns whether the text of the cause has changed; `false` while closed.
     pub(super) fn replace_cause(&self, cause: &Error) -> bool {
         let mut state = self.state.lock();
         let Some(outage) = &mut state.outage else {
@@ -102,15 +123,15 @@ impl Breaker {
         is_new
     }
 
-    /// Counts a call. Returns the cause if this call opened the breaker.
-    pub(super) fn record(&self, call: Call<'_>, now: Timestamp) -> Option<Error> {
+    /// Records how a call ended. Returns the cause of the outage if this call opens the breaker.
+    pub(super) fn record(&self, result: CallResult<'_>, now: Timestamp) -> Option<Error> {
         let mut state = self.state.lock();
-        // ## Open => Open: a call that was under way when it opened adds nothing
+        // ## Open => Open: calls that were under way when it opened change nothing
         if state.outage.is_some() {
             return None;
         }
         // ## Closed => Closed
-        let cause = self.judge(&mut state.record, call, now)?;
+        let cause = self.add(&mut state.history, result, now)?;
         // ## Closed => Open
         state.outage = Some(Outage {
             since: now,
@@ -120,111 +141,116 @@ impl Breaker {
         Some(cause)
     }
 
-    /// Notes that the store did a write, so the writes that it refused before were not refused for all.
-    pub(super) fn wrote(&self) {
+    /// Records that the store has done a write: not all writes are refused.
+    pub(super) fn record_write(&self) {
         let mut state = self.state.lock();
-        state.record.refusals = Row::default();
-        self.is_refused.store(false, Ordering::Relaxed);
+        state.history.refused_writes = FailureRun::default();
+        self.refuses_writes.store(false, Ordering::Relaxed);
     }
 
-    /// ## Open => Closed, with a clean record
+    /// ## Open => Closed
+    ///
+    /// The history is empty afterwards.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         *state = State::default();
-        self.is_refused.store(false, Ordering::Relaxed);
+        self.refuses_writes.store(false, Ordering::Relaxed);
         self.is_open.store(false, Ordering::Release);
     }
 
-    /// Adds a call to the record. Returns the cause if the record is too bad now.
-    fn judge(&self, record: &mut Record, call: Call<'_>, now: Timestamp) -> Option<Error> {
-        match call {
-            Call::Abandoned { after } => {
-                // One caller who leaves early is no evidence. Many of them are, while nobody gets an answer.
-                let since = *record.unanswered_since.get_or_insert(now - after);
-                let is_bad = now.since(since) > self.deadline && {
-                    record.failures.add(now);
-                    record.quarters.add(now, true);
-                    self.is_down(record, now)
+    /// Adds a call to the history. Returns a cause if the history now meets one of the conditions.
+    fn add(&self, history: &mut History, result: CallResult<'_>, now: Timestamp) -> Option<Error> {
+        match result {
+            CallResult::Abandoned { after } => {
+                // A single impatient caller proves nothing. Many do, if no caller gets an answer for a whole deadline.
+                let since = *history.unanswered_since.get_or_insert(now - after);
+                let is_down = now.since(since) > self.deadline && {
+                    history.failures.add(now);
+                    history.intervals.add(now, true);
+                    self.is_down(history, now)
                 };
-                is_bad.then(|| {
-                    late("no caller got an answer, and none waited for the deadline".to_owned())
+                is_down.then(|| {
+                    timeout_error(
+                        "no caller got an answer, and none waited for the deadline".to_owned(),
+                    )
                 })
             }
-            Call::Answered { took } => {
-                record.failures = Row::default();
-                record.unanswered_since = None;
+            CallResult::Answered { took } => {
+                history.failures = FailureRun::default();
+                history.unanswered_since = None;
                 let is_slow = self.is_slow(took);
-                record.quarters.add(now, is_slow);
-                let is_bad = is_slow && record.quarters.are_bad(now);
-                is_bad.then(|| {
-                    late(format!(
+                history.intervals.add(now, is_slow);
+                let is_down = is_slow && history.intervals.are_mostly_bad(now);
+                is_down.then(|| {
+                    timeout_error(format!(
                         "most calls take longer than {:?}, half of the deadline",
                         self.deadline / 2
                     ))
                 })
             }
-            Call::Failed { error } => {
-                record.failures.add(now);
-                record.quarters.add(now, true);
+            CallResult::Failed { error } => {
+                history.failures.add(now);
+                history.intervals.add(now, true);
                 if error.kind() == ErrorKind::Unavailable {
-                    record.refusals.add(now);
-                    self.is_refused.store(true, Ordering::Relaxed);
+                    history.refused_writes.add(now);
+                    self.refuses_writes.store(true, Ordering::Relaxed);
                 }
-                if !is_curable(error) {
-                    record.incurable.forget(now, INCURABLE_SPAN);
-                    record.incurable.add(now);
+                if is_permanent(error) {
+                    history.permanent_errors.expire(now, PERMANENT_ERROR_SPAN);
+                    history.permanent_errors.add(now);
                 }
-                self.is_down(record, now).then(|| error.clone())
+                self.is_down(history, now).then(|| error.clone())
             }
         }
     }
 
-    /// Returns whether the failures on the record are enough to give the store up.
-    fn is_down(&self, record: &Record, now: Timestamp) -> bool {
-        let span = (self.deadline * 2).clamp(SHORTEST_ROW, LONGEST_ROW);
-        let is_long = |row: &Row| row.length >= FAILURES && now.since(row.since) >= span;
-        is_long(&record.failures)
-            || is_long(&record.refusals)
-            || record.incurable.length >= INCURABLE_FAILURES
-            || record.quarters.are_bad(now)
+    /// Returns whether the history meets one of the conditions.
+    fn is_down(&self, history: &History, now: Timestamp) -> bool {
+        let span = (self.deadline * 2).clamp(SHORTEST_RUN, LONGEST_RUN);
+        let lasts = |run: &FailureRun| run.length >= FAILURES && now.since(run.since) >= span;
+        lasts(&history.failures)
+            || lasts(&history.refused_writes)
+            || history.permanent_errors.length >= PERMANENT_ERRORS
+            || history.intervals.are_mostly_bad(now)
     }
 }
 
-/// Returns whether waiting may cure the cause of a failure.
-pub(super) fn is_curable(error: &Error) -> bool {
-    !matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::Script)
+/// Returns whether an operator has to act before the store can decide: waiting does not help.
+pub(super) fn is_permanent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::Script)
 }
 
-fn late(message: String) -> Error {
+fn timeout_error(message: String) -> Error {
     Error::new(ErrorKind::Timeout(Phase::Reply), message)
 }
 
-// === Record ===
+// === History ===
 
-/// The latest calls.
+/// The latest calls, as far as the conditions need them.
 #[derive(Debug, Default)]
-struct Record {
-    /// Failures with no answer between them.
-    failures: Row,
-    /// Calls that the server refused, with no write between them. A demoted primary answers what needs no write, as denials
-    /// do, so answers do not end this row.
-    refusals: Row,
-    /// Errors that waiting does not cure. A cluster answers calls whose keys share a slot, so answers do not end this row.
-    incurable: Row,
-    quarters: Quarters,
-    /// When the first of the callers asked who left without an answer, if nobody has had one since.
+struct History {
+    /// Failures without an answer between them.
+    failures: FailureRun,
+    /// Refused writes without a write between them. A demoted primary still answers calls that write nothing, such as
+    /// denials, so answers do not end this run.
+    refused_writes: FailureRun,
+    /// Permanent errors. A cluster still answers calls whose keys share a slot, so answers do not end this run.
+    permanent_errors: FailureRun,
+    intervals: Intervals,
+    /// Start of the oldest abandoned call since the last answer.
     unanswered_since: Option<Timestamp>,
 }
 
-/// Failures that belong together.
+/// Consecutive failures of one sort.
 #[derive(Debug, Default)]
-struct Row {
+struct FailureRun {
     length: u32,
+    /// Time of the first failure.
     since: Timestamp,
     latest: Timestamp,
 }
 
-impl Row {
+impl FailureRun {
     fn add(&mut self, now: Timestamp) {
         if self.length == 0 {
             self.since = now;
@@ -233,77 +259,81 @@ impl Row {
         self.latest = now;
     }
 
-    /// Begins anew if the latest failure is longer ago than `span`.
-    fn forget(&mut self, now: Timestamp, span: Duration) {
+    /// Empties the run if the latest failure is older than `span`.
+    fn expire(&mut self, now: Timestamp, span: Duration) {
         if now.since(self.latest) > span {
             *self = Self::default();
         }
     }
 }
 
-// === Quarters ===
+// === Intervals ===
 
-/// The last quarters of a second in which there were calls.
+/// The last 16 intervals of 250 ms in which calls ended. Intervals without calls take no place.
 #[derive(Debug, Default)]
-struct Quarters {
-    ring: [Quarter; QUARTERS],
+struct Intervals {
+    ring: [Interval; INTERVALS],
+    /// Index of the current interval.
     newest: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Quarter {
-    /// Quarters of a second since the Unix epoch.
+struct Interval {
+    /// Count of 250 ms since the Unix epoch.
     number: u64,
     calls: u32,
+    /// Calls that failed or were slow.
     bad: u32,
 }
 
-impl Quarters {
+impl Intervals {
     fn add(&mut self, now: Timestamp, is_bad: bool) {
-        let number = now.as_micros() / QUARTER_MICROS;
+        let number = now.as_micros() / INTERVAL_MICROS;
         if self.ring[self.newest].number != number {
-            self.newest = (self.newest + 1) % QUARTERS;
-            self.ring[self.newest] = Quarter {
+            self.newest = (self.newest + 1) % INTERVALS;
+            self.ring[self.newest] = Interval {
                 number,
-                ..Quarter::default()
+                ..Interval::default()
             };
         }
-        let quarter = &mut self.ring[self.newest];
-        quarter.calls = quarter.calls.saturating_add(1);
-        quarter.bad = quarter.bad.saturating_add(u32::from(is_bad));
+        let interval = &mut self.ring[self.newest];
+        interval.calls = interval.calls.saturating_add(1);
+        interval.bad = interval.bad.saturating_add(u32::from(is_bad));
     }
 
-    /// Returns whether half of the quarters were bad: each one votes by what happened to at least half of its calls.
-    fn are_bad(&self, now: Timestamp) -> bool {
-        let oldest = (now - QUARTERS_SPAN).as_micros() / QUARTER_MICROS;
-        let is_bad = |quarter: &&Quarter| {
-            quarter.number >= oldest && quarter.bad > 0 && quarter.bad * 2 >= quarter.calls
+    /// Returns whether 8 intervals of the last 60 s are bad. An interval is bad if at least half of its calls are.
+    fn are_mostly_bad(&self, now: Timestamp) -> bool {
+        let oldest = (now - INTERVALS_SPAN).as_micros() / INTERVAL_MICROS;
+        let is_bad = |interval: &&Interval| {
+            interval.number >= oldest && interval.bad > 0 && interval.bad * 2 >= interval.calls
         };
-        self.ring.iter().filter(is_bad).count() >= BAD_QUARTERS
+        self.ring.iter().filter(is_bad).count() >= BAD_INTERVALS
     }
 }
 
+/// Length of a run of failures or refused writes that opens the breaker.
 const FAILURES: u32 = 5;
-/// How long a row of failures lasts at least: two deadlines, but within these bounds.
-const SHORTEST_ROW: Duration = Duration::from_millis(100);
-const LONGEST_ROW: Duration = Duration::from_secs(1);
-const INCURABLE_FAILURES: u32 = 3;
-const INCURABLE_SPAN: Duration = Duration::from_secs(10);
-const QUARTERS: usize = 16;
-const BAD_QUARTERS: usize = 8;
-const QUARTER_MICROS: u64 = 250_000;
-/// Quarters longer ago do not count.
-const QUARTERS_SPAN: Duration = Duration::from_secs(60);
+/// Bounds of the time that such a run must last: two deadlines, but at least and at most this.
+const SHORTEST_RUN: Duration = Duration::from_millis(100);
+const LONGEST_RUN: Duration = Duration::from_secs(1);
+const PERMANENT_ERRORS: u32 = 3;
+/// Maximum time between two permanent errors of one run.
+const PERMANENT_ERROR_SPAN: Duration = Duration::from_secs(10);
+const INTERVALS: usize = 16;
+const BAD_INTERVALS: usize = 8;
+const INTERVAL_MICROS: u64 = 250_000;
+/// Maximum age of an interval that counts.
+const INTERVALS_SPAN: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const DEADLINE: Duration = Duration::from_millis(50);
-    const QUICK: Call<'_> = Call::Answered {
+    const QUICK: CallResult<'_> = CallResult::Answered {
         took: Duration::from_millis(1),
     };
-    const LATE: Call<'_> = Call::Answered {
+    const LATE: CallResult<'_> = CallResult::Answered {
         took: Duration::from_millis(26),
     };
 
@@ -324,18 +354,18 @@ mod tests {
         let error = error(kind);
         let mut times = times.into_iter();
         times.any(|millis| {
-            let failed = Call::Failed { error: &error };
+            let failed = CallResult::Failed { error: &error };
             breaker.record(failed, at(millis)).is_some()
         })
     }
 
     #[test]
-    fn fifth_failure_in_a_row_that_lasts_opens_it_and_one_caller_gets_the_cause() {
+    fn fifth_consecutive_failure_that_lasts_opens_it_and_one_caller_gets_the_cause() {
         let breaker = breaker();
         let error = error(ErrorKind::Connect);
         let opened: Vec<bool> = [0, 30, 60, 90, 110, 110]
             .map(|millis| {
-                let failed = Call::Failed { error: &error };
+                let failed = CallResult::Failed { error: &error };
                 breaker.record(failed, at(millis)).is_some()
             })
             .into();
@@ -360,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn row_lasts_a_tenth_of_a_second_at_least_and_a_second_at_most() {
+    fn run_of_failures_lasts_at_least_a_tenth_of_a_second_and_at_most_a_second() {
         let short = Breaker::new(Duration::from_millis(2));
         assert!(!fail(&short, ErrorKind::Connect, (0..100).step_by(5)));
         assert!(fail(&short, ErrorKind::Connect, [100]));
@@ -375,25 +405,29 @@ mod tests {
         let after = Duration::from_millis(10);
         let opened = (0..40).position(|call| {
             breaker
-                .record(Call::Abandoned { after }, at(10 * call))
+                .record(CallResult::Abandoned { after }, at(10 * call))
                 .is_some()
         });
-        assert_eq!(opened, Some(15), "a deadline, and a row that lasts");
+        assert_eq!(opened, Some(15), "a deadline, and a run that lasts");
     }
 
     #[test]
-    fn callers_who_leave_say_nothing_while_others_get_answers() {
+    fn callers_who_leave_do_not_open_it_while_others_get_answers() {
         let breaker = breaker();
         let after = Duration::from_millis(10);
         for call in 0..200 {
             let now = at(10 * call);
-            assert!(breaker.record(Call::Abandoned { after }, now).is_none());
+            assert!(
+                breaker
+                    .record(CallResult::Abandoned { after }, now)
+                    .is_none()
+            );
             assert!(breaker.record(QUICK, now).is_none());
         }
     }
 
     #[test]
-    fn answer_breaks_the_row_of_failures_and_not_that_of_refused_writes() {
+    fn answer_ends_a_run_of_failures_but_not_one_of_refused_writes() {
         for (kind, opens) in [
             (ErrorKind::Connect, false),
             (ErrorKind::Timeout(Phase::Reply), false),
@@ -412,27 +446,27 @@ mod tests {
     }
 
     #[test]
-    fn write_that_is_done_breaks_the_row_of_refused_writes() {
+    fn write_that_is_done_ends_the_run_of_refused_writes() {
         let breaker = breaker();
         for round in 0..100 {
             assert!(!fail(&breaker, ErrorKind::Unavailable, [30 * round; 4]));
-            assert!(breaker.is_refused());
+            assert!(breaker.refuses_writes());
             breaker.record(QUICK, at(30 * round));
-            breaker.wrote();
-            assert!(!breaker.is_refused());
-            // Enough good calls that failures do not prevail.
+            breaker.record_write();
+            assert!(!breaker.refuses_writes());
+            // Enough good calls that no interval is bad.
             (0..5).for_each(|_| drop(breaker.record(QUICK, at(30 * round))));
         }
     }
 
     #[test]
-    fn third_error_that_waiting_does_not_cure_opens_it_at_once() {
+    fn third_permanent_error_opens_it_at_once() {
         for kind in [ErrorKind::Script, ErrorKind::InvalidConfig] {
             let breaker = breaker();
             let opened: Vec<bool> = (0..3)
                 .map(|millis| {
                     breaker.record(QUICK, at(millis));
-                    breaker.wrote();
+                    breaker.record_write();
                     fail(&breaker, kind, [millis])
                 })
                 .collect();
@@ -441,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_waiting_does_not_cure_are_forgotten_when_they_are_rare() {
+    fn permanent_errors_do_not_open_it_when_they_are_rare() {
         let breaker = breaker();
         for round in 0..20 {
             breaker.record(QUICK, at(11_000 * round));
@@ -450,8 +484,8 @@ mod tests {
         }
     }
 
-    /// Calls every 5 ms from `start` on, all ending like this one.
-    fn last(breaker: &Breaker, call: Call<'_>, start: u64, millis: u64) -> Option<u64> {
+    /// Records this result every 5 ms from `start` on. Returns the time at which the breaker opens.
+    fn repeat(breaker: &Breaker, call: CallResult<'_>, start: u64, millis: u64) -> Option<u64> {
         let mut times = (start..start + millis).step_by(5);
         times.find(|time| breaker.record(call, at(*time)).is_some())
     }
@@ -459,8 +493,8 @@ mod tests {
     #[test]
     fn slowness_opens_it_once_it_has_lasted_for_two_seconds() {
         let breaker = breaker();
-        assert_eq!(last(&breaker, QUICK, 0, 60_000), None);
-        let opened = last(&breaker, LATE, 60_000, 10_000).expect("it opens");
+        assert_eq!(repeat(&breaker, QUICK, 0, 60_000), None);
+        let opened = repeat(&breaker, LATE, 60_000, 10_000).expect("it opens");
         assert!((61_750..=62_000).contains(&opened), "{opened}");
         let cause = breaker.outage().expect("it is open").cause;
         assert!(cause.to_string().contains("25ms"), "{cause}");
@@ -470,7 +504,7 @@ mod tests {
     fn one_slow_burst_among_few_calls_does_not_open_it() {
         let breaker = breaker();
         for round in 0..100 {
-            // Nearly all calls are slow, in one moment of each ten seconds.
+            // Nearly all calls are slow, but only around one moment of each ten seconds.
             let start = 10_000 * round;
             (0..30).for_each(|_| assert!(breaker.record(LATE, at(start + 240)).is_none()));
             (0..30).for_each(|_| assert!(breaker.record(LATE, at(start + 260)).is_none()));
@@ -487,7 +521,7 @@ mod tests {
             breaker.record(QUICK, at(*time));
             fail(&breaker, ErrorKind::Connect, [*time])
         });
-        assert_eq!(opened, Some(1_750), "in the eighth quarter");
+        assert_eq!(opened, Some(1_750), "in the eighth interval");
     }
 
     #[test]
@@ -500,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn quarters_of_more_than_a_minute_ago_do_not_count() {
+    fn intervals_older_than_a_minute_do_not_count() {
         let breaker = breaker();
         for call in 0..100 {
             assert!(breaker.record(LATE, at(9_000 * call)).is_none());
@@ -516,7 +550,7 @@ mod tests {
             [0, 50, 100, 150, 200]
         ));
         breaker.close();
-        assert!(!breaker.is_open() && !breaker.is_refused());
+        assert!(!breaker.is_open() && !breaker.refuses_writes());
         assert!(breaker.outage().is_none());
         assert!(!fail(
             &breaker,

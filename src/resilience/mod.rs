@@ -1,40 +1,41 @@
-//! Decisions while the shared store is unavailable, slow, or asked for too much.
+//! Decisions while the shared store is unavailable, slow, or overloaded.
 //!
-//! # When the store is given up
+//! # When the breaker opens
 //!
 //! A circuit breaker judges the calls to the server. A call may carry many decisions, and only the time that the server and
-//! the network took counts: no dial, no wait in this process. The breaker opens when
+//! the network took counts: dials and waits in this process do not. The breaker opens when
 //!
 //! | condition | cause, for example | with a deadline of 50 ms |
 //! |---|---|---|
-//! | 5 calls in a row failed, over two deadlines (at least 100 ms, at most 1 s) | a server that is down or hung | 150 ms after the server hung |
-//! | 5 calls were refused by the server, over the same time, and no write was done in between | a demoted primary, a server without memory | after 100 ms, however many denials it answers |
-//! | 3 calls failed for a reason that waiting does not cure, each within 10 s of the one before | a cluster, a user without permission | at the third call |
-//! | of the last 16 quarters of a second with calls, 8 were bad and at most 60 s old: at least half of their calls failed or took more than half the deadline | a slow server, one bad connection of two | after 2 s |
+//! | 5 consecutive calls failed, over two deadlines (at least 100 ms, at most 1 s) | a server that is down or hangs | 150 ms after the server hung |
+//! | the server refused 5 writes over the same time, with no successful write between them | a demoted primary, a server without memory | after 100 ms, however many denials it answers |
+//! | 3 calls failed with a permanent error, each within 10 s of the one before | a cluster, a user without permission | at the third call |
+//! | of the last 16 intervals of 250 ms with calls, 8 were bad and at most 60 s old: at least half of their calls failed or took more than half the deadline | a slow server, one bad connection of two | after 2 s |
 //!
 //! One stall ends many calls at once, so each condition but the third takes time: a single stall of 100 ms fails the decisions
-//! that it catches and opens nothing. Decisions that fail while the breaker is closed are not retried, since the charge may
-//! have been made: the [`OnOutage`](crate::OnOutage) setting of each policy applies.
+//! that it delays and does not open the breaker. Decisions that fail while the breaker is closed are not retried, since the
+//! charge may have been made: the [`OnOutage`](crate::OnOutage) setting of each policy applies.
 //!
 //! A custom [`Store`](crate::store::Store) that does not [report its calls](crate::store::Store::observe_calls) is judged by
 //! its decisions. If no caller gets an answer for a deadline, callers who leave early count as failures.
 //!
-//! # While it is given up
+//! # While the breaker is open
 //!
 //! No request waits. One background task probes the store, at first every 50 to 100 ms, then at intervals that double up to 10
-//! seconds. Each interval is shortened by up to half at random, so that a fleet does not probe in step. When waiting does not
-//! cure the cause, all intervals are long. A probe is a script call that does what decisions did before: it writes two keys in
+//! seconds. Each interval is shortened by up to half at random, so that a fleet does not probe in step. After a permanent
+//! error, all intervals are long. A probe is a script call that does what decisions did before: it writes two keys in
 //! different slots of a cluster, with every algorithm in use and its commands. So it fails on a read-only replica, on a
-//! cluster, and for a user who lacks a command. After two probes in a row that were good and quick the store decides again.
+//! cluster, and for a user who lacks a command. After two consecutive probes that succeed within half of the deadline, the
+//! breaker closes.
 //!
-//! The Redis store itself calls and dials besides, once or twice a second, while it has slots to release that nobody holds:
-//! those of decisions that got no reply or were dropped. That ends with their leases.
+//! The Redis store also calls and dials on its own, once or twice a second, while it has slots to release that no request
+//! holds: those of decisions that got no reply or were dropped. That ends with their leases.
 //!
 //! # Overload
 //!
 //! A process may ask for more decisions than the server can make in time. Those that would come too late are not sent
-//! ([`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded)): the `OnOutage` setting of each policy applies at once. They are
-//! not failures of the store and do not open the breaker. [`Health`](crate::store::Health) counts them apart.
+//! ([`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded)): the `OnOutage` setting of each policy applies at once. They do
+//! not count as failures of the store and do not open the breaker. [`Health`](crate::store::Health) counts them separately.
 //!
 //! # Cost
 //!
@@ -42,19 +43,18 @@
 //! breaker: no lock, no timer and no allocation. The lock of the breaker is taken once per call to the server. A custom store
 //! that does not report its calls costs an allocation, a timer and that lock per decision.
 //!
-//! # What the local limiter promises
+//! # Limits during an outage
 //!
-//! It counts in this process with the same quota, apart from the count in Redis. Redis may have admitted a whole quota just
-//! before an outage, and each instance admits a whole one of its own. So `n` instances admit up to `n + 1` times the quota,
+//! The local limiter counts in this process with the same quota, apart from the count in Redis. Redis may have admitted a whole
+//! quota just before an outage, and each instance admits another one. So `n` instances admit up to `n + 1` times the quota,
 //! where Redis alone admits it once: one instance with 10 an hour admits up to 20. Further outages add nothing as long as Redis
-//! keeps its counts, because each count goes on where it was. Policies that must never be exceeded take [`OnOutage::Deny`](crate::OnOutage::Deny).
+//! keeps its counts, because each count continues where it was. Policies that must never be exceeded take
+//! [`OnOutage::Deny`](crate::OnOutage::Deny).
 
 mod breaker;
-mod outage;
-mod probe;
-mod probe_backoff;
-mod shared;
-mod shedding;
+mod fallback;
+mod monitor;
+mod prober;
 mod store;
 
 pub use self::store::{ResilientStore, ResilientStoreBuilder};

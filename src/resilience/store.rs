@@ -1,4 +1,4 @@
-//! A shared store with a breaker before it and a local one behind.
+//! A store that decides even while the shared store cannot.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,21 +16,33 @@ use crate::{
     store::{Fallback, Health, Receipt, Store, StoreFuture},
 };
 
-use super::shared::{Asked, Shared};
+use super::{
+    fallback::LocalFallback,
+    monitor::{CallGuard, PrimaryMonitor},
+};
 
-/// A store that never leaves a request without a decision. Clones share the breaker.
+/// A store with a breaker in front of the primary and a local store behind it. Every request gets a decision.
 ///
-/// See the [module docs](super) for when it gives the shared store up and what it does then. It needs a Tokio runtime, which
-/// may be one without timers.
+/// ```text
+/// decide ─▶ is the breaker open? ── no ──▶ primary ── Ok ──▶ its decision
+///                 │ yes                        └── Err ──▶ fallback
+///                 └──────────────────────────────────────▶ fallback: each policy's OnOutage setting
+/// ```
+///
+/// See the [module docs](super) for when the breaker opens and closes. It needs a Tokio runtime, with or without a timer.
+/// Clones share the breaker.
 #[derive(Clone, Debug)]
 pub struct ResilientStore {
-    shared: Arc<Shared>,
+    /// The primary and its breaker.
+    monitor: Arc<PrimaryMonitor>,
+    /// The local store, and the counts of its decisions.
+    fallback: Arc<LocalFallback>,
 }
 
 impl ResilientStore {
-    /// Puts a breaker before `primary`, and `local` behind it for the time that `primary` is away.
+    /// Returns a builder that puts a breaker in front of `primary`, and uses `local` while `primary` is unavailable.
     ///
-    /// The deadline set here cuts `primary` off, whatever deadline it has itself. `local` must answer at once, as
+    /// The deadline set on the builder cuts `primary` off, whatever its own deadline is. `local` must answer at once, as
     /// [`MemoryStore`](crate::memory::MemoryStore) does.
     pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
         ResilientStoreBuilder {
@@ -41,102 +53,103 @@ impl ResilientStore {
             clock: Clock::system(),
         }
     }
+
+    /// Returns an error without asking the primary, if the breaker is open.
+    fn check_breaker(&self, message: &'static str) -> Result<(), Error> {
+        if self.monitor.breaker.is_open() {
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        Ok(())
+    }
+
+    /// Bounds a call of the primary by the deadline.
+    fn bounded(&self, call: StoreFuture<()>) -> StoreFuture<()> {
+        let monitor = Arc::clone(&self.monitor);
+        StoreFuture::boxed(async move { monitor.bounded(call).await })
+    }
 }
 
 impl Store for ResilientStore {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let shared = &self.shared;
+        let monitor = &self.monitor;
         if charges.is_empty() {
-            return StoreFuture::ready(Ok(Decision::new(
-                CountedBy::Shared,
-                shared.clock.now(),
-                [],
-            )));
+            let now = monitor.clock.now();
+            return StoreFuture::ready(Ok(Decision::new(CountedBy::Shared, now, [])));
         }
-        if shared.breaker.is_open() {
-            shared.see_to_prober();
-            return StoreFuture::ready(Ok(shared.decide_in_outage(charges)));
+        if monitor.breaker.is_open() {
+            monitor.ensure_probing();
+            return StoreFuture::ready(Ok(self.fallback.decide(charges)));
         }
-        shared.prober.remember_runtime();
-        let fallback: Arc<Shared> = Arc::clone(shared);
-        // Neither a deadline nor a judgement is to be added: one future for the whole decision.
-        if shared.primary_keeps_deadline && shared.reports_calls {
-            return shared.primary.decide_with_fallback(charges, fallback);
+        monitor.prober.remember_runtime();
+        let fallback = Arc::clone(&self.fallback);
+        // No timer and no guard to add: one future serves the whole decision.
+        if monitor.primary_keeps_deadline && monitor.reports_calls {
+            return monitor.primary.decide_with_fallback(charges, fallback);
         }
-        let mut answer = shared.primary.decide(charges);
-        if let Some(result) = answer.take_ready() {
-            Asked::new(shared).ended(&result);
+        let mut decision = monitor.primary.decide(charges);
+        if let Some(result) = decision.take_ready() {
+            CallGuard::new(monitor).end(&result);
             return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
         }
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        let monitor = Arc::clone(monitor);
         StoreFuture::boxed(async move {
-            let asked = Asked::new(&fallback);
-            let result = fallback.bounded(answer).await;
-            asked.ended(&result);
+            let call = CallGuard::new(&monitor);
+            let result = monitor.bounded(decision).await;
+            call.end(&result);
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
     }
 
+    /// Settles in the store that counted the charges, also after an outage has begun or ended.
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
-        let shared = Arc::clone(&self.shared);
         if receipt.counted_by() == CountedBy::Fallback {
-            return shared.local.settle(receipt);
+            return self.fallback.local.settle(receipt);
         }
-        if shared.breaker.is_open() {
-            return StoreFuture::ready(Err(Error::new(
-                ErrorKind::Unavailable,
-                "the shared store is away",
-            )));
+        match self.check_breaker("the shared store is unavailable") {
+            Ok(()) => self.bounded(self.monitor.primary.settle(receipt)),
+            Err(error) => StoreFuture::ready(Err(error)),
         }
-        let answer = shared.primary.settle(receipt);
-        StoreFuture::boxed(async move { shared.bounded(answer).await })
     }
 
     fn hold(&self, receipt: &Receipt) {
         match receipt.counted_by() {
-            CountedBy::Fallback => self.shared.local.hold(receipt),
-            _ => self.shared.primary.hold(receipt),
+            CountedBy::Fallback => self.fallback.local.hold(receipt),
+            _ => self.monitor.primary.hold(receipt),
         }
     }
 
     fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
-        if self.shared.breaker.is_open() {
-            return StoreFuture::ready(Err(Error::new(
-                ErrorKind::Unavailable,
-                "the shared store is away: leases run on",
-            )));
+        match self.check_breaker("the shared store is unavailable: leases are not renewed") {
+            Ok(()) => self.bounded(self.monitor.primary.renew(charges)),
+            Err(error) => StoreFuture::ready(Err(error)),
         }
-        let answer = self.shared.primary.renew(charges);
-        let shared = Arc::clone(&self.shared);
-        StoreFuture::boxed(async move { shared.bounded(answer).await })
     }
 
+    /// Resets the key in both stores, since either may decide next.
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        let local = self.shared.local.reset(policy, key);
-        if self.shared.breaker.is_open() {
-            return StoreFuture::ready(Err(Error::new(
-                ErrorKind::Unavailable,
-                "the shared store is away: only this process' own count was reset",
-            )));
+        let local = self.fallback.local.reset(policy, key);
+        let message = "the shared store is unavailable: only the count of this process was reset";
+        if let Err(error) = self.check_breaker(message) {
+            return StoreFuture::ready(Err(error));
         }
-        let primary = self.shared.primary.reset(policy, key);
-        let shared = Arc::clone(&self.shared);
+        let primary = self.bounded(self.monitor.primary.reset(policy, key));
         StoreFuture::boxed(async move {
             local.await?;
-            shared.bounded(primary).await
+            primary.await
         })
     }
 
     fn probe(&self) -> StoreFuture<()> {
-        self.shared.primary.probe()
+        self.monitor.primary.probe()
     }
 
     fn warnings(&self) -> Vec<Warning> {
-        self.shared.primary.warnings()
+        self.monitor.primary.warnings()
     }
 
     fn health(&self) -> Health {
-        self.shared.health()
+        self.fallback.health()
     }
 }
 
@@ -154,21 +167,21 @@ pub struct ResilientStoreBuilder {
 }
 
 impl ResilientStoreBuilder {
-    /// Sets how long one decision may take in all; calls that take more than half of it count as slow.
+    /// Sets how long one decision may take, waits included. Calls that take more than half of it count as slow.
     ///
-    /// Default: 50 ms. At most an hour.
+    /// Default: 50 ms. Maximum: 1 hour.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Trusts the primary to answer within the deadline on its own.
+    /// Relies on the primary to answer within the deadline on its own.
     pub(crate) fn primary_keeps_deadline(mut self) -> Self {
         self.primary_keeps_deadline = true;
         self
     }
 
-    /// Sets the clock by which outages are timed, and answers of a store that does not report its calls.
+    /// Sets the clock that times outages, and the calls of a primary that does not report them.
     ///
     /// Default: [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -176,11 +189,11 @@ impl ResilientStoreBuilder {
         self
     }
 
-    /// Makes the store.
+    /// Builds the store.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a deadline of zero or above an hour.
+    /// [`ErrorKind::InvalidConfig`] for a deadline of zero or above 1 hour.
     pub fn build(self) -> Result<ResilientStore, Error> {
         let refuse = |message| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.deadline.is_zero() {
@@ -189,16 +202,20 @@ impl ResilientStoreBuilder {
             );
         }
         if self.deadline > LONGEST_DEADLINE {
-            return refuse("deadline above an hour: nobody waits that long; the default is 50 ms");
+            return refuse(
+                "deadline above 1 hour: no client waits that long; the default is 50 ms",
+            );
         }
+        let monitor = PrimaryMonitor::new(
+            self.primary,
+            self.deadline,
+            self.primary_keeps_deadline,
+            self.clock,
+        );
+        let fallback = LocalFallback::new(self.local, Arc::clone(&monitor));
         Ok(ResilientStore {
-            shared: Shared::new(
-                self.primary,
-                self.local,
-                self.deadline,
-                self.primary_keeps_deadline,
-                self.clock,
-            ),
+            monitor,
+            fallback: Arc::new(fallback),
         })
     }
 }

@@ -1,0 +1,256 @@
+//! Decisions without the primary: by each policy's [`OnOutage`](crate::OnOutage) setting.
+//!
+//! A request with two policies, while the primary is in an outage or returned an error:
+//!
+//! | settings | decision | counted by |
+//! |---|---|---|
+//! | `Allow`, `Allow` | allowed | nobody |
+//! | `Allow`, `Local` | the local store's on the second policy | the local store: the second policy |
+//! | `Local`, `Local` | the local store's on both: all or nothing | the local store |
+//! | `Deny`, `Allow` or `Local` | unavailable (503) | nobody |
+//!
+//! After [`ErrorKind::Overloaded`], which the primary returns instead of sending a decision too late, the same settings
+//! apply, but the decision counts as shed and not as a failure of the primary.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+
+use crate::{
+    charge::{Charge, Charges},
+    clock::Timestamp,
+    decision::Decision,
+    error::{Error, ErrorKind},
+    error_chain::ErrorChain,
+    log,
+    policy::OnOutage,
+    state::{CountedBy, Outcome, PolicyState},
+    store::{Fallback, Health, Store},
+};
+
+use super::monitor::PrimaryMonitor;
+
+/// Decides when the primary does not, and counts how often that happens.
+#[derive(Debug)]
+pub(super) struct LocalFallback {
+    /// Must decide at once: a decision of the fallback is never awaited.
+    pub(super) local: Arc<dyn Store>,
+    /// Provides the clock, and the breaker for the health.
+    monitor: Arc<PrimaryMonitor>,
+    shedding: Shedding,
+    /// Number of decisions made without the primary because it failed.
+    decisions: AtomicU64,
+}
+
+impl LocalFallback {
+    pub(super) fn new(local: Arc<dyn Store>, monitor: Arc<PrimaryMonitor>) -> Self {
+        Self {
+            local,
+            monitor,
+            shedding: Shedding::default(),
+            decisions: AtomicU64::new(0),
+        }
+    }
+
+    /// Decides because the primary is in an outage.
+    pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Decision {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        decide_locally(&*self.local, charges, self.monitor.clock.now())
+    }
+
+    /// Decides because the primary returned this error.
+    #[cold]
+    fn decide_after(&self, error: &Error, charges: &[Charge<'_>]) -> Decision {
+        if error.kind() != ErrorKind::Overloaded {
+            return self.decide(charges);
+        }
+        let now = self.monitor.clock.now();
+        if self.shedding.shed(now) {
+            log::event!(
+                WARN,
+                "some decisions are not sent, because they would come too late: their policies apply `on_outage`",
+                mode = "shedding",
+                error = ErrorChain(error),
+            );
+        }
+        decide_locally(&*self.local, charges, now)
+    }
+
+    /// Ends shedding if it was calm for long enough, and logs that.
+    #[cold]
+    fn end_shedding(&self) {
+        if self.shedding.end(self.monitor.clock.now()) {
+            log::event!(
+                INFO,
+                "all decisions are sent again",
+                mode = "healthy",
+                calm = format_args!("{CALM:?}"),
+                shed_decisions = self.shedding.decisions(),
+            );
+        }
+    }
+
+    /// Returns the outage, if there is one, and the numbers of decisions made here.
+    pub(super) fn health(&self) -> Health {
+        let decisions = self.decisions.load(Ordering::Relaxed);
+        let health = Health::counted(decisions, self.shedding.decisions());
+        match self.monitor.breaker.outage() {
+            Some(outage) => health.degraded(outage),
+            None => health,
+        }
+    }
+}
+
+impl Fallback for LocalFallback {
+    fn complete(
+        &self,
+        result: Result<Decision, Error>,
+        charges: &mut dyn Iterator<Item = Charge<'_>>,
+    ) -> Result<Decision, Error> {
+        match result {
+            Ok(decision) => {
+                // Peeks and denials write nothing, so only an admitted charge shows that writes succeed.
+                if self.monitor.breaker.refuses_writes()
+                    && decision.is_allowed()
+                    && charges.map(|charge| charge.units()).max() > Some(0)
+                {
+                    self.monitor.breaker.record_write();
+                }
+                if self.shedding.is_on() {
+                    self.end_shedding();
+                }
+                Ok(decision)
+            }
+            Err(error) => {
+                self.monitor.warn_once(&error);
+                let charges: Charges<'_> = charges.collect();
+                Ok(self.decide_after(&error, &charges))
+            }
+        }
+    }
+}
+
+// === Outage choices ===
+
+/// Decides by each policy's outage choice.
+///
+/// If one policy denies, nothing is counted. Otherwise the local store decides the policies that count locally, all
+/// together, and the others allow. The usage of policies that nobody counts stays unknown.
+fn decide_locally(local: &dyn Store, charges: &[Charge<'_>], now: Timestamp) -> Decision {
+    let choice = |charge: &Charge<'_>| charge.policy().outage_choice();
+    if charges
+        .iter()
+        .any(|charge| choice(charge) == OnOutage::Deny)
+    {
+        return unavailable(charges, now);
+    }
+    let counted: SmallVec<[Charge<'_>; 4]> = charges
+        .iter()
+        .filter(|charge| choice(charge) == OnOutage::Local)
+        .copied()
+        .collect();
+    if counted.is_empty() {
+        let states = charges
+            .iter()
+            .map(|charge| uncounted(charge, Outcome::Allowed));
+        return Decision::new(CountedBy::Nobody, now, states);
+    }
+    // A local store that does not decide at once cannot be awaited here.
+    let Some(Ok(decision)) = local.decide(&counted).take_ready() else {
+        return unavailable(charges, now);
+    };
+    if decision.states().len() != counted.len() {
+        return unavailable(charges, now);
+    }
+    let mut states = decision.states().iter();
+    let states = charges.iter().map(|charge| match choice(charge) {
+        OnOutage::Local => *states.next().expect("one state per charge"),
+        OnOutage::Allow | OnOutage::Deny => uncounted(charge, Outcome::Allowed),
+    });
+    Decision::new(CountedBy::Fallback, decision.decided_at(), states)
+}
+
+/// Denies every policy that does not allow requests during an outage.
+fn unavailable(charges: &[Charge<'_>], now: Timestamp) -> Decision {
+    let states = charges.iter().map(|charge| {
+        let outcome = match charge.policy().outage_choice() {
+            OnOutage::Allow => Outcome::Allowed,
+            OnOutage::Local | OnOutage::Deny => Outcome::Unavailable,
+        };
+        uncounted(charge, outcome)
+    });
+    Decision::new(CountedBy::Nobody, now, states)
+}
+
+/// Returns the state of a policy that nobody counted: its usage is unknown.
+fn uncounted(charge: &Charge<'_>, outcome: Outcome) -> PolicyState {
+    PolicyState::uncounted(*charge.policy().name(), outcome)
+}
+
+// === Shedding ===
+
+/// Counts decisions that were not sent because they would have come too late, and detects when that begins and ends.
+#[derive(Debug, Default)]
+struct Shedding {
+    decisions: AtomicU64,
+    is_on: AtomicBool,
+    /// Time of the latest shed decision, in microseconds.
+    latest: AtomicU64,
+}
+
+impl Shedding {
+    /// Returns the number of decisions shed so far.
+    fn decisions(&self) -> u64 {
+        self.decisions.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether shedding has begun and not ended.
+    #[inline]
+    fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Counts a shed decision. Returns whether shedding begins with it.
+    fn shed(&self, now: Timestamp) -> bool {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.latest.fetch_max(now.as_micros(), Ordering::Relaxed);
+        !self.is_on() && !self.is_on.swap(true, Ordering::Relaxed)
+    }
+
+    /// Ends shedding if no decision was shed for [`CALM`]. Returns whether this call ended it.
+    fn end(&self, now: Timestamp) -> bool {
+        let latest = Timestamp::from_micros(self.latest.load(Ordering::Relaxed));
+        now.since(latest) > CALM && self.is_on.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Time without a shed decision after which shedding ends. A process at its limit sheds now and then, and should not log
+/// each time.
+const CALM: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shedding_begins_and_ends_once_and_ends_only_after_a_while() {
+        let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+        let shedding = Shedding::default();
+        assert_eq!(
+            [10, 10, 15].map(|second| shedding.shed(at(second))),
+            [true, false, false]
+        );
+        assert_eq!(
+            [16, 25, 26, 27].map(|second| shedding.end(at(second))),
+            [false, false, true, false]
+        );
+        assert!(shedding.shed(at(30)));
+        assert_eq!(shedding.decisions(), 4);
+    }
+}

@@ -1,0 +1,380 @@
+//! Watches the primary: judges its calls, and probes it during an outage.
+//!
+//! # Log events
+//!
+//! | level | message | `mode` | when |
+//! |---|---|---|---|
+//! | WARN | the shared store has not decided yet | | at most once: the first call fails |
+//! | WARN | the shared store is unavailable | `degraded` | the breaker opens |
+//! | WARN | the shared store is still unavailable, for another reason | `degraded` | a probe fails with a new error of the server |
+//! | INFO | the shared store decides again | `healthy` | the breaker closes |
+//! | WARN | a key holds a foreign value | | at most once |
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    clock::{Clock, Timestamp},
+    decision::Decision,
+    error::{Error, ErrorKind, Phase},
+    error_chain::ErrorChain,
+    log,
+    store::{CallObserver, CallReport, Store, StoreFuture},
+    timer::{sleep, timeout},
+};
+
+use super::{
+    breaker::{Breaker, CallResult, is_permanent},
+    prober::Prober,
+};
+
+/// The primary and its breaker.
+///
+/// ```text
+///   CallReport ─┐                        opens                  2 good probes
+///               ├─▶ record ─▶ Breaker ──────────▶ ProbeTask ──────────────────▶ recover: closes
+///   CallGuard ──┘
+/// ```
+///
+/// A primary that [reports its calls](Store::observe_calls) is judged by the reports. Otherwise each decision counts as a
+/// call, through a [`CallGuard`].
+#[derive(Debug)]
+pub(super) struct PrimaryMonitor {
+    pub(super) primary: Arc<dyn Store>,
+    /// Also keeps the deadline of a decision.
+    pub(super) breaker: Breaker,
+    pub(super) prober: Prober,
+    /// Times outages and calls. Waits use the system clock, so probes go on while a test holds this one.
+    pub(super) clock: Clock,
+    /// Whether the primary answers within the deadline on its own, so that no second timer is needed.
+    pub(super) primary_keeps_deadline: bool,
+    /// Whether the primary reports its calls. Otherwise each decision is guarded as a call.
+    pub(super) reports_calls: bool,
+    /// Longest call reported since the latest probe was sent, in microseconds; 0 without a report.
+    probe_took: AtomicU64,
+    /// Whether a foreign value was logged.
+    foreign_value_logged: AtomicBool,
+    /// Set by the first answer of the primary, or by the log event that there has been none.
+    is_past_startup: AtomicBool,
+    /// For tasks that outlive the call that starts them.
+    this: Weak<Self>,
+}
+
+impl PrimaryMonitor {
+    /// Creates the monitor, and observes the primary's calls if it reports them.
+    pub(super) fn new(
+        primary: Arc<dyn Store>,
+        deadline: Duration,
+        primary_keeps_deadline: bool,
+        clock: Clock,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Self>| Self {
+            reports_calls: primary.observe_calls(this.clone()),
+            primary,
+            breaker: Breaker::new(deadline),
+            prober: Prober::default(),
+            clock,
+            primary_keeps_deadline,
+            probe_took: AtomicU64::new(0),
+            foreign_value_logged: AtomicBool::new(false),
+            is_past_startup: AtomicBool::new(false),
+            this: this.clone(),
+        })
+    }
+
+    /// Awaits an answer of the primary, at most until the deadline.
+    ///
+    /// # Errors
+    ///
+    /// The primary's own, or [`ErrorKind::Timeout`].
+    pub(super) async fn bounded<T>(&self, answer: StoreFuture<T>) -> Result<T, Error> {
+        if self.primary_keeps_deadline {
+            return answer.await;
+        }
+        let deadline = self.breaker.deadline();
+        let result = timeout(deadline.saturating_add(GRACE), answer).await;
+        result.unwrap_or_else(|| {
+            Err(Error::new(
+                ErrorKind::Timeout(Phase::Reply),
+                format!("the shared store did not answer within the deadline of {deadline:?}"),
+            ))
+        })
+    }
+
+    /// Logs errors that the breaker does not log, or not yet: the first foreign value, and a primary that never answered.
+    pub(super) fn warn_once(&self, error: &Error) {
+        match error.kind() {
+            ErrorKind::Overloaded => {}
+            ErrorKind::ForeignValue => {
+                if !self.foreign_value_logged.swap(true, Ordering::Relaxed) {
+                    log::event!(
+                        WARN,
+                        "a key holds a foreign value: its policies apply `on_outage`",
+                        error = ErrorChain(error),
+                    );
+                }
+            }
+            // With few requests the breaker opens late. A wrong address must show before that.
+            _ => {
+                if !self.is_past_startup.swap(true, Ordering::Relaxed) {
+                    log::event!(
+                        WARN,
+                        "the shared store has not decided yet: policies apply `on_outage`",
+                        error = ErrorChain(error),
+                    );
+                }
+            }
+        }
+    }
+
+    // --- Calls ---
+
+    /// Records how a call ended. If it opens the breaker, logs the cause and starts probing.
+    fn record(&self, result: CallResult<'_>, now: Timestamp) {
+        let Some(cause) = self.breaker.record(result, now) else {
+            return;
+        };
+        log::event!(
+            WARN,
+            "the shared store is unavailable: policies apply `on_outage`",
+            mode = "degraded",
+            error = ErrorChain(&cause),
+        );
+        let mut backoff = self.prober.backoff.lock();
+        backoff.opened(now);
+        if is_permanent(&cause) {
+            backoff.prolong();
+        }
+        drop(backoff);
+        self.ensure_probing();
+    }
+
+    /// Records an answer. While the breaker is open, it may be that of a probe, so its time is kept for
+    /// [`probe`](Self::probe).
+    fn record_answer(&self, took: Duration, now: Timestamp) {
+        if !self.is_past_startup.load(Ordering::Relaxed) {
+            self.is_past_startup.store(true, Ordering::Relaxed);
+        }
+        if self.breaker.is_open() {
+            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            self.probe_took.fetch_max(micros.max(1), Ordering::Relaxed);
+        }
+        self.record(CallResult::Answered { took }, now);
+    }
+
+    /// Records a failure, unless the primary did not cause it.
+    fn record_failure(&self, error: &Error) {
+        if !matches!(
+            error.kind(),
+            ErrorKind::ForeignValue | ErrorKind::Overloaded
+        ) {
+            self.record(CallResult::Failed { error }, self.clock.now());
+        }
+    }
+
+    // --- Probes ---
+
+    /// Starts a task that probes, unless one is running.
+    pub(super) fn ensure_probing(&self) {
+        self.prober.start(|lease| {
+            let monitor = self.this.clone();
+            ProbeTask { monitor, lease }.run()
+        });
+    }
+
+    /// Probes the primary once. Returns whether it answered, and took at most half of the deadline.
+    async fn probe(&self) -> bool {
+        self.probe_took.store(0, Ordering::Relaxed);
+        let started = self.clock.now();
+        let result = self.bounded(self.primary.probe()).await;
+        if let Err(error) = result {
+            self.record_failed_probe(&error);
+            return false;
+        }
+        if !self.breaker.is_slow(self.clock.now().since(started)) {
+            return true;
+        }
+        // The report of the call shows whether the server was slow, or only this process.
+        let reported = self.reported_time().await;
+        reported.is_some_and(|took| !self.breaker.is_slow(took))
+    }
+
+    /// Returns how long the latest probe took according to the report of its call, which may come after the answer.
+    async fn reported_time(&self) -> Option<Duration> {
+        for _ in 0..REPORT_POLLS {
+            let took = self.probe_took.load(Ordering::Relaxed);
+            if took > 0 || !self.reports_calls {
+                return (took > 0).then(|| Duration::from_micros(took));
+            }
+            sleep(REPORT_POLL_INTERVAL).await;
+        }
+        None
+    }
+
+    /// Keeps the error as the cause of the outage. Logs it if the server itself sent it and the text is new.
+    fn record_failed_probe(&self, error: &Error) {
+        if is_permanent(error) {
+            self.prober.backoff.lock().prolong();
+        }
+        let is_new = self.breaker.replace_cause(error);
+        let is_from_server = !matches!(error.kind(), ErrorKind::Connect | ErrorKind::Timeout(_));
+        if is_new && is_from_server {
+            log::event!(
+                WARN,
+                "the shared store is still unavailable, for another reason",
+                mode = "degraded",
+                error = ErrorChain(error),
+            );
+        }
+    }
+
+    /// Closes the breaker: the primary decides again.
+    fn recover(&self) {
+        let outage = self.breaker.outage();
+        self.breaker.close();
+        let now = self.clock.now();
+        self.prober.backoff.lock().closed(now);
+        if let Some(outage) = outage {
+            log::event!(
+                INFO,
+                "the shared store decides again",
+                mode = "healthy",
+                outage = format_args!("{:?}", now.since(outage.since)),
+            );
+        }
+    }
+}
+
+impl CallObserver for PrimaryMonitor {
+    fn call_ended(&self, call: CallReport<'_>) {
+        match call {
+            CallReport::Replied { latency } => self.record_answer(latency, self.clock.now()),
+            CallReport::Failed { error } => self.record_failure(error),
+        }
+    }
+}
+
+// === CallGuard ===
+
+/// A decision that counts as a call, if the primary does not report its calls.
+///
+/// Dropped before [`end`](Self::end), it counts as abandoned by its caller.
+pub(super) struct CallGuard<'a> {
+    monitor: &'a PrimaryMonitor,
+    /// Start of the call; `None` if it does not count, or has ended.
+    started: Option<Timestamp>,
+}
+
+impl<'a> CallGuard<'a> {
+    /// Starts a call.
+    pub(super) fn new(monitor: &'a PrimaryMonitor) -> Self {
+        let is_counted = !monitor.reports_calls;
+        Self {
+            monitor,
+            started: is_counted.then(|| monitor.clock.now()),
+        }
+    }
+
+    /// Records how the call ended.
+    pub(super) fn end(mut self, result: &Result<Decision, Error>) {
+        let Some(started) = self.started.take() else {
+            return;
+        };
+        match result {
+            Ok(_) => {
+                let now = self.monitor.clock.now();
+                self.monitor.record_answer(now.since(started), now);
+            }
+            Err(error) => self.monitor.record_failure(error),
+        }
+    }
+}
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(started) = self.started {
+            let now = self.monitor.clock.now();
+            let after = now.since(started);
+            self.monitor.record(CallResult::Abandoned { after }, now);
+        }
+    }
+}
+
+// === ProbeTask ===
+
+/// A task that probes until the primary decides again. Dropped early, by a panic or with its runtime, it releases its lease.
+#[derive(Debug)]
+struct ProbeTask {
+    /// Weak: the task ends when every clone of the store is dropped.
+    monitor: Weak<PrimaryMonitor>,
+    lease: u64,
+}
+
+impl ProbeTask {
+    /// Waits and probes, until [`GOOD_PROBES`] in a row are good or another task takes over.
+    ///
+    /// ```text
+    /// opens ─ 50..100 ms ─▶ probe fails ─ backoff ─▶ probe good ─ 20 ms ─▶ probe good: closes
+    /// ```
+    async fn run(self) {
+        let mut good_probes = 0;
+        loop {
+            let wait = match self.monitor.upgrade() {
+                None => return,
+                // Another task has closed the breaker.
+                Some(monitor) if !monitor.breaker.is_open() => return,
+                Some(_) if good_probes > 0 => GOOD_PROBE_INTERVAL,
+                Some(monitor) => monitor.prober.backoff.lock().wait(),
+            };
+            if !self.renew(wait) {
+                return;
+            }
+            sleep(wait).await;
+            let Some(monitor) = self.monitor.upgrade() else {
+                return;
+            };
+            if !monitor.probe().await {
+                good_probes = 0;
+                continue;
+            }
+            good_probes += 1;
+            if good_probes == GOOD_PROBES {
+                // Before closing: a breaker that opens again at once must find the lease free.
+                monitor.prober.release(self.lease);
+                monitor.recover();
+                return;
+            }
+        }
+    }
+
+    /// Extends the lease over the wait and the probe after it.
+    fn renew(&self, wait: Duration) -> bool {
+        let monitor = self.monitor.upgrade();
+        monitor.is_some_and(|monitor| {
+            let span = wait + monitor.breaker.deadline();
+            monitor.prober.renew(self.lease, span)
+        })
+    }
+}
+
+impl Drop for ProbeTask {
+    fn drop(&mut self) {
+        if let Some(monitor) = self.monitor.upgrade() {
+            monitor.prober.release(self.lease);
+        }
+    }
+}
+
+/// Number of consecutive good probes that close the breaker, and the wait between them.
+const GOOD_PROBES: u32 = 2;
+const GOOD_PROBE_INTERVAL: Duration = Duration::from_millis(20);
+/// How often a slow probe polls for the report of its call, and at which interval.
+const REPORT_POLLS: u32 = 10;
+const REPORT_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Time beyond the deadline in which the primary's own timeout can still name the phase that was late.
+const GRACE: Duration = Duration::from_millis(2);
