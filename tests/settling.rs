@@ -1032,7 +1032,7 @@ async fn store_that_cannot_settle_is_reported_once_and_no_clients_business() {
         panic!("it is said once: {lines:?}");
     };
     assert!(
-        line.contains("WARN") && line.contains("could not be corrected"),
+        line.contains("WARN") && line.contains("could not be settled"),
         "{line}"
     );
     assert_eq!(world.remaining(&plan()).await, 5);
@@ -1123,7 +1123,7 @@ async fn charge_of_a_store_that_is_away_is_settled_after_the_outage() {
         assert_eq!(settled, Err(ErrorKind::Unavailable));
     }
     let lines = logged();
-    let said = |line: &&String| line.contains("could not be corrected");
+    let said = |line: &&String| line.contains("could not be settled");
     assert_eq!(lines.iter().filter(said).count(), 0, "{lines:?}");
     outage.end().await;
     while left_in(outage.shared.clone()).await != 10 {}
