@@ -1,6 +1,6 @@
 //! A policy: a named quota with its algorithm, cost and outage setting.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     algorithm::{Algorithm, Counter},
@@ -26,7 +26,7 @@ use crate::{
 ///     .on_outage(OnOutage::Deny);
 /// assert_eq!(uploads.name().as_str(), "uploads");
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Policy {
     name: PolicyName,
     quota: Quota,
@@ -302,6 +302,21 @@ impl Policy {
 
     fn has_valid_name(&self) -> bool {
         self.name != PolicyName::INVALID
+    }
+}
+
+// Not derived: the counter repeats the quota and the algorithm in other numbers.
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("name", &self.name)
+            .field("quota", &self.quota)
+            .field("algorithm", &self.algorithm)
+            .field("cost", &self.cost)
+            .field("counts_denied", &self.counts_denied)
+            .field("on_outage", &self.on_outage)
+            .field("unit", &self.unit)
+            .finish_non_exhaustive()
     }
 }
 
