@@ -1,9 +1,11 @@
 //! Settlements: corrections of charges to the actual cost of a request.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::ChargeMark,
+    algorithm::{ChargeMark, Counter},
     charge::{Charge, OwnedCharge},
     decision::Decision,
     policy::Policy,
@@ -87,6 +89,17 @@ impl Settlement {
     pub(crate) fn with_pending_acquire(mut self) -> Self {
         self.is_acquire_pending = true;
         self
+    }
+
+    /// Returns the lease of the slots that the charge took, or `None` if its policy does not count slots.
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        match self.charge.borrow().policy().counter() {
+            Counter::Concurrency(slots) => Some(slots.lease()),
+            Counter::Bucket(_)
+            | Counter::FixedWindow(_)
+            | Counter::SlidingLog(_)
+            | Counter::SlidingWindow(_) => None,
+        }
     }
 
     /// Returns the correction from the charged to the actual cost.

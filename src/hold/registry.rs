@@ -223,12 +223,6 @@ impl HoldRegistry {
     }
 }
 
-impl Drop for HoldRegistry {
-    fn drop(&mut self) {
-        self.renewal.lock().abort();
-    }
-}
-
 // === LateTaskAlarm ===
 
 /// Waker of the alarm. The timer's thread wakes it when the task is late.

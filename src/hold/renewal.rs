@@ -134,13 +134,6 @@ impl RenewalTask {
         wait
     }
 
-    /// Aborts the task, when the registry is dropped.
-    pub(super) fn abort(&mut self) {
-        if let Some(task) = self.handle.take() {
-            task.abort();
-        }
-    }
-
     /// Returns whether the alarm should have rung by now.
     fn is_late(&self) -> bool {
         Clock::system().now() >= self.late_at
@@ -154,11 +147,19 @@ impl RenewalTask {
         period / 8 * (1 << doublings)
     }
 
-    /// Replaces the alarm. Without one, `alarm` is `None` and the task does not count as on time.
+    /// Replaces the alarm. A time that has passed sets none, and the task then does not count as on time.
     fn set_alarm(&mut self, late_at: Timestamp, alarm: &Waker) {
         self.late_at = late_at;
         let mut sleep = sleep(late_at.since(Clock::system().now()));
         let polled = Pin::new(&mut sleep).poll(&mut Context::from_waker(alarm));
         self.alarm = polled.is_pending().then_some(sleep);
+    }
+}
+
+impl Drop for RenewalTask {
+    fn drop(&mut self) {
+        if let Some(task) = &self.handle {
+            task.abort();
+        }
     }
 }

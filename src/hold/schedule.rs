@@ -8,7 +8,7 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use crate::{algorithm::Counter, backoff, clock::Timestamp, store::Settlement};
+use crate::{backoff, clock::Timestamp, store::Settlement};
 
 /// The slots of one hold, each as the settlement that releases it.
 pub(super) type HeldSlots = Arc<[Settlement]>;
@@ -36,7 +36,7 @@ pub(super) struct Schedule {
     due: BTreeSet<(Duration, u64)>,
     /// Number of the latest hold.
     latest: u64,
-    /// Time of the schedule.
+    /// Current time of the schedule.
     time: Duration,
     /// The clock at `time`.
     clock: Timestamp,
@@ -177,14 +177,7 @@ impl Schedule {
 
 /// Returns a third of the shortest lease.
 fn renewal_period(slots: &[Settlement]) -> Duration {
-    let lease = |settlement: &Settlement| match settlement.charge().policy().counter() {
-        Counter::Concurrency(slots) => Some(slots.lease()),
-        Counter::Bucket(_)
-        | Counter::FixedWindow(_)
-        | Counter::SlidingLog(_)
-        | Counter::SlidingWindow(_) => None,
-    };
-    let shortest = slots.iter().filter_map(lease).min();
+    let shortest = slots.iter().filter_map(Settlement::lease).min();
     shortest.unwrap_or(Duration::from_secs(1)) / 3
 }
 

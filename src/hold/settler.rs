@@ -18,7 +18,6 @@ use std::{
 };
 
 use crate::{
-    algorithm::Counter,
     clock::Clock,
     error::{Error, ErrorKind},
     error_chain::ErrorChain,
@@ -254,17 +253,9 @@ fn may_retry(settlement: &Settlement, error: &Error) -> bool {
 
 /// Returns how long a settlement is of use: until the lease or the policy's period is over.
 fn retry_span(settlement: &Settlement) -> Duration {
-    let charge = settlement.charge();
-    match charge.policy().counter() {
-        Counter::Concurrency(slots) => slots.lease(),
-        Counter::Bucket(_)
-        | Counter::FixedWindow(_)
-        | Counter::SlidingLog(_)
-        | Counter::SlidingWindow(_) => {
-            let period = charge.policy().quota().period();
-            period.min(MAX_RETRY_SPAN)
-        }
-    }
+    let period = settlement.charge().policy().quota().period();
+    let lease = settlement.lease();
+    lease.unwrap_or(period.min(MAX_RETRY_SPAN))
 }
 
 /// Returns the error of a hold that is made or dropped outside of a Tokio runtime.

@@ -126,7 +126,7 @@ impl CacheSegment {
         self.order.push_back(key);
     }
 
-    /// Evicts the first entry that was not used since the hand last passed it, among the next few.
+    /// Evicts the next entry that was not used since the hand last passed it, or the 8th if the first 7 were.
     fn evict_one(&mut self) {
         for step in 1..=MAX_STEPS {
             let Some(key) = self.order.pop_front() else {
