@@ -24,7 +24,7 @@ use redis::{Cmd, Connection, Pipeline, Value};
 use support::{PLAIN_GCRA, Server, unpack};
 use tollgate::{
     Quota,
-    algorithm::{Algorithm, Counter, Form, WindowStart},
+    algorithm::{Algorithm, Counter, WindowStart},
     remote::Script,
 };
 
@@ -279,22 +279,19 @@ fn arguments(command: &mut Cmd, counter: &Counter) {
     match counter {
         Counter::Bucket(bucket) => {
             let shape = bucket.quota_tag().to_be_bytes();
-            match bucket.form(1) {
-                Form::Whole { increment } => command
+            let (units, micros) = bucket.refill();
+            if units == 1 {
+                command
                     .arg(tag(b'w', &shape))
-                    .arg(increment)
-                    .arg(bucket.span()),
-                Form::Lattice {
-                    cost,
-                    units,
-                    micros,
-                } => command
+                    .arg(micros)
+                    .arg(bucket.span())
+            } else {
+                command
                     .arg(tag(b'l', &shape))
-                    .arg(cost)
+                    .arg(1)
                     .arg(bucket.span())
                     .arg(units)
-                    .arg(micros),
-                other => panic!("no row of this form: {other:?}"),
+                    .arg(micros)
             }
         }
         Counter::FixedWindow(window) => {

@@ -17,8 +17,8 @@ use redis::Value;
 use tollgate::{
     Quota,
     algorithm::{
-        Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, Form, LogState,
-        QueueLimits, SlidingState, WindowStart, WindowState,
+        Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, LogState, QueueLimits,
+        SlidingState, WindowStart, WindowState,
     },
     clock::Timestamp,
     remote::Script,
@@ -609,22 +609,20 @@ fn charge(command: &mut redis::Cmd, counter: &Counter, Asked { cost, ticket, .. 
     match counter {
         Counter::Bucket(bucket) => {
             let shape = bucket.quota_tag().to_be_bytes();
-            match bucket.form(cost) {
-                Form::Whole { increment } => command
+            let (units, micros) = bucket.refill();
+            let fits = cost <= bucket.capacity();
+            if units == 1 {
+                command
                     .arg(tag(b'w', &shape))
-                    .arg(limit(increment))
-                    .arg(bucket.span()),
-                Form::Lattice {
-                    cost,
-                    units,
-                    micros,
-                } => command
+                    .arg(limit(fits.then(|| cost * micros)))
+                    .arg(bucket.span())
+            } else {
+                command
                     .arg(tag(b'l', &shape))
-                    .arg(limit(cost))
+                    .arg(limit(fits.then_some(cost)))
                     .arg(bucket.span())
                     .arg(units)
-                    .arg(micros),
-                other => panic!("a form that this test does not know: {other:?}"),
+                    .arg(micros)
             }
         }
         Counter::FixedWindow(window) => {

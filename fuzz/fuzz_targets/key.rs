@@ -75,7 +75,7 @@ fn places(keys: [Key; 2], choice: u8) {
     let chosen = [usize::from(choice) % 8, usize::from(choice / 8) % 8];
     let prefix = PREFIXES[usize::from(choice / 64)];
     let [first, second] = [0, 1].map(|side| {
-        fuzzing::wire_keys(prefix, &policies[chosen[side]], keys[side]).expect("a usable prefix")
+        fuzzing::redis_keys(prefix, &policies[chosen[side]], keys[side]).expect("a usable prefix")
     });
     let names = chosen.map(|policy| policies[policy].name());
     for (places, (key, name)) in [&first, &second].into_iter().zip(keys.iter().zip(names)) {

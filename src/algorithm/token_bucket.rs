@@ -38,7 +38,6 @@ use super::{
     bucket_state::{BucketState, quota_tag_of, span_of},
     choice::QueueLimits,
     counting::{ChargeMark, Counting},
-    form::Form,
     rate::Rate,
     rescale::rescale,
 };
@@ -215,21 +214,11 @@ impl TokenBucket {
         self.rate.down(units).min(LONGEST_SPAN / 2)
     }
 
-    /// How the Lua twin is to be told to judge a charge of `cost`.
+    /// Returns the refill rate in lowest terms: a number of units, and the microseconds in which that many come back.
     #[must_use]
     #[inline]
-    pub fn form(&self, cost: u64) -> Form {
-        let affordable = cost <= self.capacity;
-        if self.rate.is_whole() {
-            return Form::Whole {
-                increment: affordable.then(|| cost * self.rate.micros),
-            };
-        }
-        Form::Lattice {
-            cost: affordable.then_some(cost),
-            units: self.rate.units,
-            micros: self.rate.micros,
-        }
+    pub fn refill(&self) -> (u64, u64) {
+        (self.rate.units, self.rate.micros)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Ways in for the fuzz targets, which are built with `--cfg fuzzing`; no part of the API.
+//! Entry points of the fuzz targets, which are built with `--cfg fuzzing`. They are not part of the API.
 
 use redis::Value;
 
@@ -6,26 +6,26 @@ use crate::{charge::OwnedCharge, decision::Decision, error::Error, key::Key, pol
 
 use super::protocol::{Keyspace, reply, reply_len};
 
-/// The keys that a policy's count for an identity may have in Redis, the present one first.
+/// Returns the keys that a policy may have for an identity in Redis, the present one first.
 ///
 /// # Errors
 ///
-/// When the prefix is not usable.
-pub fn wire_keys(prefix: &str, policy: &Policy, key: Key) -> Result<Vec<Vec<u8>>, Error> {
+/// If the prefix is not usable.
+pub fn redis_keys(prefix: &str, policy: &Policy, key: Key) -> Result<Vec<Vec<u8>>, Error> {
     let keyspace = Keyspace::new(prefix)?;
-    let present = keyspace.of(&policy.charge(key));
-    let all = keyspace.all_of(policy, &key);
+    let present = keyspace.key_of(&policy.charge(key));
+    let all = keyspace.all_keys(policy, &key);
     Ok(std::iter::once(present)
         .chain(all)
         .map(|key| key.to_vec())
         .collect())
 }
 
-/// What a reply of the decision script says about groups of charges.
+/// Returns the decisions in a reply of the script to a call with these groups of charges.
 ///
 /// # Errors
 ///
-/// When it is no such reply.
+/// If it is not a reply to such a call.
 pub fn decisions(
     reply: &Value,
     groups: &[Vec<OwnedCharge>],
@@ -35,8 +35,8 @@ pub fn decisions(
         .iter()
         .map(|group| group.iter().map(of_charge).collect())
         .collect();
-    let verdicts = reply::parse(reply, reply_lens.iter().map(Vec::as_slice))?;
-    Ok(verdicts
+    let results = reply::parse(reply, reply_lens.iter().map(Vec::as_slice))?;
+    Ok(results
         .into_iter()
         .zip(groups)
         .map(|(reply, charges)| reply?.into_decision(charges))

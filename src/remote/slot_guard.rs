@@ -1,4 +1,19 @@
-//! Slots that may have been taken by a decision whose reply did not come, and renewals.
+//! Slots of decisions whose caller never held them, and renewals of leases.
+//!
+//! A decision on concurrency takes slots, which its caller releases later. If the caller leaves before the reply, or
+//! the reply does not come, nobody would release them before their lease ends. So they are released here:
+//!
+//! ```text
+//! the caller   the request         the reply                    the slots
+//! waits        is sent             admitted                     are the caller's
+//! waits        is sent             timeout, connection lost     released, and their ticket barred
+//! leaves       was not sent        -                            were never taken
+//! leaves       was sent            admitted, in the background  released
+//! leaves       was sent            timeout, connection lost     released, and their ticket barred
+//! ```
+//!
+//! The script bars a ticket for one lease: the command that takes its slots may still be on its way, and would
+//! otherwise take them after the release.
 
 use std::{
     future::Future,
@@ -24,45 +39,46 @@ use crate::{
 use super::{
     batch,
     node::Node,
-    protocol::{Departure, Reply, Request},
+    protocol::{CancelHandle, Request, RequestResult, takes_slots},
 };
 
-/// Decides a request, together with whatever else waits.
+/// Sends a decision on charges of which some take slots.
+///
+/// # Errors
+///
+/// Those of [`batch::submit`]. Slots that may have been taken are then released in the background.
 ///
 /// # Cancel safety
 ///
-/// Dropped before the request is sent, nothing is charged; afterwards the charge may have been made. Nothing is in flight
-/// then, so slots that it may have taken are released in the background. The same holds when the reply does not come.
-pub(super) async fn ask(
+/// Nothing is charged if it is dropped before the request is sent. Afterwards the charges may have been made, and only
+/// their slots are released in the background.
+pub(super) async fn submit(
     node: &Arc<Node>,
     mut request: Box<Request>,
     charges: &[OwnedCharge],
-) -> Result<Reply, Error> {
-    let charges = charges.iter().map(OwnedCharge::borrow);
-    let slots: Vec<OwnedCharge> = charges
-        .filter(|charge| takes_slots(charge))
-        .map(|charge| charge.to_owned())
-        .collect();
-    if slots.is_empty() {
-        return batch::ask(node, request).await;
-    }
+) -> RequestResult {
     RetryQueue::resume(node);
-    let departure = request.departure();
-    let asking = {
+    let slots = charges
+        .iter()
+        .filter(|charge| takes_slots(&charge.borrow()))
+        .cloned()
+        .collect();
+    let cancel_handle = request.cancel_handle();
+    let deciding = {
         let node = Arc::clone(node);
-        Box::pin(async move { batch::ask(&node, request).await })
+        Box::pin(async move { batch::submit(&node, request).await })
     };
-    let take = Take {
-        asking: Some(asking),
-        departure,
+    let decision = SlotDecision {
+        deciding: Some(deciding),
+        cancel_handle,
         node: Arc::clone(node),
         slots,
-        is_dropped: false,
+        is_abandoned: false,
     };
-    take.await
+    decision.await
 }
 
-/// Renews the leases of slots. Those that are missing are taken again, since they are in flight.
+/// Renews the leases of slots. Missing ones are taken again, since their requests are in flight.
 ///
 /// # Errors
 ///
@@ -72,12 +88,13 @@ pub(super) async fn renew(node: &Arc<Node>, charges: &[OwnedCharge]) -> Result<(
     if missing.is_empty() {
         return renewed;
     }
-    // What is missing now was released meanwhile.
+    // Not in the first call: slots that were just released would be taken again.
     let (_, taken_again) = renew_once(node, &missing, true).await;
     renewed.and(taken_again)
 }
 
-/// Returns the charges whose slots are missing, and the first error.
+/// Renews the leases of slots, with one request per key. Returns the charges whose slots are missing, and the first
+/// error.
 async fn renew_once(
     node: &Arc<Node>,
     charges: &[OwnedCharge],
@@ -85,53 +102,52 @@ async fn renew_once(
 ) -> (Vec<OwnedCharge>, Result<(), Error>) {
     let borrowed: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::borrow).collect();
     let requests = Request::renew_all(&node.keyspace, &borrowed, take_again);
-    let asked = requests.into_iter().map(|(request, places)| async move {
-        let reply = batch::ask(node, Box::new(request)).await?;
+    let renewing = requests.into_iter().map(|(request, indexes)| async move {
+        let reply = batch::submit(node, request).await?;
         reply.check()?;
         let is_missing = |bit: usize| reply.missing() >> bit & 1 == 1;
-        let missing = places.into_iter().enumerate();
+        let missing = indexes.into_iter().enumerate();
         let missing = missing.filter(|(bit, _)| is_missing(*bit));
-        Ok(missing.map(|(_, place)| place).collect::<Vec<_>>())
+        Ok(missing.map(|(_, index)| index).collect::<Vec<_>>())
     });
     let (mut missing, mut renewed) = (Vec::new(), Ok(()));
-    for places in join_all(asked).await {
-        match places {
-            Ok(places) => missing.extend(places.into_iter().map(|place| charges[place].clone())),
+    for result in join_all(renewing).await {
+        match result {
+            Ok(indexes) => missing.extend(indexes.into_iter().map(|index| charges[index].clone())),
             Err(error) => renewed = renewed.and(Err(error)),
         }
     }
     (missing, renewed)
 }
 
-fn takes_slots(charge: &Charge<'_>) -> bool {
-    matches!(charge.policy().counter(), Counter::Concurrency(_)) && charge.units() > 0
-}
+// === SlotDecision ===
 
-// === Take ===
-
-/// A decision on slots that is under way. Dropped after it was sent, it is awaited in the background.
-struct Take {
-    asking: Option<Asking>,
-    departure: Departure,
+/// A decision on slots. If it is dropped after it was sent, it goes on in the background.
+struct SlotDecision {
+    /// `None` once it has ended.
+    deciding: Option<Pin<Box<dyn Future<Output = RequestResult> + Send>>>,
+    cancel_handle: CancelHandle,
     node: Arc<Node>,
+    /// The charges that take slots. Empty once they are released.
     slots: Vec<OwnedCharge>,
-    /// Whether its caller has dropped it, so that nobody holds what it takes.
-    is_dropped: bool,
+    /// Whether its caller has left, so that nobody holds the slots.
+    is_abandoned: bool,
 }
 
-type Asking = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
-
-impl Take {
+impl SlotDecision {
+    /// Releases the slots in the background, once.
     fn release(&mut self, pending: bool) {
         release(&self.node, mem::take(&mut self.slots), pending);
     }
 
-    /// Leaves the decision if it was not sent yet. Returns whether it was not.
-    fn leave(&mut self) -> bool {
-        // Not kept by a request that waits to be sent over this node.
+    /// Cancels the request. Returns whether it was not sent.
+    ///
+    /// If a call takes it at the same time, the slots are released after that call.
+    fn cancel(&mut self) -> bool {
+        // Weak: a request that waits on this node must not keep it alive.
         let node = Arc::downgrade(&self.node);
         let slots = self.slots.clone();
-        self.departure.leave(move || {
+        self.cancel_handle.cancel(move || {
             if let Some(node) = node.upgrade() {
                 release(&node, slots, true);
             }
@@ -139,7 +155,58 @@ impl Take {
     }
 }
 
-/// Releases slots in the background. Their take is `pending` if it may still be on its way.
+impl Future for SlotDecision {
+    type Output = RequestResult;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let deciding = self.deciding.as_mut();
+        let deciding = deciding.expect("a future is not polled after it ended");
+        let result = ready!(deciding.as_mut().poll(context));
+        self.deciding = None;
+        match &result {
+            Ok(reply) if reply.is_admitted() && self.is_abandoned => self.release(false),
+            Err(error) if may_be_charged(error) => self.release(true),
+            Ok(_) | Err(_) => {}
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for SlotDecision {
+    fn drop(&mut self) {
+        let Some(deciding) = self.deciding.take() else {
+            return;
+        };
+        if self.is_abandoned {
+            // The runtime of the background task has ended.
+            return self.release(true);
+        }
+        if self.cancel() {
+            return;
+        }
+        let in_background = Self {
+            deciding: Some(deciding),
+            cancel_handle: self.cancel_handle.clone(),
+            node: Arc::clone(&self.node),
+            slots: mem::take(&mut self.slots),
+            is_abandoned: true,
+        };
+        spawn::on_current(async move { drop(in_background.await) });
+    }
+}
+
+/// Returns whether the charges may have been made in spite of this error.
+fn may_be_charged(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Connect | ErrorKind::Protocol | ErrorKind::Timeout(_)
+    )
+}
+
+// === Releases ===
+
+/// Releases slots in the background, until it is confirmed or their lease ends. `pending` means that the command that
+/// takes them may still be on its way.
 fn release(node: &Arc<Node>, slots: Vec<OwnedCharge>, pending: bool) {
     let now = Clock::system().now();
     for charge in slots {
@@ -147,8 +214,8 @@ fn release(node: &Arc<Node>, slots: Vec<OwnedCharge>, pending: bool) {
         let Counter::Concurrency(counter) = slots.charge().policy().counter() else {
             continue;
         };
-        let ends = now + counter.lease();
-        if !RetryQueue::add(node, slots, ends) {
+        let lease_ends = now + counter.lease();
+        if !RetryQueue::add(node, slots, lease_ends) {
             log::event!(
                 WARN,
                 "too many slot releases wait for redis: further slots stay taken until their lease ends"
@@ -158,54 +225,7 @@ fn release(node: &Arc<Node>, slots: Vec<OwnedCharge>, pending: bool) {
     }
 }
 
-impl Future for Take {
-    type Output = Result<Reply, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let asking = self.asking.as_mut();
-        let asking = asking.expect("a future is not polled after it ended");
-        let reply = ready!(asking.as_mut().poll(context));
-        self.asking = None;
-        match &reply {
-            Ok(reply) if reply.is_admitted() && self.is_dropped => self.release(false),
-            Err(error) if may_be_taken(error) => self.release(true),
-            _ => {}
-        }
-        Poll::Ready(reply)
-    }
-}
-
-impl Drop for Take {
-    fn drop(&mut self) {
-        let Some(asking) = self.asking.take() else {
-            return;
-        };
-        if self.is_dropped {
-            // Its runtime has ended too.
-            return self.release(true);
-        }
-        if self.leave() {
-            return;
-        }
-        let take = Self {
-            asking: Some(asking),
-            departure: self.departure.clone(),
-            node: Arc::clone(&self.node),
-            slots: mem::take(&mut self.slots),
-            is_dropped: true,
-        };
-        spawn::on_current(async move { drop(take.await) });
-    }
-}
-
-/// Whether the charge may have been made all the same.
-fn may_be_taken(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Connect | ErrorKind::Protocol | ErrorKind::Timeout(_)
-    )
-}
-
+/// Retries releases. A release is done if the server confirms it, or refuses it in a way that a retry would not change.
 impl RetryOwner for Node {
     type Item = Settlement;
 
@@ -224,15 +244,15 @@ impl RetryOwner for Node {
             let mut is_done = vec![true; settlements.len()];
             let requests = Request::settle_all(&self.keyspace, &settlements);
             let node = &self;
-            let asked = requests.into_iter().map(|(request, places)| async move {
-                (batch::ask(node, Box::new(request)).await, places)
+            let releasing = requests.into_iter().map(|(request, indexes)| async move {
+                (batch::submit(node, request).await, indexes)
             });
-            for (reply, places) in join_all(asked).await {
-                if let Err(error) = reply
+            for (result, indexes) in join_all(releasing).await {
+                if let Err(error) = result
                     && (error.is_transient()
                         || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script))
                 {
-                    places.into_iter().for_each(|place| is_done[place] = false);
+                    indexes.into_iter().for_each(|index| is_done[index] = false);
                 }
             }
             is_done

@@ -1,4 +1,19 @@
-//! The Redis store.
+//! The Redis store, and the way of a decision through it.
+//!
+//! ```text
+//! decide_with_fallback
+//!   Request::decide           keyspace.rs and codec.rs: keys and arguments
+//!   batch::submit             sent at once, or queued for a worker; shed while too many wait
+//!     Scheduler::submit         picks a lane, or adds the request to the queue
+//!     Worker::call              one EVALSHA for up to 64 charges
+//!       LaneConnection::send      the multiplexed connection
+//!       reply::parse              one result per request
+//!     Scheduler::end_call       makes room, and measures the server
+//!   Reply::into_decision      codec.rs: the state of each policy
+//!   Fallback::complete        replaces an error, by the choice of each policy
+//! ```
+//!
+//! A decision that takes slots goes through `slot_guard.rs` besides, which releases them if the caller leaves.
 
 use std::sync::{Arc, Weak};
 
@@ -17,79 +32,79 @@ use crate::{
     store::{CallObserver, Fallback, Receipt, Store, StoreFuture},
 };
 
-use super::{batch, builder::RedisStoreBuilder, node::Node, protocol::Request, slot_guard};
+use super::{
+    batch,
+    connection::classify,
+    node::Node,
+    protocol::{Request, takes_slots},
+    slot_guard,
+};
 
-/// Keeps counts in Redis. Clones share the connections.
+/// Counts in Redis. Clones share the connections.
 ///
-/// See the [module docs](super) for what it waits for, what it costs, and what a failover does. By itself it answers
-/// an outage with an error; the builders put a breaker and each policy's outage choice around it.
+/// See the [module docs](super) for waits, costs and failovers. The store alone returns an error during an outage. The
+/// builders of the layer and of the limiter put a breaker and each policy's [`OnOutage`](crate::OnOutage) around it.
 #[derive(Clone, Debug)]
 pub struct RedisStore {
     node: Arc<Node>,
 }
 
 impl RedisStore {
-    /// Settings to start from, for the server at this URL.
-    pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(url.as_ref())
-    }
-
     pub(super) fn with(node: Arc<Node>) -> Self {
         Self { node }
     }
 
-    /// Has groups carried of which each stands for itself: one that fails does not keep the others from being done.
-    fn carry(&self, groups: Vec<Request>) -> StoreFuture<()> {
-        if groups.is_empty() {
-            return StoreFuture::ready(Ok(()));
-        }
-        let node = Arc::clone(&self.node);
-        StoreFuture::boxed(async move {
-            let asked = groups
-                .into_iter()
-                .map(|group| batch::ask(&node, Box::new(group)));
-            let verdicts = join_all(asked).await;
-            verdicts
-                .into_iter()
-                .try_for_each(|verdict| verdict?.check())
-        })
-    }
-
-    /// Returns the result of a decision that needs no call, or gets none.
+    /// Returns the result of a decision that sends nothing; `None` for all others.
+    ///
+    /// It sends nothing if it has no charges, is shed, or cannot use the caller's clock. Nothing is allocated then.
     fn result_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Decision, Error>> {
         if charges.is_empty() {
             let now = self.node.clock.as_ref().unwrap_or(&Clock::system()).now();
             return Some(Ok(Decision::new(CountedBy::Shared, now, [])));
         }
-        if let Err(error) = self.check() {
+        if let Err(error) = self.check_clock() {
             self.node.report_failure(&error);
             return Some(Err(error));
         }
-        let is_full = self.node.traffic.is_full();
-        is_full.then(|| Err(batch::overloaded()))
+        let is_shedding = self.node.scheduler.is_shedding();
+        is_shedding.then(|| Err(classify::overloaded()))
     }
 
-    /// What keeps the store from deciding, before anything is asked.
-    fn check(&self) -> Result<(), Error> {
+    /// Checks that the script can store the time of the caller's clock. The server's time is not checked.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a time before 2001 or after 2255.
+    fn check_clock(&self) -> Result<(), Error> {
         let now = self.node.clock.as_ref().map(Clock::now);
         match now {
-            Some(now) if !STORABLE.contains(&now.as_micros()) => Err(Error::new(
+            Some(now) if !STORABLE_MICROS.contains(&now.as_micros()) => Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "the clock given with client_time stands before 2001 or after 2255: set it right",
+                "the clock given to client_time is before 2001 or after 2255: set it right",
             )),
             _ => Ok(()),
         }
     }
+
+    /// Returns a copy of the charges and the request to decide them.
+    ///
+    /// The request is boxed before it becomes part of a future: it is moved many times.
+    fn prepare(&self, charges: &[Charge<'_>]) -> Prepared {
+        let request = Request::decide(&self.node.keyspace, charges);
+        let charges = charges.iter().map(Charge::to_owned).collect();
+        (Arc::clone(&self.node), Box::new(request), charges)
+    }
 }
+
+/// A decision that is to be sent.
+type Prepared = (Arc<Node>, Box<Request>, SmallVec<[OwnedCharge; 1]>);
 
 impl Store for RedisStore {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if let Some(result) = self.result_at_once(charges) {
             return StoreFuture::ready(result);
         }
-        // Boxed here, before it becomes a part of the future: it is handed on many times.
-        let request = Box::new(Request::decide(&self.node.keyspace, charges));
-        let (node, charges) = (Arc::clone(&self.node), to_owned(charges));
+        let (node, request, charges) = self.prepare(charges);
         StoreFuture::boxed(async move { decide(&node, request, &charges).await })
     }
 
@@ -101,9 +116,7 @@ impl Store for RedisStore {
         if let Some(result) = self.result_at_once(charges) {
             return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
         }
-        // Boxed here, before it becomes a part of the future: it is handed on many times.
-        let request = Box::new(Request::decide(&self.node.keyspace, charges));
-        let (node, charges) = (Arc::clone(&self.node), to_owned(charges));
+        let (node, request, charges) = self.prepare(charges);
         StoreFuture::boxed(async move {
             let result = decide(&node, request, &charges).await;
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
@@ -111,15 +124,24 @@ impl Store for RedisStore {
     }
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
-        if let Err(error) = self.check() {
+        if let Err(error) = self.check_clock() {
             return StoreFuture::ready(Err(error));
         }
         let requests = Request::settle_all(&self.node.keyspace, receipt.settlements());
-        self.carry(requests.into_iter().map(|(request, _)| request).collect())
+        if requests.is_empty() {
+            return StoreFuture::ready(Ok(()));
+        }
+        let node = Arc::clone(&self.node);
+        // Each on its own: the failure of one request does not keep the others from being sent.
+        StoreFuture::boxed(async move {
+            let requests = requests.into_iter().map(|(request, _)| request);
+            let results = join_all(requests.map(|request| batch::submit(&node, request))).await;
+            results.into_iter().try_for_each(|result| result?.check())
+        })
     }
 
     fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
-        if let Err(error) = self.check() {
+        if let Err(error) = self.check_clock() {
             return StoreFuture::ready(Err(error));
         }
         let node = Arc::clone(&self.node);
@@ -130,57 +152,58 @@ impl Store for RedisStore {
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let node = Arc::clone(&self.node);
         let mut command = redis::cmd("DEL");
-        for key in node.keyspace.all_of(policy, key) {
+        for key in node.keyspace.all_keys(policy, key) {
             command.arg(key.as_slice());
         }
         StoreFuture::boxed(async move {
-            batch::command(&node, &command).await?;
+            batch::run_command(&node, &command).await?;
             Ok(())
         })
     }
 
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
-        // A second observer, of a second breaker over this store, judges it by decisions.
+        // A second breaker around this store judges it by its decisions.
         self.node.observer.set(observer).is_ok()
     }
 
     fn warnings(&self) -> Vec<Warning> {
-        self.node.check.ledger.warnings()
+        self.node.check.warnings()
     }
 
     fn probe(&self) -> StoreFuture<()> {
-        if let Err(error) = self.check() {
+        if let Err(error) = self.check_clock() {
             return StoreFuture::ready(Err(error));
         }
         let node = Arc::clone(&self.node);
         StoreFuture::boxed(async move {
-            node.dial_at_once();
-            let group = Box::new(Request::probe(&node.keyspace));
-            let verdict = batch::ask(&node, group).await?;
-            if verdict.is_admitted() {
+            node.skip_next_backoff();
+            let request = Box::new(Request::probe(&node.keyspace));
+            let reply = batch::submit(&node, request).await?;
+            if reply.is_admitted() {
                 return Ok(());
             }
             Err(Error::new(
                 ErrorKind::ForeignValue,
-                "the key of the probe holds a value that tollgate did not write",
+                "a key of tollgate's probe holds a value that tollgate did not write",
             ))
         })
     }
 }
 
-/// Makes a call, or joins one, and reads the decision in its reply.
+/// Sends a decision, alone or together with others, and reads it from the reply.
 async fn decide(
     node: &Arc<Node>,
     request: Box<Request>,
     charges: &[OwnedCharge],
 ) -> Result<Decision, Error> {
-    let reply = slot_guard::ask(node, request, charges).await?;
+    let takes_slots = charges.iter().any(|charge| takes_slots(&charge.borrow()));
+    let reply = if takes_slots {
+        slot_guard::submit(node, request, charges).await?
+    } else {
+        batch::submit(node, request).await?
+    };
     reply.into_decision(charges)
 }
 
-fn to_owned(charges: &[Charge<'_>]) -> SmallVec<[OwnedCharge; 1]> {
-    charges.iter().map(Charge::to_owned).collect()
-}
-
-/// Times that the script can store: from 2001 until 2255, when they are no longer exact in a double.
-const STORABLE: std::ops::Range<u64> = 1_000_000_000_000_000..1 << 53;
+/// Times that the script can store: from 2001, and below 2^53, where doubles are exact.
+const STORABLE_MICROS: std::ops::Range<u64> = 1_000_000_000_000_000..1 << 53;

@@ -1,73 +1,117 @@
-//! The calls in flight, and when each must have ended.
+//! The calls in flight, and their deadlines.
+//!
+//! A call is due when its oldest job must have a reply. The watchdog notices that and wakes the task of the call, which
+//! ends the jobs with a timeout and goes on waiting: a late reply still shows that the connection is alive. With a
+//! deadline of 50 ms, and a job that was submitted at 0 and sent at 10 ms:
+//!
+//! ```text
+//! time         event
+//!   0 ms       the job is submitted
+//!  10 ms       the call is sent
+//!  50 ms  due  the task is woken, and its jobs time out
+//!  60 ms       no reply came on the connection since the call was sent: it is unresponsive, and is given up
+//! 100 ms  end  if nobody polled the task: its jobs fail, and the call no longer counts as in flight
+//! ```
+//!
+//! If the task runs over 2 ms after it was woken, its runtime is busy and the reply may already be in the socket. So it
+//! gets that delay once more, up to the end, before its jobs fail. This happens once per call.
+//!
+//! An [`Alarm`] carries these steps from the watchdog to the task. Its level only rises, except for that one extension.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::Context,
+    time::Duration,
+};
+
+use futures_util::task::AtomicWaker;
 
 use crate::clock::Timestamp;
 
-use super::{alarm::Alarm, queue::Answer};
+use super::queue::Waiter;
 
-/// Names a call in flight, and the connection that carries it.
+/// Identifies a call in flight and the connection that carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct CallId {
     pub(super) number: u64,
+    /// The index of the lane.
     pub(super) lane: usize,
+    /// The generation of the lane's connection when the call was scheduled.
     pub(super) generation: u64,
 }
 
-/// All calls whose replies have not come yet.
-#[derive(Debug)]
-pub(super) struct Calls {
-    deadline: Duration,
-    in_flight: Vec<InFlight>,
-    charges: usize,
-    /// Per lane, the generation of the connection on which the latest reply came, and when.
-    replied: Box<[(u64, Timestamp)]>,
-}
-
-/// A call whose reply has not come yet.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    call: Call,
-    pub(super) sent_at: Timestamp,
-    /// When its oldest job must be answered.
-    due: Timestamp,
-    /// The same before it was put off, see [`Calls::expire`].
-    first_due: Timestamp,
-    pub(super) charges: usize,
-    /// Where its results go; empty for a call in its caller's own future.
-    pub(super) answers: Vec<Answer>,
+/// A call in flight, for the task that makes it.
+#[derive(Clone, Debug)]
+pub(super) struct CallHandle {
+    pub(super) id: CallId,
     pub(super) alarm: Arc<Alarm>,
 }
 
-impl InFlight {
-    /// Whether its deadline was put off, since its task was polled late.
-    fn is_put_off(&self) -> bool {
-        self.due != self.first_due
+/// A call in flight, for the deadlines.
+#[derive(Debug)]
+pub(super) struct PendingCall {
+    call: CallHandle,
+    pub(super) sent_at: Timestamp,
+    /// When its oldest job must have a reply.
+    due: Timestamp,
+    /// `due` before it was extended.
+    original_due: Timestamp,
+    pub(super) charges: usize,
+    /// The callers of its jobs; empty for a call in its caller's own future.
+    pub(super) waiters: Vec<Waiter>,
+}
+
+impl PendingCall {
+    /// Returns whether its deadline was extended.
+    fn is_extended(&self) -> bool {
+        self.due != self.original_due
+    }
+
+    /// Returns whether its jobs still wait for the reply.
+    pub(super) fn is_in_time(&self) -> bool {
+        !self.call.alarm.is_expired()
     }
 }
 
-/// Calls that are overdue, and what has to be done about them.
+/// Calls that are overdue, and the actions to take.
 #[derive(Debug, Default)]
 pub(super) struct OverdueCalls {
     /// Jobs of calls whose tasks nobody polls any more.
-    pub(super) unpolled: Vec<Answer>,
+    pub(super) unpolled: Vec<Waiter>,
     /// Connections without a reply for a deadline: lane and generation.
-    pub(super) mute: Vec<(usize, u64)>,
-    /// Whether a call among them failed that nobody else reports.
+    pub(super) unresponsive: Vec<(usize, u64)>,
+    /// Whether one of the calls failed and no task reports it.
     pub(super) is_unreported: bool,
-    /// Tasks to wake.
-    pub(super) woken: Vec<Arc<Alarm>>,
+    /// Tasks to wake, outside the lock.
+    pub(super) to_wake: Vec<Arc<Alarm>>,
     /// When to look again; `None` if nothing is in flight.
     pub(super) next: Option<Timestamp>,
 }
 
+// === Calls ===
+
+/// All calls without a reply so far.
+#[derive(Debug)]
+pub(super) struct Calls {
+    deadline: Duration,
+    in_flight: Vec<PendingCall>,
+    /// The charges of all calls.
+    charges: usize,
+    /// Per lane, the generation of the connection on which the latest reply came, and when.
+    last_replies: Box<[(u64, Timestamp)]>,
+}
+
 impl Calls {
+    /// Returns no calls, for this number of lanes.
     pub(super) fn new(deadline: Duration, lanes: usize) -> Self {
         Self {
             deadline,
             in_flight: Vec::new(),
             charges: 0,
-            replied: vec![(NO_CONNECTION, Timestamp::default()); lanes].into(),
+            last_replies: vec![(NO_CONNECTION, Timestamp::default()); lanes].into(),
         }
     }
 
@@ -84,126 +128,197 @@ impl Calls {
     /// Returns the number of calls on a lane.
     pub(super) fn on_lane(&self, lane: usize) -> usize {
         let calls = self.in_flight.iter();
-        calls.filter(|other| other.call.lane == lane).count()
+        calls.filter(|other| other.call.id.lane == lane).count()
     }
 
-    /// Adds a call that is sent now, and must be answered by `due`.
+    /// Adds a call that is sent now. `due` is the deadline of its oldest job.
     pub(super) fn add(
         &mut self,
-        call: Call,
+        id: CallId,
         now: Timestamp,
         due: Timestamp,
         charges: usize,
-        answers: Vec<Answer>,
-    ) -> Arc<Alarm> {
+        waiters: Vec<Waiter>,
+    ) -> CallHandle {
         let alarm = Arc::new(Alarm::default());
+        let call = CallHandle { id, alarm };
         self.charges += charges;
-        self.in_flight.push(InFlight {
-            call,
+        self.in_flight.push(PendingCall {
+            call: call.clone(),
             sent_at: now,
             due,
-            first_due: due,
+            original_due: due,
             charges,
-            answers,
-            alarm: Arc::clone(&alarm),
+            waiters,
         });
-        alarm
+        call
     }
 
     /// Removes a call that has ended.
-    pub(super) fn remove(&mut self, call: Call) -> Option<InFlight> {
+    pub(super) fn remove(&mut self, id: CallId) -> Option<PendingCall> {
         let mut calls = self.in_flight.iter();
-        let place = calls.position(|other| other.call == call)?;
-        let removed = self.in_flight.swap_remove(place);
+        let index = calls.position(|other| other.call.id == id)?;
+        let removed = self.in_flight.swap_remove(index);
         self.charges -= removed.charges;
         Some(removed)
     }
 
-    /// Notes that a reply came on the connection of this call.
-    pub(super) fn note_reply(&mut self, call: Call, now: Timestamp) {
-        self.replied[call.lane] = (call.generation, now);
+    /// Records a reply on the connection of this call.
+    pub(super) fn note_reply(&mut self, id: CallId, now: Timestamp) {
+        self.last_replies[id.lane] = (id.generation, now);
     }
 
-    /// Decides about a call whose task is polled after its deadline.
+    /// Handles a call whose task runs after it was due. Returns the callers of its jobs, which time out.
     ///
-    /// If the task was polled long after it was woken, its runtime was busy, and the reply may have arrived: once, the call is
-    /// given as long again, but twice the deadline at most. Otherwise its jobs get no reply in time: they are returned.
-    pub(super) fn expire(&mut self, call: Call, now: Timestamp) -> Option<Vec<Answer>> {
+    /// `None` if the call was extended: its task runs late, and the reply may already be in the socket.
+    pub(super) fn expire(&mut self, id: CallId, now: Timestamp) -> Option<Vec<Waiter>> {
         let mut calls = self.in_flight.iter_mut();
-        let in_flight = calls.find(|other| other.call == call)?;
-        let late = now.since(in_flight.due);
-        let last = in_flight.first_due + self.deadline;
-        if late > LAG && !in_flight.is_put_off() && now < last {
-            in_flight.due = (now + late).min(last);
-            in_flight.alarm.put_off();
+        let in_flight = calls.find(|other| other.call.id == id)?;
+        let delay = now.since(in_flight.due);
+        let end = in_flight.original_due + self.deadline;
+        if delay > MAX_DELAY && !in_flight.is_extended() && now < end {
+            in_flight.due = (now + delay).min(end);
+            in_flight.call.alarm.extend();
             return None;
         }
-        in_flight.alarm.note_expired();
-        Some(std::mem::take(&mut in_flight.answers))
+        in_flight.call.alarm.raise(EXPIRED);
+        Some(std::mem::take(&mut in_flight.waiters))
     }
 
-    /// Finds what is overdue, and when to look again.
-    pub(super) fn overdue(&mut self, now: Timestamp) -> OverdueCalls {
+    /// Finds calls that are overdue, and removes those that have reached their end.
+    ///
+    /// A connection is unresponsive if it has sent no reply for a deadline since the call was sent, and the task of the
+    /// call was polled meanwhile. Otherwise the reply may be in the socket, and the runtime is the cause.
+    pub(super) fn take_overdue(&mut self, now: Timestamp) -> OverdueCalls {
         let mut overdue = OverdueCalls::default();
         let mut moments = Vec::new();
         for one in &mut self.in_flight {
-            if one.alarm.is_quiet() && one.due <= now {
-                one.alarm.note_due();
-                overdue.woken.push(Arc::clone(&one.alarm));
+            let (id, alarm) = (one.call.id, &one.call.alarm);
+            if alarm.is_quiet() && one.due <= now {
+                alarm.raise(DUE);
+                overdue.to_wake.push(Arc::clone(alarm));
             }
-            let replied_at = match self.replied[one.call.lane] {
-                (generation, at) if generation == one.call.generation => at,
+            let replied_at = match self.last_replies[id.lane] {
+                (generation, at) if generation == id.generation => at,
                 _ => Timestamp::default(),
             };
             let mute_at = (one.sent_at.max(replied_at) + self.deadline).max(one.due);
-            let last = one.first_due + self.deadline;
-            let mut was_looked_at = one.alarm.is_expired();
-            if last <= now && !one.alarm.is_expired() {
-                overdue.unpolled.append(&mut one.answers);
-                // Otherwise nobody has looked since its deadline, and its reply may have come.
-                was_looked_at = one.is_put_off();
-                overdue.is_unreported |= was_looked_at;
+            let end = one.original_due + self.deadline;
+            let mut was_polled = alarm.is_expired();
+            if end <= now && !alarm.is_expired() {
+                overdue.unpolled.append(&mut one.waiters);
+                // Otherwise nobody has polled it since it was due, and its reply may have come.
+                was_polled = one.is_extended();
+                overdue.is_unreported |= was_polled;
             }
-            if was_looked_at && mute_at <= now && one.call.generation != NO_CONNECTION {
-                overdue.mute.push((one.call.lane, one.call.generation));
+            if was_polled && mute_at <= now && id.generation != NO_CONNECTION {
+                overdue.unresponsive.push((id.lane, id.generation));
             }
-            moments.extend([one.due, mute_at, last]);
+            moments.extend([one.due, mute_at, end]);
         }
-        for (lane, generation) in &overdue.mute {
-            overdue
-                .woken
-                .extend(self.end_connection(*lane, *generation));
+        for (lane, generation) in &overdue.unresponsive {
+            let abandoned = self.abandon_connection(*lane, *generation);
+            overdue.to_wake.extend(abandoned);
         }
-        overdue.woken.extend(self.remove_overdue(now));
+        overdue.to_wake.extend(self.remove_ended(now));
         overdue.next = moments.into_iter().filter(|at| *at > now).min();
         overdue
     }
 
-    /// Has the tasks of all calls on a connection end. Returns their alarms.
-    pub(super) fn end_connection(&mut self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
-        let on_it = |call: &Call| call.lane == lane && call.generation == generation;
-        let calls = self.in_flight.iter().filter(|other| on_it(&other.call));
-        let alarms = calls.map(|call| {
-            call.alarm.note_given_up();
+    /// Abandons all calls on a connection. Returns the alarms of their tasks, which then end.
+    pub(super) fn abandon_connection(&mut self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
+        let is_on_it = |id: CallId| id.lane == lane && id.generation == generation;
+        let calls = self.in_flight.iter().map(|other| &other.call);
+        let alarms = calls.filter(|call| is_on_it(call.id)).map(|call| {
+            call.alarm.raise(ABANDONED);
             Arc::clone(&call.alarm)
         });
         alarms.collect()
     }
 
-    /// Removes calls whose tasks may never come to end them: calls in flight are few. Returns their alarms.
-    fn remove_overdue(&mut self, now: Timestamp) -> Vec<Arc<Alarm>> {
-        let is_overdue = |one: &mut InFlight| one.first_due + self.deadline <= now;
-        let removed: Vec<InFlight> = self.in_flight.extract_if(.., is_overdue).collect();
+    /// Abandons calls that have reached their end: their tasks may never run again, and calls in flight are few.
+    /// Returns their alarms.
+    fn remove_ended(&mut self, now: Timestamp) -> Vec<Arc<Alarm>> {
+        let has_ended = |one: &mut PendingCall| one.original_due + self.deadline <= now;
+        let removed: Vec<PendingCall> = self.in_flight.extract_if(.., has_ended).collect();
         let alarms = removed.into_iter().map(|removed| {
             self.charges -= removed.charges;
-            removed.alarm.note_given_up();
-            removed.alarm
+            removed.call.alarm.raise(ABANDONED);
+            removed.call.alarm
         });
         alarms.collect()
     }
 }
 
+// === Alarm ===
+
+/// Wakes the task of a call at its deadlines, and shows it which one has passed.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    /// [`QUIET`], [`DUE`], [`EXPIRED`] or [`ABANDONED`].
+    level: AtomicU8,
+    waker: AtomicWaker,
+}
+
+impl Alarm {
+    /// Sets the task to wake. Poll the call afterwards, so that no alarm is missed.
+    pub(super) fn register(&self, context: &Context<'_>) {
+        self.waker.register(context.waker());
+    }
+
+    /// Wakes the task. Call it without a lock.
+    pub(super) fn ring(&self) {
+        self.waker.wake();
+    }
+
+    /// Returns whether the call is due, and its task has not handled that.
+    pub(super) fn is_due(&self) -> bool {
+        self.level() == DUE
+    }
+
+    /// Returns whether the jobs of the call have timed out.
+    pub(super) fn is_expired(&self) -> bool {
+        self.level() >= EXPIRED
+    }
+
+    /// Returns whether the call was abandoned, so that its task must end.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.level() == ABANDONED
+    }
+
+    /// Returns whether the call is not due yet.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.level() == QUIET
+    }
+
+    /// Returns the step that has passed, such as [`DUE`].
+    fn level(&self) -> u8 {
+        self.level.load(Ordering::Acquire)
+    }
+
+    /// Moves on to a later step. An earlier one changes nothing.
+    fn raise(&self, level: u8) {
+        self.level.fetch_max(level, Ordering::AcqRel);
+    }
+
+    /// Makes a call that is due quiet again.
+    fn extend(&self) {
+        let _ = self
+            .level
+            .compare_exchange(DUE, QUIET, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// The call is not due yet.
+const QUIET: u8 = 0;
+/// The call is due, and its task has not handled that.
+const DUE: u8 = 1;
+/// The jobs of the call have timed out.
+const EXPIRED: u8 = 2;
+/// The call was abandoned, with its connection or since nobody polled it.
+const ABANDONED: u8 = 3;
+
 /// The generation of a command that is not bound to a connection.
 pub(super) const NO_CONNECTION: u64 = 0;
-/// A task that runs so much later than it was woken is on a busy runtime.
-const LAG: Duration = Duration::from_millis(2);
+/// The delay between a wake-up and the task from which on its runtime counts as busy.
+const MAX_DELAY: Duration = Duration::from_millis(2);

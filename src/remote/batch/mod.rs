@@ -1,49 +1,50 @@
-//! Decisions of many callers, carried to one server in few calls.
+//! Decisions of many callers, sent to one server in few calls.
 //!
-//! # When a decision is sent
+//! # When a request is sent
 //!
-//! - Nothing is in flight, and the latest call carried one decision: at once, in the caller's own future. No task, no queue.
-//! - Otherwise it waits. A task gathers: it yields once, so that everybody who is ready to run asks first, and then sends
-//!   what waits, up to 64 charges in one call. There is no timer.
-//! - Up to 16 calls are in flight, so a single decision does not wait for the reply to another one. Beyond that a call must
-//!   be full, or have a sixteenth of the charges in flight, four at least.
-//! - The number of charges in flight is limited to what the server answers in a sixth of the deadline, or in two round
-//!   trips if they take longer, and in three turns of the client's runtime besides (Little's law): at least 4, and 128
-//!   until the rate is known, see [`Window`](window::Window). Beyond it the server's own queue would grow, where nothing
-//!   can be dropped. A call carries half of that number at most, so a slow server gets small calls.
+//! - If nothing is in flight and the latest call had one request: at once, in the caller's own future. No task, no
+//!   queue.
+//! - Otherwise it waits. A task, the *dispatcher*, yields once so that everybody who is ready to run can submit. Then
+//!   it sends up to 64 charges in one call. There are no timers.
+//! - Up to 16 calls are in flight, so a single request does not wait for the reply to another one. Beyond that a call
+//!   must be full, or have a sixteenth of the charges in flight, four at least.
+//! - The charges in flight are limited by a [`SendWindow`](window::SendWindow) to the number that the server makes in a
+//!   sixth of the deadline, or in two round trips if they take longer. Beyond it the server's own queue would grow,
+//!   where nothing can be shed. A call carries half of that number at most, so a slow server gets small calls.
 //!
 //! # Overload
 //!
-//! No decision is let in while the window is full and more waits than the server answers in an eighth of the deadline and a
-//! turn of the runtime, 4 charges at least: it would come too late. So those that wait are answered in time, in their
-//! order, and the others are shed at once and at little cost. A burst is no overload: the first time the door closes only
-//! when the oldest decision has waited for a sixth of the deadline and a turn, and then at once for four deadlines more.
+//! New requests are shed while the window is full and more wait than the server decides in an eighth of the deadline:
+//! they would be decided too late. So those that wait are decided in time and in order, and the others fail at once and
+//! at little cost. A burst is not an overload: shedding begins only when the oldest request has waited for a sixth of
+//! the deadline. It then begins at once for four deadlines more.
 //!
-//! While the server becomes slower, what waits may be too much. Then the newest goes first, since it can still be answered
-//! in time, and what has waited for half of the deadline is shed too. So is the oldest one when over 16,384 wait. Shed
-//! decisions were not sent and fail with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
+//! While a server becomes slower, too many may wait. Then the newest request is sent first, since it can still be in
+//! time, and one that has waited for half of the deadline is shed. So is the oldest one when over 16,384 wait. Requests
+//! that were shed were not sent. They fail with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
 //!
 //! # Deadlines
 //!
-//! A [`Watch`] thread keeps them, one per store. So they hold whatever the runtimes do, and a decision needs no timer.
+//! The [`watchdog`] thread keeps them, one per store. So they hold whatever the runtimes do, and no decision needs a
+//! timer.
+//!
+//! # Files
+//!
+//! ```text
+//! submit --> scheduler <-- worker      scheduler: queue, calls and window under one lock
+//!                ^                     worker: the tasks that send, and the call itself
+//!                '------ watchdog
+//! ```
 
-mod alarm;
-mod ask;
 mod calls;
-mod exchange;
-#[cfg(test)]
-mod overload;
 mod queue;
+mod scheduler;
 #[cfg(test)]
 mod simulation;
-mod state;
-mod step;
-mod traffic;
-mod watch;
+mod submit;
+mod watchdog;
 mod window;
 mod worker;
 
-pub(super) use self::ask::{ask, command};
-pub(super) use self::traffic::Traffic;
-pub(super) use self::watch::Watch;
-pub(super) use self::worker::overloaded;
+pub(super) use self::scheduler::Scheduler;
+pub(super) use self::submit::{run_command, submit};

@@ -1,103 +1,156 @@
-//! Decisions that wait to be sent.
+//! Requests that wait to be sent, the oldest first.
+//!
+//! ```text
+//!          oldest                                newest
+//! shed <- [ job ][ job ][ job ][ job ] ... [ job ] <- push
+//!            `- take() in order                `- take(newest_first) while the oldest waits too long
+//! ```
+//!
+//! A caller that leaves drops its receiver. Its job stays in the queue and is skipped when its turn comes; jobs at the
+//! old end whose callers have left are dropped with each push.
 
 use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-use crate::{clock::Timestamp, error::Error};
+use crate::clock::Timestamp;
 
-use super::super::protocol::{Reply, Request};
+use super::super::protocol::{Request, RequestResult};
 
-/// A decision that waits, and where its result goes.
+/// A request that waits, and the caller that waits for its result.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) request: Box<Request>,
-    /// When the caller asked, also if it asked again after [`JobResult::NotSent`].
-    pub(super) asked_at: Timestamp,
-    pub(super) answer: Answer,
+    /// When the caller submitted it first. After [`JobResult::NotSent`] it submits it again with the same time.
+    pub(super) submitted_at: Timestamp,
+    pub(super) waiter: Waiter,
 }
 
-/// Where the result of a job goes.
-pub(super) type Answer = oneshot::Sender<JobResult>;
-
-/// The end of a job.
+/// The end of a job, which its caller receives.
 #[derive(Debug)]
 pub(super) enum JobResult {
-    /// It was not sent, and whoever would have sent it is gone: the caller may ask again.
+    /// It was not sent, and the task that was to send it is gone: the caller may submit it again.
     NotSent(Box<Request>),
-    Replied(Result<Reply, Error>),
+    /// It has ended: with a reply, or with the error of its call.
+    Replied(RequestResult),
 }
 
-/// Waiting jobs, the oldest first.
+/// The caller of a job, for the task that ends the job.
+///
+/// Each job has one result, so both methods consume the waiter. Nothing happens if the caller has left.
+#[derive(Debug)]
+pub(super) struct Waiter(oneshot::Sender<JobResult>);
+
+impl Waiter {
+    /// Returns a waiter, and the receiver for its caller.
+    pub(super) fn new() -> (Self, oneshot::Receiver<JobResult>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(sender), receiver)
+    }
+
+    /// Sends the caller its result.
+    pub(super) fn complete(self, result: RequestResult) {
+        let _ = self.0.send(JobResult::Replied(result));
+    }
+
+    /// Returns the request, which was not sent, so that the caller can submit it again.
+    pub(super) fn hand_back(self, request: Box<Request>) {
+        let _ = self.0.send(JobResult::NotSent(request));
+    }
+
+    /// Returns whether the future of the caller was dropped.
+    fn has_left(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+// === JobQueue ===
+
+/// Waiting jobs by the time they were submitted, and the number of their charges.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct JobQueue {
     jobs: VecDeque<Job>,
+    /// The charges of all jobs, of abandoned ones too.
     charges: usize,
 }
 
-impl Queue {
+impl JobQueue {
+    /// Returns whether no job waits.
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// Returns the number of charges that wait.
+    /// Returns the number of charges of all jobs.
     pub(super) fn charges(&self) -> usize {
         self.charges
     }
 
-    /// Returns when the oldest job was asked for.
+    /// Returns when the oldest job was submitted.
     pub(super) fn oldest(&self) -> Option<Timestamp> {
-        self.jobs.front().map(|job| job.asked_at)
+        self.jobs.front().map(|job| job.submitted_at)
     }
 
-    /// Adds a job. Returns the oldest one if more than `most` would wait.
-    pub(super) fn push(&mut self, job: Job, most: usize) -> Option<Job> {
+    /// Adds a job. Returns the oldest one if more than `max` would wait.
+    pub(super) fn push(&mut self, job: Job, max: usize) -> Option<Job> {
         self.charges += job.request.charges();
         // A job that was handed back may be older than those that wait.
-        let place = self
+        let before = self
             .jobs
             .iter()
-            .rposition(|other| other.asked_at <= job.asked_at);
-        self.jobs.insert(place.map_or(0, |place| place + 1), job);
+            .rposition(|other| other.submitted_at <= job.submitted_at);
+        self.jobs.insert(before.map_or(0, |index| index + 1), job);
         self.drop_abandoned();
-        match self.jobs.len() > most {
-            true => self.pop_oldest(),
-            false => None,
+        if self.jobs.len() > max {
+            self.pop_oldest()
+        } else {
+            None
         }
     }
 
-    /// Removes the oldest job if it was asked for before `limit`.
+    /// Removes the oldest job.
+    pub(super) fn pop_oldest(&mut self) -> Option<Job> {
+        let job = self.jobs.pop_front()?;
+        self.charges -= job.request.charges();
+        Some(job)
+    }
+
+    /// Removes the oldest job if it was submitted before `limit`.
     pub(super) fn pop_older_than(&mut self, limit: Timestamp) -> Option<Job> {
         self.drop_abandoned();
-        match self.oldest()? < limit {
-            true => self.pop_oldest(),
-            false => None,
+        if self.oldest()? < limit {
+            self.pop_oldest()
+        } else {
+            None
         }
     }
 
-    /// Removes a batch: up to `most` charges, at least one job. `newest_first` takes it from the other end.
-    pub(super) fn take(&mut self, most: usize, newest_first: bool) -> Vec<Job> {
+    /// Removes a batch: up to `max_charges`, but at least one job. With `newest_first` it is taken from the other end.
+    ///
+    /// A job of more than `max_charges` is sent alone. The batch is empty if all callers have left.
+    pub(super) fn take(&mut self, max_charges: usize, newest_first: bool) -> Vec<Job> {
         let mut batch = Vec::new();
         let mut charges = 0;
         loop {
-            let next = match newest_first {
-                true => self.jobs.back(),
-                false => self.jobs.front(),
+            let next = if newest_first {
+                self.jobs.back()
+            } else {
+                self.jobs.front()
             };
             let Some(next) = next else { break };
-            let is_abandoned = next.answer.is_closed();
-            if !is_abandoned && !batch.is_empty() && charges + next.request.charges() > most {
+            let is_abandoned = next.waiter.has_left();
+            let next_charges = next.request.charges();
+            if !is_abandoned && !batch.is_empty() && charges + next_charges > max_charges {
                 break;
             }
-            let job = match newest_first {
-                true => self.jobs.pop_back(),
-                false => self.jobs.pop_front(),
+            let job = if newest_first {
+                self.jobs.pop_back()
+            } else {
+                self.jobs.pop_front()
             };
-            let job = job.expect("it was looked at");
-            self.charges -= job.request.charges();
+            self.charges -= next_charges;
             if !is_abandoned {
-                charges += job.request.charges();
-                batch.push(job);
+                charges += next_charges;
+                batch.extend(job);
             }
         }
         batch
@@ -109,27 +162,10 @@ impl Queue {
         std::mem::take(&mut self.jobs)
     }
 
-    /// Removes the oldest job.
-    pub(super) fn pop_oldest(&mut self) -> Option<Job> {
-        let job = self.jobs.pop_front()?;
-        self.charges -= job.request.charges();
-        Some(job)
-    }
-
-    /// Drops jobs at the old end whose callers have left.
+    /// Drops jobs at the old end whose callers have left, so that the oldest is one that somebody waits for.
     fn drop_abandoned(&mut self) {
-        while self.jobs.front().is_some_and(|job| job.answer.is_closed()) {
+        while self.jobs.front().is_some_and(|job| job.waiter.has_left()) {
             self.pop_oldest();
         }
     }
-}
-
-/// Answers a job. A caller who has left needs no answer.
-pub(super) fn answer(job: Answer, result: Result<Reply, Error>) {
-    let _ = job.send(JobResult::Replied(result));
-}
-
-/// Lets a caller ask again.
-pub(super) fn hand_back(job: Answer, request: Box<Request>) {
-    let _ = job.send(JobResult::NotSent(request));
 }

@@ -1,54 +1,83 @@
-//! How much may be in flight to one server.
+//! How many charges may be in flight to one server.
+//!
+//! By Little's law, `throughput * time` charges in flight keep a server busy that makes `throughput` charges a second
+//! and takes `time` for each. Fewer leave it idle. More wait in its sockets, where nothing can be shed.
+//!
+//! ```text
+//! capacity = throughput * time                       4 at least, and 128 until the throughput is measured
+//! time     = max(deadline / 6, 2 round trips)        the shortest round trip that was seen
+//!            + 3 scheduling delays                   a call is written, read and completed by different polls
+//! ```
+//!
+//! Example: the deadline is 50 ms, and 20 replies of 64 charges come in each 5 ms, the round trip. So the throughput is
+//! 256,000 a second, the time is 10 ms, and the capacity is 2,560.
+//!
+//! # Throughput
+//!
+//! A measurement lasts until replies have come for twice the capacity or for 256 charges, or until a deadline has
+//! passed; and 5 ms and a round trip at least. So replies that arrive together do not make the server look faster. The
+//! throughput rises to a higher measurement at once. It falls half of the way to a lower one, and only if the client
+//! was limited by the window meanwhile, or calls took longer than `time`: under a light load, few replies show nothing
+//! about the server.
+//!
+//! # Round trip
+//!
+//! Under load, calls wait for each other. So the shortest round trip may be that of the server's queue, or the network
+//! may have become longer since. When that would matter, a *probe* measures the network: everything in flight ends,
+//! then one charge is sent alone. Probes are 250 ms apart, and up to 8 s while they confirm each other.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// The number of charges that may be in flight, by what the server answers.
-///
-/// By Little's law, `rate * time` charges in flight keep a server busy that answers `rate` of them and takes `time` for
-/// each. Fewer leave it idle, more wait in its sockets. `time` is a sixth of the deadline, or two round trips if they are
-/// longer, and three turns of the client's runtime: a call is written, read and answered in turns of their own.
-///
-/// The rate is measured by replies. It rises to any higher measurement at once and falls half of the way to a lower one,
-/// but only if the window was full meanwhile, or calls took longer than `time`: few replies to few calls show nothing about
-/// the server. A measurement lasts until the window has been answered twice, or 256 charges, or a deadline has passed: so
-/// calls that are answered together do not look like a faster server.
-///
-/// The round trip is the shortest that was seen. Under load all calls wait for each other, so it may be the server's time
-/// and not the network's, or the network may have become longer. While that would matter, a [`Probe`] measures it.
+/// The number of charges that may be in flight, and the measurements that it follows from. See the [module docs](self).
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct SendWindow {
     deadline: Duration,
-    /// Charges that the server answers per second; 0 while unknown.
-    rate: u64,
-    /// How long a turn of the runtime takes, smoothed.
-    turn: Duration,
-    least_round_trip: Option<Duration>,
-    /// Charges answered since `since`.
-    answered: u64,
-    since: Timestamp,
-    /// Whether something had to wait for the window since `since`.
-    was_full: bool,
-    /// Whether any measurement was made with a full window, so that the rate is the server's and not the demand.
+    /// Charges that the server makes in a second; 0 while unknown.
+    throughput: u64,
+    /// The time from waking a task until it runs, smoothed.
+    scheduling_delay: Duration,
+    min_round_trip: Option<Duration>,
+    measurement: Measurement,
+    /// Whether a measurement was ever limited by the window, so that the throughput is the server's and not the demand.
     is_measured: bool,
     probe: Probe,
     /// The youngest connection that was used.
     generation: u64,
-    /// Since when anything can be sent.
+    /// Since when requests can be sent.
     usable_since: Timestamp,
 }
 
-impl Window {
+/// The measurement of the throughput that is under way.
+#[derive(Debug, Default)]
+struct Measurement {
+    since: Timestamp,
+    /// Charges in the replies since then.
+    charges: u64,
+    /// Whether a request had to wait for the window, or calls waited for each other.
+    was_limited: bool,
+}
+
+/// The measurements of one call with a reply.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// The number of the call.
+    pub(super) call: u64,
+    pub(super) charges: usize,
+    /// Charges in flight when the reply came, with those of the call.
+    pub(super) in_flight: usize,
+    pub(super) round_trip: Duration,
+}
+
+impl SendWindow {
     pub(super) fn new(deadline: Duration) -> Self {
         Self {
             deadline,
-            rate: 0,
-            turn: Duration::ZERO,
-            least_round_trip: None,
-            answered: 0,
-            since: Timestamp::default(),
-            was_full: false,
+            throughput: 0,
+            scheduling_delay: Duration::ZERO,
+            min_round_trip: None,
+            measurement: Measurement::default(),
             is_measured: false,
             probe: Probe::default(),
             generation: 0,
@@ -56,38 +85,54 @@ impl Window {
         }
     }
 
-    /// Returns how many charges may be in flight.
+    /// Returns the number of charges that may be in flight.
     pub(super) fn capacity(&self) -> usize {
-        let least = if self.is_measured { LEAST } else { FIRST };
-        self.answered_in(self.time()).max(least)
+        let min = if self.is_measured {
+            MIN_CAPACITY
+        } else {
+            FIRST_CAPACITY
+        };
+        self.charges_in(self.time()).max(min)
     }
 
     /// Returns how long a charge may be in flight.
     fn time(&self) -> Duration {
-        let round_trips = self.least_round_trip.unwrap_or_default() * 2;
-        (self.deadline / 6).max(round_trips) + self.turn * 3
+        let round_trips = self.min_round_trip.unwrap_or_default() * 2;
+        (self.deadline / 6).max(round_trips) + self.scheduling_delay * 3
     }
 
-    /// Whether what is in flight is to end first, and one charge to go alone then: so the network is measured.
+    /// Returns the number of charges that the server makes in this time; 0 while the throughput is unknown.
+    pub(super) fn charges_in(&self, time: Duration) -> usize {
+        let charges = u128::from(self.throughput) * time.as_micros() / 1_000_000;
+        usize::try_from(charges).unwrap_or(usize::MAX)
+    }
+
+    /// Returns whether the throughput of the server was measured.
+    pub(super) fn is_measured(&self) -> bool {
+        self.is_measured
+    }
+
+    /// Returns the time from waking a task of the client until it runs.
+    pub(super) fn scheduling_delay(&self) -> Duration {
+        self.scheduling_delay
+    }
+
+    /// Returns how long a request that was submitted at this time has waited. A wait for a connection does not count,
+    /// since it is not a sign of overload.
+    pub(super) fn waited(&self, submitted_at: Timestamp, now: Timestamp) -> Duration {
+        now.since(submitted_at.max(self.usable_since))
+    }
+
+    /// Returns whether everything in flight must end, so that one charge can then measure the network.
     pub(super) fn wants_probe(&self, now: Timestamp) -> bool {
-        // A call of a blocked runtime or on a mute connection does not end soon, and others can go on.
+        // A call of a blocked runtime or on an unresponsive connection does not end soon. Others must not wait for it.
         let is_fresh = |since| now.since(since) < self.deadline / 2;
         self.probe.wanted_since.is_some_and(is_fresh)
     }
 
-    #[cfg(test)]
-    pub(super) fn want_probe(&mut self, now: Timestamp) {
-        self.probe.want(now);
-    }
-
-    /// Whether such a charge is under way.
+    /// Returns whether a charge that measures the network is in flight.
     pub(super) fn is_probing(&self) -> bool {
         self.probe.call.is_some()
-    }
-
-    /// Notes that a call is made with nothing else in flight: a probe that was under way got no reply.
-    pub(super) fn note_idle(&mut self) {
-        self.probe.call = None;
     }
 
     /// Notes the number of a call that measures the network.
@@ -96,160 +141,149 @@ impl Window {
         self.probe.call = Some(call);
     }
 
-    /// Whether the server has shown what it answers.
-    pub(super) fn is_measured(&self) -> bool {
-        self.is_measured
+    /// Notes that nothing is in flight: a probe that was under way got no reply.
+    pub(super) fn note_idle(&mut self) {
+        self.probe.call = None;
     }
 
-    /// Returns how long a turn of the client's runtime takes.
-    pub(super) fn turn(&self) -> Duration {
-        self.turn
+    /// Notes that a request waits because the window is full.
+    pub(super) fn note_limited(&mut self) {
+        self.measurement.was_limited = true;
     }
 
-    /// Notes how long a turn of the runtime took.
-    pub(super) fn note_turn(&mut self, turn: Duration) {
-        // More is no turn but a runtime that stood still.
-        let turn = turn.min(self.deadline / 6);
-        self.turn = (self.turn * 3 + turn) / 4;
+    /// Notes the time from starting a task until it ran.
+    pub(super) fn note_scheduling_delay(&mut self, delay: Duration) {
+        // A runtime that stood still once is not a busy one.
+        let delay = delay.min(self.deadline / 6);
+        self.scheduling_delay = (self.scheduling_delay * 3 + delay) / 4;
     }
 
-    /// Returns how many charges the server answers in this time, as far as it is known.
-    pub(super) fn answered_in(&self, time: Duration) -> usize {
-        let charges = u128::from(self.rate) * time.as_micros() / 1_000_000;
-        usize::try_from(charges).unwrap_or(usize::MAX)
-    }
-
-    /// Notes that a decision waits because the window is full.
-    pub(super) fn note_full(&mut self) {
-        self.was_full = true;
-    }
-
-    /// Notes what a call shows that was answered now.
-    pub(super) fn note_reply(&mut self, now: Timestamp, sample: Sample) {
-        let round_trip = sample.round_trip;
-        if self
-            .probe
-            .ends(sample.call, round_trip, self.least_round_trip)
-        {
-            self.least_round_trip = Some(round_trip);
-        }
-        let least = *self.least_round_trip.get_or_insert(round_trip);
-        let least = least.min(round_trip);
-        self.least_round_trip = Some(least);
-        // They waited for each other: what is answered is what the server can do.
-        self.was_full |= sample.in_flight >= CROWD && round_trip > self.time();
-        self.answered += sample.charges as u64;
-        let elapsed = now.since(self.since);
-        let enough = (2 * self.capacity() as u64).min(ENOUGH);
-        let is_enough = self.rate == 0 || self.answered >= enough;
-        if elapsed < least.max(INTERVAL) || !is_enough && elapsed < self.deadline {
-            return;
-        }
-        // After a pause the first reply only begins a measurement.
-        if elapsed < PAUSE.max(self.deadline * 2) {
-            self.is_measured |= self.was_full;
-            let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-            let measured = self.answered.saturating_mul(1_000_000) / micros.max(1);
-            if measured > self.rate {
-                self.rate = measured;
-            } else if self.was_full {
-                self.rate = measured.midpoint(self.rate);
-            }
-            // A small window comes from a slow server or a longer network, a long time from a network or from a queue.
-            let is_doubtful = self.capacity() <= DOUBTFUL || least * 2 > self.deadline / 6;
-            if self.was_full && is_doubtful {
-                self.probe.want(now);
-            }
-        }
-        self.answered = 0;
-        self.since = now;
-        self.was_full = false;
-    }
-
-    /// Notes the connection of a call. One that was just made may lead elsewhere; if nothing is in flight on others, nothing
-    /// could be sent before.
+    /// Notes the connection of a call. If `is_idle`, no other connection was of use before it.
     pub(super) fn note_connection(&mut self, generation: u64, now: Timestamp, is_idle: bool) {
         if generation <= self.generation {
             return;
         }
         self.generation = generation;
         if is_idle {
-            self.least_round_trip = None;
+            // It may be to another host.
+            self.min_round_trip = None;
             self.usable_since = now;
         }
     }
 
-    /// Returns how long a decision that was asked for at this time has waited while it could be sent: a wait for a
-    /// connection is no sign of overload.
-    pub(super) fn waited(&self, asked_at: Timestamp, now: Timestamp) -> Duration {
-        now.since(asked_at.max(self.usable_since))
+    /// Notes a call with a reply, which came now.
+    pub(super) fn note_reply(&mut self, now: Timestamp, sample: Sample) {
+        let min_round_trip = self.note_round_trip(sample);
+        let max_time = self.time();
+        let measurement = &mut self.measurement;
+        // Calls waited for each other, so the replies show what the server can do.
+        measurement.was_limited |= sample.in_flight >= MIN_LOAD && sample.round_trip > max_time;
+        measurement.charges += sample.charges as u64;
+        let elapsed = now.since(measurement.since);
+        let charges = measurement.charges;
+        let enough = (2 * self.capacity() as u64).min(ENOUGH_CHARGES);
+        let is_enough = self.throughput == 0 || charges >= enough;
+        if elapsed < min_round_trip.max(MIN_INTERVAL) || !is_enough && elapsed < self.deadline {
+            return;
+        }
+        let measurement = std::mem::take(&mut self.measurement);
+        self.measurement.since = now;
+        // After a pause, the first reply only begins a measurement.
+        if elapsed < MIN_PAUSE.max(self.deadline * 2) {
+            self.finish_measurement(&measurement, elapsed);
+            // A small capacity comes from a slow server or a longer network; a long time from a network or from a
+            // queue.
+            let is_doubtful =
+                self.capacity() <= DOUBTFUL_CAPACITY || min_round_trip * 2 > self.deadline / 6;
+            if measurement.was_limited && is_doubtful {
+                self.probe.request(now);
+            }
+        }
     }
-}
 
-/// The measurements of one answered call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    /// The number of the call.
-    pub(super) call: u64,
-    pub(super) charges: usize,
-    /// Charges that were in flight when the reply came, those of the call included.
-    pub(super) in_flight: usize,
-    pub(super) round_trip: Duration,
+    /// Updates and returns the shortest round trip. A probe replaces it.
+    fn note_round_trip(&mut self, sample: Sample) -> Duration {
+        let round_trip = sample.round_trip;
+        let is_probe = self.probe.end(sample.call, round_trip, self.min_round_trip);
+        let known = self.min_round_trip.filter(|_| !is_probe);
+        let min = known.map_or(round_trip, |known| known.min(round_trip));
+        self.min_round_trip = Some(min);
+        min
+    }
+
+    fn finish_measurement(&mut self, measurement: &Measurement, elapsed: Duration) {
+        self.is_measured |= measurement.was_limited;
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        let measured = measurement.charges.saturating_mul(1_000_000) / micros.max(1);
+        if measured > self.throughput {
+            self.throughput = measured;
+        } else if measurement.was_limited {
+            self.throughput = measured.midpoint(self.throughput);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn want_probe(&mut self, now: Timestamp) {
+        self.probe.request(now);
+    }
 }
 
 // === Probe ===
 
-/// Measures the network by a call with nothing else in flight, up to 8 s apart.
+/// A measurement of the network by a call with nothing else in flight.
 #[derive(Debug, Default)]
 struct Probe {
+    /// Since when a probe is to be sent; `None` if none is.
     wanted_since: Option<Timestamp>,
+    /// The number of the call that is a probe.
     call: Option<u64>,
-    asked_at: Timestamp,
-    /// How often the last probes in a row found what was known.
+    requested_at: Timestamp,
+    /// The number of probes in a row that confirmed the round trip, 5 at most.
     confirmed: u32,
 }
 
 impl Probe {
-    /// Asks for a probe, unless the last one was just made. One that confirms the last doubles the time to the next.
-    fn want(&mut self, now: Timestamp) {
-        if now.since(self.asked_at) > PROBES * (1 << self.confirmed) {
-            self.asked_at = now;
+    /// Requests a probe, unless the last request was recent. Each confirmation doubles the time between requests.
+    fn request(&mut self, now: Timestamp) {
+        if now.since(self.requested_at) > MIN_PROBE_INTERVAL * (1 << self.confirmed) {
+            self.requested_at = now;
             self.wanted_since = Some(now);
         }
     }
 
-    /// Whether this call was the probe. Notes whether it confirms the round trip that is known.
-    fn ends(&mut self, call: u64, round_trip: Duration, known: Option<Duration>) -> bool {
-        let is_probe = self.call == Some(call);
-        if is_probe {
-            self.call = None;
-            let is_close = known.is_some_and(|known| round_trip.abs_diff(known) < known / 4);
-            self.confirmed = if is_close {
-                (self.confirmed + 1).min(5)
-            } else {
-                0
-            };
+    /// Returns whether this call is the probe, and ends it if so. A round trip within a quarter of the known one
+    /// confirms it.
+    fn end(&mut self, call: u64, round_trip: Duration, known: Option<Duration>) -> bool {
+        if self.call != Some(call) {
+            return false;
         }
-        is_probe
+        self.call = None;
+        let is_close = known.is_some_and(|known| round_trip.abs_diff(known) < known / 4);
+        self.confirmed = if is_close {
+            (self.confirmed + 1).min(5)
+        } else {
+            0
+        };
+        true
     }
 }
 
-/// Charges that may be in flight before the server has shown what it answers: two full calls.
-const FIRST: usize = 128;
-/// Charges that may always be in flight. A server that answers 200 a second takes 20 ms for them.
-const LEAST: usize = 4;
-/// Charges that are enough to measure a rate.
-const ENOUGH: u64 = 256;
-/// The shortest time to measure a rate in.
-const INTERVAL: Duration = Duration::from_millis(5);
-/// A window of this many charges may have become so small without need.
-const DOUBTFUL: usize = 64;
+/// The capacity until the throughput is measured: two full calls.
+const FIRST_CAPACITY: usize = 128;
+/// The least capacity. A server that makes 200 charges a second takes 20 ms for it.
+const MIN_CAPACITY: usize = 4;
+/// A number of charges that always suffices for a measurement.
+const ENOUGH_CHARGES: u64 = 256;
+/// The least duration of a measurement.
+const MIN_INTERVAL: Duration = Duration::from_millis(5);
+/// A pause of this length, or of two deadlines if they are longer, ends a measurement without a result.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// A capacity that may be small only because the network has become longer.
+const DOUBTFUL_CAPACITY: usize = 64;
 /// Charges in flight from which on the load is not light.
-const CROWD: usize = 16;
-/// After a longer time, unless two deadlines are longer, nothing is measured.
-const PAUSE: Duration = Duration::from_secs(1);
-/// The shortest time between two probes.
-const PROBES: Duration = Duration::from_millis(250);
+const MIN_LOAD: usize = 16;
+/// The least time between two probes.
+const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
@@ -261,7 +295,7 @@ mod tests {
         Timestamp::from_micros(1_700_000_000_000_000 + millis * 1_000)
     }
 
-    fn reply(window: &mut Window, millis: u64, charges: usize, round_trip: Duration) {
+    fn reply(window: &mut SendWindow, millis: u64, charges: usize, round_trip: Duration) {
         let sample = Sample {
             call: 0,
             charges,
@@ -271,12 +305,12 @@ mod tests {
         window.note_reply(at(millis), sample);
     }
 
-    /// Replies of 64 charges each, `calls` in every 5 ms, over this many milliseconds.
-    fn serve(window: &mut Window, millis: std::ops::Range<u64>, calls: u64, is_full: bool) {
+    /// Notes `calls` replies of 64 charges in each 5 ms of this range.
+    fn serve(window: &mut SendWindow, millis: std::ops::Range<u64>, calls: u64, is_limited: bool) {
         for step in millis.step_by(5) {
             for _ in 0..calls {
-                if is_full {
-                    window.note_full();
+                if is_limited {
+                    window.note_limited();
                 }
                 reply(window, step, 64, Duration::from_millis(5));
             }
@@ -284,23 +318,23 @@ mod tests {
     }
 
     #[test]
-    fn holds_what_a_sixth_of_the_deadline_answers() {
-        let mut window = Window::new(DEADLINE);
-        assert_eq!(window.capacity(), FIRST);
-        // 20 calls of 64 charges in 5 ms are 256,000 a second, of which 10 ms, two round trips, take 2,560.
+    fn holds_the_charges_of_a_sixth_of_the_deadline() {
+        let mut window = SendWindow::new(DEADLINE);
+        assert_eq!(window.capacity(), FIRST_CAPACITY);
+        // 20 calls of 64 charges in 5 ms are 256,000 a second: 2,560 in 10 ms, which are two round trips.
         serve(&mut window, 0..100, 20, true);
         assert_eq!(window.capacity(), 2_560);
-        window.least_round_trip = None;
+        window.min_round_trip = None;
         assert_eq!(window.capacity(), 2_133);
     }
 
-    // Regression: a busy client took the server for a slow one, and more and more so.
+    // Regression: to a busy client the server looked slow, and slower with each measurement.
     #[test]
-    fn holds_what_is_answered_within_three_turns_of_a_busy_runtime_besides() {
-        let mut window = Window::new(DEADLINE);
+    fn holds_the_charges_of_three_delays_of_a_busy_runtime_besides() {
+        let mut window = SendWindow::new(DEADLINE);
         serve(&mut window, 0..100, 20, true);
         for _ in 0..40 {
-            window.note_turn(Duration::from_millis(6));
+            window.note_scheduling_delay(Duration::from_millis(6));
         }
         // 10 ms and three times 6 ms.
         assert!(
@@ -308,21 +342,21 @@ mod tests {
             "{}",
             window.capacity()
         );
-        window.note_turn(Duration::from_secs(1));
+        window.note_scheduling_delay(Duration::from_secs(1));
         assert!(
-            window.turn() < Duration::from_millis(7),
+            window.scheduling_delay() < Duration::from_millis(7),
             "it stood still once"
         );
     }
 
-    // Regression: calls that were answered together made a slow server look two or three times as fast.
+    // Regression: replies that arrived together made a slow server look two or three times as fast.
     #[test]
-    fn replies_that_come_together_make_no_server_look_faster() {
-        let mut window = Window::new(DEADLINE);
+    fn replies_that_arrive_together_do_not_make_a_server_look_faster() {
+        let mut window = SendWindow::new(DEADLINE);
         // Four replies of 64 charges each 16 ms, which are 16,000 a second: three at once, and one 5 ms later.
         for step in 0..100 {
             for millis in [0, 0, 0, 5] {
-                window.note_full();
+                window.note_limited();
                 reply(
                     &mut window,
                     step * 16 + millis,
@@ -330,8 +364,8 @@ mod tests {
                     Duration::from_millis(4),
                 );
             }
-            let rate = window.answered_in(Duration::from_secs(1));
-            // The first measurement is a quick one, which the next ones correct.
+            let rate = window.charges_in(Duration::from_secs(1));
+            // The first measurement is short, and the next ones correct it.
             assert!(step < 5 || rate <= 24_000, "{rate} a second");
         }
     }
@@ -339,21 +373,21 @@ mod tests {
     // Regression: 128 charges were in flight to any server, which took slow ones longer than the deadline.
     #[test]
     fn slow_server_has_little_in_flight() {
-        let mut window = Window::new(DEADLINE);
+        let mut window = SendWindow::new(DEADLINE);
         for step in 0..20 {
-            window.note_full();
+            window.note_limited();
             reply(&mut window, step * 10, 20, Duration::from_millis(1));
         }
         // 2,000 a second, for 8.3 ms.
         assert_eq!(window.capacity(), 16);
     }
 
-    /// Whether the window holds two round trips of 5 ms within so many milliseconds. The server answers whatever is in
-    /// flight once per round trip, up to 1,280 charges.
-    fn grows_within(window: &mut Window, millis: u64) -> bool {
+    /// Returns whether the window grows to two round trips of 5 ms within this time. In each round trip the server
+    /// makes all charges in flight, up to 1,280.
+    fn grows_within(window: &mut SendWindow, millis: u64) -> bool {
         for now in (0..millis).step_by(5) {
             let in_flight = window.capacity().min(1_280);
-            window.note_full();
+            window.note_limited();
             reply(window, now, in_flight, Duration::from_millis(5));
         }
         window.capacity() >= 2_560
@@ -361,21 +395,21 @@ mod tests {
 
     #[test]
     fn grows_to_a_fast_server_within_a_few_round_trips() {
-        assert!(grows_within(&mut Window::new(DEADLINE), 50));
+        assert!(grows_within(&mut SendWindow::new(DEADLINE), 50));
     }
 
     #[test]
     fn grows_again_after_a_stall_within_a_few_round_trips() {
-        let mut window = Window::new(DEADLINE);
-        (window.rate, window.is_measured) = (1, true);
-        assert_eq!(window.capacity(), LEAST);
+        let mut window = SendWindow::new(DEADLINE);
+        (window.throughput, window.is_measured) = (1, true);
+        assert_eq!(window.capacity(), MIN_CAPACITY);
         assert!(grows_within(&mut window, 150));
     }
 
     // Regression: a network that became longer than a sixth of the deadline left a healthy server with 16 in flight.
     #[test]
-    fn network_that_becomes_longer_strangles_no_server() {
-        let mut window = Window::new(DEADLINE);
+    fn network_that_becomes_longer_does_not_strangle_a_server() {
+        let mut window = SendWindow::new(DEADLINE);
         let mut now = 0;
         for millis in [2, 12] {
             let round_trip = Duration::from_millis(millis);
@@ -393,31 +427,31 @@ mod tests {
                     continue;
                 }
                 let in_flight = window.capacity().min(2_000);
-                window.note_full();
+                window.note_limited();
                 reply(&mut window, now, in_flight, round_trip);
             }
             assert!(window.capacity() > 1_000, "{}", window.capacity());
         }
     }
 
-    // Regression: what few clients asked for was taken for what the server can do, and their first burst was shed.
+    // Regression: the demand of few clients counted as the throughput of the server, and their first burst was shed.
     #[test]
     fn light_load_does_not_make_the_window_small() {
-        let mut window = Window::new(DEADLINE);
+        let mut window = SendWindow::new(DEADLINE);
         for step in 0..10 {
             reply(&mut window, step * 100, 1, Duration::from_millis(5));
         }
-        assert_eq!(window.capacity(), FIRST);
+        assert_eq!(window.capacity(), FIRST_CAPACITY);
     }
 
-    // Regression: with a long deadline no measurement of a slow server was ever made.
+    // Regression: with a long deadline, a slow server was never measured.
     #[test]
     fn long_deadline_does_not_keep_the_window_wide() {
-        let mut window = Window::new(Duration::from_secs(2));
+        let mut window = SendWindow::new(Duration::from_secs(2));
         serve(&mut window, 0..1_000, 20, true);
         let wide = window.capacity();
         for step in 0..300 {
-            window.note_full();
+            window.note_limited();
             reply(&mut window, 1_000 + step * 100, 10, Duration::from_secs(1));
         }
         assert!(
@@ -429,7 +463,7 @@ mod tests {
 
     #[test]
     fn follows_a_server_that_becomes_slow_within_a_few_intervals() {
-        let mut window = Window::new(DEADLINE);
+        let mut window = SendWindow::new(DEADLINE);
         serve(&mut window, 0..100, 20, true);
         serve(&mut window, 100..160, 2, true);
         assert!(window.capacity() < 400, "{}", window.capacity());
@@ -437,15 +471,15 @@ mod tests {
 
     #[test]
     fn few_calls_do_not_make_a_server_look_slow() {
-        let mut window = Window::new(DEADLINE);
+        let mut window = SendWindow::new(DEADLINE);
         serve(&mut window, 0..100, 20, true);
         serve(&mut window, 100..10_000, 1, false);
         assert_eq!(window.capacity(), 2_560);
     }
 
     #[test]
-    fn long_round_trips_hold_twice_what_they_answer() {
-        let mut window = Window::new(DEADLINE);
+    fn long_round_trips_hold_twice_the_charges_of_one() {
+        let mut window = SendWindow::new(DEADLINE);
         for step in 0..10 {
             reply(&mut window, step * 20, 1_000, Duration::from_millis(20));
         }

@@ -1,231 +1,461 @@
-//! The tasks that send decisions to the server, and hand replies to those who wait.
+//! The tasks that send requests to the server and complete their callers.
+//!
+//! ```text
+//!                    the last batch
+//!    dispatching ----------------------> calling ----------> end
+//!      |     ^                              |
+//!      |     '------------------------------'
+//!      |       the call has ended, more may be sent, and no other worker dispatches
+//!      '---> end
+//!
+//!    state        event                           action                                    next state
+//!    dispatching  a batch, and more may be sent   another worker calls with it              dispatching
+//!    dispatching  the last batch                  -                                         calling
+//!    dispatching  no lane has a connection        connect                                   dispatching
+//!    dispatching  that fails                      all waiting callers get the error         end
+//!    dispatching  nothing may be sent             -                                         end
+//!    calling      due                             its callers time out                      calling
+//!    calling      reply                           its callers get their results             dispatching or end
+//!    calling      error                           its callers get the error                 dispatching or end
+//!    calling      closed before it was sent       its callers submit their requests again   dispatching or end
+//!    calling      abandoned by the watchdog       its callers get a timeout                 dispatching or end
+//!    any          dropped with its runtime        see below                                 end
+//! ```
+//!
+//! At most one worker dispatches at a time. It first yields once, so that everybody who is ready to run can submit a
+//! request for the same batch. A caller that is alone is a worker too, in its own future and without a task: it begins
+//! with calling.
+//!
+//! # A worker that is dropped
+//!
+//! A task is dropped with its runtime. Its call fails, since the charges may have been made. The jobs that it was to
+//! dispatch go back to their callers, which may be on other runtimes that go on.
+//!
+//! A caller's own future is dropped when its caller leaves. Then the call goes on as a task, see `OwnCall` in
+//! `submit.rs`.
+//!
+//! # Reports
+//!
+//! The scheduler gets the round trip of each call with a reply. The breaker gets one report per call: how long the
+//! server took, or the error. The lane gives up its connection after an error that ends it. A call that was not sent is
+//! reported to nobody, since it shows nothing about the server.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
+use redis::{RedisError, Value};
 use tokio::{runtime::Handle, task::yield_now};
 
 use crate::{
     clock::{Clock, Timestamp},
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, Phase},
+    spawn,
 };
 
 use super::{
-    super::{node::Node, protocol::Request},
-    alarm::Alarm,
-    calls::Call,
-    exchange::{Exchanged, exchange},
-    queue::{Answer, answer, hand_back},
-    step::{Ended, Gatherer, Taken},
+    super::{
+        connection::{LaneConnection, SendError, classify, server_check},
+        node::Node,
+        protocol::{Request, RequestResult, Script, reply},
+    },
+    calls::{CallHandle, CallId},
+    queue::Waiter,
+    scheduler::{Batch, Dispatch, Dispatcher, EndedCall},
 };
 
-/// A task that gathers what waits and makes calls, or a future that makes one call.
+/// A task that dispatches batches and makes calls, or a future that makes one call.
 pub(super) struct Worker {
     node: Arc<Node>,
-    /// Whether others take over what it was to gather.
-    has_successor: bool,
     /// The call under way.
-    call: Option<Call>,
-    /// Set while it gathers, or is about to.
-    gatherer: Option<Gatherer>,
-    /// Where the replies to its call go.
-    answers: Vec<Answer>,
+    call: Option<CallId>,
+    /// Set while it dispatches, or is about to.
+    dispatcher: Option<Dispatcher>,
+    /// The callers of the call that has ended.
+    waiters: Vec<Waiter>,
+    /// Whether another worker may dispatch in its place when it is dropped.
+    has_successor: bool,
 }
 
-/// A batch to send.
-struct Batch {
-    call: Call,
-    alarm: Arc<Alarm>,
-    #[expect(clippy::vec_box, reason = "each was boxed when it was asked for")]
-    requests: Vec<Box<Request>>,
+/// The result of a call.
+pub(super) enum CallResult {
+    Failed(Error),
+    /// Nothing was sent, since the connection was closed.
+    NotSent,
+    /// One result per request, in order.
+    Replied(Vec<RequestResult>),
 }
 
 impl Worker {
-    /// Makes a call in the current future.
-    pub(super) fn calling(node: Arc<Node>, call: Call) -> Self {
+    /// Returns a worker that makes a call in the current future.
+    pub(super) fn calling(node: Arc<Node>, call: CallId) -> Self {
         Self {
             node,
-            has_successor: true,
             call: Some(call),
-            gatherer: None,
-            answers: Vec::new(),
+            dispatcher: None,
+            waiters: Vec::new(),
+            has_successor: true,
         }
     }
 
-    /// Gathers in a task of its own.
-    pub(super) fn gather_on(runtime: &Handle, node: &Arc<Node>, gatherer: Gatherer) {
+    /// Starts a worker that dispatches, as a task of this runtime.
+    pub(super) fn dispatch_on(runtime: &Handle, node: &Arc<Node>, dispatcher: Dispatcher) {
         let worker = Self {
             node: Arc::clone(node),
-            has_successor: false,
             call: None,
-            gatherer: Some(gatherer),
-            answers: Vec::new(),
+            dispatcher: Some(dispatcher),
+            waiters: Vec::new(),
+            has_successor: false,
         };
         runtime.spawn(worker.run(None));
     }
 
-    /// Makes a call in a task of its own, and gathers after it.
-    fn carrying(node: &Arc<Node>, call: Call) -> Self {
-        let mut worker = Self::calling(Arc::clone(node), call);
+    /// Starts a worker that sends a batch, as a task of the current runtime.
+    ///
+    /// Not inlined into [`dispatch`](Self::dispatch), which is part of `run`: a future cannot contain itself.
+    fn send_in_task(node: &Arc<Node>, batch: Batch) {
+        let mut worker = Self::calling(Arc::clone(node), batch.call.id);
         worker.has_successor = false;
-        worker
+        tokio::spawn(worker.run(Some(batch)));
     }
 
-    /// Runs as a task of the current runtime. Not part of an async function: a task starts tasks of its own kind.
-    fn start(self, batch: Option<Batch>) {
-        tokio::spawn(self.run(batch));
-    }
-
-    /// Gathers, sends and answers until nothing is left to send.
+    /// Sends the batch, then dispatches and sends in turn until nothing is left for this worker.
     async fn run(mut self, mut batch: Option<Batch>) {
         loop {
-            match batch {
-                Some(batch) => self.carry(batch).await,
-                None if self.gatherer.is_none() => return,
-                None => {}
+            if let Some(batch) = batch {
+                self.send_batch(batch).await;
             }
-            batch = self.gather().await;
+            let Some(dispatcher) = self.dispatcher else {
+                return;
+            };
+            batch = self.dispatch(dispatcher).await;
         }
     }
 
-    /// Sends what waits, up to the last batch, which is returned for the caller to send.
-    async fn gather(&mut self) -> Option<Batch> {
-        let gatherer = self.gatherer?;
-        // Everybody who is ready to run asks first, so that they travel together.
+    /// ## Dispatching => (Calling | end)
+    ///
+    /// Returns the last batch, which this worker sends. Other workers send those before.
+    async fn dispatch(&mut self, dispatcher: Dispatcher) -> Option<Batch> {
         yield_now().await;
         loop {
-            let (taken, shed) = self.node.traffic.take(gatherer, now());
-            for shed in shed {
-                answer(shed, Err(overloaded()));
+            let (next, shed) = self.node.scheduler.next_batch(dispatcher, now());
+            for waiter in shed {
+                waiter.complete(Err(classify::overloaded()));
             }
-            match taken {
-                Taken::Batch {
-                    call,
-                    alarm,
-                    requests,
-                    is_last,
-                    dial,
-                } => {
-                    if let Some(lane) = dial {
-                        self.node.traffic.lanes()[lane].dial();
+            match next {
+                Dispatch::Send(batch) => {
+                    if let Some(lane) = batch.lane_to_dial {
+                        self.node.scheduler.lanes()[lane].start_dial();
                     }
-                    let batch = Batch {
-                        call,
-                        alarm,
-                        requests,
-                    };
-                    if is_last {
-                        self.gatherer = None;
+                    if batch.is_last {
+                        self.dispatcher = None;
                         return Some(batch);
                     }
-                    Self::carrying(&self.node, call).start(Some(batch));
+                    Self::send_in_task(&self.node, batch);
                 }
-                Taken::Down => {
-                    let lane = Arc::clone(&self.node.traffic.lanes()[0]);
-                    if let Err(error) = lane.hold(self.node.takes_no_backoff()).await {
-                        self.gatherer = None;
-                        self.node.report_failure(&error);
-                        let error = error.into_unsent();
-                        for job in self.node.traffic.give_up(gatherer) {
-                            answer(job.answer, Err(error.clone()));
-                        }
+                Dispatch::NotConnected => {
+                    let lane = Arc::clone(&self.node.scheduler.lanes()[0]);
+                    let skip_backoff = self.node.take_backoff_skip();
+                    if let Err(error) = lane.connect(skip_backoff).await {
+                        self.dispatcher = None;
+                        self.fail_all_waiting(dispatcher, error);
                         return None;
                     }
                 }
-                Taken::Nothing => {
-                    self.gatherer = None;
+                Dispatch::Nothing => {
+                    self.dispatcher = None;
                     return None;
                 }
             }
         }
     }
 
-    /// Sends a batch, and answers its jobs.
-    async fn carry(&mut self, batch: Batch) {
-        self.call = Some(batch.call);
+    /// Completes all waiting callers with the error of a connection that could not be made.
+    fn fail_all_waiting(&self, dispatcher: Dispatcher, error: Error) {
+        self.node.report_failure(&error);
+        let error = error.into_unsent();
+        for job in self.node.scheduler.give_up(dispatcher) {
+            job.waiter.complete(Err(error.clone()));
+        }
+    }
+
+    /// ## Calling => (Dispatching | end)
+    ///
+    /// Sends a batch and completes its callers.
+    async fn send_batch(&mut self, batch: Batch) {
+        self.call = Some(batch.call.id);
         let requests = batch.requests;
-        let exchanged = self.exchange(batch.call, &batch.alarm, &requests).await;
-        // A caller who left meanwhile needs no answer; the charge stays.
-        let answers = std::mem::take(&mut self.answers).into_iter();
-        match exchanged {
-            Exchanged::Failed(error) => {
-                answers.for_each(|job| answer(job, Err(error.clone())));
+        let result = self.call(&batch.call, &requests).await;
+        let waiters = std::mem::take(&mut self.waiters).into_iter();
+        match result {
+            CallResult::Failed(error) => {
+                waiters.for_each(|waiter| waiter.complete(Err(error.clone())));
             }
-            Exchanged::NotSent => {
-                let jobs = answers.zip(requests);
-                jobs.for_each(|(job, request)| hand_back(job, request));
+            CallResult::NotSent => {
+                let jobs = waiters.zip(requests);
+                jobs.for_each(|(waiter, request)| waiter.hand_back(request));
             }
-            Exchanged::Replied(replies) => {
-                let jobs = answers.zip(replies);
-                jobs.for_each(|(job, reply)| answer(job, reply));
+            CallResult::Replied(results) => {
+                let jobs = waiters.zip(results);
+                jobs.for_each(|(waiter, result)| waiter.complete(result));
             }
         }
     }
 
     /// Makes the call under way.
-    pub(super) async fn exchange(
+    pub(super) async fn call(
         &mut self,
-        call: Call,
-        alarm: &Alarm,
+        call: &CallHandle,
         requests: &[Box<Request>],
-    ) -> Exchanged {
-        let call = (call, alarm);
-        let (exchanged, ended) = exchange(&self.node, call, requests).await;
+    ) -> CallResult {
+        let (result, ended) = exchange(&self.node, call, requests).await;
         self.note_end(ended);
-        exchanged
+        result
     }
 
-    fn note_end(&mut self, ended: Ended) {
+    /// Takes over the callers to complete, and the role of the dispatcher if the scheduler assigns it.
+    fn note_end(&mut self, ended: EndedCall) {
         self.call = None;
-        self.answers = ended.answers;
-        self.gatherer = ended.gatherer;
+        self.waiters = ended.waiters;
+        self.dispatcher = ended.dispatcher;
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            // Its runtime has ended. The charges may have been made.
-            let ended = self.node.traffic.end(call, now(), false);
+            let ended = self.node.scheduler.end_call(call, now(), false);
             self.note_end(ended);
-            for job in std::mem::take(&mut self.answers) {
-                answer(job, Err(runtime_ended()));
+            for waiter in std::mem::take(&mut self.waiters) {
+                waiter.complete(Err(classify::runtime_ended()));
             }
         }
-        let Some(gatherer) = self.gatherer.take() else {
+        let Some(dispatcher) = self.dispatcher.take() else {
             return;
         };
-        // A task that is dropped goes with its runtime, and its successor would too.
+        // A task is dropped with its runtime, where no other worker would run either.
         if self.has_successor
             && let Ok(runtime) = Handle::try_current()
         {
-            Self::gather_on(&runtime, &self.node, gatherer);
+            Self::dispatch_on(&runtime, &self.node, dispatcher);
             return;
         }
-        // Their callers may be on runtimes that go on.
-        for job in self.node.traffic.give_up(gatherer) {
-            hand_back(job.answer, job.request);
+        for job in self.node.scheduler.give_up(dispatcher) {
+            job.waiter.hand_back(job.request);
         }
     }
 }
 
-/// The error of a decision that was shed. It is made once: overload is no time to allocate.
-pub(in crate::remote) fn overloaded() -> Error {
-    static ERROR: LazyLock<Error> = LazyLock::new(|| {
-        Error::new(
-            ErrorKind::Overloaded,
-            "shed: more decisions wait for redis than it can make in time",
-        )
+// === One call ===
+
+/// Sends requests in one call, and ends it.
+///
+/// Gives the connection up if it is the cause of a failure. Reports the call to the breaker, unless its jobs have timed
+/// out, which [`watched`] has reported.
+async fn exchange(
+    node: &Arc<Node>,
+    call: &CallHandle,
+    requests: &[Box<Request>],
+) -> (CallResult, EndedCall) {
+    let lane = &node.scheduler.lanes()[call.id.lane];
+    let end = |replied| node.scheduler.end_call(call.id, now(), replied);
+    // The lane may have lost the connection since the call was scheduled.
+    let Some(mut connection) = lane.connection(call.id.generation) else {
+        return (CallResult::NotSent, end(false));
+    };
+    let called_at = now();
+    let replied = {
+        let sending = pin!(send(node, &mut connection, requests));
+        watched(node, call, sending).await
+    };
+    let took = now().since(called_at);
+    let replied = match replied {
+        None if connection.has_lost_runtime() => {
+            return (CallResult::Failed(classify::runtime_ended()), end(false));
+        }
+        None => {
+            let error = node.timeout_error(Phase::Reply);
+            return (CallResult::Failed(error), end(false));
+        }
+        Some(Err(SendError {
+            was_sent: false, ..
+        })) => {
+            note_not_sent(node, call.id, &connection, requests);
+            return (CallResult::NotSent, end(false));
+        }
+        Some(replied) => replied.map_err(|failed| failed.error),
+    };
+    let is_lost = replied.as_ref().is_err_and(RedisError::is_io_error);
+    let ended = end(!is_lost);
+    let results = replied.map_err(classify::classify).and_then(|reply| {
+        let reply_lens = requests.iter().map(|request| request.reply_lens());
+        reply::parse(&reply, reply_lens)
     });
-    ERROR.clone()
+    let failure = match &results {
+        Ok(results) => {
+            check_server(node, call.id, called_at, results);
+            most_severe(results)
+        }
+        Err(error) => Some(error),
+    };
+    if let Some(error) = failure.filter(|error| classify::ends_connection(error)) {
+        lane.disconnect(call.id.generation, Some(error));
+    }
+    if ended.in_time {
+        report(node, took, failure);
+    }
+    (
+        results.map_or_else(CallResult::Failed, CallResult::Replied),
+        ended,
+    )
 }
 
-pub(super) fn runtime_ended() -> Error {
-    Error::new(
-        ErrorKind::Connect,
-        "the runtime or the connection that carried the decision to redis ended",
-    )
+/// Notes that a call was not sent, since its connection was closed before.
+fn note_not_sent(node: &Node, id: CallId, connection: &LaneConnection, requests: &[Box<Request>]) {
+    requests.iter().for_each(|request| request.note_not_sent());
+    node.scheduler.lanes()[id.lane].disconnect(id.generation, None);
+    if connection.has_lost_runtime() {
+        // Commands that it took as its runtime ended may get neither a reply nor an error.
+        node.scheduler.abandon_connection(id.lane, id.generation);
+    }
+}
+
+/// Sends the script for all requests: by its hash, or by its text if the server may not have it.
+///
+/// # Errors
+///
+/// Those of [`LaneConnection::send`]. The error of a second try never allows another one.
+async fn send(
+    node: &Node,
+    connection: &mut LaneConnection,
+    requests: &[Box<Request>],
+) -> Result<Value, SendError> {
+    let now = node.clock.as_ref().map(Clock::now);
+    if connection.is_unused {
+        // The server may not have the script, and finding out would take a round trip of the deadline.
+        let command = Request::command(requests, Script::by_text, now);
+        // Boxed: it is rare, and would make every decision's future larger.
+        return Box::pin(server_check::send_with_mode_check(connection, &command)).await;
+    }
+    let by_hash = Request::command(requests, Script::by_hash, now);
+    match connection.send(&by_hash).await {
+        // The server restarted or flushed its scripts. It did nothing, so a second try is safe.
+        Err(SendError { error, .. }) if classify::is_unknown_script(&error) => {
+            let by_text = Request::command(requests, Script::by_text, now);
+            let reply = connection.send(&by_text).await;
+            // Not on another connection if this one has closed: that would take more than the deadline.
+            reply.map_err(|failed| SendError::after_sending(failed.error))
+        }
+        result => result,
+    }
+}
+
+/// Polls a call until it ends; `None` if it was abandoned.
+///
+/// When the call is due, its jobs time out. It is polled further: a late reply shows that the connection is alive.
+pub(super) async fn watched<T>(
+    node: &Node,
+    call: &CallHandle,
+    mut sending: Pin<&mut impl Future<Output = T>>,
+) -> Option<T> {
+    poll_fn(|context| {
+        call.alarm.register(context);
+        if let Poll::Ready(result) = sending.as_mut().poll(context) {
+            return Poll::Ready(Some(result));
+        }
+        if call.alarm.is_due()
+            && let Some(waiters) = node.scheduler.expire(call.id, now())
+        {
+            let error = node.timeout_error(Phase::Reply);
+            node.report_failure(&error);
+            for waiter in waiters {
+                waiter.complete(Err(error.clone()));
+            }
+        }
+        if call.alarm.is_abandoned() {
+            Poll::Ready(None)
+        } else {
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// Returns the most severe error among the results: one that ends the connection, else the first one. Errors that
+/// concern only one key are left out.
+fn most_severe(results: &[RequestResult]) -> Option<&Error> {
+    let errors = results.iter().filter_map(|result| result.as_ref().err());
+    let errors = errors.filter(|error| error.kind() != ErrorKind::ForeignValue);
+    errors.min_by_key(|error| !classify::ends_connection(error))
+}
+
+/// Reports the end of a call to the breaker.
+fn report(node: &Arc<Node>, took: Duration, failure: Option<&Error>) {
+    if let Some(error) = failure {
+        node.report_failure(error);
+    } else if took <= node.deadline / 4 {
+        node.report_reply(took);
+    } else {
+        report_slow(Arc::clone(node), took);
+    }
+}
+
+/// Reports a slow call, less the time that this process needed to send it and to notice the reply.
+///
+/// That is three polls of its task, and a busy runtime checks its sockets only after every 61 polls of other tasks. So
+/// the time of [`YIELDS`] yields is subtracted.
+fn report_slow(node: Arc<Node>, took: Duration) {
+    let began_at = now();
+    let reporting = async move {
+        for _ in 0..YIELDS {
+            yield_now().await;
+        }
+        let delay = now().since(began_at);
+        node.report_reply(took.saturating_sub(delay));
+    };
+    spawn::on_current(reporting);
+}
+
+/// Checks the server by a reply: its clock each time, and its eviction policy once.
+fn check_server(node: &Node, id: CallId, called_at: Timestamp, results: &[RequestResult]) {
+    if node.clock.is_none()
+        && let Some(Ok(reply)) = results.first()
+    {
+        node.check.compare_clocks(called_at, reply.decided_at());
+    }
+    let lane = &node.scheduler.lanes()[id.lane];
+    node.check.check_eviction(|| lane.connection(id.generation));
 }
 
 fn now() -> Timestamp {
     Clock::system().now()
+}
+
+/// Yields to a busy runtime that take about as long as it delays a call.
+const YIELDS: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> Error {
+        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+        let reply = reply.and_then(Value::extract_error);
+        classify::classify(reply.expect_err("an error reply"))
+    }
+
+    // Regression: the first error was reported, so a connection to a demoted primary was kept.
+    #[test]
+    fn error_that_ends_the_connection_goes_before_others() {
+        let replies = ["NOPERM no permission", "READONLY a replica", "ERR other"];
+        let replies = replies.map(|text| Err(error(text)));
+        let severe = most_severe(&replies).expect("a failure");
+        assert_eq!(severe.kind(), ErrorKind::Unavailable);
+        let foreign = Error::new(ErrorKind::ForeignValue, "of one key");
+        assert!(most_severe(&[Err(foreign)]).is_none());
+    }
 }

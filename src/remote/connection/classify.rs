@@ -1,128 +1,156 @@
-//! What a failure of the server or the connection means.
+//! Turns errors of the Redis client library into errors of this crate, and decides which of them end a connection.
+//!
+//! ```text
+//! the library's error                     kind                             ends the connection
+//! I/O, closed, refused                    Connect                          yes
+//! bytes that are not a reply              Protocol                         yes
+//! READONLY                                Unavailable                      yes: a demoted primary
+//! NOAUTH, unauthenticated                 Unavailable                      yes
+//! CROSSSLOT                               Script                           yes: the mode may have changed
+//! MOVED, ASK                              Script                           no
+//! LOADING, BUSY, OOM, MISCONF, ...        Unavailable                      no
+//! NOPERM and the like, anything else      Script                           no
+//! WRONGTYPE, a value of somebody else     ForeignValue                     no
+//! DB index is out of range                InvalidConfig                    no
+//! ```
+
+use std::sync::LazyLock;
 
 use redis::RedisError;
 use tokio::runtime::TryCurrentError;
 
 use crate::error::{Error, ErrorKind};
 
-/// An error from the client library in our words.
+/// Returns the error of this crate for an error of the client library, which becomes its source.
 pub(in crate::remote) fn classify(error: RedisError) -> Error {
-    let (kind, message) = meaning(&error);
+    let (kind, message) = kind_and_message(&error);
     Error::new(kind, message).with_source(error)
 }
 
-/// The error in our words, and whether the connection must not be used again.
-pub(in crate::remote) fn judge(error: RedisError) -> (Error, bool) {
-    let is_broken = breaks_connection(&error);
-    (classify(error), is_broken)
-}
-
-/// Whether an error reply to one request of a call means that the connection must not be used again.
+/// Returns whether the connection that returned this error must not be used again.
 pub(in crate::remote) fn ends_connection(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     let source = source.and_then(|source| source.downcast_ref());
-    source.is_some_and(breaks_connection)
+    // After a reply that cannot be parsed, requests and replies may be out of step.
+    error.kind() == ErrorKind::Protocol || source.is_some_and(breaks_connection)
 }
 
-/// The error of a connection that was found closed.
-pub(in crate::remote) fn closed() -> Error {
+/// Returns the error of a connection that was closed before anything was sent on it.
+pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Connect, CLOSED)
 }
 
-/// The error of a server that runs in cluster mode, as the server returns it to a decision with keys in several slots.
+/// Returns the error of a key that another program wrote to.
+pub(in crate::remote) fn foreign_value() -> Error {
+    Error::new(ErrorKind::ForeignValue, FOREIGN)
+}
+
+/// Returns the error of a server in cluster mode, as the server itself returns it for keys in several slots.
 pub(super) fn cluster_mode() -> RedisError {
     let kind = redis::ErrorKind::Server(redis::ServerErrorKind::CrossSlot);
     RedisError::from((kind, "redis_mode is cluster"))
 }
 
-/// The error of a caller outside of any Tokio runtime.
+/// Returns the error of a caller outside a Tokio runtime.
 pub(in crate::remote) fn no_runtime(error: TryCurrentError) -> Error {
     Error::new(
         ErrorKind::Connect,
-        "no tokio runtime: ask for decisions inside of one",
+        "no tokio runtime: request decisions from inside one",
     )
     .with_source(error)
 }
 
-/// Whether the server does not know the script (yet).
+/// Returns the error of a request that is shed. It is made once: an overload is not the time to allocate.
+pub(in crate::remote) fn overloaded() -> Error {
+    static ERROR: LazyLock<Error> = LazyLock::new(|| {
+        Error::new(
+            ErrorKind::Overloaded,
+            "shed: more decisions wait for redis than it can make in time",
+        )
+    });
+    ERROR.clone()
+}
+
+/// Returns the error of a request whose call ended with its runtime or its connection.
+pub(in crate::remote) fn runtime_ended() -> Error {
+    Error::new(
+        ErrorKind::Connect,
+        "the runtime or the connection that carried the decision to redis ended",
+    )
+}
+
+/// Returns whether the server does not have the script cached.
 pub(in crate::remote) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-/// Whether the connection must not be used again.
+/// Returns whether the connection must not be used again.
 ///
-/// READONLY among them: a demoted primary answers PING and keeps its connections, so nothing else would end them. After
-/// CROSSSLOT a new connection shows whether the server still runs in cluster mode.
+/// A demoted primary answers PING and keeps its connections, so only READONLY shows that they are useless. After
+/// CROSSSLOT a new connection finds out whether the server is still in cluster mode.
 fn breaks_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.code().is_none()
-        || says(error, "CROSSSLOT")
-        || says(error, "READONLY")
-        || says(error, "NOAUTH")
-        || says(error, "unauthenticated")
+        || ["CROSSSLOT", "READONLY", "NOAUTH", "unauthenticated"]
+            .iter()
+            .any(|text| has_code_or_text(error, text))
 }
 
-fn meaning(error: &RedisError) -> (ErrorKind, &'static str) {
+/// Returns the kind and the message for an error of the client library, by its code or its text.
+fn kind_and_message(error: &RedisError) -> (ErrorKind, &'static str) {
     if error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal() {
         return (ErrorKind::Connect, CLOSED);
     }
     if error.code().is_none() {
         return match error.kind() {
             redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => {
-                (ErrorKind::Protocol, "redis sent something that is no reply")
+                (ErrorKind::Protocol, "redis sent bytes that are not a reply")
             }
-            redis::ErrorKind::AuthenticationFailed => (
-                ErrorKind::Unavailable,
-                "redis refused the user name or password",
-            ),
+            redis::ErrorKind::AuthenticationFailed => (ErrorKind::Unavailable, WRONG_PASSWORD),
             _ => (
                 ErrorKind::Connect,
                 "the connection to redis could not be used",
             ),
         };
     }
-    if says(error, "TOLLGATE foreign value") || says(error, "WRONGTYPE") {
-        return (
-            ErrorKind::ForeignValue,
-            "a redis key of tollgate's holds a value that tollgate did not write: choose another prefix",
-        );
+    let matches = |text: &&str| has_code_or_text(error, text);
+    if ["TOLLGATE foreign value", "WRONGTYPE"].iter().any(matches) {
+        return (ErrorKind::ForeignValue, FOREIGN);
     }
-    if ["ASK", "CROSSSLOT", "MOVED"]
-        .iter()
-        .any(|code| says(error, code))
-    {
+    if ["ASK", "CROSSSLOT", "MOVED"].iter().any(matches) {
         return (ErrorKind::Script, CLUSTER);
     }
-    if says(error, "DB index is out of range") {
+    if matches(&"DB index is out of range") {
         return (
             ErrorKind::InvalidConfig,
-            "redis does not have the database of the url: take one that it has, as in redis://host/0, or raise its \
+            "redis does not have the database in the url: use one that it has, as in redis://host/0, or raise its \
              setting databases",
         );
     }
-    if FORBIDDEN.iter().any(|text| says(error, text)) {
+    if FORBIDDEN.iter().any(matches) {
         return (
             ErrorKind::Script,
-            "the redis user may not run the script or a command in it, or touch these keys: allow it to",
+            "the redis user may not run the script or a command in it, or touch these keys: grant it these rights",
         );
     }
-    match UNAVAILABLE.iter().find(|(code, _)| says(error, code)) {
+    match UNAVAILABLE.iter().find(|(text, _)| matches(text)) {
         Some((_, message)) => (ErrorKind::Unavailable, message),
         None => (ErrorKind::Script, "redis refused the decision script"),
     }
 }
 
-/// Whether the server's answer has this code, or, as an error inside a script has before Redis 7, names it in its text.
-fn says(error: &RedisError, what: &str) -> bool {
+/// Returns whether the error has this code. An error inside a script has code ERR before Redis 7, so its text is
+/// searched.
+fn has_code_or_text(error: &RedisError, text: &str) -> bool {
     match error.code() {
-        Some("ERR") => error.detail().is_some_and(|detail| detail.contains(what)),
-        Some(code) => code == what,
+        Some("ERR") => error.detail().is_some_and(|detail| detail.contains(text)),
+        Some(code) => code == text,
         None => false,
     }
 }
 
-/// Answers of a server that lives and cannot serve now.
+/// Errors of a server that is up but cannot serve now.
 const UNAVAILABLE: [(&str, &str); 13] = [
     ("READONLY", "redis is a read-only replica now"),
     ("LOADING", "redis is loading its data"),
@@ -134,27 +162,31 @@ const UNAVAILABLE: [(&str, &str); 13] = [
     ("NOREPLICAS", "redis has too few replicas to write"),
     ("max number of clients", "redis has too many clients"),
     ("NOAUTH", NO_PASSWORD),
-    // What a client may send before it has said who it is is short, and the server says so first.
+    // Before authentication a server accepts only short commands. It checks the length first.
     ("unauthenticated multibulk length", NO_PASSWORD),
     ("unauthenticated bulk length", NO_PASSWORD),
-    ("WRONGPASS", "redis refused the user name or password"),
+    ("WRONGPASS", WRONG_PASSWORD),
 ];
-/// Answers about a user who lacks a permission: to the whole call, and from inside a script by Redis and by Valkey.
+/// Errors of a missing permission: for the whole call, inside a script of Redis, and inside a script of Valkey.
 const FORBIDDEN: [&str; 3] = [
     "NOPERM",
     "The user executing the script can't",
     "ACL failure in script",
 ];
-const NO_PASSWORD: &str = "redis needs a password: put it in the url, as in redis://:password@host";
-const CLOSED: &str = "the connection to redis broke or could not be made";
+/// A connection that is lost may have been refused, reset or closed: the source has the details.
+const CLOSED: &str = "the connection to redis was lost or could not be made";
 const CLUSTER: &str =
-    "redis is part of a cluster, which tollgate does not speak to: name a server that stands alone";
+    "redis runs in cluster mode, which tollgate does not support: use a standalone server";
+const FOREIGN: &str =
+    "a redis key of tollgate holds a value that tollgate did not write: choose another prefix";
+const NO_PASSWORD: &str = "redis needs a password: put it in the url, as in redis://:password@host";
+const WRONG_PASSWORD: &str = "redis refused the user name or password";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The error that the server sends with this text.
+    /// Returns the error for an error reply with this text.
     fn error(text: &str) -> Error {
         let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
         let reply = reply.and_then(redis::Value::extract_error);
@@ -185,7 +217,9 @@ mod tests {
         ] {
             assert_eq!(ends_connection(&error(text)), ends, "{text}");
         }
-        assert!(!ends_connection(&Error::new(ErrorKind::Protocol, "ours")));
+        for (kind, ends) in [(ErrorKind::Protocol, true), (ErrorKind::Script, false)] {
+            assert_eq!(ends_connection(&Error::new(kind, "ours")), ends, "{kind:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,39 @@
-//! A connection that is held permanently and shared by all decisions.
+//! One connection that is held permanently and shared by all decisions.
+//!
+//! ```text
+//!            a decision needs it                    the dial succeeds
+//!   Down ---------------------------> Dialling ---------------------------> Up
+//!    ^ ^                                 |                                   |
+//!    | '---------------------------------'                                   |
+//!    |   the dial fails, outlasts the connect timeout, or its runtime ends   |
+//!    |                                                                       |
+//!    '-----------------------------------------------------------------------'
+//!        the connection breaks, does not reply for a deadline, or its runtime ends
+//!
+//!   transition        by whom                          the next dial waits
+//!   Down => Dialling  connect, start_dial              -
+//!   Dialling => Up    the dial's task                  -
+//!   Dialling => Down  the dial's task: it failed       yes, longer each time
+//!                     watchdog: it took too long       yes, longer each time
+//!                     the dial's task: it was dropped  no
+//!   Up => Down        disconnect, after an error       if the connection before failed early too
+//!                     disconnect, never used           yes, longer each time
+//!                     disconnect, idle and closed      no
+//!                     disconnect, runtime ended        no
+//! ```
+//!
+//! While the next dial waits, the lane returns its last error at once. [`DialBackoff`] computes the waits.
+//!
+//! # Generations
+//!
+//! Each dial of any lane has a number, the *generation* of its connection. A call notes the generation that it was sent
+//! on, and [`Lane::disconnect`] names it, so a late failure of an old connection never ends its successor.
+//!
+//! # Runtimes
+//!
+//! The runtime of the caller that dialled drives the connection. When that runtime ends, the library reports the
+//! connection as if the server had closed it, and commands that it took may never be answered. A [`RuntimeGuard`] shows
+//! the difference: such an end is not a failure of the server.
 
 use std::{
     future::{pending, poll_fn},
@@ -28,116 +63,74 @@ use super::{
 
 /// A place for one connection from the pool.
 ///
-/// The connection is checked out once and multiplexed: checking it out per decision would cost a PING round trip each.
-/// A lane that broke takes its connection out of the pool, which makes room for a new one.
+/// The connection is checked out once and multiplexed: a checkout per decision would cost a PING round trip each. A
+/// broken connection is taken out of the pool, which makes room for a new one.
 #[derive(Debug)]
 pub(in crate::remote) struct Lane {
     pool: Pool,
     connect_timeout: Duration,
-    /// The generation of the connection that is up; 0 without one.
-    up: AtomicU64,
-    state: Mutex<State>,
+    /// The generation of the connection that is up; 0 without one. Every decision reads it without the lock.
+    generation: AtomicU64,
+    link: Mutex<Link>,
 }
 
+/// The state of a lane, and what remains of earlier connections.
 #[derive(Debug)]
-struct State {
-    phase: Phase,
+struct Link {
+    state: State,
     backoff: DialBackoff,
     /// The error that ended the last connection or dial.
     last_error: Option<Error>,
 }
 
-enum Phase {
+enum State {
     Down,
     /// One dial is under way; everybody who needs the lane waits for it.
     Dialling {
-        dialled: watch::Receiver<Dialled>,
+        result: watch::Receiver<DialResult>,
+        /// When the connect timeout ends it.
         due: Timestamp,
         generation: u64,
         dial: Dial,
     },
     Up {
         connection: Connection,
-        /// Tells connections apart: a late failure of an old one must not end its successor.
         generation: u64,
         made_at: Timestamp,
-        is_first: bool,
+        /// Whether no decision was sent on it yet.
+        is_unused: bool,
         runtime: Arc<RuntimeGuard>,
     },
 }
 
-type Dialled = Option<Result<(), Error>>;
+/// The result of a dial; `None` while it is under way.
+type DialResult = Option<Result<(), Error>>;
 
-/// A lane's connection, for one call.
-pub(in crate::remote) struct Held {
-    connection: MultiplexedConnection,
-    runtime: Arc<RuntimeGuard>,
-    pub(in crate::remote) generation: u64,
-    /// Whether it is for the first decision on the connection.
-    pub(in crate::remote) is_first: bool,
-    /// Whether the connection had ended before it took the last command. Nothing was sent then, so the command may be
-    /// sent on another one.
-    pub(in crate::remote) is_closed: bool,
-}
-
-impl Held {
-    /// Sends a command and waits for its reply; an error reply is an error.
-    pub(in crate::remote) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
-        if self.runtime.has_ended() {
-            self.is_closed = true;
-            return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
-        }
-        let mut sending = pin!(self.connection.send_packed_command(command));
-        let mut is_first_poll = true;
-        let reply = poll_fn(|context| {
-            let polled = sending.as_mut().poll(context);
-            is_first_poll &= polled.is_ready();
-            polled
-        })
-        .await;
-        // The client library does not report it: a command that was taken is pending when it is first polled. Unless the
-        // runtime of the connection ends within that poll: then the command may have been written.
-        self.is_closed = is_first_poll
-            && reply.as_ref().is_err_and(RedisError::is_io_error)
-            && !self.runtime.has_ended();
-        reply?.extract_error()
-    }
-
-    /// Whether the connection has ended with its runtime, so that no reply will come.
-    pub(in crate::remote) fn is_orphan(&self) -> bool {
-        self.runtime.has_ended()
-    }
-
-    /// Another handle on the same connection.
-    pub(in crate::remote) fn again(&self) -> Self {
-        Self {
-            connection: self.connection.clone(),
-            runtime: Arc::clone(&self.runtime),
-            generation: self.generation,
-            is_first: false,
-            is_closed: false,
-        }
-    }
+/// The lane's connection, or the dial to wait for.
+enum Access {
+    Connected(LaneConnection),
+    Dialling(watch::Receiver<DialResult>),
 }
 
 impl Lane {
+    /// Returns a lane without a connection. The first decision dials.
     pub(in crate::remote) fn new(pool: Pool, connect_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             pool,
             connect_timeout,
-            up: AtomicU64::new(0),
-            state: Mutex::new(State {
-                phase: Phase::Down,
+            generation: AtomicU64::new(0),
+            link: Mutex::new(Link {
+                state: State::Down,
                 backoff: DialBackoff::default(),
                 last_error: None,
             }),
         })
     }
 
-    /// Returns the generation of the lane's connection, if it has one.
+    /// Returns the generation of the lane's connection; `None` without one.
     #[inline]
     pub(in crate::remote) fn generation(&self) -> Option<u64> {
-        match self.up.load(Ordering::Acquire) {
+        match self.generation.load(Ordering::Acquire) {
             0 => None,
             generation => Some(generation),
         }
@@ -145,44 +138,52 @@ impl Lane {
 
     /// Makes the lane look as if it had a connection of this generation.
     #[cfg(test)]
-    pub(in crate::remote) fn pretend(&self, generation: u64) {
-        self.up.store(generation, Ordering::Release);
+    pub(in crate::remote) fn simulate(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Release);
     }
 
-    /// Returns the lane's connection for a decision, if it still is the one of this generation.
-    pub(in crate::remote) fn held(&self, generation: u64) -> Option<Held> {
-        let mut state = self.state.lock();
-        let held = state.held()?;
-        if held.generation != generation {
+    /// Returns the connection of this generation for a decision; `None` if the lane no longer has it.
+    ///
+    /// The first decision on a connection finds it unused, see [`LaneConnection::is_unused`].
+    pub(in crate::remote) fn connection(&self, generation: u64) -> Option<LaneConnection> {
+        let mut link = self.link.lock();
+        let connection = link.connection()?;
+        if connection.generation != generation {
             return None;
         }
-        if let Phase::Up { is_first, .. } = &mut state.phase {
-            *is_first = false;
+        if let State::Up { is_unused, .. } = &mut link.state {
+            *is_unused = false;
         }
-        Some(held)
+        Some(connection)
     }
 
-    /// Returns the lane's connection, and dials when there is none. While the lane backs off after failures, the last
-    /// error is returned at once, unless `now` is set.
+    /// Returns the lane's connection, and dials if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of the dial. While the next dial must wait, the last error at once, unless `skip_backoff` is set.
     ///
     /// # Cancel safety
     ///
-    /// A dial goes on when its callers leave, and serves the next one.
-    pub(in crate::remote) async fn hold(self: &Arc<Self>, now: bool) -> Result<Held, Error> {
-        // Twice at most: on a runtime that is ending each new dial is dropped at once, and its task could not end either.
+    /// A dial continues when its callers leave, and serves the next one.
+    pub(in crate::remote) async fn connect(
+        self: &Arc<Self>,
+        skip_backoff: bool,
+    ) -> Result<LaneConnection, Error> {
+        // Twice at most: a runtime that is ending drops each new dial at once, so its task would never end.
         for _ in 0..2 {
-            let mut dialled = match self.held_or_dial(now)? {
-                Ok(held) => return Ok(held),
-                Err(dialled) => dialled,
+            let mut result = match self.access(skip_backoff)? {
+                Access::Connected(connection) => return Ok(connection),
+                Access::Dialling(result) => result,
             };
-            // No result: the dial's task was dropped with its runtime, or nobody drives it. The lane is free again.
-            if let Ok(result) = dialled.wait_for(Option::is_some).await
+            // No result means that the dial's task was dropped with its runtime. The lane is down again.
+            if let Ok(result) = result.wait_for(Option::is_some).await
                 && let Some(Err(error)) = &*result
             {
                 return Err(error.clone());
             }
         }
-        self.state.lock().held().ok_or_else(|| {
+        self.link.lock().connection().ok_or_else(|| {
             Error::new(
                 ErrorKind::Connect,
                 "the connection to redis was lost as soon as it was made",
@@ -190,167 +191,162 @@ impl Lane {
         })
     }
 
-    /// Starts a dial if the lane is down and does not back off. Nobody waits for it.
-    pub(in crate::remote) fn dial(self: &Arc<Self>) {
-        let _ = self.held_or_dial(false);
+    /// Starts a dial in the background, if the lane is down and no dial must wait.
+    pub(in crate::remote) fn start_dial(self: &Arc<Self>) {
+        let _ = self.access(false);
     }
 
-    /// Gives up the connection of this generation, if the lane still has it. `error` shows why; without one it was found
-    /// closed before anything was sent.
+    /// Gives up the connection of this generation, if the lane still has it.
+    ///
+    /// `error` is the cause; `None` if the connection was found closed before anything was sent.
     pub(in crate::remote) fn disconnect(&self, generation: u64, error: Option<&Error>) {
-        let mut state = self.state.lock();
-        let Phase::Up {
+        let mut link = self.link.lock();
+        let State::Up {
             generation: current,
             made_at,
-            is_first,
+            is_unused,
             ref runtime,
             ..
-        } = state.phase
+        } = link.state
         else {
             return;
         };
         if current != generation {
             return;
         }
-        let has_runtime = !runtime.has_ended();
+        let has_lost_runtime = runtime.has_ended();
         // ## Up => Down
         let now = Clock::system().now();
         match error {
-            // It ended with the runtime that it was made on, which shows nothing about the server.
-            _ if !has_runtime => {}
+            // The end of its runtime shows nothing about the server.
+            _ if has_lost_runtime => {}
             Some(error) => {
-                state.backoff.broke(made_at, now);
-                state.last_error = Some(error.clone());
+                link.backoff.record_broken(made_at, now);
+                link.last_error = Some(error.clone());
             }
-            // Never used: the server closes what it accepts.
-            None if is_first => state.fail(classify::closed(), now),
-            // Idle connections are closed by servers, networks and runtimes that end.
+            // The server closes what it accepts.
+            None if is_unused => link.record_failure(classify::closed(), now),
+            // Servers and networks close idle connections.
             None => {}
         }
-        self.up.store(0, Ordering::Release);
-        let broken = std::mem::replace(&mut state.phase, Phase::Down);
-        drop(state);
-        broken.end();
+        self.generation.store(0, Ordering::Release);
+        let broken = std::mem::replace(&mut link.state, State::Down);
+        drop(link);
+        if let State::Up { connection, .. } = broken {
+            // Makes room in the pool. After the lock is released: it wakes a task that waits for a connection.
+            drop(Connection::take(connection));
+        }
     }
 
-    /// Gives the connection up if it has ended with its runtime. Returns its generation.
-    pub(in crate::remote) fn disconnect_orphan(&self) -> Option<u64> {
-        let generation = match &self.state.lock().phase {
-            Phase::Up {
+    /// Gives up the connection if its runtime has ended. Returns its generation then.
+    pub(in crate::remote) fn disconnect_if_runtime_ended(&self) -> Option<u64> {
+        let generation = match &self.link.lock().state {
+            State::Up {
                 generation,
                 runtime,
                 ..
             } if runtime.has_ended() => *generation,
-            _ => return None,
+            State::Down | State::Dialling { .. } | State::Up { .. } => return None,
         };
         self.disconnect(generation, None);
         Some(generation)
     }
 
-    /// Whether a dial is under way.
+    /// Returns whether a dial is under way.
     pub(in crate::remote) fn is_dialling(&self) -> bool {
-        matches!(self.state.lock().phase, Phase::Dialling { .. })
+        matches!(self.link.lock().state, State::Dialling { .. })
     }
 
-    /// Ends a dial that took too long. Returns when to look at the one that is under way.
-    pub(in crate::remote) fn end_late_dial(&self, now: Timestamp) -> Option<Timestamp> {
-        let mut state = self.state.lock();
-        let Phase::Dialling { due, dial, .. } = &state.phase else {
+    /// Cancels a dial that took longer than the connect timeout. Returns when a dial under way must be looked at again.
+    pub(in crate::remote) fn cancel_late_dial(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut link = self.link.lock();
+        let State::Dialling { due, dial, .. } = &link.state else {
             return None;
         };
         if *due > now {
             return Some(*due);
         }
-        // ## Dialling => Down: its task finds that it was called off, and reports it
+        // ## Dialling => Down; its task finds the dial cancelled, and wakes everybody who waits
         let dial = dial.clone();
-        state.phase = Phase::Down;
-        state.fail(dial::late(), now);
-        drop(state);
-        dial.call_off();
+        link.state = State::Down;
+        link.record_failure(dial::timed_out(), now);
+        drop(link);
+        dial.cancel();
         None
     }
 
-    /// Returns the connection, or else the dial to wait for.
-    fn held_or_dial(
-        self: &Arc<Self>,
-        at_once: bool,
-    ) -> Result<Result<Held, watch::Receiver<Dialled>>, Error> {
-        let mut state = self.state.lock();
-        if let Some(held) = state.held() {
-            return Ok(Ok(held));
+    /// Returns the connection or the dial under way, and starts a dial if there is neither.
+    ///
+    /// # Errors
+    ///
+    /// The last error of the lane while the next dial must wait, and that of a caller outside a Tokio runtime.
+    fn access(self: &Arc<Self>, skip_backoff: bool) -> Result<Access, Error> {
+        let mut link = self.link.lock();
+        if let Some(connection) = link.connection() {
+            return Ok(Access::Connected(connection));
         }
-        if let Phase::Dialling { dialled, .. } = &state.phase {
-            return Ok(Err(dialled.clone()));
+        if let State::Dialling { result, .. } = &link.state {
+            return Ok(Access::Dialling(result.clone()));
         }
         let now = Clock::system().now();
-        if !at_once
-            && !state.backoff.is_over(now)
-            && let Some(error) = &state.last_error
+        if !skip_backoff
+            && !link.backoff.is_over(now)
+            && let Some(error) = &link.last_error
         {
             return Err(error.clone());
         }
         let runtime = Handle::try_current().map_err(classify::no_runtime)?;
         // ## Down => Dialling
-        let (sender, dialled) = watch::channel(None);
-        let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
+        let (sender, result) = watch::channel(None);
+        let generation = NEXT_GENERATION.fetch_add(1, Ordering::Relaxed);
         let dial = Dial::new(self.pool.clone());
-        state.phase = Phase::Dialling {
-            dialled: dialled.clone(),
+        link.state = State::Dialling {
+            result: result.clone(),
             due: now + self.connect_timeout,
             generation,
             dial: dial.clone(),
         };
-        drop(state);
-        // Made here and not in the task: a task that is dropped before its first poll must end the dial too.
+        drop(link);
+        // Made outside the task: a task that is dropped before its first poll must end the dial too.
         let task = DialTask {
             lane: Arc::clone(self),
             generation,
             dial,
-            sender,
+            result: sender,
         };
         runtime.spawn(task.run());
-        Ok(Err(dialled))
+        Ok(Access::Dialling(result))
     }
 }
 
-impl State {
-    fn held(&self) -> Option<Held> {
-        match &self.phase {
-            Phase::Up {
+impl Link {
+    /// Returns a handle on the connection, if there is one.
+    fn connection(&self) -> Option<LaneConnection> {
+        match &self.state {
+            State::Up {
                 connection,
                 generation,
-                is_first,
+                is_unused,
                 runtime,
                 ..
-            } => Some(Held {
+            } => Some(LaneConnection {
                 connection: MultiplexedConnection::clone(connection),
                 runtime: Arc::clone(runtime),
                 generation: *generation,
-                is_first: *is_first,
-                is_closed: false,
+                is_unused: *is_unused,
             }),
-            Phase::Dialling { .. } | Phase::Down => None,
+            State::Dialling { .. } | State::Down => None,
         }
     }
 
-    fn fail(&mut self, error: Error, now: Timestamp) {
-        self.backoff.dial_failed(now);
+    /// Records a dial that failed, or a connection that was never of use.
+    fn record_failure(&mut self, error: Error, now: Timestamp) {
+        self.backoff.record_failed_dial(now);
         self.last_error = Some(error);
     }
 }
 
-impl Phase {
-    /// Returns what it has to the pool. Not under the lane's lock: it wakes whoever waits for a connection.
-    fn end(self) {
-        match self {
-            Self::Dialling { dial, .. } => dial.call_off(),
-            Self::Down => {}
-            Self::Up { connection, .. } => drop(Connection::take(connection)),
-        }
-    }
-}
-
-impl std::fmt::Debug for Phase {
+impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Down => "Down",
@@ -360,82 +356,155 @@ impl std::fmt::Debug for Phase {
     }
 }
 
+// === LaneConnection ===
+
+/// A handle on a lane's connection, for one call.
+///
+/// The connection is multiplexed: handles send independently, and the server replies in the order of the commands.
+#[derive(Clone)]
+pub(in crate::remote) struct LaneConnection {
+    connection: MultiplexedConnection,
+    runtime: Arc<RuntimeGuard>,
+    pub(in crate::remote) generation: u64,
+    /// Whether this call is the first decision on the connection.
+    pub(in crate::remote) is_unused: bool,
+}
+
+/// The error of a command.
+#[derive(Debug)]
+pub(in crate::remote) struct SendError {
+    pub(in crate::remote) error: RedisError,
+    /// `false` if the connection had ended before it took the command, which may then be sent on another connection.
+    pub(in crate::remote) was_sent: bool,
+}
+
+impl LaneConnection {
+    /// Sends a command and waits for its reply.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection, and error replies.
+    pub(in crate::remote) async fn send(&mut self, command: &Cmd) -> Result<Value, SendError> {
+        if self.runtime.has_ended() {
+            let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+            return Err(SendError {
+                error: broken.into(),
+                was_sent: false,
+            });
+        }
+        let mut sending = pin!(self.connection.send_packed_command(command));
+        let mut is_first_poll = true;
+        let reply: RedisResult<Value> = poll_fn(|context| {
+            let polled = sending.as_mut().poll(context);
+            is_first_poll &= polled.is_ready();
+            polled
+        })
+        .await;
+        // The library does not report whether it took the command, but then the first poll is pending. If the runtime
+        // of the connection ended within that poll, the command may have been written all the same.
+        let was_refused =
+            |error: &RedisError| is_first_poll && error.is_io_error() && !self.runtime.has_ended();
+        match reply {
+            Ok(reply) => reply.extract_error().map_err(SendError::after_sending),
+            Err(error) => Err(SendError {
+                was_sent: !was_refused(&error),
+                error,
+            }),
+        }
+    }
+
+    /// Returns whether the runtime of the connection has ended, so that no reply will come.
+    pub(in crate::remote) fn has_lost_runtime(&self) -> bool {
+        self.runtime.has_ended()
+    }
+}
+
+impl SendError {
+    /// Returns the error of a command that was sent.
+    pub(in crate::remote) fn after_sending(error: RedisError) -> Self {
+        Self {
+            error,
+            was_sent: true,
+        }
+    }
+}
+
 // === DialTask ===
 
-/// The task of a dial under way; dropped without an end, it leaves the lane down.
+/// The task of a dial. If it is dropped before it ends, the lane is down again.
 struct DialTask {
     lane: Arc<Lane>,
     generation: u64,
     dial: Dial,
-    sender: watch::Sender<Dialled>,
+    result: watch::Sender<DialResult>,
 }
 
 impl DialTask {
+    /// Dials, and sets the lane's state by the result.
     async fn run(self) {
-        // Made before the connection's own task: a runtime that ends drops older tasks first.
+        // Before the connection's own task: a runtime that ends drops older tasks first.
         let runtime = RuntimeGuard::of_current();
         let result = self.dial.finish().await;
-        self.end(result.map(|connection| (connection, runtime)));
+        self.finish(result.map(|connection| (connection, runtime)));
     }
 
-    /// ## Dialling => (Up | Down), and wakes everybody who waits.
-    fn end(self, result: Result<(Connection, RuntimeGuard), Error>) {
+    /// ## Dialling => (Up | Down); wakes everybody who waits
+    fn finish(self, result: Result<(Connection, RuntimeGuard), Error>) {
         let now = Clock::system().now();
         let result = match result {
             Ok((connection, runtime)) => {
-                self.leave(|state, lane| {
-                    state.phase = Phase::Up {
+                self.leave_dialling(|link, lane| {
+                    link.state = State::Up {
                         connection,
                         generation: self.generation,
                         made_at: now,
-                        is_first: true,
+                        is_unused: true,
                         runtime: Arc::new(runtime),
                     };
-                    lane.up.store(self.generation, Ordering::Release);
+                    lane.generation.store(self.generation, Ordering::Release);
                 });
                 Ok(())
             }
             Err(error) => {
-                self.leave(|state, _| {
-                    state.phase = Phase::Down;
-                    state.fail(error.clone(), now);
+                self.leave_dialling(|link, _| {
+                    link.state = State::Down;
+                    link.record_failure(error.clone(), now);
                 });
                 Err(error)
             }
         };
-        self.sender.send_replace(Some(result));
+        self.result.send_replace(Some(result));
     }
 
-    /// Changes the lane's state, unless the dial was called off.
-    fn leave(&self, change: impl FnOnce(&mut State, &Lane)) {
-        let mut state = self.lane.state.lock();
-        if matches!(&state.phase, Phase::Dialling { generation, .. } if *generation == self.generation)
+    /// Runs `change` on the lane's link, unless the dial was cancelled.
+    fn leave_dialling(&self, change: impl FnOnce(&mut Link, &Lane)) {
+        let mut link = self.lane.link.lock();
+        if matches!(&link.state, State::Dialling { generation, .. } if *generation == self.generation)
         {
-            change(&mut state, &self.lane);
+            change(&mut link, &self.lane);
         }
     }
 }
 
 impl Drop for DialTask {
     fn drop(&mut self) {
-        self.leave(|state, _| state.phase = Phase::Down);
+        self.leave_dialling(|link, _| link.state = State::Down);
     }
 }
 
 // === RuntimeGuard ===
 
 /// Shows whether the runtime that drives a connection has ended.
-///
-/// The client library reports a connection whose runtime has ended like one that the server closed.
 #[derive(Debug)]
 struct RuntimeGuard(AbortHandle);
 
 impl RuntimeGuard {
-    /// Watches the current runtime, by a task that never ends while the runtime lives.
+    /// Returns a guard for the current runtime: a task that never ends while the runtime lives.
     fn of_current() -> Self {
         Self(tokio::spawn(pending::<()>()).abort_handle())
     }
 
+    /// Returns whether the runtime has ended.
     fn has_ended(&self) -> bool {
         self.0.is_finished()
     }
@@ -447,5 +516,5 @@ impl Drop for RuntimeGuard {
     }
 }
 
-/// The number of the next connection of any lane.
-static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+/// The generation of the next connection of any lane.
+static NEXT_GENERATION: AtomicU64 = AtomicU64::new(1);

@@ -1,4 +1,4 @@
-//! Connections to one server: how they are made, held, judged and given up.
+//! Connections to one server: dialled, held, checked and given up.
 
 pub(crate) mod classify;
 mod dial;
@@ -6,5 +6,5 @@ mod dial_backoff;
 mod lane;
 pub(crate) mod server_check;
 
-pub(super) use self::lane::{Held, Lane};
+pub(super) use self::lane::{Lane, LaneConnection, SendError};
 pub(super) use self::server_check::ServerCheck;

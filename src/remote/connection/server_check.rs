@@ -1,4 +1,14 @@
-//! Whether the server is fit to keep counts.
+//! Checks of the server that need no decision: its clock, its eviction policy and its mode.
+//!
+//! ```text
+//! check            when                              finding
+//! clock            every reply                       warning, once, if it is over 5 s off
+//! eviction policy  after the first reply, by INFO    warning, once, if keys can be evicted
+//! cluster mode     first call of a connection        the call fails with CROSSSLOT
+//! ```
+//!
+//! None of them fails a decision, except for a server in cluster mode: it is refused by name, before it fails under
+//! load.
 
 use std::{
     future::{Future, poll_fn},
@@ -11,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, RedisResult, Value, cmd};
+use redis::{Cmd, Value, cmd};
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -20,17 +30,23 @@ use crate::{
     timer::timeout,
 };
 
-use super::{classify, lane::Held};
+use super::{
+    classify,
+    lane::{LaneConnection, SendError},
+};
 
-/// Looks at the first answers of a server.
+/// Warns about a server that is not fit to keep counts.
 #[derive(Debug, Default)]
 pub(in crate::remote) struct ServerCheck {
-    has_asked: AtomicBool,
-    is_clock_off: AtomicBool,
-    pub(in crate::remote) ledger: Arc<WarningLog>,
+    /// Whether the check of the eviction policy was started.
+    has_checked_eviction: AtomicBool,
+    has_warned_of_clock: AtomicBool,
+    /// Collects the warnings, and logs each once.
+    ledger: Arc<WarningLog>,
 }
 
 impl ServerCheck {
+    /// Returns a check that does not report these codes.
     pub(in crate::remote) fn new(silenced: SilencedCodes) -> Self {
         Self {
             ledger: Arc::new(WarningLog::new(silenced)),
@@ -38,24 +54,30 @@ impl ServerCheck {
         }
     }
 
-    /// Compares the server's time with the time of the call that it answered.
+    /// Returns the warnings so far.
+    pub(in crate::remote) fn warnings(&self) -> Vec<Warning> {
+        self.ledger.warnings()
+    }
+
+    /// Compares the server's time in a reply with the time of the call.
     #[inline]
-    pub(in crate::remote) fn compare(&self, called: Timestamp, told: Timestamp) {
-        let behind = called.since(told);
-        let ahead = told.since(called);
-        if behind.max(ahead) > TOLERANCE {
-            self.judge(behind, told);
+    pub(in crate::remote) fn compare_clocks(&self, called_at: Timestamp, decided_at: Timestamp) {
+        let behind = called_at.since(decided_at);
+        let ahead = decided_at.since(called_at);
+        if behind.max(ahead) > MAX_CLOCK_OFFSET {
+            self.warn_of_clock(behind, decided_at);
         }
     }
 
-    /// A call that was long under way makes the server's clock look ahead: reads the time again before it says so.
+    /// Warns unless the offset comes from a slow call. `behind` is how far the server was behind when the call began.
     #[cold]
-    fn judge(&self, behind: Duration, told: Timestamp) {
-        let ahead = told.since(Clock::system().now());
-        let by = behind.max(ahead);
-        if by > TOLERANCE && !self.is_clock_off.swap(true, Ordering::Relaxed) {
+    fn warn_of_clock(&self, behind: Duration, decided_at: Timestamp) {
+        // A call that took long makes the server's clock look ahead, so the time is read again.
+        let ahead = decided_at.since(Clock::system().now());
+        let offset = behind.max(ahead);
+        if offset > MAX_CLOCK_OFFSET && !self.has_warned_of_clock.swap(true, Ordering::Relaxed) {
             let side = if behind > ahead { "behind" } else { "ahead of" };
-            let seconds = by.as_secs();
+            let seconds = offset.as_secs();
             self.ledger.report(Warning::new(
                 Code::ClockSkew,
                 format!("the redis server's clock is {seconds} s {side} this process'"),
@@ -63,50 +85,62 @@ impl ServerCheck {
         }
     }
 
-    /// Asks once, in the background, whether the server evicts keys.
+    /// Checks the eviction policy once, in the background.
+    ///
+    /// `connection` returns the one to ask on. It is called only the first time.
     #[inline]
-    pub(in crate::remote) fn ask(&self, held: impl FnOnce() -> Option<Held>) {
-        if !self.has_asked.load(Ordering::Relaxed) {
-            self.ask_now(held);
+    pub(in crate::remote) fn check_eviction(
+        &self,
+        connection: impl FnOnce() -> Option<LaneConnection>,
+    ) {
+        if !self.has_checked_eviction.load(Ordering::Relaxed) {
+            self.check_eviction_now(connection);
         }
     }
 
     #[cold]
-    fn ask_now(&self, held: impl FnOnce() -> Option<Held>) {
-        if self.has_asked.swap(true, Ordering::Relaxed) {
+    fn check_eviction_now(&self, connection: impl FnOnce() -> Option<LaneConnection>) {
+        if self.has_checked_eviction.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Some(mut held) = held() {
-            let ledger = Arc::clone(&self.ledger);
-            // A user who may not ask, or a server that does not know it, gets no warning and keeps its connection.
-            spawn::on_current(async move {
-                let mut command = cmd("INFO");
-                let reply = timeout(PATIENCE, held.send(command.arg("memory"))).await;
-                if let Some(Ok(reply)) = reply
-                    && let Some(policy) = eviction(&reply)
-                {
-                    ledger.report(Warning::new(
-                        Code::EvictingServer,
-                        format!("the redis server evicts keys: maxmemory-policy is {policy}"),
-                    ));
-                }
-            });
-        }
+        let Some(mut connection) = connection() else {
+            return;
+        };
+        let ledger = Arc::clone(&self.ledger);
+        // A server that refuses INFO is not warned about, and keeps its connection.
+        spawn::on_current(async move {
+            let mut command = cmd("INFO");
+            let reply = timeout(INFO_TIMEOUT, connection.send(command.arg("memory"))).await;
+            if let Some(Ok(reply)) = reply
+                && let Some(policy) = eviction_policy(&reply)
+            {
+                ledger.report(Warning::new(
+                    Code::EvictingServer,
+                    format!("the redis server evicts keys: maxmemory-policy is {policy}"),
+                ));
+            }
+        });
     }
 }
 
-/// Sends the first command on a connection, and with it the question whether the server runs in cluster mode.
+/// Sends the first command on a connection together with HELLO, and fails if the server is in cluster mode.
 ///
-/// A cluster of one node decides single keys like any other server, and fails under load, when decisions with keys in
-/// different slots travel together. So it is refused by name at once. A server that does not answer the question is
-/// taken for one that stands alone.
-pub(in crate::remote) async fn with_mode(held: &mut Held, command: &Cmd) -> RedisResult<Value> {
-    let mut other = held.again();
-    let question = cmd("HELLO");
-    let mut asking = pin!(other.send(&question));
-    let mut sending = pin!(held.send(command));
+/// A cluster of one node decides single keys like any other server, and would fail only under load, when one call
+/// carries keys in different slots. A server that does not reply to HELLO counts as standalone.
+///
+/// # Errors
+///
+/// Those of [`LaneConnection::send`], and CROSSSLOT for a cluster.
+pub(in crate::remote) async fn send_with_mode_check(
+    connection: &mut LaneConnection,
+    command: &Cmd,
+) -> Result<Value, SendError> {
+    let mut second_handle = connection.clone();
+    let hello = cmd("HELLO");
+    let mut asking = pin!(second_handle.send(&hello));
+    let mut sending = pin!(connection.send(command));
     let mut mode = None;
-    // The reply to the question comes first, since it was sent first.
+    // The reply to HELLO comes first, since it was sent first.
     let reply = poll_fn(|context| {
         if mode.is_none()
             && let Poll::Ready(reply) = asking.as_mut().poll(context)
@@ -117,12 +151,15 @@ pub(in crate::remote) async fn with_mode(held: &mut Held, command: &Cmd) -> Redi
     })
     .await;
     match mode {
-        Some(Ok(hello)) if is_cluster(&hello) => Err(classify::cluster_mode()),
+        Some(Ok(hello)) if is_cluster(&hello) => {
+            Err(SendError::after_sending(classify::cluster_mode()))
+        }
         _ => reply,
     }
 }
 
-/// Whether the reply to `HELLO` names the mode `cluster`.
+/// Returns whether a reply to HELLO contains the mode `cluster`. It is a flat list of names and values, or a map in
+/// RESP3.
 fn is_cluster(hello: &Value) -> bool {
     let fields: std::collections::HashMap<String, Value> =
         redis::from_redis_value_ref(hello).unwrap_or_default();
@@ -132,8 +169,10 @@ fn is_cluster(hello: &Value) -> bool {
     })
 }
 
-/// By what the server evicts keys when its memory is full, if it does.
-fn eviction(info: &Value) -> Option<String> {
+/// Returns the policy by which the server evicts keys; `None` if it has no memory limit or never evicts.
+///
+/// INFO is lines of `name:value`; these are `maxmemory` in bytes, 0 for no limit, and `maxmemory_policy`.
+fn eviction_policy(info: &Value) -> Option<String> {
     let text: String = redis::from_redis_value_ref(info).ok()?;
     let field = |name: &str| {
         let mut lines = text.lines();
@@ -144,6 +183,7 @@ fn eviction(info: &Value) -> Option<String> {
     has_limit.then(|| policy.to_owned())
 }
 
-/// How far apart two clocks may be.
-const TOLERANCE: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The largest offset between two clocks without a warning.
+const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(5);
+/// The longest wait for the reply to INFO.
+const INFO_TIMEOUT: Duration = Duration::from_secs(1);

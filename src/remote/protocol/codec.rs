@@ -1,4 +1,24 @@
-//! Arguments and replies of the decision script, per algorithm.
+//! The script's arguments and the integers of its reply, for each algorithm.
+//!
+//! A charge is at most one mark, then the tag of its algorithm, then the arguments of that algorithm. The tag of a
+//! bucket or a fixed window also holds the tag of the quota, which the script stores with the state.
+//!
+//! ```text
+//! counter         tag and its arguments                          integers in the reply
+//! bucket          w  increment, span                             TAT
+//! uneven bucket   l  cost, span, units, micros                   TAT
+//! fixed window    f  cost, limit, length                         end, used          (o: first hit, m: month)
+//! sliding log     g  cost, limit, length                         used, retry at, all back at
+//! sliding window  s  cost, limit, length, tick                   end, used before, used within
+//! concurrency     c  cost, limit, lease, ticket                  slots in flight
+//!                 e  lease, may a take follow?, members          slots released
+//!                 k  lease, take again?, members                 a bit per missing member
+//! ```
+//!
+//! Times and increments are in microseconds, lengths and leases in milliseconds; `units` come back in each `micros`.
+//! Example: 10 a minute, cost 1, `w` and four bytes, 6000000, 60000000. Reply: 1700000006000000.
+//!
+//! To add an algorithm, extend [`write_charge`], [`reply_len`] and [`decode`]: the compiler leads to each.
 
 use std::time::Duration;
 
@@ -6,7 +26,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{ChargeMark, Counter, Counting, Form, WindowStart},
+    algorithm::{ChargeMark, Counter, Counting, TokenBucket, WindowStart},
     charge::Charge,
     clock::{self, Timestamp},
     settlement::{Correction, Settlement},
@@ -19,16 +39,15 @@ pub(super) type Arguments = SmallVec<[Argument; 4]>;
 /// One argument of the script.
 #[derive(Clone, Debug)]
 pub(super) enum Argument {
-    /// Members of a sorted set of slots: per ticket 8 bytes, and its slots in 3.
+    /// Members of a sorted set of slots: 8 bytes for the ticket and 3 for the number of slots.
     Members(Box<[u8]>),
-    /// More than the counter ever holds.
+    /// A cost or increment that never fits.
     Never,
+    /// An integer, in decimal.
     Number(u64),
-    /// A tag, followed by the bytes of the quota that a state was made under.
-    Tag {
-        bytes: [u8; 5],
-        length: usize,
-    },
+    /// A tag, followed by the tag of the quota that the state belongs to.
+    Tag { bytes: [u8; 5], length: usize },
+    /// A ticket in 8 bytes.
     Ticket(u64),
 }
 
@@ -61,9 +80,10 @@ impl Argument {
         Self::tag(tag, [])
     }
 
-    fn tag<const N: usize>(tag: Tag, shape: [u8; N]) -> Self {
+    /// A tag with the tag of a quota.
+    fn tag<const N: usize>(tag: Tag, quota_tag: [u8; N]) -> Self {
         let mut bytes = [tag as u8; 5];
-        bytes[1..=N].copy_from_slice(&shape);
+        bytes[1..=N].copy_from_slice(&quota_tag);
         Self::Tag {
             bytes,
             length: N + 1,
@@ -82,68 +102,9 @@ impl Argument {
     }
 }
 
-/// Returns the arguments that put a charge right; `None` when it is right.
-pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
-    let charge = settlement.charge();
-    let mut arguments = Arguments::new();
-    let (units, is_refund) = match settlement.correction() {
-        Correction::Charge(units) => (units, false),
-        Correction::Keep => return None,
-        Correction::Refund(units) => (units, true),
-        Correction::Release => return Some(release(&[charge], settlement.is_acquire_pending())),
-    };
-    if is_refund {
-        let mark = settlement.mark();
-        let made = Argument::Number(mark.reset_at.as_micros());
-        let returned = Argument::Number(mark.refunded_before % ChargeMark::MODULUS);
-        let is_queue =
-            matches!(charge.policy().counter(), Counter::Bucket(bucket) if bucket.is_queue());
-        arguments.extend([
-            Argument::mark(if is_queue {
-                Tag::RefundQueue
-            } else {
-                Tag::Refund
-            }),
-            made,
-            returned,
-        ]);
-    } else {
-        arguments.push(Argument::mark(Tag::Force));
-    }
-    match charge.policy().counter() {
-        // By the time alone: a charge that need not fit need not lie on the lattice either.
-        Counter::Bucket(bucket) => arguments.extend([
-            Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
-            Argument::Number(match is_refund {
-                true => bucket.micros_back(settlement.mark().reset_at, units),
-                false => bucket.micros_up(units),
-            }),
-            Argument::Number(bucket.span()),
-        ]),
-        _ => push(&mut arguments, &charge.cost(units)),
-    }
-    Some(arguments)
-}
+// === Arguments of a charge ===
 
-/// The argument before the caller's time, which the script then decides by.
-pub(in crate::remote) const CALLER_TIME: [u8; 1] = [Tag::CallerTime as u8];
-
-/// The most tickets that one [`release`] or [`renew`] carries: the reply to a renewal has a bit for each.
-pub(super) const MAX_TICKETS: usize = 50;
-
-/// Returns the arguments that release the slots of charges to one key, at most [`MAX_TICKETS`].
-///
-/// When a take may still be `pending`, its ticket is barred from taking slots for a lease.
-pub(super) fn release(charges: &[Charge<'_>], pending: bool) -> Arguments {
-    upkeep(Tag::ReleaseSlots, charges, pending)
-}
-
-/// Returns the arguments that renew the leases of charges to one key, at most [`MAX_TICKETS`].
-pub(super) fn renew(charges: &[Charge<'_>], take_again: bool) -> Arguments {
-    upkeep(Tag::RenewSlots, charges, take_again)
-}
-
-/// Returns the start of a group of this many charges.
+/// Returns the arguments before the charges of a request. A single charge needs none.
 pub(super) fn group_of(charges: usize) -> Arguments {
     match charges {
         0 | 1 => Arguments::new(),
@@ -151,69 +112,32 @@ pub(super) fn group_of(charges: usize) -> Arguments {
     }
 }
 
-/// Appends a charge that is made whether it fits or not. That of a log also tries the commands that only long logs need.
-pub(super) fn probe(arguments: &mut Arguments, charge: &Charge<'_>) {
-    let is_log = matches!(charge.policy().counter(), Counter::SlidingLog(_));
-    arguments.push(Argument::mark(if is_log { Tag::Probe } else { Tag::Force }));
-    push(arguments, charge);
-}
-
-fn upkeep(tag: Tag, charges: &[Charge<'_>], flag: bool) -> Arguments {
-    let lease = |charge: &Charge<'_>| match charge.policy().counter() {
-        Counter::Concurrency(slots) => slots.lease(),
-        _ => Duration::ZERO,
-    };
-    let longest = charges.iter().map(lease).max().unwrap_or_default();
-    let member = |charge: &Charge<'_>| {
-        let (ticket, slots) = (ticket(charge).to_be_bytes(), charge.units().to_be_bytes());
-        // No limit is so high that slots would not fit in three bytes.
-        ticket.into_iter().chain(slots.into_iter().skip(5))
-    };
-    Arguments::from_iter([
-        Argument::mark(tag),
-        Argument::Number(clock::micros(longest) / 1_000),
-        Argument::Number(u64::from(flag)),
-        Argument::Members(charges.iter().flat_map(member).collect()),
-    ])
-}
-
-/// Appends a charge to decide on.
-pub(super) fn ask(arguments: &mut Arguments, charge: &Charge<'_>) {
+/// Appends a charge for the script to decide.
+///
+/// If the policy counts denied requests, a mark before it makes the script charge them too, until nothing is left.
+pub(super) fn decide(arguments: &mut Arguments, charge: &Charge<'_>) {
     if charge.policy().counts_denied() {
         arguments.push(Argument::mark(Tag::CountDenied));
     }
-    push(arguments, charge);
+    write_charge(arguments, charge);
 }
 
-/// Adds a charge as its branch of the script takes it.
-fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
+/// Appends a charge that the script makes whether it fits or not. For a sliding log the script also tries the commands
+/// that only long logs need.
+pub(super) fn probe(arguments: &mut Arguments, charge: &Charge<'_>) {
+    let is_log = matches!(charge.policy().counter(), Counter::SlidingLog(_));
+    arguments.push(Argument::mark(if is_log { Tag::Probe } else { Tag::Force }));
+    write_charge(arguments, charge);
+}
+
+/// Appends the tag and the arguments of the charge's algorithm.
+fn write_charge(arguments: &mut Arguments, charge: &Charge<'_>) {
     use Argument::Number;
 
-    // More than any limit, and still a whole number to the script.
+    // Above every limit, and still exact in the script's doubles.
     let cost = charge.units().min(1 << 52);
     match charge.policy().counter() {
-        Counter::Bucket(bucket) => {
-            let shape = bucket.quota_tag().to_be_bytes();
-            let limit = |value: Option<u64>| value.map_or(Argument::Never, Number);
-            match bucket.form(cost) {
-                Form::Whole { increment } => arguments.extend([
-                    Argument::tag(Tag::Bucket, shape),
-                    limit(increment),
-                    Number(bucket.span()),
-                ]),
-                Form::Lattice {
-                    cost,
-                    units,
-                    micros,
-                } => arguments.extend([
-                    Argument::tag(Tag::UnevenBucket, shape),
-                    limit(cost),
-                    Number(bucket.span()),
-                    Number(units),
-                    Number(micros),
-                ]),
-            }
-        }
+        Counter::Bucket(bucket) => write_bucket_charge(arguments, bucket, cost),
         Counter::FixedWindow(window) => {
             let tag = match window.window_start() {
                 WindowStart::Clock => Tag::ClockWindow,
@@ -250,7 +174,147 @@ fn push(arguments: &mut Arguments, charge: &Charge<'_>) {
     }
 }
 
-/// Returns the number of integers that the reply holds about a charge's state.
+/// Appends a charge of a bucket. If a unit takes whole microseconds, the script only adds and compares; else it walks
+/// the lattice of the [`TokenBucket`].
+fn write_bucket_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u64) {
+    use Argument::{Never, Number};
+
+    let quota_tag = bucket.quota_tag().to_be_bytes();
+    let (units, micros) = bucket.refill();
+    let fits = cost <= bucket.capacity();
+    if units == 1 {
+        arguments.extend([
+            Argument::tag(Tag::Bucket, quota_tag),
+            if fits { Number(cost * micros) } else { Never },
+            Number(bucket.span()),
+        ]);
+    } else {
+        arguments.extend([
+            Argument::tag(Tag::UnevenBucket, quota_tag),
+            if fits { Number(cost) } else { Never },
+            Number(bucket.span()),
+            Number(units),
+            Number(micros),
+        ]);
+    }
+}
+
+// === Arguments of a settlement ===
+
+/// Returns the arguments that correct a charge; `None` if it needs no correction.
+///
+/// ```text
+/// it cost more    +                                   then a charge of the rest, made whether it fits or not
+/// it cost less    -  all back at, refunded before     then a refund of the rest
+///                 ,  the same for a queue             nothing is refunded if others wait behind it
+/// slots           e                                   see `release`
+/// ```
+pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
+    let charge = settlement.charge();
+    let (units, is_refund) = match settlement.correction() {
+        Correction::Charge(units) => (units, false),
+        Correction::Keep => return None,
+        Correction::Refund(units) => (units, true),
+        Correction::Release => return Some(release(&[charge], settlement.is_acquire_pending())),
+    };
+    let counter = charge.policy().counter();
+    let mut arguments = Arguments::new();
+    if is_refund {
+        let is_queue = matches!(counter, Counter::Bucket(bucket) if bucket.is_queue());
+        let tag = if is_queue {
+            Tag::RefundQueue
+        } else {
+            Tag::Refund
+        };
+        let mark = settlement.mark();
+        arguments.extend([
+            Argument::mark(tag),
+            Argument::Number(mark.reset_at.as_micros()),
+            Argument::Number(mark.refunded_before % ChargeMark::MODULUS),
+        ]);
+    } else {
+        arguments.push(Argument::mark(Tag::Force));
+    }
+    if let Counter::Bucket(bucket) = counter {
+        let micros = if is_refund {
+            bucket.micros_back(settlement.mark().reset_at, units)
+        } else {
+            bucket.micros_up(units)
+        };
+        // As a bucket of whole microseconds, whatever its rate: a correction need not fit, so it need not be on the
+        // lattice.
+        arguments.extend([
+            Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
+            Argument::Number(micros),
+            Argument::Number(bucket.span()),
+        ]);
+    } else {
+        write_charge(&mut arguments, &charge.cost(units));
+    }
+    Some(arguments)
+}
+
+/// The most tickets in one [`release`] or [`renew`]: the reply to a renewal has a bit for each.
+pub(super) const MAX_TICKETS: usize = 50;
+
+/// Returns the arguments that release the slots of charges to one key, at most [`MAX_TICKETS`].
+///
+/// If the command that takes the slots may still be on its way (`pending`), the script bars these tickets for one
+/// lease.
+pub(super) fn release(charges: &[Charge<'_>], pending: bool) -> Arguments {
+    slot_upkeep(Tag::ReleaseSlots, charges, pending)
+}
+
+/// Returns the arguments that renew the leases of charges to one key, at most [`MAX_TICKETS`].
+pub(super) fn renew(charges: &[Charge<'_>], take_again: bool) -> Arguments {
+    slot_upkeep(Tag::RenewSlots, charges, take_again)
+}
+
+/// Returns the arguments of a job on slots of one key. The lease is the longest of all charges.
+fn slot_upkeep(tag: Tag, charges: &[Charge<'_>], flag: bool) -> Arguments {
+    let lease = |charge: &Charge<'_>| match charge.policy().counter() {
+        Counter::Concurrency(slots) => slots.lease(),
+        Counter::Bucket(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingLog(_)
+        | Counter::SlidingWindow(_) => Duration::ZERO,
+    };
+    let longest = charges.iter().map(lease).max().unwrap_or_default();
+    let member = |charge: &Charge<'_>| {
+        let (ticket, slots) = (ticket(charge).to_be_bytes(), charge.units().to_be_bytes());
+        // Every limit of a concurrency policy fits in three bytes.
+        ticket.into_iter().chain(slots.into_iter().skip(5))
+    };
+    Arguments::from_iter([
+        Argument::mark(tag),
+        Argument::Number(clock::micros(longest) / 1_000),
+        Argument::Number(u64::from(flag)),
+        Argument::Members(charges.iter().flat_map(member).collect()),
+    ])
+}
+
+/// Returns the ticket of a charge under a concurrency policy.
+fn ticket(charge: &Charge<'_>) -> u64 {
+    let ticket = charge.ticket();
+    ticket
+        .expect("a charge under a concurrency policy has a ticket")
+        .as_u64()
+}
+
+// === ChargeReply ===
+
+/// The part of the reply for one charge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChargeReply {
+    /// Whether the charge fits on its own.
+    pub(super) has_room: bool,
+    /// The integers that describe the state. The first [`reply_len`] are set.
+    pub(super) numbers: [u64; 3],
+    /// Total units refunded on this key so far.
+    pub(super) returned: u64,
+}
+
+/// Returns the number of integers in the reply that describe the state after this charge.
 pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
     match charge.policy().counter() {
         Counter::Bucket(_) | Counter::Concurrency(_) => 1,
@@ -259,37 +323,30 @@ pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
     }
 }
 
-// === ChargeReply ===
-
-/// The part of the reply that belongs to one charge.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ChargeReply {
-    pub(super) has_room: bool,
-    pub(super) numbers: [u64; 3],
-    /// Total units refunded on this key so far.
-    pub(super) returned: u64,
-}
-
-/// Returns the state of a policy by the reply to its charge.
-pub(super) fn read(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> PolicyState {
+/// Returns the state of a policy from the reply to its charge. `now` is the time that the script decided by.
+///
+/// The usage and the retry time are computed by the Rust twin of the script's algorithm, from the state that the script
+/// returns. Only a sliding log has too long a state for that, so the script returns its results.
+pub(super) fn decode(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> PolicyState {
     let [first, second, third] = reply.numbers;
-    let mut turn = now;
+    let mut starts_at = now;
     let (usage, retry) = match charge.policy().counter() {
         Counter::Bucket(bucket) => {
             let state = bucket.state(first);
             if reply.has_room && charge.units() > 0 {
-                turn = bucket.start_time(&state, now);
+                starts_at = bucket.start_time(&state, now);
             }
-            standing(bucket, &state, charge, now)
+            usage_and_retry(bucket, &state, charge, now)
         }
         Counter::FixedWindow(window) => {
-            let closes = Timestamp::from_micros(first);
-            standing(window, &window.state(closes, second), charge, now)
+            let state = window.state(Timestamp::from_micros(first), second);
+            usage_and_retry(window, &state, charge, now)
         }
         Counter::SlidingLog(log) => {
-            let retry = match charge.units() > log.limit() {
-                true => Retry::Never,
-                false => Retry::At(Timestamp::from_micros(second)),
+            let retry = if charge.units() > log.limit() {
+                Retry::Never
+            } else {
+                Retry::At(Timestamp::from_micros(second))
             };
             let reset_at = Timestamp::from_micros(third).max(now);
             let remaining = log.limit().saturating_sub(first);
@@ -297,18 +354,19 @@ pub(super) fn read(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> 
         }
         Counter::SlidingWindow(window) => {
             let state = window.state(first / 1_000, second, third);
-            standing(window, &state, charge, now)
+            usage_and_retry(window, &state, charge, now)
         }
-        Counter::Concurrency(slots) => standing(slots, &slots.state(first), charge, now),
+        Counter::Concurrency(slots) => usage_and_retry(slots, &slots.state(first), charge, now),
     };
     let retry = if reply.has_room { Retry::Now } else { retry };
     let state = PolicyState::counted(*charge.policy().name(), usage, retry)
-        .with_start(turn)
+        .with_start(starts_at)
         .with_refunded_before(reply.returned);
     charge.policy().counter().annotate(state)
 }
 
-fn standing<C: Counting>(
+/// Returns the usage, and when a charge of the same cost can succeed, under a state of the counter.
+fn usage_and_retry<C: Counting>(
     counter: &C,
     state: &C::State,
     charge: &Charge<'_>,
@@ -318,12 +376,4 @@ fn standing<C: Counting>(
         counter.usage(state, now),
         counter.retry(state, now, charge.units()),
     )
-}
-
-/// Returns the ticket of a charge under a concurrency policy.
-fn ticket(charge: &Charge<'_>) -> u64 {
-    let ticket = charge.ticket();
-    ticket
-        .expect("a charge under a concurrency policy has a ticket")
-        .as_u64()
 }

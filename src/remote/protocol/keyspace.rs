@@ -1,4 +1,18 @@
-//! Where a count lies in Redis: the only place that forms keys.
+//! The keys in Redis. No other file spells one.
+//!
+//! ```text
+//! prefix   {identity} : policy suffix
+//! tollgate:{ada}      : user           token bucket or leaky bucket
+//! tollgate:{ada}      : login  #f      fixed window
+//! tollgate:{ada}      : search #g      sliding log
+//! tollgate:{ada}      : upload #s      sliding window
+//! tollgate:{ada}      : export #c      concurrency
+//! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_keys`
+//! ```
+//!
+//! (The spaces are not part of a key.) The identity is the hash tag, so in a cluster all policies about one identity
+//! are in one slot. Neither prefix nor identity nor policy contains a brace, so a key has exactly one complete hash
+//! tag. A policy's name contains no `#`, so a suffix is never part of a name.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -12,29 +26,32 @@ use crate::{
     policy::Policy,
 };
 
-/// A key as it goes over the wire.
-pub(in crate::remote) type WireKey = SmallVec<[u8; 128]>;
+/// A key as Redis stores it. Keys of the usual length are not allocated.
+pub(super) type RedisKey = SmallVec<[u8; 128]>;
 
-/// The prefix that all of a store's keys share.
+/// Makes all keys of one store: they share its prefix.
 ///
-/// A key is `prefix:{identity}:policy`, and what is no bucket has a mark behind the policy's name, so that a policy that
-/// changes its algorithm does not find a state that it cannot read. The identity is the hash tag, so all policies about one identity lie in one
-/// slot of a cluster; neither prefix, identity nor policy holds a brace, so there is exactly one tag and it is whole.
+/// The suffix depends on the kind of state, so a policy whose algorithm changes never reads a state of another kind.
 #[derive(Debug)]
 pub(in crate::remote) struct Keyspace {
     prefix: Box<str>,
-    /// The kinds of keys that charges had so far: a bit for each of [`MARKS`].
+    /// The kinds of keys that charges had so far: one bit for each of [`SUFFIXES`].
     used: AtomicU8,
 }
 
 impl Keyspace {
+    /// Returns the keyspace below a prefix of 1 to 64 visible ASCII characters without braces.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for any other prefix.
     pub(in crate::remote) fn new(prefix: &str) -> Result<Self, Error> {
-        let usable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
-        if prefix.is_empty() || prefix.len() > 64 || !prefix.bytes().all(usable) {
+        let is_usable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
+        if prefix.is_empty() || prefix.len() > 64 || !prefix.bytes().all(is_usable) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!(
-                    "prefix {prefix:?} is not usable: take 1 to 64 visible ASCII characters, no braces"
+                    "prefix {prefix:?} is not usable: set 1 to 64 visible ASCII characters without braces"
                 ),
             ));
         }
@@ -44,62 +61,69 @@ impl Keyspace {
         })
     }
 
-    /// The key that a charge is counted under.
-    pub(in crate::remote) fn of(&self, charge: &Charge<'_>) -> WireKey {
-        let bit = 1 << kind(charge.policy().counter());
+    /// Returns the key that a charge is counted under, and notes its kind as used.
+    pub(in crate::remote) fn key_of(&self, charge: &Charge<'_>) -> RedisKey {
+        let bit = 1 << suffix_index(charge.policy().counter());
+        // The bit is almost always set, and a read does not take the cache line from other cores.
         if self.used.load(Ordering::Relaxed) & bit == 0 {
             self.used.fetch_or(bit, Ordering::Relaxed);
         }
-        self.of_policy(charge.policy(), charge.key())
+        self.current_key(charge.policy(), charge.key())
     }
 
-    /// The key of a policy's count for an identity, as the policy counts now.
-    fn of_policy(&self, policy: &Policy, key: &Key) -> WireKey {
-        self.marked(policy, key, MARKS[kind(policy.counter())])
-    }
-
-    /// All keys that the policy's count for an identity may have had, however it was counted.
-    pub(in crate::remote) fn all_of(
+    /// Returns all keys that a policy may have for an identity: one for each algorithm it may have had.
+    pub(in crate::remote) fn all_keys(
         &self,
         policy: &Policy,
         key: &Key,
-    ) -> impl Iterator<Item = WireKey> {
-        MARKS.iter().map(|mark| self.marked(policy, key, mark))
+    ) -> impl Iterator<Item = RedisKey> {
+        let suffixes = SUFFIXES.iter();
+        suffixes.map(|suffix| self.join(key.as_bytes(), policy.name().as_bytes(), suffix))
     }
 
-    fn marked(&self, policy: &Policy, key: &Key, mark: &[u8]) -> WireKey {
-        self.join(key.as_bytes(), policy.name().as_bytes(), mark)
+    /// Returns whether a charge had a key of the kind that this counter has.
+    pub(super) fn is_used(&self, counter: &Counter) -> bool {
+        self.used.load(Ordering::Relaxed) & (1 << suffix_index(counter)) != 0
     }
 
-    /// Returns whether charges had keys of the kind that this counter has.
-    pub(in crate::remote) fn is_used(&self, counter: &Counter) -> bool {
-        self.used.load(Ordering::Relaxed) & (1 << kind(counter)) != 0
+    /// Returns two keys that only probes use, of the kind that this counter has.
+    ///
+    /// No caller has the identity `!` or `!!`. In a cluster the two keys are in different slots (13379 and 404), as are
+    /// the keys of decisions that are sent in one call.
+    pub(super) fn probe_keys(&self, counter: &Counter) -> [RedisKey; 2] {
+        let suffix = SUFFIXES[suffix_index(counter)];
+        [&b"!"[..], b"!!"].map(|identity| self.join(identity, b"probe", suffix))
     }
 
-    /// Keys of the store's own, for probes, of the kind that this counter has. No identity is `!` or `!!`, and in a cluster
-    /// they lie in different slots (13379 and 404), as the keys of decisions that travel together do.
-    pub(in crate::remote) fn probes(&self, counter: &Counter) -> [WireKey; 2] {
-        let mark = MARKS[kind(counter)];
-        [&b"!"[..], b"!!"].map(|identity| self.join(identity, b"probe", mark))
+    /// Returns the key of a policy for an identity, under the policy's present algorithm.
+    fn current_key(&self, policy: &Policy, key: &Key) -> RedisKey {
+        let suffix = SUFFIXES[suffix_index(policy.counter())];
+        self.join(key.as_bytes(), policy.name().as_bytes(), suffix)
     }
 
-    fn join(&self, identity: &[u8], policy: &[u8], mark: &[u8]) -> WireKey {
-        let prefix = self.prefix.as_bytes();
-        let parts = [prefix, b":{", identity, b"}:", policy, mark];
+    fn join(&self, identity: &[u8], policy: &[u8], suffix: &[u8]) -> RedisKey {
+        let parts = [
+            self.prefix.as_bytes(),
+            b":{",
+            identity,
+            b"}:",
+            policy,
+            suffix,
+        ];
         // Filled in place: appending part by part takes three times the instructions.
-        let mut wire = WireKey::from_elem(0, parts.iter().map(|part| part.len()).sum());
-        let mut rest = &mut wire[..];
+        let mut joined = RedisKey::from_elem(0, parts.iter().map(|part| part.len()).sum());
+        let mut rest = &mut joined[..];
         for part in parts {
             let (place, after) = rest.split_at_mut(part.len());
             place.copy_from_slice(part);
             rest = after;
         }
-        wire
+        joined
     }
 }
 
-/// The index in [`MARKS`] of what stands behind the policy's name.
-const fn kind(counter: &Counter) -> usize {
+/// Returns the index in [`SUFFIXES`] of the kind of key that a counter has.
+const fn suffix_index(counter: &Counter) -> usize {
     match counter {
         Counter::Bucket(_) => 0,
         Counter::FixedWindow(_) => 1,
@@ -109,8 +133,8 @@ const fn kind(counter: &Counter) -> usize {
     }
 }
 
-/// No name holds a `#`.
-const MARKS: [&[u8]; 5] = [b"", b"#f", b"#g", b"#s", b"#c"];
+/// The end of a key, by the kind of its state.
+const SUFFIXES: [&[u8]; 5] = [b"", b"#f", b"#g", b"#s", b"#c"];
 
 #[cfg(test)]
 mod tests {
@@ -126,19 +150,19 @@ mod tests {
 
     use super::*;
 
-    /// How a key is made. Two that are made in the same way of the same bytes are one key, and no others are.
+    /// A way to make a key. Two ways are equal exactly if the keys that they make are equal.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    enum Made {
+    enum KeyRecipe {
         Global,
         Unidentified,
         Plain(Vec<u8>),
         Secret(u8, Vec<u8>),
-        Joined(Vec<Made>),
-        Labelled(Vec<u8>, Box<Made>),
-        FirstChoice(Box<Made>),
+        Joined(Vec<KeyRecipe>),
+        Labelled(Vec<u8>, Box<KeyRecipe>),
+        FirstChoice(Box<KeyRecipe>),
     }
 
-    impl Made {
+    impl KeyRecipe {
         fn key(&self) -> Key {
             match self {
                 Self::Global => Key::GLOBAL,
@@ -156,26 +180,27 @@ mod tests {
             }
         }
 
-        /// The same key in one way to tell it: a first choice without a label stays as it is.
-        fn told(&self) -> Self {
+        /// The one form of all ways that make the same key: a first choice without a label changes nothing.
+        fn canonical(&self) -> Self {
             match self {
                 Self::FirstChoice(inner) => {
-                    let (told, key) = (inner.told(), inner.key());
-                    match key.unlabelled() == key {
-                        true => told,
-                        false => Self::FirstChoice(Box::new(told)),
+                    let (canonical, key) = (inner.canonical(), inner.key());
+                    if key.unlabelled() == key {
+                        canonical
+                    } else {
+                        Self::FirstChoice(Box::new(canonical))
                     }
                 }
-                Self::Joined(parts) => Self::Joined(parts.iter().map(Self::told).collect()),
+                Self::Joined(parts) => Self::Joined(parts.iter().map(Self::canonical).collect()),
                 Self::Labelled(label, inner) => {
-                    Self::Labelled(label.clone(), Box::new(inner.told()))
+                    Self::Labelled(label.clone(), Box::new(inner.canonical()))
                 }
                 other => other.clone(),
             }
         }
     }
 
-    /// Any bytes, such as mean something in a key, such as look like keys, and long ones.
+    /// Any bytes, bytes with a meaning in a key, whole keys, and long identities.
     fn identity() -> impl Strategy<Value = Vec<u8>> + Clone {
         prop_oneof![
             vec(any::<u8>(), 0..80),
@@ -186,25 +211,26 @@ mod tests {
         ]
     }
 
-    fn made() -> impl Strategy<Value = Made> {
+    fn made() -> impl Strategy<Value = KeyRecipe> {
         let part = prop_oneof![
-            1 => Just(Made::Global),
-            1 => Just(Made::Unidentified),
-            6 => identity().prop_map(Made::Plain),
-            2 => (0..3_u8, identity()).prop_map(|(own, bytes)| Made::Secret(own, bytes)),
+            1 => Just(KeyRecipe::Global),
+            1 => Just(KeyRecipe::Unidentified),
+            6 => identity().prop_map(KeyRecipe::Plain),
+            2 => (0..3_u8, identity()).prop_map(|(own, bytes)| KeyRecipe::Secret(own, bytes)),
         ];
-        let labelled = |inner: BoxedStrategy<Made>| {
+        let labelled = |inner: BoxedStrategy<KeyRecipe>| {
             let pair = (identity(), inner);
-            pair.prop_map(|(label, inner)| Made::Labelled(label, Box::new(inner)))
+            pair.prop_map(|(label, inner)| KeyRecipe::Labelled(label, Box::new(inner)))
         };
-        // Of one number of parts, as those of one rule are: that is what `and` promises to tell apart.
-        let joined = vec(part.clone(), 2).prop_map(Made::Joined);
+        // All with two parts: `and` keeps keys apart only if they have the same number of parts, as those of one rule
+        // do.
+        let joined = vec(part.clone(), 2).prop_map(KeyRecipe::Joined);
         let alternative = labelled(prop_oneof![part.clone(), joined.clone()].boxed());
         prop_oneof![
             4 => part,
             2 => joined.clone(),
             2 => alternative.clone(),
-            1 => prop_oneof![joined, alternative].prop_map(|made| Made::FirstChoice(Box::new(made))),
+            1 => prop_oneof![joined, alternative].prop_map(|made| KeyRecipe::FirstChoice(Box::new(made))),
         ]
     }
 
@@ -237,21 +263,23 @@ mod tests {
         prop_oneof![Just("t".to_owned()), "[t:#!|]{1,4}", "[!-z|~]{1,64}"]
     }
 
-    /// Reads a key of Redis backwards: the tag is what a cluster takes for it, from the first `{` to the next `}`.
-    fn read(wire: &[u8]) -> (&[u8], &[u8], &[u8]) {
-        let count = |brace| wire.iter().filter(|byte| **byte == brace).count();
+    /// Splits a Redis key into prefix, hash tag and policy. As in a cluster, the tag is from the first `{` to the next
+    /// `}`.
+    fn read(stored: &[u8]) -> (&[u8], &[u8], &[u8]) {
+        let count = |brace| stored.iter().filter(|byte| **byte == brace).count();
         assert_eq!((count(b'{'), count(b'}')), (1, 1));
         let find = |brace| {
-            wire.iter()
+            stored
+                .iter()
                 .position(|byte| *byte == brace)
                 .expect("it is there")
         };
         let (open, close) = (find(b'{'), find(b'}'));
         assert!(open + 1 < close, "a tag that is not empty");
-        let (prefix, policy) = (&wire[..open], &wire[close + 1..]);
+        let (prefix, policy) = (&stored[..open], &stored[close + 1..]);
         let prefix = prefix.strip_suffix(b":").expect("a colon before the tag");
         let policy = policy.strip_prefix(b":").expect("a colon behind the tag");
-        (prefix, &wire[open + 1..close], policy)
+        (prefix, &stored[open + 1..close], policy)
     }
 
     proptest! {
@@ -265,26 +293,26 @@ mod tests {
             let keyspace = Keyspace::new(&prefix).expect("a usable prefix");
             let mut seen = std::collections::HashMap::new();
             for (policy, made) in &all {
-                let told = (policy.name().as_bytes().to_vec(), made.told());
-                let present = keyspace.of_policy(policy, &made.key());
-                let places: Vec<WireKey> = keyspace.all_of(policy, &made.key()).collect();
-                prop_assert_eq!(places.iter().filter(|place| **place == present).count(), 1);
-                for (mark, place) in MARKS.iter().zip(places) {
-                    for probe in keyspace.probes(policy.counter()) {
-                        prop_assert_ne!(&place, &probe);
+                let canonical = (policy.name().as_bytes().to_vec(), made.canonical());
+                let present = keyspace.current_key(policy, &made.key());
+                let keys: Vec<RedisKey> = keyspace.all_keys(policy, &made.key()).collect();
+                prop_assert_eq!(keys.iter().filter(|key| **key == present).count(), 1);
+                for (suffix, stored) in SUFFIXES.iter().zip(keys) {
+                    for probe in keyspace.probe_keys(policy.counter()) {
+                        prop_assert_ne!(&stored, &probe);
                     }
-                    let told = (told.clone(), *mark);
-                    if let Some(other) = seen.insert(place, told.clone()) {
-                        prop_assert_eq!(other, told);
+                    let canonical = (canonical.clone(), *suffix);
+                    if let Some(other) = seen.insert(stored, canonical.clone()) {
+                        prop_assert_eq!(other, canonical);
                     }
                 }
             }
-            // and every one can be read back, so that two are never the same text of different parts
-            for (place, ((name, _), mark)) in &seen {
-                let (own, tag, policy) = read(place);
+            // Each can be split again, so different parts never make the same text.
+            for (stored, ((name, _), suffix)) in &seen {
+                let (own, tag, policy) = read(stored);
                 prop_assert_eq!(own, prefix.as_bytes());
                 prop_assert!((1..=Key::MAX_LENGTH).contains(&tag.len()));
-                prop_assert_eq!(policy, [name.as_slice(), mark].concat());
+                prop_assert_eq!(policy, [name.as_slice(), suffix].concat());
             }
         }
 
@@ -294,11 +322,11 @@ mod tests {
             made in made(),
             prefixes in (prefix(), prefix()),
         ) {
-            let place = |prefix: &str| {
-                Keyspace::new(prefix).expect("a usable prefix").of_policy(&policy, &made.key())
+            let stored = |prefix: &str| {
+                Keyspace::new(prefix).expect("a usable prefix").current_key(&policy, &made.key())
             };
-            let places = (place(&prefixes.0), place(&prefixes.1));
-            prop_assert_eq!(prefixes.0 == prefixes.1, places.0 == places.1);
+            let keys = (stored(&prefixes.0), stored(&prefixes.1));
+            prop_assert_eq!(prefixes.0 == prefixes.1, keys.0 == keys.1);
         }
 
         #[test]
@@ -313,7 +341,7 @@ mod tests {
     fn probes_have_tags_of_their_own_in_different_slots() {
         let keyspace = Keyspace::new("t").expect("a usable prefix");
         let policy = Policy::new("a", Quota::per_minute(5)).algorithm(Algorithm::SlidingLog);
-        let [one, other] = keyspace.probes(policy.counter());
+        let [one, other] = keyspace.probe_keys(policy.counter());
         assert_eq!(read(&one), (&b"t"[..], &b"!"[..], &b"probe#g"[..]));
         assert_eq!(read(&other), (&b"t"[..], &b"!!"[..], &b"probe#g"[..]));
         assert_eq!((slot(b"!"), slot(b"!!")), (13_379, 404));
@@ -328,7 +356,7 @@ mod tests {
         }
     }
 
-    /// The slot of a hash tag: CRC-16 (XMODEM), as the specification of Redis Cluster has it.
+    /// Returns the slot of a hash tag: CRC-16 (XMODEM), as in the specification of Redis Cluster.
     fn slot(tag: &[u8]) -> u16 {
         let mut crc = 0_u16;
         for byte in tag {
@@ -346,7 +374,7 @@ mod tests {
         let keyspace = Keyspace::new("t").expect("a usable prefix");
         let bucket = Policy::new("a", Quota::per_minute(5));
         let log = bucket.clone().algorithm(Algorithm::SlidingLog);
-        let _ = keyspace.of(&log.charge(Key::GLOBAL));
+        let _ = keyspace.key_of(&log.charge(Key::GLOBAL));
         assert!(keyspace.is_used(log.counter()));
         assert!(!keyspace.is_used(bucket.counter()));
     }

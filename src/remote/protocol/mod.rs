@@ -1,17 +1,19 @@
-//! The conversation with the decision script: keys, arguments and replies.
+//! The protocol of the decision script: keys, arguments and replies. No I/O.
+//!
+//! ```text
+//! charges -- keyspace --> keys       --+
+//!         -- codec -----> arguments  --+--> request --> EVALSHA ... --> reply -- codec --> decision
+//! ```
 
 mod codec;
-mod departure;
 mod keyspace;
 pub(crate) mod reply;
 mod request;
 mod script;
 
-pub(super) use self::codec::CALLER_TIME;
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
-pub(super) use self::departure::Departure;
 pub(super) use self::keyspace::Keyspace;
-pub(super) use self::reply::Reply;
-pub(super) use self::request::Request;
+pub(super) use self::reply::RequestResult;
+pub(super) use self::request::{CancelHandle, Request, takes_slots};
 pub use self::script::Script;

@@ -1,4 +1,18 @@
 //! The reply of the decision script.
+//!
+//! It is one bulk string of integers, 8 bytes each, the highest byte first; each is below 2^53. The first one is the
+//! time of the decisions in microseconds. Then each request has its outcome, and each of its charges has flags and the
+//! integers that `codec.rs` lists. Example: a request of one bucket charge that was denied, then an admitted one of a
+//! bucket and a fixed window:
+//!
+//! ```text
+//!         request 1           request 2
+//! time    outcome flags TAT   outcome flags TAT   flags end  used
+//! 17...   0       0     17..  1       1     17..  1     17.. 3
+//! ```
+//!
+//! If the server refused a command, the outcome of that request is 3, and the reply is an array: that string, then the
+//! text of the server's error for each failed request, in order.
 
 use redis::Value;
 use smallvec::SmallVec;
@@ -16,10 +30,11 @@ use super::{
     codec::{self, ChargeReply},
 };
 
-/// The part of the script's reply that belongs to one request.
+/// The part of the script's reply for one request.
 #[derive(Debug)]
 pub(in crate::remote) struct Reply {
     decided_at: Timestamp,
+    /// [`ADMITTED`], [`DENIED`] or [`FOREIGN`]; [`parse`] makes an error of [`FAILED`].
     outcome: u64,
     charges: SmallVec<[ChargeReply; 1]>,
 }
@@ -35,23 +50,28 @@ impl Reply {
         self.decided_at
     }
 
-    /// Returns a bit per ticket of a [renewal](super::Request::renew) that has no slots, the first ticket's the lowest.
+    /// Returns a bit for each ticket of a renewal that has no slots. The first ticket has the lowest bit.
     pub(in crate::remote) fn missing(&self) -> u64 {
         self.charges.first().map_or(0, |charge| charge.numbers[0])
     }
 
-    /// Returns an error if the script found a value that tollgate did not write, and so did not decide.
+    /// Checks that the script decided the request.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::ForeignValue`] if a key holds a value that tollgate did not write.
     pub(in crate::remote) fn check(&self) -> Result<(), Error> {
         if self.outcome == FOREIGN {
-            return Err(Error::new(
-                ErrorKind::ForeignValue,
-                "a redis key of tollgate's holds a value that tollgate did not write: choose another prefix",
-            ));
+            return Err(classify::foreign_value());
         }
         Ok(())
     }
 
-    /// Returns the decision on these charges, which are those of the request.
+    /// Returns the decision on these charges, which are the charges of the request.
+    ///
+    /// # Errors
+    ///
+    /// See [`check`](Self::check).
     pub(in crate::remote) fn into_decision(
         self,
         charges: &[OwnedCharge],
@@ -60,47 +80,48 @@ impl Reply {
         let states = charges
             .iter()
             .zip(self.charges)
-            .map(|(charge, reply)| codec::read(&charge.borrow(), &reply, self.decided_at));
+            .map(|(charge, reply)| codec::decode(&charge.borrow(), &reply, self.decided_at));
         Ok(Decision::new(CountedBy::Shared, self.decided_at, states))
     }
 }
 
-/// Parses the reply to a call: one part per request, in order. `reply_lens` yields [`Request::reply_lens`] of each.
+/// The reply to one request, or the error with which the server refused one of its commands. That error concerns no
+/// other request of the call, and nothing of this request was charged.
+pub(in crate::remote) type RequestResult = Result<Reply, Error>;
+
+/// Parses the reply to a call. `reply_lens` yields [`Request::reply_lens`] for each request of the call, in order.
 ///
-/// A request fails alone: its part is the error with which the server refused one of its commands. Nothing of it was
-/// charged.
+/// # Errors
+///
+/// [`ErrorKind::Protocol`] if it is not a reply to such a call.
 ///
 /// [`Request::reply_lens`]: crate::remote::protocol::Request::reply_lens
 pub(in crate::remote) fn parse<'a>(
     reply: &Value,
     reply_lens: impl Iterator<Item = &'a [u8]>,
-) -> Result<Vec<Result<Reply, Error>>, Error> {
-    let (packed, texts) = match reply {
+) -> Result<Vec<RequestResult>, Error> {
+    let (packed, errors) = match reply {
         Value::BulkString(packed) => (packed, [].as_slice()),
         Value::Array(parts) => match parts.as_slice() {
-            [Value::BulkString(packed), texts @ ..] => (packed, texts),
+            [Value::BulkString(packed), errors @ ..] => (packed, errors),
             _ => return Err(malformed()),
         },
         _ => return Err(malformed()),
     };
-    let mut numbers = Numbers { packed };
-    let mut texts = texts.iter();
-    let decided_at = Timestamp::from_micros(numbers.next()?);
-    let replies = reply_lens
-        .map(|lens| {
-            let reply = numbers.reply(decided_at, lens)?;
-            match reply.outcome {
-                FAILED => texts
-                    .next()
-                    .ok_or_else(malformed)
-                    .and_then(refusal)
-                    .map(Err),
-                _ => Ok(Ok(reply)),
-            }
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    match (numbers.packed, texts.next()) {
-        ([], None) => Ok(replies),
+    let mut integers = Integers { packed };
+    let mut errors = errors.iter();
+    let decided_at = Timestamp::from_micros(integers.next()?);
+    let mut results = Vec::with_capacity(reply_lens.size_hint().0);
+    for lens in reply_lens {
+        let reply = integers.reply(decided_at, lens)?;
+        results.push(if reply.outcome == FAILED {
+            Err(refusal(errors.next().ok_or_else(malformed)?)?)
+        } else {
+            Ok(reply)
+        });
+    }
+    match (integers.packed, errors.next()) {
+        ([], None) => Ok(results),
         _ => Err(malformed()),
     }
 }
@@ -111,7 +132,7 @@ fn refusal(text: &Value) -> Result<Error, Error> {
         return Err(malformed());
     };
     let text = String::from_utf8_lossy(text).replace(['\r', '\n'], " ");
-    // Some errors come without a code when they arise in a script.
+    // In a script, some errors have no code.
     let code = text.split(' ').next().unwrap_or_default();
     let has_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
     let prefix = if has_code { "-" } else { "-ERR " };
@@ -122,23 +143,25 @@ fn refusal(text: &Value) -> Result<Error, Error> {
     }
 }
 
-/// The integers of a reply that are not parsed yet: 8 bytes each, the highest first.
-struct Numbers<'a> {
+/// The integers of a reply that are not parsed yet.
+struct Integers<'a> {
     packed: &'a [u8],
 }
 
-impl Numbers<'_> {
-    /// Returns the next integer, which is below 2^53 because the script computes in doubles.
+impl Integers<'_> {
+    /// Returns the next integer. The script computes in doubles, so one of 2^53 or above is malformed.
     fn next(&mut self) -> Result<u64, Error> {
         let (bytes, rest) = self.packed.split_first_chunk().ok_or_else(malformed)?;
         self.packed = rest;
-        let number = u64::from_be_bytes(*bytes);
-        match number < 1 << 53 {
-            true => Ok(number),
-            false => Err(malformed()),
+        let integer = u64::from_be_bytes(*bytes);
+        if integer < 1 << 53 {
+            Ok(integer)
+        } else {
+            Err(malformed())
         }
     }
 
+    /// Returns the next request's part: its outcome, then its charges.
     fn reply(&mut self, decided_at: Timestamp, lens: &[u8]) -> Result<Reply, Error> {
         let outcome = self.next()?;
         let charges = lens
@@ -146,7 +169,7 @@ impl Numbers<'_> {
             .map(|len| self.charge(usize::from(*len)))
             .collect::<Result<SmallVec<[ChargeReply; 1]>, Error>>()?;
         let all_have_room = charges.iter().all(|charge| charge.has_room);
-        let fits = match outcome {
+        let is_consistent = match outcome {
             ADMITTED => all_have_room,
             DENIED | FOREIGN => !all_have_room,
             FAILED => true,
@@ -157,9 +180,14 @@ impl Numbers<'_> {
             outcome,
             charges,
         };
-        if fits { Ok(reply) } else { Err(malformed()) }
+        if is_consistent {
+            Ok(reply)
+        } else {
+            Err(malformed())
+        }
     }
 
+    /// Returns the next charge: its flags, `len` integers, and one more if the flags require it.
     fn charge(&mut self, len: usize) -> Result<ChargeReply, Error> {
         let flags = self.next()?;
         if flags > ROOM + RETURNED {
@@ -178,18 +206,24 @@ impl Numbers<'_> {
     }
 }
 
+/// Returns the error of a reply that the script cannot have sent.
 fn malformed() -> Error {
     Error::new(
         ErrorKind::Protocol,
-        "the decision script returned a reply that tollgate cannot parse: does something between it and the server change replies?",
+        "tollgate cannot parse the reply of its script: check whether a proxy before redis changes replies",
     )
 }
 
-/// Flags of a charge: it had room on its own, and one integer more follows, the total refunded before.
+/// Flag of a charge: it fits on its own.
 const ROOM: u64 = 1;
+/// Flag of a charge: one more integer follows, the total units refunded on the key before.
 const RETURNED: u64 = 2;
 
+/// Outcome of a request: at least one charge did not fit, and nothing was charged.
 const DENIED: u64 = 0;
+/// Outcome of a request: all charges were made.
 const ADMITTED: u64 = 1;
+/// Outcome of a request: a key holds a value that tollgate did not write.
 const FOREIGN: u64 = 2;
+/// Outcome of a request: the server refused a command, and nothing was charged.
 const FAILED: u64 = 3;

@@ -1,139 +1,114 @@
-//! The arguments of the decision script for one request.
+//! Requests to the decision script, and the command that carries several of them.
+//!
+//! ```text
+//! EVALSHA hash 3   keys of request 1, keys of request 2   [@ time]   arguments of request 1, arguments of request 2
+//! ```
+//!
+//! A request is a group of charges to decide together, or one job on one key: a correction, a release or a renewal of
+//! slots. The script handles the requests of a call one after the other, as if each had come alone.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, fmt, mem, sync::Arc, time::Duration};
 
 use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Algorithm, Counter, WindowStart},
+    algorithm::{Algorithm, WindowStart},
     charge::Charge,
+    clock::Timestamp,
     key::Key,
     policy::Policy,
     quota::Quota,
     settlement::Settlement,
+    sync::Mutex,
 };
 
 use super::{
-    codec::{self, Arguments, MAX_TICKETS},
-    departure::Departure,
-    keyspace::{Keyspace, WireKey},
+    codec::{self, Argument, Arguments, MAX_TICKETS, Tag},
+    keyspace::{Keyspace, RedisKey},
+    script::Script,
 };
 
-/// Keys and arguments that the script takes for one request: charges to decide together, or one job on a charge.
+/// Keys and arguments of the script for one request. The number of keys is the number of its charges.
 #[derive(Debug)]
 pub(in crate::remote) struct Request {
-    keys: SmallVec<[WireKey; 1]>,
+    keys: SmallVec<[RedisKey; 1]>,
     arguments: Arguments,
-    /// Per charge, the number of integers that the reply holds about its state.
+    /// Per charge, the number of integers in the reply that describe its state.
     reply_lens: SmallVec<[u8; 1]>,
-    /// For a caller who must know whether it was sent.
-    departure: Option<Departure>,
+    /// Set for a caller that must clean up if it leaves before the reply.
+    cancel_handle: Option<CancelHandle>,
 }
 
+/// Requests for one or more jobs, and for each the indexes of the items that it carries.
+pub(in crate::remote) type IndexedRequests = Vec<(Box<Request>, Vec<usize>)>;
+
 impl Request {
-    /// Charges to decide together.
+    /// Returns a request to decide these charges together: the script makes all of them or none.
     pub(in crate::remote) fn decide(keyspace: &Keyspace, charges: &[Charge<'_>]) -> Self {
         let mut arguments = codec::group_of(charges.len());
         for charge in charges {
-            codec::ask(&mut arguments, charge);
+            codec::decide(&mut arguments, charge);
         }
         Self {
-            keys: charges.iter().map(|charge| keyspace.of(charge)).collect(),
+            keys: charges
+                .iter()
+                .map(|charge| keyspace.key_of(charge))
+                .collect(),
             arguments,
             reply_lens: charges.iter().map(codec::reply_len).collect(),
-            departure: None,
+            cancel_handle: None,
         }
     }
 
-    /// Lets the caller know whether the request was sent.
-    pub(in crate::remote) fn departure(&mut self) -> Departure {
-        self.departure.get_or_insert_default().clone()
-    }
-
-    /// Corrects charges that were made. Releases of slots of one key travel in one request. Returns with each request the
-    /// places of the settlements that it carries; those that need no correction are in none.
+    /// Returns requests that correct charges. Slots of one key are released by one request.
+    ///
+    /// The indexes are those of the settlements; a settlement that needs no correction is in no request.
     pub(in crate::remote) fn settle_all(
         keyspace: &Keyspace,
         settlements: &[Settlement],
-    ) -> Vec<(Self, Vec<usize>)> {
-        let is_slots = |settlement: &Settlement| takes_slots(&settlement.charge());
+    ) -> IndexedRequests {
         let mut requests = Vec::new();
-        for (place, settlement) in settlements.iter().enumerate() {
-            if !is_slots(settlement)
+        for (index, settlement) in settlements.iter().enumerate() {
+            let charge = settlement.charge();
+            if !takes_slots(&charge)
                 && let Some(arguments) = codec::correct(settlement)
             {
-                requests.push((
-                    Self::of_one(keyspace, &settlement.charge(), arguments),
-                    vec![place],
-                ));
+                let request = Self::for_key_of(&charge, keyspace, arguments);
+                requests.push((Box::new(request), vec![index]));
             }
         }
         for pending in [false, true] {
             let released = settlements.iter().enumerate();
-            let released = released.filter(|(_, settlement)| {
-                is_slots(settlement) && settlement.is_acquire_pending() == pending
-            });
-            let released = released.map(|(place, settlement)| (place, settlement.charge()));
-            requests.extend(Self::upkeep(keyspace, released, |charges| {
+            let released = released
+                .filter(|(_, settlement)| settlement.is_acquire_pending() == pending)
+                .map(|(index, settlement)| (index, settlement.charge()))
+                .filter(|(_, charge)| takes_slots(charge));
+            requests.extend(Self::slot_upkeep(keyspace, released, |charges| {
                 codec::release(charges, pending)
             }));
         }
         requests
     }
 
-    /// Renews the leases of slots, those of one key in one request. Returns with each request the places of the charges
-    /// that it carries, in the order of the bits of [`Reply::missing`].
+    /// Returns requests that renew the leases of slots, one for each key.
     ///
-    /// Slots whose lease has ended are taken again if that is asked for.
+    /// The indexes are those of the charges, in the order of the bits of [`Reply::missing`]. With `take_again`, slots
+    /// whose lease has ended are taken again.
     ///
-    /// [`Reply::missing`]: super::Reply::missing
+    /// [`Reply::missing`]: super::reply::Reply::missing
     pub(in crate::remote) fn renew_all(
         keyspace: &Keyspace,
         charges: &[Charge<'_>],
         take_again: bool,
-    ) -> Vec<(Self, Vec<usize>)> {
+    ) -> IndexedRequests {
         let charges = charges.iter().copied().enumerate();
         let slots = charges.filter(|(_, charge)| takes_slots(charge));
-        Self::upkeep(keyspace, slots, |charges| codec::renew(charges, take_again))
+        Self::slot_upkeep(keyspace, slots, |charges| codec::renew(charges, take_again))
     }
 
-    /// Makes requests of charges that take slots, each for up to [`MAX_TICKETS`](codec::MAX_TICKETS) of one key.
-    fn upkeep<'a>(
-        keyspace: &Keyspace,
-        slots: impl Iterator<Item = (usize, Charge<'a>)>,
-        arguments: impl Fn(&[Charge<'a>]) -> Arguments,
-    ) -> Vec<(Self, Vec<usize>)> {
-        let mut by_key: HashMap<_, (Vec<Charge<'a>>, Vec<usize>)> = HashMap::new();
-        for (place, charge) in slots {
-            let (charges, places) = by_key
-                .entry((*charge.policy().name(), *charge.key()))
-                .or_default();
-            charges.push(charge);
-            places.push(place);
-        }
-        let mut requests = Vec::new();
-        for (charges, places) in by_key.into_values() {
-            let parts = charges.chunks(MAX_TICKETS).zip(places.chunks(MAX_TICKETS));
-            requests.extend(parts.map(|(charges, places)| {
-                let request = Self::of_one(keyspace, &charges[0], arguments(charges));
-                (request, places.to_vec())
-            }));
-        }
-        requests
-    }
-
-    fn of_one(keyspace: &Keyspace, charge: &Charge<'_>, arguments: Arguments) -> Self {
-        Self {
-            keys: SmallVec::from_iter([keyspace.of(charge)]),
-            arguments,
-            reply_lens: SmallVec::from_iter([codec::reply_len(charge)]),
-            departure: None,
-        }
-    }
-
-    /// Charges that are always made, to keys of the store's own. They do what decisions did so far: one charge per
-    /// algorithm, in two slots of a cluster, with the same commands. So they succeed only where decisions would.
+    /// Returns a request that succeeds only where decisions would: one charge per algorithm that was used so far, in
+    /// two slots of a cluster, by the same commands. It charges keys that no caller has.
     pub(in crate::remote) fn probe(keyspace: &Keyspace) -> Self {
         let mut policies = probe_policies();
         let is_used = |policy: &Policy| keyspace.is_used(policy.counter());
@@ -146,11 +121,10 @@ impl Request {
             keys: SmallVec::new(),
             arguments: codec::group_of(2 * policies.len()),
             reply_lens: SmallVec::new(),
-            departure: None,
+            cancel_handle: None,
         };
         for policy in &policies {
-            // Only the wire knows the keys of probes: they are none that a charge can have.
-            for key in keyspace.probes(policy.counter()) {
+            for key in keyspace.probe_keys(policy.counter()) {
                 let charge = policy.charge(Key::GLOBAL);
                 request.keys.push(key);
                 codec::probe(&mut request.arguments, &charge);
@@ -160,59 +134,111 @@ impl Request {
         request
     }
 
+    /// Returns requests for slots, each for at most [`MAX_TICKETS`] charges to one key.
+    ///
+    /// `slots` yields the charges with their indexes, and `arguments` makes the arguments for those of one key.
+    fn slot_upkeep<'a>(
+        keyspace: &Keyspace,
+        slots: impl Iterator<Item = (usize, Charge<'a>)>,
+        arguments: impl Fn(&[Charge<'a>]) -> Arguments,
+    ) -> IndexedRequests {
+        let mut by_key: HashMap<_, (Vec<Charge<'a>>, Vec<usize>)> = HashMap::new();
+        for (index, charge) in slots {
+            let (charges, indexes) = by_key
+                .entry((*charge.policy().name(), *charge.key()))
+                .or_default();
+            charges.push(charge);
+            indexes.push(index);
+        }
+        let mut requests = Vec::new();
+        for (charges, indexes) in by_key.into_values() {
+            let parts = charges.chunks(MAX_TICKETS).zip(indexes.chunks(MAX_TICKETS));
+            requests.extend(parts.map(|(charges, indexes)| {
+                let request = Self::for_key_of(&charges[0], keyspace, arguments(charges));
+                (Box::new(request), indexes.to_vec())
+            }));
+        }
+        requests
+    }
+
+    /// Returns a request for the key of one charge.
+    fn for_key_of(charge: &Charge<'_>, keyspace: &Keyspace, arguments: Arguments) -> Self {
+        Self {
+            keys: SmallVec::from_iter([keyspace.key_of(charge)]),
+            arguments,
+            reply_lens: SmallVec::from_iter([codec::reply_len(charge)]),
+            cancel_handle: None,
+        }
+    }
+
+    /// Returns a handle that shows whether the request was sent.
+    pub(in crate::remote) fn cancel_handle(&mut self) -> CancelHandle {
+        self.cancel_handle.get_or_insert_default().clone()
+    }
+
     /// Returns the number of charges.
     pub(in crate::remote) fn charges(&self) -> usize {
         self.keys.len()
     }
 
-    /// Returns the number of keys and arguments.
-    pub(in crate::remote) fn arguments(&self) -> usize {
-        self.keys.len() + self.arguments.len()
-    }
-
-    /// Returns, per charge, the number of integers that the reply holds about its state.
+    /// Returns, per charge, the number of integers in the reply that describe its state.
     pub(in crate::remote) fn reply_lens(&self) -> &[u8] {
         &self.reply_lens
     }
 
-    /// Appends the keys. In a command, the keys of all requests come before all arguments.
-    pub(in crate::remote) fn write_keys(&self, command: &mut Cmd) {
-        for key in &self.keys {
+    /// Returns the command that runs the script for these requests, and notes them as sent.
+    ///
+    /// `start` is [`Script::by_hash`] or [`Script::by_text`]. Without `now` the script takes the server's time.
+    pub(in crate::remote) fn command(
+        requests: &[Box<Self>],
+        start: fn(&Script, usize) -> Cmd,
+        now: Option<Timestamp>,
+    ) -> Cmd {
+        let charges: usize = requests.iter().map(|request| request.charges()).sum();
+        let arguments: usize = requests.iter().map(|request| request.arguments.len()).sum();
+        let mut command = start(Script::DECIDE, charges + arguments);
+        command.arg(charges);
+        for key in requests.iter().flat_map(|request| &request.keys) {
             command.arg(key.as_slice());
         }
+        if let Some(now) = now {
+            Argument::mark(Tag::CallerTime).write(&mut command);
+            command.arg(now.as_micros());
+        }
+        for request in requests {
+            if let Some(handle) = &request.cancel_handle {
+                handle.note_sent();
+            }
+            for argument in &request.arguments {
+                argument.write(&mut command);
+            }
+        }
+        command
     }
 
-    /// Appends the arguments. The request is taken for sent from here on.
-    pub(in crate::remote) fn write_arguments(&self, command: &mut Cmd) {
-        if let Some(departure) = &self.departure {
-            departure.note_sent();
-        }
-        for argument in &self.arguments {
-            argument.write(command);
-        }
-    }
-
-    /// Notes that the request was not sent after all.
+    /// Notes that the command of this request was not sent after all.
     pub(in crate::remote) fn note_not_sent(&self) {
-        if let Some(departure) = &self.departure {
-            departure.note_not_sent();
+        if let Some(handle) = &self.cancel_handle {
+            handle.note_not_sent();
         }
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Some(departure) = &self.departure {
-            departure.end();
+        if let Some(handle) = &self.cancel_handle {
+            handle.finish();
         }
     }
 }
 
-fn takes_slots(charge: &Charge<'_>) -> bool {
-    matches!(charge.policy().counter(), Counter::Concurrency(_)) && charge.units() > 0
+/// Returns whether a charge takes slots, which must be released.
+pub(in crate::remote) fn takes_slots(charge: &Charge<'_>) -> bool {
+    charge.policy().is_concurrency() && charge.units() > 0
 }
 
-/// One policy per algorithm, with the widest limit that it has and the shortest time, so that probes leave next to nothing.
+/// Returns one policy per algorithm, each with its widest limit and shortest time, so that probes leave next to
+/// nothing.
 fn probe_policies() -> Vec<Policy> {
     let policy = |count| Policy::new("probe", Quota::per_second(count));
     let lease = Duration::from_millis(100);
@@ -225,8 +251,72 @@ fn probe_policies() -> Vec<Policy> {
     ]
 }
 
+// === CancelHandle ===
+
+/// A handle of a caller on its request, for cleaning up if the caller leaves before the reply.
+///
+/// ```text
+/// the caller leaves   before the request is sent      nothing is charged: the queue drops the request
+///                     while a call takes the request  `clean_up` runs when that call has ended
+///                     after the request was sent      `cancel` returns false: the caller must wait for the reply
+/// ```
+#[derive(Clone, Debug, Default)]
+pub(in crate::remote) struct CancelHandle(Arc<Mutex<CancelState>>);
+
+/// The state that the caller and the call share.
+#[derive(Default)]
+struct CancelState {
+    /// Whether the request was written to a command.
+    is_sent: bool,
+    /// Runs after the call if the request is sent although its caller has left.
+    clean_up: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl CancelHandle {
+    /// Cancels the request, unless it was sent. Returns whether it was not sent.
+    ///
+    /// A call may take the request at the same time and send it all the same. `clean_up` runs when that call has ended.
+    pub(in crate::remote) fn cancel(&self, clean_up: impl FnOnce() + Send + 'static) -> bool {
+        let mut state = self.0.lock();
+        if !state.is_sent {
+            state.clean_up = Some(Box::new(clean_up));
+        }
+        !state.is_sent
+    }
+
+    /// Notes that the request is written to a command.
+    fn note_sent(&self) {
+        self.0.lock().is_sent = true;
+    }
+
+    /// Notes that the command was not sent after all.
+    fn note_not_sent(&self) {
+        self.0.lock().is_sent = false;
+    }
+
+    /// Runs the clean-up, if it is due. The request is dropped.
+    fn finish(&self) {
+        let mut state = self.0.lock();
+        let clean_up = mem::take(&mut state.clean_up).filter(|_| state.is_sent);
+        drop(state);
+        if let Some(clean_up) = clean_up {
+            clean_up();
+        }
+    }
+}
+
+impl fmt::Debug for CancelState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CancelState")
+            .field("is_sent", &self.is_sent)
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     #[test]
@@ -244,5 +334,44 @@ mod tests {
             let _ = Request::decide(&keyspace, &[policy.charge(Key::GLOBAL)]);
             assert_eq!(Request::probe(&keyspace).charges(), 2 * (used + 1));
         }
+    }
+
+    // Regression: a request that was handed back counted as sent, and was sent although its caller had left.
+    #[test]
+    fn request_that_was_not_sent_after_all_can_be_cancelled() {
+        let handle = CancelHandle::default();
+        handle.note_sent();
+        assert!(!handle.cancel(|| {}), "it is under way");
+        handle.note_not_sent();
+        assert!(handle.cancel(|| panic!("nothing is to be cleaned up")));
+        handle.finish();
+    }
+
+    #[test]
+    fn request_is_cleaned_up_after_if_it_is_sent_when_its_caller_has_left() {
+        for is_sent in [true, false] {
+            let handle = CancelHandle::default();
+            let runs = Arc::new(AtomicU32::new(0));
+            let counted = Arc::clone(&runs);
+            let clean_up = move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+            };
+            assert!(handle.cancel(clean_up), "in time");
+            if is_sent {
+                handle.note_sent();
+            }
+            assert_eq!(runs.load(Ordering::Relaxed), 0, "not before it has ended");
+            handle.finish();
+            handle.finish();
+            assert_eq!(runs.load(Ordering::Relaxed), u32::from(is_sent));
+        }
+    }
+
+    #[test]
+    fn caller_who_leaves_after_the_request_cleans_up_itself() {
+        let handle = CancelHandle::default();
+        handle.note_sent();
+        assert!(!handle.cancel(|| unreachable!("nothing was noted")));
+        handle.finish();
     }
 }

@@ -1,0 +1,139 @@
+//! The thread that ends everything overdue: requests, calls, dials and unresponsive connections.
+//!
+//! A thread and not timers of the runtime: it keeps deadlines while a runtime is busy, blocked, ended, not driven or
+//! built without timers. And one thread for all decisions costs less than a timer for each.
+//!
+//! ```text
+//! overdue                                    action
+//! job in the queue for a deadline            its caller gets a timeout
+//! dispatcher idle for 2/3 of the deadline    its jobs are handed back: their callers submit them again
+//! call in flight                             see calls.rs
+//! connection without a reply for a deadline  it is given up
+//! connection whose runtime has ended         it is given up, and its calls end
+//! dial that outlasts the connect timeout     it is cancelled
+//! ```
+//!
+//! Wakers and observers are code of others. A panic in one of them ends only that call, and not the thread.
+//!
+//! While something is under way, the thread looks about three times per deadline. After 20 looks that find nothing it
+//! sleeps until a request wakes it, so an idle process is idle.
+
+use std::{
+    sync::{Arc, Weak},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    clock::{Clock, Timestamp},
+    error::{Error, ErrorKind, Phase},
+    spawn::contain_panic,
+};
+
+use super::super::node::Node;
+
+/// Wakes the thread, and starts it when it is first needed.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unavailable`] if the process cannot start a thread.
+#[cold]
+pub(super) fn wake(node: &Arc<Node>) -> Result<(), Error> {
+    let weak = Arc::downgrade(node);
+    let thread = thread::Builder::new()
+        .name("tollgate-watch".to_owned())
+        .stack_size(STACK_BYTES);
+    let started = node
+        .watchdog
+        .wake_or_start(|| Ok(thread.spawn(move || run(&weak))?.thread().clone()));
+    started.map_err(|error| {
+        Error::new(
+            ErrorKind::Unavailable,
+            "the thread that keeps deadlines cannot be started: this process has too many threads",
+        )
+        .with_source(error)
+    })
+}
+
+/// Looks for overdue work until the node is dropped.
+fn run(node: &Weak<Node>) {
+    let mut idle_looks = 0;
+    // The node is not kept while the thread sleeps.
+    while let Some(strong) = node.upgrade() {
+        let now = Clock::system().now();
+        let max_sleep = (strong.deadline / 3).clamp(MIN_SLEEP, MAX_SLEEP);
+        if let Some(next) = end_overdue(&strong, now) {
+            idle_looks = 0;
+            drop(strong);
+            thread::park_timeout(next.since(now).clamp(MIN_SLEEP, max_sleep));
+            continue;
+        }
+        idle_looks += 1;
+        if idle_looks > MAX_IDLE_LOOKS {
+            strong.watchdog.set_awake(false);
+            // A request may have been submitted before that was stored, and rely on this thread.
+            if end_overdue(&strong, now).is_none() {
+                drop(strong);
+                thread::park();
+                idle_looks = 0;
+                continue;
+            }
+            strong.watchdog.set_awake(true);
+        }
+        drop(strong);
+        thread::park_timeout(max_sleep);
+    }
+}
+
+/// Ends everything overdue, see the [module docs](self). Returns when something will be overdue next; `None` if nothing
+/// is under way.
+fn end_overdue(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
+    let scheduler = &node.scheduler;
+    let overdue = scheduler.take_overdue(now);
+    let phase = if scheduler.is_up() {
+        Phase::Queue
+    } else {
+        Phase::Connect
+    };
+    // A dial that outlasts the deadline of a decision is a failure of the server. A full queue is not.
+    if phase == Phase::Connect && !overdue.unsent.is_empty() {
+        contain_panic(|| node.report_failure(&node.timeout_error(phase)));
+    }
+    for waiter in overdue.unsent {
+        contain_panic(|| waiter.complete(Err(node.timeout_error(phase))));
+    }
+    for job in overdue.stranded {
+        contain_panic(|| job.waiter.hand_back(job.request));
+    }
+    let no_reply = || node.timeout_error(Phase::Reply);
+    for waiter in overdue.calls.unpolled {
+        contain_panic(|| waiter.complete(Err(no_reply())));
+    }
+    for (lane, generation) in &overdue.calls.unresponsive {
+        scheduler.lanes()[*lane].disconnect(*generation, Some(&no_reply()));
+    }
+    for alarm in overdue.calls.to_wake {
+        contain_panic(|| alarm.ring());
+    }
+    if overdue.calls.is_unreported {
+        contain_panic(|| node.report_failure(&no_reply()));
+    }
+    // A command that a connection took as its runtime ended may get neither a reply nor an error.
+    for (index, lane) in scheduler.lanes().iter().enumerate() {
+        if let Some(generation) = lane.disconnect_if_runtime_ended() {
+            contain_panic(|| scheduler.abandon_connection(index, generation));
+        }
+    }
+    let dials = scheduler.lanes().iter();
+    let dial = dials.filter_map(|lane| lane.cancel_late_dial(now)).min();
+    overdue.next.into_iter().chain(dial).min()
+}
+
+/// Looks in a row that find nothing before the thread sleeps.
+const MAX_IDLE_LOOKS: u32 = 20;
+/// The least time between two looks.
+const MIN_SLEEP: Duration = Duration::from_millis(1);
+/// The longest time between two looks while something is under way or was just before.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+/// Enough for wakers and observers: the thread itself needs little.
+const STACK_BYTES: usize = 128 * 1_024;
