@@ -41,7 +41,7 @@
 
 use std::fmt;
 
-use crate::{log, policy_name::PolicyName, sync::Mutex};
+use crate::{log, state::PolicyName, sync::Mutex};
 
 /// The code of a misconfiguration. The [module docs](self) list findings and remedies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -76,7 +76,6 @@ pub mod matching;
 pub mod memory;
 pub mod middleware;
 mod policy;
-mod policy_name;
 mod quota;
 pub mod rejection;
 #[cfg(feature = "redis")]

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     algorithm::{Algorithm, Counter},
     error::{Error, ErrorKind},
-    policy_name::PolicyName,
     quota::Quota,
+    state::PolicyName,
 };
 
 /// A named quota, with its algorithm, its cost per request and its outage setting.

@@ -22,7 +22,6 @@
 //! back, except that a log forgets requests older than its new period. A debt stays when a policy changes between the
 //! two buckets and the queue. A change to any other algorithm resets the key.
 
-mod bucket_state;
 mod calendar;
 mod choice;
 mod concurrency;
@@ -31,13 +30,11 @@ mod counting;
 mod fixed_window;
 pub mod guide;
 mod rate;
-mod rescale;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 mod window;
 
-pub use self::bucket_state::BucketState;
 pub use self::choice::{Algorithm, QueueLimits, WindowStart};
 pub use self::concurrency::{Concurrency, SlotState};
 pub use self::counter::Counter;
@@ -45,4 +42,4 @@ pub use self::counting::{ChargeMark, Counting};
 pub use self::fixed_window::{FixedWindow, WindowState};
 pub use self::sliding_log::{LogState, SlidingLog};
 pub use self::sliding_window::{SlidingState, SlidingWindow};
-pub use self::token_bucket::TokenBucket;
+pub use self::token_bucket::{BucketState, TokenBucket};

@@ -23,8 +23,7 @@ use crate::{
 };
 
 use super::{
-    counting::{ChargeMark, Counting},
-    rescale::rescale,
+    counting::{ChargeMark, Counting, rescale},
     window::{WindowQuota, capped},
 };
 

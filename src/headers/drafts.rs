@@ -3,8 +3,8 @@
 use http::HeaderValue;
 
 use crate::{
-    charge::Charge, clock::whole_seconds, decision::Decision, policy::Policy,
-    policy_name::PolicyName, state::PolicyState,
+    charge::Charge, clock::whole_seconds, decision::Decision, policy::Policy, state::PolicyName,
+    state::PolicyState,
 };
 
 use super::{

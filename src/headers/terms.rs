@@ -6,7 +6,7 @@ use crate::{
     algorithm::{Counter, SlidingWindow, WindowStart},
     clock::{Timestamp, whole_seconds},
     policy::Policy,
-    policy_name::PolicyName,
+    state::PolicyName,
     state::{PolicyState, Retry, Usage},
 };
 

@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use crate::{charge::Charge, error::Error, key::Key, policy_name::PolicyName, store::StoreFuture};
+use crate::{charge::Charge, error::Error, key::Key, state::PolicyName, store::StoreFuture};
 
 /// Items grouped by key. Each group is one call to the store, so a key that fails does not affect the others.
 ///

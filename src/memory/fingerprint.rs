@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 
-use crate::{key::Key, policy_name::PolicyName};
+use crate::{key::Key, state::PolicyName};
 
 /// 96 bits that stand for one policy and key; never zero, which marks an empty slot.
 ///

@@ -20,7 +20,7 @@ use crate::{
     error::Error,
     extract::{KeyExtractor, PeerIp},
     key::Key,
-    policy_name::PolicyName,
+    state::PolicyName,
     sync::Mutex,
 };
 

@@ -10,8 +10,8 @@ use crate::{
     algorithm::{Algorithm, Counter},
     error::{Error, ErrorKind},
     policy::Policy,
-    policy_name::PolicyName,
     quota::Quota,
+    state::PolicyName,
 };
 
 /// A quota for some callers, in place of the policy's own: free, pro, or that of a single customer.
