@@ -54,7 +54,7 @@ async fn problem_of_a_store_that_is_away_names_no_policy() {
             (
                 503,
                 "application/problem+json",
-                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"the rate limit cannot be checked now","violated-policies":[]}"#
+                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"the service is temporarily unavailable","violated-policies":[]}"#
             )
         );
     }
@@ -66,20 +66,10 @@ async fn problem_of_a_missing_key_has_no_type_of_its_own() {
         builder(Policy::new("tenant", Quota::per_minute(1)).key(Header::new("x-tenant")));
     let by_key = builder(Policy::new("tenant", Quota::per_minute(1)).key(ApiKey::bearer()));
     let by_peer = builder(Policy::new("tenant", Quota::per_minute(1)).key(PeerIp));
-    let lacks = "the request cannot be counted: ";
+    let lacks = "the request is missing ";
     for (builder, status, title, detail) in [
-        (
-            by_header,
-            400,
-            "Bad Request",
-            format!("{lacks}x-tenant is missing"),
-        ),
-        (
-            by_key,
-            401,
-            "Unauthorized",
-            format!("{lacks}bearer-token is missing"),
-        ),
+        (by_header, 400, "Bad Request", format!("{lacks}x-tenant")),
+        (by_key, 401, "Unauthorized", format!("{lacks}bearer-token")),
         // The client cannot mend it, and need not know what the server looks at.
         (
             by_peer,
@@ -118,7 +108,7 @@ async fn text_is_one_plain_sentence() {
         plain(),
     )
     .await;
-    let wanted = "the rate limit cannot be checked now";
+    let wanted = "the service is temporarily unavailable";
     assert_eq!(answer.told(), (503, "text/plain; charset=utf-8", wanted));
 }
 

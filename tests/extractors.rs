@@ -841,15 +841,12 @@ async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
         assert_eq!((policy.as_str(), missing.as_str()), ("any", label));
         let body = response.into_body().collect().await.expect("it is whole");
         let said = match label {
-            "closure" | "extension" | "key" => "its key",
+            "closure" | "extension" | "key" => "a required value",
             label => label,
         };
         let (code, message) = match status {
             500 => ("internal_error", "internal server error".to_owned()),
-            _ => (
-                "key_missing",
-                format!("the request cannot be counted: {said} is missing"),
-            ),
+            _ => ("key_missing", format!("the request is missing {said}")),
         };
         let expected = format!(r#"{{"error":"{code}","message":"{message}","retry_after":null}}"#);
         assert_eq!(body.to_bytes(), expected);
@@ -873,8 +870,8 @@ async fn label_of_any_characters_leaves_the_json_whole() {
     let body = response.expect("infallible").into_body().collect().await;
     assert_eq!(
         body.expect("it is whole").to_bytes(),
-        "{\"error\":\"key_missing\",\"message\":\"the request cannot be counted: \
-         \\\"\\\\\\u000a\\u0001é\u{2028} is missing\",\"retry_after\":null}"
+        "{\"error\":\"key_missing\",\"message\":\"the request is missing \
+         \\\"\\\\\\u000a\\u0001é\u{2028}\",\"retry_after\":null}"
     );
 }
 

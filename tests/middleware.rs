@@ -922,7 +922,7 @@ async fn store_that_cannot_decide_is_503() {
             assert_eq!(error.as_deref(), told);
             assert_eq!(
                 text(response).await,
-                r#"{"error":"unavailable","message":"the rate limit cannot be checked now","retry_after":null}"#
+                r#"{"error":"unavailable","message":"the service is temporarily unavailable","retry_after":null}"#
             );
         }
     }

@@ -433,7 +433,7 @@ async fn answer_to_an_ambiguous_key_names_it_and_asks_for_no_credentials() {
     assert_eq!(reply.header("www-authenticate"), None);
     assert_eq!(
         reply.body,
-        r#"{"error":"key_ambiguous","message":"the request is ambiguous: bearer-token must be there exactly once","retry_after":null}"#
+        r#"{"error":"key_ambiguous","message":"the request must contain bearer-token exactly once","retry_after":null}"#
     );
 }
 

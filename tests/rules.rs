@@ -167,7 +167,7 @@ async fn denied_request_is_answered_with_403_and_charged_nothing(world: World) {
         let body = response.into_body().collect().await.expect("a body");
         assert_eq!(
             body.to_bytes(),
-            r#"{"error":"forbidden","message":"this request is not let in","retry_after":null}"#
+            r#"{"error":"forbidden","message":"access denied","retry_after":null}"#
         );
     }
     let request = Request::get("/")

@@ -105,7 +105,7 @@ impl<R, T, E> CallAdmission<R, T, E> {
             Ok(decision) if decision.is_allowed() => decision,
             Ok(decision) => return Err(Rejection::limited(decision)),
             Err(error) => {
-                return Err(Rejection::undecided(
+                return Err(Rejection::store_failed(
                     error,
                     &self.has_logged_failure,
                     "calls are denied",
@@ -119,7 +119,7 @@ impl<R, T, E> CallAdmission<R, T, E> {
         if let Some(rejection) = kept.rejection {
             // Ends like a call whose caller went away: slots are released, and the closure prices the rest.
             drop(charge.map(PendingCharge::started));
-            return Err(rejection.decided(decision));
+            return Err(rejection.with_decision(decision));
         }
         if let Some(on_admitted) = &self.on_admitted {
             on_admitted(request, &decision);

@@ -19,11 +19,7 @@ use std::{
     time::Duration,
 };
 
-use http::{
-    Extensions, HeaderValue, Method, Request, Response, StatusCode,
-    header::{CACHE_CONTROL, WWW_AUTHENTICATE},
-    request::Parts,
-};
+use http::{Extensions, Method, Request, Response, request::Parts};
 
 use crate::{
     charge::{Charge, Charges, OwnedCharge},
@@ -210,7 +206,7 @@ impl Admission {
 
     #[cold]
     pub(super) fn undecided(&self, error: Error) -> Rejected {
-        Rejection::undecided(error, &self.has_logged_failure, "requests get 503").into()
+        Rejection::store_failed(error, &self.has_logged_failure, "requests get 503").into()
     }
 
     #[cold]
@@ -244,24 +240,19 @@ impl Admission {
 
     /// Makes the response to a rejected request, and settles the charges that stand.
     #[cold]
-    fn respond<B>(&self, rejected: Rejected, request: &Parts) -> Response<ResponseBody<B>> {
+    fn respond<B>(&self, rejected: Rejected, request: &mut Parts) -> Response<ResponseBody<B>> {
         let Rejected {
             rejection,
             terms,
             settlement,
         } = rejected;
-        let response = self.rejection.make(&rejection, request);
+        let response = rejection.respond(&*self.rejection, request);
         let mut response = response.map(ResponseBody::rejection);
-        // No cache may send it to other clients, or to this one later.
-        let cache_control = response.headers_mut().entry(CACHE_CONTROL);
-        cache_control.or_insert(HeaderValue::from_static("no-store"));
-        if response.status() == StatusCode::UNAUTHORIZED
-            && let Some(challenge) = rejection.challenge()
-            && !response.headers().contains_key(WWW_AUTHENTICATE)
-        {
-            let headers = response.headers_mut();
-            headers.insert(WWW_AUTHENTICATE, challenge.clone());
-        }
+        // The request's map serves the response: a new one would take two allocations.
+        let extensions = &mut request.extensions;
+        extensions.clear();
+        extensions.extend(mem::take(response.extensions_mut()));
+        mem::swap(extensions, response.extensions_mut());
         if let Some(decision) = rejection.decision() {
             self.headers
                 .write_rejection(decision, terms.as_deref(), &mut response);
@@ -332,9 +323,9 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
     fn reject(
         &self,
         rejected: Rejected,
-        (parts, _): (Parts, A),
+        (mut parts, _): (Parts, A),
     ) -> Result<Response<ResponseBody<B>>, E> {
-        Ok(self.respond(rejected, &parts))
+        Ok(self.respond(rejected, &mut parts))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 use crate::log;
 
 #[cfg(feature = "axum")]
-use crate::rejection::INTERNAL;
+use crate::rejection::INTERNAL_ERROR;
 
 /// Decisions of all layers that a request went through, for its handler.
 ///
@@ -160,7 +160,7 @@ impl axum::response::IntoResponse for MissingRateLimitInfo {
         if !WARNED.swap(true, Ordering::Relaxed) {
             log::event!(WARN, "an extractor failed", error = self);
         }
-        (http::StatusCode::INTERNAL_SERVER_ERROR, INTERNAL).into_response()
+        (http::StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into_response()
     }
 }
 

@@ -157,7 +157,7 @@ impl Admission {
     ) -> Next {
         if let Some(rejection) = rejection {
             return Err(Rejected {
-                rejection: rejection.decided(decision),
+                rejection: rejection.with_decision(decision),
                 terms: kept.terms,
                 settlement,
             });

@@ -1,42 +1,45 @@
-//! What a request accepts (RFC 9110, section 12.5.1).
+//! Content negotiation by `Accept` (RFC 9110, section 12.5.1).
 
 use http::{HeaderMap, HeaderValue, header::ACCEPT};
 
-/// The offer that the request likes best, by its place; `None` when it accepts none, or does not say.
+/// Returns the index of the media type that a request prefers. `None` if it accepts none of them, or has no `Accept`.
 ///
-/// What an exact name says goes before what a range says. Of offers liked equally, the one that was named more exactly is
-/// taken, then the first. A range that is not well formed says nothing.
-pub(super) fn best<const N: usize>(headers: &HeaderMap, offers: [&str; N]) -> Option<usize> {
-    let mut liked = [Liking::default(); N];
+/// An exact name takes precedence over a range. If several media types have the same quality, the one that is named more exactly
+/// is preferred, then the first. Malformed ranges are ignored.
+pub(super) fn preferred<const N: usize>(
+    headers: &HeaderMap,
+    media_types: [&str; N],
+) -> Option<usize> {
+    let mut preferences = [Preference::default(); N];
     let lines = headers.get_all(ACCEPT).iter();
     let lines = lines.filter_map(|line: &HeaderValue| line.to_str().ok());
     for range in lines.flat_map(|line| line.split(',')) {
-        let (range, quality) = parsed(range);
+        let (range, quality) = parse_range(range);
         let Some(quality) = quality else { continue };
-        for (liking, offer) in liked.iter_mut().zip(offers) {
-            let exactness = exactness(range, offer);
-            if exactness > liking.exactness {
-                *liking = Liking { quality, exactness };
+        for (preference, media_type) in preferences.iter_mut().zip(media_types) {
+            let precision = precision(range, media_type);
+            if precision > preference.precision {
+                *preference = Preference { quality, precision };
             }
         }
     }
-    let accepted = liked.iter().enumerate().rev();
-    let accepted = accepted.filter(|(_, liking)| liking.quality > 0);
-    // The last of equals: with the places reversed, the first.
-    let best = accepted.max_by_key(|(_, liking)| **liking);
-    best.map(|(place, _)| place)
+    let accepted = preferences.iter().enumerate().rev();
+    let accepted = accepted.filter(|(_, preference)| preference.quality > 0);
+    // `max_by_key` returns the last of equals, which is the first in reverse order.
+    let best = accepted.max_by_key(|(_, preference)| **preference);
+    best.map(|(index, _)| index)
 }
 
-/// How much an offer is liked, and how exactly that was said.
+/// Preference for a media type, by the most precise range that matches it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Liking {
+struct Preference {
     /// In thousandths.
     quality: u16,
-    exactness: u8,
+    precision: u8,
 }
 
-/// A range without its parameters, and its quality in thousandths unless that makes no sense.
-fn parsed(range: &str) -> (&str, Option<u16>) {
+/// Returns a range without its parameters, and its quality in thousandths. `None` if the quality is malformed.
+fn parse_range(range: &str) -> (&str, Option<u16>) {
     let mut parts = range.split(';').map(str::trim_ascii);
     let name = parts.next().unwrap_or_default();
     let weight = parts.find_map(|part| {
@@ -48,7 +51,7 @@ fn parsed(range: &str) -> (&str, Option<u16>) {
     (name, weight.map_or(Some(1_000), thousandths))
 }
 
-/// `0`, `0.5`, `1.000`: at most three decimals, at most 1.
+/// Parses `0`, `0.5` or `1.000`: at most three decimals, at most 1.
 fn thousandths(weight: &str) -> Option<u16> {
     let (whole, decimals) = weight.trim_ascii().split_once('.').unwrap_or((weight, ""));
     if decimals.len() > 3 || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -62,21 +65,20 @@ fn thousandths(weight: &str) -> Option<u16> {
     }
 }
 
-/// How exactly a range names an offer; 0 when it does not.
-fn exactness(range: &str, offer: &str) -> u8 {
-    if range.eq_ignore_ascii_case(offer) {
+/// Returns how precisely a range names a media type; 0 if it does not match.
+fn precision(range: &str, media_type: &str) -> u8 {
+    if range.eq_ignore_ascii_case(media_type) {
         return 3;
     }
-    match range.strip_suffix("/*") {
-        Some("*") => 1,
-        Some(kind)
-            if offer
-                .split('/')
-                .next()
-                .is_some_and(|own| own.eq_ignore_ascii_case(kind)) =>
-        {
-            2
-        }
-        _ => 0,
+    let Some(kind) = range.strip_suffix("/*") else {
+        return 0;
+    };
+    let own_kind = media_type.split('/').next();
+    if kind == "*" {
+        1
+    } else if own_kind.is_some_and(|own_kind| own_kind.eq_ignore_ascii_case(kind)) {
+        2
+    } else {
+        0
     }
 }

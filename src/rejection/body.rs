@@ -1,27 +1,22 @@
-//! What the body of an answer may be.
+//! Bodies of custom responses.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::Response;
 
-use super::reason::Rejection;
-
-use super::json;
-
-/// A body of one piece that is there at once: text, bytes, nothing, or with axum its `Body`.
+/// A body that is complete when the response is made: text, bytes, nothing, or with axum its `Body`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be the body of an answer to a request that is denied",
-    label = "no body that is there at once",
-    note = "make a `Response` of text or bytes: `|rejection: &Rejection| Response::new(rejection.message())`",
-    note = "with the feature `axum` also what `into_response()` makes of text, bytes or JSON"
+    message = "`{Self}` cannot be the body of the response to a rejected request",
+    label = "not a body that is complete at once",
+    note = "return a `Response` of text or bytes: `|rejection: &Rejection| Response::new(rejection.message())`",
+    note = "with the feature `axum`, also the `into_response()` of text, bytes or JSON"
 )]
 pub trait RejectionBody {
-    /// Its bytes; `None` when they are still to come, and the answer is JSON with the rejection's status in its place.
+    /// Returns the bytes of the body. `None` if some are still to come; the response is then the default JSON.
     fn into_bytes(self) -> Option<Bytes>;
 }
 
-macro_rules! whole {
+macro_rules! impl_rejection_body {
     ($($body:ty)*) => {
         $(impl RejectionBody for $body {
             fn into_bytes(self) -> Option<Bytes> {
@@ -31,7 +26,7 @@ macro_rules! whole {
     };
 }
 
-whole!(&'static str &'static [u8] Bytes String Vec<u8> Box<[u8]>);
+impl_rejection_body!(&'static str &'static [u8] Bytes String Vec<u8> Box<[u8]>);
 
 impl RejectionBody for Cow<'static, str> {
     fn into_bytes(self) -> Option<Bytes> {
@@ -48,7 +43,7 @@ impl RejectionBody for () {
     }
 }
 
-/// A stream that has to wait is no such body; text, bytes and JSON do not.
+/// Bodies of text, bytes and JSON are complete. A stream that has to wait is not.
 #[cfg(feature = "axum")]
 impl RejectionBody for axum::body::Body {
     fn into_bytes(mut self) -> Option<Bytes> {
@@ -59,28 +54,16 @@ impl RejectionBody for axum::body::Body {
 
         use http_body::Body as _;
 
-        // A stream may go on for ever, and what is there at once knows its length.
+        // A stream may be endless; a complete body knows its length.
         self.size_hint().exact()?;
         let mut context = Context::from_waker(Waker::noop());
-        let mut whole = bytes::BytesMut::new();
+        let mut bytes = bytes::BytesMut::new();
         loop {
             match Pin::new(&mut self).poll_frame(&mut context) {
-                Poll::Ready(None) => return Some(whole.freeze()),
-                Poll::Ready(Some(Ok(frame))) => whole.extend(frame.into_data()),
+                Poll::Ready(None) => return Some(bytes.freeze()),
+                Poll::Ready(Some(Ok(frame))) => bytes.extend(frame.into_data()),
                 Poll::Ready(Some(Err(_))) | Poll::Pending => return None,
             }
         }
-    }
-}
-
-/// The response with the bytes of its body; the default answer when they are not all there.
-pub(super) fn whole<T: RejectionBody>(
-    response: Response<T>,
-    rejection: &Rejection,
-) -> Response<Bytes> {
-    let (head, body) = response.into_parts();
-    match body.into_bytes() {
-        Some(bytes) => Response::from_parts(head, bytes),
-        None => json::answer(rejection),
     }
 }

@@ -1,46 +1,105 @@
-//! Ready-made answers.
+//! The response to a rejected request.
 
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{
-    Response,
-    header::{ACCEPT, VARY},
+    HeaderValue, Response, StatusCode,
+    header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY, WWW_AUTHENTICATE},
     request::Parts,
 };
-
-use super::reason::Rejection;
+use smallvec::SmallVec;
 
 use super::{
     accept,
-    body::{self, RejectionBody},
-    json,
-    make::MakeRejection,
+    body::RejectionBody,
+    reason::{Reason, Rejection},
 };
 
 #[cfg(feature = "grpc")]
-use super::grpc::{Pushback, Wire};
+use super::grpc::GrpcProtocol;
 
-/// A ready-made answer to a request that may not go on.
+/// Makes the response to a rejected request.
 ///
-/// With the feature `grpc`, requests of gRPC and gRPC-Web get their answer as gRPC in any of these forms. Such a request is a
-/// `POST` with the content type `application/grpc`, `application/grpc-web` or `application/grpc-web-text`, alone or with a
-/// message format (`+proto`) or parameters. The answer is HTTP 200 without a body, and `grpc-status` with `grpc-message` and
+/// Implemented for [`RejectionFormat`], and for closures `Fn(&Rejection) -> Response<T>` where `T` is text, bytes, or axum's own
+/// body: see [`RejectionBody`]. The layer then adds the rate limit headers, `Retry-After`, `Cache-Control: no-store`, and the
+/// `WWW-Authenticate` of a 401, unless the response has them. A server does not send the body of a response to `HEAD`.
+///
+/// # Examples
+///
+/// With axum, anything that is `IntoResponse`:
+///
+/// ```
+/// # #[cfg(feature = "axum")]
+/// # {
+/// use axum::response::{Html, IntoResponse};
+/// use tollgate::{RateLimitLayer, rejection::Rejection};
+///
+/// let layer = RateLimitLayer::builder().on_rejection(|rejection: &Rejection| {
+///     (rejection.status(), Html(format!("<p>{}</p>", rejection.message()))).into_response()
+/// });
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not make the response to a rejected request",
+    label = "not a `RejectionFormat` and not a suitable closure",
+    note = "take `RejectionFormat::json()` or another of its formats, or a closure that names its argument's type: `|rejection: &Rejection| Response::new(rejection.message())`"
+)]
+pub trait MakeRejection: Send + Sync + 'static {
+    /// Returns the response to the request with this head.
+    fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes>;
+}
+
+impl<F, T> MakeRejection for F
+where
+    F: Fn(&Rejection) -> Response<T> + Send + Sync + 'static,
+    T: RejectionBody,
+{
+    fn make(&self, rejection: &Rejection, _: &Parts) -> Response<Bytes> {
+        with_bytes(self(rejection), rejection)
+    }
+}
+
+impl Rejection {
+    /// Returns the response that `format` makes, with the headers that all rejections have.
+    pub(crate) fn respond(&self, format: &dyn MakeRejection, request: &Parts) -> Response<Bytes> {
+        let mut response = format.make(self, request);
+        let status = response.status();
+        let headers = response.headers_mut();
+        if !headers.contains_key(CACHE_CONTROL) {
+            // No cache may send it to other clients, or to this one later.
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (status, self.challenge()) {
+            let authenticate = headers.entry(WWW_AUTHENTICATE);
+            authenticate.or_insert_with(|| challenge.clone());
+        }
+        response
+    }
+}
+
+// === RejectionFormat ===
+
+/// A ready-made format of the response to a rejected request.
+///
+/// With the feature `grpc`, every format responds to gRPC and gRPC-Web requests as gRPC. Such a request is a `POST` with the
+/// content type `application/grpc`, `application/grpc-web` or `application/grpc-web-text`, alone or with a message format
+/// (`+proto`) or parameters. The response is HTTP 200 without a body, and has `grpc-status`, `grpc-message` and
 /// `grpc-status-details-bin`:
 ///
 /// | rejection | `grpc-status` |
 /// |---|---|
-/// | over a limit | `RESOURCE_EXHAUSTED`, with a `QuotaFailure`, and a `RetryInfo` unless waiting does not help |
-/// | nobody could decide | `UNAVAILABLE` |
-/// | not let in | `PERMISSION_DENIED` |
-/// | a key is missing: 401 | `UNAUTHENTICATED` |
-/// | 403 | `PERMISSION_DENIED` |
-/// | any other fault of the client's | `INVALID_ARGUMENT` |
-/// | a fault of the server's | `INTERNAL` |
+/// | limited: 429 | `RESOURCE_EXHAUSTED`, with a `QuotaFailure`, and a `RetryInfo` unless waiting does not help |
+/// | unavailable: 503 | `UNAVAILABLE` |
+/// | forbidden: 403 | `PERMISSION_DENIED` |
+/// | missing key: 401 | `UNAUTHENTICATED` |
+/// | missing key: 403 | `PERMISSION_DENIED` |
+/// | any other client error | `INVALID_ARGUMENT` |
+/// | any other server error | `INTERNAL` |
 ///
-/// The rate limit headers are on it as on any answer.
+/// It carries the rate limit headers like any response.
 ///
-/// Every answer, also one made by a closure, carries `Cache-Control: no-store` unless it sets `Cache-Control` itself.
+/// Every response, also one that a closure makes, carries `Cache-Control: no-store` unless it sets `Cache-Control` itself.
 ///
 /// # Examples
 ///
@@ -53,7 +112,7 @@ use super::grpc::{Pushback, Wire};
 ///     .on_rejection(RejectionFormat::negotiated())
 ///     .build()?;
 ///
-/// let with_the_path = RejectionFormat::by(|rejection, request| {
+/// let with_path = RejectionFormat::by(|rejection, request| {
 ///     let mut response = Response::new(format!("{}: {}", request.uri.path(), rejection.message()));
 ///     *response.status_mut() = rejection.status();
 ///     response
@@ -63,77 +122,79 @@ use super::grpc::{Pushback, Wire};
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RejectionFormat {
-    form: Form,
+    body: BodyFormat,
     #[cfg(feature = "grpc")]
-    pushback: Pushback,
+    sends_pushback: bool,
 }
 
 #[derive(Clone)]
-enum Form {
-    Custom(Arc<Making>),
+enum BodyFormat {
+    Custom(Arc<CustomFormat>),
     Json,
     Negotiated,
-    Problem,
+    ProblemJson,
     Text,
 }
 
-type Making = dyn Fn(&Rejection, &Parts) -> Response<Bytes> + Send + Sync;
+type CustomFormat = dyn Fn(&Rejection, &Parts) -> Response<Bytes> + Send + Sync;
 
 impl RejectionFormat {
-    /// What the closure makes of the rejection and the request's head: text, bytes, or with axum its own body.
+    /// A custom format: the closure makes the response from the rejection and the request's head. The body is text, bytes, or
+    /// axum's own.
     pub fn by<F, T>(make: F) -> Self
     where
         F: Fn(&Rejection, &Parts) -> Response<T> + Send + Sync + 'static,
         T: RejectionBody,
     {
-        Self::of(Form::Custom(Arc::new(move |rejection, request| {
-            body::whole(make(rejection, request), rejection)
+        Self::of(BodyFormat::Custom(Arc::new(move |rejection, request| {
+            with_bytes(make(rejection, request), rejection)
         })))
     }
 
     /// `{"error", "message", "retry_after"}`, with the rejection's status. This is the default.
     ///
-    /// `retry_after` is whole seconds, or null when waiting does not help or nobody knows.
+    /// `error` is the [code](Rejection::code). `retry_after` is in whole seconds, or null if waiting does not help or the
+    /// wait is unknown.
     pub fn json() -> Self {
-        Self::of(Form::Json)
+        Self::of(BodyFormat::Json)
     }
 
     /// JSON, problem+json or plain text, by the request's `Accept`.
     ///
-    /// JSON when there is none, or none of the three is accepted.
+    /// JSON if there is no `Accept`, or if it contains none of the three.
     pub fn negotiated() -> Self {
-        Self::of(Form::Negotiated)
+        Self::of(BodyFormat::Negotiated)
     }
 
     /// `application/problem+json` (RFC 9457), with the rejection's status.
     ///
-    /// Over a limit it is of the type `quota-exceeded`, with the names of the policies in `violated-policies`; when nobody
-    /// could decide, of the type `temporary-reduced-capacity`, which names none. The types are those of
-    /// draft-ietf-httpapi-ratelimit-headers-11. Else it is of no type, and its title is the status.
+    /// A limited request gets the type `quota-exceeded`, with the names of the policies in `violated-policies`; an unavailable
+    /// decision gets `temporary-reduced-capacity`, which names none. These types are from
+    /// draft-ietf-httpapi-ratelimit-headers-11. Other rejections get `about:blank`, and the status as title.
     pub fn problem_json() -> Self {
-        Self::of(Form::Problem)
+        Self::of(BodyFormat::ProblemJson)
     }
 
     /// The rejection's [`message`](Rejection::message) in plain text, with its status.
     pub fn text() -> Self {
-        Self::of(Form::Text)
+        Self::of(BodyFormat::Text)
     }
 
-    /// Sets whether gRPC answers carry `grpc-retry-pushback-ms`, by which clients with a retry policy wait, or, when
-    /// waiting does not help, do not retry.
+    /// Sets whether gRPC responses carry `grpc-retry-pushback-ms`. Clients with a retry policy then wait that long, or do not
+    /// retry if waiting does not help.
     ///
     /// Default: no.
     #[cfg(feature = "grpc")]
-    pub fn grpc_pushback(mut self, tell: bool) -> Self {
-        self.pushback = Pushback(tell);
+    pub fn grpc_pushback(mut self, is_sent: bool) -> Self {
+        self.sends_pushback = is_sent;
         self
     }
 
-    fn of(form: Form) -> Self {
+    fn of(body: BodyFormat) -> Self {
         Self {
-            form,
+            body,
             #[cfg(feature = "grpc")]
-            pushback: Pushback::default(),
+            sends_pushback: false,
         }
     }
 }
@@ -141,34 +202,29 @@ impl RejectionFormat {
 impl MakeRejection for RejectionFormat {
     fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
-        if let Some(wire) = Wire::of(request) {
-            return wire.answer(rejection, self.pushback);
+        if let Some(protocol) = GrpcProtocol::of(request) {
+            return protocol.response(rejection, self.sends_pushback);
         }
-        self.form.make(rejection, request)
+        self.body.make(rejection, request)
     }
 }
 
-// === Form ===
+// === BodyFormat ===
 
-impl Form {
+impl BodyFormat {
     fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
         match self {
             Self::Custom(make) => make(rejection, request),
-            Self::Json => json::answer(rejection),
-            Self::Problem => json::typed(
-                rejection,
-                "application/problem+json",
-                json::problem(rejection),
-            ),
-            Self::Text => json::typed(rejection, "text/plain; charset=utf-8", rejection.message()),
+            Self::Json => json(rejection),
+            Self::ProblemJson => problem_json(rejection),
+            Self::Text => text(rejection),
             Self::Negotiated => {
-                let offers = ["application/json", "application/problem+json", "text/plain"];
-                let form = match accept::best(&request.headers, offers) {
-                    Some(1) => Self::Problem,
-                    Some(2) => Self::Text,
-                    _ => Self::Json,
+                let media_types = ["application/json", "application/problem+json", "text/plain"];
+                let mut response = match accept::preferred(&request.headers, media_types) {
+                    Some(1) => problem_json(rejection),
+                    Some(2) => text(rejection),
+                    _ => json(rejection),
                 };
-                let mut response = form.make(rejection, request);
                 response.headers_mut().insert(VARY, ACCEPT.into());
                 response
             }
@@ -176,14 +232,129 @@ impl Form {
     }
 }
 
-impl fmt::Debug for Form {
+impl fmt::Debug for BodyFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Custom(_) => "Custom",
             Self::Json => "Json",
             Self::Negotiated => "Negotiated",
-            Self::Problem => "Problem",
+            Self::ProblemJson => "ProblemJson",
             Self::Text => "Text",
         })
     }
 }
+
+fn json(rejection: &Rejection) -> Response<Bytes> {
+    let (mut in_message, mut in_field) = (itoa::Buffer::new(), itoa::Buffer::new());
+    let mut escaped = String::new();
+    let message = json_message(rejection, &mut in_message, &mut escaped);
+    let retry_after = match rejection.retry_after_secs() {
+        Some(seconds) => in_field.format(seconds),
+        None => "null",
+    };
+    let mut body = BodyParts::new();
+    body.extend_from_slice(&["{\"error\":\"", rejection.code(), "\",\"message\":\""]);
+    body.extend_from_slice(&message);
+    body.extend_from_slice(&["\",\"retry_after\":", retry_after, "}"]);
+    response(rejection, "application/json", body.concat())
+}
+
+fn problem_json(rejection: &Rejection) -> Response<Bytes> {
+    let status = rejection.status();
+    let (kind, title) = match rejection.reason() {
+        Reason::Limited { .. } => (
+            QUOTA_EXCEEDED,
+            "Request cannot be satisfied as assigned quota has been exceeded",
+        ),
+        Reason::Unavailable => (
+            TEMPORARY_REDUCED_CAPACITY,
+            "Request cannot be satisfied due to temporary server capacity constraints",
+        ),
+        Reason::AmbiguousKey { .. } | Reason::Forbidden { .. } | Reason::MissingKey { .. } => (
+            "about:blank",
+            status.canonical_reason().unwrap_or("Request Rejected"),
+        ),
+    };
+    let (mut digits, mut escaped) = (itoa::Buffer::new(), String::new());
+    let message = json_message(rejection, &mut digits, &mut escaped);
+    let mut body = BodyParts::new();
+    body.extend_from_slice(&["{\"type\":\"", kind, "\",\"title\":\"", title]);
+    body.extend_from_slice(&["\",\"status\":", status.as_str(), ",\"detail\":\""]);
+    body.extend_from_slice(&message);
+    match rejection.reason() {
+        Reason::Limited { .. } => {
+            body.push("\",\"violated-policies\":[");
+            for (index, state) in rejection.violated().enumerate() {
+                let quote = if index > 0 { ",\"" } else { "\"" };
+                // No character of a policy's name needs an escape.
+                body.extend_from_slice(&[quote, state.policy().as_str(), "\""]);
+            }
+            body.push("]}");
+        }
+        // No limit is known to be exceeded, even if the state of one policy denies.
+        Reason::Unavailable => body.push("\",\"violated-policies\":[]}"),
+        Reason::AmbiguousKey { .. } | Reason::Forbidden { .. } | Reason::MissingKey { .. } => {
+            body.push("\"}");
+        }
+    }
+    response(rejection, "application/problem+json", body.concat())
+}
+
+fn text(rejection: &Rejection) -> Response<Bytes> {
+    response(rejection, "text/plain; charset=utf-8", rejection.message())
+}
+
+/// Returns a response with this body and the rejection's status.
+fn response(rejection: &Rejection, content_type: &'static str, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = rejection.status();
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+/// Returns a custom response with the bytes of its body, or JSON if the body is not complete.
+fn with_bytes<T: RejectionBody>(response: Response<T>, rejection: &Rejection) -> Response<Bytes> {
+    let (head, body) = response.into_parts();
+    match body.into_bytes() {
+        Some(bytes) => Response::from_parts(head, bytes),
+        None => json(rejection),
+    }
+}
+
+/// Parts of a body, which are copied once, into an allocation of their length.
+type BodyParts<'a> = SmallVec<[&'a str; 24]>;
+
+/// Returns the parts of the rejection's message, escaped for a JSON string.
+fn json_message<'a>(
+    rejection: &'a Rejection,
+    digits: &'a mut itoa::Buffer,
+    escaped: &'a mut String,
+) -> [&'a str; 5] {
+    let parts = rejection.message_parts(digits);
+    match rejection.reason() {
+        // An extractor's label may contain any character.
+        Reason::AmbiguousKey { .. } | Reason::MissingKey { .. } => {
+            parts
+                .into_iter()
+                .for_each(|part| push_escaped(escaped, part));
+            [escaped, "", "", "", ""]
+        }
+        Reason::Forbidden { .. } | Reason::Limited { .. } | Reason::Unavailable => parts,
+    }
+}
+
+/// Appends text, escaped for a JSON string (RFC 8259, section 7).
+fn push_escaped(escaped: &mut String, text: &str) {
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => escaped.extend(['\\', character]),
+            '\0'..' ' => escaped.push_str(&format!("\\u{:04x}", u32::from(character))),
+            _ => escaped.push(character),
+        }
+    }
+}
+
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const TEMPORARY_REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";

@@ -1,6 +1,6 @@
-//! Rejections as gRPC reads them: a status without a message, in the headers ("trailers-only").
+//! Rejections for gRPC clients: a status without a message, in the headers ("trailers-only").
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{
@@ -14,62 +14,56 @@ use super::{
     reason::{Reason, Rejection},
 };
 
-/// What is spoken on a connection of gRPC.
+/// Protocol of a gRPC request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wire {
-    Native,
+pub(super) enum GrpcProtocol {
+    Grpc,
     Web,
     WebText,
 }
 
-/// Whether answers tell when to retry in the way of gRPC's own retry policies.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pushback(pub(super) bool);
-
-impl Wire {
-    /// Returns the protocol of a request by its content type. `None` unless the method is `POST`, as every gRPC call is:
-    /// the answer has status 200, which for any other method is a success.
+impl GrpcProtocol {
+    /// Returns the protocol of a request by its content type. `None` unless the method is `POST`, as of every gRPC call: the
+    /// response has status 200, which for any other method is a success.
     pub(super) fn of(request: &Parts) -> Option<Self> {
         if request.method != Method::POST {
             return None;
         }
-        let kind = request.headers.get(CONTENT_TYPE)?.as_bytes();
-        let (start, rest) = kind.split_at_checked(NATIVE.len())?;
-        if !start.eq_ignore_ascii_case(NATIVE) {
+        let content_type = request.headers.get(CONTENT_TYPE)?.as_bytes();
+        let (start, rest) = content_type.split_at_checked(APPLICATION_GRPC.len())?;
+        if !start.eq_ignore_ascii_case(APPLICATION_GRPC) {
             return None;
         }
-        // `application/grpc`, then a message format or parameters.
+        // A message format or parameters may follow.
         let ends = |rest: &[u8]| matches!(rest.first(), None | Some(b'+' | b';' | b' '));
         let lower = rest.to_ascii_lowercase();
         match lower.as_slice() {
-            rest if ends(rest) => Some(Self::Native),
+            rest if ends(rest) => Some(Self::Grpc),
             rest if rest.strip_prefix(b"-web").is_some_and(ends) => Some(Self::Web),
             rest if rest.strip_prefix(b"-web-text").is_some_and(ends) => Some(Self::WebText),
             _ => None,
         }
     }
 
-    pub(super) fn answer(self, rejection: &Rejection, pushback: Pushback) -> Response<Bytes> {
+    pub(super) fn response(self, rejection: &Rejection, sends_pushback: bool) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type()));
-        let mut tell = |name, text: String| {
+        let mut insert = |name, text: String| {
             let value = HeaderValue::from_maybe_shared(Bytes::from(text));
             headers.insert(name, value.expect("digits, base64 and escaped text"));
         };
         let code = code(rejection);
         let message = rejection.message();
-        tell(STATUS, code.to_string());
-        tell(MESSAGE, Escaped(&message).to_string());
+        insert(STATUS, code.to_string());
+        insert(MESSAGE, percent_encoded(&message));
         if let Reason::Limited { .. } = rejection.reason() {
             let wait = wait(rejection);
             let status = Message::status(code, &message, &details(rejection, wait));
-            tell(DETAILS, status.base64());
-            if pushback.0 {
-                tell(
-                    PUSHBACK,
-                    wait.map_or("-1".to_owned(), |wait| millis(wait).to_string()),
-                );
+            insert(DETAILS, status.base64());
+            if sends_pushback {
+                let pushback = wait.map_or("-1".to_owned(), |wait| millis(wait).to_string());
+                insert(PUSHBACK, pushback);
             }
         }
         response
@@ -77,14 +71,14 @@ impl Wire {
 
     fn content_type(self) -> &'static str {
         match self {
-            Self::Native => "application/grpc",
+            Self::Grpc => "application/grpc",
             Self::Web => "application/grpc-web+proto",
             Self::WebText => "application/grpc-web-text+proto",
         }
     }
 }
 
-/// As google.rpc.Code numbers them.
+/// Returns the number of google.rpc.Code.
 fn code(rejection: &Rejection) -> u8 {
     const INVALID_ARGUMENT: u8 = 3;
     const PERMISSION_DENIED: u8 = 7;
@@ -102,7 +96,7 @@ fn code(rejection: &Rejection) -> u8 {
     }
 }
 
-/// The wait to the microsecond; a second where a slot may come free at any time.
+/// Returns the wait to the microsecond; a second if a slot may become free at any time.
 fn wait(rejection: &Rejection) -> Option<Duration> {
     let wait = rejection.decision().and_then(Decision::retry_after)?;
     Some(if wait.is_zero() {
@@ -122,25 +116,30 @@ fn details(rejection: &Rejection, wait: Option<Duration>) -> Vec<Message> {
     retry.into_iter().chain([failure]).collect()
 }
 
-/// Whole milliseconds, rounded up, as many as gRPC can read.
+/// Returns whole milliseconds, rounded up, at most what gRPC can parse.
 fn millis(wait: Duration) -> i32 {
     i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
-/// Text in a `grpc-message`: what is no visible ASCII or space is escaped, and so is the escape.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.bytes().try_for_each(|byte| match byte {
-            b' '..=b'~' if byte != b'%' => write!(f, "{}", char::from(byte)),
-            _ => write!(f, "%{byte:02X}"),
-        })
+/// Encodes text for `grpc-message`: every byte except visible ASCII and space is escaped, and so is `%`.
+fn percent_encoded(text: &str) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            _ => {
+                let digits = [byte >> 4, byte & 0xF];
+                let digits = digits.map(|digit| char::from(DIGITS[usize::from(digit)]));
+                encoded.extend(['%'].into_iter().chain(digits));
+            }
+        }
     }
+    encoded
 }
 
-const NATIVE: &[u8] = b"application/grpc";
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const APPLICATION_GRPC: &[u8] = b"application/grpc";
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -1,23 +1,28 @@
-//! Responses to requests that may not go on.
+//! Responses to requests that are not admitted.
 //!
-//! [`Rejection`] holds the reason, and [`RejectionFormat`] picks the response made from it: JSON by default. Implement
-//! [`MakeRejection`] or pass a closure for a custom response.
+//! A [`Rejection`] holds the reason, with its status, code and message. A [`RejectionFormat`] makes the response from it: JSON by
+//! default. Implement [`MakeRejection`] or pass a closure for a custom response.
+//!
+//! | file | role |
+//! |---|---|
+//! | `reason` | the reason, its status, code and message |
+//! | `format` | the response: JSON, problem+json, text or custom, and the headers that all of them have |
+//! | `accept` | the format that a request prefers |
+//! | `body` | bodies of custom responses |
+//! | `grpc`, `protobuf` | responses to gRPC clients |
 
 mod accept;
 mod body;
 mod format;
 #[cfg(feature = "grpc")]
 mod grpc;
-mod json;
-mod make;
 #[cfg(feature = "grpc")]
 mod protobuf;
 mod reason;
 
 pub use self::body::RejectionBody;
-pub use self::format::RejectionFormat;
-pub use self::make::MakeRejection;
+pub use self::format::{MakeRejection, RejectionFormat};
 #[cfg(feature = "axum")]
-pub(crate) use self::reason::INTERNAL;
+pub(crate) use self::reason::INTERNAL_ERROR;
 pub(crate) use self::reason::MissingKeyDetail;
 pub use self::reason::{Reason, Rejection};

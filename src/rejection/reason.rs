@@ -1,4 +1,4 @@
-//! Why a request may not go on.
+//! Reason for a rejection, with its status, code and message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,10 +14,10 @@ use crate::{
     state::{Outcome, PolicyName, PolicyState},
 };
 
-/// Why a request may not go on. It is in the extensions of the response made from it.
+/// The rejection of a request. It is in the extensions of the response made from it.
 #[derive(Clone, Debug)]
 pub struct Rejection {
-    /// Boxed: it travels through `Result`s whose other side is the usual way.
+    /// Boxed, since it is in `Result`s whose other variant is the common one.
     repr: Box<Repr>,
 }
 
@@ -26,12 +26,14 @@ struct Repr {
     reason: Reason,
     status: StatusCode,
     decision: Option<Decision>,
+    /// Wait of the decision, in whole seconds.
+    retry_after: Option<u64>,
     error: Option<Error>,
-    /// For a missing key: how a client may authenticate.
+    /// Value for `WWW-Authenticate` if a key is missing.
     challenge: Option<HeaderValue>,
 }
 
-/// The reason of a [`Rejection`].
+/// The reason for a [`Rejection`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -42,24 +44,25 @@ pub enum Reason {
         /// The label of its extractor.
         label: String,
     },
-    /// Not let in at all, however seldom it comes.
+    /// The client has no access, however rarely it calls.
     Forbidden {
-        /// The policy under which the caller's tier is denied; `None` when the request is on a deny list of the layer.
+        /// The policy under which the caller's tier is forbidden; `None` if the request matches a deny list of the layer.
         policy: Option<PolicyName>,
     },
-    /// Over the limit of this policy.
+    /// The request is over the limit of this policy.
     Limited {
-        /// The policy that denies, or the one with the longest wait when several do.
+        /// The policy that denies the request, or the one with the longest wait if several do.
         policy: PolicyName,
     },
     /// The request has no key for this policy.
     MissingKey {
         /// The policy whose key is missing.
         policy: PolicyName,
-        /// What its extractor looks at.
+        /// The label of its extractor.
         label: String,
     },
-    /// Nobody could decide, and a policy says to refuse then; or a key could not be looked up, and its rule says to reject.
+    /// The store is unavailable and a policy denies requests then, or a key could not be looked up and its rule rejects
+    /// requests without one.
     Unavailable,
 }
 
@@ -68,111 +71,109 @@ impl Rejection {
         let limited = decision
             .narrowest()
             .filter(|_| decision.outcome() == Outcome::Limited);
-        let (reason, status) = match limited {
-            Some(state) => (
-                Reason::Limited {
-                    policy: *state.policy(),
-                },
-                StatusCode::TOO_MANY_REQUESTS,
-            ),
-            None => (Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
+        let rejection = match limited {
+            Some(state) => {
+                let policy = *state.policy();
+                Self::new(Reason::Limited { policy }, StatusCode::TOO_MANY_REQUESTS)
+            }
+            None => Self::unavailable(),
         };
-        Self::with(reason, status, Some(decision))
+        rejection.with_decision(decision)
     }
 
-    /// For a store that could not decide: `warned` says whether that was reported, with what follows from it.
+    /// For a store that returned an error. Logs the first one, with its effect on requests.
     #[cold]
-    pub(crate) fn undecided(error: Error, warned: &AtomicBool, consequence: &str) -> Self {
-        if !warned.swap(true, Ordering::Relaxed) {
+    pub(crate) fn store_failed(error: Error, has_logged: &AtomicBool, effect: &str) -> Self {
+        if !has_logged.swap(true, Ordering::Relaxed) {
             let error = ErrorChain(&error);
             log::event!(
                 WARN,
                 "the store could not decide",
                 error = error,
-                effect = consequence
+                effect = effect
             );
         }
-        let mut rejection = Self::unidentified();
+        let mut rejection = Self::unavailable();
         rejection.repr.error = Some(error);
         rejection
     }
 
-    /// For a key that could not be looked up: that is no fault of the client's.
-    pub(crate) fn unidentified() -> Self {
-        Self::with(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE, None)
+    /// For a request that cannot be decided, through no fault of the client.
+    pub(crate) fn unavailable() -> Self {
+        Self::new(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE)
     }
 
     pub(crate) fn forbidden(policy: Option<PolicyName>) -> Self {
-        Self::with(Reason::Forbidden { policy }, StatusCode::FORBIDDEN, None)
+        Self::new(Reason::Forbidden { policy }, StatusCode::FORBIDDEN)
     }
 
-    pub(crate) fn missing_key(policy: PolicyName, lack: MissingKeyDetail<'_>) -> Self {
-        let label = lack.label.to_owned();
-        let mut rejection = Self::with(Reason::MissingKey { policy, label }, lack.status, None);
-        rejection.repr.challenge = lack.challenge;
+    pub(crate) fn missing_key(policy: PolicyName, detail: MissingKeyDetail<'_>) -> Self {
+        let label = detail.label.to_owned();
+        let mut rejection = Self::new(Reason::MissingKey { policy, label }, detail.status);
+        rejection.repr.challenge = detail.challenge;
         rejection
     }
 
-    /// For a key that is there more than once: 400, whatever the rule makes of an absent one.
+    /// For a key that is in the request more than once: 400, whatever the rule does about a missing key.
     pub(crate) fn ambiguous_key(policy: PolicyName, label: &str) -> Self {
         let label = label.to_owned();
         let reason = Reason::AmbiguousKey { policy, label };
-        Self::with(reason, StatusCode::BAD_REQUEST, None)
+        Self::new(reason, StatusCode::BAD_REQUEST)
     }
 
-    /// Adds the decision on the other policies.
-    pub(crate) fn decided(mut self, decision: Decision) -> Self {
+    /// Adds the decision, which is about the other policies if a key is missing or ambiguous.
+    pub(crate) fn with_decision(mut self, decision: Decision) -> Self {
+        self.repr.retry_after = decision.retry_after().map(whole_seconds);
         self.repr.decision = Some(decision);
         self
     }
 
-    fn with(reason: Reason, status: StatusCode, decision: Option<Decision>) -> Self {
-        let repr = Repr {
-            reason,
-            status,
-            decision,
-            error: None,
-            challenge: None,
-        };
+    fn new(reason: Reason, status: StatusCode) -> Self {
         Self {
-            repr: Box::new(repr),
+            repr: Box::new(Repr {
+                reason,
+                status,
+                decision: None,
+                retry_after: None,
+                error: None,
+                challenge: None,
+            }),
         }
     }
 
-    /// Why.
+    /// The reason.
     #[must_use]
     pub fn reason(&self) -> &Reason {
         &self.repr.reason
     }
 
-    /// The status that fits: 403 when it is not let in, 429 over a limit, 503 when nobody could decide or look a key up,
-    /// 400 for an ambiguous key, the extractor's choice without a key.
+    /// The status of the response: 429 if limited, 403 if forbidden, 503 if unavailable, 400 for an ambiguous key, and the
+    /// extractor's choice for a missing key.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.repr.status
     }
 
-    /// The decision, when one was made. Where a key is missing or ambiguous it is about the other policies, and allows
-    /// the request.
+    /// The decision, if one was made. If a key is missing or ambiguous, it is about the other policies, and allows the request.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.repr.decision.as_ref()
     }
 
-    /// Why the store could not decide, when it said so.
+    /// The error that the store returned, if it returned one.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.repr.error.as_ref()
     }
 
-    /// How a client may authenticate, by the extractor of a key that is missing. An answer of 401 gets it as
-    /// `WWW-Authenticate`, unless it has one.
+    /// The challenge of the extractor whose key is missing: how a client authenticates. A response of 401 carries it as
+    /// `WWW-Authenticate`, unless it sets that header itself.
     #[must_use]
     pub fn challenge(&self) -> Option<&HeaderValue> {
         self.repr.challenge.as_ref()
     }
 
-    /// The policies whose limit the request is over, in the layer's order.
+    /// States of the policies whose limit the request is over, in the layer's order.
     pub fn violated(&self) -> impl Iterator<Item = &PolicyState> {
         let states = self.decision().map_or(&[][..], Decision::states);
         states
@@ -180,57 +181,67 @@ impl Rejection {
             .filter(|state| state.outcome() == Outcome::Limited)
     }
 
-    /// Whole seconds to wait, rounded up and at least 1, when it is known.
+    /// Whole seconds to wait, rounded up and at least 1. `None` if waiting does not help or the wait is unknown.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.repr
-            .decision
-            .as_ref()?
-            .retry_after()
-            .map(whole_seconds)
+        self.repr.retry_after
     }
 
-    /// A sentence for the client. It names what the client sends, and nothing of the server's own misconfiguration.
+    /// A sentence for the client. It names the missing part of the request, and nothing of the server's configuration except the
+    /// policy.
     #[must_use]
     pub fn message(&self) -> String {
-        match (&self.repr.reason, self.retry_after_secs()) {
-            (Reason::MissingKey { .. }, _) if self.is_internal() => INTERNAL.to_owned(),
-            (Reason::Forbidden { .. }, _) => "this request is not let in".to_owned(),
-            (Reason::Limited { policy }, Some(1)) => {
-                format!("rate limit {policy} exceeded, retry in 1 second")
+        self.message_parts(&mut itoa::Buffer::new()).concat()
+    }
+
+    /// Returns the parts of the [message](Self::message). `digits` holds those of the wait.
+    // In parts, so that a response copies them once, into its body.
+    pub(super) fn message_parts<'a>(&'a self, digits: &'a mut itoa::Buffer) -> [&'a str; 5] {
+        match &self.repr.reason {
+            Reason::AmbiguousKey { label, .. } => match client_label(label) {
+                Some(label) => ["the request must contain ", label, " exactly once", "", ""],
+                None => ["the request contains conflicting values", "", "", "", ""],
+            },
+            Reason::Forbidden { .. } => ["access denied", "", "", "", ""],
+            Reason::Limited { policy } => match self.repr.retry_after {
+                Some(seconds) => [
+                    "rate limit ",
+                    policy.as_str(),
+                    " exceeded, retry in ",
+                    digits.format(seconds),
+                    if seconds == 1 { " second" } else { " seconds" },
+                ],
+                None => [
+                    "this request costs more than rate limit ",
+                    policy.as_str(),
+                    " ever allows",
+                    "",
+                    "",
+                ],
+            },
+            Reason::MissingKey { .. } if self.is_internal() => [INTERNAL_ERROR, "", "", "", ""],
+            Reason::MissingKey { label, .. } => {
+                let missing = client_label(label).unwrap_or("a required value");
+                ["the request is missing ", missing, "", "", ""]
             }
-            (Reason::Limited { policy }, Some(seconds)) => {
-                format!("rate limit {policy} exceeded, retry in {seconds} seconds")
-            }
-            (Reason::Limited { policy }, None) => {
-                format!("this request costs more than rate limit {policy} ever allows")
-            }
-            (Reason::MissingKey { label, .. }, _) => {
-                let what = spoken(label);
-                format!("the request cannot be counted: {what} is missing")
-            }
-            (Reason::AmbiguousKey { label, .. }, _) => {
-                let what = spoken(label);
-                format!("the request is ambiguous: {what} must be there exactly once")
-            }
-            (Reason::Unavailable, _) => "the rate limit cannot be checked now".to_owned(),
+            Reason::Unavailable => ["the service is temporarily unavailable", "", "", "", ""],
         }
     }
 
-    /// A word for programs: `forbidden`, `internal_error`, `rate_limited`, `key_ambiguous`, `key_missing` or `unavailable`.
+    /// The code for programs: `forbidden`, `internal_error`, `key_ambiguous`, `key_missing`, `rate_limited` or `unavailable`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self.repr.reason {
-            Reason::MissingKey { .. } if self.is_internal() => "internal_error",
             Reason::AmbiguousKey { .. } => "key_ambiguous",
             Reason::Forbidden { .. } => "forbidden",
             Reason::Limited { .. } => "rate_limited",
+            Reason::MissingKey { .. } if self.is_internal() => "internal_error",
             Reason::MissingKey { .. } => "key_missing",
             Reason::Unavailable => "unavailable",
         }
     }
 
-    /// Whether a key is missing through the server's own fault. The extractor is named in the log.
+    /// Whether a key is missing because of the server's own configuration. The log names the extractor.
     fn is_internal(&self) -> bool {
         self.repr.status.is_server_error()
     }
@@ -238,16 +249,16 @@ impl Rejection {
 
 // === MissingKeyDetail ===
 
-/// A key that is not there, as its extractor sees it.
+/// Label, status and challenge of an extractor whose key is missing.
 #[derive(Clone, Debug)]
 pub(crate) struct MissingKeyDetail<'a> {
     pub(crate) label: &'a str,
-    pub(super) status: StatusCode,
-    pub(super) challenge: Option<HeaderValue>,
+    status: StatusCode,
+    challenge: Option<HeaderValue>,
 }
 
 impl<'a> MissingKeyDetail<'a> {
-    /// Of a key that this extractor did not find in a request.
+    /// For a key that is not in the request.
     #[cold]
     pub(crate) fn of(extractor: &'a dyn KeyExtractor, parts: &Parts) -> Self {
         Self {
@@ -257,9 +268,9 @@ impl<'a> MissingKeyDetail<'a> {
         }
     }
 
-    /// Of a key that this extractor looked up and did not find.
+    /// For a key that a lookup did not find.
     #[cold]
-    pub(crate) fn of_found(extractor: &'a dyn AsyncKeyExtractor) -> Self {
+    pub(crate) fn of_lookup(extractor: &'a dyn AsyncKeyExtractor) -> Self {
         Self {
             label: extractor.label(),
             status: extractor.missing_status(),
@@ -269,7 +280,7 @@ impl<'a> MissingKeyDetail<'a> {
 }
 
 impl Default for MissingKeyDetail<'_> {
-    /// Of a key that no extractor looks for.
+    /// For a key without an extractor.
     fn default() -> Self {
         Self {
             label: "key",
@@ -279,16 +290,14 @@ impl Default for MissingKeyDetail<'_> {
     }
 }
 
-/// The label as a client understands it.
-fn spoken(label: &str) -> &str {
-    let mut words = label.split("-or-").flat_map(|either| either.split('+'));
-    match words.all(|word| UNSPOKEN.contains(&word)) {
-        true => "its key",
-        false => label,
-    }
+/// Returns the label if it names something that a client sends.
+fn client_label(label: &str) -> Option<&str> {
+    let mut names = label.split("-or-").flat_map(|either| either.split('+'));
+    let is_internal = names.all(|name| INTERNAL_LABELS.contains(&name));
+    (!is_internal).then_some(label)
 }
 
-/// Labels that say how the program finds a key, and nothing of what a client sends.
-const UNSPOKEN: [&str; 4] = ["closure", "extension", "key", "lookup"];
-/// The sentence for a fault that a client can do nothing about.
-pub(crate) const INTERNAL: &str = "internal server error";
+/// The message for an error that the client cannot do anything about.
+pub(crate) const INTERNAL_ERROR: &str = "internal server error";
+/// Labels of keys that the program computes, and that do not name anything in the request.
+const INTERNAL_LABELS: [&str; 4] = ["closure", "extension", "key", "lookup"];

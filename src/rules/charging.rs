@@ -133,7 +133,7 @@ impl Rule {
                 self.setup_check
                     .report_missing_key(name, label, || None, self.on_missing());
                 self.without_key(|| {
-                    Rejection::missing_key(*name, MissingKeyDetail::of_found(extractor))
+                    Rejection::missing_key(*name, MissingKeyDetail::of_lookup(extractor))
                 })
             }
             Extracted::Ambiguous => Err(self.ambiguous(extractor.label())),
@@ -143,7 +143,7 @@ impl Rule {
     /// Returns the caller of a request whose lookup failed.
     #[cold]
     pub(crate) fn lookup_failed(&self) -> Result<Caller, Rejection> {
-        self.without_key(Rejection::unidentified)
+        self.without_key(Rejection::unavailable)
     }
 
     /// Returns the rejection of an ambiguous key, which the rule's choice for missing keys does not change.
