@@ -270,14 +270,7 @@ const COMBINATORS: [(&str, &str); 2] = [
 ];
 
 /// Circles that are not opened yet: no new one may join them.
-const OPEN: [&[&str]; 2] = [
-    &[
-        "headers/drafts.rs",
-        "headers/values.rs",
-        "headers/writer.rs",
-    ],
-    &["memory/builder.rs", "memory/store.rs"],
-];
+const OPEN: [&[&str]; 1] = [&["memory/builder.rs", "memory/store.rs"]];
 
 /// The text of each file by its path below `src`, and what the facades re-export.
 struct Tree {

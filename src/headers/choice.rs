@@ -1,16 +1,17 @@
-//! Which headers answers carry.
+//! Choice of the rate limit headers that responses carry.
 
 use http::HeaderName;
 
-use super::merge::Names;
+use super::terms::Draft;
 
-/// The rate limit headers of a layer's answers: one family, several, or none.
+/// The rate limit headers of a layer's responses: one family, several, or none.
 ///
-/// All are written on success and on denial. They are omitted when no count is available. During an outage they contain the counts
-/// of this process alone, which are those that limit the client. Spans run from the decision, and not from the end of the handler.
+/// Responses to admitted and to denied requests carry them. They are omitted when no count is available. During an outage they
+/// contain the counts of this process alone, which are the ones that limit the client. Times run from the decision, and not from
+/// the end of the handler.
 ///
-/// `Retry-After` is whole seconds, rounded up, at least 1, and never early. It comes with every denial that waiting cures,
-/// whichever family is chosen, and with none.
+/// `Retry-After` contains whole seconds, rounded up, at least 1, so it is never early. Every denial that ends with time has it,
+/// whichever families are chosen, also with [`Headers::none`].
 ///
 /// # Beside headers that are there already
 ///
@@ -22,16 +23,17 @@ use super::merge::Names;
 /// - `RateLimit` and `RateLimit-Policy` of draft 11 are lists. Our policies are added after those in the list, unless the list
 ///   contains one of the same name. A list of another format stays as it is.
 ///
-/// # How long a reset or a wait is
+/// # Longest reset and wait
 ///
-/// At most the policy's window, rounded up to the unit of the header: the time in which the burst comes back, the fixed
-/// window, or the period of the log. The exceptions are true waits:
+/// Both are at most the policy's window, rounded up to the unit of the header: the time that an empty bucket takes to fill up, the
+/// length of the fixed window, or the period of the log. The exceptions are real waits:
 ///
 /// - A [sliding window](crate::algorithm::Algorithm::SlidingWindow) of limit `L` resets within two periods, and may have a wait of
 ///   a period and, per unit of cost, `1/L` of one.
 /// - A [log](crate::algorithm::SlidingLog) of more than 35 minutes gives a unit back up to a tick late. When a request is denied
 ///   within a tick of the charge that it waits for, `Retry-After` may be a second longer than the period.
-/// - A debt beyond the limit, which a [settlement](crate::rules::Rule::settle) can make, takes as long as it takes.
+/// - A [settlement](crate::rules::Rule::settle) can charge a key more than the limit. Reset and wait then last until that debt is
+///   paid off.
 ///
 /// # Examples
 ///
@@ -44,8 +46,8 @@ use super::merge::Names;
 ///     .headers(Headers::draft11().and(Headers::legacy().reset(ResetFormat::DeltaSeconds)))
 ///     .build()?;
 ///
-/// // as X says it
-/// let named = Headers::legacy().names(
+/// // the names that X uses
+/// let renamed = Headers::legacy().names(
 ///     HeaderName::from_static("x-rate-limit-limit"),
 ///     HeaderName::from_static("x-rate-limit-remaining"),
 ///     HeaderName::from_static("x-rate-limit-reset"),
@@ -56,9 +58,12 @@ use super::merge::Names;
 #[must_use]
 pub struct Headers {
     pub(super) families: Vec<Family>,
-    pub(super) tells_wait: bool,
+    pub(super) sends_retry_after: bool,
 }
 
+/// Headers that one service or draft defines.
+///
+/// A new family needs a variant, its names and a constructor here, and its values in `writer`. The compiler lists the places.
 #[derive(Clone, Debug)]
 pub(super) enum Family {
     Discord(DiscordHeaders),
@@ -68,16 +73,22 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// The names of the headers on the narrowest policy, which only make sense together.
-    pub(super) fn names(&self) -> Names {
+    /// Names of the headers that describe the narrowest policy. They are written together or not at all.
+    pub(super) fn narrowest_headers(&self) -> &[HeaderName] {
         match self {
-            Self::Discord(_) => {
-                let names = [LIMIT, REMAINING, RESET, RESET_AFTER, BUCKET, GLOBAL, SCOPE];
-                names.into_iter().collect()
-            }
-            Self::Draft06 => Names::from_iter([DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET]),
-            Self::Draft11 => Names::new(),
-            Self::Legacy(legacy) => legacy.own_names(),
+            Self::Discord(_) => &DISCORD_NAMES,
+            Self::Draft06 => &DRAFT06_NAMES,
+            Self::Draft11 => &[],
+            Self::Legacy(legacy) => legacy.header_names(),
+        }
+    }
+
+    /// The draft by which the family lists all policies, if it does.
+    pub(super) fn draft(&self) -> Option<Draft> {
+        match self {
+            Self::Draft06 => Some(Draft::Six),
+            Self::Draft11 => Some(Draft::Eleven),
+            Self::Discord(_) | Self::Legacy(_) => None,
         }
     }
 }
@@ -95,66 +106,72 @@ impl Headers {
     /// RateLimit: "burst";r=19;t=12, "day";r=400;t=34560
     /// ```
     ///
-    /// `q` units come back in `w` seconds, the whole seconds in which all that can be taken at once comes back. `qu` is the
-    /// [unit](crate::Policy::unit) if it is not requests; a limit on what is in flight has no window, and the unit
-    /// `concurrent-requests`. `r` units can be had now, and are to be spread over the next `t` seconds: for a bucket that is its rate; when nothing is left, `t` is when there will be some; for
-    /// windows it is when all is back, and at most `w`. On a denial by the policy, `t` is the wait.
+    /// | parameter | value |
+    /// |---|---|
+    /// | `q` | units that come back in `w` seconds |
+    /// | `w` | whole seconds in which everything that can be taken at once comes back; omitted for limits on concurrency |
+    /// | `qu` | the [unit](crate::Policy::unit) if it is not requests; `concurrent-requests` for limits on concurrency |
+    /// | `r` | units that can be taken now |
+    /// | `t` | seconds over which to spread the remaining units; if none remain, seconds until the next one |
     ///
-    /// All policies asked are listed: in `RateLimit` the narrowest first, in `RateLimit-Policy` in the layer's order. On a
-    /// denial a `t` behind `Retry-After` is left out, since that goes before it. Numbers end at 15 digits. There is no
-    /// partition key: it would tell whom you count.
+    /// For a bucket `t` follows from its rate, for windows it ends when everything is back, at most after `w`. On a denial by the
+    /// policy it is the wait.
     ///
-    /// A draft: what it says may change with a later one, which will then be another function.
+    /// Both headers list all policies that the request was checked against: `RateLimit` begins with the narrowest one,
+    /// `RateLimit-Policy` keeps the order of the layer. A denial omits each `t` that ends after `Retry-After`, which takes
+    /// precedence. Numbers have at most 15 digits. The partition key is omitted, since it would disclose the client's key.
+    ///
+    /// A later draft may change the format. It will get its own function.
     pub fn draft11() -> Self {
         Self::of(Family::Draft11)
     }
 
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset` (in so many seconds) of the narrowest policy, and `RateLimit-Policy`
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds from now) of the narrowest policy, and `RateLimit-Policy`
     /// with all of them, by draft-ietf-httpapi-ratelimit-headers-06.
     ///
     /// ```text
     /// RateLimit-Policy: 20;w=12, 1000;w=86400
     /// ```
     ///
-    /// Policies without a window are not in `RateLimit-Policy`, where it is required.
+    /// `RateLimit-Policy` omits policies without a window, which the draft requires.
     pub fn draft06() -> Self {
         Self::of(Family::Draft06)
     }
 
-    /// Discord's: `X-RateLimit-Limit`, `-Remaining`, `-Reset`, `-Reset-After` and `-Bucket` of the narrowest policy, and
-    /// `-Scope` and `-Global` on 429.
+    /// The headers of Discord's API: `X-RateLimit-Limit`, `-Remaining`, `-Reset`, `-Reset-After` and `-Bucket` of the narrowest
+    /// policy, and `-Scope` and `-Global` on 429.
     pub fn discord() -> DiscordHeaders {
         DiscordHeaders::default()
     }
 
-    /// None but `Retry-After`.
+    /// No headers except `Retry-After`.
     pub fn none() -> Self {
         Self {
             families: Vec::new(),
-            tells_wait: true,
+            sends_retry_after: true,
         }
     }
 
-    /// These and those. Where two write one header, the first does.
+    /// Adds other headers. If two families write one header, the first family does.
     pub fn and(mut self, others: impl Into<Self>) -> Self {
         let others = others.into();
         self.families.extend(others.families);
-        self.tells_wait &= others.tells_wait;
+        self.sends_retry_after &= others.sends_retry_after;
         self
     }
 
     /// Sets whether denials carry `Retry-After`.
     ///
     /// Default: yes.
-    pub fn retry_after(mut self, tell: bool) -> Self {
-        self.tells_wait = tell;
+    pub fn retry_after(mut self, is_sent: bool) -> Self {
+        self.sends_retry_after = is_sent;
         self
     }
 
     fn of(family: Family) -> Self {
         Self {
             families: vec![family],
-            tells_wait: true,
+            sends_retry_after: true,
         }
     }
 }
@@ -181,29 +198,23 @@ impl From<DiscordHeaders> for Headers {
 
 /// Limit, remaining and reset of the narrowest policy, each in a header. Made by [`Headers::legacy`].
 ///
-/// The limit is what can be taken at once, so for a bucket its burst. The reset is when all of it is back.
+/// The limit is the number of units that can be taken at once, so for a bucket its burst. The reset is the time at which all
+/// of them are back.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct LegacyHeaders {
-    /// Of limit, remaining and reset. `None` for the usual ones: constants are written faster than clones of names.
+    /// Names of limit, remaining and reset. `None` for the default ones.
     pub(super) names: Option<Box<[HeaderName; 3]>>,
-    pub(super) unit: ResetFormat,
+    pub(super) reset: ResetFormat,
 }
 
 impl LegacyHeaders {
-    /// Sets how the reset is told.
+    /// Sets the format of the reset.
     ///
     /// Default: [`ResetFormat::EpochSeconds`].
-    pub fn reset(mut self, unit: ResetFormat) -> Self {
-        self.unit = unit;
+    pub fn reset(mut self, format: ResetFormat) -> Self {
+        self.reset = format;
         self
-    }
-
-    pub(super) fn own_names(&self) -> Names {
-        match self.names.as_deref() {
-            Some(names) => names.iter().cloned().collect(),
-            None => Names::from_iter([LIMIT, REMAINING, RESET]),
-        }
     }
 
     /// Sets the names of the three headers.
@@ -214,21 +225,26 @@ impl LegacyHeaders {
         self
     }
 
-    /// These and those. Where two write one header, the first does.
+    /// Adds other headers. If two families write one header, the first family does.
     pub fn and(self, others: impl Into<Headers>) -> Headers {
         Headers::from(self).and(others)
     }
+
+    /// Names of limit, remaining and reset.
+    pub(super) fn header_names(&self) -> &[HeaderName; 3] {
+        self.names.as_deref().unwrap_or(&DEFAULT_NAMES)
+    }
 }
 
-/// How the time is told at which all is back.
+/// Format of the time at which all units are back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResetFormat {
-    /// In so many seconds, rounded up: as Envoy says it. Needs no clock that agrees with the server's.
+    /// Seconds from now, rounded up, as Envoy sends it. Clients need no clock that agrees with the server's.
     DeltaSeconds,
     /// Milliseconds since the Unix epoch, rounded up.
     EpochMillis,
-    /// Seconds since the Unix epoch, rounded up: as GitHub says it.
+    /// Seconds since the Unix epoch, rounded up, as GitHub sends it.
     #[default]
     EpochSeconds,
 }
@@ -245,7 +261,7 @@ pub struct DiscordHeaders {
 }
 
 impl DiscordHeaders {
-    /// Sets whom a policy of the layer limits, which a 429 then tells.
+    /// Sets the scope of a policy of the layer. A 429 contains it.
     ///
     /// Default: [`DiscordScope::User`].
     pub fn scope(mut self, policy: impl Into<String>, scope: DiscordScope) -> Self {
@@ -253,7 +269,7 @@ impl DiscordHeaders {
         self
     }
 
-    /// These and those. Where two write one header, the first does.
+    /// Adds other headers. If two families write one header, the first family does.
     pub fn and(self, others: impl Into<Headers>) -> Headers {
         Headers::from(self).and(others)
     }
@@ -265,21 +281,21 @@ impl DiscordHeaders {
     }
 }
 
-/// Whom a limit is for, in Discord's words.
+/// The clients and resources that a limit covers, as Discord's API names them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DiscordScope {
-    /// All requests of the caller, whatever they are for; `X-RateLimit-Global` is true then.
+    /// All requests of a client, for any resource. `X-RateLimit-Global` is then `true`.
     Global,
-    /// A resource, whoever asks for it.
+    /// All requests for a resource, of any client.
     Shared,
-    /// The caller.
+    /// The requests of one client.
     #[default]
     User,
 }
 
 impl DiscordScope {
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Global => "global",
             Self::Shared => "shared",
@@ -288,12 +304,20 @@ impl DiscordScope {
     }
 }
 
+/// Names of the headers that a layer has by default.
+pub(super) static DEFAULT_NAMES: [HeaderName; 3] = [LIMIT, REMAINING, RESET];
+static DISCORD_NAMES: [HeaderName; 7] =
+    [LIMIT, REMAINING, RESET, RESET_AFTER, BUCKET, GLOBAL, SCOPE];
+static DRAFT06_NAMES: [HeaderName; 3] = [DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET];
+
 pub(super) const BUCKET: HeaderName = HeaderName::from_static("x-ratelimit-bucket");
 pub(super) const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 pub(super) const DRAFT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
 pub(super) const DRAFT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 pub(super) const GLOBAL: HeaderName = HeaderName::from_static("x-ratelimit-global");
 pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 pub(super) const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");

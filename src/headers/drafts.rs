@@ -1,4 +1,4 @@
-//! `RateLimit` and `RateLimit-Policy`, by the drafts.
+//! `RateLimit` and `RateLimit-Policy` of the drafts.
 
 use http::HeaderValue;
 
@@ -8,157 +8,155 @@ use crate::{
 };
 
 use super::{
-    choice::Family,
-    terms::{Draft, PolicyTerms, named, write_unknown},
+    terms::{Draft, PolicyTerms, write_limit_only, write_name},
     value_buffer::ValueBuffer,
-    values::HeaderValues,
 };
 
-/// The terms of a layer's policies, and what is mostly said about them.
+/// `RateLimit-Policy` by each draft, at the draft's index.
+pub(super) type PolicyLists = [Option<HeaderValue>; Draft::ALL.len()];
+
+// === LayerTerms ===
+
+/// Terms of a layer's policies, in the layer's order.
 #[derive(Debug)]
-pub(super) struct Drafts {
+pub(super) struct LayerTerms {
     terms: Box<[PolicyTerms]>,
-    /// `RateLimit-Policy` when all policies were asked, by draft 11 and by draft 6.
-    usual: [Option<HeaderValue>; 2],
+    /// Lists of all policies. Most decisions are about all of them, so their responses share these values.
+    full_lists: PolicyLists,
 }
 
-impl Drafts {
+impl LayerTerms {
     pub(super) fn new<'a>(policies: impl Iterator<Item = &'a Policy>) -> Self {
         let terms: Box<[PolicyTerms]> = policies.map(PolicyTerms::of).collect();
-        let usual = Draft::BOTH.map(|draft| {
-            let mut text = ValueBuffer::default();
-            terms.iter().for_each(|terms| terms.write(draft, &mut text));
-            text.some_value()
+        let full_lists = Draft::ALL.map(|draft| {
+            let mut list = ValueBuffer::default();
+            terms.iter().for_each(|terms| terms.write(draft, &mut list));
+            list.value()
         });
-        Self { terms, usual }
+        Self { terms, full_lists }
     }
 
-    pub(super) fn usual(&self, draft: Draft) -> Option<&HeaderValue> {
-        self.usual[draft as usize].as_ref()
+    /// `RateLimit-Policy` with all policies of the layer.
+    pub(super) fn full_list(&self, draft: Draft) -> Option<&HeaderValue> {
+        self.full_lists[draft as usize].as_ref()
     }
 
-    pub(super) fn has(&self, policy: &str) -> bool {
-        self.terms
-            .iter()
-            .any(|terms| terms.name().as_str() == policy)
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.terms.iter().map(|terms| terms.name().as_str())
     }
 
-    /// A policy's place among those of the layer.
-    pub(super) fn place(&self, policy: &PolicyName) -> Option<u16> {
-        let place = self.terms.iter().position(|terms| terms.name() == policy);
-        place.and_then(|place| u16::try_from(place).ok())
+    /// Index of a policy among those of the layer.
+    pub(super) fn index_of(&self, policy: &PolicyName) -> Option<u16> {
+        let index = self.terms.iter().position(|terms| terms.name() == policy);
+        index.and_then(|index| u16::try_from(index).ok())
     }
 
-    pub(super) fn name(&self, place: u16) -> Option<&str> {
-        let terms = self.terms.get(usize::from(place))?;
+    pub(super) fn name_at(&self, index: u16) -> Option<&str> {
+        let terms = self.terms.get(usize::from(index))?;
         Some(terms.name().as_str())
     }
 
-    /// The terms of all charges when a tier made any of them other than the layer's.
-    pub(super) fn changed(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
+    /// Returns the terms of all charges if a tier changed those of one, else `None`.
+    pub(super) fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
         let is_own = |charge: &Charge<'_>| {
             let mut own = self.terms.iter();
             own.any(|terms| terms.are_of(charge.policy()))
         };
-        let changed = !charges.iter().all(is_own);
-        changed.then(|| {
-            charges
-                .iter()
-                .map(|charge| PolicyTerms::of(charge.policy()))
-                .collect()
-        })
+        if charges.iter().all(is_own) {
+            return None;
+        }
+        let policies = charges.iter().map(Charge::policy);
+        Some(policies.map(PolicyTerms::of).collect())
     }
 
-    /// What there is to tell about a decision, under terms of its own if it has any.
-    pub(super) fn on<'a>(
+    /// A decision as input of the drafts' lists, with the terms that tiers changed.
+    pub(super) fn input<'a>(
         &'a self,
         decision: &'a Decision,
-        changed: Option<&'a [PolicyTerms]>,
+        tier_terms: Option<&'a [PolicyTerms]>,
     ) -> DraftInput<'a> {
         DraftInput {
-            drafts: self,
+            layer: self,
             decision,
-            changed,
+            tier_terms,
         }
     }
 }
 
 // === DraftInput ===
 
-/// What the drafts have to tell about one decision.
+/// A decision and the terms of its policies, from which the drafts' lists are made.
 pub(super) struct DraftInput<'a> {
-    drafts: &'a Drafts,
+    layer: &'a LayerTerms,
     decision: &'a Decision,
-    changed: Option<&'a [PolicyTerms]>,
+    tier_terms: Option<&'a [PolicyTerms]>,
 }
 
 impl DraftInput<'_> {
-    /// Takes from the decision what a draft's headers will say beyond the narrowest policy's numbers.
-    pub(super) fn told(&self, family: &Family, told: &mut HeaderValues) {
-        if let Family::Draft11 = family {
-            told.limits = self.limits(told.wait);
-        }
-        if told.policies.is_none() && !self.is_usual() {
-            told.policies = Some(Box::new(Draft::BOTH.map(|draft| self.policies(draft))));
-        }
-    }
-
-    /// Draft 11's `RateLimit`: the narrowest policy first.
-    fn limits(&self, wait: u64) -> Option<HeaderValue> {
+    /// Returns draft 11's `RateLimit`, with the narrowest policy first.
+    pub(super) fn rate_limit(&self, retry_after: Option<u64>) -> Option<HeaderValue> {
         let first = self.decision.narrowest();
         let is_other =
             |state: &&PolicyState| first.is_none_or(|first| !std::ptr::eq(first, *state));
         let others = self.decision.states().iter().filter(is_other);
-        let latest = if wait > 0 { wait } else { u64::MAX };
-        let mut text = ValueBuffer::default();
+        let mut list = ValueBuffer::default();
         for state in first.into_iter().chain(others) {
-            self.write_limit(&mut text, state, latest);
+            self.write_state(&mut list, state, retry_after);
         }
-        text.some_value()
+        list.value()
     }
 
-    /// `"name";r=..;t=..`, unless nobody counted; without a `t` that lies behind `Retry-After`.
-    fn write_limit(&self, text: &mut ValueBuffer, state: &PolicyState, latest: u64) {
+    /// Returns `RateLimit-Policy` with the policies of the decision. `None` if that is the layer's full list.
+    pub(super) fn policy_lists(&self) -> Option<Box<PolicyLists>> {
+        if self.is_full() {
+            return None;
+        }
+        Some(Box::new(Draft::ALL.map(|draft| self.policy_list(draft))))
+    }
+
+    /// Writes `"name";r=..;t=..` if the policy was counted. Omits a `t` that ends after `Retry-After`.
+    fn write_state(&self, list: &mut ValueBuffer, state: &PolicyState, retry_after: Option<u64>) {
         let Some(usage) = state.header_usage() else {
             return;
         };
-        let text = named(text.next(), state.policy());
+        let text = write_name(list.begin_member(), state.policy());
         text.text(";r=").integer(usage.remaining);
         let now = self.decision.decided_at();
-        let span = match self.terms(state) {
+        let window = match self.terms_of(state) {
             Some(terms) => terms.effective_window(state, now),
             None => Some(whole_seconds(usage.reset_at.since(now))),
         };
-        if let Some(span) = span.filter(|span| *span <= latest) {
-            text.text(";t=").integer(span);
+        let is_timely =
+            |seconds: &u64| retry_after.is_none_or(|retry_after| *seconds <= retry_after);
+        if let Some(seconds) = window.filter(is_timely) {
+            text.text(";t=").integer(seconds);
         }
     }
 
-    /// Whether all policies were asked, and on the layer's terms.
-    fn is_usual(&self) -> bool {
-        let (states, own) = (self.decision.states(), &self.drafts.terms);
-        self.changed.is_none()
+    /// Whether the decision is about all policies of the layer, on the layer's terms.
+    fn is_full(&self) -> bool {
+        let (states, own) = (self.decision.states(), &self.layer.terms);
+        self.tier_terms.is_none()
             && states.len() == own.len()
             && states
                 .iter()
                 .zip(own)
-                .all(|(state, terms)| terms.fit(state))
+                .all(|(state, terms)| terms.apply_to(state))
     }
 
-    /// `RateLimit-Policy` with the policies that were asked.
-    fn policies(&self, draft: Draft) -> Option<HeaderValue> {
-        let mut text = ValueBuffer::default();
+    fn policy_list(&self, draft: Draft) -> Option<HeaderValue> {
+        let mut list = ValueBuffer::default();
         for state in self.decision.states() {
-            match self.terms(state) {
-                Some(terms) => terms.write(draft, &mut text),
-                None => write_unknown(state, draft, &mut text),
+            match self.terms_of(state) {
+                Some(terms) => terms.write(draft, &mut list),
+                None => write_limit_only(state, draft, &mut list),
             }
         }
-        text.some_value()
+        list.value()
     }
 
-    fn terms(&self, state: &PolicyState) -> Option<&PolicyTerms> {
-        let terms = self.changed.unwrap_or(&self.drafts.terms);
-        terms.iter().find(|terms| terms.fit(state))
+    fn terms_of(&self, state: &PolicyState) -> Option<&PolicyTerms> {
+        let terms = self.tier_terms.unwrap_or(&self.layer.terms);
+        terms.iter().find(|terms| terms.apply_to(state))
     }
 }

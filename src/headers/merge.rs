@@ -3,53 +3,71 @@
 //! Limit, remaining and reset describe one policy, so such a set is written as a whole or not at all. `RateLimit` and
 //! `RateLimit-Policy` are lists in which each member has a name, so members are added to those of the response.
 
-use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
-use smallvec::SmallVec;
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
-/// The names of a set of headers.
-pub(super) type Names = SmallVec<[HeaderName; 5]>;
+use super::choice::DEFAULT_NAMES;
 
-// === Written ===
+// === WrittenSets ===
 
-/// The sets that inner layers have written. It is in the extensions of a response, for the layers around them.
+/// Sets that inner layers have written. They are in the extensions of a response, for the layers around them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written {
-    sets: Vec<Set>,
+pub(super) struct WrittenSets {
+    sets: Vec<WrittenSet>,
 }
 
 #[derive(Clone, Debug)]
-struct Set {
-    names: Names,
-    /// [`PolicyState::room`](crate::state::PolicyState) of the policy that it describes; 0 if that denies.
-    room: u128,
+struct WrittenSet {
+    names: Box<[HeaderName]>,
+    /// Headroom of the policy that the set describes; 0 if it denies.
+    headroom: u128,
 }
 
-/// Whether a layer may write a set.
+/// Marks the response of a layer that denied the request and wrote the default headers.
+///
+/// Equivalent to [`WrittenSets`] with that set and headroom 0. As it has no size, it needs no allocation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DefaultDenial;
+
+/// Result of claiming a set of headers for this layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// The response has none of its headers.
+pub(super) enum Claim {
+    /// This layer may write the set: the response has none of its headers.
     Free,
-    /// An inner layer has written it for a policy that has as little room, or less.
+    /// An inner layer has written the set for a policy with as little headroom, or less.
     Narrower,
-    /// The inner service has set some of its headers.
+    /// The inner service has set some of the headers.
     Taken,
 }
 
-impl Written {
-    /// Returns whether a set may be written. Removes an inner layer's set if its policy has more room.
-    pub(super) fn place(&mut self, names: &Names, room: u128, headers: &mut HeaderMap) -> Place {
-        if !names.iter().any(|name| headers.contains_key(name)) {
-            return Place::Free;
+impl WrittenSets {
+    /// Removes the sets from a response's extensions.
+    pub(super) fn take(extensions: &mut Extensions) -> Self {
+        let mut written = extensions.remove::<Self>().unwrap_or_default();
+        if extensions.remove::<DefaultDenial>().is_some() {
+            written.record(&DEFAULT_NAMES, 0);
         }
-        let overlaps = |set: &Set| set.names.iter().any(|name| names.contains(name));
+        written
+    }
+
+    /// Returns whether this layer may write a set. Removes an inner layer's set if its policy has more headroom.
+    pub(super) fn claim(
+        &mut self,
+        names: &[HeaderName],
+        headroom: u128,
+        headers: &mut HeaderMap,
+    ) -> Claim {
+        if !has_any(headers, names) {
+            return Claim::Free;
+        }
+        let overlaps = |set: &WrittenSet| set.names.iter().any(|name| names.contains(name));
         let inner = || self.sets.iter().filter(|set| overlaps(set));
         let is_inner = |name: &HeaderName| inner().any(|set| set.names.contains(name));
         let mut present = names.iter().filter(|name| headers.contains_key(*name));
         if !present.all(is_inner) {
-            return Place::Taken;
+            return Claim::Taken;
         }
-        if inner().any(|set| set.room <= room) {
-            return Place::Narrower;
+        if inner().any(|set| set.headroom <= headroom) {
+            return Claim::Narrower;
         }
         self.sets.retain(|set| {
             let is_wider = overlaps(set);
@@ -58,13 +76,27 @@ impl Written {
             }
             !is_wider
         });
-        Place::Free
+        Claim::Free
     }
 
-    /// Notes a set that this layer has written.
-    pub(super) fn note(&mut self, names: Names, room: u128) {
-        self.sets.push(Set { names, room });
+    /// Records a set that this layer has written.
+    pub(super) fn record(&mut self, names: &[HeaderName], headroom: u128) {
+        let names = names.into();
+        self.sets.push(WrittenSet { names, headroom });
     }
+
+    /// Puts the sets into a response's extensions.
+    pub(super) fn put(self, extensions: &mut Extensions) {
+        if !self.sets.is_empty() {
+            extensions.insert(self);
+        }
+    }
+}
+
+/// Whether a response has one of these headers.
+// A walk over all names: responses have few, so that hashing ours would take longer.
+pub(super) fn has_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+    headers.keys().any(|name| names.contains(name))
 }
 
 // === Lists ===
@@ -133,7 +165,7 @@ fn merge_unnamed(headers: &mut HeaderMap, field: &HeaderName, ours: &HeaderValue
     Some(())
 }
 
-/// Adds members to a field, and joins its lines: some clients read only the first.
+/// Adds members to a field, and joins its lines, since some clients read only the first one.
 fn add<'a>(headers: &mut HeaderMap, field: &HeaderName, members: impl Iterator<Item = &'a str>) {
     let lines = headers.get_all(field).iter().map(HeaderValue::as_bytes);
     let mut value: Vec<u8> = lines.collect::<Vec<_>>().join(&b", "[..]);
@@ -162,16 +194,17 @@ fn timely(member: &str, latest: Option<u64>) -> &str {
     }
 }
 
-/// Returns the names and texts of the members of a structured list of Strings with parameters. `None` for any other value.
+/// Returns the names and texts of the members of a list of Strings with parameters (RFC 9651, section 3.1). `None` for any
+/// other value.
 fn named_members(line: &str) -> Option<Vec<(&str, &str)>> {
     let mut members = Vec::new();
     let mut rest = line.trim();
     loop {
-        let name = string(rest)?;
+        let name = leading_string(rest)?;
         let mut end = name.len();
         while !matches!(rest.as_bytes().get(end), None | Some(b',')) {
             end += match rest.as_bytes()[end] {
-                b'"' => string(&rest[end..])?.len(),
+                b'"' => leading_string(&rest[end..])?.len(),
                 _ => 1,
             };
         }
@@ -183,8 +216,8 @@ fn named_members(line: &str) -> Option<Vec<(&str, &str)>> {
     }
 }
 
-/// Returns the String that a text begins with, in its quotation marks.
-fn string(text: &str) -> Option<&str> {
+/// Returns the String at the start of a text, in its quotation marks.
+fn leading_string(text: &str) -> Option<&str> {
     let inside = text.strip_prefix('"')?;
     let mut is_escaped = false;
     let end = inside.find(|character| match character {
@@ -202,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_parted_at_commas_outside_of_strings() {
+    fn members_are_split_at_commas_outside_of_strings() {
         let found = named_members(r#""a";q=1;w=2, "b,\"c";pk=:dGVzdA==: ,"d";x="e, f""#);
         let found = found.expect("it is a list");
         let expected = [
@@ -214,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_list_of_strings() {
+    fn anything_else_is_not_a_list_of_strings() {
         for line in [
             "",
             "100;w=60",

@@ -1,4 +1,4 @@
-//! What a policy's quota is in the drafts' words.
+//! Quota and window of a policy, as the drafts define them.
 
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use crate::{
 
 use super::value_buffer::ValueBuffer;
 
-/// A policy as `RateLimit-Policy` tells of it, and the span that its remaining units are for.
+/// A policy as `RateLimit-Policy` describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyTerms {
     name: PolicyName,
     counter: Counter,
+    /// `None` for limits on concurrency.
     window: Option<Window>,
-    /// `None` for requests.
+    /// Unit of the quota. `None` for requests.
     unit: Option<Box<str>>,
 }
 
@@ -35,33 +36,36 @@ impl PolicyTerms {
         }
     }
 
-    /// Whether a policy is counted under these terms: a tier may have given it another quota.
+    /// Whether a policy is counted under these terms. A tier may have given it another quota.
     pub(super) fn are_of(&self, policy: &Policy) -> bool {
         self.name == *policy.name() && self.counter == *policy.counter()
     }
 
-    /// Whether a state was made under these terms, as far as it tells: a store of one's own may say another limit.
-    pub(super) fn fit(&self, state: &PolicyState) -> bool {
-        let is_of = |usage: Usage| usage.limit == self.counter.limit();
-        *state.policy() == self.name && state.usage().is_none_or(is_of)
+    /// Whether the name and limit of a state are those of these terms. A custom store may return another limit.
+    pub(super) fn apply_to(&self, state: &PolicyState) -> bool {
+        let has_same_limit = |usage: Usage| usage.limit == self.counter.limit();
+        *state.policy() == self.name && state.usage().is_none_or(has_same_limit)
     }
 
     pub(super) fn name(&self) -> &PolicyName {
         &self.name
     }
 
-    /// Writes the policy as a member of `RateLimit-Policy`; one without a window has no place in draft 6.
-    pub(super) fn write(&self, draft: Draft, text: &mut ValueBuffer) {
-        match (draft, self.window) {
+    /// Writes the policy as a member of `RateLimit-Policy`. Draft 6 requires a window, so it omits a policy without one.
+    pub(super) fn write(&self, draft: Draft, list: &mut ValueBuffer) {
+        let text = match (draft, self.window) {
             (Draft::Six, None) => return,
-            (Draft::Six, Some(_)) => text.next(),
-            (Draft::Eleven, _) => named(text.next(), &self.name).text(";q="),
+            (Draft::Six, Some(_)) => list.begin_member(),
+            (Draft::Eleven, _) => write_name(list.begin_member(), &self.name).text(";q="),
         };
         let limit = self.counter.limit();
         text.integer(self.window.map_or(limit, |window| window.units));
         let unit = match &self.counter {
-            Counter::Concurrency(_) => Some(IN_FLIGHT),
-            _ => self.unit.as_deref(),
+            Counter::Concurrency(_) => Some(CONCURRENT_REQUESTS),
+            Counter::Bucket(_)
+            | Counter::FixedWindow(_)
+            | Counter::SlidingLog(_)
+            | Counter::SlidingWindow(_) => self.unit.as_deref(),
         };
         if let (Draft::Eleven, Some(unit)) = (draft, unit) {
             text.text(";qu=\"").text(unit).text("\"");
@@ -71,53 +75,58 @@ impl PolicyTerms {
         }
     }
 
-    /// Returns the effective window: the seconds over which to spread the remaining units. `None` where units come back when
-    /// requests end.
+    /// Returns the effective window: the seconds over which to spread the remaining units. `None` for limits on concurrency.
     ///
-    /// Never longer than the policy's window, but for a sliding window with nothing left and for a debt beyond the limit.
+    /// It is at most the policy's window, except for a sliding window with nothing left and for a debt beyond the limit.
     pub(super) fn effective_window(&self, state: &PolicyState, now: Timestamp) -> Option<u64> {
         let usage = state.header_usage()?;
-        let span = match (&self.counter, state.retry()) {
-            (Counter::Concurrency(_), _) => return None,
-            (_, Retry::At(at)) => at.since(now).max(A_MOMENT),
-            (Counter::Bucket(bucket), _) if usage.remaining == 0 => {
+        let recovery = match &self.counter {
+            Counter::Bucket(bucket) if usage.remaining == 0 => {
                 let full_at = state.usage()?.reset_at;
-                let next = full_at + Duration::from_micros(bucket.micros_up(1));
-                (next - Duration::from_micros(bucket.span())).since(now)
+                let next_unit_at = full_at + Duration::from_micros(bucket.micros_up(1));
+                (next_unit_at - Duration::from_micros(bucket.span())).since(now)
             }
-            (Counter::Bucket(bucket), _) => {
-                Duration::from_micros(bucket.micros_up(usage.remaining))
+            Counter::Bucket(bucket) => Duration::from_micros(bucket.micros_up(usage.remaining)),
+            Counter::Concurrency(_) => return None,
+            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
+                usage.reset_at.since(now)
             }
-            _ => usage.reset_at.since(now),
+        };
+        let span = match state.retry() {
+            Retry::At(at) => at.since(now).max(MICROSECOND),
+            Retry::Never | Retry::Now => recovery,
         };
         let Some(window) = self.window else {
             return Some(whole_seconds(span));
         };
-        // Nothing is out yet, so the next window is a whole one.
-        let seconds = match span.is_zero() {
-            true => window.seconds,
-            false => whole_seconds(span),
+        // Zero means that nothing is out: the next window is then a whole one.
+        let seconds = if span.is_zero() {
+            window.seconds
+        } else {
+            whole_seconds(span)
         };
         Some(match &self.counter {
             Counter::SlidingLog(_) => seconds.min(window.seconds),
-            // All is back within two windows; what is left now can be had at any time of one.
+            // It resets within two windows, but the remaining units can be taken at any time of one.
             Counter::SlidingWindow(_) if usage.remaining > 0 => seconds.min(window.seconds),
-            Counter::SlidingWindow(sliding) => seconds.min(whole_seconds(first_back(sliding))),
-            _ => seconds,
+            Counter::SlidingWindow(sliding) => {
+                seconds.min(whole_seconds(longest_recovery(sliding)))
+            }
+            Counter::Bucket(_) | Counter::Concurrency(_) | Counter::FixedWindow(_) => seconds,
         })
     }
 }
 
-/// Returns the longest time until something comes back: when the whole limit was taken as the window opened, it counts in full
-/// until the window closes, and then goes unit by unit.
-fn first_back(window: &SlidingWindow) -> Duration {
+/// Returns the longest time until a unit comes back. If the whole limit is taken as the window opens, it counts in full until
+/// the window closes, and then expires unit by unit.
+fn longest_recovery(window: &SlidingWindow) -> Duration {
     let micros = window.millis() * 1_000;
     Duration::from_micros(micros + micros.div_ceil(window.limit()) + window.tick())
 }
 
 // === Draft ===
 
-/// A form of `RateLimit-Policy`.
+/// A format of `RateLimit-Policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draft {
     /// `"name";q=100;w=60`
@@ -127,27 +136,30 @@ pub(super) enum Draft {
 }
 
 impl Draft {
-    /// Each at its own number.
-    pub(super) const BOTH: [Self; 2] = [Self::Eleven, Self::Six];
+    /// All drafts, each at the index `draft as usize`.
+    pub(super) const ALL: [Self; 2] = [Self::Eleven, Self::Six];
 }
 
-/// Writes a policy whose limit is not that of its terms: what is known of it is the limit.
-pub(super) fn write_unknown(state: &PolicyState, draft: Draft, text: &mut ValueBuffer) {
+/// Writes a policy whose terms are unknown as a member of `RateLimit-Policy`, with its limit alone.
+pub(super) fn write_limit_only(state: &PolicyState, draft: Draft, list: &mut ValueBuffer) {
     if let (Draft::Eleven, Some(usage)) = (draft, state.usage()) {
-        named(text.next(), state.policy())
+        write_name(list.begin_member(), state.policy())
             .text(";q=")
             .integer(usage.limit);
     }
 }
 
-/// A String of structured fields: no character of a policy's name needs an escape.
-pub(super) fn named<'a>(text: &'a mut ValueBuffer, policy: &PolicyName) -> &'a mut ValueBuffer {
+/// Writes a name as a String of structured fields. No character of a policy's name needs an escape.
+pub(super) fn write_name<'a>(
+    text: &'a mut ValueBuffer,
+    policy: &PolicyName,
+) -> &'a mut ValueBuffer {
     text.text("\"").text(policy.as_str()).text("\"")
 }
 
 // === Window ===
 
-/// So many units in so many seconds.
+/// Units that come back within a time.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     units: u64,
@@ -155,8 +167,10 @@ struct Window {
 }
 
 impl Window {
-    /// The whole seconds in which all that can be taken at once comes back, and what comes in them: the sustained rate
-    /// exactly where the seconds come out even, and less than a unit below it where not. Of calendar months the longest.
+    /// Returns the whole seconds in which everything that can be taken at once comes back, and the units that come back in
+    /// them. That is the sustained rate if the seconds come out even, and less than a unit below it if not.
+    ///
+    /// A calendar month counts as the longest one.
     fn of(policy: &Policy) -> Option<Self> {
         let (limit, quota) = (policy.counter().limit(), policy.quota());
         if let Counter::FixedWindow(window) = policy.counter()
@@ -180,9 +194,9 @@ impl Window {
     }
 }
 
-/// The unit that a policy has unless it names one.
-const REQUESTS: &str = "requests";
-const IN_FLIGHT: &str = "concurrent-requests";
-const A_MOMENT: Duration = Duration::from_micros(1);
+const CONCURRENT_REQUESTS: &str = "concurrent-requests";
 const LONGEST_MONTH: u64 = 31 * 86_400;
+const MICROSECOND: Duration = Duration::from_micros(1);
+/// The default unit, which is not sent.
+const REQUESTS: &str = "requests";
 const SECOND: u128 = 1_000_000_000;

@@ -1,336 +1,427 @@
-//! What a layer's headers say about a decision.
+//! Values of each family's headers, and the order in which they are written.
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Response,
-    header::{Entry, RETRY_AFTER},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
 use smallvec::SmallVec;
 
 use crate::{
     charge::Charge,
+    clock::whole_seconds,
     decision::Decision,
     error::{Error, ErrorKind},
     policy::Policy,
-    state::{Usage, headroom},
+    state::{Outcome, PolicyState, Usage, headroom},
 };
 
 use super::{
     choice::{
-        BUCKET, DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET, DiscordHeaders, DiscordScope, Family,
-        GLOBAL, Headers, LIMIT, LegacyHeaders, REMAINING, RESET, RESET_AFTER, ResetFormat, SCOPE,
+        BUCKET, DEFAULT_NAMES, DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET, DiscordHeaders,
+        DiscordScope, Family, GLOBAL, Headers, LIMIT, LegacyHeaders, RATELIMIT, RATELIMIT_POLICY,
+        REMAINING, RESET, RESET_AFTER, ResetFormat, SCOPE,
     },
-    drafts::Drafts,
-    merge::{self, Place, Written},
+    drafts::{LayerTerms, PolicyLists},
+    merge::{self, Claim, DefaultDenial, WrittenSets, has_any},
     terms::{Draft, PolicyTerms},
-    value_buffer::{ValueBuffer, capped, digits},
-    values::{HeaderValues, Narrowest},
+    value_buffer::{capped, numbers, seconds},
 };
 
-/// The headers chosen, with what is the same for every answer of the layer.
+/// Writes the headers that a layer's responses carry.
 #[derive(Debug)]
 pub(crate) struct HeaderWriter {
     headers: Headers,
-    drafts: Drafts,
-    /// Whether the headers are those that a layer has by default.
+    terms: LayerTerms,
+    /// Whether the only family is the default one.
     is_default: bool,
 }
 
 impl HeaderWriter {
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when the headers speak of a policy that is not there.
+    /// [`ErrorKind::InvalidConfig`] if the headers refer to a policy that the layer does not have.
     pub(crate) fn new<'a>(
         headers: Headers,
         policies: impl Iterator<Item = &'a Policy>,
     ) -> Result<Self, Error> {
-        let drafts = Drafts::new(policies);
+        let terms = LayerTerms::new(policies);
         for family in &headers.families {
             if let Family::Discord(discord) = family {
-                verify(discord, &drafts)?;
+                check_scopes(discord, &terms)?;
             }
         }
         let is_default = matches!(
             &headers.families[..],
             [Family::Legacy(LegacyHeaders {
                 names: None,
-                unit: ResetFormat::EpochSeconds
+                reset: ResetFormat::EpochSeconds
             })]
         );
         Ok(Self {
             headers,
-            drafts,
+            terms,
             is_default,
         })
     }
 
-    /// Whether [`write_default`] writes them for a request that may go on.
+    /// Whether [`write_default`] can write the headers of admitted requests.
     #[inline]
     pub(super) fn is_default(&self) -> bool {
         self.is_default
     }
 
-    /// The terms of all charges when a tier made any of them other than the layer's, and the headers tell of terms.
-    pub(crate) fn changed_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
-        let tells = |family: &Family| matches!(family, Family::Draft06 | Family::Draft11);
-        match self.headers.families.iter().any(tells) {
-            true => self.drafts.changed(charges),
-            false => None,
-        }
-    }
-
-    /// Adds to a rejection what there is to tell about its decision.
-    pub(crate) fn write_rejection<B>(
-        &self,
-        decision: &Decision,
-        changed: Option<&[PolicyTerms]>,
-        response: &mut Response<B>,
-    ) {
-        let mut told = self.told(decision, changed);
-        told.is_inner = true;
-        self.write(&mut told, response);
-    }
-
-    /// Whether answers to requests that may go on carry anything.
-    #[inline]
-    pub(super) fn tells_success(&self) -> bool {
+    /// Whether responses to admitted requests carry headers.
+    pub(super) fn writes_on_success(&self) -> bool {
         !self.headers.families.is_empty()
     }
 
-    /// Takes from a decision what is to be told.
-    #[inline]
-    pub(super) fn told(
+    /// Returns the terms of all charges if a tier changed those of one and the headers contain terms.
+    pub(crate) fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
+        let mut families = self.headers.families.iter();
+        if families.any(|family| family.draft().is_some()) {
+            self.terms.tier_terms(charges)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the values of a decision's headers.
+    pub(super) fn values(
         &self,
         decision: &Decision,
-        changed: Option<&[PolicyTerms]>,
+        tier_terms: Option<&[PolicyTerms]>,
+        is_nested: bool,
     ) -> HeaderValues {
-        let mut told = HeaderValues::of(decision);
-        let narrowest = Narrowest::of(decision);
-        told.narrowest = narrowest.map(|(narrowest, _)| narrowest);
+        let mut values = HeaderValues {
+            narrowest: Narrowest::of(decision),
+            retry_after: decision.retry_after().map(whole_seconds),
+            is_denied: decision.outcome() == Outcome::Limited,
+            is_nested,
+            rate_limit: None,
+            policy_lists: None,
+        };
         for family in &self.headers.families {
             match family {
-                Family::Legacy(_) => {}
                 Family::Discord(_) => {
-                    if let (Some(told), Some((_, state))) = (&mut told.narrowest, narrowest) {
-                        told.place = self.drafts.place(state.policy());
+                    if let (Some(narrowest), Some(state)) =
+                        (&mut values.narrowest, decision.narrowest())
+                    {
+                        narrowest.policy = self.terms.index_of(state.policy());
                     }
                 }
-                Family::Draft06 | Family::Draft11 => {
-                    self.drafts.on(decision, changed).told(family, &mut told);
+                Family::Draft06 => {
+                    let input = self.terms.input(decision, tier_terms);
+                    values.policy_lists = input.policy_lists();
                 }
+                Family::Draft11 => {
+                    let input = self.terms.input(decision, tier_terms);
+                    values.policy_lists = input.policy_lists();
+                    values.rate_limit = input.rate_limit(values.retry_after);
+                }
+                Family::Legacy(_) => {}
             }
         }
-        told
+        values
     }
 
-    /// Adds the headers to a response, and merges them with those that it has.
-    pub(super) fn write<B>(&self, told: &mut HeaderValues, response: &mut Response<B>) {
-        let inner = response.extensions_mut().remove::<Written>();
-        let mut written = inner.unwrap_or_default();
+    /// Adds the headers of a decision to a rejection.
+    pub(crate) fn write_rejection<B>(
+        &self,
+        decision: &Decision,
+        tier_terms: Option<&[PolicyTerms]>,
+        response: &mut Response<B>,
+    ) {
+        if !(self.is_default && self.write_default_denial(decision, response)) {
+            // A rejection may be the response of an inner layer.
+            let mut values = self.values(decision, tier_terms, true);
+            self.write(&mut values, response);
+        }
+    }
+
+    /// Writes the default headers of a denial unless the response has one of them. Returns whether it did.
+    fn write_default_denial<B>(&self, decision: &Decision, response: &mut Response<B>) -> bool {
+        let denying = decision.narrowest().filter(|_| !decision.is_allowed());
+        let Some(usage) = denying.and_then(PolicyState::header_usage) else {
+            return false;
+        };
         let headers = response.headers_mut();
-        let room = told.narrowest.map_or(u128::MAX, |narrowest| narrowest.room);
-        // All look before any writes: of two families that share a name, the first writes it.
-        let families = self.headers.families.iter();
-        let families: SmallVec<[_; 2]> = families
-            .map(|family| (family, written.place(&family.names(), room, headers)))
-            .collect();
-        let mut has_policy = false;
-        for (family, place) in &families {
-            self.write_family((family, *place), told, headers, &mut has_policy);
+        let reset = usage.reset_at.as_secs_ceil();
+        let retry_after = decision.retry_after().map(whole_seconds);
+        let is_new = match retry_after.filter(|_| self.headers.sends_retry_after) {
+            Some(seconds) => {
+                let values = numbers([usage.limit, usage.remaining, reset, seconds]);
+                let [limit, remaining, reset, retry_after] = values;
+                let is_new = insert_default(headers, [limit, remaining, reset]);
+                if is_new {
+                    set(headers, RETRY_AFTER, retry_after);
+                }
+                is_new
+            }
+            None => insert_default(headers, numbers([usage.limit, usage.remaining, reset])),
+        };
+        if is_new {
+            response.extensions_mut().insert(DefaultDenial);
         }
-        if told.wait > 0 && self.headers.tells_wait {
-            set_number(headers, RETRY_AFTER, told.wait);
+        is_new
+    }
+
+    /// Adds headers to a response, and merges them with those that it has.
+    pub(super) fn write<B>(&self, values: &mut HeaderValues, response: &mut Response<B>) {
+        let mut written = WrittenSets::take(response.extensions_mut());
+        let headers = response.headers_mut();
+        let headroom = values.headroom();
+        // All sets are claimed before one is written: of two families that share a name, the first writes it.
+        let claim = |family| {
+            let names = Family::narrowest_headers(family);
+            (family, written.claim(names, headroom, headers))
+        };
+        let families: SmallVec<[_; 4]> = self.headers.families.iter().map(claim).collect();
+        let mut has_policies = false;
+        for (family, claim) in &families {
+            self.write_family(family, *claim, values, headers, &mut has_policies);
         }
-        if told.is_inner {
-            let free = families.iter().filter(|(_, place)| *place == Place::Free);
-            free.for_each(|(family, _)| written.note(family.names(), room));
-            response.extensions_mut().insert(written);
+        if let Some(seconds) = values.retry_after
+            && self.headers.sends_retry_after
+        {
+            let [seconds] = numbers([seconds]);
+            set(headers, RETRY_AFTER, seconds);
+        }
+        if values.is_nested {
+            for (family, claim) in families {
+                let names = family.narrowest_headers();
+                if claim == Claim::Free && !names.is_empty() {
+                    written.record(names, headroom);
+                }
+            }
+            written.put(response.extensions_mut());
         }
     }
 
+    /// Writes the headers of one family. `has_policies` is set once a family has written `RateLimit-Policy`.
     fn write_family(
         &self,
-        (family, place): (&Family, Place),
-        told: &mut HeaderValues,
+        family: &Family,
+        claim: Claim,
+        values: &mut HeaderValues,
         headers: &mut HeaderMap,
-        has_policy: &mut bool,
+        has_policies: &mut bool,
     ) {
-        let narrowest = told.narrowest.filter(|_| place == Place::Free);
-        match (family, narrowest) {
-            (Family::Draft11, _) => {
-                let limits = (LIMITS, told.limits.take());
-                match *has_policy {
-                    true => merge::add_named(headers, [limits]),
-                    false => {
-                        let policies = (POLICY, self.policies(told, Draft::Eleven));
-                        *has_policy = policies.1.is_some();
-                        merge::add_named(headers, [policies, limits]);
-                    }
-                }
-            }
-            (Family::Draft06, narrowest) => {
+        let narrowest = values.narrowest.filter(|_| claim == Claim::Free);
+        match family {
+            Family::Discord(discord) => {
                 if let Some(narrowest) = narrowest {
-                    set_number(headers, DRAFT_LIMIT, capped(narrowest.usage.limit));
-                    set_number(headers, DRAFT_REMAINING, capped(narrowest.usage.remaining));
-                    set_number(headers, DRAFT_RESET, capped(narrowest.seconds()));
+                    self.write_discord(headers, discord, &narrowest, values.is_denied);
                 }
-                if place != Place::Taken
-                    && !*has_policy
-                    && let Some(policies) = self.policies(told, Draft::Six)
+            }
+            Family::Draft06 => {
+                if let Some(narrowest) = narrowest {
+                    write_draft06(headers, &narrowest);
+                }
+                if claim != Claim::Taken
+                    && !*has_policies
+                    && let Some(policies) = self.policies(values, Draft::Six)
                 {
-                    *has_policy = true;
-                    merge::add_unnamed(headers, POLICY, policies);
+                    *has_policies = true;
+                    merge::add_unnamed(headers, RATELIMIT_POLICY, policies);
                 }
             }
-            (Family::Legacy(family), Some(narrowest)) => legacy(headers, family, &narrowest),
-            (Family::Discord(discord), Some(narrowest)) => {
-                self.discord(headers, discord, &narrowest, told.is_denied);
+            Family::Draft11 => {
+                let limits = (RATELIMIT, values.rate_limit.take());
+                if *has_policies {
+                    merge::add_named(headers, [limits]);
+                } else {
+                    let policies = (RATELIMIT_POLICY, self.policies(values, Draft::Eleven));
+                    *has_policies = policies.1.is_some();
+                    merge::add_named(headers, [policies, limits]);
+                }
             }
-            (Family::Legacy(_) | Family::Discord(_), None) => {}
+            Family::Legacy(legacy) => {
+                if let Some(narrowest) = narrowest {
+                    write_legacy(headers, legacy, &narrowest);
+                }
+            }
         }
     }
 
     /// `RateLimit-Policy` for a decision.
-    fn policies(&self, told: &HeaderValues, draft: Draft) -> Option<HeaderValue> {
-        match &told.policies {
-            Some(made) => made[draft as usize].clone(),
-            None => self.drafts.usual(draft).cloned(),
+    fn policies(&self, values: &HeaderValues, draft: Draft) -> Option<HeaderValue> {
+        match &values.policy_lists {
+            Some(lists) => lists[draft as usize].clone(),
+            None => self.terms.full_list(draft).cloned(),
         }
     }
 
-    fn discord(
+    fn write_discord(
         &self,
         headers: &mut HeaderMap,
         discord: &DiscordHeaders,
         narrowest: &Narrowest,
         is_denied: bool,
     ) {
-        let seconds = |micros: u64| {
-            ValueBuffer::default()
-                .millis(micros.div_ceil(1_000))
-                .value()
-        };
-        set_number(headers, LIMIT, narrowest.usage.limit);
-        set_number(headers, REMAINING, narrowest.usage.remaining);
-        set(
-            headers,
-            RESET,
-            seconds(narrowest.usage.reset_at.as_micros()),
-        );
+        let usage = narrowest.usage;
+        let policy = narrowest.policy.and_then(|index| self.terms.name_at(index));
+        let [limit, remaining] = numbers([usage.limit, usage.remaining]);
+        set(headers, LIMIT, limit);
+        set(headers, REMAINING, remaining);
+        set(headers, RESET, seconds(usage.reset_at.as_micros()));
         set(headers, RESET_AFTER, seconds(narrowest.until_reset));
-        let Some(policy) = narrowest.place.and_then(|place| self.drafts.name(place)) else {
+        let Some(policy) = policy else {
             return;
         };
-        set(headers, BUCKET, ValueBuffer::default().text(policy).value());
+        let bucket = HeaderValue::from_str(policy);
+        set(
+            headers,
+            BUCKET,
+            bucket.expect("a policy's name is visible ASCII"),
+        );
         if is_denied {
             let scope = discord.scope_of(policy);
             if scope == DiscordScope::Global {
                 set(headers, GLOBAL, HeaderValue::from_static("true"));
             }
-            set(headers, SCOPE, HeaderValue::from_static(scope.word()));
+            set(headers, SCOPE, HeaderValue::from_static(scope.as_str()));
         }
+    }
+}
+
+fn write_draft06(headers: &mut HeaderMap, narrowest: &Narrowest) {
+    let usage = narrowest.usage;
+    let values = [
+        usage.limit,
+        usage.remaining,
+        narrowest.seconds_until_reset(),
+    ];
+    let [limit, remaining, reset] = numbers(values.map(capped));
+    set(headers, DRAFT_LIMIT, limit);
+    set(headers, DRAFT_REMAINING, remaining);
+    set(headers, DRAFT_RESET, reset);
+}
+
+fn write_legacy(headers: &mut HeaderMap, legacy: &LegacyHeaders, narrowest: &Narrowest) {
+    let usage = narrowest.usage;
+    let reset = match legacy.reset {
+        ResetFormat::DeltaSeconds => narrowest.seconds_until_reset(),
+        ResetFormat::EpochMillis => usage.reset_at.as_micros().div_ceil(1_000),
+        ResetFormat::EpochSeconds => usage.reset_at.as_secs_ceil(),
+    };
+    let values = numbers([usage.limit, usage.remaining, reset]);
+    for (name, value) in legacy.header_names().iter().zip(values) {
+        set(headers, name.clone(), value);
     }
 }
 
 /// Adds the headers that a layer has by default.
 #[inline]
-pub(super) fn write_default<B>(response: &mut Response<B>, usage: &Usage, is_in_flight: bool) {
-    let reset = usage.reset_at.as_secs_ceil();
-    if !insert_new(response.headers_mut(), usage, reset) {
-        write_default_beside(response, usage, is_in_flight);
+pub(super) fn write_default<B>(response: &mut Response<B>, usage: &Usage, is_concurrency: bool) {
+    let values = [usage.limit, usage.remaining, usage.reset_at.as_secs_ceil()];
+    if !insert_default(response.headers_mut(), numbers(values)) {
+        write_default_beside(response, usage, is_concurrency);
     }
 }
 
-/// The same, where some of them are there already.
+/// Adds the default headers to a response that has some of them.
 #[cold]
-fn write_default_beside<B>(response: &mut Response<B>, usage: &Usage, is_in_flight: bool) {
-    let room = headroom(usage.remaining, is_in_flight);
-    let inner = response.extensions_mut().remove::<Written>();
-    let names = LegacyHeaders::default().own_names();
+fn write_default_beside<B>(response: &mut Response<B>, usage: &Usage, is_concurrency: bool) {
+    let headroom = headroom(usage.remaining, is_concurrency);
+    let mut written = WrittenSets::take(response.extensions_mut());
     let headers = response.headers_mut();
-    if inner.unwrap_or_default().place(&names, room, headers) == Place::Free {
-        write_legacy(headers, usage, usage.reset_at.as_secs_ceil());
+    if written.claim(&DEFAULT_NAMES, headroom, headers) == Claim::Free {
+        let values = [usage.limit, usage.remaining, usage.reset_at.as_secs_ceil()];
+        insert_default(headers, numbers(values));
     }
 }
 
-/// Inserts the usual headers unless one of them is there.
-fn insert_new(headers: &mut HeaderMap, usage: &Usage, reset: u64) -> bool {
-    if !insert_number(headers, LIMIT, usage.limit) {
+/// Inserts the default headers unless one of them is there. Returns whether it did.
+#[inline]
+fn insert_default(headers: &mut HeaderMap, [limit, remaining, reset]: [HeaderValue; 3]) -> bool {
+    if has_any(headers, &DEFAULT_NAMES) {
         return false;
     }
-    if !insert_number(headers, REMAINING, usage.remaining) {
-        headers.remove(LIMIT);
-        return false;
-    }
-    let is_new = insert_number(headers, RESET, reset);
-    if !is_new {
-        headers.remove(LIMIT);
-        headers.remove(REMAINING);
-    }
-    is_new
+    headers.insert(LIMIT, limit);
+    headers.insert(REMAINING, remaining);
+    headers.insert(RESET, reset);
+    true
 }
 
-fn insert_number(headers: &mut HeaderMap, name: HeaderName, number: u64) -> bool {
-    match headers.entry(name) {
-        Entry::Occupied(_) => false,
-        Entry::Vacant(place) => {
-            place.insert(digits(number));
-            true
-        }
-    }
-}
-
-fn legacy(headers: &mut HeaderMap, family: &LegacyHeaders, narrowest: &Narrowest) {
-    let usage = narrowest.usage;
-    let until = match family.unit {
-        ResetFormat::DeltaSeconds => narrowest.seconds(),
-        ResetFormat::EpochMillis => usage.reset_at.as_micros().div_ceil(1_000),
-        ResetFormat::EpochSeconds => usage.reset_at.as_secs_ceil(),
-    };
-    match family.names.as_deref() {
-        Some([limit, remaining, reset]) => {
-            set_number(headers, limit.clone(), usage.limit);
-            set_number(headers, remaining.clone(), usage.remaining);
-            set_number(headers, reset.clone(), until);
-        }
-        None => write_legacy(headers, &usage, until),
-    }
-}
-
-/// Under the usual names.
-fn write_legacy(headers: &mut HeaderMap, usage: &Usage, reset: u64) {
-    set_number(headers, LIMIT, usage.limit);
-    set_number(headers, REMAINING, usage.remaining);
-    set_number(headers, RESET, reset);
-}
-
-/// Sets a header. One that is there already stays.
+/// Sets a header. One that is there stays.
 #[inline]
 fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     headers.entry(name).or_insert(value);
 }
 
-/// Sets a header to a number. One that is there already stays.
-fn set_number(headers: &mut HeaderMap, name: HeaderName, number: u64) {
-    set(headers, name, digits(number));
+/// Rejects scopes of policies that the layer does not have.
+fn check_scopes(discord: &DiscordHeaders, terms: &LayerTerms) -> Result<(), Error> {
+    let is_known = |policy: &str| terms.names().any(|name| name == policy);
+    let unknown = discord.scopes.iter().find(|(policy, _)| !is_known(policy));
+    let Some((policy, _)) = unknown else {
+        return Ok(());
+    };
+    let known: Vec<_> = terms.names().collect();
+    let known = known.join("\", \"");
+    Err(Error::new(
+        ErrorKind::InvalidConfig,
+        format!(
+            "Discord's headers have a scope for policy {policy:?}, which is not in the layer; its policies are \"{known}\""
+        ),
+    ))
 }
 
-/// Refuses scopes of policies that are not there.
-fn verify(discord: &DiscordHeaders, drafts: &Drafts) -> Result<(), Error> {
-    match discord.scopes.iter().find(|(name, _)| !drafts.has(name)) {
-        Some((name, _)) => {
-            let known: Vec<_> = (0..).map_while(|place| drafts.name(place)).collect();
-            let known = known.join("\", \"");
-            Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "Discord's headers are told the scope of policy {name:?}, which the layer does not have: it has \
-                     \"{known}\""
-                ),
-            ))
-        }
-        None => Ok(()),
+// === HeaderValues ===
+
+/// Everything that a decision contributes to headers.
+#[derive(Debug)]
+pub(super) struct HeaderValues {
+    narrowest: Option<Narrowest>,
+    /// Whole seconds. `None` if the request was not denied, or if waiting does not help.
+    retry_after: Option<u64>,
+    is_denied: bool,
+    /// Whether a layer around this one may write headers too.
+    is_nested: bool,
+    /// Draft 11's `RateLimit`.
+    rate_limit: Option<HeaderValue>,
+    /// `RateLimit-Policy`, if it is not the layer's full list.
+    policy_lists: Option<Box<PolicyLists>>,
+}
+
+impl HeaderValues {
+    /// Headroom of the narrowest policy; the maximum if none was counted.
+    fn headroom(&self) -> u128 {
+        self.narrowest
+            .map_or(u128::MAX, |narrowest| narrowest.headroom)
     }
 }
 
-const LIMITS: HeaderName = HeaderName::from_static("ratelimit");
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// State of the narrowest policy.
+#[derive(Clone, Copy, Debug)]
+struct Narrowest {
+    usage: Usage,
+    /// Orders it among policies of other layers. A policy that denies is narrower than all that admit.
+    headroom: u128,
+    /// Microseconds from the decision to the reset.
+    until_reset: u64,
+    /// Index of the policy in the layer, if a family sends its name.
+    policy: Option<u16>,
+}
+
+impl Narrowest {
+    fn of(decision: &Decision) -> Option<Self> {
+        let state = decision.narrowest()?;
+        let usage = state.header_usage()?;
+        let decided_at = decision.decided_at();
+        Some(Self {
+            usage,
+            headroom: if decision.is_allowed() {
+                state.headroom()
+            } else {
+                0
+            },
+            until_reset: usage
+                .reset_at
+                .as_micros()
+                .saturating_sub(decided_at.as_micros()),
+            policy: None,
+        })
+    }
+
+    /// Whole seconds until all units are back, rounded up.
+    fn seconds_until_reset(&self) -> u64 {
+        self.until_reset.div_ceil(1_000_000)
+    }
+}

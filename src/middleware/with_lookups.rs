@@ -67,8 +67,8 @@ impl Admission {
         }
         let (rules, charges): (RuleNumbers, Charges<'_>) = numbered.into_iter().unzip();
         let terms = match &follow_up.first {
-            Some(first) => self.headers.changed_terms(&first.with(&rules, &charges)),
-            None => self.headers.changed_terms(&charges),
+            Some(first) => self.headers.tier_terms(&first.with(&rules, &charges)),
+            None => self.headers.tier_terms(&charges),
         };
         let keeps_charges = is_open || self.must_keep(&charges);
         let list = keeps_charges.then(|| owned(&charges));

@@ -1,0 +1,88 @@
+//! Headers of a response that is still to come.
+
+use std::sync::Arc;
+
+use http::Response;
+
+use crate::{decision::Decision, state::Usage};
+
+use super::{
+    terms::PolicyTerms,
+    writer::{HeaderValues, HeaderWriter, write_default},
+};
+
+/// Headers of a response that is still to come, as the numbers of which they will be made.
+///
+/// It moves along with the request, so it is small.
+#[derive(Debug)]
+pub(crate) enum PendingHeaders {
+    /// The headers that a layer has by default.
+    Default { usage: Usage, is_concurrency: bool },
+    /// Other headers. Boxed, and with a clone of the `Arc`, whose counter all cores share: the default needs neither.
+    Chosen(Box<ChosenHeaders>),
+}
+
+impl PendingHeaders {
+    /// Returns the headers for a decision that admits the request. `None` if there are none.
+    #[inline]
+    pub(crate) fn new(
+        writer: &Arc<HeaderWriter>,
+        decision: &Decision,
+        tier_terms: Option<&[PolicyTerms]>,
+    ) -> Option<Self> {
+        if !writer.is_default() {
+            return Self::chosen(writer, decision, tier_terms, false);
+        }
+        let narrowest = decision.narrowest()?;
+        Some(Self::Default {
+            usage: narrowest.header_usage()?,
+            is_concurrency: narrowest.is_concurrency(),
+        })
+    }
+
+    /// Returns the headers of a layer inside another one. The outer layer has to know which headers this one writes.
+    #[cold]
+    pub(crate) fn nested(
+        writer: &Arc<HeaderWriter>,
+        decision: &Decision,
+        tier_terms: Option<&[PolicyTerms]>,
+    ) -> Option<Self> {
+        Self::chosen(writer, decision, tier_terms, true)
+    }
+
+    fn chosen(
+        writer: &Arc<HeaderWriter>,
+        decision: &Decision,
+        tier_terms: Option<&[PolicyTerms]>,
+        is_nested: bool,
+    ) -> Option<Self> {
+        let is_written = writer.writes_on_success();
+        is_written.then(|| {
+            Self::Chosen(Box::new(ChosenHeaders {
+                writer: Arc::clone(writer),
+                values: writer.values(decision, tier_terms, is_nested),
+            }))
+        })
+    }
+
+    /// Adds the headers to a response. Headers that the inner service has set stay.
+    #[inline]
+    pub(crate) fn write<B>(&mut self, response: &mut Response<B>) {
+        match self {
+            Self::Default {
+                usage,
+                is_concurrency,
+            } => write_default(response, usage, *is_concurrency),
+            Self::Chosen(chosen) => chosen.writer.write(&mut chosen.values, response),
+        }
+    }
+}
+
+// === ChosenHeaders ===
+
+/// Values of headers, and the writer that formats them.
+#[derive(Debug)]
+pub(crate) struct ChosenHeaders {
+    writer: Arc<HeaderWriter>,
+    values: HeaderValues,
+}
