@@ -240,7 +240,7 @@ impl Anchor {
             return 0;
         }
         let (set, step) = (Ordering::Relaxed, wall.0.saturating_sub(now.0));
-        // Whoever sees it first sets it for all.
+        // The first thread to see the step sets it for all.
         let other = self.step.compare_exchange(UNSET, step, set, set);
         other.err().unwrap_or(step)
     }
@@ -273,7 +273,7 @@ mod tests {
         let read = |seconds, wall| anchor.read(after(seconds), || wall);
         let unset = read(5, BOOT + after(5));
         assert_eq!((unset.now, unset.step), (BOOT + after(5), 0));
-        // Another year before 2020 is no more right than the first one.
+        // Another time before 2020 is as wrong as the first one.
         let unset = read(6, Timestamp(1_000_000_000_000_000));
         assert_eq!((unset.now, unset.step), (BOOT + after(6), 0));
         let set = read(10, SET);

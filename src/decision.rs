@@ -126,8 +126,8 @@ impl Decision {
     /// Returns the state of the most restrictive policy.
     ///
     /// It is the most useful one to report to the client. If the request was denied, it is the denying policy with the
-    /// longest wait. Otherwise it is the policy with the least quota left; a concurrency policy only if there is no
-    /// other. `None` if no policy was counted.
+    /// longest wait. Otherwise it is the policy with the least quota left; a concurrency policy only if all
+    /// are. `None` if no policy was counted.
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
         if self.is_allowed() {

@@ -1,11 +1,10 @@
-//! Locks as the crate uses them.
+//! The crate's mutex.
 
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
-/// A mutex that outlives a panic in another thread.
+/// A mutex that is not poisoned by a panic.
 ///
-/// Every critical section here leaves what it guards valid at each step, so a poisoned lock tells nothing that its next
-/// user must know.
+/// Every critical section of the crate leaves its data valid at each step, so the next thread may go on with them.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(StdMutex<T>);
 

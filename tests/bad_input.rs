@@ -22,7 +22,7 @@ use tower::ServiceExt;
 
 #[test]
 fn quota_of_zero_is_refused() {
-    refused_quota(Quota::per_minute(0), "count at least 1");
+    refused_quota(Quota::per_minute(0), "set at least 1");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Months, for windows that follow the calendar.
+//! Ends of calendar months, for windows that follow the calendar.
 
-/// When the month that a moment lies in ends, both in milliseconds since the Unix epoch, UTC.
+/// Returns the end of the month that contains `millis`, both in milliseconds since the Unix epoch, UTC.
 ///
-/// Days are counted in eras of 400 years that begin on the first of March (Howard Hinnant, "chrono-Compatible
-/// Low-Level Date Algorithms"): so the leap day is the last of a year, and a month's start follows from its number.
+/// Days are counted in eras of 400 years that begin on the first of March, so the leap day is the last day of a year
+/// (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 pub(super) const fn month_end(millis: u64) -> u64 {
     let day = millis / DAY + EPOCH;
     let (era, of_era) = (day / ERA, day % ERA);
@@ -20,7 +20,7 @@ pub(super) const fn month_end(millis: u64) -> u64 {
     (era * ERA + next - EPOCH) * DAY
 }
 
-/// The first day of a year of an era.
+/// Returns the first day of a year, as a day of its era.
 const fn year_start(year: u64) -> u64 {
     365 * year + year / 4 - year / 100
 }

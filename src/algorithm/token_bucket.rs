@@ -1,29 +1,29 @@
-//! The token bucket, kept as GCRA.
+//! The token bucket, computed as GCRA.
 //!
 //! # Where the arithmetic comes from
 //!
-//! The generic cell rate algorithm (ITU-T I.371, ATM Forum TM 4.1, "virtual scheduling") keeps one time per key, the
-//! *theoretical arrival time* (TAT): when the bucket will be full again. A request of cost `c` moves it `c` emission
-//! intervals on; it conforms when the TAT then lies at most the *span* (capacity times interval) ahead of now. It
-//! admits exactly what a token bucket of that capacity and rate admits.
+//! The generic cell rate algorithm (ITU-T I.371; ATM Forum TM 4.1, "virtual scheduling") stores one time per key: the
+//! *theoretical arrival time* (TAT), at which the bucket will be full again. A request of cost `c` advances the TAT by
+//! `c` emission intervals. It is admitted if the TAT is then at most one *span* (capacity times interval) after now.
+//! This admits exactly the requests that a token bucket of that capacity and rate admits.
 //!
 //! # Fractions
 //!
-//! The TAT is whole microseconds, and the interval of 3 a second is not. So the rate is kept as `units` per `micros`
-//! in lowest terms, and a TAT moves along the lattice of points `at(k) = ceil(k * micros / units)`: which point it
-//! stands at follows from the TAT itself (modulo `micros`), so the fraction needs no state of its own. A TAT between
-//! two points keeps its distance to the lower one.
+//! The TAT is in whole microseconds, but the interval of 3 units a second is not. The rate is therefore stored in
+//! lowest terms, as `units` per `micros`, and a TAT advances from one point to another of the lattice
+//! `at(k) = ceil(k * micros / units)`. The TAT modulo `micros` identifies its point, so the fraction needs no state. A
+//! TAT between two points keeps its distance from the lower one.
 //!
 //! # Bounds
 //!
-//! - In any span of `t` microseconds a key admits at most `capacity + rate * t` where the interval is whole
-//!   microseconds, and less than `capacity + rate * (t + 3)` where it is not: the rounding does not add up over time. So two
-//!   units of a bucket of capacity 1 are the interval apart, or less than 3 us closer: a step of the TAT is `floor(interval)`
-//!   at least, the span `ceil(interval) + 1`.
-//! - The whole capacity can be taken at once after idling, unit by unit or in one charge, at every moment.
+//! - In `t` microseconds a key is admitted at most `capacity + rate * t` units if the interval is whole microseconds,
+//!   and less than `capacity + rate * (t + 3)` otherwise. Rounding errors do not add up: each charge advances the TAT by
+//!   at least `floor(interval)`, and the span is `ceil(interval) + 1` for a capacity of 1. Two units of such a bucket are
+//!   therefore less than 3 us closer together than the interval.
+//! - After an idle span the whole capacity can be charged at once, unit by unit or in one charge.
 //! - The long-run rate is exact, except for rates whose lowest terms do not fit (`units * micros >= 2^52`, such as
-//!   999,983 a day): these are rounded to a slower rate by at most 1.5e-8.
-//! - Every intermediate stays below 2^53, so the Lua twin computes the same in doubles until the year 2255.
+//!   999,983 a day). These are rounded down by at most 1.5e-8.
+//! - Every intermediate value is below 2^53, so the Lua twin computes the same results in doubles until the year 2255.
 
 use std::time::Duration;
 
@@ -40,46 +40,47 @@ use super::{
     rate::Rate,
 };
 
-/// A quota made ready for counting as a token bucket.
+/// A quota that is counted as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     rate: Rate,
     capacity: u64,
-    /// How far ahead of now the TAT may lie: the time in which the whole capacity comes back.
+    /// The longest time from now to the TAT: the time in which the whole capacity comes back.
     span: u64,
-    /// How far ahead the TAT may lie for a charge that need not wait: the span, unless there is a queue.
+    /// The longest time from now to the TAT of a charge that need not wait. Equal to the span, unless there is a queue.
     depth: u64,
-    /// What tells this span from others, in the state of a key.
+    /// Identifies the span in the state of a key.
     quota_tag: u32,
 }
 
 impl TokenBucket {
-    /// A bucket that holds the quota's capacity and refills at its rate.
+    /// Creates a bucket with the quota's capacity and rate.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidQuota`] when the quota is nothing, takes no time, or is beyond the documented limits.
+    /// [`ErrorKind::InvalidQuota`] if the count or the burst is 0, if the rate is above 1,000,000 a second or below one in
+    /// 366 days, if the period is shorter than 1 us, or if the burst takes more than 35 years to refill.
     pub fn new(quota: Quota) -> Result<Self, Error> {
-        let refuse = |message| Err(Error::new(ErrorKind::InvalidQuota, message));
+        let invalid = |message| Err(Error::new(ErrorKind::InvalidQuota, message));
         if quota.count() == 0 {
-            return refuse(
-                "quota of 0: to refuse everybody, take the route away; else count at least 1",
+            return invalid(
+                "quota of 0: set at least 1, or remove the route to reject all requests",
             );
         }
         if quota.capacity() == 0 {
-            return refuse("burst of 0: nothing could ever pass; set a burst of at least 1");
+            return invalid("burst of 0 admits nothing: set a burst of at least 1");
         }
         if quota.period() < Duration::from_micros(1) {
-            return refuse(
-                "quota per no time: the period must be at least a microsecond; what is in flight is counted by Policy::concurrency",
+            return invalid(
+                "period of 0: make it at least a microsecond; Policy::concurrency counts requests in flight",
             );
         }
         let per_nanos = u128::from(quota.count()) * 1_000;
         if per_nanos > quota.period().as_nanos() {
-            return refuse("quota above 1,000,000 a second: divide the count and the cost");
+            return invalid("quota above 1,000,000 a second: divide the count and the cost");
         }
         if quota.period().as_micros() / u128::from(quota.count()) > u128::from(LONGEST_INTERVAL) {
-            return refuse("quota below one in 366 days: shorten the period");
+            return invalid("quota below one in 366 days: shorten the period");
         }
         let rate = Rate::of(quota);
         let bucket = Self {
@@ -99,14 +100,14 @@ impl TokenBucket {
                 quota_tag: quota_tag_of(span),
                 ..bucket
             }),
-            _ => refuse("burst takes over 35 years to refill: lower it"),
+            _ => invalid("burst takes over 35 years to refill: lower it"),
         }
     }
 
-    /// A leaky bucket: the same arithmetic, with room for one unit unless the quota sets a burst.
+    /// Creates a leaky bucket: a token bucket with a capacity of 1, unless the quota sets a burst.
     ///
-    /// A leaky bucket as a meter of this depth and a token bucket of this capacity admit the same requests (I.371 calls
-    /// GCRA the continuous-state leaky bucket).
+    /// A leaky bucket (as a meter) and a token bucket of the same capacity admit the same requests: I.371 calls GCRA the
+    /// continuous-state leaky bucket.
     ///
     /// # Errors
     ///
@@ -115,11 +116,11 @@ impl TokenBucket {
         Self::new(quota.burst(quota.explicit_burst().unwrap_or(1)))
     }
 
-    /// A leaky bucket whose excess waits: what it admits beyond its depth starts when its turn comes.
+    /// Creates a leaky bucket with a queue: requests beyond its depth wait for their turn.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new), and [`ErrorKind::InvalidQuota`] for a queue of no length or no time.
+    /// As [`new`](Self::new), and [`ErrorKind::InvalidQuota`] if the queue's length or its longest wait is 0.
     pub fn queue(quota: Quota, limits: QueueLimits) -> Result<Self, Error> {
         let leaky = Self::leaky(quota)?;
         let capacity = leaky.capacity.saturating_add(limits.length);
@@ -127,13 +128,13 @@ impl TokenBucket {
         if limits.length == 0 || longest == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidQuota,
-                "a queue of no length or no time: count by the leaky bucket without one",
+                "queue length or max_wait of 0: use Algorithm::LeakyBucket, or set both above 0",
             ));
         }
         let whole = Self::new(quota.burst(capacity))?;
         let span = whole.span.min(leaky.span.saturating_add(longest));
         Ok(Self {
-            // What the longest wait has no time for can never pass, and is to be told so.
+            // A cost that takes longer than the longest wait can never be admitted.
             capacity: whole.capacity.min(whole.rate.fitting(0, span)),
             span,
             depth: leaky.span,
@@ -142,13 +143,13 @@ impl TokenBucket {
         })
     }
 
-    /// Whether its excess waits.
+    /// Returns whether requests beyond the depth wait in a queue.
     #[must_use]
     pub fn is_queue(&self) -> bool {
         self.depth < self.span
     }
 
-    /// A bucket that admits nothing: what an unusable quota counts as until `build()` reports it.
+    /// A bucket that admits nothing. Takes the place of an invalid quota until `build()` reports it.
     pub(crate) const fn closed() -> Self {
         Self {
             rate: Rate {
@@ -162,51 +163,52 @@ impl TokenBucket {
         }
     }
 
-    /// The most that can be taken at once.
+    /// Returns the most units that can be charged at once.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// The time in which the whole capacity comes back, in microseconds.
+    /// Returns the time in which the whole capacity comes back, in microseconds.
     #[must_use]
     #[inline]
     pub fn span(&self) -> u64 {
         self.span
     }
 
-    /// Microseconds that the span has in hand: a TAT between lattice points can lose one against them while the burst is taken
-    /// unit by unit.
+    /// Returns the spare microseconds of the span: 1 if the interval is fractional.
+    ///
+    /// A TAT between lattice points may lose one microsecond to rounding while the burst is charged unit by unit.
     #[inline]
     pub(super) fn slack(&self) -> u16 {
         (!self.rate.is_whole()).into()
     }
 
-    /// What tells this bucket's span from others, in the state of a key: the span cut to 26 significant bits.
+    /// Returns the tag that identifies the span in the state of a key: the span cut to 26 significant bits.
     #[must_use]
     pub fn quota_tag(&self) -> u32 {
         self.quota_tag
     }
 
-    /// The TAT under this bucket's span: a debt made under another span keeps its share of it.
+    /// Returns the TAT under this span. A debt made under another span keeps its share of the span.
     #[inline]
     fn tat(&self, state: BucketState, now: Timestamp) -> u64 {
         let now = now.as_micros();
         if state.quota_tag == self.quota_tag || state.tat <= now {
             return state.tat;
         }
-        // A debt beyond the span, as a clock that was set back leaves it, is no more than all spent.
+        // A clock that was set back leaves a debt beyond the span: it counts as the whole span.
         let old = span_of(state.quota_tag);
         now + rescale(old.min(state.tat - now), self.span, old)
     }
 
-    /// The time in which so many units come back, rounded up, at most 17 years.
+    /// Returns the time in which this number of units comes back, in microseconds, rounded up, at most 17 years.
     #[must_use]
     pub fn micros_up(&self, units: u64) -> u64 {
         self.rate.up(units).min(LONGEST_SPAN / 2)
     }
 
-    /// The time in which so many units come back, rounded down, at most 17 years.
+    /// Returns the time in which this number of units comes back, in microseconds, rounded down, at most 17 years.
     #[must_use]
     pub fn micros_down(&self, units: u64) -> u64 {
         self.rate.down(units).min(LONGEST_SPAN / 2)
@@ -232,19 +234,19 @@ impl Counting for TokenBucket {
 
     #[inline]
     fn admits(&self, state: &BucketState, now: Timestamp, cost: u64) -> bool {
-        self.taken(state, now, cost).is_some()
+        self.tat_after(state, now, cost).is_some()
     }
 
     #[inline]
     fn charge(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
-        if let Some(tat) = self.taken(state, now, cost) {
+        if let Some(tat) = self.tat_after(state, now, cost) {
             *state = self.state(tat);
         }
     }
 
     #[inline]
     fn take(&self, state: &mut BucketState, now: Timestamp, cost: u64) -> bool {
-        match self.taken(state, now, cost) {
+        match self.tat_after(state, now, cost) {
             Some(_) if cost == 0 => true,
             Some(tat) => {
                 *state = self.state(tat);
@@ -257,9 +259,10 @@ impl Counting for TokenBucket {
     fn charge_denied(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
         let from = self.tat(*state, now).max(now.as_micros());
         let full = from.max(now.as_micros() + self.span);
-        *state = self.state(match cost <= self.capacity {
-            true => self.rate.moved(from, cost).min(full),
-            false => full,
+        *state = self.state(if cost <= self.capacity {
+            self.rate.advance(from, cost).min(full)
+        } else {
+            full
         });
     }
 
@@ -284,22 +287,22 @@ impl Counting for TokenBucket {
         let back = self.micros_back(mark.reset_at, units);
         let made = mark.reset_at.as_micros();
         if self.is_queue() {
-            // Those behind were told their slots already: only the last can be taken back.
+            // Later requests already have their start times, so only the last one can be refunded.
             state.tat -= if made == tat { back } else { 0 };
             return;
         }
-        // Where the charge ends now, or earlier: those taken back since may all have stood before it. What stands behind
-        // the whole debt is not of it: the key was forgotten in between.
-        let ends = made.saturating_sub(mark.refunded_since(*refunded));
-        let weight = if ends <= tat {
-            ends.saturating_sub(now)
+        // The end of the charge in today's debt, or earlier: all refunds since may have been of charges before it. An end
+        // after the TAT belongs to a debt that was evicted in between.
+        let end = made.saturating_sub(mark.refunded_since(*refunded));
+        let outstanding = if end <= tat {
+            end.saturating_sub(now)
         } else {
             0
         };
-        let back = back.min(weight);
+        let back = back.min(outstanding);
         state.tat -= back;
-        // Taking back the last moves no other.
-        if ends < tat {
+        // A refund of the last charge moves no other charge.
+        if end < tat {
             *refunded = (*refunded + back) % ChargeMark::MODULUS;
         }
     }
@@ -316,10 +319,10 @@ impl Counting for TokenBucket {
         if cost > self.capacity {
             return Retry::Never;
         }
-        let moved = self
+        let advanced = self
             .rate
-            .moved(self.tat(*state, now).max(now.as_micros()), cost);
-        Retry::At(Timestamp::from_micros(moved.saturating_sub(self.span)).max(now))
+            .advance(self.tat(*state, now).max(now.as_micros()), cost);
+        Retry::At(Timestamp::from_micros(advanced.saturating_sub(self.span)).max(now))
     }
 
     #[inline]
@@ -338,7 +341,7 @@ impl Counting for TokenBucket {
 }
 
 impl TokenBucket {
-    /// The state of a key with this TAT.
+    /// Returns the state of a key with this TAT.
     #[must_use]
     #[inline]
     pub fn state(&self, tat: u64) -> BucketState {
@@ -348,9 +351,9 @@ impl TokenBucket {
         }
     }
 
-    /// The TAT after a charge that fits.
+    /// Returns the TAT after a charge, or `None` if the charge does not fit.
     #[inline]
-    fn taken(&self, state: &BucketState, now: Timestamp, cost: u64) -> Option<u64> {
+    fn tat_after(&self, state: &BucketState, now: Timestamp, cost: u64) -> Option<u64> {
         let tat = self.tat(*state, now);
         if cost == 0 {
             return Some(tat);
@@ -358,20 +361,20 @@ impl TokenBucket {
         if cost > self.capacity {
             return None;
         }
-        let moved = self.rate.moved(tat.max(now.as_micros()), cost);
-        (moved - now.as_micros() <= self.span).then_some(moved)
+        let advanced = self.rate.advance(tat.max(now.as_micros()), cost);
+        (advanced - now.as_micros() <= self.span).then_some(advanced)
     }
 
-    /// How far back the TAT goes when units of a charge are taken back that is known by the TAT after it.
+    /// Returns by how many microseconds a refund moves the TAT back, for a charge after which the TAT was `made`.
     ///
-    /// In a queue to where the charge found it, since whoever is the last again is known by that; else by the time alone,
-    /// rounded down.
+    /// In a queue, the TAT returns to its exact value before the charge: that value identifies the request that is last
+    /// again. Otherwise it moves by the units' time, rounded down.
     #[must_use]
     pub fn micros_back(&self, made: Timestamp, units: u64) -> u64 {
         if !self.is_queue() {
             return self.micros_down(units);
         }
-        self.rate.back(made.as_micros(), units.min(self.capacity))
+        self.rate.rewind(made.as_micros(), units.min(self.capacity))
     }
 }
 
@@ -380,9 +383,9 @@ const LONGEST_SPAN: u64 = 1 << 50;
 
 // === BucketState ===
 
-/// When a bucket will be full again, and under which span the debt was made.
+/// The time at which a bucket will be full again, and the span under which the debt was made.
 ///
-/// Packed, so that a key takes 24 bytes of the in-process store and not 32.
+/// Packed: a key takes 24 bytes of the in-process store instead of 32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct BucketState {
@@ -391,19 +394,19 @@ pub struct BucketState {
 }
 
 impl BucketState {
-    /// The theoretical arrival time in microseconds, 0 when nothing was ever charged.
+    /// Returns the theoretical arrival time in microseconds since the Unix epoch; 0 if nothing was ever charged.
     #[must_use]
     pub fn tat(self) -> u64 {
         self.tat
     }
 
-    /// Moves the TAT forwards by so many microseconds.
+    /// Moves the TAT `micros` microseconds later.
     pub(crate) fn shift(&mut self, micros: u64) {
         self.tat = self.tat.saturating_add(micros);
     }
 }
 
-/// A span cut to its 26 most significant bits, and how many bits were cut off.
+/// Returns the tag of a span: its 26 most significant bits, and the number of bits below them.
 fn quota_tag_of(span: u64) -> u32 {
     let mut exponent = 0_u32;
     while span >> exponent >= 1 << MANTISSA {
@@ -414,7 +417,7 @@ fn quota_tag_of(span: u64) -> u32 {
     (exponent << MANTISSA) | mantissa
 }
 
-/// The span that a shape stands for.
+/// Returns the span of a tag.
 fn span_of(quota_tag: u32) -> u64 {
     let (exponent, mantissa) = (quota_tag >> MANTISSA, quota_tag & ((1 << MANTISSA) - 1));
     (u64::from(mantissa) << exponent).max(1)

@@ -81,7 +81,7 @@ impl RateLimitInfo {
             .find_map(|decision| decision.state(policy))
     }
 
-    /// Returns the policy with the least quota left, of any layer. Returns a concurrency policy only if there are no others.
+    /// Returns the policy with the least quota left, of any layer. Returns a concurrency policy only if all are.
     /// `None`
     /// if no count is available.
     #[must_use]
