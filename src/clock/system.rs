@@ -1,0 +1,267 @@
+//! The machine's clock, and clocks that tests move.
+
+use std::{
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+#[cfg(feature = "test-util")]
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    monotonic::Monotonic,
+    timestamp::{Timestamp, micros},
+};
+
+/// The clock of a limiter. Clones of a manual clock share the time.
+///
+/// [`Clock::system`] reads the wall clock once per process and continues by the monotonic clock. A step of the wall clock
+/// therefore neither clears nor prolongs anybody's debt.
+///
+/// A wall clock before 2020 has not been set yet, as on a machine that has just booted. It is then read until it has been
+/// set, and the limiter's clock steps forward, once. The times in the [in-process store](crate::memory) move with it, so
+/// callers in debt wait as long as before.
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    source: Source,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Source {
+    #[default]
+    System,
+    #[cfg(feature = "test-util")]
+    Manual(Arc<Manual>),
+}
+
+#[cfg(feature = "test-util")]
+#[derive(Debug)]
+struct Manual {
+    micros: AtomicU64,
+    step: AtomicU64,
+}
+
+/// A time, and the step of the clock that it includes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) now: Timestamp,
+    /// In microseconds. The time without it never steps.
+    pub(crate) step: u64,
+}
+
+impl Clock {
+    /// Returns the machine's clock, which is the default.
+    #[must_use]
+    pub const fn system() -> Self {
+        Self {
+            source: Source::System,
+        }
+    }
+
+    /// Returns a clock that stays at `start` until [`set`](Self::set) or [`advance`](Self::advance) moves it.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn manual(start: Timestamp) -> Self {
+        Self {
+            source: Source::Manual(Arc::new(Manual {
+                micros: AtomicU64::new(start.as_micros()),
+                step: AtomicU64::new(0),
+            })),
+        }
+    }
+
+    /// Returns the time.
+    #[must_use]
+    #[inline]
+    pub fn now(&self) -> Timestamp {
+        self.read().now
+    }
+
+    /// Returns the time, and the step of the clock that it includes.
+    #[inline]
+    pub(crate) fn read(&self) -> Reading {
+        match &self.source {
+            Source::System => {
+                let system = &*SYSTEM;
+                system.anchor.read(system.monotonic.micros(), wall)
+            }
+            #[cfg(feature = "test-util")]
+            Source::Manual(manual) => Reading {
+                now: Timestamp::from_micros(manual.micros.load(Ordering::Acquire)),
+                step: manual.step.load(Ordering::Relaxed),
+            },
+        }
+    }
+
+    /// Moves a manual clock, and every clone of it, forward.
+    ///
+    /// # Panics
+    ///
+    /// Panics when this is the system clock.
+    #[cfg(feature = "test-util")]
+    pub fn advance(&self, by: Duration) {
+        self.set(self.now() + by);
+    }
+
+    /// Sets a manual clock, and every clone of it, to any time.
+    ///
+    /// # Panics
+    ///
+    /// Panics when this is the system clock.
+    #[cfg(feature = "test-util")]
+    pub fn set(&self, to: Timestamp) {
+        match &self.source {
+            Source::System => panic!("the system clock cannot be moved: use Clock::manual"),
+            Source::Manual(manual) => manual.micros.store(to.as_micros(), Ordering::Release),
+        }
+    }
+
+    /// Steps a manual clock, and every clone of it, forward, as the [system](Self::system) clock does when a wall clock
+    /// before 2020 is set. The counts in process move with it.
+    ///
+    /// # Panics
+    ///
+    /// Panics when this is the system clock.
+    #[cfg(feature = "test-util")]
+    pub fn step(&self, by: Duration) {
+        if let Source::Manual(manual) = &self.source {
+            manual.step.fetch_add(micros(by), Ordering::Relaxed);
+        }
+        self.advance(by);
+    }
+}
+
+// === System ===
+
+/// The machine's clock: the monotonic clock, and where it started on the wall clock.
+#[derive(Debug)]
+struct System {
+    monotonic: Monotonic,
+    anchor: Anchor,
+}
+
+static SYSTEM: LazyLock<System> = LazyLock::new(|| System {
+    monotonic: Monotonic::start(),
+    anchor: Anchor::new(wall()),
+});
+
+// === Anchor ===
+
+/// The wall clock at the start of the monotonic clock.
+#[derive(Debug)]
+struct Anchor {
+    /// In microseconds since the Unix epoch.
+    wall: u64,
+    /// The step since then, in microseconds; [`UNSET`] while the wall clock has not been set.
+    step: AtomicU64,
+}
+
+impl Anchor {
+    fn new(wall: Timestamp) -> Self {
+        let step = if wall < PLAUSIBLE { UNSET } else { 0 };
+        Self {
+            wall: wall.as_micros(),
+            step: AtomicU64::new(step),
+        }
+    }
+
+    /// Returns the time `elapsed` microseconds after the start. Reads the wall clock only while it has not been set.
+    #[inline]
+    fn read(&self, elapsed: u64, wall: impl FnOnce() -> Timestamp) -> Reading {
+        let now = self.wall + elapsed;
+        let step = match self.step.load(Ordering::Relaxed) {
+            UNSET => self.step(now, wall()),
+            step => step,
+        };
+        Reading {
+            now: Timestamp::from_micros(now + step),
+            step,
+        }
+    }
+
+    #[cold]
+    fn step(&self, now: u64, wall: Timestamp) -> u64 {
+        if wall < PLAUSIBLE {
+            return 0;
+        }
+        let (set, step) = (Ordering::Relaxed, wall.as_micros().saturating_sub(now));
+        // The first thread that reads a set wall clock determines the step for all.
+        let other = self.step.compare_exchange(UNSET, step, set, set);
+        other.err().unwrap_or(step)
+    }
+}
+
+fn wall() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Timestamp::from_micros(since.map_or(0, micros))
+}
+
+/// 2020: a wall clock before it has not been set since the machine started.
+const PLAUSIBLE: Timestamp = Timestamp::from_micros(1_577_836_800_000_000);
+const UNSET: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const BOOT: Timestamp = Timestamp::from_micros(7_000_000);
+    const SET: Timestamp = Timestamp::from_micros(1_770_000_000_000_000);
+
+    fn after(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn wall_clock_that_is_set_after_the_start_is_followed_once() {
+        let anchor = Anchor::new(BOOT);
+        let read = |seconds, wall| anchor.read(micros(after(seconds)), || wall);
+        let unset = read(5, BOOT + after(5));
+        assert_eq!((unset.now, unset.step), (BOOT + after(5), 0));
+        // Another year before 2020 is as wrong as the first one.
+        let unset = read(6, Timestamp::from_micros(1_000_000_000_000_000));
+        assert_eq!((unset.now, unset.step), (BOOT + after(6), 0));
+        let set = read(10, SET);
+        assert_eq!(set.now, SET);
+        assert_eq!(set.step, micros(SET.since(BOOT + after(10))));
+        // From here on, only the monotonic clock matters.
+        for wall in [BOOT, SET - after(3_600), SET + after(86_400)] {
+            let later = read(25, wall);
+            assert_eq!((later.now, later.step), (SET + after(15), set.step));
+        }
+    }
+
+    #[test]
+    fn wall_clock_that_was_right_at_the_start_is_not_read_again() {
+        let anchor = Anchor::new(SET);
+        for seconds in [0, 1, 86_400] {
+            let read = anchor.read(micros(after(seconds)), || panic!("it is read"));
+            assert_eq!((read.now, read.step), (SET + after(seconds), 0));
+        }
+    }
+
+    #[test]
+    fn all_threads_see_the_same_step() {
+        let anchor = Anchor::new(BOOT);
+        let steps: Vec<u64> = std::thread::scope(|scope| {
+            let read = |thread| {
+                let anchor = &anchor;
+                scope.spawn(move || anchor.read(micros(after(1)), || SET + after(thread)).step)
+            };
+            let threads: Vec<_> = (0..8).map(read).collect();
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            joined.map(|step| step.expect("no panic")).collect()
+        });
+        assert!(steps.iter().all(|step| *step == steps[0]), "{steps:?}");
+    }
+
+    #[test]
+    fn system_clock_is_that_of_the_machine() {
+        let now = Clock::system().now();
+        assert!(now.since(wall()) < after(1) && wall().since(now) < after(1));
+    }
+}
