@@ -1,6 +1,13 @@
 //! A policy: a named quota with its algorithm, cost and outage setting.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use siphasher::sip128::SipHasher13;
 
 use crate::{
     algorithm::{Algorithm, Counter},
@@ -29,6 +36,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Policy {
     name: PolicyName,
+    name_hash: NameHash,
     quota: Quota,
     algorithm: Algorithm,
     /// An invalid name or quota is kept as an error until `build()` reports it.
@@ -53,6 +61,7 @@ impl Policy {
         };
         Self {
             name,
+            name_hash: NameHash::of(&name),
             quota,
             algorithm,
             counter,
@@ -146,6 +155,12 @@ impl Policy {
     #[must_use]
     pub fn name(&self) -> &PolicyName {
         &self.name
+    }
+
+    /// Returns the hash of the name: the key under which the in-process store hashes the keys of this policy.
+    #[inline]
+    pub(crate) fn name_hash(&self) -> NameHash {
+        self.name_hash
     }
 
     /// Returns the quota.
@@ -337,3 +352,36 @@ pub enum OnOutage {
     /// Denies every request with 503: for limits that must never be exceeded.
     Deny,
 }
+
+// === NameHash ===
+
+/// 128-bit hash of a policy name under a key that only this process has.
+///
+/// Policies compute it once and use it as the key that hashes what they count. Debug output omits it: it is a secret.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NameHash {
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+}
+
+impl NameHash {
+    pub(crate) fn of(name: &PolicyName) -> Self {
+        let hash = PROCESS_KEY.hash(name.as_bytes());
+        Self {
+            low: hash.h1,
+            high: hash.h2,
+        }
+    }
+}
+
+impl fmt::Debug for NameHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NameHash(..)")
+    }
+}
+
+/// Two draws from the standard library's per-process entropy.
+static PROCESS_KEY: LazyLock<SipHasher13> = LazyLock::new(|| {
+    let (first, second) = (RandomState::new(), RandomState::new());
+    SipHasher13::new_with_keys(first.hash_one(1_u64), second.hash_one(2_u64))
+});

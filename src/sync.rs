@@ -1,10 +1,10 @@
-//! The crate's mutex.
+//! The crate's lock.
 
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
-/// A mutex that is not poisoned by a panic.
+/// A mutex that ignores poisoning.
 ///
-/// Every critical section of the crate leaves its data valid at each step, so the next thread may go on with them.
+/// Every critical section leaves its data valid at each step, so a panic in one thread does not have to stop the others.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(StdMutex<T>);
 

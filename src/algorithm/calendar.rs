@@ -1,9 +1,9 @@
-//! Ends of calendar months, for windows that follow the calendar.
+//! Months, for windows that follow the calendar.
 
-/// Returns the end of the month that contains `millis`, both in milliseconds since the Unix epoch, UTC.
+/// Returns the end of the month that contains `millis`. Both are milliseconds since the Unix epoch, UTC.
 ///
-/// Days are counted in eras of 400 years that begin on the first of March, so the leap day is the last day of a year
-/// (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Days are counted in eras of 400 years that begin on 1 March (Howard Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms"). The leap day is then the last day of a year, and the start of a month follows from its number.
 pub(super) const fn month_end(millis: u64) -> u64 {
     let day = millis / DAY + EPOCH;
     let (era, of_era) = (day / ERA, day % ERA);
@@ -20,7 +20,7 @@ pub(super) const fn month_end(millis: u64) -> u64 {
     (era * ERA + next - EPOCH) * DAY
 }
 
-/// Returns the first day of a year, as a day of its era.
+/// Returns the first day of a year, counted in days from the start of its era.
 const fn year_start(year: u64) -> u64 {
     365 * year + year / 4 - year / 100
 }
@@ -28,7 +28,7 @@ const fn year_start(year: u64) -> u64 {
 const DAY: u64 = 86_400_000;
 /// Days in 400 years.
 const ERA: u64 = 146_097;
-/// Days from the first of March of the year 0 to the Unix epoch.
+/// Days from 1 March of the year 0 to the Unix epoch.
 const EPOCH: u64 = 719_468;
 
 #[cfg(test)]

@@ -29,7 +29,6 @@ mod counter;
 mod counting;
 mod fixed_window;
 pub mod guide;
-mod rate;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;

@@ -1,29 +1,38 @@
-//! The token bucket, computed as GCRA.
+//! The token bucket, kept as GCRA.
 //!
 //! # Where the arithmetic comes from
 //!
-//! The generic cell rate algorithm (ITU-T I.371; ATM Forum TM 4.1, "virtual scheduling") stores one time per key: the
-//! *theoretical arrival time* (TAT), at which the bucket will be full again. A request of cost `c` advances the TAT by
-//! `c` emission intervals. It is admitted if the TAT is then at most one *span* (capacity times interval) after now.
-//! This admits exactly the requests that a token bucket of that capacity and rate admits.
+//! The generic cell rate algorithm (ITU-T I.371, ATM Forum TM 4.1, "virtual scheduling") keeps one time per key, the
+//! *theoretical arrival time* (TAT): the time at which the bucket is full again. A charge of `c` units moves the TAT `c`
+//! emission intervals forward. The charge is admitted when the new TAT is at most the *span* (capacity times interval)
+//! ahead of now. This admits exactly what a token bucket of that capacity and rate admits.
+//!
+//! ```text
+//! Quota::per_second(10).burst(5): interval 100 ms, span 500 ms, 3 of 5 units left
+//!
+//!        now                 TAT                         now + span
+//! --------|-------------------|------------------------------|------> time
+//!         |<---- 200 ms ----->|<---------- 300 ms ---------->|
+//!            2 units spent            3 units left
+//! ```
 //!
 //! # Fractions
 //!
-//! The TAT is in whole microseconds, but the interval of 3 units a second is not. The rate is therefore stored in
-//! lowest terms, as `units` per `micros`, and a TAT advances from one point to another of the lattice
-//! `at(k) = ceil(k * micros / units)`. The TAT modulo `micros` identifies its point, so the fraction needs no state. A
-//! TAT between two points keeps its distance from the lower one.
+//! The TAT is a whole number of microseconds, but the interval of 3 per second is not. The rate is therefore kept as
+//! `units` per `micros` in lowest terms, and the TAT moves along the lattice of points `at(k) = ceil(k * micros / units)`.
+//! The TAT modulo `micros` determines its lattice point, so no fraction has to be stored. A TAT between two points keeps
+//! its distance to the lower one.
 //!
 //! # Bounds
 //!
-//! - In `t` microseconds a key is admitted at most `capacity + rate * t` units if the interval is whole microseconds,
-//!   and less than `capacity + rate * (t + 3)` otherwise. Rounding errors do not add up: each charge advances the TAT by
-//!   at least `floor(interval)`, and the span is `ceil(interval) + 1` for a capacity of 1. Two units of such a bucket are
-//!   therefore less than 3 us closer together than the interval.
-//! - After an idle span the whole capacity can be charged at once, unit by unit or in one charge.
+//! - In any span of `t` microseconds a key admits at most `capacity + rate * t` if the interval is a whole number of
+//!   microseconds, and less than `capacity + rate * (t + 3)` otherwise: rounding does not accumulate. For a capacity of 1,
+//!   two units are at most 3 us closer than the interval, because the TAT advances by at least `floor(interval)` and the
+//!   span is `ceil(interval) + 1`.
+//! - After an idle period, the whole capacity can be taken at once, unit by unit or in one charge.
 //! - The long-run rate is exact, except for rates whose lowest terms do not fit (`units * micros >= 2^52`, such as
-//!   999,983 a day). These are rounded down by at most 1.5e-8.
-//! - Every intermediate value is below 2^53, so the Lua twin computes the same results in doubles until the year 2255.
+//!   999,983 a day). Such a rate is rounded down by at most 1.5e-8.
+//! - Every intermediate result is below 2^53, so the Lua twin computes the same numbers in doubles until the year 2255.
 
 use std::time::Duration;
 
@@ -37,24 +46,23 @@ use crate::{
 use super::{
     choice::QueueLimits,
     counting::{ChargeMark, Counting, rescale},
-    rate::Rate,
 };
 
-/// A quota that is counted as a token bucket.
+/// A quota as a token bucket counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     rate: Rate,
     capacity: u64,
-    /// The longest time from now to the TAT: the time in which the whole capacity comes back.
+    /// Microseconds in which the whole capacity comes back: the largest distance from now to the TAT.
     span: u64,
-    /// The longest time from now to the TAT of a charge that need not wait. Equal to the span, unless there is a queue.
+    /// Largest distance from now to the TAT of a charge that starts at once: the span, unless there is a queue.
     depth: u64,
     /// Identifies the span in the state of a key.
     quota_tag: u32,
 }
 
 impl TokenBucket {
-    /// Creates a bucket with the quota's capacity and rate.
+    /// Returns a bucket that holds the quota's capacity and refills at its rate.
     ///
     /// # Errors
     ///
@@ -72,7 +80,7 @@ impl TokenBucket {
         }
         if quota.period() < Duration::from_micros(1) {
             return invalid(
-                "period of 0: make it at least a microsecond; Policy::concurrency counts requests in flight",
+                "period of 0: make it at least a microsecond; Policy::concurrency limits requests in flight",
             );
         }
         let per_nanos = u128::from(quota.count()) * 1_000;
@@ -83,31 +91,26 @@ impl TokenBucket {
             return invalid("quota below one in 366 days: shorten the period");
         }
         let rate = Rate::of(quota);
-        let bucket = Self {
+        let span = rate
+            .at_checked(quota.capacity())
+            .and_then(|span| span.checked_add(rate.slack().into()))
+            .filter(|span| *span <= LONGEST_SPAN);
+        let Some(span) = span else {
+            return invalid("burst takes over 35 years to refill: lower it");
+        };
+        Ok(Self {
             rate,
             capacity: quota.capacity(),
-            span: 0,
-            depth: 0,
-            quota_tag: 0,
-        };
-        match rate
-            .at_checked(quota.capacity())
-            .and_then(|span| span.checked_add(bucket.slack().into()))
-        {
-            Some(span) if span <= LONGEST_SPAN => Ok(Self {
-                span,
-                depth: span,
-                quota_tag: quota_tag_of(span),
-                ..bucket
-            }),
-            _ => invalid("burst takes over 35 years to refill: lower it"),
-        }
+            span,
+            depth: span,
+            quota_tag: quota_tag_of(span),
+        })
     }
 
-    /// Creates a leaky bucket: a token bucket with a capacity of 1, unless the quota sets a burst.
+    /// Returns a leaky bucket: the same arithmetic, with a capacity of 1 unless the quota sets a burst.
     ///
-    /// A leaky bucket (as a meter) and a token bucket of the same capacity admit the same requests: I.371 calls GCRA the
-    /// continuous-state leaky bucket.
+    /// A leaky bucket (as a meter) of this depth and a token bucket of this capacity admit the same requests: I.371
+    /// describes GCRA as the continuous-state leaky bucket.
     ///
     /// # Errors
     ///
@@ -116,11 +119,11 @@ impl TokenBucket {
         Self::new(quota.burst(quota.explicit_burst().unwrap_or(1)))
     }
 
-    /// Creates a leaky bucket with a queue: requests beyond its depth wait for their turn.
+    /// Returns a leaky bucket whose excess waits in a queue: a request beyond its depth is admitted with a later start.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new), and [`ErrorKind::InvalidQuota`] if the queue's length or its longest wait is 0.
+    /// As [`new`](Self::new), and [`ErrorKind::InvalidQuota`] when the length or the longest wait of the queue is 0.
     pub fn queue(quota: Quota, limits: QueueLimits) -> Result<Self, Error> {
         let leaky = Self::leaky(quota)?;
         let capacity = leaky.capacity.saturating_add(limits.length);
@@ -128,13 +131,13 @@ impl TokenBucket {
         if limits.length == 0 || longest == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidQuota,
-                "queue length or max_wait of 0: use Algorithm::LeakyBucket, or set both above 0",
+                "queue length or max_wait of 0: set both above 0, or use Algorithm::LeakyBucket",
             ));
         }
         let whole = Self::new(quota.burst(capacity))?;
         let span = whole.span.min(leaky.span.saturating_add(longest));
         Ok(Self {
-            // A cost that takes longer than the longest wait can never be admitted.
+            // A cost that the longest wait leaves no time for can never pass, so it is above the capacity.
             capacity: whole.capacity.min(whole.rate.fitting(0, span)),
             span,
             depth: leaky.span,
@@ -149,13 +152,11 @@ impl TokenBucket {
         self.depth < self.span
     }
 
-    /// A bucket that admits nothing. Takes the place of an invalid quota until `build()` reports it.
+    /// Returns a bucket that admits nothing, for an unusable quota until `build()` reports it.
     pub(crate) const fn closed() -> Self {
+        let (units, micros) = (1, 1);
         Self {
-            rate: Rate {
-                units: 1,
-                micros: 1,
-            },
+            rate: Rate { units, micros },
             capacity: 0,
             span: 0,
             depth: 0,
@@ -176,12 +177,10 @@ impl TokenBucket {
         self.span
     }
 
-    /// Returns the spare microseconds of the span: 1 if the interval is fractional.
-    ///
-    /// A TAT between lattice points may lose one microsecond to rounding while the burst is charged unit by unit.
+    /// Returns the microseconds of the span beyond the capacity's own; see [`Rate::slack`].
     #[inline]
     pub(super) fn slack(&self) -> u16 {
-        (!self.rate.is_whole()).into()
+        self.rate.slack()
     }
 
     /// Returns the tag that identifies the span in the state of a key: the span cut to 26 significant bits.
@@ -190,28 +189,29 @@ impl TokenBucket {
         self.quota_tag
     }
 
-    /// Returns the TAT under this span. A debt made under another span keeps its share of the span.
-    #[inline]
-    fn tat(&self, state: BucketState, now: Timestamp) -> u64 {
-        let now = now.as_micros();
-        if state.quota_tag == self.quota_tag || state.tat <= now {
-            return state.tat;
-        }
-        // A clock that was set back leaves a debt beyond the span: it counts as the whole span.
-        let old = span_of(state.quota_tag);
-        now + rescale(old.min(state.tat - now), self.span, old)
-    }
-
-    /// Returns the time in which this number of units comes back, in microseconds, rounded up, at most 17 years.
+    /// Returns the time in which `units` come back, in microseconds, rounded up, at most 17 years.
     #[must_use]
     pub fn micros_up(&self, units: u64) -> u64 {
         self.rate.up(units).min(LONGEST_SPAN / 2)
     }
 
-    /// Returns the time in which this number of units comes back, in microseconds, rounded down, at most 17 years.
+    /// Returns the time in which `units` come back, in microseconds, rounded down, at most 17 years.
     #[must_use]
     pub fn micros_down(&self, units: u64) -> u64 {
         self.rate.down(units).min(LONGEST_SPAN / 2)
+    }
+
+    /// Returns how many microseconds the TAT moves back when `units` of a charge are refunded.
+    ///
+    /// In a queue, the TAT moves back to where the charge found it, because that value identifies the charge before.
+    /// Otherwise the units are converted to time, rounded down.
+    #[must_use]
+    pub fn micros_back(&self, reset_at: Timestamp, units: u64) -> u64 {
+        if !self.is_queue() {
+            return self.micros_down(units);
+        }
+        self.rate
+            .rewind(reset_at.as_micros(), units.min(self.capacity))
     }
 
     /// Returns the refill rate in lowest terms: a number of units, and the microseconds in which that many come back.
@@ -219,6 +219,42 @@ impl TokenBucket {
     #[inline]
     pub fn refill(&self) -> (u64, u64) {
         (self.rate.units, self.rate.micros)
+    }
+
+    /// Returns the state of a key with this TAT.
+    #[must_use]
+    #[inline]
+    pub fn state(&self, tat: u64) -> BucketState {
+        BucketState {
+            tat,
+            quota_tag: self.quota_tag,
+        }
+    }
+
+    /// Returns the TAT under this bucket's span. A debt made under another span keeps its share of the span.
+    #[inline]
+    fn tat(&self, state: BucketState, now: Timestamp) -> u64 {
+        let now = now.as_micros();
+        if state.quota_tag == self.quota_tag || state.tat <= now {
+            return state.tat;
+        }
+        // A debt can exceed its span when the clock was set back: then the whole span is spent.
+        let old = span_of(state.quota_tag);
+        now + rescale(old.min(state.tat - now), self.span, old)
+    }
+
+    /// Returns the TAT after a charge of `cost`, or `None` when the charge does not fit.
+    #[inline]
+    fn tat_after(&self, state: &BucketState, now: Timestamp, cost: u64) -> Option<u64> {
+        let tat = self.tat(*state, now);
+        if cost == 0 {
+            return Some(tat);
+        }
+        if cost > self.capacity {
+            return None;
+        }
+        let moved = self.rate.advance(tat.max(now.as_micros()), cost);
+        (moved - now.as_micros() <= self.span).then_some(moved)
     }
 }
 
@@ -246,24 +282,21 @@ impl Counting for TokenBucket {
 
     #[inline]
     fn take(&self, state: &mut BucketState, now: Timestamp, cost: u64) -> bool {
-        match self.tat_after(state, now, cost) {
-            Some(_) if cost == 0 => true,
-            Some(tat) => {
-                *state = self.state(tat);
-                true
-            }
-            None => false,
+        let tat = self.tat_after(state, now, cost);
+        if let Some(tat) = tat
+            && cost > 0
+        {
+            *state = self.state(tat);
         }
+        tat.is_some()
     }
 
     fn charge_denied(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
         let from = self.tat(*state, now).max(now.as_micros());
         let full = from.max(now.as_micros() + self.span);
-        *state = self.state(if cost <= self.capacity {
-            self.rate.advance(from, cost).min(full)
-        } else {
-            full
-        });
+        let fits = cost <= self.capacity;
+        let moved = fits.then(|| self.rate.advance(from, cost).min(full));
+        *state = self.state(moved.unwrap_or(full));
     }
 
     fn force_charge(&self, state: &mut BucketState, now: Timestamp, cost: u64) {
@@ -285,24 +318,24 @@ impl Counting for TokenBucket {
             return;
         }
         let back = self.micros_back(mark.reset_at, units);
-        let made = mark.reset_at.as_micros();
+        let reset_at = mark.reset_at.as_micros();
         if self.is_queue() {
-            // Later requests already have their start times, so only the last one can be refunded.
-            state.tat -= if made == tat { back } else { 0 };
+            // Later requests already have their start times, so only the last one in the queue can be refunded.
+            state.tat -= if reset_at == tat { back } else { 0 };
             return;
         }
-        // The end of the charge in today's debt, or earlier: all refunds since may have been of charges before it. An end
-        // after the TAT belongs to a debt that was evicted in between.
-        let end = made.saturating_sub(mark.refunded_since(*refunded));
-        let outstanding = if end <= tat {
-            end.saturating_sub(now)
+        // The end of the charge now, or an earlier time: all refunds since may have been of charges before it. An end
+        // after the TAT belongs to a state that was evicted since, so the charge has no weight here.
+        let ends = reset_at.saturating_sub(mark.refunded_since(*refunded));
+        let weight = if ends <= tat {
+            ends.saturating_sub(now)
         } else {
             0
         };
-        let back = back.min(outstanding);
+        let back = back.min(weight);
         state.tat -= back;
-        // A refund of the last charge moves no other charge.
-        if end < tat {
+        // A refund of the last charge shifts no other one.
+        if ends < tat {
             *refunded = (*refunded + back) % ChargeMark::MODULUS;
         }
     }
@@ -319,10 +352,10 @@ impl Counting for TokenBucket {
         if cost > self.capacity {
             return Retry::Never;
         }
-        let advanced = self
+        let moved = self
             .rate
             .advance(self.tat(*state, now).max(now.as_micros()), cost);
-        Retry::At(Timestamp::from_micros(advanced.saturating_sub(self.span)).max(now))
+        Retry::At(Timestamp::from_micros(moved.saturating_sub(self.span)).max(now))
     }
 
     #[inline]
@@ -340,52 +373,14 @@ impl Counting for TokenBucket {
     }
 }
 
-impl TokenBucket {
-    /// Returns the state of a key with this TAT.
-    #[must_use]
-    #[inline]
-    pub fn state(&self, tat: u64) -> BucketState {
-        BucketState {
-            tat,
-            quota_tag: self.quota_tag,
-        }
-    }
-
-    /// Returns the TAT after a charge, or `None` if the charge does not fit.
-    #[inline]
-    fn tat_after(&self, state: &BucketState, now: Timestamp, cost: u64) -> Option<u64> {
-        let tat = self.tat(*state, now);
-        if cost == 0 {
-            return Some(tat);
-        }
-        if cost > self.capacity {
-            return None;
-        }
-        let advanced = self.rate.advance(tat.max(now.as_micros()), cost);
-        (advanced - now.as_micros() <= self.span).then_some(advanced)
-    }
-
-    /// Returns by how many microseconds a refund moves the TAT back, for a charge after which the TAT was `made`.
-    ///
-    /// In a queue, the TAT returns to its exact value before the charge: that value identifies the request that is last
-    /// again. Otherwise it moves by the units' time, rounded down.
-    #[must_use]
-    pub fn micros_back(&self, made: Timestamp, units: u64) -> u64 {
-        if !self.is_queue() {
-            return self.micros_down(units);
-        }
-        self.rate.rewind(made.as_micros(), units.min(self.capacity))
-    }
-}
-
 const LONGEST_INTERVAL: u64 = 366 * 86_400 * 1_000_000;
 const LONGEST_SPAN: u64 = 1 << 50;
 
 // === BucketState ===
 
-/// The time at which a bucket will be full again, and the span under which the debt was made.
+/// TAT of a key, and the span under which its debt was made.
 ///
-/// Packed: a key takes 24 bytes of the in-process store instead of 32.
+/// Packed, so that a key takes 24 bytes in the in-process store instead of 32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct BucketState {
@@ -394,19 +389,29 @@ pub struct BucketState {
 }
 
 impl BucketState {
-    /// Returns the theoretical arrival time in microseconds since the Unix epoch; 0 if nothing was ever charged.
+    /// Returns the theoretical arrival time in microseconds since the Unix epoch; 0 for a key without charges.
     #[must_use]
     pub fn tat(self) -> u64 {
         self.tat
     }
 
-    /// Moves the TAT `micros` microseconds later.
+    /// Returns the tag of the span under which the debt was made, as in [`TokenBucket::quota_tag`].
+    pub(crate) fn quota_tag(self) -> u32 {
+        self.quota_tag
+    }
+
+    /// Returns the same state with another TAT.
+    pub(crate) fn with_tat(self, tat: u64) -> Self {
+        Self { tat, ..self }
+    }
+
+    /// Moves the TAT forward by `micros` microseconds.
     pub(crate) fn shift(&mut self, micros: u64) {
         self.tat = self.tat.saturating_add(micros);
     }
 }
 
-/// Returns the tag of a span: its 26 most significant bits, and the number of bits below them.
+/// Packs a span into 32 bits: its 26 most significant bits, and the number of bits cut off.
 fn quota_tag_of(span: u64) -> u32 {
     let mut exponent = 0_u32;
     while span >> exponent >= 1 << MANTISSA {
@@ -417,10 +422,146 @@ fn quota_tag_of(span: u64) -> u32 {
     (exponent << MANTISSA) | mantissa
 }
 
-/// Returns the span of a tag.
+/// Returns the span of a tag: at least 1, and below the original by at most 1 in 2^25.
 fn span_of(quota_tag: u32) -> u64 {
     let (exponent, mantissa) = (quota_tag >> MANTISSA, quota_tag & ((1 << MANTISSA) - 1));
     (u64::from(mantissa) << exponent).max(1)
 }
 
 const MANTISSA: u32 = 26;
+
+// === Rate ===
+
+/// Units that come back in each `micros`, in lowest terms, and the lattice of times on which the units lie.
+///
+/// The lattice of 3 units per second, in microseconds after point 0:
+///
+/// ```text
+/// point   0        1         2         3 = units     4
+/// at      0        333,334   666,667   1,000,000     1,333,334
+///                                      = micros
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rate {
+    units: u64,
+    micros: u64,
+}
+
+impl Rate {
+    /// Returns the rate of a quota that is within the documented limits.
+    fn of(quota: Quota) -> Self {
+        // Nanoseconds make periods such as 1.5 us exact; both factors fit in 128 bits.
+        let units = u128::from(quota.count()) * 1_000;
+        let micros = quota.period().as_nanos();
+        let divisor = greatest_common_divisor(units, micros);
+        let (units, micros) = (units / divisor, micros / divisor);
+        let product = units.checked_mul(micros);
+        if product.is_some_and(|product| product < EXACT) {
+            return Self::narrow(units, micros);
+        }
+        // The terms are too long for exact doubles. Take as many units as keep the product below 2^52 and round their
+        // time up, so that the rate is never above the quota's.
+        let fewer = (EXACT * units / micros).isqrt().saturating_sub(1).max(1);
+        let longer = (fewer * (micros / units)) + (fewer * (micros % units)).div_ceil(units);
+        let divisor = greatest_common_divisor(fewer, longer);
+        Self::narrow(fewer / divisor, longer / divisor)
+    }
+
+    /// Invariant: both terms are below 2^52, because their product is and neither is 0.
+    fn narrow(units: u128, micros: u128) -> Self {
+        let narrow = |term| u64::try_from(term).expect("a term below 2^52");
+        Self {
+            units: narrow(units),
+            micros: narrow(micros),
+        }
+    }
+
+    /// Returns whether a unit takes a whole number of microseconds.
+    #[inline]
+    fn is_whole(self) -> bool {
+        self.units == 1
+    }
+
+    /// Returns the microseconds by which a span exceeds its capacity's time: 1 if the interval is fractional.
+    ///
+    /// A TAT between lattice points can lose a microsecond against them while the burst is taken unit by unit.
+    #[inline]
+    fn slack(self) -> u16 {
+        (!self.is_whole()).into()
+    }
+
+    /// Returns the TAT after `cost` units.
+    #[inline]
+    fn advance(self, tat: u64, cost: u64) -> u64 {
+        if self.is_whole() {
+            return tat + cost * self.micros;
+        }
+        let point = self.point(tat % self.micros);
+        tat + self.at(point + cost) - self.at(point)
+    }
+
+    /// Returns the distance to the TAT from which `units` moved it here.
+    fn rewind(self, tat: u64, units: u64) -> u64 {
+        // Start whole periods later, so that there are enough points to go back.
+        let ahead = units.div_ceil(self.units) * self.units;
+        let point = self.point(tat % self.micros) + ahead;
+        self.at(point) - self.at(point - units)
+    }
+
+    /// Returns the largest number of units that move the TAT by at most `room` microseconds.
+    #[inline]
+    fn fitting(self, tat: u64, room: u64) -> u64 {
+        if self.is_whole() {
+            return room / self.micros;
+        }
+        let point = self.point(tat % self.micros);
+        self.point(self.at(point) + room) - point
+    }
+
+    /// Returns the last lattice point at or before `micros` after point 0: `floor(micros * rate)`.
+    #[inline]
+    fn point(self, micros: u64) -> u64 {
+        let (periods, rest) = (micros / self.micros, micros % self.micros);
+        periods * self.units + rest * self.units / self.micros
+    }
+
+    /// Returns the time of a lattice point: `ceil(point / rate)` after point 0.
+    #[inline]
+    fn at(self, point: u64) -> u64 {
+        let (periods, rest) = (point / self.units, point % self.units);
+        periods * self.micros + (rest * self.micros).div_ceil(self.units)
+    }
+
+    /// As [`at`](Self::at), or `None` when the time exceeds 64 bits.
+    fn at_checked(self, point: u64) -> Option<u64> {
+        let (periods, rest) = (point / self.units, point % self.units);
+        let whole = periods.checked_mul(self.micros)?;
+        whole.checked_add((rest * self.micros).div_ceil(self.units))
+    }
+
+    /// Returns the time in which `units` come back, rounded up, at most `u64::MAX`.
+    fn up(self, units: u64) -> u64 {
+        let rest = (units % self.units * self.micros).div_ceil(self.units);
+        self.whole(units).saturating_add(rest)
+    }
+
+    /// Returns the time in which `units` come back, rounded down, at most `u64::MAX`.
+    fn down(self, units: u64) -> u64 {
+        let rest = units % self.units * self.micros / self.units;
+        self.whole(units).saturating_add(rest)
+    }
+
+    fn whole(self, units: u64) -> u64 {
+        (units / self.units).saturating_mul(self.micros)
+    }
+}
+
+fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Products below this leave room for one more addition in a double's 53 bits.
+const EXACT: u128 = 1 << 52;

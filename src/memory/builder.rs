@@ -7,25 +7,25 @@ use crate::{
 
 use super::store::MemoryStore;
 
-/// Settings of a [`MemoryStore`].
+/// Builds a [`MemoryStore`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct MemoryStoreBuilder {
-    pub(super) max_keys: usize,
-    pub(super) clock: Clock,
+    max_keys: usize,
+    clock: Clock,
 }
 
 impl MemoryStoreBuilder {
-    /// Sets how many keys in debt are counted apart, under each way of counting.
+    /// Sets the number of keys in debt that have a state of their own, under each algorithm.
     ///
-    /// Default: 1,000,000, which takes at most 32 MB of buckets, and more with
-    /// [refunds, requests in flight and other algorithms](super#memory); an empty store takes next to nothing.
+    /// Default: 1,000,000. Buckets then take at most 32 MB, and
+    /// [refunds, requests in flight and other algorithms](super#memory) take more. An empty store takes almost nothing.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self
     }
 
-    /// Sets the clock to count by.
+    /// Sets the clock.
     ///
     /// Default: [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -33,7 +33,7 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Makes the store.
+    /// Builds the store.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl MemoryStoreBuilder {
                 "max_keys of 0: the store must hold at least one key",
             ));
         }
-        Ok(MemoryStore::with(&self))
+        Ok(MemoryStore::with(self.max_keys, self.clock))
     }
 }
 
@@ -55,5 +55,27 @@ impl Default for MemoryStoreBuilder {
             max_keys: 1_000_000,
             clock: Clock::system(),
         }
+    }
+}
+
+// === MemoryStore ===
+
+impl MemoryStore {
+    /// Returns a store with the default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        let MemoryStoreBuilder { max_keys, clock } = MemoryStoreBuilder::default();
+        Self::with(max_keys, clock)
+    }
+
+    /// Returns a builder with the default settings.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder::default()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
     }
 }

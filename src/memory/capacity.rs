@@ -1,68 +1,133 @@
-//! How much a store may hold, and how that is divided among its shards.
+//! Memory limits: of each shard, and of all shards together.
 
-use std::{sync::Arc, thread::available_parallelism};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::available_parallelism,
+};
 
 use crate::{algorithm::Concurrency, sync::Mutex};
-
-use super::budget::Budget;
 
 /// Limits of one shard, and the budgets that all shards share.
 #[derive(Clone, Debug)]
 pub(super) struct Capacity {
-    /// Slots of a table that has any.
+    /// Number of slots in the smallest table that has any.
     pub(super) min_slots: usize,
-    /// Slots of a table that cannot grow any more.
+    /// Number of slots in a table that cannot grow further.
     pub(super) max_slots: usize,
-    /// Entries of logs beyond those that every log may have.
+    /// Log entries beyond those that every log may have.
     pub(super) log_entries: Budget,
     /// Bytes for requests in flight.
     pub(super) in_flight: Budget,
-    /// Locked while a table grows.
+    /// Held while a table grows, so that the old and the new memory of only one table coexist.
     pub(super) growth: Arc<Mutex<()>>,
 }
 
 impl Capacity {
-    /// Returns the limits for each of `shards` shards of a store that holds `max_keys` keys within the documented bytes.
+    /// Returns the limits for each of `shards` shards, so that a store for `max_keys` keys takes at most the documented
+    /// bytes.
     pub(super) fn of(max_keys: usize, shards: usize) -> Self {
         let slots = slots_for(max_keys);
-        let (min_slots, max_slots) = if shards < GROWING {
+        let (min_slots, max_slots) = if shards < MIN_GROWING_SHARDS {
             let slots = slots.div_ceil(shards);
             (slots, slots)
         } else {
-            // While a table grows, its old slots are there too: two thirds as many as the new ones.
-            (SMALLEST, slots / (3 * shards + 2) * 3)
+            // The old slots of one growing table are also in memory: two thirds as many as its new ones.
+            (MIN_SLOTS, slots / (3 * shards + 2) * 3)
         };
-        let in_flight = max_keys.saturating_add(ONE_KEY).saturating_mul(IN_FLIGHT);
+        let in_flight = max_keys
+            .saturating_add(FULLEST_KEY)
+            .saturating_mul(IN_FLIGHT_BYTES);
         Self {
             min_slots,
             max_slots,
-            log_entries: Budget::new(max_keys.saturating_mul(ENTRIES)),
+            log_entries: Budget::new(max_keys.saturating_mul(SHARED_LOG_ENTRIES)),
             in_flight: Budget::new(in_flight),
             growth: Arc::default(),
         }
     }
 }
 
-/// Number of shards for `max_keys` keys: enough for all cores, but none so small that it overflows by chance.
+/// Returns the number of shards for `max_keys` keys: enough for all cores, but none so small that it overflows by chance.
 pub(super) fn shards_for(max_keys: usize) -> usize {
     let wanted = available_parallelism().map_or(16, |cores| cores.get() * 16);
     let most = (max_keys / 1_024).max(1).next_power_of_two();
     wanted.next_power_of_two().min(most)
 }
 
-/// Slots that hold `keys` keys at three quarters.
+/// Returns the number of slots of which `keys` keys fill three quarters.
 pub(super) const fn slots_for(keys: usize) -> usize {
     keys.div_ceil(3).saturating_mul(4)
 }
 
-/// With fewer shards, a growing one would be much of the whole: their tables, which are small, are made at full size.
-const GROWING: usize = 16;
-/// Slots of a table that grows.
-const SMALLEST: usize = 16;
+/// With fewer shards, one growing table would be a large part of the whole. Their tables are small, so they are allocated
+/// at full size.
+const MIN_GROWING_SHARDS: usize = 16;
+const MIN_SLOTS: usize = 16;
 /// Log entries that all logs share, per key of `max_keys`.
-const ENTRIES: usize = 4;
+const SHARED_LOG_ENTRIES: usize = 4;
 /// Bytes for requests in flight, per key of `max_keys`.
-const IN_FLIGHT: usize = 64;
-/// Requests in flight beyond that, so that one key can fill the highest limit even where the store holds few keys.
+const IN_FLIGHT_BYTES: usize = 64;
+/// Requests in flight beyond `max_keys`, so that one key can fill the highest limit even in a small store.
 #[expect(clippy::cast_possible_truncation, reason = "it fits")]
-const ONE_KEY: usize = Concurrency::MAX_LIMIT as usize;
+const FULLEST_KEY: usize = Concurrency::MAX_LIMIT as usize;
+
+// === Budget ===
+
+/// An amount, in bytes or entries, that all shards share. Clones share it too.
+#[derive(Clone, Debug)]
+pub(super) struct Budget {
+    left: Arc<AtomicUsize>,
+}
+
+impl Budget {
+    fn new(amount: usize) -> Self {
+        let left = Arc::new(AtomicUsize::new(amount));
+        Self { left }
+    }
+
+    /// Returns an empty allotment of this budget.
+    pub(super) fn allotment(&self) -> Allotment {
+        Allotment {
+            budget: self.clone(),
+            amount: 0,
+        }
+    }
+
+    fn take(&self, amount: usize) -> bool {
+        let less = |left: usize| left.checked_sub(amount);
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
+    }
+}
+
+// === Allotment ===
+
+/// The part of a budget that one owner has reserved.
+#[derive(Debug)]
+pub(super) struct Allotment {
+    budget: Budget,
+    amount: usize,
+}
+
+impl Allotment {
+    /// Sets the reserved amount. Returns `false`, and changes nothing, when the budget has too little left.
+    #[inline]
+    pub(super) fn reserve(&mut self, amount: usize) -> bool {
+        amount == self.amount || self.change(amount)
+    }
+
+    fn change(&mut self, amount: usize) -> bool {
+        if amount <= self.amount {
+            let back = self.amount - amount;
+            self.budget.left.fetch_add(back, Ordering::Relaxed);
+        } else if !self.budget.take(amount - self.amount) {
+            return false;
+        }
+        self.amount = amount;
+        true
+    }
+}

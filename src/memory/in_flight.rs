@@ -7,22 +7,24 @@ use crate::{
 };
 
 use super::{
-    budget::Share,
-    capacity::Capacity,
+    capacity::{Allotment, Capacity},
     fingerprint::Fingerprint,
+    keyed::{KeyRef, Placement},
     tickets::{HELD, Taken, Tickets},
 };
 
-/// Slots that are taken, until their lease ends or they are released.
+/// Slots in use, each until its lease ends or it is released.
 #[derive(Debug)]
 pub(super) struct InFlight {
     tickets: Tickets,
     max_keys: usize,
-    bytes: Share,
-    /// When a lease ends at the soonest, or earlier: before that, nothing can be reclaimed.
+    /// Reserved bytes.
+    bytes: Allotment,
+    /// Lower bound of the ends of all leases, in microseconds: nothing can be reclaimed before it.
     soonest: u64,
-    /// How many records there may be before ended leases are looked for instead of new memory: twice as many as were left
-    /// the last time, so that each look is paid for by as many charges.
+    /// Number of records from which on ended leases are reclaimed before memory is added.
+    ///
+    /// It is twice the number left by the last reclaim, so that as many charges share the cost of the next one.
     reclaim_at: usize,
 }
 
@@ -31,13 +33,13 @@ impl InFlight {
         Self {
             tickets: Tickets::new(),
             max_keys: capacity.max_slots,
-            bytes: Share::of(&capacity.in_flight),
+            bytes: capacity.in_flight.allotment(),
             soonest: HELD,
-            reclaim_at: FEW,
+            reclaim_at: MIN_RECLAIM,
         }
     }
 
-    /// Reserves memory for `charges` more charges, the last of which is on this key. Returns `false` when there is none.
+    /// Reserves memory for `charges` more charges, the last of which is on this key. Returns `false` if there is none.
     pub(super) fn reserve(
         &mut self,
         fingerprint: Fingerprint,
@@ -52,94 +54,90 @@ impl InFlight {
             || (self.reclaim(now) && self.has_room(fingerprint, charges))
     }
 
-    /// Runs `change` on the state of a key. The slots that it charges belong to `ticket`, until their lease ends or they are
-    /// released.
+    /// Runs `change` on the state of a key. `change` returns a result, and whether it modified the state.
     ///
-    /// A key without memory for a charge appears full: newcomers cannot share a state as elsewhere, because a release must
-    /// find its own slots.
+    /// The slots that it charges belong to the key's ticket until their lease ends or they are released. A key without
+    /// memory for a charge appears full: it cannot share a state with other keys, because a release must find its own slots.
     pub(super) fn update<R>(
         &mut self,
-        slots: &Concurrency,
-        (fingerprint, ticket): (Fingerprint, Ticket),
-        (now, has_room): (Timestamp, bool),
-        change: impl FnOnce(&mut SlotState) -> R,
-    ) -> R {
-        let key = self.tickets.find(fingerprint);
-        let used = match key {
-            _ if !has_room => slots.limit(),
-            Some(key) if self.end_leases(key, now) => self.tickets.used(key),
+        counter: &Concurrency,
+        key: &KeyRef,
+        now: Timestamp,
+        change: impl FnOnce(&mut SlotState) -> (R, bool),
+    ) -> (R, Placement) {
+        let has_memory = !key.may_add || self.reserve(key.fingerprint, 1, now);
+        let record = self.tickets.find(key.fingerprint);
+        let used = match record {
+            _ if !has_memory => counter.limit(),
+            Some(record) if self.end_leases(record, now) => self.tickets.used(record),
             _ => 0,
         };
-        let mut state = slots.state(used);
-        let answer = change(&mut state);
+        let mut state = counter.state(used);
+        let (result, _) = change(&mut state);
         let units = capped(state.used().saturating_sub(used));
         if units > 0 {
-            let ends = (now + slots.lease()).as_micros();
-            self.take(
-                fingerprint,
-                Taken {
-                    ticket: ticket.as_u64(),
-                    units,
-                    ends,
-                },
-            );
+            let ends = (now + counter.lease()).as_micros();
+            self.take(key.fingerprint, key.ticket(), units, ends);
         }
-        answer
+        let placement = if has_memory {
+            Placement::Own
+        } else {
+            Placement::NoMemory
+        };
+        (result, placement)
     }
 
-    /// Ends the lease of a ticket's slots: they are taken until they are released. Those that were lost meanwhile are
-    /// taken again, if there is memory, since they are in flight.
+    /// Returns `false`: no key shares its slots with others.
+    pub(super) fn may_overflow(&self, _key: &KeyRef, _now: Timestamp) -> bool {
+        false
+    }
+
+    /// Replaces the lease of a ticket's slots: they stay taken until they are released.
+    ///
+    /// If their lease has ended meanwhile, they are taken again, provided there is memory, because the request is in flight.
     pub(super) fn hold(&mut self, fingerprint: Fingerprint, ticket: Ticket, units: u64) {
-        let key = self.tickets.find(fingerprint);
-        let is_held = key.is_some_and(|key| self.tickets.hold(key, ticket.as_u64()));
+        let record = self.tickets.find(fingerprint);
+        let is_held = record.is_some_and(|record| self.tickets.hold(record, ticket.as_u64()));
         if !is_held && self.has_room(fingerprint, 1) {
-            let (units, ends) = (capped(units), HELD);
-            self.take(
-                fingerprint,
-                Taken {
-                    ticket: ticket.as_u64(),
-                    units,
-                    ends,
-                },
-            );
+            self.take(fingerprint, ticket, capped(units), HELD);
         }
     }
 
     /// Releases the slots of a ticket, if it has any.
     pub(super) fn release(&mut self, fingerprint: Fingerprint, ticket: Ticket) {
-        if let Some(key) = self.tickets.find(fingerprint) {
-            self.tickets.release(key, ticket.as_u64());
+        if let Some(record) = self.tickets.find(fingerprint) {
+            self.tickets.release(record, ticket.as_u64());
             self.shrink();
         }
     }
 
-    /// Frees all slots of a key.
+    /// Releases all slots of a key.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
-        if let Some(key) = self.tickets.find(fingerprint) {
-            self.tickets.remove(key);
+        if let Some(record) = self.tickets.find(fingerprint) {
+            self.tickets.remove(record);
             self.shrink();
         }
     }
 
-    /// Frees all slots whose lease has ended. Returns `false` when there can be none.
+    /// Releases all slots whose lease has ended. Returns `false` if there can be none.
     pub(super) fn reclaim(&mut self, now: Timestamp) -> bool {
         if self.soonest > now.as_micros() {
             return false;
         }
-        let (mut key, mut soonest) = (0, HELD);
-        while (key as usize) < self.tickets.keys() {
-            // Where the key is gone, another has taken its place.
-            if self.end_leases(key, now) {
-                soonest = soonest.min(self.tickets.soonest(key));
-                key += 1;
+        let (mut record, mut soonest) = (0, HELD);
+        while (record as usize) < self.tickets.keys() {
+            // When a record is removed, another one takes its index.
+            if self.end_leases(record, now) {
+                soonest = soonest.min(self.tickets.soonest(record));
+                record += 1;
             }
         }
         self.soonest = soonest;
-        self.reclaim_at = FEW.max(2 * self.tickets.records());
+        self.reclaim_at = MIN_RECLAIM.max(2 * self.tickets.records());
         true
     }
 
-    /// Moves every time forwards by so many microseconds.
+    /// Moves all times forward by `micros` microseconds.
     pub(super) fn shift(&mut self, micros: u64) {
         self.soonest = self.soonest.saturating_add(micros);
         self.tickets.shift(micros);
@@ -149,40 +147,47 @@ impl InFlight {
         self.tickets.keys()
     }
 
+    /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         self.tickets.bytes()
     }
 
-    fn take(&mut self, fingerprint: Fingerprint, taken: Taken) {
-        self.soonest = self.soonest.min(taken.ends);
+    fn take(&mut self, fingerprint: Fingerprint, ticket: Ticket, units: u32, ends: u64) {
+        self.soonest = self.soonest.min(ends);
+        let ticket = ticket.as_u64();
+        let taken = Taken {
+            ticket,
+            units,
+            ends,
+        };
         self.tickets.take(fingerprint, taken);
     }
 
-    /// Frees the slots of a key whose lease has ended. Returns `false` when the key has nothing in flight any more.
+    /// Releases the slots of a key whose lease has ended. Returns `false` if the key has nothing in flight any more.
     #[inline]
-    fn end_leases(&mut self, key: u32, now: Timestamp) -> bool {
-        let is_there = self.tickets.end_leases(key, now.as_micros());
+    fn end_leases(&mut self, record: u32, now: Timestamp) -> bool {
+        let has_slots = self.tickets.end_leases(record, now.as_micros());
         self.shrink();
-        is_there
+        has_slots
     }
 
-    /// Returns whether there is memory for so many more charges, the last of which is on this key.
+    /// Returns whether there is memory for `charges` more charges, the last of which is on this key.
     fn has_room(&mut self, fingerprint: Fingerprint, charges: usize) -> bool {
         while let Some(bytes) = self.tickets.bytes_to_grow(charges) {
-            if !self.bytes.hold(bytes) {
+            if !self.bytes.reserve(bytes) {
                 return false;
             }
             self.tickets.grow(charges);
-            self.bytes.hold(self.tickets.bytes());
+            self.bytes.reserve(self.tickets.bytes());
         }
         self.tickets.keys() + charges <= self.max_keys || self.tickets.find(fingerprint).is_some()
     }
 
-    /// Returns memory to the budget that is no longer needed.
+    /// Returns unneeded memory to the budget.
     #[inline]
     fn shrink(&mut self) {
         while self.tickets.shrink() {
-            self.bytes.hold(self.tickets.bytes());
+            self.bytes.reserve(self.tickets.bytes());
         }
     }
 }
@@ -191,4 +196,5 @@ fn capped(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-const FEW: usize = 64;
+/// Number of records below which reclaiming does not pay.
+const MIN_RECLAIM: usize = 64;

@@ -1,6 +1,6 @@
-//! Counts in this process: exact, bounded, without any background task.
+//! Counts in this process: exact, in bounded memory, without a background task.
 //!
-//! The embedded default. It also stands in while a shared store is away.
+//! This is the default store. It also counts locally while a shared store is unavailable.
 //!
 //! # Examples
 //!
@@ -11,7 +11,7 @@
 //! let store = MemoryStore::builder().max_keys(10_000).build()?;
 //! let limiter = RateLimiter::new(store, [policy.clone()])?;
 //! let mut decision = limiter.check(&[policy.charge(Key::new("ada"))]);
-//! let decision = decision.take_ready().expect("memory answers at once")?;
+//! let decision = decision.take_ready().expect("memory decides at once")?;
 //! assert!(decision.is_allowed());
 //! # Ok::<(), tollgate::Error>(())
 //! ```
@@ -19,7 +19,7 @@
 //! # Memory
 //!
 //! Each algorithm in use has its own tables, which are at most three quarters full with `max_keys` keys. They take at most
-//! this much, whatever clients send:
+//! this many bytes, whatever clients send:
 //!
 //! | used | bytes per key of `max_keys` | with 1,000,000 keys |
 //! |---|---|---|
@@ -31,50 +31,50 @@
 //! | requests in flight | 64 | 70.4 MB |
 //! | all of them | 448.1 | 454.5 MB |
 //!
-//! The numbers are hard caps on the allocated bytes, also while a table grows and its old and new memory coexist. They do not
-//! include 2 kB for each shard (there are at most 16 per core, rounded up to a power of two), up to 1.2 kB for each
-//! policy that overflows in a shard, 4 kB for each thread at work, and what the allocator adds. An unused store takes next to nothing; tables
-//! grow with the number of keys and shrink after a flood.
+//! The numbers are hard limits on the allocated bytes, also while a table grows and its old and new memory coexist. They do
+//! not include 2 kB for each shard (there are at most 16 per core, rounded up to a power of two), up to 1.2 kB for each
+//! policy that overflows in a shard, 4 kB for each thread at work, and the overhead of the allocator. An unused store takes
+//! almost nothing. Tables grow with the number of keys and shrink after a flood.
 //!
-//! - **Refunds** are kept only for keys where requests overlap: a refund of the last charge of a key needs no memory. A
-//!   refund for which there is no memory is not made, so the key owes what it was charged.
+//! - **Refunds** take memory only for keys whose requests overlap: a refund of the last charge of a key needs none. Without
+//!   memory, a refund is not made, and the key owes what it was charged.
 //! - **Requests in flight** take 44 bytes for the only one of a key, and 36 for each one of several. All keys together have
-//!   `64 * (max_keys + 100,000)` bytes, so `max_keys` requests fit, however many of them are of one key, and one key can
-//!   always fill the highest limit. A request for which there is no memory is denied, and counted in
+//!   `64 * (max_keys + 100,000)` bytes. That is enough for `max_keys` requests, however many of them are on one key, and one
+//!   key can always fill the highest limit. A request without memory is denied, and counted in
 //!   [`overflowed`](MemoryStore::overflowed). The memory of slots whose lease has ended is reclaimed within a second.
-//! - **Logs** take 16 bytes for each entry. Every log may have 4, and all together another `4 * max_keys`. A full log that
-//!   cannot have more drops every other entry, whose units then come back with those of the next one: later than they
-//!   should, and never earlier. While there is memory a log is exact, and when there is none it is strict.
+//! - **Logs** take 16 bytes for each entry. Every log may have 4 entries, and all logs together another `4 * max_keys`. A
+//!   full log that cannot have more drops every other entry, whose units then come back with those of the next one: later
+//!   than they should, never earlier. So a log is exact while there is memory, and strict when there is none.
 //!
 //! # When it is full
 //!
-//! A key whose bucket is full again needs no slot: its slot goes to the next newcomer. A key in debt is never
-//! forgotten. When all slots near a newcomer's place hold keys in debt, newcomers of one policy share one bucket
-//! until slots come free, and whoever gets a slot then starts with that bucket's debt. So a flood of made-up keys
-//! costs neither memory nor the limit; what it can cost is that *new* callers are counted together for a while.
+//! A key whose bucket is full again needs no slot: the next new key takes its slot. A key that is not back at full quota is
+//! never evicted. When all slots near the place of a new key hold keys in debt, the new keys of one policy share one bucket
+//! until slots become free, and a key that then gets a slot starts with that bucket's debt. A flood of made-up keys can
+//! therefore neither exhaust the memory nor lift the limit. While it lasts, *new* callers may be counted together.
 //!
-//! # What a clock step does
+//! # Clock steps
 //!
-//! Nothing: the process counts by the monotonic clock. The exception is a machine whose clock is set only after the process
-//! has started: the stored times then move with the clock once, as [`Clock`](crate::clock::Clock) describes, so that debts,
-//! windows and leases last as long as they would have. Charges made before that moment are no longer refunded.
+//! A step of the wall clock has no effect, because the process counts by the monotonic clock. The exception is a machine
+//! whose clock is set only after the process has started: all stored times then move with the clock once, as
+//! [`Clock`](crate::clock::Clock) describes, so that debts, windows and leases last as long as before. Charges made before
+//! that moment cannot be refunded.
 //!
 //! # Accuracy
 //!
-//! Keys are told apart by a 96-bit fingerprint under a random key per process: nobody can aim at a collision, and
-//! with a million keys one happens with a chance of 6e-18.
+//! A key is identified by a 96-bit fingerprint under a random key per process. Nobody can aim at a collision, and among a
+//! million keys the probability of one is 6e-18.
 
-mod budget;
 mod builder;
 mod capacity;
 mod fingerprint;
+mod hot_key;
 mod in_flight;
-mod pools;
+mod keyed;
 mod refunds;
+mod result;
 mod shard;
-mod shelf;
 mod slab;
-mod steps;
 mod store;
 mod table;
 mod tickets;

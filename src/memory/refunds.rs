@@ -1,31 +1,41 @@
-//! Units refunded to the buckets of one shard, so that a later refund never exceeds what is left of its charge.
+//! Refunds to the buckets of one shard.
+//!
+//! A bucket identifies a charge by the TAT after it. A refund of an earlier charge moves that TAT back, so the key's total
+//! of refunds is kept: the difference to the total at the time of a charge is how far the charge has moved since.
+//!
+//! ```text
+//! charge A (100 ms)  TAT = 100              mark of A: reset_at 100, refunded_before 0
+//! charge B (100 ms)  TAT = 200              mark of B: reset_at 200, refunded_before 0
+//! refund A           TAT = 100, total 100
+//! refund B           B ends at 200 - (100 - 0) = 100, which is at most the TAT: all of it can be refunded
+//! ```
 
 use super::{
     capacity::Capacity,
     fingerprint::Fingerprint,
-    table::{Held, Place, Table},
+    table::{Place, Table, TableEntry},
 };
 
-/// The sum of refunds of each key that has one, for as long as it matters.
+/// Total refunds of each key that has any, kept until the charges before the last refund have lapsed.
 ///
-/// Apart from the buckets, since few keys have one: only a refund that moves a later charge forward is added.
+/// The totals are apart from the buckets because few keys have one: only a refund that moves a later charge is added.
 #[derive(Debug)]
 pub(super) struct Refunds {
-    sums: Table<RefundSum>,
+    totals: Table<RefundTotal>,
 }
 
-/// Total units refunded to one key.
+/// Total refunds of one key, in microseconds of its TAT.
 ///
 /// Packed, so that a key takes 24 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
-pub(super) struct RefundSum {
-    sum: u64,
-    /// Time by which all charges made before the last refund have lapsed, in units of [`COARSE`] microseconds, rounded up.
+struct RefundTotal {
+    total: u64,
+    /// Time by which all charges before the last refund have lapsed, in units of [`COARSE`] microseconds, rounded up.
     lapses: u32,
 }
 
-impl Held for RefundSum {
+impl TableEntry for RefundTotal {
     #[inline]
     fn owes_until(&self) -> u64 {
         u64::from(self.lapses) * COARSE
@@ -39,67 +49,64 @@ impl Held for RefundSum {
 impl Refunds {
     pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
-            sums: Table::new(capacity),
+            totals: Table::new(capacity),
         }
     }
 
-    /// Returns the sum that marks a charge of a key, which lapses at `until`.
     #[inline]
-    pub(super) fn mark(&mut self, fingerprint: Fingerprint, until: u64) -> u64 {
-        match self.sums.taken() {
-            0 => 0,
-            _ => self.mark_some(fingerprint, until),
-        }
+    pub(super) fn is_empty(&self) -> bool {
+        self.totals.taken() == 0
     }
 
+    /// Returns the total before a charge of a key, and keeps it until the charge lapses at `until`.
     #[inline(never)]
-    fn mark_some(&mut self, fingerprint: Fingerprint, until: u64) -> u64 {
-        let Place::Found(index) = self.sums.find(fingerprint, 0) else {
+    pub(super) fn before_charge(&mut self, fingerprint: Fingerprint, until: u64) -> u64 {
+        let Place::Found(index) = self.totals.find(fingerprint, 0) else {
             return 0;
         };
-        let known = self.sums.state(index);
-        known.lapses = known.lapses.max(coarse(until));
-        known.sum
+        let refunds = self.totals.state(index);
+        refunds.lapses = refunds.lapses.max(coarse(until));
+        refunds.total
     }
 
-    /// Returns the units refunded to a key, or `None` when they are forgotten and `now` is too old to know that they were 0.
-    pub(super) fn of(&mut self, fingerprint: Fingerprint, now: u64) -> Option<u64> {
-        match self.sums.find(fingerprint, now) {
-            Place::Found(index) => Some(self.sums.state(index).sum),
-            Place::Crowded | Place::Free(_) => (self.sums.forgotten() <= now).then_some(0),
+    /// Returns the total of a key, or `None` when it was evicted and `now` is too early to assume 0.
+    pub(super) fn total(&mut self, fingerprint: Fingerprint, now: u64) -> Option<u64> {
+        match self.totals.find(fingerprint, now) {
+            Place::Found(index) => Some(self.totals.state(index).total),
+            Place::Full | Place::Free(_) => (self.totals.evicted_until() <= now).then_some(0),
         }
     }
 
-    /// Sets the units refunded to a key whose last charge lapses at `until`. Returns `false` when there is no room.
+    /// Sets the total of a key whose last charge lapses at `until`. Returns `false` when no slot is free.
     pub(super) fn set(
         &mut self,
-        (fingerprint, sum): (Fingerprint, u64),
+        (fingerprint, total): (Fingerprint, u64),
         until: u64,
         now: u64,
     ) -> bool {
         let lapses = coarse(until);
-        if let Place::Found(index) = self.sums.find(fingerprint, now) {
-            let known = self.sums.state(index);
-            known.sum = sum;
-            known.lapses = known.lapses.max(lapses);
+        if let Place::Found(index) = self.totals.find(fingerprint, now) {
+            let refunds = self.totals.state(index);
+            refunds.total = total;
+            refunds.lapses = refunds.lapses.max(lapses);
             return true;
         }
-        let state = RefundSum { sum, lapses };
-        self.sums.insert(fingerprint, state, now).is_ok()
+        let refunds = RefundTotal { total, lapses };
+        self.totals.insert(fingerprint, refunds, now).is_ok()
     }
 
-    /// Moves every time forwards by so many microseconds.
+    /// Moves all times forward by `micros` microseconds.
     pub(super) fn shift(&mut self, micros: u64) {
-        self.sums.shift(micros);
+        self.totals.shift(micros);
     }
 
-    /// Bytes that the sums take.
+    /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.sums.bytes()
+        self.totals.bytes()
     }
 }
 
-/// A time in four bytes, until the year 2540; up to 4 seconds late.
+/// Packs a time into four bytes, enough until the year 2540. The result is up to 4 seconds later.
 fn coarse(micros: u64) -> u32 {
     u32::try_from(micros.div_ceil(COARSE)).unwrap_or(u32::MAX)
 }

@@ -1,72 +1,134 @@
-//! One lock's worth of keys.
+//! One lock's worth of keys, and the operations on them.
+//!
+//! ```text
+//! MemoryStore ── the fingerprint of (policy, key) selects a shard ──> Mutex<Shard>
+//!
+//! Shard
+//!  ├─ buckets    [ fingerprint 12 B | TAT 8 B | span 4 B ] ..  + overflow, one state per policy
+//!  ├─ windows    [ fingerprint      | end, count         ] ..  + overflow
+//!  ├─ slides     [ fingerprint      | end, two counts    ] ..  + overflow
+//!  ├─ logs       [ fingerprint      | deque of entries   ] ..  + overflow
+//!  ├─ in_flight  tickets by key, each until its lease ends or it is released
+//!  ├─ refunds    [ fingerprint | total ]  only of keys whose charges overlap and are refunded
+//!  └─ step       the step of the clock that all these times include
+//! ```
+//!
+//! Each algorithm has its own table, so that a bucket does not take the space of a log.
+//!
+//! A charge alone in its decision is decided in one pass ([`Shard::decide`]). Several charges take two: the first finds out
+//! whether each of them fits ([`Shard::precheck`]), the second makes all of them or none ([`Shard::conclude`]). Both passes
+//! run while all shards concerned are locked.
 
 use crate::{
     algorithm::{
-        BucketState, ChargeMark, Concurrency, Counting, FixedWindow, LogState, SlidingLog,
-        SlidingState, SlidingWindow, SlotState, TokenBucket, WindowState,
+        BucketState, ChargeMark, Counter, Counting, LogState, SlidingState, TokenBucket,
+        WindowState,
     },
+    charge::Charge,
     clock::{Clock, Reading, Timestamp},
+    settlement::{Correction, Settlement},
 };
 
 use super::{
     capacity::Capacity,
     fingerprint::Fingerprint,
+    hot_key::HotKey,
     in_flight::InFlight,
+    keyed::{KeyRef, KeyedStates, Placement},
     refunds::Refunds,
-    shelf::{Asked, Kept, Shelf},
-    table::Held,
+    result::{ChargeResult, Precheck},
+    table::TableEntry,
 };
 
-/// The keys of one shard, by what is remembered of them: a plain bucket shall not pay for the length of a log.
+/// The keys of one shard.
 #[derive(Debug)]
 pub(super) struct Shard {
-    buckets: Shelf<BucketState>,
-    logs: Shelf<LogState>,
-    slides: Shelf<SlidingState>,
-    windows: Shelf<WindowState>,
+    buckets: KeyedStates<BucketState>,
+    logs: KeyedStates<LogState>,
+    slides: KeyedStates<SlidingState>,
+    windows: KeyedStates<WindowState>,
     pub(super) in_flight: InFlight,
-    /// Units refunded to buckets.
+    /// Refunds to buckets.
     refunds: Refunds,
-    /// The step of the clock that all times here are counted by.
+    /// The step of the clock that all times here include, in microseconds.
     step: u64,
+    /// The slot of the bucket that is lent.
+    lent: Option<usize>,
+    /// Number of the last loan.
+    loans: u32,
+    /// Number of decisions in a row on the key whose fingerprint ends in `last`.
+    streak: u32,
+    last: u64,
+}
+
+/// Runs an expression with the counter of a charge and the shard's states for it, each with its own type.
+macro_rules! with_states {
+    ($shard:expr, $charge:expr, |$counter:ident, $states:ident| $body:expr) => {
+        match $charge.policy().counter() {
+            Counter::Bucket($counter) => {
+                let $states = &mut $shard.buckets;
+                $body
+            }
+            Counter::Concurrency($counter) => {
+                let $states = &mut $shard.in_flight;
+                $body
+            }
+            Counter::FixedWindow($counter) => {
+                let $states = &mut $shard.windows;
+                $body
+            }
+            Counter::SlidingLog($counter) => {
+                let $states = &mut $shard.logs;
+                $body
+            }
+            Counter::SlidingWindow($counter) => {
+                let $states = &mut $shard.slides;
+                $body
+            }
+        }
+    };
 }
 
 impl Shard {
-    /// An empty shard.
+    /// Returns an empty shard.
     pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
-            buckets: Shelf::new(capacity),
-            logs: Shelf::new(capacity),
-            slides: Shelf::new(capacity),
-            windows: Shelf::new(capacity),
+            buckets: KeyedStates::new(capacity),
+            logs: KeyedStates::new(capacity),
+            slides: KeyedStates::new(capacity),
+            windows: KeyedStates::new(capacity),
             in_flight: InFlight::new(capacity),
             refunds: Refunds::new(capacity),
             step: 0,
+            lent: None,
+            loans: 0,
+            streak: 0,
+            last: 0,
         }
     }
 
-    /// Returns the time to count by, which was read before the shard was locked.
+    /// Returns the time to decide at. `read` was read before the shard was locked.
     ///
-    /// When the clock has stepped, every time in here moves with it: nobody in debt waits longer or shorter.
+    /// When the clock has stepped since, all times in the shard move with it, so that debts last as long as before.
     #[inline]
     pub(super) fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
         if self.has_step(read) {
             return read.now;
         }
         let read = clock.read();
-        self.step(read);
+        self.follow_step(read);
         read.now
     }
 
-    /// Whether the clock has not stepped between the last use of the shard and this reading.
+    /// Returns whether the shard's times include the same step of the clock as the reading.
     #[inline]
     pub(super) fn has_step(&self, read: Reading) -> bool {
         read.step == self.step
     }
 
-    /// Follows a step of the clock, which must have been read while the shard was locked.
+    /// Moves all times forward by the latest step of the clock. `read` must be read while the shard is locked.
     #[cold]
-    pub(super) fn step(&mut self, read: Reading) {
+    pub(super) fn follow_step(&mut self, read: Reading) {
         let micros = read.step.saturating_sub(self.step);
         if micros == 0 {
             return;
@@ -80,43 +142,6 @@ impl Shard {
         self.step = read.step;
     }
 
-    /// Forgets what a key owes under a policy, however that is or was counted.
-    pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
-        self.buckets.reset(fingerprint);
-        self.logs.reset(fingerprint);
-        self.slides.reset(fingerprint);
-        self.windows.reset(fingerprint);
-        self.in_flight.reset(fingerprint);
-    }
-
-    /// Returns what was refunded to a key, by which a charge that lapses at `until` is known.
-    #[inline]
-    pub(super) fn refunded(&mut self, fingerprint: Fingerprint, until: Timestamp) -> u64 {
-        self.refunds.mark(fingerprint, until.as_micros())
-    }
-
-    /// Refunds units of a bucket's charge. Without room to note the refund, the charge stands.
-    pub(super) fn refund_bucket(
-        &mut self,
-        bucket: &TokenBucket,
-        fingerprint: Fingerprint,
-        (mark, units): (ChargeMark, u64),
-        now: Timestamp,
-    ) {
-        let micros = now.as_micros();
-        let refunds = &mut self.refunds;
-        let Some(before) = refunds.of(fingerprint, micros) else {
-            return;
-        };
-        self.buckets.amend(fingerprint, now, |state| {
-            let (charged, mut sum) = (*state, before);
-            bucket.refund(state, &mut sum, now, mark, units);
-            if sum != before && !refunds.set((fingerprint, sum), charged.tat(), micros) {
-                *state = charged;
-            }
-        });
-    }
-
     pub(super) fn keys(&self) -> usize {
         self.buckets.keys()
             + self.logs.keys()
@@ -125,6 +150,7 @@ impl Shard {
             + self.in_flight.keys()
     }
 
+    /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         self.buckets.bytes()
             + self.logs.bytes()
@@ -133,137 +159,286 @@ impl Shard {
             + self.in_flight.bytes()
             + self.refunds.bytes()
     }
-}
 
-/// A way of counting that a shard has a place for.
-pub(super) trait Shelved: Counting {
-    /// Lets `change` at the state of a key; it answers, and says whether it changed anything.
-    fn update<R>(
-        &self,
-        shard: &mut Shard,
-        asked: &Asked<impl Fn() -> u64>,
+    // === One charge ===
+
+    /// Decides a charge of a bucket that is alone in its decision. Returns the state after it, and whether it fits.
+    #[inline]
+    pub(super) fn decide_bucket(
+        &mut self,
+        bucket: &TokenBucket,
+        charge: &Charge<'_>,
+        key: &KeyRef,
         now: Timestamp,
-        change: impl FnOnce(&mut Self::State) -> (R, bool),
-    ) -> (R, Kept);
+    ) -> ((BucketState, bool), Placement) {
+        self.buckets.update(bucket, key, now, |state| {
+            let (fits, is_changed) = take(bucket, charge, state, now);
+            ((*state, fits), is_changed)
+        })
+    }
 
-    /// Lets `change` at the state of a key that has one of its own.
-    fn amend(
-        shard: &mut Shard,
+    /// Decides a charge that is alone in its decision, under any algorithm.
+    pub(super) fn decide(
+        &mut self,
+        charge: &Charge<'_>,
+        key: &KeyRef,
+        now: Timestamp,
+    ) -> (ChargeResult, Placement) {
+        with_states!(self, charge, |counter, states| {
+            states.update(counter, key, now, |state| {
+                let (fits, is_changed) = take(counter, charge, state, now);
+                let result = ChargeResult::of(counter, charge, state, fits, now);
+                (result, is_changed)
+            })
+        })
+    }
+
+    /// Returns the total refunds before a charge after which the bucket is full again at `reset_at`.
+    #[inline]
+    pub(super) fn refunded_before(
+        &mut self,
+        key: &KeyRef,
+        reset_at: impl FnOnce() -> Timestamp,
+    ) -> u64 {
+        if self.refunds.is_empty() {
+            return 0;
+        }
+        let until = reset_at().as_micros();
+        self.refunds.before_charge(key.fingerprint, until)
+    }
+
+    // === Several charges ===
+
+    /// Finds out whether a charge fits, as one of several. `others` are the results for the charges before it.
+    pub(super) fn precheck<'a>(
+        &mut self,
+        charge: &Charge<'a>,
+        key: &KeyRef,
+        (index, others): (usize, &[Precheck<'a>]),
+        now: Timestamp,
+    ) -> Precheck<'a> {
+        let units = charge.units();
+        let takes_slots = matches!(charge.policy().counter(), Counter::Concurrency(_)) && units > 0;
+        let in_shard = || others.iter().filter(|other| other.shard == index);
+        // Memory is reserved for all charges that may need some, because all of them may be admitted.
+        let slots_before = in_shard().filter(|other| other.takes_slots).count();
+        let has_memory = !takes_slots
+            || self
+                .in_flight
+                .reserve(key.fingerprint, slots_before + 1, now);
+        let key = key.adding(false);
+        with_states!(self, charge, |counter, states| {
+            let may_overflow = states.may_overflow(&key, now);
+            let overflow = may_overflow.then(|| charge.policy().name());
+            // New keys that may share a state also share what this decision takes from it.
+            let cost = match overflow {
+                Some(_) if units > 0 => in_shard()
+                    .filter(|other| other.overflow == overflow)
+                    .fold(units, |sum, other| sum.saturating_add(other.units)),
+                _ => units,
+            };
+            let (fits, _) = states.update(counter, &key, now, |state| {
+                if cost > 0 {
+                    counter.adopt(state, now);
+                }
+                (has_memory && counter.admits(state, now, cost), false)
+            });
+            Precheck {
+                fits,
+                has_memory,
+                takes_slots,
+                shard: index,
+                overflow,
+                units,
+            }
+        })
+    }
+
+    /// Makes a charge if `all` charges of its decision fit, and returns its result.
+    pub(super) fn conclude(
+        &mut self,
+        charge: &Charge<'_>,
+        key: &KeyRef,
+        (all, precheck): (bool, &Precheck<'_>),
+        now: Timestamp,
+    ) -> (ChargeResult, Placement) {
+        let cost = charge.units();
+        let is_penalised = !all && cost > 0 && charge.policy().counts_denied();
+        let is_changed = is_penalised || (all && cost > 0);
+        let key = key.adding(is_changed);
+        let (mut result, placement) = with_states!(self, charge, |counter, states| {
+            states.update(counter, &key, now, |state| {
+                if all && cost > 0 {
+                    counter.charge(state, now, cost);
+                } else if is_penalised {
+                    counter.charge_denied(state, now, cost);
+                }
+                let result = ChargeResult::of(counter, charge, state, precheck.fits, now);
+                (result, is_changed)
+            })
+        });
+        let reset_at = result.usage.reset_at;
+        result.refunded_before = self.refunded_before(&key, || reset_at);
+        if precheck.has_memory {
+            (result, placement)
+        } else {
+            (result, Placement::NoMemory)
+        }
+    }
+
+    // === The hot key ===
+
+    /// Lends the state of a key that was decided several times in a row, unless a decision on it may need the lock.
+    #[inline]
+    pub(super) fn lend_if_hot(
+        &mut self,
+        hot_key: &HotKey,
+        bucket: &TokenBucket,
         fingerprint: Fingerprint,
-        now: Timestamp,
-        change: impl FnOnce(&mut Self::State),
-    );
-
-    /// Whether a key has no slot and may be counted in a shared state.
-    fn may_be_pooled(&self, shard: &Shard, asked: &Asked<impl Fn() -> u64>, now: Timestamp)
-    -> bool;
-}
-
-macro_rules! shelved {
-    ($($counter:ident, $state:ident in $shelf:ident { $($more:item)* })*) => {
-        $(impl Held for $state {
-            #[inline]
-            fn owes_until(&self) -> u64 {
-                $counter::owes_until(self)
-            }
-
-            fn shift(&mut self, micros: u64) {
-                self.shift(micros);
-            }
-
-            $($more)*
+    ) {
+        if self.last != fingerprint.low() {
+            self.last = fingerprint.low();
+            self.streak = 0;
         }
+        self.streak += 1;
+        if self.streak >= HOT && self.refunds.is_empty() {
+            self.lend(hot_key, bucket, fingerprint);
+        }
+    }
 
-        impl Shelved for $counter {
-            #[inline]
-            fn update<R>(
-                &self,
-                shard: &mut Shard,
-                asked: &Asked<impl Fn() -> u64>,
-                now: Timestamp,
-                change: impl FnOnce(&mut $state) -> (R, bool),
-            ) -> (R, Kept) {
-                shard.$shelf.update(self, asked, now, change)
-            }
-
-            fn amend(
-                shard: &mut Shard,
-                fingerprint: Fingerprint,
-                now: Timestamp,
-                change: impl FnOnce(&mut $state),
-            ) {
-                shard.$shelf.amend(fingerprint, now, change);
-            }
-
-            fn may_be_pooled(
-                &self,
-                shard: &Shard,
-                asked: &Asked<impl Fn() -> u64>,
-                now: Timestamp,
-            ) -> bool {
-                shard.$shelf.may_be_pooled(asked, now)
-            }
-        })*
-    };
-}
-
-impl Shelved for Concurrency {
-    fn update<R>(
-        &self,
-        shard: &mut Shard,
-        asked: &Asked<impl Fn() -> u64>,
-        now: Timestamp,
-        change: impl FnOnce(&mut SlotState) -> (R, bool),
-    ) -> (R, Kept) {
-        let whose = (asked.fingerprint, asked.slots());
-        let has_room = !asked.adds || shard.in_flight.reserve(asked.fingerprint, 1, now);
-        let change = |state: &mut SlotState| change(state).0;
-        let in_flight = &mut shard.in_flight;
-        let answer = in_flight.update(self, whose, (now, has_room), change);
-        let kept = match has_room {
-            true => Kept::ToldApart,
-            false => Kept::TurnedAway,
+    #[cold]
+    fn lend(&mut self, hot_key: &HotKey, bucket: &TokenBucket, fingerprint: Fingerprint) {
+        self.streak = 0;
+        let Some(slot) = self.buckets.slot(fingerprint) else {
+            return;
         };
-        (answer, kept)
+        let state = *self.buckets.state(slot);
+        if state.quota_tag() == bucket.quota_tag() {
+            self.loans = self.loans.wrapping_add(1);
+            hot_key.lend(self.loans, fingerprint, state, self.step);
+            self.lent = Some(slot);
+        }
     }
 
-    /// Nothing: slots are released by ticket, not given back in part.
-    fn amend(_: &mut Shard, _: Fingerprint, _: Timestamp, _: impl FnOnce(&mut SlotState)) {}
+    /// Ends the loan, if there is one. Called as soon as the shard is locked.
+    #[inline]
+    pub(super) fn take_back(&mut self, hot_key: &HotKey) {
+        if let Some(slot) = self.lent.take() {
+            let state = self.buckets.state(slot);
+            *state = state.with_tat(hot_key.take_back());
+        }
+    }
 
-    fn may_be_pooled(&self, _: &Shard, _: &Asked<impl Fn() -> u64>, _: Timestamp) -> bool {
-        false
+    // === Corrections ===
+
+    /// Corrects an earlier charge.
+    pub(super) fn settle(&mut self, settlement: &Settlement, key: &KeyRef, now: Timestamp) {
+        let charge = settlement.charge();
+        match settlement.correction() {
+            Correction::Charge(units) => with_states!(self, charge, |counter, states| {
+                let ((), _) = states.update(counter, key, now, |state| {
+                    counter.adopt(state, now);
+                    counter.force_charge(state, now, units);
+                    ((), true)
+                });
+            }),
+            Correction::Keep => {}
+            Correction::Refund(units) => self.refund(&charge, key, (settlement.mark(), units), now),
+            Correction::Release => self.in_flight.release(key.fingerprint, key.ticket()),
+        }
+    }
+
+    fn refund(
+        &mut self,
+        charge: &Charge<'_>,
+        key: &KeyRef,
+        refund: (ChargeMark, u64),
+        now: Timestamp,
+    ) {
+        let fingerprint = key.fingerprint;
+        match charge.policy().counter() {
+            Counter::Bucket(bucket) => self.refund_bucket(bucket, fingerprint, refund, now),
+            // Slots are released by their ticket.
+            Counter::Concurrency(_) => {}
+            Counter::FixedWindow(window) => {
+                refund_window(&mut self.windows, window, fingerprint, refund, now);
+            }
+            Counter::SlidingLog(log) => {
+                refund_window(&mut self.logs, log, fingerprint, refund, now);
+            }
+            Counter::SlidingWindow(window) => {
+                refund_window(&mut self.slides, window, fingerprint, refund, now);
+            }
+        }
+    }
+
+    /// Refunds units of a bucket's charge. Makes no refund if the total of refunds cannot be stored.
+    fn refund_bucket(
+        &mut self,
+        bucket: &TokenBucket,
+        fingerprint: Fingerprint,
+        (mark, units): (ChargeMark, u64),
+        now: Timestamp,
+    ) {
+        let micros = now.as_micros();
+        let refunds = &mut self.refunds;
+        let Some(before) = refunds.total(fingerprint, micros) else {
+            return;
+        };
+        self.buckets.amend(fingerprint, now, |state| {
+            let (charged, mut total) = (*state, before);
+            bucket.refund(state, &mut total, now, mark, units);
+            if total != before && !refunds.set((fingerprint, total), charged.tat(), micros) {
+                *state = charged;
+            }
+        });
+    }
+
+    /// Clears the state of a key under a policy, for every algorithm that may have counted it.
+    pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
+        self.buckets.reset(fingerprint);
+        self.logs.reset(fingerprint);
+        self.slides.reset(fingerprint);
+        self.windows.reset(fingerprint);
+        self.in_flight.reset(fingerprint);
     }
 }
 
-shelved! {
-    FixedWindow, WindowState in windows {}
-    SlidingLog, LogState in logs {
-        fn bytes(&self) -> usize {
-            self.bytes()
-        }
-
-        #[inline]
-        fn more(&self) -> usize {
-            self.extra_capacity()
-        }
-
-        #[inline]
-        fn wanted(&self) -> Option<usize> {
-            self.target_capacity()
-        }
-
-        fn resize(&mut self, entries: usize) {
-            self.resize(entries);
-        }
-
-        fn halve(&mut self) {
-            self.merge_if_full();
-        }
-
-        fn make_do(&mut self, more: usize) {
-            self.shrink_to(more);
-        }
+/// Makes a charge if it fits. Returns whether it fits, and whether the state has changed.
+#[inline]
+fn take<C: Counting>(
+    counter: &C,
+    charge: &Charge<'_>,
+    state: &mut C::State,
+    now: Timestamp,
+) -> (bool, bool) {
+    let cost = charge.units();
+    if cost > 0 {
+        counter.adopt(state, now);
     }
-    SlidingWindow, SlidingState in slides {}
-    TokenBucket, BucketState in buckets {}
+    let fits = counter.take(state, now, cost);
+    let is_penalised = !fits && charge.policy().counts_denied();
+    if is_penalised {
+        counter.charge_denied(state, now, cost);
+    }
+    (fits, is_penalised || (fits && cost > 0))
 }
+
+/// Refunds units of a window's charge. The state alone shows how much of the charge is outstanding.
+fn refund_window<C>(
+    states: &mut KeyedStates<C::State>,
+    counter: &C,
+    fingerprint: Fingerprint,
+    (mark, units): (ChargeMark, u64),
+    now: Timestamp,
+) where
+    C: Counting,
+    C::State: TableEntry,
+{
+    states.amend(fingerprint, now, |state| {
+        counter.refund(state, &mut 0, now, mark, units);
+    });
+}
+
+/// Number of decisions in a row after which a key is hot.
+const HOT: u32 = 4;

@@ -1,11 +1,11 @@
-//! Small records, found by hash and without gaps, whose memory grows and shrinks piece by piece.
+//! Small records that are found by hash. Their memory grows and shrinks by chunks and has no gaps.
 //!
 //! ```text
-//! heads:  [ 2 | - | 0 | .. ]             the first record of each hash chain
+//! heads:  [ 2 | - | 0 | .. ]             index of the first record of each hash chain
 //! chunks: [ 0: next in chain 1 | 1: - | 2: - | .. 31 ] [ 32 .. 63 ] ..
 //! ```
 //!
-//! A removed record is replaced by the last one, so that whole chunks come free at the end.
+//! The last record replaces a removed one, so that the last chunks become empty and can be freed.
 
 use std::{fmt::Debug, mem};
 
@@ -13,7 +13,7 @@ use super::fingerprint::place;
 
 /// A record of a slab.
 pub(super) trait Record: Copy + Debug + Default {
-    /// Returns evenly distributed bits by which the record is found.
+    /// Returns evenly distributed bits that identify the record's chain.
     fn hash(&self) -> u64;
 }
 
@@ -21,16 +21,18 @@ pub(super) trait Record: Copy + Debug + Default {
 #[derive(Debug)]
 pub(super) struct Slab<R: Record> {
     chunks: Vec<Box<[Node<R>]>>,
+    /// Number of records.
     len: usize,
+    /// Index of the first record of each chain, or [`NONE`].
     heads: Box<[u32]>,
 }
 
-/// Packed, as the records are.
+/// A record in its chain. Packed, as the records are.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
 struct Node<R: Record> {
     record: R,
-    /// The next record in the chain.
+    /// Index of the next record in the chain, or [`NONE`].
     next: u32,
 }
 
@@ -43,24 +45,25 @@ impl<R: Record> Slab<R> {
         }
     }
 
+    /// Number of records, whose indices are below it.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Number of records that can be added without new memory.
+    /// Number of records that fit without new memory.
     #[inline]
     pub(super) fn spare(&self) -> usize {
         self.chunks.len() * CHUNK - self.len
     }
 
-    /// Bytes that the records take.
+    /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.heads)
             + self.chunks.capacity() * size_of::<Box<[Node<R>]>>()
             + self.chunks.len() * CHUNK * size_of::<Node<R>>()
     }
 
-    /// Returns the peak of bytes while a chunk is added.
+    /// Returns the peak number of bytes while a chunk is added.
     pub(super) fn bytes_to_grow(&self) -> usize {
         let pointers = self.chunks_to_grow() * size_of::<Box<[Node<R>]>>();
         let heads = self.heads_to_grow().saturating_sub(self.heads.len()) * size_of::<u32>();
@@ -70,7 +73,7 @@ impl<R: Record> Slab<R> {
     /// Adds a chunk.
     pub(super) fn grow(&mut self) {
         if self.heads_to_grow() > 0 {
-            self.chain_anew(self.heads_to_grow());
+            self.rechain(self.heads_to_grow());
         }
         let more = self.chunks_to_grow().saturating_sub(self.chunks.len());
         self.chunks.reserve_exact(more);
@@ -78,9 +81,9 @@ impl<R: Record> Slab<R> {
             .push(vec![Node::default(); CHUNK].into_boxed_slice());
     }
 
-    /// Frees memory that is no longer needed. Returns whether there was any.
+    /// Frees the last chunk if two are unused. Returns whether it did.
     ///
-    /// A chunk stays in reserve, so that a number of records that goes up and down does not allocate.
+    /// One unused chunk stays, so that a number of records that goes up and down does not allocate.
     #[inline]
     pub(super) fn shrink(&mut self) -> bool {
         if self.spare() < 2 * CHUNK {
@@ -89,15 +92,15 @@ impl<R: Record> Slab<R> {
         self.chunks.pop();
         let records = self.chunks.len() * CHUNK;
         if self.heads.len() > 8 * records {
-            self.chain_anew(records);
+            self.rechain(records);
             self.chunks.shrink_to_fit();
         }
         true
     }
 
-    /// Finds a record by its hash.
+    /// Returns the index of the first record in the chain of `hash` for which `matches` returns `true`.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&R) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, hash: u64, matches: impl Fn(&R) -> bool) -> Option<u32> {
         if self.len == 0 {
             return None;
         }
@@ -105,7 +108,7 @@ impl<R: Record> Slab<R> {
         while index != NONE {
             let node = self.node(index);
             let record = node.record;
-            if is_it(&record) {
+            if matches(&record) {
                 return Some(index);
             }
             index = node.next;
@@ -124,7 +127,7 @@ impl<R: Record> Slab<R> {
         self.node_mut(index).record = record;
     }
 
-    /// Adds a record; there must be memory to [`spare`](Self::spare) for it.
+    /// Adds a record, for which there must be [`spare`](Self::spare) memory. Returns its index.
     #[inline]
     pub(super) fn insert(&mut self, record: R) -> u32 {
         // Invariant: fewer records than 2^31, which would take 64 GiB.
@@ -136,7 +139,7 @@ impl<R: Record> Slab<R> {
         index
     }
 
-    /// Removes a record and moves the last one into its place. Returns the former index of the moved record.
+    /// Removes a record and moves the last one to its index. Returns the former index of the moved record, if there is one.
     #[inline]
     pub(super) fn remove(&mut self, index: u32) -> Option<u32> {
         self.unchain(index);
@@ -152,7 +155,7 @@ impl<R: Record> Slab<R> {
         Some(last)
     }
 
-    /// Makes a record the first of its chain.
+    /// Inserts a record at the head of its chain.
     fn chain(&mut self, index: u32) {
         let hash = self.get(index).hash();
         let place = place(hash, self.heads.len());
@@ -160,6 +163,7 @@ impl<R: Record> Slab<R> {
         self.node_mut(index).next = next;
     }
 
+    /// Removes a record from its chain.
     fn unchain(&mut self, index: u32) {
         let next = self.node(index).next;
         let place = place(self.get(index).hash(), self.heads.len());
@@ -174,29 +178,32 @@ impl<R: Record> Slab<R> {
         self.node_mut(before).next = next;
     }
 
-    /// Makes new chains. The old heads go first, so that both are never there together.
-    fn chain_anew(&mut self, heads: usize) {
+    /// Rebuilds all chains with another number of heads.
+    fn rechain(&mut self, heads: usize) {
+        // Frees the old heads first, so that both are never in memory together.
         self.heads = Box::default();
         self.heads = vec![NONE; heads].into_boxed_slice();
         #[expect(clippy::cast_possible_truncation, reason = "below 2^31")]
         (0..self.len as u32).for_each(|index| self.chain(index));
     }
 
-    /// Length that the heads need before a chunk is added, at least one for two records; 0 when they have it.
+    /// Returns the number of heads needed before a chunk is added (at least one for two records), or 0 if there are enough.
     fn heads_to_grow(&self) -> usize {
         let records = (self.chunks.len() + 1) * CHUNK;
-        match records > 2 * self.heads.len() {
-            true => records,
-            false => 0,
+        if records > 2 * self.heads.len() {
+            records
+        } else {
+            0
         }
     }
 
-    /// Length of the memory for another chunk's pointer, 0 when there is some.
+    /// Returns the capacity needed for another chunk's pointer, or 0 if there is enough.
     fn chunks_to_grow(&self) -> usize {
         let chunks = self.chunks.len();
-        match chunks == self.chunks.capacity() {
-            true => (chunks + chunks / 2).max(4),
-            false => 0,
+        if chunks == self.chunks.capacity() {
+            (chunks + chunks / 2).max(4)
+        } else {
+            0
         }
     }
 
@@ -213,7 +220,7 @@ impl<R: Record> Slab<R> {
     }
 }
 
-/// No record.
+/// Marks the end of a chain or list.
 pub(super) const NONE: u32 = u32::MAX;
-/// Records that share an allocation: more than one decision can add.
+/// Number of records in an allocation: more than one decision can add.
 const CHUNK: usize = 32;

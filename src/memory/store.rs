@@ -11,6 +11,7 @@ use std::{
 use smallvec::SmallVec;
 
 use crate::{
+    algorithm::{Counter, Counting, TokenBucket},
     charge::Charge,
     clock::{Clock, Reading, Timestamp},
     decision::Decision,
@@ -24,202 +25,244 @@ use crate::{
 };
 
 use super::{
-    builder::MemoryStoreBuilder,
     capacity::{Capacity, shards_for},
-    fingerprint::{Fingerprint, Fingerprinter},
+    fingerprint::Fingerprint,
+    hot_key::HotKey,
+    keyed::{KeyRef, Placement},
+    result::{ChargeResult, Precheck},
     shard::Shard,
-    shelf::{Asked, Kept},
-    steps::{self, Look},
 };
 
-/// Keeps counts in this process. Clones share them.
+/// Counts in this process. Clones share the counts.
 ///
-/// See the [module docs](super) for its memory, its accuracy, and what it does when it is full.
+/// The [module docs](super) describe its memory, its accuracy, and its behaviour when it is full.
 #[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
 }
 
+/// The parts that clones share.
 struct Shared {
-    shards: Box<[Padded]>,
-    fingerprinter: Fingerprinter,
+    shards: Box<[ShardCell]>,
     clock: Clock,
     overflowed: AtomicU64,
-    /// Whether it was reported that newcomers share a bucket.
-    has_overflowed: AtomicBool,
-    /// Whether it was reported that a request was denied for want of memory.
-    has_denied: AtomicBool,
-    /// When all shards are searched for ended leases again, in microseconds.
+    /// Whether it was logged that new keys share a state.
+    has_logged_overflow: AtomicBool,
+    /// Whether it was logged that a request was denied for lack of memory.
+    has_logged_denial: AtomicBool,
+    /// Earliest time of the next search for ended leases in all shards, in microseconds since the Unix epoch.
     reclaim_at: AtomicU64,
 }
 
-/// A shard on cache lines of its own: two cores at work on neighbours do not slow each other down.
+/// A shard on its own cache lines, so that cores that work on neighbouring shards do not slow each other down.
 #[repr(align(128))]
-struct Padded(Mutex<Shard>);
+struct ShardCell {
+    hot_key: HotKey,
+    shard: Mutex<Shard>,
+}
+
+impl ShardCell {
+    fn new(capacity: &Capacity) -> Self {
+        Self {
+            hot_key: HotKey::new(),
+            shard: Mutex::new(Shard::new(capacity)),
+        }
+    }
+
+    /// Locks the shard, with nothing lent.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        let mut shard = self.shard.lock();
+        shard.take_back(&self.hot_key);
+        shard
+    }
+}
 
 impl MemoryStore {
-    /// A store with the default settings.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::with(&MemoryStoreBuilder::default())
-    }
-
-    /// Settings to start from.
-    pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder::default()
-    }
-
-    /// Keys that are told apart now, those that owe nothing any more among them.
+    /// Number of keys in memory, including keys that owe nothing any more and have not been evicted yet.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.shared
-            .shards
-            .iter()
-            .map(|shard| shard.0.lock().keys())
-            .sum()
+        let shards = self.shared.shards.iter();
+        shards.map(|shard| shard.lock().keys()).sum()
     }
 
-    /// Bytes that everything takes now that grows with the keys.
+    /// Allocated bytes of everything that grows with the number of keys.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.shared
-            .shards
-            .iter()
-            .map(|shard| shard.0.lock().bytes())
-            .sum()
+        let shards = self.shared.shards.iter();
+        shards.map(|shard| shard.lock().bytes()).sum()
     }
 
-    /// Number of charges that were counted in a bucket shared by newcomers, because all slots held keys in debt, and of
-    /// requests that were denied because there was no memory for another one in flight.
+    /// Number of charges that had no memory of their own.
+    ///
+    /// This includes charges counted in a state that new keys share because all slots held keys in debt, and requests
+    /// denied because there was no memory for another one in flight.
     #[must_use]
     pub fn overflowed(&self) -> u64 {
         self.shared.overflowed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn with(settings: &MemoryStoreBuilder) -> Self {
-        let shards = shards_for(settings.max_keys);
-        let capacity = Capacity::of(settings.max_keys, shards);
-        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(&capacity))));
+    /// Returns a store for `max_keys` keys in debt, which must be at least one.
+    pub(super) fn with(max_keys: usize, clock: Clock) -> Self {
+        let shards = shards_for(max_keys);
+        let capacity = Capacity::of(max_keys, shards);
+        let shards = (0..shards).map(|_| ShardCell::new(&capacity));
         Self {
             shared: Arc::new(Shared {
                 shards: shards.collect(),
-                fingerprinter: Fingerprinter::random(),
-                clock: settings.clock.clone(),
+                clock,
                 overflowed: AtomicU64::new(0),
-                has_overflowed: AtomicBool::new(false),
-                has_denied: AtomicBool::new(false),
+                has_logged_overflow: AtomicBool::new(false),
+                has_logged_denial: AtomicBool::new(false),
                 reclaim_at: AtomicU64::new(0),
             }),
         }
     }
 
     #[inline]
-    fn asked<'a>(&'a self, charge: &'a Charge<'_>) -> Asked<impl Fn() -> u64 + 'a> {
-        let fingerprinter = &self.shared.fingerprinter;
-        let name = charge.policy().name();
-        Asked {
-            fingerprint: fingerprinter.of(name, charge.key()),
-            ticket: charge.ticket(),
-            policy: move || fingerprinter.of_policy(name),
-            adds: charge.units() > 0,
-        }
-    }
-
-    #[inline]
-    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shared.shards[shard].0.lock()
-    }
-
-    #[inline]
-    fn shard_of(&self, fingerprint: Fingerprint) -> usize {
-        fingerprint.shard(self.shared.shards.len())
-    }
-
-    #[inline]
     fn decide_one(&self, charge: &Charge<'_>) -> Decision {
-        let asked = self.asked(charge);
-        // Before the lock, which is held shorter so; a late comer's older time can only deny more.
+        let Counter::Bucket(bucket) = charge.policy().counter() else {
+            return self.decide_otherwise(charge);
+        };
+        let key = KeyRef::of(charge);
         let read = self.shared.clock.read();
-        let mut shard = self.lock(self.shard_of(asked.fingerprint));
-        let now = shard.now(read, &self.shared.clock);
-        let (told, kept) = steps::take(charge, &mut shard, &asked, now);
-        drop(shard);
-        if kept != Kept::ToldApart {
-            self.note(Crowding::default().and(kept), read);
-        }
-        Decision::of_one(CountedBy::InProcess, now, told.of(charge))
+        let cell = self.cell(key.fingerprint);
+        // A denied charge that counts changes the state in a way that needs the lock.
+        let needs_lock = charge.policy().counts_denied();
+        let hot_key = || {
+            cell.hot_key
+                .take(bucket, key.fingerprint, charge.units(), read)
+        };
+        let lent = if needs_lock { None } else { hot_key() };
+        let Some((state, fits)) = lent else {
+            return self.decide_locked(cell, bucket, charge, &key, read);
+        };
+        let result = ChargeResult::of(bucket, charge, &state, fits, read.now);
+        Decision::of_one(CountedBy::InProcess, read.now, result.into_state(charge))
     }
 
-    fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
-        let mut asked: SmallVec<[_; 4]> = charges.iter().map(|charge| self.asked(charge)).collect();
-        let read = self.shared.clock.read();
-        let mut shards = self.lock_all(asked.iter().map(|asked| asked.fingerprint));
-        let now = shards.now(read, &self.shared.clock);
-        let mut looks: SmallVec<[Look<'_>; 4]> = SmallVec::new();
-        for (charge, asked) in charges.iter().zip(&mut asked) {
-            let index = self.shard_of(asked.fingerprint);
-            let shard = (index, shards.of(index));
-            let look = steps::look(charge, shard, asked, &looks, now);
-            looks.push(look);
+    /// Decides a charge of a bucket under the lock of its shard.
+    #[inline(never)]
+    fn decide_locked(
+        &self,
+        cell: &ShardCell,
+        bucket: &TokenBucket,
+        charge: &Charge<'_>,
+        key: &KeyRef,
+        read: Reading,
+    ) -> Decision {
+        let mut shard = cell.lock();
+        let now = shard.now(read, &self.shared.clock);
+        let ((state, fits), placement) = shard.decide_bucket(bucket, charge, key, now);
+        let refunded_before = shard.refunded_before(key, || bucket.usage(&state, now).reset_at);
+        if placement == Placement::Own && !charge.policy().counts_denied() {
+            shard.lend_if_hot(&cell.hot_key, bucket, key.fingerprint);
         }
-        let all = looks.iter().all(|look| look.has_room);
-        let mut crowding = Crowding::default();
-        let concluded = charges.iter().zip(&mut asked).zip(&looks);
-        let states = concluded.map(|((charge, asked), look)| {
-            let shard = shards.of(self.shard_of(asked.fingerprint));
-            let (told, kept) = steps::conclude(charge, shard, asked, (all, look), now);
-            crowding = crowding.and(kept);
-            told.of(charge)
+        drop(shard);
+        if placement != Placement::Own {
+            self.note(Unplaced::default().and(placement), read);
+        }
+        // After unlocking, so that the lock is held for less time.
+        let mut result = ChargeResult::of(bucket, charge, &state, fits, now);
+        result.refunded_before = refunded_before;
+        Decision::of_one(CountedBy::InProcess, now, result.into_state(charge))
+    }
+
+    /// Decides a charge under another algorithm than a bucket. Not inlined, so that the usual path stays small.
+    #[inline(never)]
+    fn decide_otherwise(&self, charge: &Charge<'_>) -> Decision {
+        let key = KeyRef::of(charge);
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(key.fingerprint).lock();
+        let now = shard.now(read, &self.shared.clock);
+        let (result, placement) = shard.decide(charge, &key, now);
+        drop(shard);
+        if placement != Placement::Own {
+            self.note(Unplaced::default().and(placement), read);
+        }
+        Decision::of_one(CountedBy::InProcess, now, result.into_state(charge))
+    }
+
+    #[inline(never)]
+    fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
+        let keys: SmallVec<[KeyRef; 4]> = charges.iter().map(KeyRef::of).collect();
+        let read = self.shared.clock.read();
+        let mut shards = self.lock_all(&keys);
+        let now = shards.now(read, &self.shared.clock);
+        let mut prechecks: SmallVec<[Precheck<'_>; 4]> = SmallVec::new();
+        for (charge, key) in charges.iter().zip(&keys) {
+            let index = self.index_of(key.fingerprint);
+            let shard = shards.shard(index);
+            prechecks.push(shard.precheck(charge, key, (index, &prechecks), now));
+        }
+        let all = prechecks.iter().all(|precheck| precheck.fits);
+        let mut unplaced = Unplaced::default();
+        let each = charges.iter().zip(&keys).zip(&prechecks);
+        let states = each.map(|((charge, key), precheck)| {
+            let shard = shards.shard(self.index_of(key.fingerprint));
+            let (result, placement) = shard.conclude(charge, key, (all, precheck), now);
+            unplaced = unplaced.and(placement);
+            result.into_state(charge)
         });
         let decision = Decision::new(CountedBy::InProcess, now, states);
         drop(shards);
-        if crowding != Crowding::default() {
-            self.note(crowding, read);
+        if unplaced != Unplaced::default() {
+            self.note(unplaced, read);
         }
         decision
     }
 
-    /// Locks the shards of all that is asked, each once, in one order for everybody.
-    fn lock_all(&self, asked: impl Iterator<Item = Fingerprint>) -> Locked<'_> {
-        let mut shards: SmallVec<[usize; 4]> = asked
-            .map(|fingerprint| self.shard_of(fingerprint))
-            .collect();
-        shards.sort_unstable();
-        shards.dedup();
-        Locked {
-            guards: shards
-                .into_iter()
-                .map(|shard| (shard, self.lock(shard)))
-                .collect(),
+    // === Locks ===
+
+    #[inline]
+    fn index_of(&self, fingerprint: Fingerprint) -> usize {
+        fingerprint.shard(self.shared.shards.len())
+    }
+
+    #[inline]
+    fn cell(&self, fingerprint: Fingerprint) -> &ShardCell {
+        &self.shared.shards[self.index_of(fingerprint)]
+    }
+
+    /// Locks the shards of all keys, each once. All callers lock in the same order.
+    fn lock_all(&self, keys: &[KeyRef]) -> LockedShards<'_> {
+        let indices = keys.iter().map(|key| self.index_of(key.fingerprint));
+        let mut indices: SmallVec<[usize; 4]> = indices.collect();
+        indices.sort_unstable();
+        indices.dedup();
+        let lock = |index: usize| (index, self.shared.shards[index].lock());
+        LockedShards {
+            guards: indices.into_iter().map(lock).collect(),
         }
     }
 
-    /// Counts and reports charges without a place of their own. Called without any lock, since the log writer may use this
-    /// store.
+    // === Lack of memory ===
+
+    /// Counts and logs charges without memory of their own. Called without a lock, because a log writer may use this store.
     #[cold]
-    fn note(&self, Crowding { pooled, denied }: Crowding, read: Reading) {
-        let shared = &self.shared;
-        shared
+    fn note(&self, Unplaced { shared, denied }: Unplaced, read: Reading) {
+        let store = &self.shared;
+        store
             .overflowed
-            .fetch_add(pooled + denied, Ordering::Relaxed);
-        if pooled > 0 && !shared.has_overflowed.swap(true, Ordering::Relaxed) {
+            .fetch_add(shared + denied, Ordering::Relaxed);
+        if shared > 0 && !store.has_logged_overflow.swap(true, Ordering::Relaxed) {
             log::event!(
                 WARN,
-                "the in-process store is full of keys in debt: new keys share one count per policy; raise max_keys"
+                "in-process store full: new keys share one count per policy; raise max_keys"
             );
         }
         if denied > 0 {
             self.reclaim(read);
-            if !shared.has_denied.swap(true, Ordering::Relaxed) {
+            if !store.has_logged_denial.swap(true, Ordering::Relaxed) {
                 log::event!(
                     WARN,
-                    "the in-process store has no memory for more requests in flight: they are denied; raise max_keys"
+                    "in-process store out of memory for requests in flight: new ones are denied; raise max_keys"
                 );
             }
         }
     }
 
-    /// Takes back the slots in all shards whose lease has ended: they share the memory. Once a second at most.
+    /// Releases slots whose lease has ended in all shards, because they share the memory. Runs at most once a second.
     fn reclaim(&self, read: Reading) {
         let (now, reclaim_at) = (read.now.as_micros(), &self.shared.reclaim_at);
         let (at, next) = (reclaim_at.load(Ordering::Relaxed), now + SECOND);
@@ -229,26 +272,10 @@ impl MemoryStore {
             return;
         }
         for shard in &self.shared.shards {
-            let mut shard = shard.0.lock();
+            let mut shard = shard.lock();
             let now = shard.now(read, &self.shared.clock);
             shard.in_flight.reclaim(now);
         }
-    }
-}
-
-// By hand: a derive would show all that is counted, and the key under which keys are hashed.
-impl fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore")
-            .field("shards", &self.shared.shards.len())
-            .field("clock", &self.shared.clock)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Default for MemoryStore {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -265,11 +292,10 @@ impl Store for MemoryStore {
         let read = self.shared.clock.read();
         let is_wrong = |one: &&Settlement| one.correction() != Correction::Keep;
         for settlement in receipt.settlements().iter().filter(is_wrong) {
-            let charge = settlement.charge();
-            let asked = self.asked(&charge);
-            let mut shard = self.lock(self.shard_of(asked.fingerprint));
+            let key = KeyRef::of(&settlement.charge());
+            let mut shard = self.cell(key.fingerprint).lock();
             let now = shard.now(read, &self.shared.clock);
-            steps::settle(settlement, &mut shard, &asked, now);
+            shard.settle(settlement, &key, now);
         }
         StoreFuture::ready(Ok(()))
     }
@@ -278,70 +304,77 @@ impl Store for MemoryStore {
         for settlement in receipt.settlements() {
             let charge = settlement.charge();
             if let Some(ticket) = charge.ticket() {
-                let asked = self.asked(&charge);
-                let mut shard = self.lock(self.shard_of(asked.fingerprint));
-                let in_flight = &mut shard.in_flight;
-                in_flight.hold(asked.fingerprint, ticket, charge.units());
+                let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+                let mut shard = self.cell(fingerprint).lock();
+                shard.in_flight.hold(fingerprint, ticket, charge.units());
             }
         }
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        let fingerprint = self.shared.fingerprinter.of(policy.name(), key);
-        let mut shard = self.lock(self.shard_of(fingerprint));
-        shard.reset(fingerprint);
+        let fingerprint = Fingerprint::of(policy, key);
+        self.cell(fingerprint).lock().reset(fingerprint);
         StoreFuture::ready(Ok::<(), Error>(()))
     }
 }
 
-// === Crowding ===
-
-/// Number of charges of one decision that got no place of their own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Crowding {
-    /// Counted in a state that newcomers share.
-    pooled: u64,
-    /// Denied for want of memory.
-    denied: u64,
-}
-
-impl Crowding {
-    #[inline]
-    fn and(self, kept: Kept) -> Self {
-        Self {
-            pooled: self.pooled + u64::from(kept == Kept::Pooled),
-            denied: self.denied + u64::from(kept == Kept::TurnedAway),
-        }
+// By hand: a derive would print all states.
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("shards", &self.shared.shards.len())
+            .field("clock", &self.shared.clock)
+            .finish_non_exhaustive()
     }
 }
 
-// === Locked ===
+const SECOND: u64 = 1_000_000;
 
-/// The shards of one decision, held together.
-struct Locked<'a> {
+// === LockedShards ===
+
+/// The shards of one decision, all locked.
+struct LockedShards<'a> {
     guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
 }
 
-impl Locked<'_> {
-    /// Returns the time to count by in all of them.
+impl LockedShards<'_> {
+    /// Returns the time to decide at, the same in all shards.
     #[inline]
     fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
         let mut shards = self.guards.iter();
         if shards.all(|(_, shard)| shard.has_step(read)) {
             return read.now;
         }
-        // One time for all, since their decision is one.
         let read = clock.read();
         for (_, shard) in &mut self.guards {
-            shard.step(read);
+            shard.follow_step(read);
         }
         read.now
     }
 
-    fn of(&mut self, shard: usize) -> &mut Shard {
-        let held = self.guards.iter_mut().find(|(held, _)| *held == shard);
-        &mut held.expect("every shard asked for was locked").1
+    fn shard(&mut self, index: usize) -> &mut Shard {
+        let locked = self.guards.iter_mut().find(|(locked, _)| *locked == index);
+        &mut locked.expect("the shards of all keys are locked").1
     }
 }
 
-const SECOND: u64 = 1_000_000;
+// === Unplaced ===
+
+/// Number of charges of one decision that had no memory of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Unplaced {
+    /// Charges counted in an overflow state.
+    shared: u64,
+    /// Charges denied for lack of memory.
+    denied: u64,
+}
+
+impl Unplaced {
+    #[inline]
+    fn and(self, placement: Placement) -> Self {
+        Self {
+            shared: self.shared + u64::from(placement == Placement::Overflow),
+            denied: self.denied + u64::from(placement == Placement::NoMemory),
+        }
+    }
+}

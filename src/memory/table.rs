@@ -1,12 +1,24 @@
-//! One shard's keys: open addressing with linear probing, bounded, never forgetting a debt.
-//!
-//! A table grows into a new one, and is tidied in place:
+//! A hash table from fingerprints to states: open addressing with linear probing, and a hard limit on its size.
 //!
 //! ```text
-//! taken >= 3/4, most keys owe nothing   =>  tidy: idle keys are dropped, the others move towards their place
-//! taken >= 3/4, most keys owe           =>  grow by half, one table of the store at a time
-//! largest size                          =>  the last quarter is used up, then newcomers overflow
+//! place(fingerprint)
+//!   v
+//! [ D | D | i | D | - | .. ]     D: a key in debt   i: an idle key, which owes nothing   -: an empty slot
+//!           ^       ^
+//!           |       a search stops at the first empty slot, or after 256 slots
+//!           a new key takes the first idle slot on its way
 //! ```
+//!
+//! A slot that was taken is never emptied between two rebuilds, only handed on, so no tombstones are needed. When a new
+//! key finds three quarters of the slots taken, the table makes room:
+//!
+//! ```text
+//! at most half of the limit is in debt  =>  evict idle keys: shrink into a new table, or tidy in place
+//! more is in debt                       =>  grow by half, one table of the store at a time
+//! largest size                          =>  fill the last quarter, then new keys overflow
+//! ```
+//!
+//! A key in debt is never evicted.
 
 use std::{fmt::Debug, mem, sync::Arc};
 
@@ -17,29 +29,31 @@ use super::{
     fingerprint::Fingerprint,
 };
 
-/// What a table remembers of a key.
-pub(super) trait Held: Clone + Debug + Default + Send {
-    /// From when on it is as good as forgotten, in microseconds.
+/// The state of a key in a slot.
+///
+/// States of variable size report their *heap entries*: those beyond the few that every state may have.
+pub(super) trait TableEntry: Clone + Debug + Default + Send {
+    /// Returns when the key owes nothing any more, in microseconds since the Unix epoch. It may be evicted from then on.
     fn owes_until(&self) -> u64;
 
-    /// Moves every time in it forwards by this number of microseconds.
+    /// Moves all times forward by `micros` microseconds.
     fn shift(&mut self, micros: u64);
 
-    /// Bytes that it takes beyond its slot.
+    /// Allocated bytes beyond the slot.
     #[inline]
     fn bytes(&self) -> usize {
         0
     }
 
-    /// Entries that it has memory for, beyond those that every state may have.
+    /// Number of heap entries that memory is allocated for.
     #[inline]
-    fn more(&self) -> usize {
+    fn heap_entries(&self) -> usize {
         0
     }
 
-    /// Entries that it should have memory for before the next one is added, if not as many as now.
+    /// Returns how many entries memory should be allocated for before the next one is added, or `None` to keep it.
     #[inline]
-    fn wanted(&self) -> Option<usize> {
+    fn wanted_entries(&self) -> Option<usize> {
         None
     }
 
@@ -47,36 +61,35 @@ pub(super) trait Held: Clone + Debug + Default + Send {
     #[inline]
     fn resize(&mut self, _entries: usize) {}
 
-    /// Makes room for an entry without new memory, when there is none. It may owe for longer then, never for shorter.
+    /// Makes room for an entry without new memory. The state may owe for longer afterwards, never for shorter.
     #[inline]
-    fn halve(&mut self) {}
+    fn merge_if_full(&mut self) {}
 
-    /// Gets by with memory for so many entries more. It may owe for longer then, never for shorter.
+    /// Reduces the memory to this number of heap entries. The state may owe for longer afterwards, never for shorter.
     #[inline]
-    fn make_do(&mut self, _more: usize) {}
+    fn shrink_to(&mut self, _heap_entries: usize) {}
 }
 
-/// Fingerprints and what their keys owe.
-///
-/// A slot once taken is never emptied, only handed on when its key owes nothing any more, so a probe may stop at the
-/// first empty slot and no tombstones are needed.
+/// Fingerprints with the states of their keys.
 #[derive(Debug)]
 pub(super) struct Table<S> {
     slots: Box<[Slot<S>]>,
+    /// Number of slots that are not empty.
     taken: usize,
     min_slots: usize,
     max_slots: usize,
-    /// Locked while a table grows, so that the old and the new memory of only one are there at a time.
+    /// Held while a table grows, so that the old and the new memory of only one table coexist.
     growth: Arc<Mutex<()>>,
-    /// Until when any key that was dropped owed: what a key that is not here may owe at most. It lies in the past,
-    /// except for a caller whose time is older than the one that dropped the key.
-    forgotten: u64,
-    /// What all states have [`more`](Held::more) of.
-    more: usize,
-    /// How many more newcomers are to be turned away before the walk over all slots is worth it again.
-    patience: usize,
-    /// How many more entries are to be wanted before the walk that takes memory from states that owe nothing.
-    thrift: usize,
+    /// Latest end of the debt of any evicted key, so the most that an absent key may owe.
+    ///
+    /// It is in the past, except for a caller whose time is older than that of the caller that evicted the key.
+    evicted_until: u64,
+    /// Heap entries of all states.
+    heap_entries: usize,
+    /// Number of new keys to reject before the next attempt to grow, which walks over all slots.
+    grow_cooldown: usize,
+    /// Number of entries to be requested before the next eviction for memory, which walks over all slots.
+    evict_cooldown: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -85,19 +98,19 @@ struct Slot<S> {
     state: S,
 }
 
-/// Where a key is, or could be.
+/// Result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// No slot within reach holds the key or may be handed on.
-    Crowded,
-    /// The key's slot.
+    /// The index of the key's slot.
     Found(usize),
-    /// A slot that the key may take.
+    /// The index of a slot that the key may take.
     Free(usize),
+    /// All slots within reach hold other keys in debt.
+    Full,
 }
 
-impl<S: Held> Table<S> {
-    /// An empty table, without memory until the first key comes.
+impl<S: TableEntry> Table<S> {
+    /// Returns an empty table, which allocates nothing before the first key.
     pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
             slots: Box::default(),
@@ -105,19 +118,19 @@ impl<S: Held> Table<S> {
             min_slots: capacity.min_slots,
             max_slots: capacity.max_slots,
             growth: Arc::clone(&capacity.growth),
-            forgotten: 0,
-            more: 0,
-            patience: 0,
-            thrift: 0,
+            evicted_until: 0,
+            heap_entries: 0,
+            grow_cooldown: 0,
+            evict_cooldown: 0,
         }
     }
 
-    /// Looks a key up.
+    /// Searches for a key, and for a slot that it could take.
     #[inline]
     pub(super) fn find(&self, fingerprint: Fingerprint, now: u64) -> Place {
         let slots = self.slots.len();
         if slots == 0 {
-            return Place::Crowded;
+            return Place::Full;
         }
         let mut index = fingerprint.place(slots);
         let mut free = None;
@@ -137,10 +150,10 @@ impl<S: Held> Table<S> {
                 index = 0;
             }
         }
-        free.map_or(Place::Crowded, Place::Free)
+        free.map_or(Place::Full, Place::Free)
     }
 
-    /// Whether a key has no slot and those within its reach could all be taken by others of the same decision.
+    /// Returns whether a key has no slot, and the other keys of its decision could take all slots within its reach.
     pub(super) fn is_tight(&self, fingerprint: Fingerprint, now: u64) -> bool {
         let slots = self.slots.len();
         if slots < self.max_slots || matches!(self.find(fingerprint, now), Place::Found(_)) {
@@ -150,93 +163,89 @@ impl<S: Held> Table<S> {
         let free = (place..place + REACH.min(slots))
             .map(|index| &self.slots[index % slots])
             .filter(|slot| slot.state.owes_until() <= now);
-        free.take(TOGETHER).count() < TOGETHER
+        free.take(MAX_CHARGES).count() < MAX_CHARGES
     }
 
-    /// What is in a slot that [`find`](Self::find) found.
+    /// The state in a slot that [`find`](Self::find) returned.
     #[inline]
     pub(super) fn state(&mut self, index: usize) -> &mut S {
         &mut self.slots[index].state
     }
 
-    /// Gives a newcomer a slot, growing when there is need and leave.
+    /// Inserts a new key, and grows the table if necessary.
     ///
     /// # Errors
     ///
-    /// The state, when no slot can be had.
-    pub(super) fn insert(
-        &mut self,
-        fingerprint: Fingerprint,
-        state: S,
-        now: u64,
-    ) -> Result<usize, S> {
+    /// The state, when no slot is free and the table cannot grow.
+    pub(super) fn insert(&mut self, fingerprint: Fingerprint, state: S, now: u64) -> Result<(), S> {
         loop {
             let index = match self.find(fingerprint, now) {
                 Place::Found(index) => index,
                 Place::Free(index) if self.is_roomy() || !self.is_empty(index) => index,
-                // At the largest size the last quarter is used up too, and misses walk further.
+                // At the largest size the last quarter is filled too, and unsuccessful searches take longer.
                 Place::Free(index) if !self.make_room(now) => index,
-                Place::Crowded if !self.make_room(now) => return Err(state),
-                Place::Crowded | Place::Free(_) => continue,
+                Place::Full if !self.make_room(now) => return Err(state),
+                Place::Full | Place::Free(_) => continue,
             };
             let former = &mut self.slots[index];
             self.taken += usize::from(former.fingerprint == Fingerprint::EMPTY);
-            self.forgotten = self.forgotten.max(former.state.owes_until());
-            let had = former.state.more();
+            self.evicted_until = self.evicted_until.max(former.state.owes_until());
+            let entries_before = former.state.heap_entries();
             *former = Slot { fingerprint, state };
-            self.weigh(index, had);
-            return Ok(index);
+            self.account(index, entries_before);
+            return Ok(());
         }
     }
 
-    /// Notes that the state in a slot had so much more than every state may have, and has changed.
+    /// Updates the heap entries after the state in a slot has changed. `before` is their number before the change.
     #[inline]
-    pub(super) fn weigh(&mut self, index: usize, had: usize) {
-        self.more = self.more - had + self.slots[index].state.more();
+    pub(super) fn account(&mut self, index: usize, before: usize) {
+        self.heap_entries = self.heap_entries - before + self.slots[index].state.heap_entries();
     }
 
-    /// What all states have beyond what every state may have.
+    /// Heap entries of all states.
     #[inline]
-    pub(super) fn more(&self) -> usize {
-        self.more
+    pub(super) fn heap_entries(&self) -> usize {
+        self.heap_entries
     }
 
-    /// Drops the states of all keys that owe nothing, to make room for this number of entries of another key.
-    pub(super) fn drop_idle(&mut self, now: u64, entries: usize) {
-        self.thrift = self.thrift.saturating_sub(entries);
-        if self.thrift > 0 {
+    /// Frees the memory of all idle keys, so that another key can have `entries` entries.
+    pub(super) fn evict_for(&mut self, entries: usize, now: u64) {
+        self.evict_cooldown = self.evict_cooldown.saturating_sub(entries);
+        if self.evict_cooldown > 0 {
             return;
         }
-        self.thrift = self.slots.len() / 8;
+        self.evict_cooldown = self.slots.len() / 8;
         for index in 0..self.slots.len() {
             if self.slots[index].state.owes_until() <= now {
-                self.drop_state(index);
+                self.evict(index);
             }
         }
     }
 
-    /// Forgets what the key in a slot owes. The slot stays taken, so that the keys behind it are still found.
-    fn drop_state(&mut self, index: usize) {
+    /// Clears the state in a slot. The slot stays taken, so that searches for the keys behind it do not stop here.
+    fn evict(&mut self, index: usize) {
         let state = mem::take(&mut self.slots[index].state);
-        self.forgotten = self.forgotten.max(state.owes_until());
-        self.more -= state.more();
+        self.evicted_until = self.evicted_until.max(state.owes_until());
+        self.heap_entries -= state.heap_entries();
     }
 
-    /// What a key that is not here may owe at most.
+    /// Returns when an absent key owes nothing any more at the latest, in microseconds since the Unix epoch.
     #[inline]
-    pub(super) fn forgotten(&self) -> u64 {
-        self.forgotten
+    pub(super) fn evicted_until(&self) -> u64 {
+        self.evicted_until
     }
 
-    /// Concurrency taken, by keys in debt or not.
+    /// Number of slots that are not empty, whether their keys are in debt or not.
+    #[inline]
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Bytes that the slots take, and what is beyond them.
+    /// Allocated bytes: the slots and the heap memory of their states.
     pub(super) fn bytes(&self) -> usize {
-        let beyond: usize = self.slots.iter().map(|slot| slot.state.bytes()).sum();
-        size_of_val(&*self.slots) + beyond
+        let heap: usize = self.slots.iter().map(|slot| slot.state.bytes()).sum();
+        size_of_val(&*self.slots) + heap
     }
 
     fn is_roomy(&self) -> bool {
@@ -247,11 +256,11 @@ impl<S: Held> Table<S> {
         self.slots[index].fingerprint == Fingerprint::EMPTY
     }
 
-    /// Drops the keys that owe nothing, or grows. `false` when neither helps.
+    /// Evicts idle keys, or grows. Returns `false` when neither is possible.
     fn make_room(&mut self, now: u64) -> bool {
         let slots = self.slots.len();
-        if self.patience > 0 {
-            self.patience -= 1;
+        if self.grow_cooldown > 0 {
+            self.grow_cooldown -= 1;
             return false;
         }
         let owing = self
@@ -259,7 +268,7 @@ impl<S: Held> Table<S> {
             .iter()
             .filter(|slot| slot.state.owes_until() > now)
             .count();
-        // Dropping pays when it frees half the room, so that as many newcomers share the cost of the next walk.
+        // Eviction must free half of the room, so that as many new keys share the cost of the next walk.
         if slots > 0 && !self.is_roomy() && owing <= full(slots) / 2 {
             let fitting = self.size_above(slots_for(4 * owing));
             if fitting > slots / 2 || !self.rebuild(fitting, now) {
@@ -274,13 +283,13 @@ impl<S: Held> Table<S> {
                 return true;
             }
         }
-        self.patience = slots / 8;
+        self.grow_cooldown = slots / 8;
         false
     }
 
-    /// The next larger size: each is half as large again as the one before.
+    /// Returns the next size above `slots`. Each size is half as large again as the one before.
     ///
-    /// Counted down from the largest, so that the last step is no smaller than the others.
+    /// The sizes are counted down from the largest, so that the last step is as large as the others.
     fn size_above(&self, slots: usize) -> usize {
         let mut size = self.max_slots;
         loop {
@@ -292,7 +301,7 @@ impl<S: Held> Table<S> {
         }
     }
 
-    /// An empty slot for a key that is known not to be here.
+    /// Returns an empty slot within reach of a key that is not in the table.
     fn vacancy(&self, fingerprint: Fingerprint) -> Option<usize> {
         let slots = self.slots.len();
         let place = fingerprint.place(slots);
@@ -301,17 +310,17 @@ impl<S: Held> Table<S> {
             .find(|index| self.is_empty(*index))
     }
 
-    /// Drops the keys that owe nothing, in place.
+    /// Evicts idle keys in place.
     ///
-    /// From an empty slot on, which no key's way from its place leads across, each key moves to the first empty slot from
-    /// its place: at the latest to where it was, since that was just emptied. Where no slot is empty, the second round
-    /// closes the gaps that the first one left on ways across its start.
+    /// The walk starts at an empty slot, which no search path crosses. Each key moves to the first empty slot on its search
+    /// path, which is its own former slot at the latest. If no slot is empty, a second round closes the gaps that the
+    /// first one left on search paths across its start.
     fn tidy(&mut self, now: u64) {
         let slots = self.slots.len();
         let empty = (0..slots).find(|index| self.is_empty(*index));
         for index in 0..slots {
             if !self.is_empty(index) && self.slots[index].state.owes_until() <= now {
-                self.drop_state(index);
+                self.evict(index);
                 self.slots[index].fingerprint = Fingerprint::EMPTY;
                 self.taken -= 1;
             }
@@ -326,43 +335,43 @@ impl<S: Held> Table<S> {
         }
     }
 
-    /// Moves the keys in debt to a table of this size. `false`, and nothing changes, when one finds no place there.
+    /// Moves the keys in debt to a table of this size. Returns `false`, and changes nothing, when one finds no slot there.
     fn rebuild(&mut self, slots: usize, now: u64) -> bool {
         let growth = Arc::clone(&self.growth);
-        let _one_at_a_time = growth.lock();
+        let _held = growth.lock();
         let mut table = Self {
             slots: vec![Slot::default(); slots].into_boxed_slice(),
             taken: 0,
             min_slots: self.min_slots,
             max_slots: self.max_slots,
             growth: Arc::clone(&growth),
-            forgotten: self.forgotten,
-            more: 0,
-            patience: 0,
-            thrift: 0,
+            evicted_until: self.evicted_until,
+            heap_entries: 0,
+            grow_cooldown: 0,
+            evict_cooldown: 0,
         };
         for slot in &mut *self.slots {
             let owed = slot.state.owes_until();
             if owed <= now {
-                table.forgotten = table.forgotten.max(owed);
+                table.evicted_until = table.evicted_until.max(owed);
                 continue;
             }
             let Some(index) = table.vacancy(slot.fingerprint) else {
-                table.hand_back(self);
+                table.return_to(self);
                 return false;
             };
             table.taken += 1;
             table.slots[index].fingerprint = slot.fingerprint;
             table.slots[index].state = mem::take(&mut slot.state);
-            table.weigh(index, 0);
+            table.account(index, 0);
         }
         *self = table;
         true
     }
 
-    /// Puts every state back to where it was taken from.
+    /// Moves every state back to the table that it came from.
     #[cold]
-    fn hand_back(self, owner: &mut Self) {
+    fn return_to(self, owner: &mut Self) {
         for slot in self.slots {
             if slot.fingerprint != Fingerprint::EMPTY
                 && let Place::Found(index) = owner.find(slot.fingerprint, 0)
@@ -372,9 +381,9 @@ impl<S: Held> Table<S> {
         }
     }
 
-    /// Moves every time forwards by so many microseconds.
+    /// Moves all times forward by `micros` microseconds.
     pub(super) fn shift(&mut self, micros: u64) {
-        self.forgotten = self.forgotten.saturating_add(micros);
+        self.evicted_until = self.evicted_until.saturating_add(micros);
         let taken = |slot: &&mut Slot<S>| slot.fingerprint != Fingerprint::EMPTY;
         for slot in self.slots.iter_mut().filter(taken) {
             slot.state.shift(micros);
@@ -382,12 +391,12 @@ impl<S: Held> Table<S> {
     }
 }
 
-/// Slots that may be taken out of `slots`: three quarters, where a miss costs about eight steps.
+/// Returns how many of `slots` may be taken: three quarters, where an unsuccessful search takes about eight steps.
 const fn full(slots: usize) -> usize {
     slots / 4 * 3
 }
 
-/// How many slots a key may be away from its place.
+/// Length of a search path in slots.
 const REACH: usize = 256;
-/// The most charges that are decided together.
-const TOGETHER: usize = 16;
+/// Largest number of charges in a decision.
+const MAX_CHARGES: usize = 16;

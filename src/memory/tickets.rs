@@ -1,58 +1,62 @@
-//! A record for every ticket in flight at the keys of one shard.
+//! A record for every ticket in flight on the keys of one shard.
 //!
-//! A key with one ticket is one record. A key with several has a list of them:
+//! A key with one ticket is one record. A key with several tickets has a list of them:
 //!
 //! ```text
 //! keys:   { key, used 2, ticket 71 }       { key, used 7, first 4 }
 //! slots:                                     4: { units 3, next 9 } <=> 9: { units 4, next - }
 //! ```
 //!
-//! Either is found by hash, so taking and releasing takes the same time whatever the number of tickets.
+//! Both kinds are found by hash, so the time to take and release slots does not depend on the number of tickets.
 
 use super::{
     fingerprint::Fingerprint,
     slab::{NONE, Record, Slab},
 };
 
-/// The slots of every ticket, by key and ticket. A key is here only as long as something of it is in flight.
+/// The slots of every ticket, by key and ticket. A key has a record only while it has slots in use.
 #[derive(Debug)]
 pub(super) struct Tickets {
     keys: Slab<KeyRecord>,
     slots: Slab<SlotsRecord>,
 }
 
-/// The slots that a ticket has taken of a key.
+/// Slots that a ticket takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) ticket: u64,
     pub(super) units: u32,
-    /// When the lease ends, in microseconds; [`HELD`] once somebody holds the slots.
+    /// End of the lease, in microseconds since the Unix epoch; [`HELD`] once the slots are held.
     pub(super) ends: u64,
 }
 
-/// A key with something in flight.
+/// A key with slots in use.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
 struct KeyRecord {
     fingerprint: Fingerprint,
+    /// Units in use.
     used: u32,
-    /// When a lease ends at the soonest, or earlier; of a single ticket exactly then. [`HELD`] if none ends.
+    /// Lower bound of the ends of the key's leases, exact for a single ticket; [`HELD`] if no lease ends.
     soonest: u64,
-    /// The ticket, if there is no list.
+    /// The ticket of a key without a list.
     ticket: u64,
-    /// The head of the list of slots; [`NONE`] when there is only one ticket.
+    /// Index of the first record in the list of slots; [`NONE`] if the key has only one ticket.
     first: u32,
 }
 
-/// The slots of one of several tickets at a key.
+/// The slots of one of several tickets of a key.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
 struct SlotsRecord {
+    /// Hash of key and ticket; see [`id`].
     id: u64,
+    /// End of the lease, as in [`Taken`].
     ends: u64,
     units: u32,
+    /// Index of the next record in the list, or [`NONE`].
     next: u32,
-    /// The record before this one in the list; of the first one the key, marked by [`OF_KEY`].
+    /// Index of the previous record in the list. The first record has the index of its key, marked by [`OF_KEY`].
     previous: u32,
 }
 
@@ -72,7 +76,7 @@ impl Record for SlotsRecord {
 }
 
 impl KeyRecord {
-    /// Whether the key has no other slots than this ticket's.
+    /// Returns whether the ticket is the key's only one.
     fn is_only(&self, ticket: u64) -> bool {
         self.first == NONE && self.ticket == ticket
     }
@@ -86,25 +90,26 @@ impl Tickets {
         }
     }
 
+    /// Returns the index of a key's record.
     #[inline]
     pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<u32> {
-        let is_it = |record: &KeyRecord| record.fingerprint == fingerprint;
-        self.keys.find(fingerprint.low(), is_it)
+        let matches = |record: &KeyRecord| record.fingerprint == fingerprint;
+        self.keys.find(fingerprint.low(), matches)
     }
 
-    /// Number of units in flight at a key.
+    /// Units of a key that are in use.
     #[inline]
     pub(super) fn used(&self, key: u32) -> u64 {
         u64::from(self.keys.get(key).used)
     }
 
-    /// When a lease of a key ends at the soonest, or earlier.
+    /// Lower bound of the ends of a key's leases.
     #[inline]
     pub(super) fn soonest(&self, key: u32) -> u64 {
         self.keys.get(key).soonest
     }
 
-    /// Adds a ticket to a key that may have none yet. There must be room for it.
+    /// Adds a ticket to a key that may have none yet. There must be memory for it.
     pub(super) fn take(&mut self, fingerprint: Fingerprint, taken: Taken) {
         let Some(key) = self.find(fingerprint) else {
             self.keys.insert(KeyRecord {
@@ -132,7 +137,7 @@ impl Tickets {
         self.keys.set(key, record);
     }
 
-    /// Ends the lease of a ticket, so that its slots stay taken. `false` when the key has no such ticket.
+    /// Removes the lease of a ticket, so that its slots stay taken. Returns `false` if the key has no such ticket.
     pub(super) fn hold(&mut self, key: u32, ticket: u64) -> bool {
         let mut record = self.keys.get(key);
         if record.is_only(ticket) {
@@ -149,7 +154,7 @@ impl Tickets {
         true
     }
 
-    /// Removes a ticket of a key, if the key has it.
+    /// Removes a ticket from a key, if the key has it.
     pub(super) fn release(&mut self, key: u32, ticket: u64) {
         let record = self.keys.get(key);
         if record.is_only(ticket) {
@@ -170,8 +175,9 @@ impl Tickets {
         self.remove_key(key);
     }
 
-    /// Removes the tickets of a key whose lease has ended. Returns `false` when none is left: the key is then removed, and
-    /// another one may have its index.
+    /// Removes the tickets of a key whose lease has ended.
+    ///
+    /// Returns `false` if no ticket is left. The key's record is removed then, and another one may have its index.
     #[inline]
     pub(super) fn end_leases(&mut self, key: u32, now: u64) -> bool {
         self.soonest(key) > now || self.end_some_leases(key, now)
@@ -187,11 +193,10 @@ impl Tickets {
                 continue;
             }
             let moved = self.remove_slots(key, index);
-            // The next record may just have moved into the place of the removed one.
-            index = match moved == Some(slots.next) {
-                true => index,
-                false => slots.next,
-            };
+            // The next record may have moved to the index of the removed one.
+            if moved != Some(slots.next) {
+                index = slots.next;
+            }
         }
         let mut record = self.keys.get(key);
         record.soonest = soonest;
@@ -202,7 +207,7 @@ impl Tickets {
         record.first != NONE
     }
 
-    /// Moves every time forwards by so many microseconds.
+    /// Moves all times forward by `micros` microseconds.
     pub(super) fn shift(&mut self, micros: u64) {
         for key in (0..).take(self.keys.len()) {
             let mut record = self.keys.get(key);
@@ -218,20 +223,22 @@ impl Tickets {
 
     // === Memory ===
 
-    /// Number of keys: their indices are below it.
+    /// Number of keys, whose indices are below it.
     pub(super) fn keys(&self) -> usize {
         self.keys.len()
     }
 
+    /// Number of records, of keys and of tickets in lists.
     pub(super) fn records(&self) -> usize {
         self.keys.len() + self.slots.len()
     }
 
+    /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         self.keys.bytes() + self.slots.bytes()
     }
 
-    /// Returns the peak of bytes while memory is added for so many tickets, or `None` when there is enough.
+    /// Returns the peak number of bytes while memory is added for `tickets` tickets, or `None` if there is enough.
     #[inline]
     pub(super) fn bytes_to_grow(&self, tickets: usize) -> Option<usize> {
         if self.keys.spare() < tickets {
@@ -243,15 +250,16 @@ impl Tickets {
         }
     }
 
-    /// Adds a part of the memory that so many tickets lack. The first ticket of a key takes one record, the second takes two.
+    /// Adds one chunk of memory for `tickets` tickets. The first ticket of a key takes one record, the second takes two.
     pub(super) fn grow(&mut self, tickets: usize) {
-        match self.keys.spare() < tickets {
-            true => self.keys.grow(),
-            false => self.slots.grow(),
+        if self.keys.spare() < tickets {
+            self.keys.grow();
+        } else {
+            self.slots.grow();
         }
     }
 
-    /// Frees some memory that is no longer needed. Returns whether there was any.
+    /// Frees one unneeded chunk of memory. Returns whether there was one.
     #[inline]
     pub(super) fn shrink(&mut self) -> bool {
         self.keys.shrink() || self.slots.shrink()
@@ -264,7 +272,7 @@ impl Tickets {
         self.slots.find(id, |slots| slots.id == id)
     }
 
-    /// Puts a ticket at the head of a key's list.
+    /// Adds a ticket at the head of a key's list.
     fn list(&mut self, key: u32, taken: Taken) {
         let mut record = self.keys.get(key);
         let index = self.slots.insert(SlotsRecord {
@@ -279,7 +287,7 @@ impl Tickets {
         self.keys.set(key, record);
     }
 
-    /// Removes a ticket from a key's list. Returns the former index of the record that has taken its place, if any.
+    /// Removes a ticket from a key's list. Returns the former index of the record that was moved to its index, if any.
     fn remove_slots(&mut self, key: u32, index: u32) -> Option<u32> {
         let removed = self.slots.get(index);
         self.link(removed.previous, removed.next);
@@ -294,14 +302,14 @@ impl Tickets {
         Some(former)
     }
 
-    /// Removes a key that has no list any more.
+    /// Removes a key without a list.
     fn remove_key(&mut self, key: u32) {
         if self.keys.remove(key).is_some() {
             self.link_back(self.keys.get(key).first, OF_KEY | key);
         }
     }
 
-    /// Sets what follows a record, or is the first of a key.
+    /// Sets the next record of a record, or the first record of a key.
     fn link(&mut self, previous: u32, next: u32) {
         if previous & OF_KEY == 0 {
             let mut slots = self.slots.get(previous);
@@ -315,7 +323,7 @@ impl Tickets {
         }
     }
 
-    /// Sets what comes before a record, if there is one.
+    /// Sets the previous record of the record at `index`, unless `index` is [`NONE`].
     fn link_back(&mut self, index: u32, previous: u32) {
         if index != NONE {
             let mut slots = self.slots.get(index);
@@ -325,12 +333,12 @@ impl Tickets {
     }
 }
 
-/// Combines a key and a ticket into the hash of their record. Clients cannot know the fingerprint, so they cannot aim at one.
+/// Combines a key and a ticket into the hash of their record. Clients do not know the fingerprint, so they cannot aim at one.
 fn id(fingerprint: Fingerprint, ticket: u64) -> u64 {
     fingerprint.low() ^ ticket
 }
 
-/// The end of the lease of held slots: never.
+/// End of the lease of held slots: never.
 pub(super) const HELD: u64 = u64::MAX;
-/// Marks the index of a key, in place of that of slots.
+/// Marks an index as that of a key.
 const OF_KEY: u32 = 1 << 31;
