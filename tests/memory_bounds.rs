@@ -243,7 +243,9 @@ fn memory_of_ended_leases_is_found_wherever_it_is() {
             break;
         }
     }
-    assert!((25..=36).contains(&full), "{full} keys filled it");
+    // A slot takes 34.5 to 36.8 of the 12.8 MB, by the fill of its shard: record 32, chain head 2 to 4, pointer to its chunk
+    // 0.5 to 0.8. Growing chains reserve up to 6 % more. So 32 to 37 keys are full when the next one is denied.
+    assert!((33..=38).contains(&full), "{full} keys filled it");
     counted.clock.advance(Duration::from_secs(30));
     let newcomers = 1_000..2_000;
     let denied = newcomers.filter(|number| !counted.admits(slots.charge(key(*number))));
