@@ -37,6 +37,8 @@ use std::{fmt, net::IpAddr, ops::Range, sync::LazyLock};
 /// assert_ne!(Key::secret("k-1"), Key::new("k-1"));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+// Aligned, so that copies move whole words: a key is written in small pieces, and unaligned copies would wait for them.
+#[repr(align(8))]
 pub struct Key {
     length: u8,
     /// Zeros after the first `length` bytes, so that equal keys have equal fields.

@@ -59,7 +59,19 @@ impl Rule {
         if !self.counts(parts) {
             return Ok(());
         }
-        let key = match self.caller(extractor.as_ref(), parts)? {
+        let extractor = extractor.as_ref();
+        let caller = match extractor.extract(parts) {
+            // Charged where it was found: a key is 48 bytes, and each move of it takes as long as hashing it.
+            Extracted::Found(ref key) => {
+                let name = self.policy.name();
+                self.setup_check.check(name, extractor, (parts, key));
+                charges.push(self.with_cost(self.policy.charge(*key), parts));
+                return Ok(());
+            }
+            Extracted::Absent => self.absent(extractor, parts)?,
+            Extracted::Ambiguous => return Err(self.ambiguous(extractor.missing_label(parts))),
+        };
+        let key = match caller {
             Caller::Known(key) => key,
             Caller::Shared => Key::UNIDENTIFIED,
             Caller::Uncounted => return Ok(()),
@@ -78,7 +90,6 @@ impl Rule {
     }
 
     /// Returns the caller that the extractor finds, and checks the first requests for misconfigurations.
-    #[inline]
     pub(crate) fn caller(
         &self,
         extractor: &dyn KeyExtractor,
