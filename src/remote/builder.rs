@@ -17,8 +17,8 @@ use crate::{
 };
 
 use super::{
+    client::Client,
     connection::{Lane, ServerCheck},
-    node::Node,
     protocol::Keyspace,
     store::RedisStore,
 };
@@ -141,8 +141,8 @@ impl RedisStoreBuilder {
         let lanes = self.connections.min(pool.status().max_size).max(1);
         let lanes = (0..lanes).map(|_| Lane::new(pool.clone(), self.connect_timeout));
         let check = ServerCheck::new(self.silenced);
-        let node = Node::new(lanes.collect(), keyspace, self.deadline, self.clock, check);
-        Ok(RedisStore::with(node))
+        let client = Client::new(lanes.collect(), keyspace, self.deadline, self.clock, check);
+        Ok(RedisStore::with(client))
     }
 
     /// Returns the longest time that one decision takes in all.

@@ -26,7 +26,7 @@
 //!
 //! Two connections are held permanently. A decision never checks one out of the pool, so it costs no PING. If nothing
 //! is under way it is sent at once. Others are sent together, up to 64 charges in one script call. Several calls are in
-//! flight at a time, so a long round trip does not limit the throughput. There are no timers.
+//! flight at a time, so a long round trip does not limit the throughput. No decision waits for a timer.
 //!
 //! # Overload
 //!
@@ -78,10 +78,10 @@
 
 mod batch;
 mod builder;
+mod client;
 mod connection;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod node;
 mod protocol;
 mod slot_guard;
 mod store;

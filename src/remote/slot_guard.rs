@@ -26,7 +26,6 @@ use std::{
 use futures_util::future::join_all;
 
 use crate::{
-    algorithm::Counter,
     charge::{Charge, OwnedCharge},
     clock::Clock,
     error::{Error, ErrorKind},
@@ -38,7 +37,7 @@ use crate::{
 
 use super::{
     batch,
-    node::Node,
+    client::Client,
     protocol::{CancelHandle, Request, RequestResult, takes_slots},
 };
 
@@ -53,11 +52,11 @@ use super::{
 /// Nothing is charged if it is dropped before the request is sent. Afterwards the charges may have been made, and only
 /// their slots are released in the background.
 pub(super) async fn submit(
-    node: &Arc<Node>,
+    client: &Arc<Client>,
     mut request: Box<Request>,
     charges: &[OwnedCharge],
 ) -> RequestResult {
-    RetryQueue::resume(node);
+    RetryQueue::resume(client);
     let slots = charges
         .iter()
         .filter(|charge| takes_slots(&charge.borrow()))
@@ -65,13 +64,13 @@ pub(super) async fn submit(
         .collect();
     let cancel_handle = request.cancel_handle();
     let deciding = {
-        let node = Arc::clone(node);
-        Box::pin(async move { batch::submit(&node, request).await })
+        let client = Arc::clone(client);
+        Box::pin(async move { batch::submit(&client, request).await })
     };
     let decision = SlotDecision {
         deciding: Some(deciding),
         cancel_handle,
-        node: Arc::clone(node),
+        client: Arc::clone(client),
         slots,
         is_abandoned: false,
     };
@@ -83,27 +82,27 @@ pub(super) async fn submit(
 /// # Errors
 ///
 /// The first one. The slots of other keys are renewed all the same.
-pub(super) async fn renew(node: &Arc<Node>, charges: &[OwnedCharge]) -> Result<(), Error> {
-    let (missing, renewed) = renew_once(node, charges, false).await;
+pub(super) async fn renew(client: &Arc<Client>, charges: &[OwnedCharge]) -> Result<(), Error> {
+    let (missing, renewed) = renew_once(client, charges, false).await;
     if missing.is_empty() {
         return renewed;
     }
     // Not in the first call: slots that were just released would be taken again.
-    let (_, taken_again) = renew_once(node, &missing, true).await;
+    let (_, taken_again) = renew_once(client, &missing, true).await;
     renewed.and(taken_again)
 }
 
 /// Renews the leases of slots, with one request per key. Returns the charges whose slots are missing, and the first
 /// error.
 async fn renew_once(
-    node: &Arc<Node>,
+    client: &Arc<Client>,
     charges: &[OwnedCharge],
     take_again: bool,
 ) -> (Vec<OwnedCharge>, Result<(), Error>) {
     let borrowed: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::borrow).collect();
-    let requests = Request::renew_all(&node.keyspace, &borrowed, take_again);
+    let requests = Request::renew_all(&client.keyspace, &borrowed, take_again);
     let renewing = requests.into_iter().map(|(request, indexes)| async move {
-        let reply = batch::submit(node, request).await?;
+        let reply = batch::submit(client, request).await?;
         reply.check()?;
         let is_missing = |bit: usize| reply.missing() >> bit & 1 == 1;
         let missing = indexes.into_iter().enumerate();
@@ -123,11 +122,19 @@ async fn renew_once(
 // === SlotDecision ===
 
 /// A decision on slots. If it is dropped after it was sent, it goes on in the background.
+///
+/// ```text
+/// dropped by its caller --> not sent: it ends
+///                       '-> sent: a task has it, as abandoned --> admitted: releases the slots
+///                                       |                     '-> error: releases them, and bars their tickets
+///                                       '-> dropped with its runtime: the same
+/// ```
 struct SlotDecision {
     /// `None` once it has ended.
     deciding: Option<Pin<Box<dyn Future<Output = RequestResult> + Send>>>,
+    /// Shows whether the request was sent.
     cancel_handle: CancelHandle,
-    node: Arc<Node>,
+    client: Arc<Client>,
     /// The charges that take slots. Empty once they are released.
     slots: Vec<OwnedCharge>,
     /// Whether its caller has left, so that nobody holds the slots.
@@ -135,21 +142,21 @@ struct SlotDecision {
 }
 
 impl SlotDecision {
-    /// Releases the slots in the background, once.
+    /// Releases the slots in the background, once. `pending` means that the command that takes them may be on its way.
     fn release(&mut self, pending: bool) {
-        release(&self.node, mem::take(&mut self.slots), pending);
+        release(&self.client, mem::take(&mut self.slots), pending);
     }
 
     /// Cancels the request. Returns whether it was not sent.
     ///
     /// If a call takes it at the same time, the slots are released after that call.
     fn cancel(&mut self) -> bool {
-        // Weak: a request that waits on this node must not keep it alive.
-        let node = Arc::downgrade(&self.node);
+        // Weak: a request that waits on this client must not keep it alive.
+        let client = Arc::downgrade(&self.client);
         let slots = self.slots.clone();
         self.cancel_handle.cancel(move || {
-            if let Some(node) = node.upgrade() {
-                release(&node, slots, true);
+            if let Some(client) = client.upgrade() {
+                release(&client, slots, true);
             }
         })
     }
@@ -187,7 +194,7 @@ impl Drop for SlotDecision {
         let in_background = Self {
             deciding: Some(deciding),
             cancel_handle: self.cancel_handle.clone(),
-            node: Arc::clone(&self.node),
+            client: Arc::clone(&self.client),
             slots: mem::take(&mut self.slots),
             is_abandoned: true,
         };
@@ -207,15 +214,14 @@ fn may_be_charged(error: &Error) -> bool {
 
 /// Releases slots in the background, until it is confirmed or their lease ends. `pending` means that the command that
 /// takes them may still be on its way.
-fn release(node: &Arc<Node>, slots: Vec<OwnedCharge>, pending: bool) {
+fn release(client: &Arc<Client>, slots: Vec<OwnedCharge>, pending: bool) {
     let now = Clock::system().now();
     for charge in slots {
         let slots = Settlement::release(charge, pending);
-        let Counter::Concurrency(counter) = slots.charge().policy().counter() else {
+        let Some(lease) = slots.lease() else {
             continue;
         };
-        let lease_ends = now + counter.lease();
-        if !RetryQueue::add(node, slots, lease_ends) {
+        if !RetryQueue::add(client, slots, now + lease) {
             log::event!(
                 WARN,
                 "too many slot releases wait for redis: further slots stay taken until their lease ends"
@@ -226,7 +232,7 @@ fn release(node: &Arc<Node>, slots: Vec<OwnedCharge>, pending: bool) {
 }
 
 /// Retries releases. A release is done if the server confirms it, or refuses it in a way that a retry would not change.
-impl RetryOwner for Node {
+impl RetryOwner for Client {
     type Item = Settlement;
 
     fn retry_queue(&self) -> &RetryQueue<Settlement> {
@@ -243,9 +249,9 @@ impl RetryOwner for Node {
                 slots.iter().map(|slots| Settlement::clone(slots)).collect();
             let mut is_done = vec![true; settlements.len()];
             let requests = Request::settle_all(&self.keyspace, &settlements);
-            let node = &self;
+            let client = &self;
             let releasing = requests.into_iter().map(|(request, indexes)| async move {
-                (batch::submit(node, request).await, indexes)
+                (batch::submit(client, request).await, indexes)
             });
             for (result, indexes) in join_all(releasing).await {
                 if let Err(error) = result

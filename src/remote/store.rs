@@ -34,8 +34,8 @@ use crate::{
 
 use super::{
     batch,
+    client::Client,
     connection::classify,
-    node::Node,
     protocol::{Request, takes_slots},
     slot_guard,
 };
@@ -46,12 +46,12 @@ use super::{
 /// builders of the layer and of the limiter put a breaker and each policy's [`OnOutage`](crate::OnOutage) around it.
 #[derive(Clone, Debug)]
 pub struct RedisStore {
-    node: Arc<Node>,
+    client: Arc<Client>,
 }
 
 impl RedisStore {
-    pub(super) fn with(node: Arc<Node>) -> Self {
-        Self { node }
+    pub(super) fn with(client: Arc<Client>) -> Self {
+        Self { client }
     }
 
     /// Returns the result of a decision that sends nothing; `None` for all others.
@@ -59,14 +59,14 @@ impl RedisStore {
     /// It sends nothing if it has no charges, is shed, or cannot use the caller's clock. Nothing is allocated then.
     fn result_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Decision, Error>> {
         if charges.is_empty() {
-            let now = self.node.clock.as_ref().unwrap_or(&Clock::system()).now();
+            let now = self.client.clock.as_ref().unwrap_or(&Clock::system()).now();
             return Some(Ok(Decision::new(CountedBy::Shared, now, [])));
         }
         if let Err(error) = self.check_clock() {
-            self.node.report_failure(&error);
+            self.client.report_failure(&error);
             return Some(Err(error));
         }
-        let is_shedding = self.node.scheduler.is_shedding();
+        let is_shedding = self.client.scheduler.is_shedding();
         is_shedding.then(|| Err(classify::overloaded()))
     }
 
@@ -76,7 +76,7 @@ impl RedisStore {
     ///
     /// [`ErrorKind::InvalidConfig`] for a time before 2001 or after 2255.
     fn check_clock(&self) -> Result<(), Error> {
-        let now = self.node.clock.as_ref().map(Clock::now);
+        let now = self.client.clock.as_ref().map(Clock::now);
         match now {
             Some(now) if !STORABLE_MICROS.contains(&now.as_micros()) => Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -90,22 +90,22 @@ impl RedisStore {
     ///
     /// The request is boxed before it becomes part of a future: it is moved many times.
     fn prepare(&self, charges: &[Charge<'_>]) -> Prepared {
-        let request = Request::decide(&self.node.keyspace, charges);
+        let request = Request::decide(&self.client.keyspace, charges);
         let charges = charges.iter().map(Charge::to_owned).collect();
-        (Arc::clone(&self.node), Box::new(request), charges)
+        (Arc::clone(&self.client), Box::new(request), charges)
     }
 }
 
-/// A decision that is to be sent.
-type Prepared = (Arc<Node>, Box<Request>, SmallVec<[OwnedCharge; 1]>);
+/// A decision that is to be sent: the client to send it on, its request, and its charges.
+type Prepared = (Arc<Client>, Box<Request>, SmallVec<[OwnedCharge; 1]>);
 
 impl Store for RedisStore {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if let Some(result) = self.result_at_once(charges) {
             return StoreFuture::ready(result);
         }
-        let (node, request, charges) = self.prepare(charges);
-        StoreFuture::boxed(async move { decide(&node, request, &charges).await })
+        let (client, request, charges) = self.prepare(charges);
+        StoreFuture::boxed(async move { decide(&client, request, &charges).await })
     }
 
     fn decide_with_fallback(
@@ -116,9 +116,9 @@ impl Store for RedisStore {
         if let Some(result) = self.result_at_once(charges) {
             return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
         }
-        let (node, request, charges) = self.prepare(charges);
+        let (client, request, charges) = self.prepare(charges);
         StoreFuture::boxed(async move {
-            let result = decide(&node, request, &charges).await;
+            let result = decide(&client, request, &charges).await;
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
     }
@@ -127,15 +127,15 @@ impl Store for RedisStore {
         if let Err(error) = self.check_clock() {
             return StoreFuture::ready(Err(error));
         }
-        let requests = Request::settle_all(&self.node.keyspace, receipt.settlements());
+        let requests = Request::settle_all(&self.client.keyspace, receipt.settlements());
         if requests.is_empty() {
             return StoreFuture::ready(Ok(()));
         }
-        let node = Arc::clone(&self.node);
+        let client = Arc::clone(&self.client);
         // Each on its own: the failure of one request does not keep the others from being sent.
         StoreFuture::boxed(async move {
             let requests = requests.into_iter().map(|(request, _)| request);
-            let results = join_all(requests.map(|request| batch::submit(&node, request))).await;
+            let results = join_all(requests.map(|request| batch::submit(&client, request))).await;
             results.into_iter().try_for_each(|result| result?.check())
         })
     }
@@ -144,41 +144,41 @@ impl Store for RedisStore {
         if let Err(error) = self.check_clock() {
             return StoreFuture::ready(Err(error));
         }
-        let node = Arc::clone(&self.node);
+        let client = Arc::clone(&self.client);
         let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        StoreFuture::boxed(async move { slot_guard::renew(&node, &charges).await })
+        StoreFuture::boxed(async move { slot_guard::renew(&client, &charges).await })
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        let node = Arc::clone(&self.node);
+        let client = Arc::clone(&self.client);
         let mut command = redis::cmd("DEL");
-        for key in node.keyspace.all_keys(policy, key) {
+        for key in client.keyspace.all_keys(policy, key) {
             command.arg(key.as_slice());
         }
         StoreFuture::boxed(async move {
-            batch::run_command(&node, &command).await?;
+            batch::run_command(&client, &command).await?;
             Ok(())
         })
     }
 
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
         // A second breaker around this store judges it by its decisions.
-        self.node.observer.set(observer).is_ok()
+        self.client.observer.set(observer).is_ok()
     }
 
     fn warnings(&self) -> Vec<Warning> {
-        self.node.check.warnings()
+        self.client.check.warnings()
     }
 
     fn probe(&self) -> StoreFuture<()> {
         if let Err(error) = self.check_clock() {
             return StoreFuture::ready(Err(error));
         }
-        let node = Arc::clone(&self.node);
+        let client = Arc::clone(&self.client);
         StoreFuture::boxed(async move {
-            node.skip_next_backoff();
-            let request = Box::new(Request::probe(&node.keyspace));
-            let reply = batch::submit(&node, request).await?;
+            client.skip_next_backoff();
+            let request = Box::new(Request::probe(&client.keyspace));
+            let reply = batch::submit(&client, request).await?;
             if reply.is_admitted() {
                 return Ok(());
             }
@@ -192,15 +192,15 @@ impl Store for RedisStore {
 
 /// Sends a decision, alone or together with others, and reads it from the reply.
 async fn decide(
-    node: &Arc<Node>,
+    client: &Arc<Client>,
     request: Box<Request>,
     charges: &[OwnedCharge],
 ) -> Result<Decision, Error> {
     let takes_slots = charges.iter().any(|charge| takes_slots(&charge.borrow()));
     let reply = if takes_slots {
-        slot_guard::submit(node, request, charges).await?
+        slot_guard::submit(client, request, charges).await?
     } else {
-        batch::submit(node, request).await?
+        batch::submit(client, request).await?
     };
     reply.into_decision(charges)
 }

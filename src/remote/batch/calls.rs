@@ -19,6 +19,7 @@
 //! An [`Alarm`] carries these steps from the watchdog to the task. Its level only rises, except for that one extension.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -31,7 +32,7 @@ use futures_util::task::AtomicWaker;
 
 use crate::clock::Timestamp;
 
-use super::queue::Waiter;
+use super::queue::{Job, Waiter};
 
 /// Identifies a call in flight and the connection that carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +77,13 @@ impl PendingCall {
     }
 }
 
-/// Calls that are overdue, and the actions to take.
+/// Everything that is overdue, and the actions to take.
 #[derive(Debug, Default)]
-pub(super) struct OverdueCalls {
+pub(super) struct Overdue {
+    /// Jobs that waited in the queue for the whole deadline.
+    pub(super) unsent: Vec<Waiter>,
+    /// Jobs to hand back to their callers, since the dispatcher does not run.
+    pub(super) stranded: VecDeque<Job>,
     /// Jobs of calls whose tasks nobody polls any more.
     pub(super) unpolled: Vec<Waiter>,
     /// Connections without a reply for a deadline: lane and generation.
@@ -87,7 +92,7 @@ pub(super) struct OverdueCalls {
     pub(super) is_unreported: bool,
     /// Tasks to wake, outside the lock.
     pub(super) to_wake: Vec<Arc<Alarm>>,
-    /// When to look again; `None` if nothing is in flight.
+    /// When to look again; `None` if nothing waits and nothing is in flight.
     pub(super) next: Option<Timestamp>,
 }
 
@@ -185,12 +190,12 @@ impl Calls {
         Some(std::mem::take(&mut in_flight.waiters))
     }
 
-    /// Finds calls that are overdue, and removes those that have reached their end.
+    /// Finds calls that are overdue, and removes those that have reached their end. Waiting jobs are not considered.
     ///
     /// A connection is unresponsive if it has sent no reply for a deadline since the call was sent, and the task of the
     /// call was polled meanwhile. Otherwise the reply may be in the socket, and the runtime is the cause.
-    pub(super) fn take_overdue(&mut self, now: Timestamp) -> OverdueCalls {
-        let mut overdue = OverdueCalls::default();
+    pub(super) fn take_overdue(&mut self, now: Timestamp) -> Overdue {
+        let mut overdue = Overdue::default();
         let mut moments = Vec::new();
         for one in &mut self.in_flight {
             let (id, alarm) = (one.call.id, &one.call.alarm);

@@ -5,7 +5,7 @@
 //! - If nothing is in flight and the latest call had one request: at once, in the caller's own future. No task, no
 //!   queue.
 //! - Otherwise it waits. A task, the *dispatcher*, yields once so that everybody who is ready to run can submit. Then
-//!   it sends up to 64 charges in one call. There are no timers.
+//!   it sends up to 64 charges in one call. It does not wait for more: no timer is involved.
 //! - Up to 16 calls are in flight, so a single request does not wait for the reply to another one. Beyond that a call
 //!   must be full, or have a sixteenth of the charges in flight, four at least.
 //! - The charges in flight are limited by a [`SendWindow`](window::SendWindow) to the number that the server makes in a

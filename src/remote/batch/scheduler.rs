@@ -47,7 +47,7 @@ use crate::{clock::Timestamp, sync::Mutex};
 
 use super::{
     super::{connection::Lane, protocol::Request},
-    calls::{CallHandle, CallId, Calls, NO_CONNECTION, OverdueCalls},
+    calls::{CallHandle, CallId, Calls, NO_CONNECTION, Overdue},
     queue::{Job, JobQueue, JobResult, Waiter},
     window::{Sample, SendWindow},
 };
@@ -131,18 +131,6 @@ pub(super) struct EndedCall {
     pub(super) dispatcher: Option<Dispatcher>,
     /// Whether its jobs still waited for the reply.
     pub(super) in_time: bool,
-}
-
-/// Everything that is overdue, and the actions to take.
-#[derive(Debug, Default)]
-pub(super) struct Overdue {
-    /// Jobs that waited for the whole deadline.
-    pub(super) unsent: Vec<Waiter>,
-    /// Jobs to hand back to their callers, since the dispatcher does not run.
-    pub(super) stranded: VecDeque<Job>,
-    pub(super) calls: OverdueCalls,
-    /// When to look again; `None` if nothing waits and nothing is in flight.
-    pub(super) next: Option<Timestamp>,
 }
 
 // === Scheduler ===
@@ -298,11 +286,11 @@ impl Scheduler {
 
     /// Removes everything that is overdue: for the watchdog, about three times per deadline.
     pub(super) fn take_overdue(&self, now: Timestamp) -> Overdue {
-        let mut overdue = Overdue::default();
+        let (mut unsent, mut stranded) = (Vec::new(), VecDeque::new());
         let mut guard = self.traffic.lock();
         let traffic = &mut *guard;
         while let Some(job) = traffic.queue.pop_older_than(now - traffic.deadline) {
-            overdue.unsent.push(job.waiter);
+            unsent.push(job.waiter);
         }
         self.update_shedding(traffic, now);
         let max_wait = traffic.deadline / 3 * 2;
@@ -315,12 +303,16 @@ impl Scheduler {
             // Where no tasks run, only callers make calls.
             traffic.is_alone = true;
             self.is_shedding.store(false, Ordering::Relaxed);
-            overdue.stranded = traffic.queue.drain();
+            stranded = traffic.queue.drain();
         }
         let oldest = traffic.queue.oldest().map(|oldest| oldest + max_wait);
-        overdue.calls = traffic.calls.take_overdue(now);
-        overdue.next = oldest.into_iter().chain(overdue.calls.next).min();
-        overdue
+        let overdue = traffic.calls.take_overdue(now);
+        Overdue {
+            unsent,
+            stranded,
+            next: oldest.into_iter().chain(overdue.next).min(),
+            ..overdue
+        }
     }
 
     /// Abandons all calls on a connection, and wakes their tasks.
@@ -543,36 +535,17 @@ const MIN_WAITING: usize = 4;
 const MAX_WAITING: usize = 16_384;
 
 #[cfg(test)]
-pub(super) mod tests {
-    use deadpool_redis::{Config, Runtime};
-
-    use crate::{Key, Policy, Quota, remote::protocol::Keyspace};
-
-    use super::{super::queue::JobResult, *};
-
-    pub(in super::super) const DEADLINE_MILLIS: u64 = 60;
-    const DEADLINE: Duration = Duration::from_millis(DEADLINE_MILLIS);
+mod tests {
+    use super::{
+        super::{
+            queue::JobResult,
+            simulation::{request, scheduler},
+        },
+        *,
+    };
 
     fn at(millis: u64) -> Timestamp {
         Timestamp::from_micros(1_700_000_000_000_000 + millis * 1_000)
-    }
-
-    /// Returns a scheduler over lanes that look as if they were up.
-    pub(in super::super) fn scheduler(lanes: usize) -> Scheduler {
-        let pool = Config::from_url("redis://127.0.0.1:1/").create_pool(Some(Runtime::Tokio1));
-        let pool = pool.expect("a pool that nobody uses");
-        let lanes = (1..=lanes).map(|generation| {
-            let lane = Lane::new(pool.clone(), DEADLINE);
-            lane.simulate(generation as u64);
-            lane
-        });
-        Scheduler::new(DEADLINE, lanes.collect())
-    }
-
-    pub(in super::super) fn request() -> Box<Request> {
-        let keyspace = Keyspace::new("t").expect("a usable prefix");
-        let policy = Policy::new("p", Quota::per_minute(1));
-        Box::new(Request::decide(&keyspace, &[policy.charge(Key::GLOBAL)]))
     }
 
     /// A request that waits.
@@ -863,16 +836,16 @@ pub(super) mod tests {
         let leading = lead(&scheduler, 0).id;
         let waiting = wait(&scheduler, 0);
         let (call, ..) = take(&scheduler, waiting.dispatcher.expect("a dispatcher"), 20);
-        assert!(scheduler.take_overdue(at(59)).calls.to_wake.is_empty());
-        assert_eq!(scheduler.take_overdue(at(60)).calls.to_wake.len(), 2);
+        assert!(scheduler.take_overdue(at(59)).to_wake.is_empty());
+        assert_eq!(scheduler.take_overdue(at(60)).to_wake.len(), 2);
         assert_eq!(
             scheduler.expire(call, at(61)).map(|late| late.len()),
             Some(1)
         );
         // Its connection is given up a deadline after the call was sent.
         scheduler.end_call(leading, at(19), true);
-        assert!(scheduler.take_overdue(at(79)).calls.unresponsive.is_empty());
-        assert_eq!(scheduler.take_overdue(at(80)).calls.unresponsive, [(0, 1)]);
+        assert!(scheduler.take_overdue(at(79)).unresponsive.is_empty());
+        assert_eq!(scheduler.take_overdue(at(80)).unresponsive, [(0, 1)]);
     }
 
     #[test]
@@ -882,8 +855,8 @@ pub(super) mod tests {
         scheduler.take_overdue(at(60));
         assert!(call.alarm.is_due());
         assert!(scheduler.expire(call.id, at(75)).is_none(), "15 ms late");
-        assert!(scheduler.take_overdue(at(89)).calls.to_wake.is_empty());
-        assert_eq!(scheduler.take_overdue(at(90)).calls.to_wake.len(), 1);
+        assert!(scheduler.take_overdue(at(89)).to_wake.is_empty());
+        assert_eq!(scheduler.take_overdue(at(90)).to_wake.len(), 1);
         assert!(scheduler.expire(call.id, at(91)).is_some(), "on time");
     }
 
@@ -893,8 +866,8 @@ pub(super) mod tests {
         lead(&scheduler, 0);
         let waiting = wait(&scheduler, 0);
         take(&scheduler, waiting.dispatcher.expect("a dispatcher"), 0);
-        assert!(scheduler.take_overdue(at(119)).calls.unpolled.is_empty());
-        assert_eq!(scheduler.take_overdue(at(120)).calls.unpolled.len(), 1);
+        assert!(scheduler.take_overdue(at(119)).unpolled.is_empty());
+        assert_eq!(scheduler.take_overdue(at(120)).unpolled.len(), 1);
         // Their call makes room for others.
         lead(&scheduler, 121);
     }
@@ -922,7 +895,7 @@ pub(super) mod tests {
     fn connection_of_a_call_that_nobody_polls_is_kept() {
         let scheduler = scheduler(1);
         let call = lead(&scheduler, 0);
-        let overdue = scheduler.take_overdue(at(120)).calls;
+        let overdue = scheduler.take_overdue(at(120));
         assert!(overdue.unresponsive.is_empty());
         assert_eq!(overdue.to_wake.len(), 2, "when due, and when abandoned");
         assert!(call.alarm.is_abandoned());
@@ -939,7 +912,7 @@ pub(super) mod tests {
             scheduler.take_overdue(at(65));
             assert!(scheduler.expire(call, at(65)).is_some(), "on time");
             assert_eq!(
-                scheduler.take_overdue(at(66)).calls.unresponsive.is_empty(),
+                scheduler.take_overdue(at(66)).unresponsive.is_empty(),
                 replies
             );
         }
@@ -954,11 +927,11 @@ pub(super) mod tests {
             let call = lead(&scheduler, 0).id;
             scheduler.take_overdue(at(60));
             assert!(scheduler.expire(call, at(63)).is_none(), "extended to 66");
-            assert_eq!(scheduler.take_overdue(at(66)).calls.to_wake.len(), 1);
+            assert_eq!(scheduler.take_overdue(at(66)).to_wake.len(), 1);
             if polled_again {
                 assert!(scheduler.expire(call, at(75)).is_some(), "once is enough");
             }
-            let overdue = scheduler.take_overdue(at(120)).calls;
+            let overdue = scheduler.take_overdue(at(120));
             assert_eq!(overdue.unresponsive, [(0, 1)]);
             assert_eq!(overdue.is_unreported, !polled_again);
         }
@@ -974,8 +947,8 @@ pub(super) mod tests {
         scheduler.end_call(earlier, at(6), true);
         scheduler.take_overdue(at(65));
         assert!(scheduler.expire(call, at(65)).is_some(), "on time");
-        assert_eq!(scheduler.take_overdue(at(65)).calls.unresponsive, []);
-        let overdue = scheduler.take_overdue(at(66)).calls;
+        assert_eq!(scheduler.take_overdue(at(65)).unresponsive, []);
+        let overdue = scheduler.take_overdue(at(66));
         assert_eq!(overdue.unresponsive, [(0, 1)], "nothing since 6");
         assert_eq!(overdue.to_wake.len(), 1);
     }
@@ -988,13 +961,7 @@ pub(super) mod tests {
         scheduler.take_overdue(at(60));
         assert!(scheduler.expire(first.id, at(60)).is_some(), "on time");
         let other = scheduler.begin_command(at(119));
-        assert!(
-            scheduler
-                .take_overdue(at(120))
-                .calls
-                .unresponsive
-                .is_empty()
-        );
+        assert!(scheduler.take_overdue(at(120)).unresponsive.is_empty());
         assert!(first.alarm.is_abandoned());
         assert!(other.alarm.is_quiet());
     }

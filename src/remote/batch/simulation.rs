@@ -1,20 +1,60 @@
 //! Overload in simulated time: callers, a network and a server with one queue around the real [`Scheduler`].
+//!
+//! ```text
+//! event     action                                                          later events
+//! Submit    the scheduler sends the request at once, or queues it           Reply or Dispatch
+//! Dispatch  the dispatcher sends batches while it may                       Reply, for each batch
+//! Reply     the call ends, and its callers get their results                Submit, Dispatch
+//! Look      the watchdog, each millisecond: what is overdue times out       Look, Submit
+//! ```
+//!
+//! Times are in microseconds. The server takes half to one and a half of its service time for a call, by a random
+//! generator with a fixed seed, so all runs are equal.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use deadpool_redis::{Config, Runtime};
 use tokio::sync::oneshot;
 
 use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind, Phase},
+    key::Key,
+    policy::Policy,
+    quota::Quota,
 };
 
 use super::{
-    super::connection::classify,
+    super::{
+        connection::{Lane, classify},
+        protocol::{Keyspace, Request},
+    },
     calls::{CallHandle, CallId},
     queue::{JobResult, Waiter},
-    scheduler::{Dispatch, Dispatcher, Scheduler, Submitted, tests},
+    scheduler::{Dispatch, Dispatcher, Scheduler, Submitted},
 };
+
+/// Returns a scheduler over lanes that look as if they were up. Its deadline is 60 ms.
+pub(super) fn scheduler(lanes: usize) -> Scheduler {
+    let deadline = Duration::from_micros(DEADLINE_MICROS);
+    let pool = Config::from_url("redis://127.0.0.1:1/").create_pool(Some(Runtime::Tokio1));
+    let pool = pool.expect("a pool that nobody uses");
+    let lanes = (1..=lanes).map(|generation| {
+        let lane = Lane::new(pool.clone(), deadline);
+        lane.simulate(generation as u64);
+        lane
+    });
+    Scheduler::new(deadline, lanes.collect())
+}
+
+/// Returns a request of one charge.
+pub(super) fn request() -> Box<Request> {
+    let keyspace = Keyspace::new("t").expect("a usable prefix");
+    let policy = Policy::new("p", Quota::per_minute(1));
+    Box::new(Request::decide(&keyspace, &[policy.charge(Key::GLOBAL)]))
+}
+
+// === Scene ===
 
 /// A server, the network to it and its load. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +71,7 @@ struct Scene {
     load: Load,
 }
 
+/// The requests that are submitted.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     /// This many callers, each of which submits again at once after a reply, and after this pause otherwise.
@@ -42,22 +83,30 @@ enum Load {
 /// Numbers of the requests of the second half, by their end.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
+    /// Replies within half of the deadline.
     in_time: u64,
+    /// Other replies within the deadline.
     within_deadline: u64,
+    /// Replies after the deadline.
     late: u64,
     shed: u64,
     timed_out: u64,
+    /// The longest time that a request took, however it ended.
     max_wait: u64,
 }
 
+/// A step of the simulation, see the [module docs](self).
 enum Event {
     Submit,
+    /// The task of this dispatcher runs.
     Dispatch(Dispatcher),
     /// The reply to a call, and when its caller submitted it if the call is its own.
     Reply(CallId, Option<u64>),
+    /// The watchdog looks for overdue work.
     Look,
 }
 
+/// The state of a simulation.
 struct World {
     scene: Scene,
     scheduler: Scheduler,
@@ -66,17 +115,21 @@ struct World {
     events: BTreeMap<(u64, u64), Event>,
     /// The number of the next event.
     next: u64,
+    /// When the server has finished all calls so far.
     free_at: u64,
+    /// Queued requests: when they were submitted, and the receivers of their results.
     waiting: Vec<(u64, oneshot::Receiver<JobResult>)>,
     /// Calls in flight, and when the caller submitted it if the call is its own.
     calls: Vec<(CallHandle, Option<u64>)>,
     counts: Counts,
+    /// The state of the random generator.
     noise: u64,
 }
 
 impl World {
+    /// Runs a scene for one second.
     fn run(scene: Scene) -> Counts {
-        let scheduler = tests::scheduler(2);
+        let scheduler = scheduler(2);
         let mut world = Self {
             scene,
             scheduler,
@@ -105,6 +158,7 @@ impl World {
         world.counts
     }
 
+    /// Schedules an event.
     fn at(&mut self, at: u64, event: Event) {
         self.events.insert((at, self.next), event);
         self.next += 1;
@@ -114,6 +168,7 @@ impl World {
         Timestamp::from_micros(1_700_000_000_000_000 + self.now)
     }
 
+    /// Returns a random number below this one.
     fn random(&mut self, below: u64) -> u64 {
         self.noise = self
             .noise
@@ -122,6 +177,7 @@ impl World {
         (self.noise >> 33) % below.max(1)
     }
 
+    /// Handles an event that happens now.
     fn happen(&mut self, event: Event) {
         match event {
             Event::Submit => {
@@ -142,7 +198,7 @@ impl World {
                     self.note(submitted_at, Some(true));
                 }
                 for waiter in ended.waiters {
-                    waiter.hand_back(tests::request());
+                    waiter.hand_back(request());
                 }
                 self.settle();
                 self.start(ended.dispatcher);
@@ -155,14 +211,12 @@ impl World {
         }
     }
 
+    /// Submits a request, unless it is shed at once.
     fn submit(&mut self) {
         if self.scheduler.is_shedding() {
             return self.note(self.now, Some(false));
         }
-        match self
-            .scheduler
-            .submit(tests::request(), self.time(), self.time())
-        {
+        match self.scheduler.submit(request(), self.time(), self.time()) {
             Submitted::SendNow(call, _) => self.send(call, 1, Some(self.now)),
             Submitted::Queued {
                 result,
@@ -177,6 +231,7 @@ impl World {
         }
     }
 
+    /// Starts the task of a dispatcher.
     fn start(&mut self, dispatcher: Option<Dispatcher>) {
         if let Some(dispatcher) = dispatcher {
             self.at(
@@ -186,6 +241,7 @@ impl World {
         }
     }
 
+    /// Does the work of a dispatcher.
     fn dispatch(&mut self, dispatcher: Dispatcher) {
         loop {
             let (next, shed) = self.scheduler.next_batch(dispatcher, self.time());
@@ -204,11 +260,13 @@ impl World {
         self.settle();
     }
 
+    /// Sheds requests.
     fn shed(&self, waiters: impl IntoIterator<Item = Waiter>) {
         let waiters = waiters.into_iter();
         waiters.for_each(|waiter| waiter.complete(Err(classify::overloaded())));
     }
 
+    /// Sends a call to the server, and schedules the reply. `submitted_at` is set for a call of its caller's own.
     fn send(&mut self, call: CallHandle, charges: u64, submitted_at: Option<u64>) {
         let arrives = self.now + self.scene.round_trip / 2;
         let mut starts = arrives.max(self.free_at);
@@ -222,13 +280,14 @@ impl World {
         self.calls.push((call, submitted_at));
     }
 
+    /// Does the work of the watchdog and of the tasks that it wakes.
     fn look(&mut self) {
         let overdue = self.scheduler.take_overdue(self.time());
         for waiter in overdue.unsent {
             waiter.complete(Err(late(Phase::Queue)));
         }
         assert!(overdue.stranded.is_empty(), "every dispatcher runs");
-        for waiter in overdue.calls.unpolled {
+        for waiter in overdue.unpolled {
             waiter.complete(Err(late(Phase::Reply)));
         }
         let due: Vec<_> = self
@@ -275,6 +334,7 @@ impl World {
         }
     }
 
+    /// Counts the end of a request: a reply, shed (`Some(false)`) or timed out (`None`). Its caller submits again.
     fn note(&mut self, submitted_at: u64, replied: Option<bool>) {
         if let Load::Callers(_, pause) = self.scene.load {
             let again = self.now + if replied == Some(true) { 0 } else { pause };
@@ -300,8 +360,9 @@ fn late(phase: Phase) -> Error {
     Error::new(ErrorKind::Timeout(phase), "late")
 }
 
+/// The length of a simulation.
 const SPAN: u64 = 1_000_000;
-const DEADLINE_MICROS: u64 = tests::DEADLINE_MILLIS * 1_000;
+const DEADLINE_MICROS: u64 = 60_000;
 /// The time between two looks of the watchdog.
 const LOOK: u64 = 1_000;
 

@@ -30,15 +30,15 @@ use crate::{
 
 use super::{
     super::{
+        client::Client,
         connection::{LaneConnection, classify},
-        node::Node,
         protocol::{Request, RequestResult},
     },
     calls::{Alarm, CallHandle},
     queue::JobResult,
     scheduler::Submitted,
     watchdog,
-    worker::{CallResult, Worker, watched},
+    worker::{BatchResult, Worker, watched},
 };
 
 /// Sends a request, together with whatever else waits, and returns its reply. Needs a Tokio runtime, with or without
@@ -56,29 +56,29 @@ use super::{
 /// [`ErrorKind::Overloaded`]: crate::ErrorKind::Overloaded
 /// [`ErrorKind::Timeout`]: crate::ErrorKind::Timeout
 pub(in crate::remote) async fn submit(
-    node: &Arc<Node>,
+    client: &Arc<Client>,
     mut request: Box<Request>,
 ) -> RequestResult {
     let runtime = Handle::try_current().map_err(classify::no_runtime)?;
-    ensure_watched(node)?;
+    ensure_watched(client)?;
     let submitted_at = now();
     let mut tried_at = submitted_at;
     // Each lane may find its connection closed once. Then another lane sends the request.
-    for _ in 0..node.scheduler.lanes().len() + 2 {
-        let submitted = node.scheduler.submit(request, submitted_at, tried_at);
+    for _ in 0..client.scheduler.lanes().len() + 2 {
+        let submitted = client.scheduler.submit(request, submitted_at, tried_at);
         // Again: the watchdog may have found nothing under way meanwhile, and fallen asleep.
-        ensure_watched(node)?;
+        ensure_watched(client)?;
         let result = match submitted {
             Submitted::SendNow(call, request) => {
                 let alarm = Arc::clone(&call.alarm);
                 let own_call = OwnCall {
                     // Boxed: most requests wait, and the call would make their futures ten times as large.
-                    calling: Some(Box::pin(call_alone(Arc::clone(node), call, request))),
+                    calling: Some(Box::pin(call_alone(Arc::clone(client), call, request))),
                     alarm,
                     runtime: &runtime,
                 };
                 let Some(result) = own_call.await else {
-                    return Err(node.timeout_error(Phase::Reply));
+                    return Err(client.timeout_error(Phase::Reply));
                 };
                 result
             }
@@ -91,7 +91,7 @@ pub(in crate::remote) async fn submit(
                     shed.complete(Err(classify::overloaded()));
                 }
                 if let Some(dispatcher) = dispatcher {
-                    Worker::dispatch_on(&runtime, node, dispatcher);
+                    Worker::dispatch_on(&runtime, client, dispatcher);
                 }
                 let Ok(result) = result.await else { break };
                 result
@@ -112,20 +112,20 @@ pub(in crate::remote) async fn submit(
 ///
 /// Those of the connection and of the server, and [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) at the deadline.
 pub(in crate::remote) async fn run_command(
-    node: &Arc<Node>,
+    client: &Arc<Client>,
     command: &Cmd,
 ) -> Result<Value, Error> {
     Handle::try_current().map_err(classify::no_runtime)?;
-    ensure_watched(node)?;
-    let call = node.scheduler.begin_command(now());
+    ensure_watched(client)?;
+    let call = client.scheduler.begin_command(now());
     // Ends the call when it is dropped.
-    let _worker = Worker::calling(Arc::clone(node), call.id);
-    ensure_watched(node)?;
-    let sending = pin!(send_command(node, command));
-    let mut watched = pin!(watched(node, &call, sending));
+    let _worker = Worker::calling(Arc::clone(client), call.id);
+    ensure_watched(client)?;
+    let sending = pin!(send_command(client, command));
+    let mut watched = pin!(watched(client, &call, sending));
     match poll_fn(|context| until_expired(watched.as_mut(), &call.alarm, context)).await {
         Some(Some(result)) => result,
-        None | Some(None) => Err(node.timeout_error(if node.scheduler.is_up() {
+        None | Some(None) => Err(client.timeout_error(if client.scheduler.is_up() {
             Phase::Reply
         } else {
             Phase::Connect
@@ -134,8 +134,8 @@ pub(in crate::remote) async fn run_command(
 }
 
 /// Sends a command on a lane that is up, or on the first one. If it finds its connection closed, it tries another once.
-async fn send_command(node: &Node, command: &Cmd) -> Result<Value, Error> {
-    let lanes = node.scheduler.lanes();
+async fn send_command(client: &Client, command: &Cmd) -> Result<Value, Error> {
+    let lanes = client.scheduler.lanes();
     let up = lanes.iter().position(|lane| lane.generation().is_some());
     let lane = &lanes[up.unwrap_or(0)];
     let mut connection: LaneConnection = lane.connect(false).await?;
@@ -156,22 +156,22 @@ async fn send_command(node: &Node, command: &Cmd) -> Result<Value, Error> {
 
 /// Makes sure that the watchdog keeps the deadline. It is asleep only in an idle process.
 #[inline]
-fn ensure_watched(node: &Arc<Node>) -> Result<(), Error> {
-    if node.watchdog.is_awake() {
+fn ensure_watched(client: &Arc<Client>) -> Result<(), Error> {
+    if client.watchdog.is_awake() {
         Ok(())
     } else {
-        watchdog::wake(node)
+        watchdog::wake(client)
     }
 }
 
 /// Makes a call for one request, and returns the request if it was not sent.
-async fn call_alone(node: Arc<Node>, call: CallHandle, request: Box<Request>) -> JobResult {
-    let mut worker = Worker::calling(node, call.id);
+async fn call_alone(client: Arc<Client>, call: CallHandle, request: Box<Request>) -> JobResult {
+    let mut worker = Worker::calling(client, call.id);
     let requests = std::slice::from_ref(&request);
     match worker.call(&call, requests).await {
-        CallResult::Failed(error) => JobResult::Replied(Err(error)),
-        CallResult::NotSent => JobResult::NotSent(request),
-        CallResult::Replied(results) => {
+        BatchResult::Failed(error) => JobResult::Replied(Err(error)),
+        BatchResult::NotSent => JobResult::NotSent(request),
+        BatchResult::Replied(results) => {
             let result = results.into_iter().next();
             JobResult::Replied(result.expect("one result per request"))
         }

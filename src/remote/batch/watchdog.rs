@@ -30,7 +30,7 @@ use crate::{
     spawn::contain_panic,
 };
 
-use super::super::node::Node;
+use super::super::client::Client;
 
 /// Wakes the thread, and starts it when it is first needed.
 ///
@@ -38,12 +38,12 @@ use super::super::node::Node;
 ///
 /// [`ErrorKind::Unavailable`] if the process cannot start a thread.
 #[cold]
-pub(super) fn wake(node: &Arc<Node>) -> Result<(), Error> {
-    let weak = Arc::downgrade(node);
+pub(super) fn wake(client: &Arc<Client>) -> Result<(), Error> {
+    let weak = Arc::downgrade(client);
     let thread = thread::Builder::new()
         .name("tollgate-watch".to_owned())
         .stack_size(STACK_BYTES);
-    let started = node
+    let started = client
         .watchdog
         .wake_or_start(|| Ok(thread.spawn(move || run(&weak))?.thread().clone()));
     started.map_err(|error| {
@@ -55,11 +55,11 @@ pub(super) fn wake(node: &Arc<Node>) -> Result<(), Error> {
     })
 }
 
-/// Looks for overdue work until the node is dropped.
-fn run(node: &Weak<Node>) {
+/// Looks for overdue work until the client is dropped.
+fn run(client: &Weak<Client>) {
     let mut idle_looks = 0;
-    // The node is not kept while the thread sleeps.
-    while let Some(strong) = node.upgrade() {
+    // The client is not kept while the thread sleeps.
+    while let Some(strong) = client.upgrade() {
         let now = Clock::system().now();
         let max_sleep = (strong.deadline / 3).clamp(MIN_SLEEP, MAX_SLEEP);
         if let Some(next) = end_overdue(&strong, now) {
@@ -87,8 +87,8 @@ fn run(node: &Weak<Node>) {
 
 /// Ends everything overdue, see the [module docs](self). Returns when something will be overdue next; `None` if nothing
 /// is under way.
-fn end_overdue(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
-    let scheduler = &node.scheduler;
+fn end_overdue(client: &Arc<Client>, now: Timestamp) -> Option<Timestamp> {
+    let scheduler = &client.scheduler;
     let overdue = scheduler.take_overdue(now);
     let phase = if scheduler.is_up() {
         Phase::Queue
@@ -97,26 +97,26 @@ fn end_overdue(node: &Arc<Node>, now: Timestamp) -> Option<Timestamp> {
     };
     // A dial that outlasts the deadline of a decision is a failure of the server. A full queue is not.
     if phase == Phase::Connect && !overdue.unsent.is_empty() {
-        contain_panic(|| node.report_failure(&node.timeout_error(phase)));
+        contain_panic(|| client.report_failure(&client.timeout_error(phase)));
     }
     for waiter in overdue.unsent {
-        contain_panic(|| waiter.complete(Err(node.timeout_error(phase))));
+        contain_panic(|| waiter.complete(Err(client.timeout_error(phase))));
     }
     for job in overdue.stranded {
         contain_panic(|| job.waiter.hand_back(job.request));
     }
-    let no_reply = || node.timeout_error(Phase::Reply);
-    for waiter in overdue.calls.unpolled {
+    let no_reply = || client.timeout_error(Phase::Reply);
+    for waiter in overdue.unpolled {
         contain_panic(|| waiter.complete(Err(no_reply())));
     }
-    for (lane, generation) in &overdue.calls.unresponsive {
+    for (lane, generation) in &overdue.unresponsive {
         scheduler.lanes()[*lane].disconnect(*generation, Some(&no_reply()));
     }
-    for alarm in overdue.calls.to_wake {
+    for alarm in overdue.to_wake {
         contain_panic(|| alarm.ring());
     }
-    if overdue.calls.is_unreported {
-        contain_panic(|| node.report_failure(&no_reply()));
+    if overdue.is_unreported {
+        contain_panic(|| client.report_failure(&no_reply()));
     }
     // A command that a connection took as its runtime ended may get neither a reply nor an error.
     for (index, lane) in scheduler.lanes().iter().enumerate() {

@@ -59,9 +59,9 @@ use crate::{
 
 use super::{
     super::{
+        client::Client,
         connection::{LaneConnection, SendError, classify, server_check},
-        node::Node,
-        protocol::{Request, RequestResult, Script, reply},
+        protocol::{Reply, Request, RequestResult, Script, reply},
     },
     calls::{CallHandle, CallId},
     queue::Waiter,
@@ -70,7 +70,7 @@ use super::{
 
 /// A task that dispatches batches and makes calls, or a future that makes one call.
 pub(super) struct Worker {
-    node: Arc<Node>,
+    client: Arc<Client>,
     /// The call under way.
     call: Option<CallId>,
     /// Set while it dispatches, or is about to.
@@ -82,7 +82,7 @@ pub(super) struct Worker {
 }
 
 /// The result of a call.
-pub(super) enum CallResult {
+pub(super) enum BatchResult {
     Failed(Error),
     /// Nothing was sent, since the connection was closed.
     NotSent,
@@ -92,9 +92,9 @@ pub(super) enum CallResult {
 
 impl Worker {
     /// Returns a worker that makes a call in the current future.
-    pub(super) fn calling(node: Arc<Node>, call: CallId) -> Self {
+    pub(super) fn calling(client: Arc<Client>, call: CallId) -> Self {
         Self {
-            node,
+            client,
             call: Some(call),
             dispatcher: None,
             waiters: Vec::new(),
@@ -103,9 +103,9 @@ impl Worker {
     }
 
     /// Starts a worker that dispatches, as a task of this runtime.
-    pub(super) fn dispatch_on(runtime: &Handle, node: &Arc<Node>, dispatcher: Dispatcher) {
+    pub(super) fn dispatch_on(runtime: &Handle, client: &Arc<Client>, dispatcher: Dispatcher) {
         let worker = Self {
-            node: Arc::clone(node),
+            client: Arc::clone(client),
             call: None,
             dispatcher: Some(dispatcher),
             waiters: Vec::new(),
@@ -117,8 +117,8 @@ impl Worker {
     /// Starts a worker that sends a batch, as a task of the current runtime.
     ///
     /// Not inlined into [`dispatch`](Self::dispatch), which is part of `run`: a future cannot contain itself.
-    fn send_in_task(node: &Arc<Node>, batch: Batch) {
-        let mut worker = Self::calling(Arc::clone(node), batch.call.id);
+    fn send_in_task(client: &Arc<Client>, batch: Batch) {
+        let mut worker = Self::calling(Arc::clone(client), batch.call.id);
         worker.has_successor = false;
         tokio::spawn(worker.run(Some(batch)));
     }
@@ -142,24 +142,24 @@ impl Worker {
     async fn dispatch(&mut self, dispatcher: Dispatcher) -> Option<Batch> {
         yield_now().await;
         loop {
-            let (next, shed) = self.node.scheduler.next_batch(dispatcher, now());
+            let (next, shed) = self.client.scheduler.next_batch(dispatcher, now());
             for waiter in shed {
                 waiter.complete(Err(classify::overloaded()));
             }
             match next {
                 Dispatch::Send(batch) => {
                     if let Some(lane) = batch.lane_to_dial {
-                        self.node.scheduler.lanes()[lane].start_dial();
+                        self.client.scheduler.lanes()[lane].start_dial();
                     }
                     if batch.is_last {
                         self.dispatcher = None;
                         return Some(batch);
                     }
-                    Self::send_in_task(&self.node, batch);
+                    Self::send_in_task(&self.client, batch);
                 }
                 Dispatch::NotConnected => {
-                    let lane = Arc::clone(&self.node.scheduler.lanes()[0]);
-                    let skip_backoff = self.node.take_backoff_skip();
+                    let lane = Arc::clone(&self.client.scheduler.lanes()[0]);
+                    let skip_backoff = self.client.take_backoff_skip();
                     if let Err(error) = lane.connect(skip_backoff).await {
                         self.dispatcher = None;
                         self.fail_all_waiting(dispatcher, error);
@@ -176,9 +176,9 @@ impl Worker {
 
     /// Completes all waiting callers with the error of a connection that could not be made.
     fn fail_all_waiting(&self, dispatcher: Dispatcher, error: Error) {
-        self.node.report_failure(&error);
+        self.client.report_failure(&error);
         let error = error.into_unsent();
-        for job in self.node.scheduler.give_up(dispatcher) {
+        for job in self.client.scheduler.give_up(dispatcher) {
             job.waiter.complete(Err(error.clone()));
         }
     }
@@ -192,14 +192,14 @@ impl Worker {
         let result = self.call(&batch.call, &requests).await;
         let waiters = std::mem::take(&mut self.waiters).into_iter();
         match result {
-            CallResult::Failed(error) => {
+            BatchResult::Failed(error) => {
                 waiters.for_each(|waiter| waiter.complete(Err(error.clone())));
             }
-            CallResult::NotSent => {
+            BatchResult::NotSent => {
                 let jobs = waiters.zip(requests);
                 jobs.for_each(|(waiter, request)| waiter.hand_back(request));
             }
-            CallResult::Replied(results) => {
+            BatchResult::Replied(results) => {
                 let jobs = waiters.zip(results);
                 jobs.for_each(|(waiter, result)| waiter.complete(result));
             }
@@ -211,8 +211,8 @@ impl Worker {
         &mut self,
         call: &CallHandle,
         requests: &[Box<Request>],
-    ) -> CallResult {
-        let (result, ended) = exchange(&self.node, call, requests).await;
+    ) -> BatchResult {
+        let (result, ended) = exchange(&self.client, call, requests).await;
         self.note_end(ended);
         result
     }
@@ -228,7 +228,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            let ended = self.node.scheduler.end_call(call, now(), false);
+            let ended = self.client.scheduler.end_call(call, now(), false);
             self.note_end(ended);
             for waiter in std::mem::take(&mut self.waiters) {
                 waiter.complete(Err(classify::runtime_ended()));
@@ -241,10 +241,10 @@ impl Drop for Worker {
         if self.has_successor
             && let Ok(runtime) = Handle::try_current()
         {
-            Self::dispatch_on(&runtime, &self.node, dispatcher);
+            Self::dispatch_on(&runtime, &self.client, dispatcher);
             return;
         }
-        for job in self.node.scheduler.give_up(dispatcher) {
+        for job in self.client.scheduler.give_up(dispatcher) {
             job.waiter.hand_back(job.request);
         }
     }
@@ -257,35 +257,35 @@ impl Drop for Worker {
 /// Gives the connection up if it is the cause of a failure. Reports the call to the breaker, unless its jobs have timed
 /// out, which [`watched`] has reported.
 async fn exchange(
-    node: &Arc<Node>,
+    client: &Arc<Client>,
     call: &CallHandle,
     requests: &[Box<Request>],
-) -> (CallResult, EndedCall) {
-    let lane = &node.scheduler.lanes()[call.id.lane];
-    let end = |replied| node.scheduler.end_call(call.id, now(), replied);
+) -> (BatchResult, EndedCall) {
+    let lane = &client.scheduler.lanes()[call.id.lane];
+    let end = |replied| client.scheduler.end_call(call.id, now(), replied);
     // The lane may have lost the connection since the call was scheduled.
     let Some(mut connection) = lane.connection(call.id.generation) else {
-        return (CallResult::NotSent, end(false));
+        return (BatchResult::NotSent, end(false));
     };
     let called_at = now();
     let replied = {
-        let sending = pin!(send(node, &mut connection, requests));
-        watched(node, call, sending).await
+        let sending = pin!(send(client, &mut connection, requests));
+        watched(client, call, sending).await
     };
     let took = now().since(called_at);
     let replied = match replied {
         None if connection.has_lost_runtime() => {
-            return (CallResult::Failed(classify::runtime_ended()), end(false));
+            return (BatchResult::Failed(classify::runtime_ended()), end(false));
         }
         None => {
-            let error = node.timeout_error(Phase::Reply);
-            return (CallResult::Failed(error), end(false));
+            let error = client.timeout_error(Phase::Reply);
+            return (BatchResult::Failed(error), end(false));
         }
         Some(Err(SendError {
             was_sent: false, ..
         })) => {
-            note_not_sent(node, call.id, &connection, requests);
-            return (CallResult::NotSent, end(false));
+            note_not_sent(client, call.id, &connection, requests);
+            return (BatchResult::NotSent, end(false));
         }
         Some(replied) => replied.map_err(|failed| failed.error),
     };
@@ -297,7 +297,7 @@ async fn exchange(
     });
     let failure = match &results {
         Ok(results) => {
-            check_server(node, call.id, called_at, results);
+            check_server(client, call.id, called_at, results);
             most_severe(results)
         }
         Err(error) => Some(error),
@@ -306,21 +306,26 @@ async fn exchange(
         lane.disconnect(call.id.generation, Some(error));
     }
     if ended.in_time {
-        report(node, took, failure);
+        report(client, took, failure);
     }
     (
-        results.map_or_else(CallResult::Failed, CallResult::Replied),
+        results.map_or_else(BatchResult::Failed, BatchResult::Replied),
         ended,
     )
 }
 
 /// Notes that a call was not sent, since its connection was closed before.
-fn note_not_sent(node: &Node, id: CallId, connection: &LaneConnection, requests: &[Box<Request>]) {
+fn note_not_sent(
+    client: &Client,
+    id: CallId,
+    connection: &LaneConnection,
+    requests: &[Box<Request>],
+) {
     requests.iter().for_each(|request| request.note_not_sent());
-    node.scheduler.lanes()[id.lane].disconnect(id.generation, None);
+    client.scheduler.lanes()[id.lane].disconnect(id.generation, None);
     if connection.has_lost_runtime() {
         // Commands that it took as its runtime ended may get neither a reply nor an error.
-        node.scheduler.abandon_connection(id.lane, id.generation);
+        client.scheduler.abandon_connection(id.lane, id.generation);
     }
 }
 
@@ -330,11 +335,11 @@ fn note_not_sent(node: &Node, id: CallId, connection: &LaneConnection, requests:
 ///
 /// Those of [`LaneConnection::send`]. The error of a second try never allows another one.
 async fn send(
-    node: &Node,
+    client: &Client,
     connection: &mut LaneConnection,
     requests: &[Box<Request>],
 ) -> Result<Value, SendError> {
-    let now = node.clock.as_ref().map(Clock::now);
+    let now = client.clock.as_ref().map(Clock::now);
     if connection.is_unused {
         // The server may not have the script, and finding out would take a round trip of the deadline.
         let command = Request::command(requests, Script::by_text, now);
@@ -358,7 +363,7 @@ async fn send(
 ///
 /// When the call is due, its jobs time out. It is polled further: a late reply shows that the connection is alive.
 pub(super) async fn watched<T>(
-    node: &Node,
+    client: &Client,
     call: &CallHandle,
     mut sending: Pin<&mut impl Future<Output = T>>,
 ) -> Option<T> {
@@ -368,10 +373,10 @@ pub(super) async fn watched<T>(
             return Poll::Ready(Some(result));
         }
         if call.alarm.is_due()
-            && let Some(waiters) = node.scheduler.expire(call.id, now())
+            && let Some(waiters) = client.scheduler.expire(call.id, now())
         {
-            let error = node.timeout_error(Phase::Reply);
-            node.report_failure(&error);
+            let error = client.timeout_error(Phase::Reply);
+            client.report_failure(&error);
             for waiter in waiters {
                 waiter.complete(Err(error.clone()));
             }
@@ -394,13 +399,13 @@ fn most_severe(results: &[RequestResult]) -> Option<&Error> {
 }
 
 /// Reports the end of a call to the breaker.
-fn report(node: &Arc<Node>, took: Duration, failure: Option<&Error>) {
+fn report(client: &Arc<Client>, took: Duration, failure: Option<&Error>) {
     if let Some(error) = failure {
-        node.report_failure(error);
-    } else if took <= node.deadline / 4 {
-        node.report_reply(took);
+        client.report_failure(error);
+    } else if took <= client.deadline / 4 {
+        client.report_reply(took);
     } else {
-        report_slow(Arc::clone(node), took);
+        report_slow(Arc::clone(client), took);
     }
 }
 
@@ -408,27 +413,31 @@ fn report(node: &Arc<Node>, took: Duration, failure: Option<&Error>) {
 ///
 /// That is three polls of its task, and a busy runtime checks its sockets only after every 61 polls of other tasks. So
 /// the time of [`YIELDS`] yields is subtracted.
-fn report_slow(node: Arc<Node>, took: Duration) {
+fn report_slow(client: Arc<Client>, took: Duration) {
     let began_at = now();
     let reporting = async move {
         for _ in 0..YIELDS {
             yield_now().await;
         }
         let delay = now().since(began_at);
-        node.report_reply(took.saturating_sub(delay));
+        client.report_reply(took.saturating_sub(delay));
     };
     spawn::on_current(reporting);
 }
 
-/// Checks the server by a reply: its clock each time, and its eviction policy once.
-fn check_server(node: &Node, id: CallId, called_at: Timestamp, results: &[RequestResult]) {
-    if node.clock.is_none()
-        && let Some(Ok(reply)) = results.first()
-    {
-        node.check.compare_clocks(called_at, reply.decided_at());
-    }
-    let lane = &node.scheduler.lanes()[id.lane];
-    node.check.check_eviction(|| lane.connection(id.generation));
+/// Checks the server by a reply, see [`ServerCheck::check_reply`].
+///
+/// [`ServerCheck::check_reply`]: crate::remote::connection::ServerCheck::check_reply
+fn check_server(client: &Client, id: CallId, called_at: Timestamp, results: &[RequestResult]) {
+    let first = results.first().and_then(|result| result.as_ref().ok());
+    // The caller's clock is not the server's.
+    let first = first.filter(|_| client.clock.is_none());
+    let lane = &client.scheduler.lanes()[id.lane];
+    client
+        .check
+        .check_reply(called_at, first.map(Reply::decided_at), || {
+            lane.connection(id.generation)
+        });
 }
 
 fn now() -> Timestamp {

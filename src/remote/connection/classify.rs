@@ -9,7 +9,7 @@
 //! CROSSSLOT                               Script                           yes: the mode may have changed
 //! MOVED, ASK                              Script                           no
 //! LOADING, BUSY, OOM, MISCONF, ...        Unavailable                      no
-//! NOPERM and the like, anything else      Script                           no
+//! NOPERM, ACL, anything else              Script                           no
 //! WRONGTYPE, a value of somebody else     ForeignValue                     no
 //! DB index is out of range                InvalidConfig                    no
 //! ```
@@ -43,12 +43,6 @@ pub(super) fn closed() -> Error {
 /// Returns the error of a key that another program wrote to.
 pub(in crate::remote) fn foreign_value() -> Error {
     Error::new(ErrorKind::ForeignValue, FOREIGN)
-}
-
-/// Returns the error of a server in cluster mode, as the server itself returns it for keys in several slots.
-pub(super) fn cluster_mode() -> RedisError {
-    let kind = redis::ErrorKind::Server(redis::ServerErrorKind::CrossSlot);
-    RedisError::from((kind, "redis_mode is cluster"))
 }
 
 /// Returns the error of a caller outside a Tokio runtime.

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, RedisError, Value, cmd};
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -30,38 +30,55 @@ use crate::{
     timer::timeout,
 };
 
-use super::{
-    classify,
-    lane::{LaneConnection, SendError},
-};
+use super::lane::{LaneConnection, SendError};
 
 /// Warns about a server that is not fit to keep counts.
 #[derive(Debug, Default)]
 pub(in crate::remote) struct ServerCheck {
     /// Whether the check of the eviction policy was started.
     has_checked_eviction: AtomicBool,
+    /// Whether the clock's offset was reported: once per store.
     has_warned_of_clock: AtomicBool,
     /// Collects the warnings, and logs each once.
-    ledger: Arc<WarningLog>,
+    warnings: Arc<WarningLog>,
 }
 
 impl ServerCheck {
     /// Returns a check that does not report these codes.
     pub(in crate::remote) fn new(silenced: SilencedCodes) -> Self {
         Self {
-            ledger: Arc::new(WarningLog::new(silenced)),
+            warnings: Arc::new(WarningLog::new(silenced)),
             ..Self::default()
         }
     }
 
     /// Returns the warnings so far.
     pub(in crate::remote) fn warnings(&self) -> Vec<Warning> {
-        self.ledger.warnings()
+        self.warnings.warnings()
+    }
+
+    /// Checks the server by the reply to a call: its clock each time, and its eviction policy once.
+    ///
+    /// `decided_at` is the server's time in the reply; `None` if the server did not decide by its own clock.
+    /// `connection` returns the connection to ask on. It is called only for the first reply.
+    #[inline]
+    pub(in crate::remote) fn check_reply(
+        &self,
+        called_at: Timestamp,
+        decided_at: Option<Timestamp>,
+        connection: impl FnOnce() -> Option<LaneConnection>,
+    ) {
+        if let Some(decided_at) = decided_at {
+            self.compare_clocks(called_at, decided_at);
+        }
+        if !self.has_checked_eviction.load(Ordering::Relaxed) {
+            self.check_eviction(connection);
+        }
     }
 
     /// Compares the server's time in a reply with the time of the call.
     #[inline]
-    pub(in crate::remote) fn compare_clocks(&self, called_at: Timestamp, decided_at: Timestamp) {
+    fn compare_clocks(&self, called_at: Timestamp, decided_at: Timestamp) {
         let behind = called_at.since(decided_at);
         let ahead = decided_at.since(called_at);
         if behind.max(ahead) > MAX_CLOCK_OFFSET {
@@ -78,35 +95,23 @@ impl ServerCheck {
         if offset > MAX_CLOCK_OFFSET && !self.has_warned_of_clock.swap(true, Ordering::Relaxed) {
             let side = if behind > ahead { "behind" } else { "ahead of" };
             let seconds = offset.as_secs();
-            self.ledger.report(Warning::new(
+            self.warnings.report(Warning::new(
                 Code::ClockSkew,
                 format!("the redis server's clock is {seconds} s {side} this process'"),
             ));
         }
     }
 
-    /// Checks the eviction policy once, in the background.
-    ///
-    /// `connection` returns the one to ask on. It is called only the first time.
-    #[inline]
-    pub(in crate::remote) fn check_eviction(
-        &self,
-        connection: impl FnOnce() -> Option<LaneConnection>,
-    ) {
-        if !self.has_checked_eviction.load(Ordering::Relaxed) {
-            self.check_eviction_now(connection);
-        }
-    }
-
+    /// Checks the eviction policy in the background, unless that was done before.
     #[cold]
-    fn check_eviction_now(&self, connection: impl FnOnce() -> Option<LaneConnection>) {
+    fn check_eviction(&self, connection: impl FnOnce() -> Option<LaneConnection>) {
         if self.has_checked_eviction.swap(true, Ordering::Relaxed) {
             return;
         }
         let Some(mut connection) = connection() else {
             return;
         };
-        let ledger = Arc::clone(&self.ledger);
+        let warnings = Arc::clone(&self.warnings);
         // A server that refuses INFO is not warned about, and keeps its connection.
         spawn::on_current(async move {
             let mut command = cmd("INFO");
@@ -114,7 +119,7 @@ impl ServerCheck {
             if let Some(Ok(reply)) = reply
                 && let Some(policy) = eviction_policy(&reply)
             {
-                ledger.report(Warning::new(
+                warnings.report(Warning::new(
                     Code::EvictingServer,
                     format!("the redis server evicts keys: maxmemory-policy is {policy}"),
                 ));
@@ -151,11 +156,15 @@ pub(in crate::remote) async fn send_with_mode_check(
     })
     .await;
     match mode {
-        Some(Ok(hello)) if is_cluster(&hello) => {
-            Err(SendError::after_sending(classify::cluster_mode()))
-        }
+        Some(Ok(hello)) if is_cluster(&hello) => Err(SendError::after_sending(cluster_mode())),
         _ => reply,
     }
+}
+
+/// Returns the error that the server itself returns for keys in several slots of a cluster.
+fn cluster_mode() -> RedisError {
+    let kind = redis::ErrorKind::Server(redis::ServerErrorKind::CrossSlot);
+    RedisError::from((kind, "redis_mode is cluster"))
 }
 
 /// Returns whether a reply to HELLO contains the mode `cluster`. It is a flat list of names and values, or a map in

@@ -55,22 +55,39 @@ pub(super) enum Argument {
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Tag {
+    /// A charge of a bucket whose units each take whole microseconds to come back.
     Bucket = b'w',
+    /// Before all requests of a call: the next argument is the time to decide by.
     CallerTime = b'@',
+    /// A charge of a fixed window that begins by the clock.
     ClockWindow = b'f',
+    /// Before a charge: a denied attempt consumes quota too, at most until none is left.
     CountDenied = b'!',
+    /// A charge of a fixed window that begins with its first hit.
     FirstHitWindow = b'o',
+    /// Before a charge: it is made even if it does not fit.
     Force = b'+',
+    /// Before the charges of a request that has several: the next argument is their number.
     Group = b'*',
+    /// A charge of a fixed window that is a calendar month.
     MonthWindow = b'm',
+    /// `Force` for a sliding log, which also tries the commands that only long logs need.
     Probe = b'#',
+    /// Before a charge: its units are refunded, as far as they are still outstanding.
     Refund = b'-',
+    /// `Refund` for a queue, which refunds only the last charge in it.
     RefundQueue = b',',
+    /// Releases slots of tickets.
     ReleaseSlots = b'e',
+    /// Renews the leases of tickets.
     RenewSlots = b'k',
+    /// A charge of a sliding log.
     SlidingLog = b'g',
+    /// A charge of a sliding window.
     SlidingWindow = b's',
+    /// A charge of a concurrency policy.
     TakeSlots = b'c',
+    /// A charge of any other bucket. The script walks the lattice of the [`TokenBucket`].
     UnevenBucket = b'l',
 }
 
@@ -125,8 +142,14 @@ pub(super) fn decide(arguments: &mut Arguments, charge: &Charge<'_>) {
 /// Appends a charge that the script makes whether it fits or not. For a sliding log the script also tries the commands
 /// that only long logs need.
 pub(super) fn probe(arguments: &mut Arguments, charge: &Charge<'_>) {
-    let is_log = matches!(charge.policy().counter(), Counter::SlidingLog(_));
-    arguments.push(Argument::mark(if is_log { Tag::Probe } else { Tag::Force }));
+    let tag = match charge.policy().counter() {
+        Counter::SlidingLog(_) => Tag::Probe,
+        Counter::Bucket(_)
+        | Counter::Concurrency(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingWindow(_) => Tag::Force,
+    };
+    arguments.push(Argument::mark(tag));
     write_charge(arguments, charge);
 }
 
@@ -235,21 +258,25 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     } else {
         arguments.push(Argument::mark(Tag::Force));
     }
-    if let Counter::Bucket(bucket) = counter {
-        let micros = if is_refund {
-            bucket.micros_back(settlement.mark().reset_at, units)
-        } else {
-            bucket.micros_up(units)
-        };
-        // As a bucket of whole microseconds, whatever its rate: a correction need not fit, so it need not be on the
-        // lattice.
-        arguments.extend([
-            Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
-            Argument::Number(micros),
-            Argument::Number(bucket.span()),
-        ]);
-    } else {
-        write_charge(&mut arguments, &charge.cost(units));
+    match counter {
+        Counter::Bucket(bucket) => {
+            let micros = if is_refund {
+                bucket.micros_back(settlement.mark().reset_at, units)
+            } else {
+                bucket.micros_up(units)
+            };
+            // As a bucket of whole microseconds, whatever its rate: a correction need not fit, so it need not be on the
+            // lattice.
+            arguments.extend([
+                Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
+                Argument::Number(micros),
+                Argument::Number(bucket.span()),
+            ]);
+        }
+        Counter::Concurrency(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingLog(_)
+        | Counter::SlidingWindow(_) => write_charge(&mut arguments, &charge.cost(units)),
     }
     Some(arguments)
 }

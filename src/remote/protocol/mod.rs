@@ -14,6 +14,6 @@ mod script;
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
 pub(super) use self::keyspace::Keyspace;
-pub(super) use self::reply::RequestResult;
+pub(super) use self::reply::{Reply, RequestResult};
 pub(super) use self::request::{CancelHandle, Request, takes_slots};
 pub use self::script::Script;

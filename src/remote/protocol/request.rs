@@ -4,6 +4,14 @@
 //! EVALSHA hash 3   keys of request 1, keys of request 2   [@ time]   arguments of request 1, arguments of request 2
 //! ```
 //!
+//! Example: a decision by two buckets (`w`) in one request, and a refund (`-`) of one charge in another one. `*` and the
+//! number of charges begin a request with several. Four bytes of each `w` are the tag of its quota.
+//!
+//! ```text
+//! keys       tollgate:{ada}:user tollgate:{ada}:search              tollgate:{bob}:user
+//! arguments  * 2 w.... 6000000 60000000 w.... 1000000 10000000      - 1700000006000000 0 w.... 6000000 60000000
+//! ```
+//!
 //! A request is a group of charges to decide together, or one job on one key: a correction, a release or a renewal of
 //! slots. The script handles the requests of a call one after the other, as if each had come alone.
 
@@ -32,7 +40,9 @@ use super::{
 /// Keys and arguments of the script for one request. The number of keys is the number of its charges.
 #[derive(Debug)]
 pub(in crate::remote) struct Request {
+    /// One key per charge.
     keys: SmallVec<[RedisKey; 1]>,
+    /// The arguments of all charges, after the mark of a group if there are several.
     arguments: Arguments,
     /// Per charge, the number of integers in the reply that describe its state.
     reply_lens: SmallVec<[u8; 1]>,
@@ -315,15 +325,24 @@ impl fmt::Debug for CancelState {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::{
+        collections::HashSet,
+        sync::atomic::{AtomicU32, Ordering},
+    };
 
     use super::*;
 
     #[test]
     fn every_algorithm_can_be_probed() {
+        let keyspace = Keyspace::new("t").expect("a usable prefix");
+        let mut keys = HashSet::new();
         for policy in probe_policies() {
             policy.validate().expect("a usable policy");
+            keys.extend(keyspace.probe_keys(policy.counter()));
         }
+        let of_one_policy = Policy::new("p", Quota::per_minute(1));
+        let kinds = keyspace.all_keys(&of_one_policy, &Key::GLOBAL).count();
+        assert_eq!(keys.len(), 2 * kinds, "two for each kind of key");
     }
 
     #[test]

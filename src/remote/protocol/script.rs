@@ -1,4 +1,15 @@
 //! The Lua scripts, each composed and hashed once.
+//!
+//! ```text
+//! lua/decide.lua, one branch per algorithm     the composed script
+//!   if kind == BUCKET ... then                   if kind == BUCKET ... then
+//!     include('token_bucket.lua')        -->       the lines of lua/token_bucket.lua
+//!   elseif kind == SLIDING_LOG then              elseif kind == SLIDING_LOG then
+//!     include('sliding_log.lua')         -->       the lines of lua/sliding_log.lua
+//! ```
+//!
+//! A server that has the script runs it by its hash (`EVALSHA`). The first call of each connection, and a call after
+//! `NOSCRIPT`, sends the text (`EVAL`, about 29 kB).
 
 use std::sync::LazyLock;
 
@@ -9,6 +20,7 @@ use redis::Cmd;
 /// Public so that an operator can preload it or name it in an ACL; tollgate needs neither.
 #[derive(Debug)]
 pub struct Script {
+    /// Composed at the first use.
     text: LazyLock<Text>,
 }
 
@@ -54,7 +66,9 @@ static DECIDE: Script = Script {
 /// A script once it is composed.
 #[derive(Debug)]
 struct Text {
+    /// The Lua text, without comments and indentation.
     source: String,
+    /// Its SHA-1 in hexadecimal, in lower case.
     hash: String,
 }
 

@@ -1,7 +1,7 @@
-//! One Redis server, and the state that all its decisions share.
+//! The client of one Redis server: the state that all decisions on it share.
 //!
 //! ```text
-//! RedisStore --> Node --> Scheduler --> queue, calls, window
+//! RedisStore --> Client --> Scheduler --> queue, calls, window
 //!                  |          '-------> lanes: the connections
 //!                  |--> Keyspace        makes the keys
 //!                  |--> ServerCheck     warns about the clock and the eviction policy
@@ -34,16 +34,23 @@ use super::{
     protocol::Keyspace,
 };
 
-/// A server that decisions are made on.
+/// The client of one Redis server.
+///
+/// Clones of a store, its workers and the watchdog thread share it. Of its parts, only the scheduler and the lanes
+/// have a lock that every decision takes.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct Client {
+    /// The waiting requests, the calls in flight and the connections.
     pub(super) scheduler: Scheduler,
+    /// Makes the keys.
     pub(super) keyspace: Keyspace,
     /// The longest time that a decision takes, with all waits.
     pub(super) deadline: Duration,
     /// The caller's clock, if the script must not take the server's time.
     pub(super) clock: Option<Clock>,
+    /// Warns about a server that is not fit to keep counts.
     pub(super) check: ServerCheck,
+    /// The thread that keeps the deadlines.
     pub(super) watchdog: Watchdog,
     /// The breaker, which judges the server by its calls.
     pub(super) observer: OnceLock<Weak<dyn CallObserver>>,
@@ -53,8 +60,8 @@ pub(super) struct Node {
     skips_next_backoff: AtomicBool,
 }
 
-impl Node {
-    /// Returns a server without connections. Lanes connect, and the watchdog starts, with the first decision.
+impl Client {
+    /// Returns a client without connections. Lanes connect, and the watchdog starts, with the first decision.
     pub(super) fn new(
         lanes: Box<[Arc<Lane>]>,
         keyspace: Keyspace,
@@ -95,6 +102,7 @@ impl Node {
         self.report(CallReport::Failed { error });
     }
 
+    /// Reports a call to the breaker, if one observes this store.
     fn report(&self, call: CallReport<'_>) {
         if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
             observer.call_ended(call);
@@ -158,7 +166,7 @@ impl Watchdog {
 }
 
 impl Drop for Watchdog {
-    /// Wakes the thread, which ends since its node is dropped.
+    /// Wakes the thread, which ends since its client is dropped.
     fn drop(&mut self) {
         if let Some(thread) = &*self.thread.lock() {
             thread.unpark();
