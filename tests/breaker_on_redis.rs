@@ -1,4 +1,4 @@
-//! The breaker on what the Redis store reports of its calls.
+//! The breaker with the Redis store, which reports its calls.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::support::{Proxy, Server, logged};
 
 /// Longer than the default, so that a loaded machine does not look like an outage.
 const DEADLINE: Duration = Duration::from_millis(250);
-/// A wait that nothing here takes, however loaded the machine is.
+/// Longer than anything here takes on a loaded machine.
 const HUNG: Duration = Duration::from_secs(30);
 
 fn policy() -> Policy {
@@ -82,9 +82,9 @@ fn runtime_without_sockets_takes_the_outage_choice_and_is_logged_once() {
     assert_eq!(lines.len(), 1, "{lines:#?}");
 }
 
-// Regression: a runtime whose tasks take long was taken for a slow server, and each instance admitted a whole quota.
+// Regression: a runtime with long tasks counted as a slow server, and each instance admitted a whole quota.
 #[tokio::test]
-async fn busy_runtime_does_not_get_an_idle_server_given_up() {
+async fn busy_runtime_does_not_open_the_breaker_of_an_idle_server() {
     let server = Server::start();
     let policy = policy();
     let limiter = RateLimiter::builder()
@@ -122,9 +122,9 @@ async fn busy_runtime_does_not_get_an_idle_server_given_up() {
     }
 }
 
-// Regression: decisions that waited for a dial in vain were not reported until the dial had failed.
+// Regression: decisions that timed out while they waited for a dial were not reported until the dial had failed.
 #[tokio::test]
-async fn server_that_hangs_is_given_up_before_the_dial_that_follows_has_failed() {
+async fn server_that_hangs_opens_the_breaker_before_the_next_dial_has_failed() {
     let server = Server::start();
     let policy = policy();
     let store = RedisStore::builder(server.url()).connect_timeout(HUNG * 10);
@@ -168,7 +168,7 @@ async fn server_turned_replica_is_not_dialled_for_each_refused_write() {
     assert!(dialled <= 30, "{dialled} connections in 2 s");
 }
 
-// Regression: a one-shard cluster passed as long as no two decisions travelled together.
+// Regression: a one-shard cluster worked as long as no call had two decisions.
 #[tokio::test]
 async fn one_shard_cluster_fails_the_first_decision_by_name() {
     let server = Server::start_cluster();

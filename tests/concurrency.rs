@@ -1,4 +1,4 @@
-//! How many are in flight: slots taken, held, given back, and lost with the process that held them.
+//! Requests in flight: slots that are taken, held, released, and lost with the process that held them.
 
 use std::{
     convert::Infallible,
@@ -46,7 +46,7 @@ fn on(server: &Server, policy: &Policy, clock: Option<&Clock>) -> RateLimiter {
         .expect("a usable policy")
 }
 
-/// Takes a slot, if there is one.
+/// Takes a slot, if one is free.
 async fn take(limiter: &RateLimiter, policy: &Policy, key: &str, cost: u64) -> Option<Receipt> {
     let charges = [policy.charge(Key::new(key)).cost(cost)];
     let decision = limiter.check(&charges).await.expect("a decision");
@@ -61,7 +61,7 @@ async fn remaining(limiter: &RateLimiter, policy: &Policy, key: &str) -> u64 {
     decision.states()[0].usage().expect("counted").remaining
 }
 
-/// Waits, by looking again, until so many slots are free.
+/// Polls until this many slots are free.
 async fn frees(limiter: &RateLimiter, policy: &Policy, key: &str, free: u64) {
     let looked = tokio::time::timeout(Duration::from_secs(10), async {
         while remaining(limiter, policy, key).await != free {
@@ -71,9 +71,9 @@ async fn frees(limiter: &RateLimiter, policy: &Policy, key: &str, free: u64) {
     looked.await.expect("the slots come back");
 }
 
-// Reproducer: the free slots of a few stood in every answer's headers, and what was left of the rate in none.
+// Regression: the headers of every response had the free slots, and none had the units left of the rate.
 #[tokio::test]
-async fn rate_is_told_before_free_slots_however_few_they_are() {
+async fn rate_is_reported_before_free_slots_however_few_they_are() {
     let server = Server::start();
     let slots = slots(3, Duration::from_secs(30));
     let rate = Policy::new("rate", Quota::per_minute(60));
@@ -101,7 +101,7 @@ async fn rate_is_told_before_free_slots_however_few_they_are() {
     }
 }
 
-async fn slots_are_taken_and_given_back(limiter: RateLimiter, policy: Policy) {
+async fn slots_are_taken_and_released(limiter: RateLimiter, policy: Policy) {
     let first = take(&limiter, &policy, "ada", 1).await.expect("free");
     let second = take(&limiter, &policy, "ada", 2).await.expect("free");
     assert!(take(&limiter, &policy, "ada", 1).await.is_none());
@@ -118,26 +118,26 @@ async fn slots_are_taken_and_given_back(limiter: RateLimiter, policy: Policy) {
 }
 
 #[tokio::test]
-async fn slots_are_taken_and_given_back_in_process() {
+async fn slots_are_taken_and_released_in_process() {
     let policy = slots(3, Duration::from_secs(30));
-    slots_are_taken_and_given_back(in_process(&policy), policy).await;
+    slots_are_taken_and_released(in_process(&policy), policy).await;
 }
 
 #[tokio::test]
-async fn slots_are_taken_and_given_back_in_redis() {
+async fn slots_are_taken_and_released_in_redis() {
     let server = Server::start();
     let policy = slots(3, Duration::from_secs(30));
-    slots_are_taken_and_given_back(on(&server, &policy, None), policy).await;
-    // Only what bob took is left.
+    slots_are_taken_and_released(on(&server, &policy, None), policy).await;
+    // Only the slots of bob are left.
     assert_eq!(server.keys(), ["tollgate:{bob}:uploads#c"]);
 }
 
 #[tokio::test]
-async fn slots_that_nobody_renews_come_back_when_their_lease_ends() {
+async fn slots_that_are_not_renewed_come_back_when_their_lease_ends() {
     let (server, clock) = (Server::start(), Clock::manual(START));
     let policy = slots(2, Duration::from_secs(5));
     let limiter = on(&server, &policy, Some(&clock));
-    // Receipts that are dropped without a word, as a process that dies drops them.
+    // Receipts that are dropped without a settlement, as by a process that dies.
     drop(take(&limiter, &policy, "ada", 1).await);
     clock.advance(Duration::from_secs(3));
     drop(take(&limiter, &policy, "ada", 1).await);
@@ -174,7 +174,7 @@ async fn slots_that_are_held_outlive_their_lease() {
     frees(&limiter, &policy, "ada", 1).await;
 }
 
-// Regression: the task that renews slept by the leases that were held when it began.
+// Regression: the renewal task did not wake early for a lease that was shorter than those it knew when it fell asleep.
 #[tokio::test]
 async fn short_lease_is_renewed_beside_a_long_one() {
     let server = Server::start();
@@ -201,7 +201,7 @@ async fn short_lease_is_renewed_beside_a_long_one() {
     assert_ne!(state(), Value::Nil, "renewed and not ended");
 }
 
-// Regression: what the script said of a settlement was not looked at.
+// Regression: the reply to a settlement was not checked.
 #[tokio::test]
 async fn settling_at_a_foreign_value_is_an_error() {
     let server = Server::start();

@@ -1,7 +1,7 @@
 //! The Lua script against its Rust twins: equal answers, step by step.
 //!
-//! Concurrency with leases are the script's alone, so they have a model here: who holds what until when. What the script has
-//! stored is compared with it too.
+//! Slots with leases have no twin in the crate, so their twin is here ([`HeldSlots`]): the holders and the ends of
+//! their leases. The values that the script stores are compared with it too.
 
 use std::{
     cell::Cell,
@@ -32,48 +32,48 @@ const START: u64 = 1_700_000_000_000_000;
 /// One policy: its counter, and whether it counts denied attempts.
 type Plan = (Counter, bool);
 
-/// What happens in one step.
+/// One step of a run.
 #[derive(Clone, Debug)]
 enum Step {
     /// A policy changes its limit.
     Change(usize, Counter),
-    /// Time jumps so far, and these charges are decided together (policy, key, cost).
+    /// The time changes by this much, and these charges are decided together (policy, key, cost).
     Decide(i64, Vec<(usize, usize, u64)>),
-    /// Time jumps so far, and one of the charges made before is put right: this one from the end, so many units more or
-    /// less. Slots are renewed or given back.
+    /// The time changes by this much, and an earlier charge is corrected: its index from the end, the units, and
+    /// whether they are charged or refunded. Slots are renewed or released.
     Settle(i64, usize, u64, bool),
 }
 
-/// A charge to decide on.
+/// A charge to decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Asked {
+struct PlannedCharge {
     policy: usize,
     key: usize,
     cost: u64,
-    /// Of the slots that it takes.
+    /// The ticket of the slots that it takes.
     ticket: u64,
 }
 
-/// A charge that was made, and by what it is known.
+/// A charge that was made, with its mark.
 #[derive(Clone, Copy, Debug)]
-struct Made {
-    charge: Asked,
+struct MadeCharge {
+    charge: PlannedCharge,
     mark: ChargeMark,
-    /// Whether slots that are missing are taken again by a renewal, and barred by a release.
+    /// Whether a renewal takes missing slots again, and whether a release bars the ticket.
     flag: bool,
 }
 
-/// What is told of a charge.
+/// The result of a charge.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Told {
+struct ChargeResult {
     has_room: bool,
-    /// What is left; of slots, what is used.
+    /// The units left; for concurrency, the slots in use.
     units: u64,
-    /// When all is back.
+    /// When all units are back.
     reset_at: u64,
     retry: Retry,
-    /// What had been taken back of the key's charges.
-    returned: u64,
+    /// Total units refunded on the key before.
+    refunded: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +187,7 @@ fn any_counter(kind: Kind) -> BoxedStrategy<Counter> {
     }
 }
 
-/// Mostly small steps forward, sometimes back, sometimes far; in units that matter to the quota as well.
+/// Returns changes of the time in microseconds: mostly small steps forward, sometimes back, sometimes far.
 fn any_jump() -> impl Strategy<Value = i64> {
     prop_oneof![
         4 => Just(0_i64),
@@ -205,7 +205,7 @@ fn any_cost() -> impl Strategy<Value = u64> {
     prop_oneof![6 => Just(1_u64), 3 => 0_u64..20, 1 => 0_u64..1_000, 1 => Just(1_u64 << 52)]
 }
 
-/// Four policies, each of one of these kinds, and what happens to them.
+/// Returns four policies, each of one of these kinds, and steps with them.
 fn any_run(
     kinds: &'static [Kind],
     groups: std::ops::RangeInclusive<usize>,
@@ -243,8 +243,8 @@ fn any_log(least: u64, millis: std::ops::RangeInclusive<u64>) -> impl Strategy<V
     })
 }
 
-/// Two policies with logs that grow long and one with a bucket, all under one key, and what happens to them: runs of
-/// charges at even paces, with what else there is between them.
+/// Returns two policies with logs that grow long and one with a bucket, all under one key. The steps are runs of
+/// charges at even paces, with other steps between them.
 fn any_long_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
     let plans = vec![
         (any_log(100, 1_000..=90_000), any::<bool>()).boxed(),
@@ -277,13 +277,13 @@ fn any_long_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
     (plans, steps)
 }
 
-/// How often Redis kept logs in which way.
+/// How often logs in Redis had each form.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ways {
+struct LogForms {
     /// Decisions about a list, and about a ring.
     list: usize,
     ring: usize,
-    /// Of those about a ring: it went round its end, it was left as large, became larger or smaller.
+    /// Decisions about a ring that went round its end, kept its size, became larger, or became smaller.
     wrapped: usize,
     in_place: usize,
     grown: usize,
@@ -293,8 +293,8 @@ struct Ways {
     straightened: usize,
 }
 
-impl Ways {
-    /// Takes note of a log: how long its value was before and is now, and how that begins.
+impl LogForms {
+    /// Notes a log: the length of its value before and now, and the beginning of the value.
     fn note(&mut self, before: usize, after: usize, value: &[u8]) {
         let is_ring = |length: usize| length > 14 + 6 * 128;
         if !is_ring(after) {
@@ -327,29 +327,29 @@ enum State {
     FixedWindow(WindowState),
     SlidingLog(LogState),
     SlidingWindow(SlidingState),
-    Concurrency(Held),
+    Concurrency(HeldSlots),
 }
 
-/// What is in flight at a key, as the script keeps it.
+/// The slots of a key, as the script stores them.
 #[derive(Clone, Debug, Default)]
-struct Held {
-    /// Concurrency of all that are taken, those whose lease has ended among them until they are removed.
+struct HeldSlots {
+    /// All slots that are taken. Those whose lease has ended count until they are removed.
     total: u64,
-    /// The end of the lease in milliseconds, by ticket and slots; and the other way round.
+    /// The end of the lease in milliseconds, by ticket and slots. `by_end` is the reverse.
     taken: BTreeMap<(u64, u64), u64>,
     by_end: BTreeSet<(u64, (u64, u64))>,
-    /// Tickets that take no slots until that second.
+    /// Tickets that take no slots until this second.
     bars: BTreeMap<u64, u64>,
 }
 
-impl Held {
-    /// Leases that have ended, in the order in which the script finds them.
+impl HeldSlots {
+    /// Returns leases that have ended, in the order in which the script finds them.
     fn ended(&self, now: u64) -> impl Iterator<Item = (u64, u64)> {
         let ended = self.by_end.range(..(now / 1_000 + 1, (0, 0)));
         ended.map(|(_, taken)| *taken)
     }
 
-    /// Concurrency in flight. Of many leases that have ended at once, some count as one slot.
+    /// Returns the slots in use. If many leases have ended at once, each beyond the first ones counts as one free slot.
     fn used(&self, now: u64) -> u64 {
         let units = self.ended(now).enumerate();
         let units = units.map(|(place, (_, units))| match place < MOST_REMOVED {
@@ -363,7 +363,7 @@ impl Held {
         cost == 0 || self.used(now) + cost <= slots.limit()
     }
 
-    /// What a take removes, also one that is denied.
+    /// Removes leases and bars that have ended, as every take does, even a denied one.
     fn remove_ended(&mut self, now: u64) {
         let ended: Vec<_> = self.ended(now).take(MOST_REMOVED).collect();
         ended.into_iter().for_each(|taken| self.remove(taken));
@@ -398,7 +398,13 @@ impl Held {
     }
 
     /// Returns the slots that were released.
-    fn release(&mut self, slots: &Concurrency, now: u64, charge: Asked, pending: bool) -> u64 {
+    fn release(
+        &mut self,
+        slots: &Concurrency,
+        now: u64,
+        charge: PlannedCharge,
+        pending: bool,
+    ) -> u64 {
         let before = self.total;
         self.remove((charge.ticket, charge.cost));
         if pending {
@@ -409,7 +415,13 @@ impl Held {
     }
 
     /// Returns whether the slots are missing.
-    fn renew(&mut self, slots: &Concurrency, now: u64, charge: Asked, take_again: bool) -> bool {
+    fn renew(
+        &mut self,
+        slots: &Concurrency,
+        now: u64,
+        charge: PlannedCharge,
+        take_again: bool,
+    ) -> bool {
         let is_missing = !self.taken.contains_key(&(charge.ticket, charge.cost));
         if is_missing && (!take_again || self.bars.contains_key(&charge.ticket)) {
             return true;
@@ -418,7 +430,7 @@ impl Held {
         false
     }
 
-    /// Members and scores as the script stores them.
+    /// Returns members and scores as the script stores them.
     fn stored(&self) -> Vec<(Vec<u8>, u64)> {
         let member = |ticket: u64, units: u64| {
             [ticket.to_be_bytes().as_slice(), &units.to_be_bytes()[5..]].concat()
@@ -437,33 +449,39 @@ impl Held {
     }
 }
 
-/// Leases that a take removes when they have ended.
+/// The most ended leases that a take removes.
 const MOST_REMOVED: usize = 32;
 
-/// Concurrency as the script tells of them: by what is used, since what is above the limit would not be seen in what is left.
-fn told_of_slots(slots: &Concurrency, used: u64, has_room: bool, cost: u64, now: u64) -> Told {
+/// Returns the result for slots as the script reports them: by the slots in use, which may be above the limit.
+fn slots_result(
+    slots: &Concurrency,
+    used: u64,
+    has_room: bool,
+    cost: u64,
+    now: u64,
+) -> ChargeResult {
     let retry = match has_room {
         true => Retry::Now,
         false if cost > slots.limit() => Retry::Never,
         false => Retry::At(Timestamp::from_micros(now)),
     };
-    Told {
+    ChargeResult {
         has_room,
         units: used,
         reset_at: now,
         retry,
-        returned: 0,
+        refunded: 0,
     }
 }
 
-/// What is told of a charge that leaves this usage.
-fn told(has_room: bool, usage: Usage, retry: Retry, returned: u64) -> Told {
-    Told {
+/// Returns the result of a charge that leaves this usage.
+fn charge_result(has_room: bool, usage: Usage, retry: Retry, refunded: u64) -> ChargeResult {
+    ChargeResult {
         has_room,
         units: usage.remaining,
         reset_at: usage.reset_at.as_micros(),
         retry,
-        returned,
+        refunded,
     }
 }
 
@@ -486,23 +504,23 @@ impl State {
             Counter::FixedWindow(_) => Self::FixedWindow(WindowState::default()),
             Counter::SlidingLog(_) => Self::SlidingLog(LogState::default()),
             Counter::SlidingWindow(_) => Self::SlidingWindow(SlidingState::default()),
-            Counter::Concurrency(_) => Self::Concurrency(Held::default()),
+            Counter::Concurrency(_) => Self::Concurrency(HeldSlots::default()),
             other => panic!("a counter that this test does not know: {other:?}"),
         }
     }
 }
 
-/// The twins' world: a state per policy and key.
+/// The state of the twins: one per policy and key.
 #[derive(Default)]
 struct Twin {
     states: HashMap<(usize, usize), State>,
-    /// What was taken back at each key.
-    returned: HashMap<(usize, usize), u64>,
+    /// Total units refunded on each key.
+    refunded: HashMap<(usize, usize), u64>,
 }
 
 impl Twin {
-    /// What is to be answered to each charge.
-    fn decide(&mut self, plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Told> {
+    /// Returns the expected result of each charge.
+    fn decide(&mut self, plans: &[Plan], now: u64, charges: &[PlannedCharge]) -> Vec<ChargeResult> {
         let at = Timestamp::from_micros(now);
         let mut rooms = Vec::new();
         for charge in charges {
@@ -528,9 +546,9 @@ impl Twin {
             .map(|(charge, has_room)| {
                 let ((counter, counts_denied), cost) = (&plans[charge.policy], charge.cost);
                 let place = (charge.policy, charge.key);
-                let returned = self.returned.get(&place).copied().unwrap_or(0);
+                let refunded = self.refunded.get(&place).copied().unwrap_or(0);
                 let state = self.states.get_mut(&place).expect("made above");
-                // A denied request is not in flight, whatever it counts as elsewhere.
+                // A denied request is not in flight, even if other policies count it.
                 if let (Counter::Concurrency(slots), State::Concurrency(held)) =
                     (counter, &mut *state)
                 {
@@ -541,7 +559,7 @@ impl Twin {
                         held.remove_ended(now);
                     }
                     let used = if all { used + cost } else { used };
-                    return told_of_slots(slots, used, has_room, cost, now);
+                    return slots_result(slots, used, has_room, cost, now);
                 }
                 counted!(counter, state, (counter, state) => {
                     if all && cost > 0 {
@@ -554,14 +572,14 @@ impl Twin {
                         true => Retry::Now,
                         false => counter.retry(state, at, cost),
                     };
-                    told(has_room, usage, retry, returned)
+                    charge_result(has_room, usage, retry, refunded)
                 })
             })
             .collect()
     }
 
     /// The slots of each policy and key.
-    fn held(&self) -> Vec<(usize, usize, &Held)> {
+    fn held(&self) -> Vec<(usize, usize, &HeldSlots)> {
         let held = self.states.iter();
         let held = held.filter_map(|((policy, key), state)| match state {
             State::Concurrency(held) => Some((*policy, *key, held)),
@@ -570,40 +588,50 @@ impl Twin {
         held.collect()
     }
 
-    /// What is to be answered when a charge is put right.
-    fn settle(&mut self, counter: &Counter, now: u64, made: Made, more: bool) -> Told {
+    /// Returns the expected result of a correction.
+    fn settle(
+        &mut self,
+        counter: &Counter,
+        now: u64,
+        made: MadeCharge,
+        more: bool,
+    ) -> ChargeResult {
         let (charge, at) = (made.charge, Timestamp::from_micros(now));
         let place = (charge.policy, charge.key);
-        let returned = self.returned.entry(place).or_default();
+        let refunded = self.refunded.entry(place).or_default();
         let state = self.states.get_mut(&place).expect("it was charged");
         if let (Counter::Concurrency(slots), State::Concurrency(held)) = (counter, &mut *state) {
-            let told = match more {
+            let number = match more {
                 true => u64::from(held.renew(slots, now, charge, made.flag)),
                 false => held.release(slots, now, charge, made.flag),
             };
-            return told_of_slots(slots, told, true, 0, now);
+            return slots_result(slots, number, true, 0, now);
         }
         counted!(counter, state, (counter, state) => {
             if more {
                 counter.adopt(state, at);
                 counter.force_charge(state, at, charge.cost);
             } else {
-                counter.refund(state, returned, at, made.mark, charge.cost);
+                counter.refund(state, refunded, at, made.mark, charge.cost);
             }
             let usage = counter.usage(state, at);
-            told(true, usage, Retry::Now, *returned)
+            charge_result(true, usage, Retry::Now, *refunded)
         })
     }
 }
 
-fn arguments(command: &mut redis::Cmd, (counter, counts_denied): &Plan, asked: Asked) {
+fn arguments(command: &mut redis::Cmd, (counter, counts_denied): &Plan, planned: PlannedCharge) {
     if *counts_denied {
         command.arg("!");
     }
-    charge(command, counter, asked);
+    charge(command, counter, planned);
 }
 
-fn charge(command: &mut redis::Cmd, counter: &Counter, Asked { cost, ticket, .. }: Asked) {
+fn charge(
+    command: &mut redis::Cmd,
+    counter: &Counter,
+    PlannedCharge { cost, ticket, .. }: PlannedCharge,
+) {
     let limit = |value: Option<u64>| value.map_or("-1".to_owned(), |value| value.to_string());
     let tag = |letter: u8, shape: &[u8]| [&[letter], shape].concat();
     match counter {
@@ -663,7 +691,7 @@ fn key_of(run: usize, policy: usize, key: usize) -> String {
     format!("run:{{{run}}}:{policy}:{key}")
 }
 
-fn command(run: usize, plans: &[Plan], now: u64, charges: &[Asked]) -> redis::Cmd {
+fn command(run: usize, plans: &[Plan], now: u64, charges: &[PlannedCharge]) -> redis::Cmd {
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::DECIDE.hash()).arg(charges.len());
     for charge in charges {
@@ -679,19 +707,19 @@ fn command(run: usize, plans: &[Plan], now: u64, charges: &[Asked]) -> redis::Cm
     command
 }
 
-/// What puts a charge right.
-fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> redis::Cmd {
-    let Made {
-        charge: asked,
+/// Returns the command that corrects a charge.
+fn settling(run: usize, counter: &Counter, now: u64, made: MadeCharge, more: bool) -> redis::Cmd {
+    let MadeCharge {
+        charge: planned,
         mark,
         flag,
     } = made;
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::DECIDE.hash()).arg(1);
-    command.arg(key_of(run, asked.policy, asked.key));
+    command.arg(key_of(run, planned.policy, planned.key));
     command.arg("@").arg(now);
     if let Counter::Concurrency(slots) = counter {
-        upkeep(&mut command, slots, &[asked], more, flag);
+        upkeep(&mut command, slots, &[planned], more, flag);
         return command;
     }
     match more {
@@ -708,24 +736,24 @@ fn settling(run: usize, counter: &Counter, now: u64, made: Made, more: bool) -> 
     match counter {
         Counter::Bucket(bucket) => {
             let micros = match more {
-                true => bucket.micros_up(asked.cost),
-                false => bucket.micros_back(mark.reset_at, asked.cost),
+                true => bucket.micros_up(planned.cost),
+                false => bucket.micros_back(mark.reset_at, planned.cost),
             };
             command
                 .arg([b"w".as_slice(), &bucket.quota_tag().to_be_bytes()].concat())
                 .arg(micros)
                 .arg(bucket.span());
         }
-        counter => charge(&mut command, counter, asked),
+        counter => charge(&mut command, counter, planned),
     }
     command
 }
 
-/// A renewal or release of slots.
+/// Appends the arguments that renew or release slots.
 fn upkeep(
     command: &mut redis::Cmd,
     slots: &Concurrency,
-    charges: &[Asked],
+    charges: &[PlannedCharge],
     more: bool,
     flag: bool,
 ) {
@@ -740,21 +768,26 @@ fn upkeep(
         .arg(members.collect::<Vec<u8>>());
 }
 
-/// What the script answers, read as the twin's answer is written.
-fn answer(reply: &[i64], plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Told> {
+/// Parses the reply of the script.
+fn parse_reply(
+    reply: &[i64],
+    plans: &[Plan],
+    now: u64,
+    charges: &[PlannedCharge],
+) -> Vec<ChargeResult> {
     let reply: Vec<u64> = reply.iter().map(|number| number.cast_unsigned()).collect();
     assert_eq!(reply[0], now);
     let at = Timestamp::from_micros(now);
     let mut numbers = reply[2..].iter().copied();
     let mut next = || numbers.next().expect("a number");
-    let answer: Vec<_> = charges
+    let results: Vec<_> = charges
         .iter()
-        .map(|Asked { policy, cost, .. }| {
+        .map(|PlannedCharge { policy, cost, .. }| {
             let word = next();
             let has_room = word % 2 == 1;
             let (usage, retry) = match &plans[*policy].0 {
                 Counter::Concurrency(slots) => {
-                    return told_of_slots(slots, next(), has_room, *cost, now);
+                    return slots_result(slots, next(), has_room, *cost, now);
                 }
                 Counter::Bucket(bucket) => {
                     let state = bucket.state(next());
@@ -784,22 +817,22 @@ fn answer(reply: &[i64], plans: &[Plan], now: u64, charges: &[Asked]) -> Vec<Tol
                 other => panic!("a counter that this test does not know: {other:?}"),
             };
             let retry = if has_room { Retry::Now } else { retry };
-            told(has_room, usage, retry, if word < 2 { 0 } else { next() })
+            charge_result(has_room, usage, retry, if word < 2 { 0 } else { next() })
         })
         .collect();
     assert_eq!(numbers.next(), None, "nothing is left over");
-    let all = answer.iter().all(|told| told.has_room);
+    let all = results.iter().all(|result| result.has_room);
     assert_eq!(reply[1], u64::from(all));
-    answer
+    results
 }
 
-/// Runs as many cases as make `steps` steps, each case on keys of its own and in one pipeline: shorter than the second
-/// that a key outlives its state, so that no key expires by the real clock while the run's clock stands.
+/// Runs cases of 100,000 steps in all, each on its own keys and in one pipeline. A pipeline is shorter than the second
+/// that a key outlives its state, so no key expires by the real clock while the clock of the run does not move.
 fn compare(
     name: &'static str,
     runs: impl Strategy<Value = (Vec<Plan>, Vec<Step>)>,
     per_run: u32,
-) -> Ways {
+) -> LogForms {
     let steps: u32 = 100_000;
     let server = Server::start();
     let mut connection = server.connection();
@@ -814,10 +847,10 @@ fn compare(
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(name))),
         ..Config::default()
     };
-    let (run, total, ways) = (Cell::new(0), Cell::new(0), Cell::new(Ways::default()));
+    let (run, total, forms) = (Cell::new(0), Cell::new(0), Cell::new(LogForms::default()));
     let result = TestRunner::new(config).run(&runs, |(plans, steps)| {
         run.set(run.get() + 1);
-        let mut noted = ways.get();
+        let mut noted = forms.get();
         let decided = compare_run(
             run.get(),
             &mut server.connection(),
@@ -825,7 +858,7 @@ fn compare(
             &steps,
             &mut noted,
         )?;
-        ways.set(noted);
+        forms.set(noted);
         total.set(total.get() + decided);
         Ok(())
     });
@@ -834,18 +867,18 @@ fn compare(
         panic!("{error}");
     }
     assert!(total.get() >= steps as usize, "{} steps", total.get());
-    ways.get()
+    forms.get()
 }
 
-/// What one of the latest charges is when it is put right: not by more than it was, when units are given back. Slots are
-/// given back or renewed as they were taken.
+/// Returns one of the latest charges for a correction. A refund is at most the charge. Slots are released or renewed as
+/// they were taken.
 fn chosen(
-    charged: &[Made],
+    charged: &[MadeCharge],
     plans: &[Plan],
     from_end: usize,
     units: u64,
     more: bool,
-) -> Option<Made> {
+) -> Option<MadeCharge> {
     let mut made = charged[charged.len().checked_sub(from_end + 1)?];
     made.flag = units % 2 == 1;
     made.charge.cost = match plans[made.charge.policy].0 {
@@ -856,22 +889,22 @@ fn chosen(
     (made.charge.cost > 0).then_some(made)
 }
 
-/// Each charge with a ticket of its own, and none twice.
-fn asked(charges: &[(usize, usize, u64)], tickets: &mut u64) -> Vec<Asked> {
+/// Returns the charges without duplicates, each with its own ticket.
+fn with_tickets(charges: &[(usize, usize, u64)], tickets: &mut u64) -> Vec<PlannedCharge> {
     let mut distinct = charges.to_vec();
     distinct.sort_unstable();
     distinct.dedup_by_key(|(policy, key, _)| (*policy, *key));
-    let asked = distinct.into_iter().map(|(policy, key, cost)| {
+    let planned = distinct.into_iter().map(|(policy, key, cost)| {
         *tickets += 1;
-        Asked {
+        PlannedCharge {
             policy,
             key,
             cost,
-            // So that the order of tickets is not that of takes.
+            // Tickets are not in the order of takes.
             ticket: tickets.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         }
     });
-    asked.collect()
+    planned.collect()
 }
 
 fn compare_run(
@@ -879,12 +912,12 @@ fn compare_run(
     connection: &mut redis::Connection,
     mut plans: Vec<Plan>,
     steps: &[Step],
-    ways: &mut Ways,
+    forms: &mut LogForms,
 ) -> Result<usize, TestCaseError> {
     let (mut twin, mut now, mut tickets) = (Twin::default(), START, 0);
     let mut pipeline = redis::pipe();
     let mut expected = Vec::new();
-    let mut charged: Vec<Made> = Vec::new();
+    let mut charged: Vec<MadeCharge> = Vec::new();
     for step in steps {
         match step {
             Step::Change(policy, counter) => plans[*policy].0 = *counter,
@@ -896,36 +929,36 @@ fn compare_run(
                 let counter = &plans[made.charge.policy].0;
                 pipeline.add_command(settling(run, counter, now, made, *more));
                 watch(&mut pipeline, run, &plans, &[made.charge]);
-                let answer = twin.settle(counter, now, made, *more);
-                let peek = Asked {
+                let result = twin.settle(counter, now, made, *more);
+                let peek = PlannedCharge {
                     cost: 0,
                     ..made.charge
                 };
-                expected.push((plans.clone(), now, vec![peek], vec![answer]));
+                expected.push((plans.clone(), now, vec![peek], vec![result]));
             }
             Step::Decide(jump, charges) => {
                 now = now.saturating_add_signed(*jump).max(START / 10 * 9);
-                let charges = asked(charges, &mut tickets);
+                let charges = with_tickets(charges, &mut tickets);
                 pipeline.add_command(command(run, &plans, now, &charges));
                 watch(&mut pipeline, run, &plans, &charges);
-                let answer = twin.decide(&plans, now, &charges);
-                if answer.iter().all(|told| told.has_room) {
-                    let made = charges.iter().zip(&answer);
+                let results = twin.decide(&plans, now, &charges);
+                if results.iter().all(|result| result.has_room) {
+                    let made = charges.iter().zip(&results);
                     let made = made.filter(|(charge, _)| charge.cost > 0);
-                    charged.extend(made.map(|(charge, told)| Made {
+                    charged.extend(made.map(|(charge, result)| MadeCharge {
                         charge: *charge,
                         mark: ChargeMark {
-                            reset_at: Timestamp::from_micros(told.reset_at),
-                            refunded_before: told.returned,
+                            reset_at: Timestamp::from_micros(result.reset_at),
+                            refunded_before: result.refunded,
                         },
                         flag: false,
                     }));
                 }
-                expected.push((plans.clone(), now, charges, answer));
+                expected.push((plans.clone(), now, charges, results));
             }
         }
     }
-    // In the same pipeline, so that nothing expires in between.
+    // In the same pipeline, so that no key expires in between.
     let held = twin.held();
     for (policy, key, _) in &held {
         let key = key_of(run, *policy, *key);
@@ -947,11 +980,11 @@ fn compare_run(
             let length = redis::from_redis_value(next()).expect("a length");
             let value: Vec<u8> = redis::from_redis_value(next()).expect("bytes");
             let before = lengths.insert((policy, key), length);
-            ways.note(before.unwrap_or_default(), length, &value);
+            forms.note(before.unwrap_or_default(), length, &value);
         }
-        let answer = answer(&unpack(&reply), &plans, now, &charges);
+        let actual = parse_reply(&unpack(&reply), &plans, now, &charges);
         prop_assert_eq!(
-            answer,
+            actual,
             expected,
             "at step {}, {} us, {:?} of {:?}",
             index,
@@ -968,15 +1001,15 @@ fn compare_run(
     Ok(decided)
 }
 
-/// Those of the charges that are counted in logs: policy and key.
-fn logs(plans: &[Plan], charges: &[Asked]) -> Vec<(usize, usize)> {
-    let is_log = |charge: &&Asked| matches!(plans[charge.policy].0, Counter::SlidingLog(_));
+/// Returns policy and key of the charges that are counted in logs.
+fn logs(plans: &[Plan], charges: &[PlannedCharge]) -> Vec<(usize, usize)> {
+    let is_log = |charge: &&PlannedCharge| matches!(plans[charge.policy].0, Counter::SlidingLog(_));
     let logs = charges.iter().filter(is_log);
     logs.map(|charge| (charge.policy, charge.key)).collect()
 }
 
-/// Asks what became of the logs.
-fn watch(pipeline: &mut redis::Pipeline, run: usize, plans: &[Plan], charges: &[Asked]) {
+/// Appends commands that read the logs.
+fn watch(pipeline: &mut redis::Pipeline, run: usize, plans: &[Plan], charges: &[PlannedCharge]) {
     for (policy, key) in logs(plans, charges) {
         let key = key_of(run, policy, key);
         pipeline.cmd("STRLEN").arg(&key);
@@ -1006,30 +1039,30 @@ differential! {
 #[test]
 fn script_and_twin_agree_on_long_logs() {
     let seeds = "tests/seeds/script_and_twin_agree_on_long_logs.txt";
-    let ways = compare(seeds, any_long_run(), 2_000);
-    println!("{ways:?}");
+    let forms = compare(seeds, any_long_run(), 2_000);
+    println!("{forms:?}");
     let all = [
-        ways.list,
-        ways.ring,
-        ways.wrapped,
-        ways.in_place,
-        ways.grown,
-        ways.shrunk,
-        ways.curled,
-        ways.straightened,
+        forms.list,
+        forms.ring,
+        forms.wrapped,
+        forms.in_place,
+        forms.grown,
+        forms.shrunk,
+        forms.curled,
+        forms.straightened,
     ];
-    assert!(all.iter().all(|times| *times > 0), "{ways:?}");
+    assert!(all.iter().all(|times| *times > 0), "{forms:?}");
 }
 
-/// A key with tens of thousands of slots: taken, renewed and released by many tickets at once, and ended all together.
+/// A key with tens of thousands of slots. Many tickets take, renew and release them, and their leases end together.
 struct Crowd {
     slots: Concurrency,
-    held: Held,
+    held: HeldSlots,
     now: u64,
-    charges: Vec<Asked>,
+    charges: Vec<PlannedCharge>,
     tickets: u64,
     pipeline: redis::Pipeline,
-    /// What is to be answered to each command: whether there was room, and a number.
+    /// The expected reply to each command: whether the charge fits, and a number.
     expected: Vec<(bool, u64)>,
 }
 
@@ -1038,7 +1071,7 @@ impl Crowd {
         let quota = Quota::in_flight(limit);
         Self {
             slots: Concurrency::new(quota, Duration::from_secs(60)).expect("a usable quota"),
-            held: Held::default(),
+            held: HeldSlots::default(),
             now: START,
             charges: Vec::new(),
             tickets: 0,
@@ -1056,20 +1089,20 @@ impl Crowd {
 
     fn take(&mut self, cost: u64) {
         self.tickets += 1;
-        let asked = Asked {
+        let planned = PlannedCharge {
             policy: 0,
             key: 0,
             cost,
             ticket: self.tickets.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         };
         let mut command = self.command();
-        charge(&mut command, &Counter::Concurrency(self.slots), asked);
+        charge(&mut command, &Counter::Concurrency(self.slots), planned);
         self.pipeline.add_command(command);
         let used = self.held.used(self.now);
         let has_room = self.held.has_room(&self.slots, self.now, cost);
         if has_room && cost > 0 {
-            self.held.take(&self.slots, self.now, asked.ticket, cost);
-            self.charges.push(asked);
+            self.held.take(&self.slots, self.now, planned.ticket, cost);
+            self.charges.push(planned);
         } else if !has_room {
             self.held.remove_ended(self.now);
         }
@@ -1077,12 +1110,12 @@ impl Crowd {
         self.expected.push((has_room, used));
     }
 
-    /// Renews or releases some tickets in a row, as many as travel together at most.
+    /// Renews or releases tickets in a row, at most as many as one command carries.
     fn keep(&mut self, random: &mut Random, more: bool, flag: bool) {
         let from = random.below(1 + self.charges.len() as u64) as usize;
         let most = if more { 50 } else { 7 };
         let to = (from + 1 + random.below(most) as usize).min(self.charges.len());
-        let chosen: Vec<Asked> = match more {
+        let chosen: Vec<PlannedCharge> = match more {
             true => self.charges[from..to].to_vec(),
             false => self.charges.drain(from..to).collect(),
         };
@@ -1092,18 +1125,18 @@ impl Crowd {
         let mut command = self.command();
         upkeep(&mut command, &self.slots, &chosen, more, flag);
         self.pipeline.add_command(command);
-        let mut told = 0;
+        let mut number = 0;
         for (bit, charge) in chosen.into_iter().enumerate() {
-            told += match more {
+            number += match more {
                 true => u64::from(self.held.renew(&self.slots, self.now, charge, flag)) << bit,
                 false => self.held.release(&self.slots, self.now, charge, flag),
             };
         }
-        self.expected.push((true, told));
+        self.expected.push((true, number));
     }
 }
 
-// Regression: a key had 10,000 slots at most, and each operation cost as much as there were.
+// Regression: a key had at most 10,000 slots, and each operation read all of them.
 #[test]
 fn script_and_model_agree_on_tens_of_thousands_of_slots() {
     let server = Server::start();
@@ -1115,7 +1148,7 @@ fn script_and_model_agree_on_tens_of_thousands_of_slots() {
         for round in 1..=45_000_u64 {
             crowd.now += random.below(500);
             if round % 20_000 == 0 {
-                // Some are renewed before the others end all at once: more than are removed at a time.
+                // Some are renewed before the others end at once: more than one take removes.
                 crowd.now += 40_000_000;
                 for _ in 0..40 {
                     crowd.keep(&mut random, true, false);
@@ -1128,8 +1161,8 @@ fn script_and_model_agree_on_tens_of_thousands_of_slots() {
                 1 => crowd.keep(&mut random, false, flag),
                 2 => crowd.take(0),
                 3 => {
-                    // More than is free.
-                    // Renewals take slots again, also beyond the limit.
+                    // More than are free.
+                    // Renewals take slots again, even beyond the limit.
                     let free = limit.saturating_sub(crowd.held.used(crowd.now));
                     crowd.take(free + 1 + random.below(2_000));
                 }
@@ -1141,8 +1174,8 @@ fn script_and_model_agree_on_tens_of_thousands_of_slots() {
         let replies: Vec<Value> = crowd.pipeline.query(&mut connection).expect("it answers");
         for (step, (reply, expected)) in replies.iter().zip(&crowd.expected).enumerate() {
             let numbers = unpack(reply);
-            let told = (numbers[2] == 1, numbers[3].cast_unsigned());
-            assert_eq!(told, *expected, "step {step} of seed {seed}");
+            let actual = (numbers[2] == 1, numbers[3].cast_unsigned());
+            assert_eq!(actual, *expected, "step {step} of seed {seed}");
         }
         let stored = server.command(&["ZRANGE", "crowd", "0", "-1", "WITHSCORES"]);
         let stored: Vec<(Vec<u8>, u64)> =

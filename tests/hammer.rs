@@ -1,4 +1,4 @@
-//! Many processes on shared keys: what they admit together is exactly what one bucket would.
+//! Many processes on shared keys: together they admit exactly as many requests as one bucket.
 
 use std::{
     env, fs,
@@ -23,7 +23,7 @@ const KEYS: u64 = 1_000;
 const WORKER: &str = "TOLLGATE_HAMMER_WORKER";
 const SECONDS: &str = "TOLLGATE_HAMMER_SECONDS";
 
-/// 7 a second is no whole number of microseconds.
+/// The interval of 7 a second is not a whole number of microseconds.
 fn hot() -> Policy {
     Policy::new("hot", Quota::per_second(700).burst(1_000))
 }
@@ -94,9 +94,9 @@ struct Record {
     admitted: bool,
 }
 
-/// Replays a key's decisions in the order of the server's time; each must be what the model says.
+/// Replays a key's decisions in the order of the server's time. The model must make the same ones.
 ///
-/// Returns how many were admitted.
+/// Returns the number of admitted ones.
 fn judge<'a>(key: u64, records: impl Iterator<Item = &'a Record>) -> u64 {
     let policy = if key == 0 { hot() } else { wide() };
     let bucket = TokenBucket::new(policy.quota()).expect("a usable quota");
@@ -131,7 +131,7 @@ fn start_worker(url: &str, log: &Path, seconds: u64) -> Child {
             "--exact",
         ])
         .env(WORKER, work)
-        // its own test report is none of this run's
+        // its own test report does not belong to this run
         .stdout(Stdio::null())
         .spawn()
         .expect("a worker process")

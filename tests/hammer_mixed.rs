@@ -1,4 +1,4 @@
-//! Many processes, every way of counting at once on shared keys, and one process that is killed.
+//! Many processes with all algorithms on shared keys, and one process that is killed.
 
 use std::{
     env, fs,
@@ -26,19 +26,19 @@ use crate::support::Server;
 const PROCESSES: usize = 8;
 const TASKS: u64 = 64;
 const KEYS: u64 = 4;
-/// Few, so that they are used up at times: the rates let only so many begin.
+/// Few, so that they are used up at times: the rates limit the number of requests that begin.
 const SLOTS: u64 = 3;
 const LEASE: Duration = Duration::from_secs(1);
-/// A process is admitted so often before it ends, however slow the machine is.
+/// A process ends after this many admitted decisions, however slow the machine is.
 const LEAST: u64 = 20;
 /// Longer than anything takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of the process that is killed, which holds all of its slots and renews them until then.
+/// The key of the process that is killed. It holds and renews all slots of this key until then.
 const VICTIM: &str = "victim";
 const WORKER: &str = "TOLLGATE_MIXED_WORKER";
 const SECONDS: &str = "TOLLGATE_HAMMER_SECONDS";
 
-/// On each key all of these, decided together.
+/// Returns the policies, which each decision charges together.
 fn policies() -> [Policy; 5] {
     let fixed = Algorithm::FixedWindow(WindowStart::FirstHit);
     [
@@ -100,7 +100,7 @@ fn mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots() {
     denial_by_one_charges_none_of_the_others(&server);
 }
 
-/// Kills the process in the middle of its work, and measures by the server's time when its slots are there again.
+/// Kills the process in the middle of its work, and measures by the server's time when its slots are free again.
 fn slots_come_back_from_a_killed_process(server: &Server, mut victim: Child) {
     let renewed = || server.command(&["DUMP", &format!("tollgate:{{{VICTIM}}}:slots#c")]);
     let patience = Instant::now() + Duration::from_secs(30);
@@ -128,7 +128,7 @@ fn slots_come_back_from_a_killed_process(server: &Server, mut victim: Child) {
         assert_eq!(remaining, 0, "held and renewed");
         victim.kill().expect("it runs");
         victim.wait().expect("it is dead");
-        // What it had sent before is done when the server answers to a new connection.
+        // Its earlier commands have run once the server replies on a new connection.
         let dead = server_time(server);
         let mut held = killed;
         loop {
@@ -156,7 +156,7 @@ fn server_time(server: &Server) -> Timestamp {
     Timestamp::from_micros(time.0 * 1_000_000 + time.1)
 }
 
-/// One policy after the other is used up, and what is stored is the same before and after it denies.
+/// Uses up one policy after the other, and asserts that a denial by it changes no stored value.
 fn denial_by_one_charges_none_of_the_others(server: &Server) {
     runtime().block_on(async {
         let (limiter, policies) = (limiter(&server.url()), policies());
@@ -175,7 +175,8 @@ fn denial_by_one_charges_none_of_the_others(server: &Server) {
     });
 }
 
-/// What is stored when this one denies. `None` when it took so long that something was back already.
+/// Asserts that a denial by this policy changes no stored value, and returns the values. `None` if it took so long that
+/// a unit may be back.
 async fn denied_by(
     server: &Server,
     limiter: &RateLimiter,
@@ -200,7 +201,7 @@ async fn denied_by(
     }
     let before = dump(server, key);
     assert_eq!(before.lines().count(), policies.len());
-    // As much again, which takes half a second to come back by each of them.
+    // As much again, which takes half a second to come back under each policy.
     let charges = charges
         .iter()
         .map(|charge| match charge.policy().name() == denier.name() {
@@ -221,7 +222,7 @@ async fn denied_by(
     Some(before)
 }
 
-/// Every key of an identity with its bytes.
+/// Returns every key of an identity with its bytes.
 fn dump(server: &Server, key: &str) -> String {
     let keys = server.keys().into_iter();
     let keys = keys.filter(|stored| stored.contains(&format!("{{{key}}}")));
@@ -235,7 +236,7 @@ fn dump(server: &Server, key: &str) -> String {
     lines.collect()
 }
 
-/// Each admitted charge fits, replayed in the order of the server's time.
+/// Asserts that each admitted charge fits, replayed in the order of the server's time.
 fn replay(policy: &Policy, admitted: &[&Record]) {
     match policy.counter() {
         Counter::Bucket(counter) => replay_by(counter, admitted),
@@ -254,7 +255,7 @@ fn replay_by<C: Counting>(counter: &C, admitted: &[&Record]) {
     }
 }
 
-/// The most that were in flight at once, as those who held them saw it.
+/// Returns the most slots that were held at once, as their holders measured it.
 fn most_at_once(admitted: &[&Record]) -> u64 {
     let taken = admitted.iter().map(|record| (record.taken, 1_i64));
     let released = admitted.iter().map(|record| (record.released, -1));
@@ -301,7 +302,7 @@ fn limiter(url: &str) -> RateLimiter {
     RateLimiter::new(store.expect("a usable store"), policies()).expect("usable policies")
 }
 
-/// One decision: the server's time, and when the slot was taken and given back by the machine's clock; 0 when denied.
+/// One decision: the server's time, and when the slot was taken and released by the machine's clock; 0 if denied.
 struct Record {
     key: u64,
     at: u64,
@@ -309,7 +310,7 @@ struct Record {
     released: u64,
 }
 
-/// A process that decides for so long, and the victim until it is killed.
+/// Starts a process that decides for this long, or until it is killed.
 fn start_worker(url: &str, log: &Path, seconds: u64, is_victim: bool) -> Child {
     Command::new(env::current_exe().expect("this test"))
         .args([
@@ -320,7 +321,7 @@ fn start_worker(url: &str, log: &Path, seconds: u64, is_victim: bool) -> Child {
             WORKER,
             format!("{url} {} {seconds} {is_victim}", log.display()),
         )
-        // its own test report is none of this run's
+        // its own test report does not belong to this run
         .stdout(Stdio::null())
         .spawn()
         .expect("a worker process")
@@ -357,7 +358,7 @@ fn work_for(work: &str) {
     fs::write(log, lines).expect("a log");
 }
 
-/// All slots of a key that is the victim's alone.
+/// Takes all slots of a key that only the victim has.
 async fn hold_all(url: &str) -> impl Sized + use<> {
     let (limiter, [.., slots]) = (limiter(url), policies());
     let charges = [slots.charge(Key::new(VICTIM)).cost(SLOTS)];

@@ -1,4 +1,4 @@
-//! Decisions that share connections: callers who leave, callers who stall, and runtimes that end under them.
+//! Decisions that share connections: callers that leave, callers that stall, and runtimes that end meanwhile.
 
 use std::{
     future::{Future, poll_fn},
@@ -28,7 +28,7 @@ fn policy() -> Policy {
     Policy::new("lanes", Quota::per_hour(1_000_000))
 }
 
-/// A limiter without a breaker: what the store itself answers.
+/// Returns a limiter without a breaker: it returns what the store itself returns.
 fn bare(store: RedisStoreBuilder) -> RateLimiter {
     let store = store.build().expect("a usable store");
     RateLimiter::new(store, [policy()]).expect("a usable policy")
@@ -42,7 +42,7 @@ fn ask(limiter: &RateLimiter, key: &str) -> StoreFuture<Decision> {
     limiter.check(&[policy().charge(Key::new(key))])
 }
 
-/// Polls an answer one time: it is sent, or queued, and no reply can arrive meanwhile.
+/// Polls a decision once: it is sent or queued, and no reply can arrive meanwhile.
 async fn begin(answer: &mut StoreFuture<Decision>) {
     poll_fn(|context| {
         assert!(Pin::new(&mut *answer).poll(context).is_pending());
@@ -51,7 +51,7 @@ async fn begin(answer: &mut StoreFuture<Decision>) {
     .await;
 }
 
-/// A runtime that runs only while somebody blocks on it.
+/// Returns a runtime that runs only while a thread blocks on it.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -59,8 +59,8 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// Asks until it is answered; fails the test when that takes too long.
-async fn until_answered(limiter: &RateLimiter) -> Result<Decision, Error> {
+/// Requests a decision and waits for it. Fails the test if that takes too long.
+async fn until_decided(limiter: &RateLimiter) -> Result<Decision, Error> {
     let started = Instant::now();
     loop {
         let result = ask(limiter, "ada").await;
@@ -71,9 +71,9 @@ async fn until_answered(limiter: &RateLimiter) -> Result<Decision, Error> {
     }
 }
 
-// Regression: a full queue turned callers away before it looked whether anybody worked on it.
+// Regression: a full queue shed new requests although no task was sending the waiting ones.
 #[test]
-fn full_queue_that_nobody_works_on_is_taken_up_again() {
+fn full_queue_without_a_dispatcher_is_sent_again() {
     let server = Server::start();
     let limiter = bare(one_lane(server.url()).deadline(HUNG));
     let runtime = runtime();
@@ -85,13 +85,13 @@ fn full_queue_that_nobody_works_on_is_taken_up_again() {
         }
         answers
     });
-    // Outside of a runtime, so that nothing can be started for those who wait behind the first.
+    // Outside of a runtime, so that no task can be started for the decisions that wait behind the first.
     drop(answers);
     let decision = runtime.block_on(ask(&limiter, "ada"));
     assert!(decision.expect("room for one more").is_allowed());
 }
 
-// Regression: what waited for a lane of an ended runtime was left in the queue until its deadline.
+// Regression: decisions that waited for a lane of an ended runtime stayed in the queue until their deadline.
 #[test]
 fn runtime_that_ends_leaves_the_decisions_of_others_to_them() {
     let server = Server::start();
@@ -114,7 +114,7 @@ fn runtime_that_ends_leaves_the_decisions_of_others_to_them() {
 }
 
 #[test]
-fn caller_who_leaves_outside_of_a_runtime_leaves_the_lane_to_others() {
+fn caller_that_leaves_outside_of_a_runtime_leaves_the_lane_to_others() {
     let server = Server::start();
     let limiter = bare(one_lane(server.url()).deadline(HUNG));
     let runtime = runtime();
@@ -132,7 +132,7 @@ fn caller_who_leaves_outside_of_a_runtime_leaves_the_lane_to_others() {
 }
 
 #[tokio::test]
-async fn caller_who_leaves_while_it_waits_is_not_charged() {
+async fn caller_that_leaves_while_it_waits_is_not_charged() {
     let server = Server::start();
     let limiter = bare(one_lane(server.url()).deadline(HUNG));
     ask(&limiter, "warm").await.expect("a decision");
@@ -150,9 +150,9 @@ async fn caller_who_leaves_while_it_waits_is_not_charged() {
     );
 }
 
-// Regression: with a slot beside it the decision was sent all the same, and only the slot was given back.
+// Regression: a decision that also took a slot was sent all the same, and only the slot was released.
 #[tokio::test]
-async fn caller_who_leaves_while_it_waits_for_a_slot_too_is_not_charged() {
+async fn caller_that_leaves_while_it_waits_for_a_slot_too_is_not_charged() {
     let server = Server::start();
     let uploads = Policy::concurrency("uploads", 4);
     let store = one_lane(server.url()).deadline(HUNG).build();
@@ -188,16 +188,16 @@ async fn caller_who_leaves_while_it_waits_for_a_slot_too_is_not_charged() {
     assert_eq!(calls, 2 + others, "nothing is released");
 }
 
-// Regression: a caller who carries its own decision held the lane for as long as a dial may take, polled or not.
+// Regression: a caller that made its own call held the lane for the connect timeout, polled or not.
 #[tokio::test]
-async fn caller_who_is_not_polled_holds_the_lane_for_a_deadline_at_most() {
+async fn caller_that_is_not_polled_holds_the_lane_for_a_deadline_at_most() {
     let server = Server::start();
     let store = one_lane(server.url()).deadline(DEADLINE);
     let limiter = bare(store.connect_timeout(Duration::from_secs(3_600)));
     ask(&limiter, "warm").await.expect("a decision");
     let mut stalled = ask(&limiter, "stalled");
     begin(&mut stalled).await;
-    until_answered(&limiter).await.expect("the lane is free");
+    until_decided(&limiter).await.expect("the lane is free");
     drop(stalled);
 }
 
@@ -212,7 +212,8 @@ fn connection_whose_runtime_ended_is_not_used_again() {
     }
 }
 
-// Regression: such connections looked like those of a server that closes what it accepts, so decisions failed for a while.
+// Regression: such connections looked like those of a server that closes what it accepts, so decisions failed for a
+// while.
 #[test]
 fn connections_that_end_with_their_runtimes_in_mid_call_cause_no_backoff() {
     let server = Server::start();
@@ -229,9 +230,9 @@ fn connections_that_end_with_their_runtimes_in_mid_call_cause_no_backoff() {
     }
 }
 
-// Regression: only the deadline of a call broke a mute connection off, and no call reached it.
+// Regression: only the deadline of a call ended an unresponsive connection, and no call reached its deadline.
 #[tokio::test]
-async fn mute_connection_is_left_though_every_caller_leaves_early() {
+async fn unresponsive_connection_is_ended_although_every_caller_leaves_early() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let limiter = bare(one_lane(proxy.url()).deadline(DEADLINE));
@@ -244,9 +245,9 @@ async fn mute_connection_is_left_though_every_caller_leaves_early() {
     }
 }
 
-// Regression: without a later decision, a connection whose caller had left was taken for mute.
+// Regression: without a later decision, a connection whose caller had left counted as unresponsive.
 #[tokio::test]
-async fn callers_who_leave_one_by_one_break_no_connection() {
+async fn callers_that_leave_one_by_one_break_no_connection() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let limiter = RateLimiter::builder()
@@ -259,7 +260,7 @@ async fn callers_who_leave_one_by_one_break_no_connection() {
     let connections = proxy.connections();
     for _ in 0..8 {
         begin(&mut ask(&limiter, "ada")).await;
-        // Longer than the deadline, in which nothing else is asked.
+        // Longer than the deadline, without another decision.
         tokio::time::sleep(BRIEF * 3).await;
     }
     assert_eq!(proxy.connections(), connections);
@@ -277,7 +278,7 @@ async fn runtime_that_is_blocked_loses_no_connection() {
         let mut answer = ask(&limiter, "ada");
         begin(&mut answer).await;
         std::thread::sleep(BRIEF * 4);
-        // In time or not, it is answered at once, and without harm to the connection.
+        // In time or not, it ends at once, and the connection stays.
         let _ = answer.await;
         ask(&limiter, "ada").await.expect("a decision");
     }
@@ -285,7 +286,7 @@ async fn runtime_that_is_blocked_loses_no_connection() {
 }
 
 #[tokio::test]
-async fn connection_that_answers_is_kept_though_most_callers_leave_early() {
+async fn connection_that_replies_is_kept_although_most_callers_leave_early() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let limiter = bare(one_lane(proxy.url()).deadline(DEADLINE * 2));
@@ -298,9 +299,10 @@ async fn connection_that_answers_is_kept_though_most_callers_leave_early() {
     assert_eq!(proxy.connections(), 1);
 }
 
-// Regression: the thread that keeps deadlines went to sleep meanwhile, and what was asked again woke nobody.
+// Regression: the thread that keeps deadlines fell asleep meanwhile, and a request that was submitted again did not
+// wake it.
 #[test]
-fn decision_that_is_asked_again_after_its_runtime_stood_still_keeps_its_deadline() {
+fn decision_that_is_submitted_again_after_its_runtime_stalled_keeps_its_deadline() {
     let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = mute.local_addr().expect("an address");
     let store = one_lane(format!("redis://{address}/")).deadline(BRIEF);
@@ -314,9 +316,9 @@ fn decision_that_is_asked_again_after_its_runtime_stood_still_keeps_its_deadline
     assert!(matches!(error.kind(), ErrorKind::Timeout(_)), "{error:?}");
 }
 
-// Regression: a panic in an observer ended the thread that keeps deadlines, and all later decisions waited for good.
+// Regression: a panic in an observer ended the thread that keeps deadlines, and all later decisions waited forever.
 #[tokio::test]
-async fn observer_that_panics_takes_no_deadlines_with_it() {
+async fn observer_that_panics_does_not_end_the_deadlines() {
     #[derive(Debug)]
     struct Panics;
 
@@ -340,9 +342,9 @@ async fn observer_that_panics_takes_no_deadlines_with_it() {
     }
 }
 
-// Regression: a dial on a runtime that nobody drives kept its place in the pool, and no other dial had room.
+// Regression: a dial on a runtime that is not driven kept its place in the pool, so no other dial could start.
 #[test]
-fn dial_that_nobody_drives_is_replaced() {
+fn dial_that_is_not_driven_is_replaced() {
     let server = Server::start();
     let store = one_lane(server.url()).deadline(DEADLINE);
     let limiter = bare(store.connect_timeout(DEADLINE));
@@ -355,7 +357,7 @@ fn dial_that_nobody_drives_is_replaced() {
             tokio::task::yield_now().await;
         }
     });
-    let decision = runtime().block_on(until_answered(&limiter));
+    let decision = runtime().block_on(until_decided(&limiter));
     decision.expect("another dial");
     drop(stalled);
 }
@@ -385,13 +387,13 @@ async fn call_carries_64_charges_at_most() {
     for answer in answers {
         answer.await.expect("a decision");
     }
-    // One by itself, then four of 15 charges and the fifth.
+    // One alone, then four of 15 charges, and the fifth.
     assert_eq!(server.command_calls()["evalsha"], 3);
 }
 
-// Regression: with a connection at hand the timer was made before anybody asked for a runtime, and panicked.
+// Regression: if a connection was up, the timer was made before the check for a runtime, and panicked.
 #[test]
-fn caller_outside_of_a_runtime_is_told_so() {
+fn caller_outside_of_a_runtime_gets_an_error() {
     let server = Server::start();
     let limiter = bare(one_lane(server.url()).deadline(HUNG));
     let mut cold = ask(&limiter, "ada");
@@ -404,7 +406,7 @@ fn caller_outside_of_a_runtime_is_told_so() {
     assert!(refusal(&mut reset).to_string().contains("runtime"));
 }
 
-/// The error that an answer is at its first poll.
+/// Returns the error of a decision at its first poll.
 fn refusal<T: std::fmt::Debug>(answer: &mut StoreFuture<T>) -> Error {
     let mut context = Context::from_waker(Waker::noop());
     match Pin::new(answer).poll(&mut context) {
@@ -413,9 +415,9 @@ fn refusal<T: std::fmt::Debug>(answer: &mut StoreFuture<T>) -> Error {
     }
 }
 
-// Regression: whatever had closed the connections meanwhile, each failed one decision before another was made.
+// Regression: each connection that was closed while idle failed one decision before another one was made.
 #[tokio::test]
-async fn connections_that_the_server_closed_cost_no_decision() {
+async fn connections_that_the_server_closed_fail_no_decision() {
     let mut server = Server::start();
     let store = RedisStore::builder(server.url()).connections(3);
     let limiter = bare(store.deadline(HUNG));
@@ -466,13 +468,13 @@ async fn decision_that_was_sent_on_a_connection_that_ended_is_not_sent_again() {
 
 // === Everything at once ===
 
-/// A caller with a key and a cost of its own, by which it knows the replies to its own calls.
+/// A caller with its own key and cost, so that it recognizes the replies to its own calls.
 struct Caller {
     limiter: RateLimiter,
     policy: Policy,
     cost: u64,
     key: String,
-    /// The least and the most that its calls may have used.
+    /// The least and the most units that its calls may have used.
     used: (u64, u64),
     is_patient: bool,
     seed: u64,
@@ -498,7 +500,7 @@ impl Caller {
         self.seed % below
     }
 
-    /// Asks so many times. Unless it is patient it leaves three calls of four after a few polls.
+    /// Requests this many decisions. Unless it is patient, it leaves three of four after a few polls.
     async fn run(mut self, calls: usize) {
         for _ in 0..calls {
             let charge = self.policy.charge(Key::new(&self.key)).cost(self.cost);
@@ -510,7 +512,7 @@ impl Caller {
             };
             self.used.1 += self.cost;
             match left_after(answer, polls).await {
-                // Left, or its runtime gone: the charge may have been made.
+                // It left, or its runtime ended: the charge may have been made.
                 None => {}
                 Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::Connect, "{error:?}"),
                 Some(Ok(decision)) => self.judge(&decision),
@@ -528,12 +530,12 @@ impl Caller {
             "{used} of {:?}",
             self.used
         );
-        // A call that was left may yet be made: the most is what was asked in all.
+        // A call that was left may still be made: the most is the sum of all requested units.
         self.used.0 = used;
     }
 }
 
-/// Of which nothing comes back while the test runs.
+/// Returns a policy whose units do not come back while the test runs.
 fn ages() -> Policy {
     Policy::new(
         "ages",
@@ -561,7 +563,7 @@ async fn left_after(
 }
 
 #[test]
-fn callers_who_leave_and_runtimes_that_end_swap_no_replies_and_stop_nobody() {
+fn callers_that_leave_and_runtimes_that_end_mix_up_no_replies_and_block_no_caller() {
     let server = Server::start();
     let store = RedisStore::builder(server.url()).deadline(HUNG).build();
     let limiter = RateLimiter::new(store.expect("a usable store"), [ages()]);
@@ -587,7 +589,7 @@ fn callers_who_leave_and_runtimes_that_end_swap_no_replies_and_stop_nobody() {
             }
             runtime().block_on(async {
                 for number in 0..8 {
-                    // Keys of this round; they go with the runtime in mid-call.
+                    // Keys of this round. They are dropped with the runtime, in mid-call.
                     tokio::spawn(Caller::new(&limiter, round, number).run(300));
                 }
                 let _ = ask_ages(&limiter, round).await;

@@ -75,9 +75,9 @@ async fn fail_to_release(limiter: &RateLimiter, receipts: Vec<Receipt>) {
     }
 }
 
-// Regression: a release was tried once, and a slot whose release was lost stayed taken until its lease ended.
+// Regression: a release was sent once, so a slot whose release was lost stayed taken until its lease ended.
 #[tokio::test]
-async fn slots_whose_release_is_lost_are_released_when_redis_answers_again() {
+async fn slots_whose_release_is_lost_are_released_when_redis_replies_again() {
     for mode in [Mode::BlackHole, Mode::Reset] {
         let server = Server::start();
         let proxy = Proxy::start(server.address()).await;
@@ -135,7 +135,7 @@ async fn release_that_arrives_twice_frees_no_slot_of_others() {
     proxy.set(Mode::Truncate);
     fail_to_release(&faulty, receipts).await;
     all_free(&direct, &policy).await;
-    // Nor does any reply to those that are under way again.
+    // Neither do the replies to the retries.
     proxy.set(Mode::Reset);
     let others = take_all(&direct, &policy).await;
     let calls = || {
@@ -175,7 +175,7 @@ async fn take_whose_reply_is_lost_leaves_no_slot_taken() {
     looked.await.expect("its slot is free again");
 }
 
-// Regression: it was subtracted, or added, as often as it was listed.
+// Regression: its slots were subtracted or added as often as the ticket was listed.
 #[test]
 fn ticket_that_is_listed_twice_counts_once() {
     let server = Server::start();
@@ -205,7 +205,8 @@ fn ticket_that_is_listed_twice_counts_once() {
     assert_eq!(total(), 3, "renewed");
 }
 
-// Regression: one key that could not be renewed kept the others of its batch from being taken again, and others got their slots.
+// Regression: one key that could not be renewed kept the others of its batch from being taken again, and other callers
+// got their slots.
 #[tokio::test]
 async fn slot_that_redis_lost_is_taken_again_beside_a_key_that_cannot_be_renewed() {
     let server = Server::start();
@@ -256,11 +257,11 @@ async fn renewal_of_several_keys_fails_for_one_and_is_done_for_the_others() {
     assert_eq!(remaining(&limiter, &user).await, LIMIT - 2);
 }
 
-// === Prices ===
+// === Actual costs ===
 
-// Regression: a price above the charge was lost when the store was away.
+// Regression: an actual cost above the charge was lost while the store was unavailable.
 #[tokio::test]
-async fn price_told_in_an_outage_is_charged_after_it() {
+async fn actual_cost_of_a_request_in_an_outage_is_charged_after_it() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let tokens = Policy::new("tokens", Quota::per_hour(1_000));
@@ -299,9 +300,9 @@ async fn price_told_in_an_outage_is_charged_after_it() {
     }
 }
 
-// Regression: a price that waited for a dial in vain was taken for sent, and lost.
+// Regression: a settlement that timed out while it waited for a dial counted as sent, and was lost.
 #[tokio::test]
-async fn price_told_to_a_server_that_is_down_is_charged_when_it_is_back() {
+async fn actual_cost_that_a_down_server_missed_is_charged_when_it_is_up_again() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let tokens = Policy::new("tokens", Quota::per_hour(1_000));
@@ -328,14 +329,14 @@ async fn price_told_to_a_server_that_is_down_is_charged_when_it_is_back() {
 
 // === Costs ===
 
-/// A key with so many slots taken.
+/// A key with this many slots taken.
 struct Crowd {
     key: String,
     limit: u64,
     taken: u64,
 }
 
-/// Calls of the script that each do the same to other slots.
+/// Number of calls in a round. All do the same, each to other slots.
 const CALLS: u64 = 50;
 
 impl Crowd {
@@ -347,7 +348,8 @@ impl Crowd {
         }
     }
 
-    /// Runs [`CALLS`] of these arguments, each with a number of its own. Returns the microseconds that Redis took for one.
+    /// Runs [`CALLS`] calls with these arguments, each with another number. Returns the microseconds that Redis took
+    /// for one.
     fn call(&self, server: &Server, arguments: impl Fn(u64) -> Vec<Vec<u8>>) -> f64 {
         server.flush_stats();
         let mut pipeline = redis::pipe();
@@ -390,7 +392,7 @@ fn ticket(number: u64) -> Vec<u8> {
 
 const LEASE: &[u8] = b"3600000";
 
-/// Microseconds of a take, a denial, a renewal and a release, the least of many rounds.
+/// Returns the microseconds of a take, a denial, a renewal and a release, each the least of many rounds.
 fn costs(server: &Server, taken: u64) -> [f64; 4] {
     let mut crowd = Crowd::of(taken);
     while crowd.taken < taken {

@@ -1,4 +1,4 @@
-//! The Lua files as tools read them, and what their comments promise.
+//! The Lua files: tools accept them, their names match those in Rust, and the examples in their headers are true.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,9 +13,9 @@ use tollgate::remote::Script;
 
 use crate::support::{Server, unpack};
 
-/// The files in `lua/`, by name.
+/// Returns the text of the files in `lua/`, by name.
 fn files() -> BTreeMap<String, String> {
-    let entries = fs::read_dir(root().join("lua")).expect("the scripts lie there");
+    let entries = fs::read_dir(root().join("lua")).expect("the folder of the scripts");
     entries
         .map(|entry| {
             let path = entry.expect("a file").path();
@@ -28,7 +28,7 @@ fn files() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The files of the algorithms.
+/// Returns the files of the algorithms.
 fn algorithms() -> BTreeMap<String, String> {
     let mut files = files();
     files.remove(DECIDE).expect("the script's own file");
@@ -47,8 +47,8 @@ const DECIDE: &str = "decide.lua";
 
 // === Tools ===
 
-/// Runs the first of these programs that is there, from the project's root, and returns whether it succeeded and its
-/// output.
+/// Runs the first of these programs that is installed, from the project's root, and returns whether it succeeded and
+/// its output.
 fn run(programs: &[&str], arguments: &[&str]) -> (bool, String) {
     for program in programs {
         let output = Command::new(program)
@@ -73,7 +73,7 @@ fn run(programs: &[&str], arguments: &[&str]) -> (bool, String) {
     );
 }
 
-/// The script as it is sent to servers, in a file.
+/// Writes the script as it is sent to servers to a file, and returns the path.
 fn composed() -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(DECIDE);
     fs::write(&path, Script::DECIDE.source()).expect("a writable folder");
@@ -97,7 +97,7 @@ fn every_lua_file_and_the_composed_script_compile() {
     }
 }
 
-/// Shared names are globals to the algorithms' files alone, so only the composed script shows which are unused or shadowed.
+/// Shared names are globals to the files of the algorithms, so only the composed script shows unused and shadowed ones.
 #[test]
 fn luacheck_reports_nothing_about_any_file_or_the_composed_script() {
     let composed = composed();
@@ -163,14 +163,14 @@ fn every_algorithm_file_is_a_branch_of_the_script() {
 #[test]
 fn script_is_sent_without_comments_and_without_a_shebang() {
     let source = Script::DECIDE.source();
-    assert!(!source.contains("--"), "a comment travels with the text");
+    assert!(!source.contains("--"), "a comment is sent with the text");
     assert!(
         !source.starts_with("#!"),
         "a shebang does not run on Redis 6.2"
     );
 }
 
-/// The lines of a Lua file that are not comments.
+/// Returns the lines of a Lua file that are not comments.
 fn code(source: &str) -> String {
     let lines = source.lines();
     let code = lines.filter(|line| !line.trim_start().starts_with("--") && !line.trim().is_empty());
@@ -179,12 +179,12 @@ fn code(source: &str) -> String {
 
 // === Names shared with Rust ===
 
-/// The tags in `lua/decide.lua`: the name of each constant of one byte, and that byte.
+/// Returns the tags in `lua/decide.lua`: the name of each constant of one byte, and that byte.
 pub(crate) fn tags() -> BTreeMap<String, char> {
     constants(&source_of("lua/decide.lua"), "local ", '\'')
 }
 
-/// Constants whose values are one character between `quotes`, in lines that begin like this, with their names in capitals.
+/// Returns constants whose value is one character between `quote`s, in lines that begin with `start`.
 fn constants(source: &str, start: &str, quote: char) -> BTreeMap<String, char> {
     let lines = source
         .lines()
@@ -200,7 +200,7 @@ fn constants(source: &str, start: &str, quote: char) -> BTreeMap<String, char> {
         .collect()
 }
 
-/// `ClockWindow` as `CLOCK_WINDOW`; other names in capitals as they are.
+/// Returns `CLOCK_WINDOW` for `ClockWindow`. Names in capitals stay as they are.
 fn screaming(name: &str) -> String {
     if !name.contains(|character: char| character.is_ascii_lowercase()) {
         return name.to_owned();
@@ -224,11 +224,7 @@ fn tags_in_lua_are_the_variants_of_the_rust_enum() {
     assert!(variants.len() > 10, "{variants:?}");
     assert_eq!(tags(), variants);
     let bytes: BTreeSet<char> = variants.values().copied().collect();
-    assert_eq!(
-        bytes.len(),
-        variants.len(),
-        "each tag has a byte of its own"
-    );
+    assert_eq!(bytes.len(), variants.len(), "each tag has another byte");
 }
 
 #[test]
@@ -247,7 +243,7 @@ fn outcomes_in_lua_are_the_constants_of_the_rust_side() {
 
 // === Numbers ===
 
-/// Whether what ends here is made of bytes: a name for some, or a call that makes some.
+/// Returns whether the code ends in an expression of bytes: a literal, a name in [`BYTES`], or a call of [`MAKERS`].
 fn ends_in_bytes(code: &str) -> bool {
     if code.ends_with('\'') || BYTES.iter().any(|name| code.ends_with(name)) {
         return true;
@@ -310,7 +306,7 @@ fn no_number_is_joined_to_text() {
 
 // === Headers and worked examples ===
 
-/// The comment at the head of a file.
+/// Returns the comment at the head of a file.
 fn header(source: &str) -> String {
     let lines = source.lines().take_while(|line| line.starts_with("--"));
     lines.collect::<Vec<_>>().join("\n")
@@ -361,7 +357,7 @@ impl Step {
     }
 }
 
-/// A number, or a time relative to [`EPOCH`].
+/// Parses a number, or a time relative to [`EPOCH`].
 fn number(word: &str) -> i64 {
     match word.strip_prefix('+') {
         Some(micros) => EPOCH + micros.parse::<i64>().expect("microseconds"),
@@ -369,7 +365,7 @@ fn number(word: &str) -> i64 {
     }
 }
 
-/// The bytes of an argument as a header writes it: quoted, with `\0` to `\9` for these bytes; or a number.
+/// Returns the bytes of an argument in a header: a quoted text, with `\0` to `\9` for these bytes, or a number.
 fn argument(word: &str) -> Vec<u8> {
     let Some(quoted) = word
         .strip_prefix('\'')

@@ -1,4 +1,4 @@
-//! The way to Redis as a network makes it: distance, stalls, demotion, overload, and runtimes that are slow themselves.
+//! Decisions over a network: distance, stalls, demotion, overload, and runtimes that are slow themselves.
 
 use std::{
     future::{Future, poll_fn},
@@ -77,7 +77,7 @@ async fn sixteen_calls_are_in_flight_before_the_first_reply() {
         waiting.push(decision);
         until_scripts_run(&server, number).await;
     }
-    // A seventeenth waits, until there are four.
+    // A seventeenth call waits until it has four charges.
     for _ in 0..3 {
         let mut decision = ask(&limiter, "ada");
         begin(&mut decision).await;
@@ -120,7 +120,7 @@ async fn four_thousand_callers_at_five_milliseconds_are_all_decided_in_a_few_rou
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
-// Regression: the reply lay in the socket, and the timer was looked at first.
+// Regression: the reply was in the socket, and the timer was checked first.
 #[tokio::test]
 async fn blocked_runtime_loses_no_decision() {
     let server = Server::start();
@@ -129,7 +129,7 @@ async fn blocked_runtime_loses_no_decision() {
     for _ in 0..5 {
         let mut decision = ask(&limiter, "ada");
         begin(&mut decision).await;
-        // The fault itself: somebody's handler blocks the only thread.
+        // The fault: a handler blocks the only thread.
         thread::sleep(Duration::from_millis(70));
         decision.await.expect("a decision");
     }
@@ -189,7 +189,7 @@ fn runtime_without_timers_is_enough() {
     });
 }
 
-// Regression: each failure broke the connection, and each decision dialled: 1,363 connections in 10 s.
+// Regression: each failure ended the connection, and each decision dialled: 1,363 connections in 10 s.
 #[tokio::test]
 async fn demoted_primary_is_not_stormed_with_connections() {
     let server = Server::start();
@@ -213,7 +213,7 @@ async fn demoted_primary_is_not_stormed_with_connections() {
 
 // Regression: a cluster of one node decided 1,000 of 1,000 one after the other, and 9 of 1,000 together.
 #[tokio::test]
-async fn cluster_of_one_node_is_refused_by_name_at_the_first_decision() {
+async fn cluster_of_one_node_fails_the_first_decision_by_name() {
     let server = Server::start_with(&["--cluster-enabled", "yes"]);
     server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     let started = Instant::now();

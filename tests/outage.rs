@@ -1,4 +1,4 @@
-//! What happens when Redis is away, slow, mute, read-only or full, and when it comes back.
+//! Redis that is down, slow, unresponsive, read-only or full, and Redis that is up again.
 
 use std::{
     future::Future,
@@ -52,7 +52,7 @@ fn is_degraded(limiter: &RateLimiter) -> bool {
     limiter.health().is_degraded()
 }
 
-/// Asks until the limiter has given Redis up.
+/// Requests decisions until the breaker opens.
 async fn until_degraded(limiter: &RateLimiter, charges: &[Charge<'_>]) {
     let started = Instant::now();
     while !is_degraded(limiter) {
@@ -64,7 +64,7 @@ async fn until_degraded(limiter: &RateLimiter, charges: &[Charge<'_>]) {
     }
 }
 
-/// Waits for the background probe to bring Redis back; nobody asks meanwhile.
+/// Waits until the background probe closes the breaker. Nothing else is sent meanwhile.
 async fn until_steady(limiter: &RateLimiter) {
     let started = Instant::now();
     while is_degraded(limiter) {
@@ -77,7 +77,7 @@ async fn until_steady(limiter: &RateLimiter) {
     }
 }
 
-/// Brings Redis down, expects local counting without any wait, brings it back and expects it to count again.
+/// Takes Redis down, expects local counting without any wait, brings Redis up and expects it to count again.
 async fn survives<T>(
     url: String,
     mut fault: T,
@@ -126,7 +126,7 @@ async fn killed_server_is_replaced_by_local_counting_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn hung_server_is_given_up_until_it_answers() {
+async fn hung_server_opens_the_breaker_until_it_replies() {
     let server = Server::start();
     survives(
         server.url(),
@@ -147,9 +147,9 @@ async fn survives_demotion(server: Server) {
     survives(server.url(), server, strike, mend).await;
 }
 
-// Regression: READONLY, which the client library knows by a name of its own, was taken for an error of the script.
+// Regression: READONLY, for which the client library has its own error kind, counted as an error of the script.
 #[tokio::test]
-async fn server_turned_replica_is_given_up_until_it_is_primary_again() {
+async fn server_turned_replica_opens_the_breaker_until_it_is_primary_again() {
     survives_demotion(Server::start()).await;
 }
 
@@ -177,15 +177,15 @@ async fn demoted_primary_is_left_for_a_new_connection() {
     );
 }
 
-// Before Redis 7 the code of an error inside a script stands only in its text.
+// Before Redis 7 only the text of an error inside a script contains its code.
 #[tokio::test]
-async fn redis_6_2_turned_replica_is_given_up_until_it_is_primary_again() {
+async fn redis_6_2_turned_replica_opens_the_breaker_until_it_is_primary_again() {
     let binary = std::env::var("TOLLGATE_REDIS62_SERVER").expect("set by `bash tests/run.sh`");
     survives_demotion(Server::start_binary(binary, &[])).await;
 }
 
 #[tokio::test]
-async fn server_out_of_memory_is_given_up_until_it_has_room() {
+async fn server_out_of_memory_opens_the_breaker_until_it_has_room() {
     let server = Server::start();
     let strike = async |server: &mut Server| {
         server.command(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -197,7 +197,7 @@ async fn server_out_of_memory_is_given_up_until_it_has_room() {
 }
 
 #[tokio::test]
-async fn server_that_wants_replicas_is_given_up_until_it_does_not() {
+async fn server_that_requires_replicas_opens_the_breaker_until_it_does_not() {
     let server = Server::start();
     let strike = async |server: &mut Server| {
         server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -217,7 +217,7 @@ async fn survives_network(mode: Mode) {
 }
 
 #[tokio::test]
-async fn black_hole_on_open_connections_is_noticed_and_left_behind() {
+async fn black_hole_on_open_connections_is_noticed_and_replaced() {
     survives_network(Mode::BlackHole).await;
 }
 
@@ -242,7 +242,7 @@ async fn replies_past_the_deadline_are_survived() {
 }
 
 #[tokio::test]
-async fn slow_answers_are_given_up_although_none_fails() {
+async fn slow_replies_open_the_breaker_although_none_fails() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let policy = Policy::new("slow", Quota::per_hour(1_000_000));
@@ -271,7 +271,7 @@ async fn slow_answers_are_given_up_although_none_fails() {
         answers.iter().all(|counted| *counted == CountedBy::Shared),
         "{answers:?}"
     );
-    // Until the slow ones are half of the last ten seconds'.
+    // Until half of the calls in the last ten seconds are slow.
     let started = Instant::now();
     while !is_degraded(&limiter) {
         all_at_once().await;
@@ -299,7 +299,7 @@ async fn server_that_was_never_there_is_no_error() {
 
 // === What opens the breaker ===
 
-/// A server that goes on answering what needs no write, asked for nine denials to each decision that writes.
+/// Runs nine denials for each decision that writes. The server refuses only writes.
 async fn survives_refused_writes(
     strike: impl Fn(&Server),
     mend: impl Fn(&Server),
@@ -337,9 +337,9 @@ async fn survives_refused_writes(
     assert_eq!(decision.counted_by(), CountedBy::Shared);
 }
 
-// Regression: denials write nothing and succeed, so a demoted primary was never given up while most decisions were denials.
+// Regression: denials write nothing and succeed, so a demoted primary was never left while most decisions were denials.
 #[tokio::test]
-async fn server_turned_replica_is_given_up_however_many_denials_it_answers() {
+async fn server_turned_replica_opens_the_breaker_however_many_denials_it_makes() {
     survives_refused_writes(
         |server| drop(server.command(&["REPLICAOF", "127.0.0.1", "1"])),
         |server| drop(server.command(&["REPLICAOF", "NO", "ONE"])),
@@ -349,7 +349,7 @@ async fn server_turned_replica_is_given_up_however_many_denials_it_answers() {
 }
 
 #[tokio::test]
-async fn server_out_of_memory_is_given_up_however_many_denials_it_answers() {
+async fn server_out_of_memory_opens_the_breaker_however_many_denials_it_makes() {
     survives_refused_writes(
         |server| drop(server.command(&["CONFIG", "SET", "maxmemory", "1"])),
         |server| drop(server.command(&["CONFIG", "SET", "maxmemory", "0"])),
@@ -358,8 +358,8 @@ async fn server_out_of_memory_is_given_up_however_many_denials_it_answers() {
     .await;
 }
 
-/// Whether a stall gets the server given up, under 30 callers who ask again as soon as they have an answer.
-async fn is_given_up_by_stall(lasting: Duration) -> bool {
+/// Returns whether a stall opens the breaker, under 30 callers that ask again as soon as they have a decision.
+async fn opens_by_stall(lasting: Duration) -> bool {
     let server = Server::start();
     let policy = Policy::new("stalled", Quota::per_hour(1_000_000));
     let limiter = limiter(server.url(), &policy);
@@ -377,7 +377,7 @@ async fn is_given_up_by_stall(lasting: Duration) -> bool {
     }
     let started = Instant::now();
     let mut was_degraded = false;
-    // As long again after its end as it lasted.
+    // After its end, for as long again as it lasted.
     while started.elapsed() < lasting * 2 {
         if started.elapsed() >= lasting {
             server.resume();
@@ -390,28 +390,28 @@ async fn is_given_up_by_stall(lasting: Duration) -> bool {
     was_degraded
 }
 
-// Regression: answers held up by one stall, shorter than the deadline, were taken for a slow server.
+// Regression: replies that one stall delayed for less than the deadline counted as a slow server.
 #[tokio::test]
-async fn stall_of_less_than_a_deadline_does_not_get_the_server_given_up() {
-    assert!(!is_given_up_by_stall(DEADLINE * 7 / 10).await);
+async fn stall_of_less_than_a_deadline_does_not_open_the_breaker() {
+    assert!(!opens_by_stall(DEADLINE * 7 / 10).await);
 }
 
 #[tokio::test]
-async fn stall_of_two_deadlines_does_not_get_the_server_given_up() {
-    assert!(!is_given_up_by_stall(DEADLINE * 2).await);
+async fn stall_of_two_deadlines_does_not_open_the_breaker() {
+    assert!(!opens_by_stall(DEADLINE * 2).await);
 }
 
 #[tokio::test]
-async fn stall_of_ten_deadlines_gets_the_server_given_up_and_taken_back() {
-    assert!(is_given_up_by_stall(DEADLINE * 10).await);
+async fn stall_of_ten_deadlines_opens_the_breaker_until_its_end() {
+    assert!(opens_by_stall(DEADLINE * 10).await);
 }
 
-// Regression: dialling and loading the script, at a distance, were taken for a slow server.
+// Regression: to dial a distant server and to load the script counted as a slow server.
 #[tokio::test]
-async fn cold_start_at_a_distance_does_not_get_the_server_given_up() {
+async fn cold_start_at_a_distance_does_not_open_the_breaker() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
-    // As 10 ms are to the default deadline.
+    // In proportion to the deadline: 10 ms for the default one.
     proxy.set(Mode::Delay(DEADLINE / 5));
     let policy = Policy::new("distant", Quota::per_hour(1_000_000));
     let limiter = limiter(proxy.url(), &policy);
@@ -430,9 +430,9 @@ async fn cold_start_at_a_distance_does_not_get_the_server_given_up() {
     assert!(!callers.join_all().await.contains(&true));
 }
 
-// === What is done instead ===
+// === Outage choices ===
 
-/// What so many instances admit of a quota of 10 through two outages.
+/// Returns the number of requests that this many instances admit of a quota of 10 through two outages.
 async fn admitted_through_outages(instances: usize) -> u64 {
     let server = Server::start();
     let policy = Policy::new("bounded", Quota::per_day(10));
@@ -453,7 +453,7 @@ async fn admitted_through_outages(instances: usize) -> u64 {
         server.pause();
         ask_all().await;
         for limiter in &limiters {
-            // Not with a charge of the quota: those made while it was given up would not be seen.
+            // Not with a charge of the quota: charges made during the outage would be missed.
             until_degraded(limiter, &[charge.cost(0)]).await;
         }
         ask_all().await;
@@ -473,7 +473,7 @@ async fn outages_admit_the_quota_once_by_redis_and_once_by_each_instance() {
 }
 
 #[tokio::test]
-async fn each_policy_does_what_its_outage_choice_says() {
+async fn each_policy_follows_its_outage_choice() {
     let server = Server::start();
     let allow = Policy::new("allow", Quota::per_hour(1)).on_outage(OnOutage::Allow);
     let local = Policy::new("local", Quota::per_hour(2)).on_outage(OnOutage::Local);
@@ -556,7 +556,7 @@ async fn pool_that_others_have_used_up_bounds_the_wait() {
     }
 }
 
-// Regression: lanes took turns whether they had a connection or not, so every second decision waited in vain.
+// Regression: lanes took turns whether they had a connection or not, so every second decision timed out.
 #[tokio::test]
 async fn lane_without_a_connection_is_passed_over() {
     let server = Server::start();
@@ -585,9 +585,9 @@ async fn lane_without_a_connection_is_passed_over() {
     drop(taken);
 }
 
-// Regression: a server that answered probes as slowly as decisions was taken back at once, and given up at once.
+// Regression: if probes were as slow as decisions, the breaker closed at once and opened at once.
 #[tokio::test]
-async fn server_that_is_still_slow_is_not_taken_back() {
+async fn server_that_is_still_slow_does_not_close_the_breaker() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let policy = Policy::new("slow", Quota::per_hour(1_000_000));
@@ -681,7 +681,7 @@ async fn abandoned_decisions_leave_nothing_behind() {
 
 // Regression: only a call that reached its own deadline was counted, so a timeout around the limiter hid the outage.
 #[tokio::test]
-async fn callers_who_leave_early_do_not_hide_a_hung_server() {
+async fn callers_that_leave_early_do_not_hide_a_hung_server() {
     let server = Server::start();
     let policy = Policy::new("impatient", Quota::per_hour(1_000_000));
     let limiter = limiter(server.url(), &policy);
@@ -706,9 +706,9 @@ async fn callers_who_leave_early_do_not_hide_a_hung_server() {
     until_steady(&limiter).await;
 }
 
-// Who finds a lane idle carries its own decision; who comes meanwhile waits for that call to end.
+// A caller that finds a lane idle makes its own call. Callers that come meanwhile wait for its end.
 #[tokio::test]
-async fn callers_behind_one_who_leaves_are_still_carried() {
+async fn callers_behind_one_that_leaves_are_still_decided() {
     let server = Server::start();
     let policy = Policy::new("left-behind", Quota::per_hour(10));
     let store = RedisStore::builder(server.url())
@@ -756,7 +756,7 @@ async fn more_decisions_than_may_wait_fail_at_once() {
         let (limiter, policy) = (limiter.clone(), Arc::clone(&policy));
         callers.spawn(async move { limiter.check(&[policy.charge(Key::new("ada"))]).await });
     }
-    // One is under way, 16,384 wait, and the others have their answer while the server has not said a word.
+    // One is in flight, 16,384 wait, and the others fail before the server has sent anything.
     let mut refused = 0;
     while refused < 17_000 - 16_385 {
         let error = callers
@@ -778,7 +778,7 @@ async fn more_decisions_than_may_wait_fail_at_once() {
     );
 }
 
-/// A runtime that runs only while somebody blocks on it.
+/// Returns a runtime that runs only while a thread blocks on it.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -786,9 +786,9 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-// Regression: a dial whose task was dropped before its first poll left its lane dialling for ever.
+// Regression: a dial whose task was dropped before its first poll left its lane dialling forever.
 #[test]
-fn dial_that_went_with_its_runtime_is_made_again() {
+fn dial_that_ended_with_its_runtime_is_made_again() {
     let server = Server::start();
     let policy = Policy::new("restarted", Quota::per_hour(10));
     let store = RedisStore::builder(server.url())
@@ -810,9 +810,9 @@ fn dial_that_went_with_its_runtime_is_made_again() {
     assert!(decision.expect("a decision").is_allowed());
 }
 
-// Regression: a prober on a runtime that nobody drives kept all others from probing.
+// Regression: a prober on a runtime that is not driven kept all others from probing.
 #[test]
-fn prober_that_nobody_drives_is_replaced() {
+fn prober_that_is_not_driven_is_replaced() {
     let mut server = Server::start();
     let policy = Policy::new("undriven", Quota::per_hour(1_000_000));
     let limiter = limiter(server.url(), &policy);
@@ -839,9 +839,9 @@ fn prober_that_nobody_drives_is_replaced() {
     drop(idle);
 }
 
-// Regression: an error that waiting does not cure never opened the breaker, so each decision dialled.
+// Regression: a permanent error never opened the breaker, so each decision dialled.
 #[tokio::test]
-async fn server_that_refuses_every_connection_is_given_up() {
+async fn server_that_refuses_every_connection_opens_the_breaker() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let policy = Policy::new("no-such-database", Quota::per_hour(1_000_000));
@@ -881,7 +881,7 @@ async fn outage_opens_no_storm_of_connections() {
 }
 
 #[tokio::test]
-async fn foreign_value_falls_back_without_giving_redis_up() {
+async fn foreign_value_falls_back_without_opening_the_breaker() {
     let server = Server::start();
     let policy = Policy::new("foreign", Quota::per_hour(2));
     let limiter = limiter(server.url(), &policy);
@@ -899,7 +899,7 @@ async fn foreign_value_falls_back_without_giving_redis_up() {
 }
 
 #[tokio::test]
-async fn missing_password_is_said_to_be_the_reason() {
+async fn missing_password_is_named_as_the_reason() {
     let server = Server::start_with(&["--requirepass", "secret"]);
     let store = RedisStore::builder(server.url().replace("secret@", "").replace(":secret", ""));
     let store = store.deadline(DEADLINE).build().expect("a usable store");
@@ -917,7 +917,7 @@ async fn password_that_is_missing_is_the_reason_whatever_the_server_calls_it() {
         b"-ERR Protocol error: unauthenticated bulk length\r\n",
         b"-NOAUTH Authentication required.\r\n",
     ] {
-        let error = refusal(&parrot(reply).await).await;
+        let error = refusal(&fixed_reply_server(reply).await).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         let said = error.to_string();
         assert!(said.contains("redis://:password@host"), "{said}");
@@ -925,7 +925,7 @@ async fn password_that_is_missing_is_the_reason_whatever_the_server_calls_it() {
 }
 
 #[tokio::test]
-async fn database_that_the_server_does_not_have_is_not_a_matter_of_the_script() {
+async fn database_that_the_server_does_not_have_is_not_an_error_of_the_script() {
     let server = Server::start();
     let error = refusal(&format!("{}/99", server.url().trim_end_matches('/'))).await;
     let said = error.to_string();
@@ -934,26 +934,26 @@ async fn database_that_the_server_does_not_have_is_not_a_matter_of_the_script() 
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error:?}");
 }
 
-/// How a store says that it cannot work.
+/// Returns the error of a store that cannot work.
 async fn refusal(url: &str) -> tollgate::Error {
     let store = RedisStore::builder(url).deadline(DEADLINE);
     let store = store.build().expect("a usable store");
     store.probe().await.expect_err("it cannot work")
 }
 
-/// A reply of the script: its integers, as the server sends them.
+/// Returns the integers of a reply as the script packs them.
 fn packed(numbers: &[u64]) -> Vec<u8> {
     let bytes = numbers.iter().flat_map(|number| number.to_be_bytes());
     bulk(&bytes.collect::<Vec<_>>())
 }
 
-/// A string as the server sends it.
+/// Returns a bulk string as the server sends it.
 fn bulk(bytes: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
 }
 
-/// A server that answers everything with one fixed text.
-async fn parrot(reply: impl Into<Vec<u8>>) -> String {
+/// Starts a server that replies to every command with one fixed text.
+async fn fixed_reply_server(reply: impl Into<Vec<u8>>) -> String {
     let reply: Vec<u8> = reply.into();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
@@ -965,7 +965,7 @@ async fn parrot(reply: impl Into<Vec<u8>>) -> String {
             tokio::spawn(async move {
                 let mut buffer = vec![0; 65_536];
                 while let Ok(read) = stream.read(&mut buffer).await {
-                    // One answer per command: each begins with an array header at the start of a line.
+                    // One reply per command: each begins with an array header at the start of a line.
                     let starts = buffer[..read]
                         .split(|byte| *byte == b'\n')
                         .filter(|line| line.first() == Some(&b'*'));
@@ -1002,7 +1002,7 @@ async fn malformed_replies_are_errors_and_never_panics() {
         b"\x00\xff garbage\r\n".to_vec(),
     ];
     for reply in replies {
-        let store = RedisStore::builder(parrot(reply.clone()).await)
+        let store = RedisStore::builder(fixed_reply_server(reply.clone()).await)
             .deadline(DEADLINE)
             .build()
             .expect("a usable store");
@@ -1021,7 +1021,7 @@ async fn malformed_replies_are_errors_and_never_panics() {
     }
 }
 
-// Numbers that the script can make, and no clock: whatever is computed from them must not overflow.
+// Numbers that the script can return, and no clock: nothing that is computed from them may overflow.
 #[tokio::test]
 async fn replies_with_extreme_numbers_never_panic() {
     let replies: [[u64; 4]; 4] = [
@@ -1038,7 +1038,7 @@ async fn replies_with_extreme_numbers_never_panic() {
         Quota::new(999_983, Duration::from_secs(1)).burst(1_000_003),
     ];
     for reply in replies {
-        let store = RedisStore::builder(parrot(packed(&reply)).await).deadline(HUNG);
+        let store = RedisStore::builder(fixed_reply_server(packed(&reply)).await).deadline(HUNG);
         let store = store.build().expect("a usable store");
         for (number, quota) in quotas.into_iter().enumerate() {
             let policy = Policy::new(format!("extreme-{number}"), quota);
@@ -1050,15 +1050,15 @@ async fn replies_with_extreme_numbers_never_panic() {
     }
 }
 
-// Together, decisions about several identities are one call with keys of several slots: alone each would pass.
+// Decisions about several identities are one call with keys in several slots. Alone, each would be made.
 #[tokio::test]
-async fn cluster_is_said_to_be_the_reason() {
+async fn cluster_is_named_as_the_reason() {
     let replies: [&[u8]; 2] = [
         b"-CROSSSLOT Keys in request don't hash to the same slot\r\n",
         b"-MOVED 3999 127.0.0.1:1\r\n",
     ];
     for reply in replies {
-        let store = RedisStore::builder(parrot(reply).await).deadline(HUNG);
+        let store = RedisStore::builder(fixed_reply_server(reply).await).deadline(HUNG);
         let store = store.build().expect("a usable store");
         let error = store.probe().await.expect_err("no cluster is spoken to");
         assert_eq!(error.kind(), ErrorKind::Script, "{error:?}");
@@ -1066,7 +1066,7 @@ async fn cluster_is_said_to_be_the_reason() {
     }
 }
 
-// Reproducer: with few requests a wrong address was silent until the breaker opened.
+// Regression: with few requests, a wrong address was not logged until the breaker opened.
 #[tokio::test]
 async fn server_that_was_never_there_is_logged_at_the_first_decision() {
     logged();

@@ -1,4 +1,4 @@
-//! What a probe finds out: whether decisions would succeed, by doing what they do.
+//! Probes: they find out whether decisions would succeed, by the same commands.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tollgate::{
 
 use crate::support::Server;
 
-/// A wait that nothing here takes, however loaded the machine is.
+/// Longer than anything here takes on a loaded machine.
 const HUNG: Duration = Duration::from_secs(30);
 
 fn store(server: impl Into<RedisStoreBuilder>) -> RedisStore {
@@ -41,7 +41,7 @@ fn all() -> [Policy; 5] {
     ]
 }
 
-/// Decides under each of these policies, so that the store knows which there are.
+/// Decides under each of these policies, so that probes try their algorithms.
 async fn use_of(store: &RedisStore, policies: &[Policy]) -> Result<(), Error> {
     for policy in policies {
         store.decide(&[policy.charge(Key::new("ada"))]).await?;
@@ -49,7 +49,7 @@ async fn use_of(store: &RedisStore, policies: &[Policy]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The URL of a user with all permissions but this.
+/// Returns the URL of a user with all permissions except this one.
 fn url_of_user_without(server: &Server, permission: &str) -> String {
     let without = format!("-{permission}");
     server.command(&[
@@ -87,7 +87,7 @@ async fn probe_passes_on_a_healthy_server_and_its_keys_expire() {
     }
 }
 
-// Regression: the probe's one key passed where decisions that travel together did not, and health went to and fro.
+// Regression: the probe's one key passed where several decisions in one call did not, so the health flapped.
 #[tokio::test]
 async fn one_shard_cluster_fails_the_probe_by_name() {
     let server = Server::start_cluster();
@@ -101,7 +101,7 @@ async fn one_shard_cluster_fails_the_probe_by_name() {
 }
 
 #[tokio::test]
-async fn one_shard_cluster_is_given_up_and_not_taken_back() {
+async fn one_shard_cluster_opens_the_breaker_and_does_not_close_it() {
     let server = Server::start_cluster();
     let policy = bucket();
     let limiter = RateLimiter::builder()
@@ -165,7 +165,7 @@ async fn permissions_are_probed(server: &Server) {
         ("getrange", vec![bucket()], false),
     ] {
         let store = store(url_of_user_without(server, permission));
-        // Those that the user may not make fail.
+        // Decisions that the user has no permission for fail.
         let _ = use_of(&store, &used).await;
         let probe = store.probe().await;
         assert_eq!(probe.is_err(), fails, "without {permission}: {probe:?}");

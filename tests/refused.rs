@@ -1,4 +1,5 @@
-//! Commands of the decision script that the server refuses: nothing of that request is charged, and the others are decided.
+//! Commands of the decision script that the server refuses: nothing of that request is charged, and the others are
+//! decided.
 
 use std::{collections::BTreeMap, env, time::Duration};
 
@@ -15,7 +16,7 @@ use crate::support::{Server, unpack};
 
 const NOW: &str = "1700000000000000";
 
-/// Charges of one unit, and the commands that each needs on a new key and on one that was charged before.
+/// Charges of one unit, and the commands that each needs on a new key and on a charged one.
 const CHARGES: [(&[&str], &[&str], &[&str]); 9] = [
     (&["wAAAA", "6000000", "60000000"], STRING, STRING),
     (&["lAAAA", "1", "60000001", "7", "60000000"], STRING, STRING),
@@ -57,15 +58,15 @@ fn every_server() -> Vec<Server> {
 /// One request of a call.
 #[derive(Clone, Debug)]
 struct Request {
-    /// Each with its charge, by the place in [`CHARGES`].
+    /// Each with the index of its charge in [`CHARGES`].
     keys: Vec<(String, usize)>,
     arguments: Vec<String>,
-    /// Commands that it needs.
+    /// The commands that it needs.
     needs: Vec<&'static str>,
 }
 
 impl Request {
-    /// A group of these charges, each to a key of its own. Slots are taken under a ticket that the round has for itself.
+    /// Returns a group of these charges, each to its own key. Slots are taken under a ticket that no other round has.
     fn group(name: &str, charges: &[usize], round: Round) -> Self {
         let mut arguments = Vec::new();
         if charges.len() > 1 {
@@ -91,7 +92,7 @@ impl Request {
         }
     }
 
-    /// Another charge to the only key of a request of one charge.
+    /// Returns another charge to the only key of a request of one charge.
     fn of(number: usize, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned());
         Self {
@@ -109,7 +110,7 @@ enum Round {
     Second,
 }
 
-/// 63 requests of one charge each, and among them one of these charges.
+/// Returns 63 requests of one charge each, and among them one of these charges.
 fn crowd(together: &[usize], round: Round) -> Vec<Request> {
     let single = |number: usize| {
         let charge = number % CHARGES.len();
@@ -140,7 +141,7 @@ fn call(connection: &mut redis::Connection, requests: &[Request]) -> (Vec<i64>, 
     (outcomes(&unpack(&packed), requests), texts.collect())
 }
 
-/// The outcome of each request.
+/// Returns the outcome of each request.
 fn outcomes(numbers: &[i64], requests: &[Request]) -> Vec<i64> {
     let mut rest = &numbers[1..];
     let mut outcomes = Vec::new();
@@ -157,7 +158,7 @@ fn outcomes(numbers: &[i64], requests: &[Request]) -> Vec<i64> {
     outcomes
 }
 
-/// Every key with its value, serialized; or the slots that are in flight.
+/// Returns every key with its serialized value, or with the slots in flight.
 fn values(server: &Server) -> BTreeMap<String, Value> {
     let now = &NOW[..NOW.len() - 3];
     let value = |key: &str| match server.command(&["TYPE", key]) {
@@ -174,7 +175,7 @@ fn values(server: &Server) -> BTreeMap<String, Value> {
     .collect()
 }
 
-/// A connection of a user who may do everything but this.
+/// Returns a connection of a user with all permissions except this one.
 fn user_without(server: &Server, command: &str) -> redis::Connection {
     let name = format!("without-{}", command.to_lowercase());
     let refused = format!("-{}", command.to_lowercase());
@@ -186,7 +187,7 @@ fn user_without(server: &Server, command: &str) -> redis::Connection {
     client.get_connection().expect("a connection")
 }
 
-/// What failed left its keys as they were, and what did not changed all of its keys.
+/// Asserts that failed requests changed no key, and that all others changed all of their keys.
 #[track_caller]
 fn assert_whole(
     requests: &[Request],
@@ -291,7 +292,7 @@ fn slots_whose_removal_is_refused_stay_as_they_are() {
     }
 }
 
-/// Peeks and charges that are denied.
+/// Returns peeks, and charges that are denied.
 fn readers() -> Vec<Request> {
     vec![
         Request::of(0, &["wAAAA", "0", "60000000"]),
@@ -328,14 +329,14 @@ fn server_that_refuses_to_write_charges_nothing_and_decides_what_needs_no_write(
     }
 }
 
-/// The first write that needs no memory lets all later ones pass: each request is whole all the same.
+/// The first write that needs no memory makes the server accept all later ones. Each request is still whole.
 #[test]
 fn server_that_runs_out_of_memory_charges_each_request_wholly_or_not_at_all() {
     let all: Vec<usize> = (0..CHARGES.len()).collect();
     for server in every_server() {
         prepare(&server, &all, Round::Second);
         let (mut requests, before) = (crowd(&all, Round::Second), values(&server));
-        // Those before the first ring are refused. In the last request it is the ring that comes first.
+        // Requests before the first ring are refused. In the last request, the ring comes first.
         let backwards: Vec<usize> = all.iter().rev().copied().collect();
         requests.retain(|request| request.keys.len() > 1 || !request.needs.contains(&"SETRANGE"));
         requests.push(Request::group("back", &backwards, Round::First));
@@ -374,7 +375,7 @@ fn limiter(server: &Server, user: Option<&str>, policies: &[&Policy]) -> RateLim
     RateLimiter::new(store, policies.iter().copied().cloned()).expect("usable policies")
 }
 
-/// A policy whose log of this key is long, and one with a bucket.
+/// Returns a policy whose log of this key is long, and one with a bucket.
 async fn log_and_bucket(server: &Server) -> (Policy, Policy) {
     let log = Policy::new("log", Quota::per_hour(1_000)).algorithm(Algorithm::SlidingLog);
     let bucket = Policy::new("bucket", Quota::per_hour(100));
@@ -407,9 +408,9 @@ async fn decision_with_a_refused_command_charges_no_policy() {
     assert_eq!(left.collect::<Vec<_>>(), [100, 800]);
 }
 
-// Regression: one decision that was refused failed all that travelled with it.
+// Regression: one refused decision failed all others in the same call.
 #[tokio::test]
-async fn decisions_that_travel_with_a_refused_one_are_made() {
+async fn decisions_in_a_call_with_a_refused_one_are_made() {
     let server = Server::start();
     let (log, bucket) = log_and_bucket(&server).await;
     drop(user_without(&server, "SETRANGE"));
@@ -436,7 +437,7 @@ async fn decisions_that_travel_with_a_refused_one_are_made() {
     }
 }
 
-// Regression: it was taken for a value that tollgate did not write.
+// Regression: it counted as a value that tollgate did not write.
 #[tokio::test]
 async fn refused_read_is_not_a_foreign_value() {
     let server = Server::start();
@@ -448,7 +449,7 @@ async fn refused_read_is_not_a_foreign_value() {
     assert_eq!(error.kind(), ErrorKind::Script, "{error:?}");
 }
 
-// Regression: it was taken for a foreign value, which says nothing about the server.
+// Regression: it counted as a foreign value, which shows nothing about the server.
 #[tokio::test]
 async fn refused_reads_open_the_breaker() {
     let server = Server::start();

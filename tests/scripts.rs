@@ -1,4 +1,4 @@
-//! The scripts as commands, and as Redis sees them.
+//! The decision script as a Redis command: its arguments, its replies and the values that it stores.
 
 use std::{
     sync::Arc,
@@ -46,7 +46,7 @@ struct Branch {
     state: &'static [i64],
     /// The bytes it stores, in hexadecimal; of slots, members and scores with words between them.
     stored: &'static str,
-    /// A charge that can never pass, by a policy of another shape.
+    /// A charge that never fits, by a policy with another quota tag.
     changed: &'static [&'static str],
 }
 
@@ -106,7 +106,7 @@ impl Branch {
         self.charge[0].chars().next().expect("a tag")
     }
 
-    /// A key in the slot of all others.
+    /// Returns a key in the same slot as all others.
     fn key(&self) -> String {
         format!("k:{{a}}:{}", self.letter())
     }
@@ -119,7 +119,7 @@ impl Branch {
         self.letter() == 'c'
     }
 
-    /// What [`get`] returns of the value that it stores.
+    /// Returns the result of [`get`] for the value that it stores.
     fn value(&self) -> Value {
         if !self.is_slots() {
             return Value::BulkString(self.stored());
@@ -132,7 +132,7 @@ impl Branch {
         Value::Array(parts.map(Value::BulkString).collect())
     }
 
-    /// The charge's part of the reply: it fits, and the state.
+    /// Returns the charge's part of the reply: it fits, and the state.
     fn reply(&self) -> Vec<i64> {
         [&[1], self.state].concat()
     }
@@ -149,7 +149,7 @@ impl Branch {
         ends - now
     }
 
-    /// The same state with another time, in microseconds: the first that is stored.
+    /// Returns the same state with another time, in microseconds: the first one that is stored.
     fn at(&self, micros: u64) -> Vec<u8> {
         let mut value = self.stored();
         match self.letter() {
@@ -159,7 +159,7 @@ impl Branch {
         value
     }
 
-    /// Sets the key to the same state with another time, in microseconds: the first that is stored.
+    /// Sets the key to the same state with another time, in microseconds: the first one that is stored.
     fn set_at(&self, server: &Server, micros: u64) {
         if self.is_slots() {
             let (key, millis) = (self.key(), (micros / 1_000).to_string());
@@ -170,7 +170,7 @@ impl Branch {
         }
     }
 
-    /// Strings that this branch never wrote.
+    /// Returns strings that this branch never wrote.
     fn foreign(&self) -> Vec<Vec<u8>> {
         if self.is_slots() {
             return vec![Vec::new(), b"57".to_vec(), vec![0; 26]];
@@ -194,7 +194,7 @@ impl Branch {
             short,
             long,
         ];
-        // A length of nothing would be divided by.
+        // A length of zero, which would be a divisor.
         let length = match self.letter() {
             's' => 14..19,
             'g' => 7..12,
@@ -219,7 +219,7 @@ fn set(server: &Server, key: &str, value: &[u8]) {
         .expect("a value can be set");
 }
 
-/// The bytes of a string, or the members and scores of a sorted set.
+/// Returns the bytes of a string, or the members and scores of a sorted set.
 fn get(server: &Server, key: &str) -> Value {
     if server.command(&["TYPE", key]) == Value::SimpleString("zset".to_owned()) {
         return server.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"]);
@@ -249,7 +249,7 @@ fn decide(server: &Server, keys: &[String], groups: &[&[&str]]) -> Vec<i64> {
     run(server, &arguments).expect("a reply")
 }
 
-/// The charges of all branches as one group.
+/// Returns the charges of all branches as one group.
 fn all_together() -> Vec<&'static str> {
     let charges = BRANCHES.iter().flat_map(|branch| branch.charge);
     ["*", "8"].iter().chain(charges).copied().collect()
@@ -259,7 +259,7 @@ fn all_keys() -> Vec<String> {
     BRANCHES.iter().map(Branch::key).collect()
 }
 
-/// The key goes when its state is worth nothing, at most a second and a millisecond later, and not before.
+/// Asserts that the key expires when its state no longer counts: at most 1.001 s later, and never earlier.
 #[track_caller]
 fn assert_expiry(server: &Server, key: &str, life_micros: i64, since: Instant) {
     let left = match server.command(&["PTTL", key]) {
@@ -279,7 +279,7 @@ fn assert_expiry(server: &Server, key: &str, life_micros: i64, since: Instant) {
 }
 
 #[test]
-fn hashes_are_the_ones_known() {
+fn hash_of_the_script_is_pinned() {
     // A changed script is a changed protocol between instances of two versions: change this line knowingly.
     assert_eq!(Script::DECIDE.hash(), DECIDE_HASH);
     assert_eq!(Script::ALL.len(), 1);
@@ -296,7 +296,7 @@ fn every_branch_replies_with_its_state_and_stores_it_in_packed_bytes() {
     }
 }
 
-/// Tags that are no charges of a limit: marks, and the upkeep of slots.
+/// Tags that do not charge a limit: marks, and the upkeep of slots.
 const OTHER_TAGS: &str = "@*!+#-,ek";
 
 #[test]
@@ -331,7 +331,7 @@ fn unknown_tag_is_an_error_and_writes_nothing() {
             assert!(error.contains("unknown tag"), "{charge:?}: {error}");
         }
     }
-    // Marks belong before a tag, and empty arguments are none.
+    // Marks come before a tag, and an empty argument is not a tag.
     for tag in ["", "@", "*", "!!", "##"] {
         let error = run(&server, &["1", "k:{a}:p", "+", tag, "1", "10", "60000"]);
         let error = error.expect_err("not an algorithm").to_string();
@@ -353,7 +353,7 @@ fn groups_in_one_call_are_decided_one_after_the_other() {
 }
 
 #[test]
-fn groups_of_all_algorithms_travel_in_one_call() {
+fn groups_of_all_algorithms_are_decided_in_one_call() {
     let server = Server::start();
     let (window, log) = (&BRANCHES[5], &BRANCHES[6]);
     let mut keys = vec!["k:{a}:single-window".to_owned()];
@@ -380,7 +380,7 @@ fn group_that_one_algorithm_denies_leaves_every_value_as_it_was() {
     let keys = all_keys();
     decide(&server, &keys, &[&all_together()]);
     for (index, denier) in BRANCHES.iter().enumerate() {
-        // All charges as before, but for one that can never pass.
+        // All charges as before, except one that never fits.
         let mut group = vec!["*", "8"];
         let mut expected = vec![NOW, 0];
         for (other, branch) in BRANCHES.iter().enumerate() {
@@ -430,7 +430,7 @@ fn every_key_expires_after_its_bucket_is_full_again_and_not_before() {
 }
 
 #[test]
-fn every_key_expires_when_its_state_is_worth_nothing_and_not_before() {
+fn every_key_expires_when_its_state_no_longer_counts_and_not_before() {
     let server = Server::start();
     for branch in &BRANCHES {
         // By the server's clock, alone.
@@ -439,7 +439,7 @@ fn every_key_expires_when_its_state_is_worth_nothing_and_not_before() {
         assert_eq!(reply[1..3], [1, 1], "{key}");
         let life = branch.life(branch.charge, reply[0], &reply[3..]);
         assert_expiry(&server, &key, life, since);
-        // The limit was changed, and the charge is denied: only the state of the new shape is stored.
+        // The limit was changed, and the charge is denied: only the state for the new quota is stored.
         let since = Instant::now();
         let reply = run(&server, &[&["1", &key], branch.changed].concat()).expect("a reply");
         assert_eq!(reply[1..3], [0, 0], "{key}");
@@ -468,7 +468,7 @@ fn keys_that_are_charged_together_expire_each_in_its_time() {
             since,
         );
     }
-    // One can never pass, and all count that: the values are written in the second phase too.
+    // One charge never fits, and all count denied attempts: the values are written in the second phase too.
     let mut counting = vec!["*", "8"];
     for branch in &BRANCHES {
         counting.push("!");
@@ -491,7 +491,7 @@ fn keys_that_are_charged_together_expire_each_in_its_time() {
     }
 }
 
-// Regression: it took a slot until its lease ended when it had room and another charge had none.
+// Regression: a denied attempt took a slot for a lease, if the slot fitted and another charge did not.
 #[test]
 fn denied_attempt_takes_no_slot_whatever_it_counts_as() {
     let server = Server::start();
@@ -571,7 +571,7 @@ async fn flushed_script_cache_costs_one_more_call_and_no_decision() {
 }
 
 #[test]
-fn foreign_value_of_any_shape_spoils_its_own_group_and_is_left_alone() {
+fn foreign_value_of_any_shape_fails_its_own_group_and_is_not_changed() {
     let server = Server::start();
     for branch in &BRANCHES {
         let key = branch.key();
@@ -596,7 +596,7 @@ fn foreign_value_of_any_shape_spoils_its_own_group_and_is_left_alone() {
     }
 }
 
-/// Alone and among others, the charge is not made and none of its company, and other groups are decided.
+/// Asserts that the charge is not made, alone or in a group: nothing of the group is, and other groups are decided.
 fn assert_foreign(server: &Server, branch: &Branch) {
     let (key, others) = (branch.key(), ["k:{a}:before", "k:{a}:after"]);
     let nothing = vec![0; branch.state.len()];
@@ -631,7 +631,7 @@ fn peek(branch: &Branch) -> Vec<&'static str> {
     peek
 }
 
-/// Fills a log by a limit of so many a minute, an entry a millisecond before [`NOW`], and answers the charge.
+/// Fills a log with this many entries, one per millisecond before [`NOW`]. Returns a charge under the same limit.
 fn fill_log(server: &Server, key: &str, entries: i64) -> [&'static str; 4] {
     for entry in (1..=entries).rev() {
         let now = (NOW - entry * 1_000).to_string();
@@ -673,7 +673,7 @@ fn long_log_is_read_and_written_in_parts() {
 }
 
 #[test]
-fn value_like_a_long_log_is_foreign_when_it_does_not_hold_together() {
+fn value_like_a_long_log_is_foreign_if_it_is_inconsistent() {
     let server = Server::start();
     let key = "k:{a}:log".to_owned();
     let charge = fill_log(&server, &key, 200);
@@ -690,7 +690,7 @@ fn value_like_a_long_log_is_foreign_when_it_does_not_hold_together() {
         [&good[..], &[0]].concat(),
         good[..good.len() - 6].to_vec(),
         [&good[..], &[0; 6]].concat(),
-        // No time, no length, no entry, more entries than places, a first one behind the last place, other places.
+        // No time, no length, no entry, more entries than places, a first one after the last place, other places.
         changed(0, &[0; 7]),
         changed(0, &[0xFF; 7]),
         changed(7, &[0; 5]),
@@ -716,7 +716,7 @@ fn value_like_a_long_log_is_foreign_when_it_does_not_hold_together() {
 }
 
 #[tokio::test]
-async fn foreign_value_is_an_error_that_names_itself() {
+async fn foreign_value_is_an_error_with_its_own_kind() {
     let server = Server::start();
     let algorithms = [
         ("", Algorithm::TokenBucket),
@@ -727,8 +727,8 @@ async fn foreign_value_is_an_error_that_names_itself() {
     for (mark, algorithm) in algorithms {
         let policy = Policy::new("foreign", Quota::per_hour(10)).algorithm(algorithm);
         let limiter = limiter(&server, &policy);
-        // Regression: text as long as a bucket's state made a number beyond what doubles hold exactly, so the whole reply
-        // was rejected, with all decisions in the same call.
+        // Regression: text as long as a bucket's state made a number beyond what doubles hold exactly, so the whole
+        // reply was rejected, with all decisions in the same call.
         for length in [0, 5, 11, 12, 16, 19, 20, 26, 1_000] {
             let key = format!("tollgate:{{text-{length}}}:foreign{mark}");
             let value = "x".repeat(length);
@@ -773,7 +773,7 @@ fn foreign_value_in_one_group_leaves_the_others_decided() {
 }
 
 #[tokio::test]
-async fn decisions_that_arrive_together_travel_together() {
+async fn decisions_that_arrive_together_are_one_call() {
     let server = Server::start();
     let policy = Arc::new(Policy::new("batched", Quota::per_hour(1_000)));
     let limiter = limiter(&server, &policy);
@@ -868,9 +868,9 @@ async fn client_clock_that_cannot_be_stored_is_an_error() {
     );
 }
 
-// Regression: from 2255 on, the error was that something else answered in place of the server.
+// Regression: from 2255 on, the error claimed that a proxy changed the reply.
 #[tokio::test]
-async fn client_clock_ends_when_times_are_no_longer_exact_and_says_so() {
+async fn client_clock_fails_by_name_when_times_are_no_longer_exact() {
     const END: u64 = 1 << 53;
     let server = Server::start();
     let policy = Policy::new("late", Quota::per_minute(1));

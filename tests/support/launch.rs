@@ -1,4 +1,4 @@
-//! How a server process is started, and how it is known to be ready.
+//! Starts server processes, and waits until they are ready.
 
 use std::env;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How to start one server, and the directory it may write to.
+/// The settings to start one server, and the directory that it may write to.
 pub(super) struct Launch {
     binary: PathBuf,
     arguments: Vec<String>,
@@ -33,7 +33,7 @@ impl Launch {
         }
     }
 
-    /// Starts the server on a free port; another one when that was lost to a stranger.
+    /// Starts the server on a free port, and on another one if some other process has taken that.
     pub(super) fn run_anywhere(&self) -> (u16, Child) {
         let deadline = Instant::now() + START_TIMEOUT;
         let mut failure = String::new();
@@ -59,7 +59,7 @@ impl Launch {
         }
     }
 
-    /// Starts the server and waits until it answers, or tells why it doesn't.
+    /// Starts the server and waits until it replies. Returns the reason if it does not.
     fn run(&self, port: u16, deadline: Instant) -> Result<Child, String> {
         let mut child = self.spawn(port);
         while Instant::now() < deadline {
@@ -86,7 +86,7 @@ impl Launch {
             .arg(&self.directory)
             .args(&self.arguments)
             .stdin(process::Stdio::null())
-            // its own `--logfile` would lose complaints about the arguments
+            // its own `--logfile` would not have errors about the arguments
             .stdout(log.try_clone().expect("a file handle can be doubled"))
             .stderr(log)
             .spawn()
@@ -116,12 +116,12 @@ impl Launch {
 
 impl Drop for Launch {
     fn drop(&mut self) {
-        // a directory left behind is no reason to fail a test
+        // a directory that stays does not fail a test
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Whether the process `pid` answers there, not a stranger that took the port first.
+/// Returns whether the process `pid` replies there, and not another one that took the port first.
 fn answers(address: SocketAddr, pid: u32) -> io::Result<bool> {
     let stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
@@ -137,7 +137,7 @@ fn answers(address: SocketAddr, pid: u32) -> io::Result<bool> {
     Ok(reply.starts_with("+PONG") && lines.any(|line| line == pid))
 }
 
-/// A port that nothing listens on now.
+/// Returns a port that no process listens on now.
 ///
 /// It lies below the range for outgoing connections: from there a reconnecting
 /// client could take the port of a killed server, or even connect to itself.

@@ -1,9 +1,9 @@
-//! What the suites run against: a real server and a faulty network.
+//! The environment of the suites: a real server and a faulty network.
 //!
 //! [`Server`] is a Redis or Valkey child process that can be paused, killed and
-//! restarted. [`Proxy`] stands between a client and that server and loses,
+//! restarted. [`Proxy`] is between a client and that server and loses,
 //! delays or cuts what passes through it. [`Client`] asks a web server over one
-//! connection. [`logged`] tells what a test logged. [`unpack`] reads the reply of
+//! connection. [`logged`] returns the events that a test logged. [`unpack`] reads the reply of
 //! the decision script.
 
 mod http;

@@ -42,11 +42,11 @@ impl Mode {
 
 /// A proxy on a free loopback port in front of one address.
 ///
-/// It runs on its own thread, named `proxy`, so neither a blocked nor a paused test runtime affects it. Dropping it closes
-/// all connections.
+/// It runs on its own thread, named `proxy`, so neither a blocked nor a paused test runtime affects it. Dropping it
+/// closes all connections.
 ///
-/// If the upstream is down, connections are accepted and then closed. TCP connections are accepted without delay in every
-/// mode; the commands that follow are delayed.
+/// If the upstream is down, connections are accepted and then closed. TCP connections are accepted without delay in
+/// every mode; the commands that follow are delayed.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,

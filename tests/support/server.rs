@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::launch::{self, Launch};
 
-/// A server of its own on a free loopback port, killed when dropped.
+/// A server on a free loopback port. It is killed when it is dropped.
 ///
 /// It keeps nothing on disk, so [`restart`](Self::restart) brings back an empty
 /// server.
@@ -38,7 +38,7 @@ impl Server {
     ///
     /// # Panics
     ///
-    /// When it does not serve them in time.
+    /// If it does not serve them in time.
     pub(crate) fn start_cluster() -> Self {
         let server = Self::start_with(&["--cluster-enabled", "yes"]);
         server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
@@ -57,7 +57,7 @@ impl Server {
     ///
     /// # Panics
     ///
-    /// When it isn't ready in time; the message ends with what it logged.
+    /// If it is not ready in time. The message ends with its log.
     pub(crate) fn start_binary(path: impl AsRef<Path>, arguments: &[&str]) -> Self {
         let launch = Launch::new(path.as_ref(), arguments);
         let (port, child) = launch.run_anywhere();
@@ -96,12 +96,12 @@ impl Server {
         }
     }
 
-    /// Lets a paused process run on; it then answers what has queued up.
+    /// Continues a paused process, which then replies to the commands that have queued up.
     pub(crate) fn resume(&self) {
         self.signal("CONT");
     }
 
-    /// Kills the process at once, as a crash would, and waits for its end.
+    /// Kills the process at once, like a crash, and waits for its end.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("the child is ours to kill");
         self.child.wait().expect("the child is ours to wait for");
@@ -113,7 +113,7 @@ impl Server {
         self.child = self.launch.run_again(self.port);
     }
 
-    /// Opens a blocking connection that gives up on a silent server.
+    /// Opens a blocking connection whose reads time out.
     pub(crate) fn connection(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("the url is well formed");
         let connection = loop {
@@ -123,20 +123,20 @@ impl Server {
                 Err(error) => panic!("no connection to {}: {error}", self.url()),
             }
         };
-        // A read without a timeout is taken up again by the system, and what tests send here must not be sent twice.
+        // The system continues a read that has no timeout, and commands of tests must not be sent twice.
         connection
             .set_read_timeout(None)
             .expect("no timeout can be set");
         connection
     }
 
-    /// Runs one command on a connection of its own, and blocks for the reply.
+    /// Runs one command on a new connection, and blocks for the reply.
     #[track_caller]
     pub(crate) fn command(&self, words: &[&str]) -> redis::Value {
         self.query(words)
     }
 
-    /// The fields of one section of `INFO`.
+    /// Returns the fields of one section of `INFO`.
     #[track_caller]
     pub(crate) fn info(&self, section: &str) -> HashMap<String, String> {
         let text: String = self.query(&["INFO", section]);
@@ -146,10 +146,10 @@ impl Server {
             .collect()
     }
 
-    /// How often each command ran since the last [`flush_stats`](Self::flush_stats).
+    /// Returns how often each command ran since the last [`flush_stats`](Self::flush_stats).
     ///
-    /// Names are in lower case, a subcommand as in `config|set`. What the methods
-    /// of this type send, and `client|setinfo` of each new connection, count too.
+    /// Names are in lower case, a subcommand as in `config|set`. The commands that the methods of this type send count
+    /// too, and so does `client|setinfo` of each new connection.
     #[track_caller]
     pub(crate) fn command_calls(&self) -> BTreeMap<String, u64> {
         self.info("commandstats")
@@ -165,7 +165,7 @@ impl Server {
         self.command(&["CONFIG", "RESETSTAT"]);
     }
 
-    /// All keys, sorted.
+    /// Returns all keys, sorted.
     #[track_caller]
     pub(crate) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.query(&["KEYS", "*"]);
@@ -186,7 +186,7 @@ impl Server {
                 .expect("the timeout is not zero");
             match command.query(&mut connection) {
                 Ok(reply) => return reply,
-                // what the tests send in this way may be sent twice
+                // commands that are sent here may be sent twice
                 Err(error) if is_interrupted(&error) => {}
                 Err(error) => panic!("{words:?}: {error}"),
             }
@@ -194,7 +194,7 @@ impl Server {
     }
 
     fn signal(&self, name: &str) {
-        // the shell has `kill` built in, a slim machine may have no program of that name
+        // `kill` is built into the shell; a slim machine may not have the program
         let status = Command::new("sh")
             .args(["-c", &format!("kill -s {name} {}", self.child.id())])
             .status()
@@ -207,7 +207,7 @@ impl Server {
             Ok(stat) => stat
                 .rsplit_once(") ")
                 .is_some_and(|(_, rest)| rest.starts_with('T')),
-            // there is no /proc to ask outside Linux
+            // other systems than Linux have no /proc
             Err(_) => true,
         }
     }
@@ -235,7 +235,7 @@ fn default_binary() -> PathBuf {
         )
 }
 
-/// Whether the system gave a read up that has a timeout, as Linux does when a process is stopped and goes on.
+/// Returns whether the system ended a read that has a timeout, as Linux does if a process is stopped and continued.
 fn is_interrupted(error: &redis::RedisError) -> bool {
     error.is_io_error() && error.to_string().contains("(os error 4)")
 }
