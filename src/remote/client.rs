@@ -36,7 +36,7 @@ use super::{
 
 /// The client of one Redis server.
 ///
-/// Clones of a store, its workers and the watchdog thread share it. Of its parts, only the scheduler and the lanes
+/// Clones of a store, its workers and the watchdog thread share it. Only the scheduler and the lanes
 /// have a lock that every decision takes.
 #[derive(Debug)]
 pub(super) struct Client {

@@ -50,6 +50,7 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
+    /// Returns a store over a client.
     pub(super) fn with(client: Arc<Client>) -> Self {
         Self { client }
     }
@@ -191,6 +192,10 @@ impl Store for RedisStore {
 }
 
 /// Sends a decision, alone or together with others, and reads it from the reply.
+///
+/// # Errors
+///
+/// Those of [`batch::submit`], and [`ErrorKind::ForeignValue`].
 async fn decide(
     client: &Arc<Client>,
     request: Box<Request>,

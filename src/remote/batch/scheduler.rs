@@ -66,9 +66,13 @@ pub(in crate::remote) struct Scheduler {
 struct Traffic {
     /// The longest time that a request takes. All limits on waits are fractions of it.
     deadline: Duration,
+    /// The jobs that wait.
     queue: JobQueue,
+    /// The calls in flight.
     calls: Calls,
+    /// The number of charges that may be in flight.
     window: SendWindow,
+    /// The current dispatcher, from its start until it stops or is replaced.
     dispatcher: Option<Dispatcher>,
     /// Whether the latest call had one job. After one with several, their callers are about to submit again together.
     is_alone: bool,
@@ -285,6 +289,9 @@ impl Scheduler {
     }
 
     /// Removes everything that is overdue: for the watchdog, about three times per deadline.
+    ///
+    /// A dispatcher that took no batch for two thirds of the deadline is ended: its runtime does not run it. Its jobs
+    /// go back to their callers, which have the last third of the deadline to send them.
     pub(super) fn take_overdue(&self, now: Timestamp) -> Overdue {
         let (mut unsent, mut stranded) = (Vec::new(), VecDeque::new());
         let mut guard = self.traffic.lock();
@@ -447,7 +454,10 @@ impl Traffic {
         })
     }
 
-    /// Returns whether a call may be sent, see the [module docs](self).
+    /// Returns whether a call may be sent now.
+    ///
+    /// Example: 61 charges are in flight in 16 calls, and the capacity is 128. A sixteenth of 61 is 3, and the least
+    /// share is 4, so the 17th call is sent once 4 charges wait.
     fn may_send(&mut self, now: Timestamp) -> bool {
         if self.is_window_full() {
             self.window.note_limited();

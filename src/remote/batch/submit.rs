@@ -165,6 +165,8 @@ fn ensure_watched(client: &Arc<Client>) -> Result<(), Error> {
 }
 
 /// Makes a call for one request, and returns the request if it was not sent.
+///
+/// It owns all that it uses, so that it can go on as a task when its caller leaves.
 async fn call_alone(client: Arc<Client>, call: CallHandle, request: Box<Request>) -> JobResult {
     let mut worker = Worker::calling(client, call.id);
     let requests = std::slice::from_ref(&request);
@@ -178,6 +180,7 @@ async fn call_alone(client: Arc<Client>, call: CallHandle, request: Box<Request>
     }
 }
 
+/// Returns the present time of this process' clock, by which deadlines are kept.
 fn now() -> Timestamp {
     Clock::system().now()
 }

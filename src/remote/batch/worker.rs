@@ -69,6 +69,8 @@ use super::{
 };
 
 /// A task that dispatches batches and makes calls, or a future that makes one call.
+///
+/// Its fields name everything that must be ended if it is dropped in between.
 pub(super) struct Worker {
     client: Arc<Client>,
     /// The call under way.
@@ -83,6 +85,7 @@ pub(super) struct Worker {
 
 /// The result of a call.
 pub(super) enum BatchResult {
+    /// The error of all requests.
     Failed(Error),
     /// Nothing was sent, since the connection was closed.
     NotSent,
@@ -254,8 +257,18 @@ impl Drop for Worker {
 
 /// Sends requests in one call, and ends it.
 ///
-/// Gives the connection up if it is the cause of a failure. Reports the call to the breaker, unless its jobs have timed
-/// out, which [`watched`] has reported.
+/// ```text
+/// end of the call                      the lane's connection     report        result
+/// the lane has lost its connection     -                         -             NotSent
+/// closed before the command was sent   given up                  -             NotSent
+/// reply                                kept                      the latency   Replied
+/// error reply                          kept, unless it ends it   the error     Failed
+/// the connection broke                 given up                  the error     Failed
+/// abandoned by the watchdog            -                         -             Failed
+/// ```
+///
+/// One request of a call may have failed alone: the most severe of these errors counts as that of the call. If the jobs
+/// have timed out, [`watched`] has reported that, and the call is not reported again.
 async fn exchange(
     client: &Arc<Client>,
     call: &CallHandle,
@@ -440,6 +453,7 @@ fn check_server(client: &Client, id: CallId, called_at: Timestamp, results: &[Re
         });
 }
 
+/// Returns the present time of this process' clock, by which deadlines are kept.
 fn now() -> Timestamp {
     Clock::system().now()
 }

@@ -68,6 +68,7 @@ use super::{
 #[derive(Debug)]
 pub(in crate::remote) struct Lane {
     pool: Pool,
+    /// The longest time of a dial. The watchdog cancels it then.
     connect_timeout: Duration,
     /// The generation of the connection that is up; 0 without one. Every decision reads it without the lock.
     generation: AtomicU64,
@@ -78,12 +79,15 @@ pub(in crate::remote) struct Lane {
 #[derive(Debug)]
 struct Link {
     state: State,
+    /// The waits before the next dials.
     backoff: DialBackoff,
     /// The error that ended the last connection or dial.
     last_error: Option<Error>,
 }
 
+/// The state of a lane, see the [module docs](self).
 enum State {
+    /// There is neither a connection nor a dial.
     Down,
     /// One dial is under way; everybody who needs the lane waits for it.
     Dialling {
@@ -91,14 +95,19 @@ enum State {
         /// When the connect timeout ends it.
         due: Timestamp,
         generation: u64,
+        /// Cancels the dial.
         dial: Dial,
     },
+    /// Decisions are sent on the connection.
     Up {
+        /// It belongs to the pool until [`Connection::take`] removes it.
         connection: Connection,
         generation: u64,
+        /// When the dial succeeded.
         made_at: Timestamp,
         /// Whether no decision was sent on it yet.
         is_unused: bool,
+        /// The runtime that drives the connection.
         runtime: Arc<RuntimeGuard>,
     },
 }
@@ -371,6 +380,8 @@ pub(in crate::remote) struct LaneConnection {
 }
 
 /// The error of a command.
+///
+/// A command that was not sent can be sent on another connection. One that was sent may have been executed.
 #[derive(Debug)]
 pub(in crate::remote) struct SendError {
     pub(in crate::remote) error: RedisError,

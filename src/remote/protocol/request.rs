@@ -4,8 +4,8 @@
 //! EVALSHA hash 3   keys of request 1, keys of request 2   [@ time]   arguments of request 1, arguments of request 2
 //! ```
 //!
-//! Example: a decision by two buckets (`w`) in one request, and a refund (`-`) of one charge in another one. `*` and the
-//! number of charges begin a request with several. Four bytes of each `w` are the tag of its quota.
+//! Example: a decision by two buckets (`w`) in one request, and a refund (`-`) of one charge in another one. `*` and
+//! the number of charges begin a request with several. Four bytes of each `w` are the tag of its quota.
 //!
 //! ```text
 //! keys       tollgate:{ada}:user tollgate:{ada}:search              tollgate:{bob}:user
@@ -51,7 +51,7 @@ pub(in crate::remote) struct Request {
 }
 
 /// Requests for one or more jobs, and for each the indexes of the items that it carries.
-pub(in crate::remote) type IndexedRequests = Vec<(Box<Request>, Vec<usize>)>;
+type IndexedRequests = Vec<(Box<Request>, Vec<usize>)>;
 
 impl Request {
     /// Returns a request to decide these charges together: the script makes all of them or none.
