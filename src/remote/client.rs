@@ -36,8 +36,8 @@ use super::{
 
 /// The client of one Redis server.
 ///
-/// Clones of a store, its workers and the watchdog thread share it. Only the scheduler and the lanes
-/// have a lock that every decision takes.
+/// Clones of a store, its workers and the watchdog thread share it. Only the scheduler and the lanes have a lock that
+/// every decision takes.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The waiting requests, the calls in flight and the connections.

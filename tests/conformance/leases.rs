@@ -1,4 +1,4 @@
-//! What becomes of slots on a server, where their holder may be gone and others may write.
+//! Slots on a server, where their holder may be gone and other programs may write.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ async fn lease_that_is_changed_counts_from_the_next_renewal(trial: Trial) {
     assert_eq!(short.left().await, limit);
 }
 
-/// Who was stopped for longer than its lease is in flight all the same, beside those who took its place.
+/// A holder that was stopped for longer than its lease counts again, besides those that took its slots.
 async fn renewal_after_the_lease_has_ended_counts_the_holder_in_again(trial: Trial) {
     let (limit, ada) = (trial.way.limit, trial.count("ada"));
     let late = ada.borrow(4).await.expect("free");
@@ -53,7 +53,7 @@ async fn renewal_after_the_lease_has_ended_counts_the_holder_in_again(trial: Tri
     trial.place.renew(&late).await;
     for ended in 1..=4 {
         ada.give_back(others.pop()).await;
-        assert_eq!(ada.left().await, 0, "{ended} of them make up for it");
+        assert_eq!(ada.left().await, 0, "{ended} of them have ended");
     }
     ada.give_back(others.pop()).await;
     assert_eq!(ada.left().await, 1);

@@ -1,7 +1,6 @@
-//! What the behaviours of every way of counting come to for requests in flight, and what only they do.
+//! The behaviours of all algorithms for requests in flight, and those that only requests in flight have.
 //!
-//! Slots come back when they are given back. Those that nobody holds come back when their lease ends; in process, those
-//! that somebody holds have none.
+//! Slots are free again when they are released, or when their lease ends. In process, held slots have no lease.
 
 use std::time::{Duration, Instant};
 
@@ -43,9 +42,9 @@ on_every_store! { slots, crate::conformance::ways::Trial::of_slots, {
     renewed_slots_stay_taken
 } }
 
-// === What the others do too ===
+// === Behaviours of all algorithms ===
 
-/// The next is told that nobody knows: to come again at once. Time alone gives nothing back, somebody's end does.
+/// A denied request may retry at once: a slot is free when a request ends, and that time is unknown.
 pub(super) async fn limit_passes_at_once_and_the_next_is_told_when_to_come(trial: Trial) {
     let (way, ada) = (trial.way, trial.count("ada"));
     let mut receipts = Vec::new();
@@ -72,7 +71,7 @@ pub(super) async fn limit_passes_at_once_and_the_next_is_told_when_to_come(trial
     assert_eq!(ada.drain().await, way.next.1);
 }
 
-/// Who takes whatever is given back never has more than the limit, and always all of it.
+/// A caller that takes every free slot has all of the limit, and never more.
 pub(super) async fn greedy_caller_gets_exactly_the_quota(trial: Trial) {
     let ada = trial.count("ada");
     let mut held = Vec::new();
@@ -81,7 +80,7 @@ pub(super) async fn greedy_caller_gets_exactly_the_quota(trial: Trial) {
             held.push(receipt);
         }
         assert_eq!(held.len() as u64, trial.way.greedy, "round {round}");
-        // By turns, so that every slot is given back from every place among the others.
+        // The order varies, so that slots are released from every place among the others.
         let ended: Vec<Receipt> = (0..=round % 10)
             .map(|step| held.swap_remove((round * 7 + step) % held.len()))
             .collect();
@@ -111,7 +110,7 @@ pub(super) async fn weighted_cost_takes_that_much(trial: Trial) {
     assert!(ada.take(3).await.is_allowed());
 }
 
-/// What they agree on is that nobody knows: all that is told is the time of the answer.
+/// The reset is unknown, so all report the time of the decision.
 pub(super) async fn answers_about_one_state_agree_on_the_reset(trial: Trial) {
     let (way, ada) = (trial.way, trial.count("ada"));
     let receipts = ada.borrow_each(3).await;
@@ -132,7 +131,7 @@ pub(super) async fn answers_about_one_state_agree_on_the_reset(trial: Trial) {
     ada.give_back(receipts).await;
 }
 
-/// When all slots are given back or their leases have ended, the key is as one that was never there.
+/// When all slots are released or their leases have ended, the key is like a new one.
 pub(super) async fn state_is_worth_nothing_from_the_reset_on(trial: Trial) {
     let (limit, clock) = (trial.way.limit, &trial.place.clock);
     for (taken, key, newcomer) in [(1, "ada", "bob"), (limit, "eve", "joe")] {
@@ -161,7 +160,7 @@ pub(super) async fn clock_that_is_set_back_forgives_nobody(trial: Trial) {
     ada.give_back(receipts.pop()).await;
     assert_eq!(ada.drain().await, 1, "given back is given back");
 
-    // Half before the clock was set back: the rest is all that there is, at whichever time.
+    // Half is taken before the clock is set back. The rest is all that is free at any time.
     clock.set(START);
     let bob = trial.count("bob");
     let held = bob.borrow_each(way.limit / 2).await;
@@ -173,7 +172,7 @@ pub(super) async fn clock_that_is_set_back_forgives_nobody(trial: Trial) {
     assert_eq!(bob.left().await, way.limit / 2);
 }
 
-/// A denied request is not in flight: that it shall count is refused, and knocking keeps nobody out.
+/// A denied request is not in flight. To count it is an error of the policy, and retries keep no caller out.
 pub(super) async fn denied_attempt_that_counts_keeps_the_caller_out(trial: Trial) {
     let way = trial.way;
     let stern = way.policy("tried").count_denied(true);
@@ -195,7 +194,7 @@ pub(super) async fn denied_attempt_that_counts_keeps_the_caller_out(trial: Trial
     }
 }
 
-/// Others may count the attempt that was denied, but it takes no slot.
+/// Other policies may count a denied attempt, but it takes no slot.
 pub(super) async fn attempt_that_another_policy_denies_counts_when_asked_to(trial: Trial) {
     let (limit, ada) = (trial.way.limit, Key::new("ada"));
     let slots = trial.way.policy("slots");
@@ -211,7 +210,7 @@ pub(super) async fn attempt_that_another_policy_denies_counts_when_asked_to(tria
         assert_eq!(
             decision.states()[0].outcome(),
             Outcome::Allowed,
-            "it had room by itself"
+            "it fits on its own"
         );
     }
 }
@@ -224,7 +223,7 @@ pub(super) async fn key_outlives_what_it_owes_and_no_crowd_drives_it_out(trial: 
     let receipts = ada.borrow_each(way.limit).await;
     if trial.place.server_behind().is_some() {
         assert_lives(&trial, LEASE, since);
-        // A renewal lets the key live as long again from then on.
+        // A renewal starts the lifetime of the key again.
         let since = Instant::now();
         trial.place.renew(&receipts[0]).await;
         assert_lives(&trial, LEASE, since);
@@ -242,12 +241,12 @@ pub(super) async fn key_outlives_what_it_owes_and_no_crowd_drives_it_out(trial: 
     assert_eq!(ada.drain().await, way.limit);
 }
 
-/// The only key of the server lives as long as its state is worth something, and at most a second longer.
+/// Asserts that the only key on the server lives as long as its state counts, and at most a second longer.
 pub(super) fn assert_lives(trial: &Trial, life: Duration, since: Instant) {
     let server = trial.place.server_behind().expect("on a server");
     let [key] = server.keys().try_into().expect("one key");
     let Value::Int(left) = server.command(&["PTTL", &key]) else {
-        panic!("PTTL answers a number");
+        panic!("PTTL returns a number");
     };
     let (life, took) = (
         life.as_millis() as i64,
@@ -260,7 +259,7 @@ pub(super) fn assert_lives(trial: &Trial, life: Duration, since: Instant) {
     assert!(left <= life + 1_001, "{left} ms left of {life}");
 }
 
-/// What is in flight is in flight whatever the limit: nobody new below it, until so many have ended.
+/// Requests in flight stay in flight under a lower limit. No other one begins until enough of them have ended.
 pub(super) async fn changed_limit_keeps_what_was_used(trial: Trial) {
     let limit = trial.way.limit;
     for (number, change) in trial.way.changes.iter().enumerate() {
@@ -283,7 +282,7 @@ pub(super) async fn changed_limit_keeps_what_was_used(trial: Trial) {
     }
 }
 
-/// Once what was in flight has ended, nothing is left of the old limit.
+/// Once the requests in flight have ended, the old limit has no effect.
 pub(super) async fn changed_limit_lets_nobody_wait_longer_than_it_would_itself(trial: Trial) {
     for (number, change) in trial.way.changes.iter().enumerate() {
         let (old, new) = (format!("old-{number}"), format!("new-{number}"));
@@ -298,7 +297,7 @@ pub(super) async fn changed_limit_lets_nobody_wait_longer_than_it_would_itself(t
     }
 }
 
-/// Denied attempts leave nothing that a higher limit could show, or that stays when all have ended.
+/// Denied attempts have no effect under a higher limit, and none after all requests have ended.
 pub(super) async fn denied_attempts_that_counted_make_no_debt_beyond_the_limit(trial: Trial) {
     let way = trial.way;
     let ada = trial.count("ada");
@@ -317,7 +316,7 @@ pub(super) async fn denied_attempts_that_counted_make_no_debt_beyond_the_limit(t
     assert_eq!(ada.left().await, way.limit);
 }
 
-// === What only they do ===
+// === Behaviours of requests in flight ===
 
 async fn release_frees_its_own_slots_only(trial: Trial) {
     let (limit, ada, bob) = (trial.way.limit, trial.count("ada"), trial.count("bob"));
@@ -349,7 +348,7 @@ async fn release_after_the_lease_has_ended_frees_nothing_of_others(trial: Trial)
     assert_eq!(ada.left().await, 0);
 }
 
-// Regression: in process it gave back what others had taken since.
+// Regression: in process, it released slots that others had taken since.
 async fn release_of_what_was_forgotten_frees_nothing_of_others(trial: Trial) {
     let ada = trial.count("ada");
     let forgotten = ada.borrow(4).await.expect("free");
@@ -362,7 +361,7 @@ async fn release_of_what_was_forgotten_frees_nothing_of_others(trial: Trial) {
     assert_eq!(ada.left().await, trial.way.limit);
 }
 
-/// A price says what a request cost; a slot is free in any case.
+/// The actual cost of a request changes other policies. Its slots are released in any case.
 async fn slots_are_given_back_whatever_the_request_cost(trial: Trial) {
     let slots = trial.way.policy("slots");
     let bucket = Policy::new("bucket", Quota::per_day(100));
@@ -396,7 +395,7 @@ async fn held_slots_are_given_back_when_the_hold_is_dropped(trial: Trial) {
     frees(&ada, trial.way.limit).await;
 }
 
-/// Waits, by looking again, until so many slots are free.
+/// Polls until this many slots are free.
 async fn frees(count: &super::place::Count<'_>, free: u64) {
     let looked = tokio::time::timeout(Duration::from_secs(10), async {
         while count.left().await != free {
@@ -406,7 +405,7 @@ async fn frees(count: &super::place::Count<'_>, free: u64) {
     looked.await.expect("the slots come back");
 }
 
-/// In process nobody who holds a slot can be gone while the count is still there: what is held stays taken.
+/// In process, a holder cannot be gone while the count still exists, so held slots stay taken.
 async fn slots_whose_holder_is_gone_come_back_by_their_lease(trial: Trial) {
     let (limit, clock, ada) = (trial.way.limit, &trial.place.clock, trial.count("ada"));
     let mut held = Vec::new();
@@ -414,7 +413,7 @@ async fn slots_whose_holder_is_gone_come_back_by_their_lease(trial: Trial) {
     for (passed, units) in [(Duration::ZERO, limit - 4), (LEASE / 2, 4)] {
         clock.set(START + passed);
         let receipts = ada.borrow_each(units).await.into_iter();
-        // On a server nobody keeps them, as when a process dies.
+        // On a server they are dropped, as by a process that dies.
         let receipts = receipts.filter(|_| is_kept);
         held.extend(receipts.map(|receipt| ada.limiter.hold(receipt)));
     }
@@ -437,7 +436,7 @@ async fn renewed_slots_stay_taken(trial: Trial) {
     let (limit, clock, ada) = (trial.way.limit, &trial.place.clock, trial.count("ada"));
     let kept = ada.borrow(limit).await.expect("free");
     if trial.place.server_behind().is_none() {
-        // What is held in process needs no renewal.
+        // In process, held slots need no renewal.
         let hold = ada.limiter.hold(kept);
         clock.set(START + LEASE * 4);
         assert_eq!(ada.left().await, 0);
@@ -456,7 +455,7 @@ async fn renewed_slots_stay_taken(trial: Trial) {
     assert_eq!(ada.left().await, limit);
 }
 
-/// There is one moment only: whatever is in flight.
+/// Only the present number counts: earlier charges do not.
 pub(super) async fn nothing_passes_over_the_limit_in_whatever_order_charges_are_given_back(
     trial: Trial,
 ) {
@@ -484,7 +483,7 @@ pub(super) async fn nothing_passes_over_the_limit_in_whatever_order_charges_are_
     assert!(denied > 50, "{denied}");
 }
 
-/// What came back by its lease is not given back again: somebody else has the slots by now.
+/// Slots whose lease has ended are not released again: others have them now.
 pub(super) async fn refund_gives_no_more_than_its_charge_weighs(trial: Trial) {
     let (limit, ada) = (trial.way.limit, trial.count("ada"));
     let early = ada.borrow_each(limit).await;

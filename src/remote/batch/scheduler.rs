@@ -582,7 +582,7 @@ mod tests {
     }
 
     /// Submits a request that is sent at once.
-    fn lead(scheduler: &Scheduler, millis: u64) -> CallHandle {
+    fn send_now(scheduler: &Scheduler, millis: u64) -> CallHandle {
         match scheduler.submit(request(), at(millis), at(millis)) {
             Submitted::SendNow(call, _) => call,
             Submitted::Queued { .. } => panic!("nothing is under way"),
@@ -600,7 +600,7 @@ mod tests {
     /// Returns a scheduler whose latest call carried two requests. Nothing is under way.
     fn scheduler_after_a_batch() -> Scheduler {
         let scheduler = scheduler(1);
-        let call = lead(&scheduler, 0).id;
+        let call = send_now(&scheduler, 0).id;
         let others = [wait(&scheduler, 0), wait(&scheduler, 0)];
         let (batch, ..) = take(&scheduler, others[0].dispatcher.expect("a dispatcher"), 0);
         scheduler.end_call(call, at(1), true);
@@ -612,7 +612,7 @@ mod tests {
     fn slow_scheduler() -> Scheduler {
         let scheduler = scheduler(1);
         for millis in [0, 6] {
-            let call = lead(&scheduler, millis).id;
+            let call = send_now(&scheduler, millis).id;
             scheduler.traffic.lock().window.note_limited();
             scheduler.end_call(call, at(millis), true);
         }
@@ -624,7 +624,7 @@ mod tests {
     #[test]
     fn first_request_is_sent_at_once_and_the_next_one_starts_a_dispatcher() {
         let scheduler = scheduler(2);
-        let call = lead(&scheduler, 0).id;
+        let call = send_now(&scheduler, 0).id;
         let second = wait(&scheduler, 0);
         let third = wait(&scheduler, 0);
         let dispatcher = second.dispatcher.expect("a dispatcher");
@@ -647,7 +647,7 @@ mod tests {
         let single = wait(&scheduler, 2);
         let (batch, ..) = take(&scheduler, single.dispatcher.expect("a dispatcher"), 2);
         scheduler.end_call(batch, at(3), true);
-        lead(&scheduler, 3);
+        send_now(&scheduler, 3);
     }
 
     // Regression: on a runtime that runs no tasks, no request was sent any more.
@@ -656,14 +656,14 @@ mod tests {
         let scheduler = scheduler_after_a_batch();
         let lone = wait(&scheduler, 1);
         assert_eq!(scheduler.take_overdue(at(45)).stranded.len(), 1);
-        lead(&scheduler, 45);
+        send_now(&scheduler, 45);
         drop(lone);
     }
 
     #[test]
     fn beyond_sixteen_calls_each_has_four_charges_or_a_sixteenth_of_those_in_flight() {
         let scheduler = scheduler(2);
-        lead(&scheduler, 0);
+        send_now(&scheduler, 0);
         let mut kept = Vec::new();
         for _ in 1..16 {
             let waiting: Vec<_> = (0..4).map(|_| wait(&scheduler, 0)).collect();
@@ -684,7 +684,7 @@ mod tests {
     #[test]
     fn charges_in_flight_are_limited_and_a_reply_makes_room() {
         let scheduler = scheduler(1);
-        lead(&scheduler, 0);
+        send_now(&scheduler, 0);
         let kept: Vec<_> = (0..1_000).map(|_| wait(&scheduler, 0)).collect();
         let dispatcher = kept[0].dispatcher.expect("a dispatcher");
         let mut calls = Vec::new();
@@ -707,10 +707,10 @@ mod tests {
         // After 10 ms and the scheduling delay, which is a quarter of the first sample.
         for (millis, newest_first) in [(12, false), (13, true)] {
             let scheduler = scheduler(1);
-            let call = lead(&scheduler, 0).id;
+            let call = send_now(&scheduler, 0).id;
             // The connection is not new.
             scheduler.end_call(call, at(0), true);
-            let call = lead(&scheduler, 1_000).id;
+            let call = send_now(&scheduler, 1_000).id;
             let mut kept: Vec<_> = (0..200).map(|_| wait(&scheduler, 1_000)).collect();
             let dispatcher = kept[0].dispatcher.expect("a dispatcher");
             let (batch, ..) = take(&scheduler, dispatcher, 1_000 + millis);
@@ -727,9 +727,9 @@ mod tests {
     #[test]
     fn decisions_that_waited_for_half_of_the_deadline_are_shed() {
         let scheduler = scheduler(1);
-        let call = lead(&scheduler, 0).id;
+        let call = send_now(&scheduler, 0).id;
         scheduler.end_call(call, at(0), true);
-        lead(&scheduler, 1_000);
+        send_now(&scheduler, 1_000);
         let old = wait(&scheduler, 1_000);
         let young = wait(&scheduler, 1_030);
         let dispatcher = old.dispatcher.expect("a dispatcher");
@@ -758,7 +758,7 @@ mod tests {
     #[test]
     fn new_requests_are_shed_while_more_wait_than_the_server_decides_in_time() {
         let scheduler = slow_scheduler();
-        lead(&scheduler, 1_000);
+        send_now(&scheduler, 1_000);
         let mut kept: Vec<_> = (0..400).map(|_| wait(&scheduler, 1_000)).collect();
         let dispatcher = kept[0].dispatcher.expect("a dispatcher");
         // 4 charges may be in flight to a slow server, so a call has 2.
@@ -784,7 +784,7 @@ mod tests {
     fn nobody_is_shed_while_the_window_has_room() {
         for wants_probe in [false, true] {
             let scheduler = slow_scheduler();
-            lead(&scheduler, 1_000);
+            send_now(&scheduler, 1_000);
             if wants_probe {
                 scheduler.traffic.lock().window.want_probe(at(1_000));
             }
@@ -798,7 +798,7 @@ mod tests {
     #[test]
     fn probe_is_sent_alone() {
         let scheduler = scheduler(2);
-        let call = lead(&scheduler, 0).id;
+        let call = send_now(&scheduler, 0).id;
         scheduler.traffic.lock().window.want_probe(at(0));
         let kept: Vec<_> = (0..20).map(|_| wait(&scheduler, 1)).collect();
         assert!(kept.iter().all(|waiting| waiting.dispatcher.is_none()));
@@ -816,7 +816,7 @@ mod tests {
     #[test]
     fn others_wait_half_a_deadline_for_a_probe_at_most() {
         let scheduler = scheduler(2);
-        lead(&scheduler, 0);
+        send_now(&scheduler, 0);
         scheduler.traffic.lock().window.want_probe(at(0));
         assert!(wait(&scheduler, 29).dispatcher.is_none());
         assert!(wait(&scheduler, 30).dispatcher.is_some());
@@ -825,7 +825,7 @@ mod tests {
     #[test]
     fn nobody_is_shed_before_the_throughput_of_the_server_is_measured() {
         let scheduler = scheduler(1);
-        lead(&scheduler, 1_000);
+        send_now(&scheduler, 1_000);
         let mut kept: Vec<_> = (0..400).map(|_| wait(&scheduler, 1_000)).collect();
         kept.push(wait(&scheduler, 1_011));
         assert!(!scheduler.is_shedding());
@@ -834,7 +834,7 @@ mod tests {
     #[test]
     fn oldest_is_shed_when_too_many_wait() {
         let scheduler = scheduler(1);
-        lead(&scheduler, 0);
+        send_now(&scheduler, 0);
         let kept: Vec<_> = (0..MAX_WAITING).map(|_| wait(&scheduler, 0)).collect();
         assert!(kept.iter().all(|waiting| waiting.shed.is_none()));
         assert!(wait(&scheduler, 0).shed.is_some());
@@ -843,7 +843,7 @@ mod tests {
     #[test]
     fn call_without_a_reply_is_due_at_the_deadline_of_its_oldest_request() {
         let scheduler = scheduler(1);
-        let leading = lead(&scheduler, 0).id;
+        let leading = send_now(&scheduler, 0).id;
         let waiting = wait(&scheduler, 0);
         let (call, ..) = take(&scheduler, waiting.dispatcher.expect("a dispatcher"), 20);
         assert!(scheduler.take_overdue(at(59)).to_wake.is_empty());
@@ -861,7 +861,7 @@ mod tests {
     #[test]
     fn call_whose_task_runs_late_is_extended_by_the_delay() {
         let scheduler = scheduler(1);
-        let call = lead(&scheduler, 0);
+        let call = send_now(&scheduler, 0);
         scheduler.take_overdue(at(60));
         assert!(call.alarm.is_due());
         assert!(scheduler.expire(call.id, at(75)).is_none(), "15 ms late");
@@ -873,19 +873,19 @@ mod tests {
     #[test]
     fn requests_of_a_call_that_nobody_polls_fail_at_twice_the_deadline() {
         let scheduler = scheduler(1);
-        lead(&scheduler, 0);
+        send_now(&scheduler, 0);
         let waiting = wait(&scheduler, 0);
         take(&scheduler, waiting.dispatcher.expect("a dispatcher"), 0);
         assert!(scheduler.take_overdue(at(119)).unpolled.is_empty());
         assert_eq!(scheduler.take_overdue(at(120)).unpolled.len(), 1);
         // Their call makes room for others.
-        lead(&scheduler, 121);
+        send_now(&scheduler, 121);
     }
 
     #[test]
     fn requests_are_handed_back_when_the_dispatcher_does_not_run() {
         let scheduler = scheduler(1);
-        lead(&scheduler, 0);
+        send_now(&scheduler, 0);
         let waiting = wait(&scheduler, 0);
         let dispatcher = waiting.dispatcher.expect("a dispatcher");
         assert!(scheduler.take_overdue(at(40)).stranded.is_empty());
@@ -904,7 +904,7 @@ mod tests {
     #[test]
     fn connection_of_a_call_that_nobody_polls_is_kept() {
         let scheduler = scheduler(1);
-        let call = lead(&scheduler, 0);
+        let call = send_now(&scheduler, 0);
         let overdue = scheduler.take_overdue(at(120));
         assert!(overdue.unresponsive.is_empty());
         assert_eq!(overdue.to_wake.len(), 2, "when due, and when abandoned");
@@ -915,7 +915,7 @@ mod tests {
     fn connection_is_given_up_unless_it_replied_since_the_call_was_sent() {
         for replies in [false, true] {
             let scheduler = scheduler(1);
-            let earlier = lead(&scheduler, 0).id;
+            let earlier = send_now(&scheduler, 0).id;
             let waiting = wait(&scheduler, 5);
             let (call, ..) = take(&scheduler, waiting.dispatcher.expect("a dispatcher"), 5);
             scheduler.end_call(earlier, at(if replies { 30 } else { 5 }), true);
@@ -934,7 +934,7 @@ mod tests {
     fn call_that_is_polled_late_is_extended_once_and_ends_an_unresponsive_connection() {
         for polled_again in [false, true] {
             let scheduler = scheduler(1);
-            let call = lead(&scheduler, 0).id;
+            let call = send_now(&scheduler, 0).id;
             scheduler.take_overdue(at(60));
             assert!(scheduler.expire(call, at(63)).is_none(), "extended to 66");
             assert_eq!(scheduler.take_overdue(at(66)).to_wake.len(), 1);
@@ -951,7 +951,7 @@ mod tests {
     #[test]
     fn call_whose_connection_stops_replying_is_woken_at_its_end() {
         let scheduler = scheduler(1);
-        let earlier = lead(&scheduler, 0).id;
+        let earlier = send_now(&scheduler, 0).id;
         let waiting = wait(&scheduler, 5);
         let (call, ..) = take(&scheduler, waiting.dispatcher.expect("a dispatcher"), 5);
         scheduler.end_call(earlier, at(6), true);
