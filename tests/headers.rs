@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use allocation_counter::measure;
 use axum::{Router, routing::get};
 use http::{HeaderName, Request, Response, request::Parts};
 use proptest::prelude::*;
@@ -473,6 +474,46 @@ fn lists_of_the_inner_service_get_our_members_if_they_are_of_the_draft() {
         assert_eq!(sent.all("ratelimit-policy"), policies, "{theirs:?}");
         assert_eq!(sent.all("ratelimit"), limits, "{theirs:?}");
     }
+}
+
+// === Allocations ===
+
+#[test]
+fn three_headers_take_three_allocations_and_a_denial_takes_five() {
+    let limited = |quota: Quota, headers: Headers| {
+        let policy = Policy::new("per-ip", quota).key(Global);
+        let builder = RateLimitLayer::builder().policy(policy).headers(headers);
+        let layer = builder.expose_decision(false).clock(stopped());
+        layer.build().expect("the layer is valid")
+    };
+    // The limit, the remaining units and the reset have more digits than static values.
+    let plenty = Quota::per_second(1_000_000);
+    let without = allocations(&limited(plenty, Headers::none()));
+    assert_eq!(without, 0);
+    assert_eq!(allocations(&limited(plenty, Headers::default())), 3);
+    assert_eq!(allocations(&limited(plenty, Headers::draft11())), 4);
+    let denied = limited(Quota::per_day(1), Headers::default());
+    assert_eq!(allocations(&denied), 5);
+    let denied = limited(Quota::per_day(1), Headers::draft11());
+    assert_eq!(allocations(&denied), 6);
+}
+
+/// Allocations of a layer's third request, after those that fill tables and caches. The request has an extension, as one that
+/// comes from a server has.
+fn allocations(layer: &RateLimitLayer) -> u64 {
+    let mut service = layer.layer(plain([]));
+    let mut last = 0;
+    for _ in 0..3 {
+        let mut request = Request::<String>::default();
+        request.extensions_mut().insert(0_u8);
+        let measured = measure(|| {
+            let response = pin!(service.call(request));
+            let polled = response.poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_ready());
+        });
+        last = measured.count_total;
+    }
+    last
 }
 
 // === Units ===

@@ -3,12 +3,15 @@
 use http::HeaderValue;
 
 use crate::{
-    charge::Charge, clock::whole_seconds, decision::Decision, policy::Policy, state::PolicyName,
-    state::PolicyState,
+    charge::Charge,
+    clock::whole_seconds,
+    decision::Decision,
+    policy::Policy,
+    state::{PolicyName, PolicyState},
 };
 
 use super::{
-    terms::{Draft, PolicyTerms, write_limit_only, write_name},
+    terms::{Draft, PolicyTerms, write_limit_only},
     value_buffer::ValueBuffer,
 };
 
@@ -119,7 +122,7 @@ impl DraftInput<'_> {
         let Some(usage) = state.header_usage() else {
             return;
         };
-        let text = write_name(list.begin_member(), state.policy());
+        let text = list.begin_member().name(state.policy());
         text.text(";r=").integer(usage.remaining);
         let now = self.decision.decided_at();
         let window = match self.terms_of(state) {

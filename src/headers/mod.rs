@@ -10,11 +10,13 @@
 //! | `writer` | the values of each family |
 //! | `merge` | headers that the inner service or an inner layer has set |
 //! | `drafts`, `terms` | the drafts' lists of policies, and the quota and window of each policy |
-//! | `value_buffer` | text of header values |
+//! | `numbers` | numbers as header values |
+//! | `value_buffer` | text of the drafts' lists |
 
 mod choice;
 mod drafts;
 mod merge;
+mod numbers;
 mod pending;
 mod terms;
 mod value_buffer;

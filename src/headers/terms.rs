@@ -56,7 +56,7 @@ impl PolicyTerms {
         let text = match (draft, self.window) {
             (Draft::Six, None) => return,
             (Draft::Six, Some(_)) => list.begin_member(),
-            (Draft::Eleven, _) => write_name(list.begin_member(), &self.name).text(";q="),
+            (Draft::Eleven, _) => list.begin_member().name(&self.name).text(";q="),
         };
         let limit = self.counter.limit();
         text.integer(self.window.map_or(limit, |window| window.units));
@@ -143,18 +143,9 @@ impl Draft {
 /// Writes a policy whose terms are unknown as a member of `RateLimit-Policy`, with its limit alone.
 pub(super) fn write_limit_only(state: &PolicyState, draft: Draft, list: &mut ValueBuffer) {
     if let (Draft::Eleven, Some(usage)) = (draft, state.usage()) {
-        write_name(list.begin_member(), state.policy())
-            .text(";q=")
-            .integer(usage.limit);
+        let text = list.begin_member().name(state.policy());
+        text.text(";q=").integer(usage.limit);
     }
-}
-
-/// Writes a name as a String of structured fields. No character of a policy's name needs an escape.
-pub(super) fn write_name<'a>(
-    text: &'a mut ValueBuffer,
-    policy: &PolicyName,
-) -> &'a mut ValueBuffer {
-    text.text("\"").text(policy.as_str()).text("\"")
 }
 
 // === Window ===

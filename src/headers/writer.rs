@@ -20,8 +20,9 @@ use super::{
     },
     drafts::{LayerTerms, PolicyLists},
     merge::{self, Claim, DefaultDenial, WrittenSets, has_any},
+    numbers::{number, recurring_number, seconds},
     terms::{Draft, PolicyTerms},
-    value_buffer::{capped, numbers, seconds},
+    value_buffer::capped,
 };
 
 /// Writes the headers that a layer's responses carry.
@@ -142,21 +143,9 @@ impl HeaderWriter {
             return false;
         };
         let headers = response.headers_mut();
-        let reset = usage.reset_at.as_secs_ceil();
-        let retry_after = decision.retry_after().map(whole_seconds);
-        let is_new = match retry_after.filter(|_| self.headers.sends_retry_after) {
-            Some(seconds) => {
-                let values = numbers([usage.limit, usage.remaining, reset, seconds]);
-                let [limit, remaining, reset, retry_after] = values;
-                let is_new = insert_default(headers, [limit, remaining, reset]);
-                if is_new {
-                    set(headers, RETRY_AFTER, retry_after);
-                }
-                is_new
-            }
-            None => insert_default(headers, numbers([usage.limit, usage.remaining, reset])),
-        };
+        let is_new = insert_default(headers, &usage);
         if is_new {
+            self.set_retry_after(headers, decision.retry_after().map(whole_seconds));
             response.extensions_mut().insert(DefaultDenial);
         }
         is_new
@@ -177,12 +166,7 @@ impl HeaderWriter {
         for (family, claim) in &families {
             self.write_family(family, *claim, values, headers, &mut has_policies);
         }
-        if let Some(seconds) = values.retry_after
-            && self.headers.sends_retry_after
-        {
-            let [seconds] = numbers([seconds]);
-            set(headers, RETRY_AFTER, seconds);
-        }
+        self.set_retry_after(headers, values.retry_after);
         if values.is_nested {
             for (family, claim) in families {
                 let names = family.narrowest_headers();
@@ -191,6 +175,14 @@ impl HeaderWriter {
                 }
             }
             written.put(response.extensions_mut());
+        }
+    }
+
+    fn set_retry_after(&self, headers: &mut HeaderMap, seconds: Option<u64>) {
+        if let Some(seconds) = seconds.filter(|_| self.headers.sends_retry_after)
+            && !headers.contains_key(RETRY_AFTER)
+        {
+            headers.insert(RETRY_AFTER, recurring_number(seconds));
         }
     }
 
@@ -257,9 +249,8 @@ impl HeaderWriter {
     ) {
         let usage = narrowest.usage;
         let policy = narrowest.policy.and_then(|index| self.terms.name_at(index));
-        let [limit, remaining] = numbers([usage.limit, usage.remaining]);
-        set(headers, LIMIT, limit);
-        set(headers, REMAINING, remaining);
+        set(headers, LIMIT, recurring_number(usage.limit));
+        set(headers, REMAINING, number(usage.remaining));
         set(headers, RESET, seconds(usage.reset_at.as_micros()));
         set(headers, RESET_AFTER, seconds(narrowest.until_reset));
         let Some(policy) = policy else {
@@ -283,35 +274,29 @@ impl HeaderWriter {
 
 fn write_draft06(headers: &mut HeaderMap, narrowest: &Narrowest) {
     let usage = narrowest.usage;
-    let values = [
-        usage.limit,
-        usage.remaining,
-        narrowest.seconds_until_reset(),
-    ];
-    let [limit, remaining, reset] = numbers(values.map(capped));
-    set(headers, DRAFT_LIMIT, limit);
-    set(headers, DRAFT_REMAINING, remaining);
+    set(headers, DRAFT_LIMIT, recurring_number(capped(usage.limit)));
+    set(headers, DRAFT_REMAINING, number(capped(usage.remaining)));
+    let reset = number(capped(narrowest.seconds_until_reset()));
     set(headers, DRAFT_RESET, reset);
 }
 
 fn write_legacy(headers: &mut HeaderMap, legacy: &LegacyHeaders, narrowest: &Narrowest) {
     let usage = narrowest.usage;
     let reset = match legacy.reset {
-        ResetFormat::DeltaSeconds => narrowest.seconds_until_reset(),
-        ResetFormat::EpochMillis => usage.reset_at.as_micros().div_ceil(1_000),
-        ResetFormat::EpochSeconds => usage.reset_at.as_secs_ceil(),
+        ResetFormat::DeltaSeconds => number(narrowest.seconds_until_reset()),
+        ResetFormat::EpochMillis => number(usage.reset_at.as_micros().div_ceil(1_000)),
+        ResetFormat::EpochSeconds => recurring_number(usage.reset_at.as_secs_ceil()),
     };
-    let values = numbers([usage.limit, usage.remaining, reset]);
-    for (name, value) in legacy.header_names().iter().zip(values) {
-        set(headers, name.clone(), value);
-    }
+    let [limit_name, remaining_name, reset_name] = legacy.header_names().clone();
+    set(headers, limit_name, recurring_number(usage.limit));
+    set(headers, remaining_name, number(usage.remaining));
+    set(headers, reset_name, reset);
 }
 
 /// Adds the headers that a layer has by default.
 #[inline]
 pub(super) fn write_default<B>(response: &mut Response<B>, usage: &Usage, is_concurrency: bool) {
-    let values = [usage.limit, usage.remaining, usage.reset_at.as_secs_ceil()];
-    if !insert_default(response.headers_mut(), numbers(values)) {
+    if !insert_default(response.headers_mut(), usage) {
         write_default_beside(response, usage, is_concurrency);
     }
 }
@@ -323,20 +308,19 @@ fn write_default_beside<B>(response: &mut Response<B>, usage: &Usage, is_concurr
     let mut written = WrittenSets::take(response.extensions_mut());
     let headers = response.headers_mut();
     if written.claim(&DEFAULT_NAMES, headroom, headers) == Claim::Free {
-        let values = [usage.limit, usage.remaining, usage.reset_at.as_secs_ceil()];
-        insert_default(headers, numbers(values));
+        insert_default(headers, usage);
     }
 }
 
 /// Inserts the default headers unless one of them is there. Returns whether it did.
 #[inline]
-fn insert_default(headers: &mut HeaderMap, [limit, remaining, reset]: [HeaderValue; 3]) -> bool {
+fn insert_default(headers: &mut HeaderMap, usage: &Usage) -> bool {
     if has_any(headers, &DEFAULT_NAMES) {
         return false;
     }
-    headers.insert(LIMIT, limit);
-    headers.insert(REMAINING, remaining);
-    headers.insert(RESET, reset);
+    headers.insert(LIMIT, recurring_number(usage.limit));
+    headers.insert(REMAINING, number(usage.remaining));
+    headers.insert(RESET, recurring_number(usage.reset_at.as_secs_ceil()));
     true
 }
 

@@ -68,7 +68,7 @@ impl Rejection {
         let headers = response.headers_mut();
         if !headers.contains_key(CACHE_CONTROL) {
             // No cache may send it to other clients, or to this one later.
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            headers.insert(CACHE_CONTROL, NO_STORE);
         }
         if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (status, self.challenge()) {
             let authenticate = headers.entry(WWW_AUTHENTICATE);
@@ -256,7 +256,7 @@ fn json(rejection: &Rejection) -> Response<Bytes> {
     body.extend_from_slice(&["{\"error\":\"", rejection.code(), "\",\"message\":\""]);
     body.extend_from_slice(&message);
     body.extend_from_slice(&["\",\"retry_after\":", retry_after, "}"]);
-    response(rejection, "application/json", body.concat())
+    response(rejection, JSON, body.concat())
 }
 
 fn problem_json(rejection: &Rejection) -> Response<Bytes> {
@@ -297,18 +297,17 @@ fn problem_json(rejection: &Rejection) -> Response<Bytes> {
             body.push("\"}");
         }
     }
-    response(rejection, "application/problem+json", body.concat())
+    response(rejection, PROBLEM_JSON, body.concat())
 }
 
 fn text(rejection: &Rejection) -> Response<Bytes> {
-    response(rejection, "text/plain; charset=utf-8", rejection.message())
+    response(rejection, TEXT, rejection.message())
 }
 
 /// Returns a response with this body and the rejection's status.
-fn response(rejection: &Rejection, content_type: &'static str, body: String) -> Response<Bytes> {
+fn response(rejection: &Rejection, content_type: HeaderValue, body: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = rejection.status();
-    let content_type = HeaderValue::from_static(content_type);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
@@ -355,6 +354,10 @@ fn push_escaped(escaped: &mut String, text: &str) {
     }
 }
 
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const TEMPORARY_REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");

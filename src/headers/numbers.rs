@@ -1,0 +1,122 @@
+//! Numbers as header values.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+use super::value_buffer::ValueBuffer;
+
+/// Returns a number as a value.
+pub(super) fn number(number: u64) -> HeaderValue {
+    small_number(number).unwrap_or_else(|| new_number(number))
+}
+
+/// Returns a number that many responses contain: a limit, or a time in whole seconds since the epoch.
+///
+/// A thread keeps its last ones, since a clone needs no allocation, and a third of the time of a new value.
+pub(super) fn recurring_number(number: u64) -> HeaderValue {
+    // Fibonacci hashing, so that consecutive times have different places.
+    let [.., place] = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    let recent = || {
+        RECENT_NUMBERS.try_with(|recent| {
+            let (kept, value) = &mut recent.borrow_mut()[usize::from(place) % RECENT];
+            if *kept != number {
+                (*kept, *value) = (number, new_number(number));
+            }
+            value.clone()
+        })
+    };
+    // A thread that is about to end has no recent values.
+    small_number(number).unwrap_or_else(|| recent().unwrap_or_else(|_| new_number(number)))
+}
+
+/// Returns microseconds as seconds with three decimals, rounded up.
+pub(super) fn seconds(micros: u64) -> HeaderValue {
+    let millis = micros.div_ceil(1_000);
+    let rest = millis % 1_000;
+    let zeros = match rest {
+        0..10 => ".00",
+        10..100 => ".0",
+        _ => ".",
+    };
+    let mut text = ValueBuffer::default();
+    text.number(millis / 1_000).text(zeros).number(rest);
+    text.value().expect("there are digits")
+}
+
+// `HeaderValue::from(u64)` takes two allocations, and this takes one.
+fn new_number(number: u64) -> HeaderValue {
+    let value = HeaderValue::from_str(itoa::Buffer::new().format(number));
+    value.expect(DIGITS_MAKE_A_VALUE)
+}
+
+/// Returns a number of at most three digits as a static value.
+fn small_number(number: u64) -> Option<HeaderValue> {
+    static DIGITS: [[u8; 3]; SMALL] = three_digits();
+    let digits = DIGITS.get(usize::try_from(number).ok()?)?;
+    let zeros = match number {
+        0..10 => 2,
+        10..100 => 1,
+        _ => 0,
+    };
+    let value = HeaderValue::from_maybe_shared(Bytes::from_static(&digits[zeros..]));
+    Some(value.expect(DIGITS_MAKE_A_VALUE))
+}
+
+/// Returns each number below [`SMALL`] in three digits.
+const fn three_digits() -> [[u8; 3]; SMALL] {
+    let mut digits = [*b"000"; SMALL];
+    let mut number = 1;
+    while number < SMALL {
+        let mut next = digits[number - 1];
+        let mut place = 2;
+        while next[place] == b'9' {
+            next[place] = b'0';
+            place -= 1;
+        }
+        next[place] += 1;
+        digits[number] = next;
+        number += 1;
+    }
+    digits
+}
+
+thread_local! {
+    static RECENT_NUMBERS: RefCell<[(u64, HeaderValue); RECENT]> =
+        const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; RECENT]) };
+}
+
+const DIGITS_MAKE_A_VALUE: &str = "digits make a header value";
+/// Number of values that a thread keeps.
+const RECENT: usize = 16;
+/// Numbers below it have static values.
+const SMALL: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_its_digits() {
+        let limits = [999, 1_000, 1_001, 1_700_000_000, u64::MAX];
+        for expected in (0..3_000).chain(limits).chain(limits) {
+            let digits = expected.to_string();
+            assert_eq!(number(expected), digits);
+            assert_eq!(recurring_number(expected), digits);
+        }
+    }
+
+    #[test]
+    fn seconds_are_rounded_up_to_three_decimals() {
+        for (micros, expected) in [
+            (0, "0.000"),
+            (1, "0.001"),
+            (10_000, "0.010"),
+            (999_001, "1.000"),
+            (1_700_000_000_250_000, "1700000000.250"),
+        ] {
+            assert_eq!(seconds(micros), expected);
+        }
+    }
+}
