@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
+    fs,
     future::{self, Future},
     net::SocketAddr,
     pin::pin,
@@ -54,6 +55,20 @@ async fn each_family_says_its_own_on_success_and_on_denial() {
         let third = raw(server).await;
         let status = "HTTP/1.1 429 Too Many Requests".to_owned();
         assert_eq!(third, (status, lines(denied)), "{name}");
+    }
+}
+
+#[test]
+fn every_family_is_tested() {
+    let choice = concat!(env!("CARGO_MANIFEST_DIR"), "/src/headers/choice.rs");
+    let choice = fs::read_to_string(choice).expect("readable text");
+    let (_, variants) = choice.split_once("enum Family {").expect("an enum");
+    let (variants, _) = variants.split_once('}').expect("an end");
+    let (rows, all) = (format!("{:?}", families()), format!("{:?}", all_families()));
+    for variant in variants.split(',').map(str::trim) {
+        let name = variant.split('(').next().expect("a name");
+        assert!(rows.contains(name), "families() has no row with {name}");
+        assert!(all.contains(name), "all_families() does not have {name}");
     }
 }
 

@@ -2,8 +2,6 @@
 
 use http::HeaderName;
 
-use super::terms::Draft;
-
 /// The rate limit headers of a layer's responses: one family, several, or none.
 ///
 /// Responses to admitted and to denied requests carry them. They are omitted when no count is available. During an outage they
@@ -63,34 +61,13 @@ pub struct Headers {
 
 /// Headers that one service or draft defines.
 ///
-/// A new family needs a variant, its names and a constructor here, and its values in `writer`. The compiler lists the places.
+/// `families` has the names and values of each.
 #[derive(Clone, Debug)]
 pub(super) enum Family {
     Discord(DiscordHeaders),
     Draft06,
     Draft11,
     Legacy(LegacyHeaders),
-}
-
-impl Family {
-    /// Names of the headers that describe the narrowest policy. They are written together or not at all.
-    pub(super) fn narrowest_headers(&self) -> &[HeaderName] {
-        match self {
-            Self::Discord(_) => &DISCORD_NAMES,
-            Self::Draft06 => &DRAFT06_NAMES,
-            Self::Draft11 => &[],
-            Self::Legacy(legacy) => legacy.header_names(),
-        }
-    }
-
-    /// The draft by which the family lists all policies, if it does.
-    pub(super) fn draft(&self) -> Option<Draft> {
-        match self {
-            Self::Draft06 => Some(Draft::Six),
-            Self::Draft11 => Some(Draft::Eleven),
-            Self::Discord(_) | Self::Legacy(_) => None,
-        }
-    }
 }
 
 impl Headers {
@@ -229,11 +206,6 @@ impl LegacyHeaders {
     pub fn and(self, others: impl Into<Headers>) -> Headers {
         Headers::from(self).and(others)
     }
-
-    /// Names of limit, remaining and reset.
-    pub(super) fn header_names(&self) -> &[HeaderName; 3] {
-        self.names.as_deref().unwrap_or(&DEFAULT_NAMES)
-    }
 }
 
 /// Format of the time at which all units are back.
@@ -273,12 +245,6 @@ impl DiscordHeaders {
     pub fn and(self, others: impl Into<Headers>) -> Headers {
         Headers::from(self).and(others)
     }
-
-    pub(super) fn scope_of(&self, policy: &str) -> DiscordScope {
-        let mut scopes = self.scopes.iter();
-        let found = scopes.find(|(name, _)| name == policy);
-        found.map_or(DiscordScope::User, |(_, scope)| *scope)
-    }
 }
 
 /// The clients and resources that a limit covers, as Discord's API names them.
@@ -293,32 +259,3 @@ pub enum DiscordScope {
     #[default]
     User,
 }
-
-impl DiscordScope {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Global => "global",
-            Self::Shared => "shared",
-            Self::User => "user",
-        }
-    }
-}
-
-/// Names of the headers that a layer has by default.
-pub(super) static DEFAULT_NAMES: [HeaderName; 3] = [LIMIT, REMAINING, RESET];
-static DISCORD_NAMES: [HeaderName; 7] =
-    [LIMIT, REMAINING, RESET, RESET_AFTER, BUCKET, GLOBAL, SCOPE];
-static DRAFT06_NAMES: [HeaderName; 3] = [DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET];
-
-pub(super) const BUCKET: HeaderName = HeaderName::from_static("x-ratelimit-bucket");
-pub(super) const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
-pub(super) const DRAFT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
-pub(super) const DRAFT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
-pub(super) const GLOBAL: HeaderName = HeaderName::from_static("x-ratelimit-global");
-pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-pub(super) const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
-pub(super) const SCOPE: HeaderName = HeaderName::from_static("x-ratelimit-scope");

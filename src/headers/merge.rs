@@ -5,8 +5,6 @@
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
-use super::choice::DEFAULT_NAMES;
-
 // === WrittenSets ===
 
 /// Sets that inner layers have written. They are in the extensions of a response, for the layers around them.
@@ -22,15 +20,9 @@ struct WrittenSet {
     headroom: u128,
 }
 
-/// Marks the response of a layer that denied the request and wrote the default headers.
-///
-/// Equivalent to [`WrittenSets`] with that set and headroom 0. As it has no size, it needs no allocation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DefaultDenial;
-
 /// Result of claiming a set of headers for this layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(super) enum SetClaim {
     /// This layer may write the set: the response has none of its headers.
     Free,
     /// An inner layer has written the set for a policy with as little headroom, or less.
@@ -42,11 +34,7 @@ pub(super) enum Claim {
 impl WrittenSets {
     /// Removes the sets from a response's extensions.
     pub(super) fn take(extensions: &mut Extensions) -> Self {
-        let mut written = extensions.remove::<Self>().unwrap_or_default();
-        if extensions.remove::<DefaultDenial>().is_some() {
-            written.record(&DEFAULT_NAMES, 0);
-        }
-        written
+        extensions.remove().unwrap_or_default()
     }
 
     /// Returns whether this layer may write a set. Removes an inner layer's set if its policy has more headroom.
@@ -55,19 +43,19 @@ impl WrittenSets {
         names: &[HeaderName],
         headroom: u128,
         headers: &mut HeaderMap,
-    ) -> Claim {
+    ) -> SetClaim {
         if !has_any(headers, names) {
-            return Claim::Free;
+            return SetClaim::Free;
         }
         let overlaps = |set: &WrittenSet| set.names.iter().any(|name| names.contains(name));
         let inner = || self.sets.iter().filter(|set| overlaps(set));
         let is_inner = |name: &HeaderName| inner().any(|set| set.names.contains(name));
         let mut present = names.iter().filter(|name| headers.contains_key(*name));
         if !present.all(is_inner) {
-            return Claim::Taken;
+            return SetClaim::Taken;
         }
         if inner().any(|set| set.headroom <= headroom) {
-            return Claim::Narrower;
+            return SetClaim::Narrower;
         }
         self.sets.retain(|set| {
             let is_wider = overlaps(set);
@@ -76,7 +64,7 @@ impl WrittenSets {
             }
             !is_wider
         });
-        Claim::Free
+        SetClaim::Free
     }
 
     /// Records a set that this layer has written.

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `choice` | the families and their options |
 //! | `pending` | numbers of an admitted request's headers, until its response is there |
-//! | `writer` | the values of each family |
+//! | `families` | header names and values of each family |
+//! | `writer` | the order in which headers are written |
 //! | `merge` | headers that the inner service or an inner layer has set |
 //! | `drafts`, `terms` | the drafts' lists of policies, and the quota and window of each policy |
 //! | `numbers` | numbers as header values |
@@ -15,6 +16,7 @@
 
 mod choice;
 mod drafts;
+mod families;
 mod merge;
 mod numbers;
 mod pending;

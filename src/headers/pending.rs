@@ -7,8 +7,9 @@ use http::Response;
 use crate::{decision::Decision, state::Usage};
 
 use super::{
+    families::HeaderValues,
     terms::PolicyTerms,
-    writer::{HeaderValues, HeaderWriter, write_default},
+    writer::{HeaderWriter, write_default},
 };
 
 /// Headers of a response that is still to come, as the numbers of which they will be made.

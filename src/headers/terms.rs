@@ -18,7 +18,7 @@ pub(crate) struct PolicyTerms {
     name: PolicyName,
     counter: Counter,
     /// `None` for limits on concurrency.
-    window: Option<Window>,
+    window: Option<QuotaWindow>,
     /// Unit of the quota. `None` for requests.
     unit: Option<Box<str>>,
 }
@@ -28,7 +28,7 @@ impl PolicyTerms {
         Self {
             name: *policy.name(),
             counter: *policy.counter(),
-            window: Window::of(policy),
+            window: QuotaWindow::of(policy),
             unit: policy
                 .quota_unit()
                 .filter(|unit| *unit != REQUESTS)
@@ -148,16 +148,16 @@ pub(super) fn write_limit_only(state: &PolicyState, draft: Draft, list: &mut Val
     }
 }
 
-// === Window ===
+// === QuotaWindow ===
 
 /// Units that come back within a time.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct QuotaWindow {
     units: u64,
     seconds: u64,
 }
 
-impl Window {
+impl QuotaWindow {
     /// Returns the whole seconds in which everything that can be taken at once comes back, and the units that come back in
     /// them. That is the sustained rate if the seconds come out even, and less than a unit below it if not.
     ///

@@ -18,11 +18,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Rejection {
     /// Boxed, since it is in `Result`s whose other variant is the common one.
-    repr: Box<Repr>,
+    details: Box<Details>,
 }
 
 #[derive(Clone, Debug)]
-struct Repr {
+struct Details {
     reason: Reason,
     status: StatusCode,
     decision: Option<Decision>,
@@ -94,7 +94,7 @@ impl Rejection {
             );
         }
         let mut rejection = Self::unavailable();
-        rejection.repr.error = Some(error);
+        rejection.details.error = Some(error);
         rejection
     }
 
@@ -110,7 +110,7 @@ impl Rejection {
     pub(crate) fn missing_key(policy: PolicyName, detail: MissingKeyDetail<'_>) -> Self {
         let label = detail.label.to_owned();
         let mut rejection = Self::new(Reason::MissingKey { policy, label }, detail.status);
-        rejection.repr.challenge = detail.challenge;
+        rejection.details.challenge = detail.challenge;
         rejection
     }
 
@@ -123,14 +123,14 @@ impl Rejection {
 
     /// Adds the decision, which is about the other policies if a key is missing or ambiguous.
     pub(crate) fn with_decision(mut self, decision: Decision) -> Self {
-        self.repr.retry_after = decision.retry_after().map(whole_seconds);
-        self.repr.decision = Some(decision);
+        self.details.retry_after = decision.retry_after().map(whole_seconds);
+        self.details.decision = Some(decision);
         self
     }
 
     fn new(reason: Reason, status: StatusCode) -> Self {
         Self {
-            repr: Box::new(Repr {
+            details: Box::new(Details {
                 reason,
                 status,
                 decision: None,
@@ -144,33 +144,33 @@ impl Rejection {
     /// The reason.
     #[must_use]
     pub fn reason(&self) -> &Reason {
-        &self.repr.reason
+        &self.details.reason
     }
 
     /// The status of the response: 429 if limited, 403 if forbidden, 503 if unavailable, 400 for an ambiguous key, and the
     /// extractor's choice for a missing key.
     #[must_use]
     pub fn status(&self) -> StatusCode {
-        self.repr.status
+        self.details.status
     }
 
     /// The decision, if one was made. If a key is missing or ambiguous, it is about the other policies, and allows the request.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
-        self.repr.decision.as_ref()
+        self.details.decision.as_ref()
     }
 
     /// The error that the store returned, if it returned one.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
-        self.repr.error.as_ref()
+        self.details.error.as_ref()
     }
 
     /// The challenge of the extractor whose key is missing: how a client authenticates. A response of 401 carries it as
     /// `WWW-Authenticate`, unless it sets that header itself.
     #[must_use]
     pub fn challenge(&self) -> Option<&HeaderValue> {
-        self.repr.challenge.as_ref()
+        self.details.challenge.as_ref()
     }
 
     /// States of the policies whose limit the request is over, in the layer's order.
@@ -184,7 +184,7 @@ impl Rejection {
     /// Whole seconds to wait, rounded up and at least 1. `None` if waiting does not help or the wait is unknown.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.repr.retry_after
+        self.details.retry_after
     }
 
     /// A sentence for the client. It names the missing part of the request, and nothing of the server's configuration except the
@@ -197,13 +197,13 @@ impl Rejection {
     /// Returns the parts of the [message](Self::message). `digits` holds those of the wait.
     // In parts, so that a response copies them once, into its body.
     pub(super) fn message_parts<'a>(&'a self, digits: &'a mut itoa::Buffer) -> [&'a str; 5] {
-        match &self.repr.reason {
+        match &self.details.reason {
             Reason::AmbiguousKey { label, .. } => match client_label(label) {
                 Some(label) => ["the request must contain ", label, " exactly once", "", ""],
                 None => ["the request contains conflicting values", "", "", "", ""],
             },
             Reason::Forbidden { .. } => ["access denied", "", "", "", ""],
-            Reason::Limited { policy } => match self.repr.retry_after {
+            Reason::Limited { policy } => match self.details.retry_after {
                 Some(seconds) => [
                     "rate limit ",
                     policy.as_str(),
@@ -231,7 +231,7 @@ impl Rejection {
     /// The code for programs: `forbidden`, `internal_error`, `key_ambiguous`, `key_missing`, `rate_limited` or `unavailable`.
     #[must_use]
     pub fn code(&self) -> &'static str {
-        match self.repr.reason {
+        match self.details.reason {
             Reason::AmbiguousKey { .. } => "key_ambiguous",
             Reason::Forbidden { .. } => "forbidden",
             Reason::Limited { .. } => "rate_limited",
@@ -243,7 +243,7 @@ impl Rejection {
 
     /// Whether a key is missing because of the server's own configuration. The log names the extractor.
     fn is_internal(&self) -> bool {
-        self.repr.status.is_server_error()
+        self.details.status.is_server_error()
     }
 }
 

@@ -1,0 +1,332 @@
+//! Header names and values of each family.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::{
+    clock::whole_seconds,
+    decision::Decision,
+    error::{Error, ErrorKind},
+    state::{Outcome, Usage},
+};
+
+use super::{
+    choice::{DiscordHeaders, DiscordScope, Family, LegacyHeaders, ResetFormat},
+    drafts::{LayerTerms, PolicyLists},
+    merge::{self, SetClaim, has_any},
+    numbers::{number, recurring_number, seconds},
+    terms::{Draft, PolicyTerms},
+    value_buffer::capped,
+};
+
+impl Family {
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the family refers to a policy that the layer does not have.
+    pub(super) fn check(&self, terms: &LayerTerms) -> Result<(), Error> {
+        match self {
+            Self::Discord(discord) => check_scopes(discord, terms),
+            Self::Draft06 | Self::Draft11 | Self::Legacy(_) => Ok(()),
+        }
+    }
+
+    /// Names of the headers that describe the narrowest policy. They are written together or not at all.
+    pub(super) fn narrowest_headers(&self) -> &[HeaderName] {
+        match self {
+            Self::Discord(_) => &DISCORD_NAMES,
+            Self::Draft06 => &DRAFT06_NAMES,
+            Self::Draft11 => &[],
+            Self::Legacy(legacy) => legacy_names(legacy),
+        }
+    }
+
+    /// Whether the family describes quotas and windows, which a tier may change.
+    pub(super) fn has_terms(&self) -> bool {
+        match self {
+            Self::Draft06 | Self::Draft11 => true,
+            Self::Discord(_) | Self::Legacy(_) => false,
+        }
+    }
+
+    /// Writes the headers of the family.
+    pub(super) fn write(
+        &self,
+        claim: SetClaim,
+        values: &mut HeaderValues,
+        terms: &LayerTerms,
+        headers: &mut HeaderMap,
+    ) {
+        let narrowest = values.narrowest.filter(|_| claim == SetClaim::Free);
+        match self {
+            Self::Discord(discord) => {
+                if let Some(narrowest) = narrowest {
+                    write_discord(discord, &narrowest, values.is_denied, terms, headers);
+                }
+            }
+            Self::Draft06 => {
+                if let Some(narrowest) = narrowest {
+                    write_draft06(&narrowest, headers);
+                }
+                if claim != SetClaim::Taken
+                    && let Some(policies) = values.policy_list(terms, Draft::Six)
+                {
+                    merge::add_unnamed(headers, RATELIMIT_POLICY, policies);
+                }
+            }
+            Self::Draft11 => {
+                let limits = (RATELIMIT, values.rate_limit.take());
+                if let Some(policies) = values.policy_list(terms, Draft::Eleven) {
+                    let policies = (RATELIMIT_POLICY, Some(policies));
+                    merge::add_named(headers, [policies, limits]);
+                } else {
+                    // Not beside the list of another format, which a family of this layer has written.
+                    merge::add_named(headers, [limits]);
+                }
+            }
+            Self::Legacy(legacy) => {
+                if let Some(narrowest) = narrowest {
+                    write_legacy(legacy, &narrowest, headers);
+                }
+            }
+        }
+    }
+
+    /// Adds the values that only this family needs.
+    fn add_values(
+        &self,
+        values: &mut HeaderValues,
+        terms: &LayerTerms,
+        decision: &Decision,
+        tier_terms: Option<&[PolicyTerms]>,
+    ) {
+        match self {
+            Self::Discord(_) => {
+                if let (Some(narrowest), Some(state)) =
+                    (&mut values.narrowest, decision.narrowest())
+                {
+                    narrowest.policy = terms.index_of(state.policy());
+                }
+            }
+            Self::Draft06 => {
+                values.policy_lists = terms.input(decision, tier_terms).policy_lists();
+            }
+            Self::Draft11 => {
+                let input = terms.input(decision, tier_terms);
+                values.policy_lists = input.policy_lists();
+                values.rate_limit = input.rate_limit(values.retry_after);
+            }
+            Self::Legacy(_) => {}
+        }
+    }
+}
+
+/// Inserts the default headers unless one of them is there. Returns whether it did.
+#[inline]
+pub(super) fn insert_default(headers: &mut HeaderMap, usage: &Usage) -> bool {
+    if has_any(headers, &DEFAULT_NAMES) {
+        return false;
+    }
+    headers.insert(LIMIT, recurring_number(usage.limit));
+    headers.insert(REMAINING, number(usage.remaining));
+    headers.insert(RESET, recurring_number(usage.reset_at.as_secs_ceil()));
+    true
+}
+
+fn write_discord(
+    discord: &DiscordHeaders,
+    narrowest: &Narrowest,
+    is_denied: bool,
+    terms: &LayerTerms,
+    headers: &mut HeaderMap,
+) {
+    let usage = narrowest.usage;
+    set(headers, LIMIT, recurring_number(usage.limit));
+    set(headers, REMAINING, number(usage.remaining));
+    set(headers, RESET, seconds(usage.reset_at.as_micros()));
+    set(headers, RESET_AFTER, seconds(narrowest.until_reset));
+    let Some(policy) = narrowest.policy.and_then(|index| terms.name_at(index)) else {
+        return;
+    };
+    let bucket = HeaderValue::from_str(policy).expect("a policy's name is visible ASCII");
+    set(headers, BUCKET, bucket);
+    if is_denied {
+        let mut scopes = discord.scopes.iter();
+        let scope = scopes.find(|(name, _)| name == policy);
+        let scope = match scope.map_or(DiscordScope::User, |(_, scope)| *scope) {
+            DiscordScope::Global => {
+                set(headers, GLOBAL, HeaderValue::from_static("true"));
+                "global"
+            }
+            DiscordScope::Shared => "shared",
+            DiscordScope::User => "user",
+        };
+        set(headers, SCOPE, HeaderValue::from_static(scope));
+    }
+}
+
+/// Rejects scopes of policies that the layer does not have.
+fn check_scopes(discord: &DiscordHeaders, terms: &LayerTerms) -> Result<(), Error> {
+    let is_known = |policy: &str| terms.names().any(|name| name == policy);
+    let unknown = discord.scopes.iter().find(|(policy, _)| !is_known(policy));
+    let Some((policy, _)) = unknown else {
+        return Ok(());
+    };
+    let known: Vec<_> = terms.names().collect();
+    let known = known.join("\", \"");
+    Err(Error::new(
+        ErrorKind::InvalidConfig,
+        format!(
+            "Discord's headers have a scope for policy {policy:?}, which is not in the layer; its policies are \"{known}\""
+        ),
+    ))
+}
+
+fn write_draft06(narrowest: &Narrowest, headers: &mut HeaderMap) {
+    let usage = narrowest.usage;
+    let reset = capped(narrowest.seconds_until_reset());
+    set(headers, DRAFT_LIMIT, recurring_number(capped(usage.limit)));
+    set(headers, DRAFT_REMAINING, number(capped(usage.remaining)));
+    set(headers, DRAFT_RESET, number(reset));
+}
+
+fn write_legacy(legacy: &LegacyHeaders, narrowest: &Narrowest, headers: &mut HeaderMap) {
+    let usage = narrowest.usage;
+    let reset_value = match legacy.reset {
+        ResetFormat::DeltaSeconds => number(narrowest.seconds_until_reset()),
+        ResetFormat::EpochMillis => number(usage.reset_at.as_micros().div_ceil(1_000)),
+        ResetFormat::EpochSeconds => recurring_number(usage.reset_at.as_secs_ceil()),
+    };
+    let [limit, remaining, reset] = legacy_names(legacy).clone();
+    set(headers, limit, recurring_number(usage.limit));
+    set(headers, remaining, number(usage.remaining));
+    set(headers, reset, reset_value);
+}
+
+/// Names of limit, remaining and reset.
+fn legacy_names(legacy: &LegacyHeaders) -> &[HeaderName; 3] {
+    legacy.names.as_deref().unwrap_or(&DEFAULT_NAMES)
+}
+
+/// Sets a header. One that is there stays.
+#[inline]
+fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    headers.entry(name).or_insert(value);
+}
+
+// === HeaderValues ===
+
+/// Everything that a decision contributes to headers.
+#[derive(Debug)]
+pub(super) struct HeaderValues {
+    narrowest: Option<Narrowest>,
+    /// Whole seconds. `None` if the request was not denied, or if waiting does not help.
+    pub(super) retry_after: Option<u64>,
+    is_denied: bool,
+    /// Whether a layer around this one may write headers too.
+    pub(super) is_nested: bool,
+    /// Draft 11's `RateLimit`.
+    rate_limit: Option<HeaderValue>,
+    /// `RateLimit-Policy`, if it is not the layer's full list.
+    policy_lists: Option<Box<PolicyLists>>,
+    /// Whether a family has taken its `RateLimit-Policy`. Two families have the same header, in two formats.
+    is_policy_list_taken: bool,
+}
+
+impl HeaderValues {
+    pub(super) fn new(
+        families: &[Family],
+        terms: &LayerTerms,
+        decision: &Decision,
+        tier_terms: Option<&[PolicyTerms]>,
+        is_nested: bool,
+    ) -> Self {
+        let mut values = Self {
+            narrowest: Narrowest::of(decision),
+            retry_after: decision.retry_after().map(whole_seconds),
+            is_denied: decision.outcome() == Outcome::Limited,
+            is_nested,
+            rate_limit: None,
+            policy_lists: None,
+            is_policy_list_taken: false,
+        };
+        for family in families {
+            family.add_values(&mut values, terms, decision, tier_terms);
+        }
+        values
+    }
+
+    /// Headroom of the narrowest policy; the maximum if none was counted.
+    pub(super) fn headroom(&self) -> u128 {
+        self.narrowest
+            .map_or(u128::MAX, |narrowest| narrowest.headroom)
+    }
+
+    /// Returns `RateLimit-Policy` once, for the first family that writes it.
+    fn policy_list(&mut self, terms: &LayerTerms, draft: Draft) -> Option<HeaderValue> {
+        if self.is_policy_list_taken {
+            return None;
+        }
+        let list = match &self.policy_lists {
+            Some(lists) => lists[draft as usize].clone(),
+            None => terms.full_list(draft).cloned(),
+        };
+        self.is_policy_list_taken = list.is_some();
+        list
+    }
+}
+
+/// State of the narrowest policy.
+#[derive(Clone, Copy, Debug)]
+struct Narrowest {
+    usage: Usage,
+    /// Orders it among policies of other layers. A policy that denies is narrower than all that admit.
+    headroom: u128,
+    /// Microseconds from the decision to the reset.
+    until_reset: u64,
+    /// Index of the policy in the layer, if a family sends its name.
+    policy: Option<u16>,
+}
+
+impl Narrowest {
+    fn of(decision: &Decision) -> Option<Self> {
+        let state = decision.narrowest()?;
+        let usage = state.header_usage()?;
+        let decided_at = decision.decided_at();
+        Some(Self {
+            usage,
+            headroom: if decision.is_allowed() {
+                state.headroom()
+            } else {
+                0
+            },
+            until_reset: usage
+                .reset_at
+                .as_micros()
+                .saturating_sub(decided_at.as_micros()),
+            policy: None,
+        })
+    }
+
+    /// Whole seconds until all units are back, rounded up.
+    fn seconds_until_reset(&self) -> u64 {
+        self.until_reset.div_ceil(1_000_000)
+    }
+}
+
+/// Names of the headers that a layer has by default.
+pub(super) static DEFAULT_NAMES: [HeaderName; 3] = [LIMIT, REMAINING, RESET];
+static DISCORD_NAMES: [HeaderName; 7] =
+    [LIMIT, REMAINING, RESET, RESET_AFTER, BUCKET, GLOBAL, SCOPE];
+static DRAFT06_NAMES: [HeaderName; 3] = [DRAFT_LIMIT, DRAFT_REMAINING, DRAFT_RESET];
+
+const BUCKET: HeaderName = HeaderName::from_static("x-ratelimit-bucket");
+const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const DRAFT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const DRAFT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+const GLOBAL: HeaderName = HeaderName::from_static("x-ratelimit-global");
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
+const SCOPE: HeaderName = HeaderName::from_static("x-ratelimit-scope");
