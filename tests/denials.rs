@@ -1,4 +1,4 @@
-//! What a denied request is answered, in each form.
+//! Responses to rejected requests, in each format.
 
 use std::{
     convert::Infallible,
@@ -26,13 +26,13 @@ async fn problem_names_the_policies_that_are_exceeded() {
         .policy(Policy::new("roomy", Quota::per_minute(100)).key(Global))
         .policy(Policy::new("day", Quota::per_day(1)).key(Global))
         .clock(stopped());
-    let answer = denied(
+    let reply = denied(
         builder.on_rejection(RejectionFormat::problem_json()),
         plain(),
     )
     .await;
     assert_eq!(
-        answer.told(),
+        reply.parts(),
         (
             429,
             "application/problem+json",
@@ -42,15 +42,15 @@ async fn problem_names_the_policies_that_are_exceeded() {
 }
 
 #[tokio::test]
-async fn problem_of_a_store_that_is_away_names_no_policy() {
-    for broken in [Broken::Refuses, Broken::DeniesAndRefuses, Broken::Fails] {
-        let answer = refused(
-            away(broken).on_rejection(RejectionFormat::problem_json()),
+async fn problem_of_an_unavailable_store_names_no_policy() {
+    for store in [Broken::Unavailable, Broken::DeniesFirst, Broken::Fails] {
+        let reply = first(
+            broken(store).on_rejection(RejectionFormat::problem_json()),
             plain(),
         )
         .await;
         assert_eq!(
-            answer.told(),
+            reply.parts(),
             (
                 503,
                 "application/problem+json",
@@ -61,7 +61,7 @@ async fn problem_of_a_store_that_is_away_names_no_policy() {
 }
 
 #[tokio::test]
-async fn problem_of_a_missing_key_has_no_type_of_its_own() {
+async fn problem_of_a_missing_key_has_the_type_about_blank() {
     let by_header =
         builder(Policy::new("tenant", Quota::per_minute(1)).key(Header::new("x-tenant")));
     let by_key = builder(Policy::new("tenant", Quota::per_minute(1)).key(ApiKey::bearer()));
@@ -70,7 +70,7 @@ async fn problem_of_a_missing_key_has_no_type_of_its_own() {
     for (builder, status, title, detail) in [
         (by_header, 400, "Bad Request", format!("{lacks}x-tenant")),
         (by_key, 401, "Unauthorized", format!("{lacks}bearer-token")),
-        // The client cannot mend it, and need not know what the server looks at.
+        // The client cannot correct it, and must not learn how the server is configured.
         (
             by_peer,
             500,
@@ -78,59 +78,59 @@ async fn problem_of_a_missing_key_has_no_type_of_its_own() {
             "internal server error".to_owned(),
         ),
     ] {
-        let answer = refused(
+        let reply = first(
             builder.on_rejection(RejectionFormat::problem_json()),
             plain(),
         )
         .await;
         assert_eq!(
-            (answer.status, answer.kind.as_str()),
+            (reply.status, reply.kind.as_str()),
             (status, "application/problem+json")
         );
         let expected = format!(
             r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#
         );
-        assert_eq!(answer.body, expected);
+        assert_eq!(reply.body, expected);
     }
 }
 
 #[tokio::test]
-async fn text_is_one_plain_sentence() {
-    let answer = denied(
+async fn text_is_the_message() {
+    let reply = denied(
         one_a_minute().on_rejection(RejectionFormat::text()),
         plain(),
     )
     .await;
-    let wanted = "rate limit everybody exceeded, retry in 60 seconds";
-    assert_eq!(answer.told(), (429, "text/plain; charset=utf-8", wanted));
-    let answer = refused(
-        away(Broken::Fails).on_rejection(RejectionFormat::text()),
+    let expected = "rate limit everybody exceeded, retry in 60 seconds";
+    assert_eq!(reply.parts(), (429, "text/plain; charset=utf-8", expected));
+    let reply = first(
+        broken(Broken::Fails).on_rejection(RejectionFormat::text()),
         plain(),
     )
     .await;
-    let wanted = "the service is temporarily unavailable";
-    assert_eq!(answer.told(), (503, "text/plain; charset=utf-8", wanted));
+    let expected = "the service is temporarily unavailable";
+    assert_eq!(reply.parts(), (503, "text/plain; charset=utf-8", expected));
 }
 
 #[tokio::test]
 async fn json_is_the_default() {
-    let spelt = denied(
+    let explicit = denied(
         one_a_minute().on_rejection(RejectionFormat::json()),
         plain(),
     )
     .await;
-    let unsaid = denied(one_a_minute(), plain()).await;
-    assert_eq!(spelt.told(), unsaid.told());
-    assert_eq!(spelt.kind, "application/json");
-    assert_eq!(spelt.vary, None);
+    let default = denied(one_a_minute(), plain()).await;
+    assert_eq!(explicit.parts(), default.parts());
+    assert_eq!(explicit.kind, "application/json");
+    assert_eq!(explicit.vary, None);
 }
 
 #[tokio::test]
-async fn form_is_chosen_by_what_the_request_accepts() {
+async fn format_depends_on_the_accept_header() {
     const JSON: &str = "application/json";
     const PROBLEM: &str = "application/problem+json";
     const TEXT: &str = "text/plain; charset=utf-8";
-    for (accept, wanted) in [
+    for (accept, expected) in [
         (&[][..], JSON),
         (&["application/json"], JSON),
         (&["application/problem+json"], PROBLEM),
@@ -141,7 +141,7 @@ async fn form_is_chosen_by_what_the_request_accepts() {
         (&["application/*"], JSON),
         (&["text/*"], TEXT),
         (&["text/html, application/xhtml+xml, */*;q=0.8"], JSON),
-        // by quality, and not by place
+        // by quality, not by position
         (&["application/json;q=0.5, text/plain"], TEXT),
         (
             &["text/plain;q=0.5, application/problem+json;q=0.9"],
@@ -149,24 +149,24 @@ async fn form_is_chosen_by_what_the_request_accepts() {
         ),
         (&["text/plain ; q=0.2 , */* ; Q=0.1"], TEXT),
         (&["application/json;q=0.001, text/plain;q=0"], JSON),
-        // the exact name goes before the range, also when it says no
+        // an exact name takes precedence over a range, even with quality 0
         (&["application/json;q=0, */*"], PROBLEM),
         (&["application/*;q=0, */*;q=0.1"], TEXT),
         (&["text/*, text/plain;q=0.1, application/json;q=0.2"], JSON),
-        // named goes before meant
+        // a name takes precedence over a range
         (&["*/*, application/problem+json"], PROBLEM),
         (&["application/*, text/plain"], TEXT),
-        // parameters of the type itself
+        // parameters of the media type
         (
             &["application/json;version=1;q=0.1, text/plain;q=0.2"],
             TEXT,
         ),
-        // several lines are one list
+        // several lines form one list
         (&["application/json;q=0.1", "text/plain;q=0.2"], TEXT),
-        // none of them: better an answer than none
+        // none of the formats: JSON
         (&["image/png"], JSON),
         (&["*/*;q=0"], JSON),
-        // what makes no sense says nothing
+        // malformed ranges are ignored
         (&["text/plain;q=2, application/problem+json;q=0.1"], PROBLEM),
         (
             &["text/plain;q=NaN, application/problem+json;q=0.1"],
@@ -190,43 +190,43 @@ async fn form_is_chosen_by_what_the_request_accepts() {
         let mut request = plain();
         for line in accept {
             let line = header::HeaderValue::from_bytes(line.as_bytes());
-            let line = line.expect("it may be sent");
+            let line = line.expect("a header value");
             request.headers_mut().append(header::ACCEPT, line);
         }
-        let answer = denied(
+        let reply = denied(
             one_a_minute().on_rejection(RejectionFormat::negotiated()),
             request,
         )
         .await;
         assert_eq!(
-            (answer.status, answer.kind.as_str()),
-            (429, wanted),
+            (reply.status, reply.kind.as_str()),
+            (429, expected),
             "{accept:?}"
         );
-        assert_eq!(answer.vary.as_deref(), Some("accept"), "{accept:?}");
+        assert_eq!(reply.vary.as_deref(), Some("accept"), "{accept:?}");
     }
 }
 
-// Regression: a cache could keep a denial and answer others with it.
+// Regression: a cache could store a rejection and send it to other clients.
 #[tokio::test]
-async fn no_answer_may_be_stored_unless_it_says_so_itself() {
+async fn rejection_is_not_stored_unless_it_sets_cache_control() {
     let by_header = || Policy::new("tenant", Quota::per_minute(1)).key(Header::new("x-tenant"));
-    for denial in [
+    for format in [
         RejectionFormat::by(|_, _| Response::new("")),
         RejectionFormat::json(),
         RejectionFormat::negotiated(),
         RejectionFormat::problem_json(),
         RejectionFormat::text(),
     ] {
-        let limited = denied(one_a_minute().on_rejection(denial.clone()), plain()).await;
-        assert_eq!(limited.cache.as_deref(), Some("no-store"), "{denial:?}");
+        let limited = denied(one_a_minute().on_rejection(format.clone()), plain()).await;
+        assert_eq!(limited.cache.as_deref(), Some("no-store"), "{format:?}");
         for builder in [
             builder(by_header()),
-            away(Broken::Fails),
+            broken(Broken::Fails),
             one_a_minute().forbid(|_: &Parts| true),
         ] {
-            let refused = refused(builder.on_rejection(denial.clone()), plain()).await;
-            assert_eq!(refused.cache.as_deref(), Some("no-store"), "{denial:?}");
+            let reply = first(builder.on_rejection(format.clone()), plain()).await;
+            assert_eq!(reply.cache.as_deref(), Some("no-store"), "{format:?}");
         }
     }
     let own = |rejection: &Rejection| {
@@ -235,23 +235,23 @@ async fn no_answer_may_be_stored_unless_it_says_so_itself() {
             .body(rejection.message())
             .expect("it is well formed")
     };
-    let answer = denied(one_a_minute().on_rejection(own), plain()).await;
-    assert_eq!(answer.cache.as_deref(), Some("max-age=1"));
+    let reply = denied(one_a_minute().on_rejection(own), plain()).await;
+    assert_eq!(reply.cache.as_deref(), Some("max-age=1"));
 }
 
-// === Of one's own ===
+// === Custom responses ===
 
 #[tokio::test]
-async fn closure_sees_the_requests_head_and_the_decision() {
-    let denial = RejectionFormat::by(|rejection, request| {
-        let decision = rejection.decision().expect("one was made");
+async fn closure_receives_the_request_head_and_the_decision() {
+    let format = RejectionFormat::by(|rejection, request| {
+        let decision = rejection.decision().expect("a decision");
         let left = decision.state("everybody").and_then(PolicyState::usage);
         let text = format!(
             "{} {} {:?} {}",
             request.method,
             request.uri,
             request.headers["x-id"],
-            left.expect("it is counted").remaining,
+            left.expect("a count").remaining,
         );
         Response::builder()
             .status(420)
@@ -264,38 +264,38 @@ async fn closure_sees_the_requests_head_and_the_decision() {
             .body("a body".to_owned())
             .expect("it is well formed")
     };
-    let answer = denied(one_a_minute().on_rejection(denial.clone()), request()).await;
+    let reply = denied(one_a_minute().on_rejection(format.clone()), request()).await;
     assert_eq!(
-        (answer.status, answer.body.as_str()),
+        (reply.status, reply.body.as_str()),
         (420, "POST /a?b=c \"seven\" 0")
     );
 
-    // the same when the decision had to be awaited
-    let slow = one_a_minute().store(Slow::default()).on_rejection(denial);
-    let answer = denied(slow, request()).await;
+    // also if the decision is not ready at once
+    let slow = one_a_minute().store(Slow::default()).on_rejection(format);
+    let reply = denied(slow, request()).await;
     assert_eq!(
-        (answer.status, answer.body.as_str()),
+        (reply.status, reply.body.as_str()),
         (420, "POST /a?b=c \"seven\" 0")
     );
 }
 
 #[tokio::test]
-async fn closure_sees_the_head_of_a_request_without_a_key() {
-    let denial = RejectionFormat::by(|rejection, request| {
+async fn closure_receives_the_head_of_a_request_without_a_key() {
+    let format = RejectionFormat::by(|rejection, request| {
         assert!(rejection.decision().is_none());
         Response::new(format!("{} {}", rejection.code(), request.uri.path()))
     });
     let rule = Policy::new("tenant", Quota::per_minute(1)).key(Header::new("x-tenant"));
-    let answer = refused(builder(rule).on_rejection(denial), plain()).await;
-    assert_eq!(answer.body, "key_missing /");
+    let reply = first(builder(rule).on_rejection(format), plain()).await;
+    assert_eq!(reply.body, "key_missing /");
 }
 
 #[tokio::test]
-async fn type_of_ones_own_makes_the_answer_and_may_borrow_a_ready_made_one() {
-    /// Hides from some what the limit is.
-    struct Discreet;
+async fn custom_type_may_use_a_ready_made_format() {
+    /// Hides the limit of some paths.
+    struct WithSecretPath;
 
-    impl MakeRejection for Discreet {
+    impl MakeRejection for WithSecretPath {
         fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
             match request.uri.path() {
                 "/secret" => RejectionFormat::text()
@@ -306,14 +306,14 @@ async fn type_of_ones_own_makes_the_answer_and_may_borrow_a_ready_made_one() {
         }
     }
     let secret = Request::get("/secret").body(String::new());
-    let answer = denied(
-        one_a_minute().on_rejection(Discreet),
+    let reply = denied(
+        one_a_minute().on_rejection(WithSecretPath),
         secret.expect("it is well formed"),
     )
     .await;
-    assert_eq!((answer.status, answer.body.as_str()), (429, ""));
-    let answer = denied(one_a_minute().on_rejection(Discreet), plain()).await;
-    assert!(answer.body.starts_with("rate limit everybody"));
+    assert_eq!((reply.status, reply.body.as_str()), (429, ""));
+    let reply = denied(one_a_minute().on_rejection(WithSecretPath), plain()).await;
+    assert!(reply.body.starts_with("rate limit everybody"));
 }
 
 #[tokio::test]
@@ -325,48 +325,48 @@ async fn violated_policies_are_those_that_deny() {
         .policy(Policy::new("roomy", Quota::per_minute(100)).key(Global))
         .on_rejection(move |rejection: &Rejection| {
             let names = rejection.violated().map(|state| state.policy().to_string());
-            seeing.lock().expect("nobody panics with it").extend(names);
+            seeing.lock().expect("no panic while locked").extend(names);
             Response::new("")
         });
     denied(builder, plain()).await;
-    assert_eq!(*seen.lock().expect("nobody panics with it"), ["minute"]);
+    assert_eq!(*seen.lock().expect("no panic while locked"), ["minute"]);
 }
 
 #[test]
-fn denial_tells_its_form_in_debug() {
-    for (denial, form) in [
+fn debug_output_names_the_format() {
+    for (format, name) in [
         (RejectionFormat::by(|_, _| Response::new("")), "Custom"),
         (RejectionFormat::json(), "Json"),
         (RejectionFormat::negotiated(), "Negotiated"),
         (RejectionFormat::problem_json(), "Problem"),
         (RejectionFormat::text(), "Text"),
     ] {
-        assert!(format!("{denial:?}").contains(form));
+        assert!(format!("{format:?}").contains(name));
     }
 }
 
-// === Broken ===
+// === Broken store ===
 
-/// A store that is away.
+/// A store that is down.
 #[derive(Clone, Copy, Debug)]
 enum Broken {
-    /// The first policy denies, the others refuse.
-    DeniesAndRefuses,
+    /// The first policy denies, the others are unavailable.
+    DeniesFirst,
     Fails,
-    Refuses,
+    Unavailable,
 }
 
 impl Store for Broken {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let states = charges.iter().enumerate().map(|(index, charge)| {
             let outcome = match self {
-                Self::DeniesAndRefuses if index == 0 => Outcome::Limited,
+                Self::DeniesFirst if index == 0 => Outcome::Limited,
                 _ => Outcome::Unavailable,
             };
             PolicyState::uncounted(*charge.policy().name(), outcome)
         });
         StoreFuture::ready(match self {
-            Self::Fails => Err(Error::new(ErrorKind::Unavailable, "it was told to fail")),
+            Self::Fails => Err(Error::new(ErrorKind::Unavailable, "the test makes it fail")),
             _ => Ok(Decision::new(CountedBy::Nobody, START, states)),
         })
     }
@@ -376,17 +376,17 @@ impl Store for Broken {
     }
 }
 
-fn away(broken: Broken) -> RateLimitLayerBuilder {
+fn broken(store: Broken) -> RateLimitLayerBuilder {
     let policy = |name| Policy::new(name, Quota::per_minute(1)).on_outage(OnOutage::Deny);
     RateLimitLayer::builder()
         .policy(policy("first").key(Global))
         .policy(policy("second").key(Global))
-        .store(broken)
+        .store(store)
 }
 
 // === Slow ===
 
-/// The in-process store, a moment later.
+/// The in-process store with a delay.
 #[derive(Clone, Debug)]
 struct Slow(Arc<tollgate::memory::MemoryStore>);
 
@@ -395,7 +395,7 @@ impl Default for Slow {
         let store = tollgate::memory::MemoryStore::builder()
             .clock(stopped())
             .build();
-        Self(Arc::new(store.expect("it is well set up")))
+        Self(Arc::new(store.expect("the settings are valid")))
     }
 }
 
@@ -415,7 +415,7 @@ impl Store for Slow {
     }
 }
 
-// === Asking ===
+// === Requests ===
 
 fn builder(rule: tollgate::rules::Rule) -> RateLimitLayerBuilder {
     RateLimitLayer::builder().policy(rule)
@@ -429,7 +429,7 @@ fn plain() -> Request<String> {
     Request::default()
 }
 
-struct Told {
+struct Reply {
     status: u16,
     kind: String,
     vary: Option<String>,
@@ -437,23 +437,23 @@ struct Told {
     body: String,
 }
 
-impl Told {
-    fn told(&self) -> (u16, &str, &str) {
+impl Reply {
+    fn parts(&self) -> (u16, &str, &str) {
         (self.status, &self.kind, &self.body)
     }
 }
 
-/// The answer to the second request; the first one passes.
-async fn denied(builder: RateLimitLayerBuilder, request: Request<String>) -> Told {
+/// Returns the response to a second request. The first one is admitted.
+async fn denied(builder: RateLimitLayerBuilder, request: Request<String>) -> Reply {
     let mut service = service(builder);
     let first = service.ready().await.expect("infallible").call(plain());
     assert_eq!(first.await.expect("infallible").status(), StatusCode::OK);
-    told(service, request).await
+    send(service, request).await
 }
 
-/// The answer to the first request.
-async fn refused(builder: RateLimitLayerBuilder, request: Request<String>) -> Told {
-    told(service(builder), request).await
+/// Returns the response to a first request.
+async fn first(builder: RateLimitLayerBuilder, request: Request<String>) -> Reply {
+    send(service(builder), request).await
 }
 
 fn service(
@@ -463,13 +463,13 @@ fn service(
     Response = Response<tollgate::middleware::ResponseBody<String>>,
     Error = Infallible,
 > {
-    let layer = builder.build().expect("it is well set up");
+    let layer = builder.build().expect("the settings are valid");
     layer.layer(service_fn(async |_: Request<String>| {
         Ok::<_, Infallible>(Response::new(String::from("passed")))
     }))
 }
 
-async fn told<S>(service: S, request: Request<String>) -> Told
+async fn send<S>(service: S, request: Request<String>) -> Reply
 where
     S: Service<
             Request<String>,
@@ -486,7 +486,7 @@ where
     let cache = header(header::CACHE_CONTROL);
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.expect("infallible");
-    Told {
+    Reply {
         status,
         kind: kind.unwrap_or_default(),
         vary,

@@ -1,4 +1,4 @@
-//! What gRPC clients see: the answer byte by byte, and a real client against a real server.
+//! Rejections for gRPC clients: the response byte by byte, and a real client with a real server.
 
 use std::{
     convert::Infallible,
@@ -38,21 +38,19 @@ use tower::{Layer, Service, ServiceExt, service_fn, util::MapRequestLayer};
 // === A real client and server ===
 
 #[tokio::test]
-async fn tonic_client_is_told_which_limit_and_when_to_retry() {
+async fn tonic_client_receives_the_limit_and_the_time_to_retry() {
     let clock = stopped();
     let server = serve(two_policies(&clock)).await;
     let mut client = connect(server).await;
     for _ in 0..2 {
-        let said = say(&mut client).await.expect("it is within the limit");
-        assert_eq!(said.get_ref(), "hello");
+        let reply = send(&mut client).await.expect("it is within the limit");
+        assert_eq!(reply.get_ref(), "hello");
         assert_eq!(
-            said.metadata()
-                .get("x-ratelimit-limit")
-                .expect("it is told"),
+            reply.metadata().get("x-ratelimit-limit").expect("metadata"),
             "2"
         );
     }
-    let status = say(&mut client).await.expect_err("it is over the limit");
+    let status = send(&mut client).await.expect_err("it is over the limit");
     println!("{status:?}\n{:?}", status.get_error_details());
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!(
@@ -71,44 +69,44 @@ async fn tonic_client_is_told_which_limit_and_when_to_retry() {
         .collect();
     assert_eq!(violations, [("minute", "rate limit minute exceeded")]);
 
-    // what an HTTP client is told is metadata here
+    // the headers are metadata
     assert_eq!(
-        status.metadata().get("retry-after").expect("it is told"),
+        status.metadata().get("retry-after").expect("metadata"),
         "30"
     );
     assert_eq!(
         status
             .metadata()
             .get("x-ratelimit-remaining")
-            .expect("it is told"),
+            .expect("metadata"),
         "0"
     );
 
     clock.advance(Duration::from_secs(30));
-    say(&mut client).await.expect("the wait was not too short");
+    send(&mut client).await.expect("the wait was not too short");
 }
 
 #[tokio::test]
-async fn tonic_client_is_told_the_wait_to_the_microsecond() {
+async fn tonic_client_receives_the_wait_to_the_microsecond() {
     let clock = stopped();
     let server = serve(two_policies(&clock)).await;
     let mut client = connect(server).await;
     for _ in 0..2 {
-        say(&mut client).await.expect("it is within the limit");
+        send(&mut client).await.expect("it is within the limit");
     }
     clock.advance(Duration::from_micros(29_999_999));
-    let status = say(&mut client)
+    let status = send(&mut client)
         .await
         .expect_err("it is a moment too early");
     let retry = status.get_details_retry_info().expect("waiting helps");
     assert_eq!(retry.retry_delay, Some(Duration::from_micros(1)));
     clock.advance(Duration::from_micros(1));
-    say(&mut client).await.expect("it is time");
+    send(&mut client).await.expect("the wait was not too short");
 }
 
-// Regression: the way shown for tonic counted each IPv6 address of a network apart.
+// Regression: the documented setup for tonic counted each IPv6 address of a network separately.
 #[tokio::test]
-async fn peers_that_tonic_tells_of_count_by_network() {
+async fn peer_addresses_of_tonic_are_counted_by_network() {
     let tell_peer = |mut request: Request<String>| {
         let connection = request.extensions().get::<TcpConnectInfo>();
         if let Some(peer) = connection.and_then(TcpConnectInfo::remote_addr) {
@@ -140,7 +138,7 @@ async fn peers_that_tonic_tells_of_count_by_network() {
 #[tokio::test]
 async fn tonic_client_sees_an_outage_as_unavailable() {
     let server = serve(builder().store(Broken)).await;
-    let status = say(&mut connect(server).await)
+    let status = send(&mut connect(server).await)
         .await
         .expect_err("nobody decides");
     assert_eq!(status.code(), Code::Unavailable);
@@ -152,7 +150,7 @@ async fn tonic_client_sees_an_outage_as_unavailable() {
 // === On the wire ===
 
 #[tokio::test]
-async fn answer_is_a_status_in_the_headers_and_nothing_else() {
+async fn response_is_a_status_in_the_headers_without_a_body() {
     let (status, headers, body) = denied(two_policies(&stopped()), "application/grpc").await;
     assert_eq!(status, 200);
     assert_eq!(headers[CONTENT_TYPE], "application/grpc");
@@ -160,14 +158,14 @@ async fn answer_is_a_status_in_the_headers_and_nothing_else() {
     let message = "rate limit minute exceeded, retry in 30 seconds";
     assert_eq!(headers["grpc-message"], message);
     assert!(!headers.contains_key("grpc-retry-pushback-ms"));
-    // the whole stream is one frame of headers
+    // the stream is a single frame of headers
     assert!(body.is_end_stream());
     assert_eq!(body.collect().await.expect("infallible").to_bytes(), "");
 }
 
 #[tokio::test]
-async fn grpc_is_known_by_the_content_type() {
-    for (kind, answered) in [
+async fn content_type_selects_grpc() {
+    for (kind, content_type) in [
         ("application/grpc", Some("application/grpc")),
         ("application/grpc+proto", Some("application/grpc")),
         ("application/grpc+json", Some("application/grpc")),
@@ -196,21 +194,21 @@ async fn grpc_is_known_by_the_content_type() {
         let found = headers[CONTENT_TYPE].to_str().expect("it is text");
         assert_eq!(
             (status, found),
-            match answered {
-                Some(answered) => (200, answered),
+            match content_type {
+                Some(content_type) => (200, content_type),
                 None => (429, "application/json"),
             },
             "{kind}"
         );
         assert_eq!(
             headers.contains_key("grpc-status"),
-            answered.is_some(),
+            content_type.is_some(),
             "{kind}"
         );
     }
 }
 
-// Regression: a denied GET was answered 200 if it named this content type.
+// Regression: a denied GET with this content type got status 200.
 #[tokio::test]
 async fn only_a_post_is_grpc() {
     for kind in [
@@ -240,7 +238,7 @@ async fn only_a_post_is_grpc() {
 }
 
 #[tokio::test]
-async fn every_ready_made_form_answers_grpc_in_its_own_way() {
+async fn every_ready_made_format_responds_to_grpc_as_grpc() {
     for denial in [
         RejectionFormat::by(|_, _| Response::new("")),
         RejectionFormat::json(),
@@ -252,7 +250,7 @@ async fn every_ready_made_form_answers_grpc_in_its_own_way() {
         let (_, headers, _) = denied(builder, "application/grpc").await;
         assert_eq!(headers["grpc-status"], "8");
     }
-    // a closure is asked about every request
+    // a closure makes all responses
     let own = two_policies(&stopped()).on_rejection(|_: &Rejection| Response::new(""));
     let (_, headers, _) = denied(own, "application/grpc").await;
     assert!(!headers.contains_key("grpc-status"));
@@ -282,7 +280,7 @@ async fn pushback_is_whole_milliseconds_rounded_up() {
 }
 
 #[tokio::test]
-async fn pushback_over_24_days_is_the_longest_that_can_be_read() {
+async fn pushback_over_24_days_is_capped() {
     let builder = RateLimitLayer::builder()
         .policy(Policy::new("year", Quota::new(1, Duration::from_secs(31_536_000))).key(Global))
         .headers(Headers::none())
@@ -293,23 +291,23 @@ async fn pushback_over_24_days_is_the_longest_that_can_be_read() {
 }
 
 #[tokio::test]
-async fn who_can_never_pass_is_told_not_to_retry() {
+async fn permanent_denial_has_a_pushback_that_forbids_retries() {
     let rule = Policy::new("upload", Quota::per_minute(5))
         .key(Global)
         .cost_by(|_| 6);
     let builder = RateLimitLayer::builder()
         .policy(rule)
         .on_rejection(RejectionFormat::json().grpc_pushback(true));
-    let headers = refused(builder).await;
+    let headers = first_headers(builder).await;
     assert_eq!(headers["grpc-status"], "8");
     assert_eq!(headers["grpc-retry-pushback-ms"], "-1");
-    let status = Status::from_header_map(&headers).expect("it bears a status");
+    let status = Status::from_header_map(&headers).expect("a status");
     assert!(status.get_details_retry_info().is_none());
     assert!(status.get_details_quota_failure().is_some());
 }
 
 #[tokio::test]
-async fn slot_in_flight_is_waited_for_a_second_and_not_for_no_time() {
+async fn concurrency_denial_has_a_wait_of_a_second() {
     let builder = RateLimitLayer::builder()
         .policy(Policy::concurrency("slots", 1).key(Global))
         .on_rejection(RejectionFormat::json().grpc_pushback(true));
@@ -323,14 +321,14 @@ async fn slot_in_flight_is_waited_for_a_second_and_not_for_no_time() {
     let response = service.oneshot(request("application/grpc")).await;
     let response = response.expect("infallible");
     assert_eq!(response.headers()["grpc-retry-pushback-ms"], "1000");
-    let status = Status::from_header_map(response.headers()).expect("it bears a status");
+    let status = Status::from_header_map(response.headers()).expect("a status");
     let retry = status.get_details_retry_info().expect("waiting helps");
     assert_eq!(retry.retry_delay, Some(Duration::from_secs(1)));
     drop(held);
 }
 
 #[tokio::test]
-async fn missing_key_is_told_whose_fault_it_is() {
+async fn status_of_a_missing_key_depends_on_who_can_correct_it() {
     let by = |rule| RateLimitLayer::builder().policy(rule);
     let policy = || Policy::new("tenant", Quota::per_minute(1));
     for (builder, code) in [
@@ -342,8 +340,8 @@ async fn missing_key_is_told_whose_fault_it_is() {
         (by(policy().key(PeerIp)), Code::Internal),
     ] {
         let headers =
-            refused(builder.on_rejection(RejectionFormat::json().grpc_pushback(true))).await;
-        let status = Status::from_header_map(&headers).expect("it bears a status");
+            first_headers(builder.on_rejection(RejectionFormat::json().grpc_pushback(true))).await;
+        let status = Status::from_header_map(&headers).expect("a status");
         assert_eq!(status.code(), code);
         let message = match code {
             Code::Internal => "internal server error",
@@ -356,7 +354,7 @@ async fn missing_key_is_told_whose_fault_it_is() {
 }
 
 #[tokio::test]
-async fn message_is_escaped_as_grpc_wants_it() {
+async fn message_is_percent_encoded() {
     struct Odd;
 
     impl tollgate::extract::KeyExtractor for Odd {
@@ -369,16 +367,16 @@ async fn message_is_escaped_as_grpc_wants_it() {
         }
     }
     let rule = Policy::new("odd", Quota::per_minute(1)).key(Odd);
-    let headers = refused(RateLimitLayer::builder().policy(rule)).await;
+    let headers = first_headers(RateLimitLayer::builder().policy(rule)).await;
     let message = "the request is missing 50 %25 %C3%BCber%0A~%7F";
     assert_eq!(headers["grpc-message"], message);
-    let status = Status::from_header_map(&headers).expect("it bears a status");
+    let status = Status::from_header_map(&headers).expect("a status");
     let message = "the request is missing 50 % \u{fc}ber\n~\u{7f}";
     assert_eq!(status.message(), message);
 }
 
 #[tokio::test]
-async fn details_are_read_whatever_their_length() {
+async fn details_of_any_length_can_be_decoded() {
     // base64 ends in three ways, and lengths above 127 take two bytes
     for length in 1..=39 {
         let name = "n".repeat(length);
@@ -392,7 +390,7 @@ async fn details_are_read_whatever_their_length() {
             .to_str()
             .expect("it is text");
         assert!(!text.contains('='), "{text}");
-        let status = Status::from_header_map(&headers).expect("it bears a status");
+        let status = Status::from_header_map(&headers).expect("a status");
         let details = status.check_error_details().expect("they are well formed");
         let failure = details.quota_failure().expect("limits are exceeded");
         assert_eq!(failure.violations.len(), 8);
@@ -404,7 +402,7 @@ async fn details_are_read_whatever_their_length() {
     }
 }
 
-// === Broken ===
+// === Broken store ===
 
 #[derive(Debug)]
 struct Broken;
@@ -413,7 +411,7 @@ impl Store for Broken {
     fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         StoreFuture::ready(Err(Error::new(
             ErrorKind::Unavailable,
-            "it was told to fail",
+            "the test makes it fail",
         )))
     }
 
@@ -434,13 +432,13 @@ fn two_policies(clock: &Clock) -> RateLimitLayerBuilder {
         .clock(clock.clone())
 }
 
-type Answered = tollgate::middleware::ResponseBody<String>;
+type LayerBody = tollgate::middleware::ResponseBody<String>;
 
 fn service(
     builder: RateLimitLayerBuilder,
-) -> impl Service<Request<String>, Response = Response<Answered>, Error = Infallible, Future: Send> + Clone
-{
-    let layer = builder.build().expect("it is well set up");
+) -> impl Service<Request<String>, Response = Response<LayerBody>, Error = Infallible, Future: Send>
++ Clone {
+    let layer = builder.build().expect("the settings are valid");
     layer.layer(service_fn(|_: Request<String>| {
         std::future::ready(Ok::<_, Infallible>(Response::new(String::from("passed"))))
     }))
@@ -453,7 +451,7 @@ fn request(kind: &str) -> Request<String> {
 
 async fn pass<S>(service: &mut S)
 where
-    S: Service<Request<String>, Response = Response<Answered>, Error = Infallible>,
+    S: Service<Request<String>, Response = Response<LayerBody>, Error = Infallible>,
 {
     let ready = service.ready().await.expect("infallible");
     let response = ready.call(request("application/grpc")).await;
@@ -465,8 +463,8 @@ where
     );
 }
 
-/// The first answer that is no success.
-async fn denied(builder: RateLimitLayerBuilder, kind: &str) -> (u16, HeaderMap, Answered) {
+/// Returns the first response that is a denial.
+async fn denied(builder: RateLimitLayerBuilder, kind: &str) -> (u16, HeaderMap, LayerBody) {
     let mut service = service(builder);
     for _ in 0..3 {
         let ready = service.ready().await.expect("infallible");
@@ -477,10 +475,10 @@ async fn denied(builder: RateLimitLayerBuilder, kind: &str) -> (u16, HeaderMap, 
             return (parts.status.as_u16(), parts.headers, body);
         }
     }
-    panic!("the third is denied at the latest");
+    panic!("the third request is denied at the latest");
 }
 
-async fn refused(builder: RateLimitLayerBuilder) -> HeaderMap {
+async fn first_headers(builder: RateLimitLayerBuilder) -> HeaderMap {
     let response = service(builder).oneshot(request("application/grpc")).await;
     let response = response.expect("infallible");
     assert!(response.extensions().get::<Rejection>().is_some());
@@ -490,7 +488,7 @@ async fn refused(builder: RateLimitLayerBuilder) -> HeaderMap {
 
 // === Client and server ===
 
-/// Bytes as they are, taken for text.
+/// Text as bytes, without a message format.
 #[derive(Clone, Copy, Debug, Default)]
 struct Text;
 
@@ -531,7 +529,7 @@ impl Decoder for Text {
     }
 }
 
-/// Says what it hears.
+/// A service that responds with the text of the request.
 #[derive(Clone, Debug)]
 struct Echo;
 
@@ -550,8 +548,8 @@ impl Service<Request<Body>> for Echo {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let echo = service_fn(async |said: tonic::Request<String>| {
-            Ok::<_, Status>(tonic::Response::new(said.into_inner()))
+        let echo = service_fn(async |request: tonic::Request<String>| {
+            Ok::<_, Status>(tonic::Response::new(request.into_inner()))
         });
         Box::pin(async move { Ok(server::Grpc::new(Text).unary(echo, request).await) })
     }
@@ -561,9 +559,9 @@ async fn serve(builder: RateLimitLayerBuilder) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await;
     let listener = listener.expect("some port is free");
     let server = listener.local_addr().expect("it is bound");
-    let layer = builder.build().expect("it is well set up");
+    let layer = builder.build().expect("the settings are valid");
     let app = Server::builder().layer(layer).add_service(Echo);
-    // it ends with the test's runtime
+    // ends with the test's runtime
     tokio::spawn(app.serve_with_incoming(TcpIncoming::from(listener)));
     server
 }
@@ -576,7 +574,7 @@ async fn connect(server: SocketAddr) -> client::Grpc<Channel> {
     client::Grpc::new(channel.expect("the server listens"))
 }
 
-async fn say(client: &mut client::Grpc<Channel>) -> Result<tonic::Response<String>, Status> {
+async fn send(client: &mut client::Grpc<Channel>) -> Result<tonic::Response<String>, Status> {
     client.ready().await.expect("the server listens");
     let path = PathAndQuery::from_static("/test.Echo/Say");
     client

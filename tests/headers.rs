@@ -1,4 +1,4 @@
-//! What the rate limit headers say: each family raw over a socket, and read back by another's parser.
+//! Rate limit headers: each family raw over a socket, and parsed by independent code.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 // === Each family, raw ===
 
 #[tokio::test]
-async fn each_family_says_its_own_on_success_and_on_denial() {
+async fn each_family_has_its_headers_on_success_and_on_denial() {
     for (headers, allowed, denied) in families() {
         let name = format!("{headers:?}");
         let server = serve(two_policies().headers(headers)).await;
@@ -72,7 +72,7 @@ fn every_family_is_tested() {
     }
 }
 
-/// What is said after the first of two a minute, and at the third.
+/// Each family, with the headers of the first of two allowed requests and those of the denied third one.
 fn families() -> Vec<(Headers, &'static str, &'static str)> {
     vec![
         (
@@ -184,7 +184,7 @@ fn two_policies() -> RateLimitLayerBuilder {
 }
 
 #[tokio::test]
-async fn names_of_ones_own_stand_in_place_of_the_usual_ones() {
+async fn custom_names_replace_the_default_ones() {
     let (_, found) = ask(&two_policies().headers(named())).await;
     assert_eq!(found["x-rate-limit-limit"], "2");
     assert_eq!(found["x-rate-limit-remaining"], "1");
@@ -193,7 +193,7 @@ async fn names_of_ones_own_stand_in_place_of_the_usual_ones() {
 }
 
 #[tokio::test]
-async fn where_two_families_write_one_header_the_first_does() {
+async fn header_of_two_families_is_written_by_the_first() {
     let both = Headers::discord().and(Headers::legacy());
     let (_, found) = ask(&two_policies().headers(both)).await;
     assert_eq!(found["x-ratelimit-reset"], "1700000030.250");
@@ -204,7 +204,7 @@ async fn where_two_families_write_one_header_the_first_does() {
 }
 
 #[tokio::test]
-async fn denial_for_all_is_told_as_global_in_discords_words() {
+async fn discord_headers_contain_the_scope_of_the_denying_policy() {
     for (scope, word, is_global) in [
         (DiscordScope::Global, "global", true),
         (DiscordScope::Shared, "shared", false),
@@ -220,7 +220,7 @@ async fn denial_for_all_is_told_as_global_in_discords_words() {
 }
 
 #[test]
-fn scope_of_a_policy_that_is_not_there_fails_at_build() {
+fn scope_of_an_unknown_policy_fails_at_build() {
     let headers = Headers::legacy().and(Headers::discord().scope("dya", DiscordScope::Shared));
     let error = two_policies().headers(headers).build();
     let error = error.expect_err("there is no such policy");
@@ -228,10 +228,12 @@ fn scope_of_a_policy_that_is_not_there_fails_at_build() {
     assert!(error.to_string().contains("\"dya\""), "{error}");
 }
 
-// Reproducer: the names of a layer that was refused for its headers stayed known to the limiter.
+// Reproducer: the limiter kept the policy names of a layer that failed to build because of its headers.
 #[test]
-fn layer_refused_for_its_headers_leaves_no_name_behind() {
-    let limiter = RateLimiter::builder().build().expect("it is well set up");
+fn layer_with_invalid_headers_does_not_register_its_policies() {
+    let limiter = RateLimiter::builder()
+        .build()
+        .expect("the settings are valid");
     let layer = |quota, scoped| {
         RateLimitLayer::builder()
             .policy(Policy::new("day", quota).key(Global))
@@ -248,7 +250,7 @@ fn layer_refused_for_its_headers_leaves_no_name_behind() {
 
 // Regression: the inner layer's draft 11 headers hid those of the outer one.
 #[test]
-fn nested_layers_list_the_policies_of_all_of_them_in_one_line() {
+fn nested_layers_list_the_policies_of_all_layers_in_one_line() {
     let layer = |name, count| layer_of(name, count, Headers::draft11());
     let app =
         layer("outer", 2).layer(layer("between", 20).layer(layer("inner", 4).layer(plain([]))));
@@ -261,7 +263,7 @@ fn nested_layers_list_the_policies_of_all_of_them_in_one_line() {
 }
 
 #[test]
-fn policy_of_two_nested_layers_is_listed_once_with_the_inner_state() {
+fn policy_of_two_nested_layers_is_listed_once_with_the_state_of_the_inner_layer() {
     let inner = layer_of("same", 4, Headers::draft11());
     let outer = RateLimitLayer::builder()
         .policy(Policy::new("same", Quota::per_minute(2)).key(Global))
@@ -269,7 +271,7 @@ fn policy_of_two_nested_layers_is_listed_once_with_the_inner_state() {
         .headers(Headers::draft11())
         .clock(stopped())
         .build()
-        .expect("it is well set up");
+        .expect("the settings are valid");
     let app = outer.layer(inner.layer(plain([])));
     let sent = sent(&app);
     let policies = r#""same";q=4;w=60, "other";q=3;w=60"#;
@@ -280,9 +282,9 @@ fn policy_of_two_nested_layers_is_listed_once_with_the_inner_state() {
     );
 }
 
-// Regression: the inner layer's stayed, however much it had left.
+// Regression: the headers of the inner layer stayed, however much quota it had left.
 #[test]
-fn narrowest_of_nested_layers_is_in_the_headers_that_tell_of_one() {
+fn headers_of_one_policy_describe_the_narrowest_of_nested_layers() {
     type Family = fn() -> Headers;
     let families: [(Family, [&str; 3]); 4] = [
         (
@@ -343,14 +345,14 @@ fn narrowest_of_nested_layers_is_in_the_headers_that_tell_of_one() {
             }
         }
     }
-    // in draft 6 all are listed
+    // draft 6 lists all policies
     let layer = |name, count| layer_of(name, count, Headers::draft06());
     let app = layer("outer", 2).layer(layer("inner", 4).layer(plain([])));
     assert_eq!(sent(&app).all("ratelimit-policy"), ["4;w=60, 2;w=60"]);
 }
 
 #[test]
-fn headers_of_a_wider_layer_go_with_all_that_belongs_to_them() {
+fn headers_of_a_wider_layer_are_removed_as_a_set() {
     let inner = layer_of("inner", 8, Headers::discord());
     let outer = layer_of("outer", 2, Headers::legacy());
     let sent_headers = sent(&outer.layer(inner.layer(plain([]))));
@@ -363,7 +365,7 @@ fn headers_of_a_wider_layer_go_with_all_that_belongs_to_them() {
             "{left} is the inner layer's"
         );
     }
-    // those of another name stay beside
+    // headers with other names stay
     let inner = layer_of("inner", 8, named());
     let sent = sent(&outer.layer(inner.layer(plain([]))));
     assert_eq!(sent.all("x-rate-limit-limit"), ["8"]);
@@ -371,14 +373,14 @@ fn headers_of_a_wider_layer_go_with_all_that_belongs_to_them() {
 }
 
 #[test]
-fn denial_of_an_inner_layer_stays_what_it_says() {
+fn headers_of_a_denial_by_an_inner_layer_stay() {
     for family in all_families() {
         let inner = layer_of("inner", 2, family.clone());
         let outer = layer_of("outer", 3, family.clone());
         let app = outer.layer(inner.layer(plain([])));
         sent(&app);
         sent(&app);
-        // the outer one has nothing left either
+        // the outer layer has no quota left either
         let denied = sent(&app);
         let alone = {
             let app = layer_of("inner", 2, family.clone()).layer(plain([]));
@@ -402,7 +404,7 @@ fn denial_of_an_inner_layer_stays_what_it_says() {
 }
 
 #[test]
-fn effective_window_behind_the_time_to_retry_is_left_out() {
+fn effective_window_after_the_time_to_retry_is_omitted() {
     let outer = layer_of("outer", 3, Headers::draft11());
     let limit = |retry_after| {
         let inner = plain([("retry-after", retry_after)]);
@@ -416,9 +418,9 @@ fn effective_window_behind_the_time_to_retry_is_left_out() {
     );
 }
 
-// Regression: only those that were missing were added, so an upstream's limit stood beside our reset.
+// Regression: the layer added the missing headers of a set, so a response had an upstream's limit and our reset.
 #[test]
-fn set_that_the_inner_service_began_is_left_to_it_as_a_whole() {
+fn incomplete_set_of_the_inner_service_is_not_completed() {
     for family in [
         Headers::from(Headers::legacy()),
         Headers::legacy().reset(ResetFormat::DeltaSeconds).into(),
@@ -452,7 +454,7 @@ fn set_that_the_inner_service_began_is_left_to_it_as_a_whole() {
 }
 
 #[test]
-fn lists_of_the_inner_service_get_our_members_if_they_are_of_the_draft() {
+fn members_are_added_to_lists_of_the_same_draft_only() {
     for (theirs, policies, limits) in [
         (
             vec![("ratelimit", r#""own";r=7"#)],
@@ -468,13 +470,13 @@ fn lists_of_the_inner_service_get_our_members_if_they_are_of_the_draft() {
             &[r#""own";q=9;qu="a, b";w=1, "two";q=1, "three";q=3;pk=:dGVzdA==:, "ours";q=2;w=60"#],
             &[r#""own";r=7;t=1, "ours";r=1;t=30"#],
         ),
-        // of our name: theirs alone, in both
+        // same name as ours: neither list gets ours
         (
             vec![("ratelimit-policy", r#""ours";q=9;w=1"#)],
             &[r#""ours";q=9;w=1"#],
             &[],
         ),
-        // of another draft, or of none
+        // another draft, or no list
         (
             vec![("ratelimit", "limit=100, remaining=50, reset=30")],
             &[],
@@ -533,9 +535,9 @@ fn allocations(layer: &RateLimitLayer) -> u64 {
 
 // === Units ===
 
-// Regression: a policy that counts tokens was advertised as one that counts requests.
+// Regression: the headers of a policy that counts tokens described it as one that counts requests.
 #[tokio::test]
-async fn unit_of_a_quota_is_told_by_draft_11() {
+async fn draft_11_contains_the_unit_of_a_quota() {
     let tokens = || Policy::new("tokens", Quota::per_minute(50_000)).unit("tokens");
     let pro = Tier::new("pro", Quota::per_minute(90_000)).expect("a usable tier");
     for (rule, policies) in [
@@ -544,7 +546,7 @@ async fn unit_of_a_quota_is_told_by_draft_11() {
             tokens().unit("content-bytes").key(Global),
             r#""tokens";q=50000;qu="content-bytes";w=60"#,
         ),
-        // the default goes without saying
+        // the default unit is omitted
         (
             tokens().unit("requests").key(Global),
             r#""tokens";q=50000;w=60"#,
@@ -582,10 +584,10 @@ fn unit_that_cannot_be_sent_fails_at_build() {
     assert!(error.to_string().contains("concurrent-requests"), "{error}");
 }
 
-// === Read back ===
+// === Parsed by independent code ===
 
 #[tokio::test]
-async fn draft_11_is_read_by_a_parser_of_structured_fields() {
+async fn parser_of_structured_fields_accepts_draft_11() {
     let server = serve(two_policies().headers(Headers::draft11())).await;
     for (status, limits) in [
         (
@@ -604,38 +606,38 @@ async fn draft_11_is_read_by_a_parser_of_structured_fields() {
         let (line, headers) = raw(server).await;
         assert_eq!(line, format!("HTTP/1.1 {status}"));
         let found = members(&headers["ratelimit"]);
-        let wanted: Vec<_> = limits
+        let expected: Vec<_> = limits
             .iter()
             .map(|(name, r, t)| member(name, &[("r", Some(*r)), ("t", *t)]))
             .collect();
-        assert_eq!(found, wanted);
+        assert_eq!(found, expected);
         let policies = members(&headers["ratelimit-policy"]);
-        let wanted = [
+        let expected = [
             member("per-ip", &[("q", Some(2)), ("w", Some(60))]),
             member("day", &[("q", Some(1_000)), ("w", Some(86_400))]),
         ];
-        assert_eq!(policies, wanted);
+        assert_eq!(policies, expected);
     }
 }
 
 #[tokio::test]
-async fn draft_6_is_read_by_a_parser_of_structured_fields() {
+async fn parser_of_structured_fields_accepts_draft_6() {
     let (_, headers) = ask(&two_policies().headers(Headers::draft06())).await;
-    for (name, wanted) in [("limit", 2), ("remaining", 1), ("reset", 30)] {
+    for (name, expected) in [("limit", 2), ("remaining", 1), ("reset", 30)] {
         let item = Parser::new(&headers[&format!("ratelimit-{name}")]).parse::<sfv::Item>();
         let item = item.expect("it is an item");
-        assert_eq!(item.bare_item, BareItem::Integer(wanted.into()));
+        assert_eq!(item.bare_item, BareItem::Integer(expected.into()));
     }
     let policies = members(&headers["ratelimit-policy"]);
-    let wanted = [
+    let expected = [
         member("2", &[("w", Some(60))]),
         member("1000", &[("w", Some(86_400))]),
     ];
-    assert_eq!(policies, wanted);
+    assert_eq!(policies, expected);
 }
 
 #[tokio::test]
-async fn numbers_end_at_what_structured_fields_allow() {
+async fn numbers_are_capped_at_the_largest_of_structured_fields() {
     const LARGEST: i64 = 999_999_999_999_999;
     for family in [Headers::draft11(), Headers::draft06()] {
         let (_, headers) = ask(&scripted(Script::Endless).headers(family)).await;
@@ -656,11 +658,11 @@ async fn numbers_end_at_what_structured_fields_allow() {
         }
     }
     let (_, headers) = ask(&scripted(Script::Endless).headers(Headers::draft11())).await;
-    let wanted = [member(
+    let expected = [member(
         "everybody",
         &[("r", Some(LARGEST)), ("t", Some(18_445_044_073_710))],
     )];
-    assert_eq!(members(&headers["ratelimit"]), wanted);
+    assert_eq!(members(&headers["ratelimit"]), expected);
 
     let huge = Quota::per_second(1_000_000).burst(1_000_000_000_000_000);
     let builder = RateLimitLayer::builder()
@@ -668,15 +670,15 @@ async fn numbers_end_at_what_structured_fields_allow() {
         .headers(Headers::draft11())
         .clock(stopped());
     let (_, headers) = ask(&builder).await;
-    let wanted = [member(
+    let expected = [member(
         "huge",
         &[("q", Some(LARGEST)), ("w", Some(1_000_000_000))],
     )];
-    assert_eq!(members(&headers["ratelimit-policy"]), wanted);
+    assert_eq!(members(&headers["ratelimit-policy"]), expected);
 }
 
 #[tokio::test]
-async fn limit_in_flight_has_its_own_unit_and_no_times() {
+async fn concurrency_limit_has_its_own_unit_and_no_times() {
     let builder = RateLimitLayer::builder()
         .policy(Policy::concurrency("slots", 3).key(Global))
         .headers(Headers::draft11().and(Headers::draft06()))
@@ -690,7 +692,7 @@ async fn limit_in_flight_has_its_own_unit_and_no_times() {
     let unit = &members(&headers["ratelimit-policy"])[0].1["qu"];
     assert_eq!(unit, "concurrent-requests");
 
-    // draft 6 requires a window, so the policy is not listed
+    // draft 6 requires a window, so it omits the policy
     let (_, headers) = ask(&builder.headers(Headers::draft06())).await;
     assert_eq!(headers["ratelimit-limit"], "3");
     assert_eq!(headers.get("ratelimit-policy"), None);
@@ -698,7 +700,7 @@ async fn limit_in_flight_has_its_own_unit_and_no_times() {
 
 #[tokio::test]
 async fn quota_and_window_are_the_sustained_rate_in_whole_seconds() {
-    for (policy, wanted) in [
+    for (policy, expected) in [
         (Policy::new("a", Quota::per_minute(100)), "q=100;w=60"),
         (
             Policy::new("a", Quota::per_minute(100).burst(20)),
@@ -708,7 +710,7 @@ async fn quota_and_window_are_the_sustained_rate_in_whole_seconds() {
             Policy::new("a", Quota::per_minute(10).burst(100)),
             "q=100;w=600",
         ),
-        // a fifth of a second: what comes in a whole one
+        // a fifth of a second: the units of a whole second
         (
             Policy::new("a", Quota::per_second(50).burst(10)),
             "q=50;w=1",
@@ -746,12 +748,12 @@ async fn quota_and_window_are_the_sustained_rate_in_whole_seconds() {
             .headers(Headers::draft11())
             .clock(stopped());
         let (_, headers) = ask(&builder).await;
-        assert_eq!(headers["ratelimit-policy"], format!("\"a\";{wanted}"));
+        assert_eq!(headers["ratelimit-policy"], format!("\"a\";{expected}"));
     }
 }
 
 #[tokio::test]
-async fn policies_that_were_not_asked_are_not_spoken_of() {
+async fn policies_that_were_not_checked_are_not_listed() {
     let builder = two_policies()
         .policy(
             Policy::new("tenant", Quota::per_minute(1))
@@ -768,36 +770,36 @@ async fn policies_that_were_not_asked_are_not_spoken_of() {
     );
 }
 
-// === When the store is away ===
+// === While the store is down ===
 
 #[tokio::test]
-async fn what_nobody_counted_is_not_told() {
+async fn headers_are_omitted_when_no_count_is_available() {
     for family in all_families() {
         for script in [Script::Uncounted, Script::Refuse] {
             let (_, headers) = ask(&scripted(script).headers(family.clone())).await;
-            let told: Vec<_> = headers
+            let counts: Vec<_> = headers
                 .keys()
                 .filter(|name| *name != "ratelimit-policy")
                 .collect();
-            assert_eq!(told, Vec::<&String>::new(), "{family:?} {script:?}");
+            assert_eq!(counts, Vec::<&String>::new(), "{family:?} {script:?}");
         }
-        // without a decision there is not even a policy to speak of
+        // without a decision no policy is known
         let (status, headers) = ask(&scripted(Script::Fail).headers(family)).await;
         assert_eq!((status, headers.len()), (503, 0));
     }
-    // the policy stands, whoever counts
+    // the policy is the same, whichever store counts
     let (_, headers) = ask(&scripted(Script::Uncounted).headers(Headers::draft11())).await;
     assert_eq!(headers["ratelimit-policy"], r#""everybody";q=10;w=60"#);
 }
 
 #[tokio::test]
-async fn what_this_process_counted_alone_is_told_as_it_is() {
+async fn counts_of_this_process_alone_are_sent() {
     let (_, headers) = ask(&scripted(Script::Local).headers(Headers::draft11())).await;
     assert_eq!(headers["ratelimit"], r#""everybody";r=4;t=24"#);
 }
 
 #[tokio::test]
-async fn policy_under_a_tier_is_told_in_the_tiers_terms() {
+async fn policy_of_a_tier_is_described_with_the_terms_of_the_tier() {
     let hour = |count| Tier::new("some", Quota::per_hour(count)).expect("a usable tier");
     for (tier, policies, allowed, denied) in [
         (
@@ -806,7 +808,7 @@ async fn policy_under_a_tier_is_told_in_the_tiers_terms() {
             r#""api";r=1;t=30, "roomy";r=999;t=86314"#,
             r#""api";r=0;t=30, "roomy";r=998"#,
         ),
-        // as many as without the tier, but slower
+        // the same limit as without the tier, in a longer time
         (
             Some(hour(2)),
             r#""api";q=2;w=3600, "roomy";q=1000;w=86400"#,
@@ -842,14 +844,14 @@ async fn policy_under_a_tier_is_told_in_the_tiers_terms() {
 }
 
 #[tokio::test]
-async fn limit_that_is_not_the_policys_is_told_without_a_window() {
+async fn limit_that_a_store_changed_is_sent_without_a_window() {
     let (_, headers) = ask(&scripted(Script::OtherLimit).headers(Headers::draft11())).await;
     assert_eq!(headers["ratelimit-policy"], r#""everybody";q=99"#);
     assert_eq!(headers["ratelimit"], r#""everybody";r=98;t=7"#);
 }
 
 #[tokio::test]
-async fn denial_for_ever_tells_what_is_left_and_no_wait() {
+async fn permanent_denial_has_remaining_units_and_no_wait() {
     for family in all_families() {
         let (status, headers) = ask(&scripted(Script::Never).headers(family)).await;
         assert_eq!((status, headers.get("retry-after")), (429, None));
@@ -859,7 +861,7 @@ async fn denial_for_ever_tells_what_is_left_and_no_wait() {
 }
 
 #[tokio::test]
-async fn wait_that_is_over_already_is_a_second_in_every_header() {
+async fn wait_that_is_over_is_a_second_in_every_header() {
     let (_, headers) = ask(&scripted(Script::DenyForNow).headers(Headers::draft11())).await;
     assert_eq!(headers["retry-after"], "1");
     assert_eq!(headers["ratelimit"], r#""everybody";r=0;t=1"#);
@@ -884,7 +886,7 @@ struct Traffic {
     start: u64,
     /// Thousandths of a period between two requests.
     gaps: Vec<u64>,
-    /// Parts of `t` in which what remains is used, in thousandths.
+    /// Times within `t` at which remaining units are taken, in thousandths.
     parts: Vec<u64>,
 }
 
@@ -928,8 +930,8 @@ impl Traffic {
         policy.cost(self.cost)
     }
 
-    /// The layer after this traffic, with the last answer.
-    fn run(&self) -> (RateLimitLayer, Clock, Told) {
+    /// Returns the layer after this traffic, with the last response.
+    fn run(&self) -> (RateLimitLayer, Clock, Draft11Numbers) {
         let clock = Clock::manual(Timestamp::from_micros(self.start));
         let layer = RateLimitLayer::builder()
             .policy(self.policy().key(Global))
@@ -937,22 +939,22 @@ impl Traffic {
             .clock(clock.clone())
             .build();
         let layer = layer.expect("it is within the limits");
-        let mut told = Told::by(&layer);
+        let mut numbers = Draft11Numbers::by(&layer);
         for gap in &self.gaps {
             clock.advance(self.quota.period() * u32::try_from(*gap).expect("it is small") / 1_000);
-            told = Told::by(&layer);
+            numbers = Draft11Numbers::by(&layer);
         }
-        (layer, clock, told)
+        (layer, clock, numbers)
     }
 
-    /// The same until a request is denied.
-    fn until_denied(&self) -> (RateLimitLayer, Clock, Told) {
-        let (layer, clock, mut told) = self.run();
+    /// Returns the same after further requests, of which the last is denied.
+    fn until_denied(&self) -> (RateLimitLayer, Clock, Draft11Numbers) {
+        let (layer, clock, mut numbers) = self.run();
         for _ in 0..=self.quota.count() + 2 {
-            if told.status == 429 {
-                return (layer, clock, told);
+            if numbers.status == 429 {
+                return (layer, clock, numbers);
             }
-            told = Told::by(&layer);
+            numbers = Draft11Numbers::by(&layer);
         }
         panic!("the limit is reached at last");
     }
@@ -967,9 +969,9 @@ impl Traffic {
     }
 }
 
-/// What an answer says.
+/// The numbers of a response by draft 11.
 #[derive(Clone, Debug)]
-struct Told {
+struct Draft11Numbers {
     status: u16,
     remaining: u64,
     seconds: u64,
@@ -977,7 +979,7 @@ struct Told {
     wait: Option<Duration>,
 }
 
-impl Told {
+impl Draft11Numbers {
     fn by(layer: &RateLimitLayer) -> Self {
         let inner = service_fn(async |_: Request<String>| {
             Ok::<_, Infallible>(Response::new(String::new()))
@@ -1007,9 +1009,9 @@ impl Told {
     }
 }
 
-// Regression: the opening was rounded up to a millisecond, and what was left of that to a second.
+// Regression: the start of the window was rounded up to a millisecond, and the remaining time then to a second.
 #[test]
-fn fresh_window_of_a_minute_resets_in_a_minute_whenever_it_opens() {
+fn new_window_of_a_minute_resets_within_a_minute_whenever_it_starts() {
     let opening = Algorithm::FixedWindow(WindowStart::FirstHit);
     for micros in (0..2_000).chain([999_001, 999_999]) {
         let clock = Clock::manual(START + Duration::from_micros(micros));
@@ -1019,7 +1021,7 @@ fn fresh_window_of_a_minute_resets_in_a_minute_whenever_it_opens() {
             .headers(Headers::draft11().and(Headers::draft06()))
             .clock(clock)
             .build()
-            .expect("it is well set up");
+            .expect("the settings are valid");
         let fresh = Sent::by(&layer);
         assert_eq!(fresh.number("ratelimit-reset"), Some(60), "{micros}");
         assert_eq!(fresh.text("ratelimit"), r#""minute";r=1;t=60"#, "{micros}");
@@ -1031,7 +1033,7 @@ fn fresh_window_of_a_minute_resets_in_a_minute_whenever_it_opens() {
 }
 
 #[test]
-fn calendar_month_is_told_by_its_longest_and_ends_within_it() {
+fn calendar_month_has_the_window_of_the_longest_month() {
     const DAY: u64 = 86_400;
     for (days, left) in [(0, 31), (30, 1), (31, 28), (58, 1), (59, 31)] {
         // From the first of January 2023 on.
@@ -1048,7 +1050,7 @@ fn calendar_month_is_told_by_its_longest_and_ends_within_it() {
                 .headers(Headers::draft11())
                 .clock(Clock::manual(Timestamp::default() + now))
                 .build()
-                .expect("it is well set up");
+                .expect("the settings are valid");
             let sent = Sent::by(&layer);
             assert_eq!(sent.text("ratelimit-policy"), r#""month";q=10;w=2678400"#);
             let limit = format!(r#""month";r=9;t={}"#, left * DAY);
@@ -1058,26 +1060,26 @@ fn calendar_month_is_told_by_its_longest_and_ends_within_it() {
 }
 
 thread_local! {
-    /// Its time flies whenever somebody waits.
+    /// A runtime whose time advances whenever all tasks wait.
     static PAUSED: Runtime = {
         let runtime = runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.expect("a runtime can be made")
     };
 }
 
-/// The headers of one answer.
+/// The headers of one response.
 struct Sent {
     status: u16,
     headers: http::HeaderMap,
 }
 
 impl Sent {
-    /// Of the next request, also when it must wait for its turn: no time passes by the layer's clock.
+    /// Sends the next request. If it waits in a queue, the layer's clock does not advance.
     fn by(layer: &RateLimitLayer) -> Self {
         sent(&layer.layer(plain([])))
     }
 
-    /// Seconds with three decimals.
+    /// Milliseconds of a header in seconds with three decimals.
     #[track_caller]
     fn millis(&self, name: &str) -> u64 {
         let text = self.text(name).replace('.', "");
@@ -1106,16 +1108,16 @@ impl Sent {
     }
 }
 
-/// So many a minute for everybody.
+/// Returns a layer that allows `count` requests a minute, of all clients together.
 fn layer_of(name: &str, count: u64, headers: impl Into<Headers>) -> RateLimitLayer {
     let layer = RateLimitLayer::builder()
         .policy(Policy::new(name, Quota::per_minute(count)).key(Global))
         .headers(headers)
         .clock(stopped());
-    layer.build().expect("it is well set up")
+    layer.build().expect("the settings are valid")
 }
 
-/// A service that answers with these headers.
+/// Returns a service whose responses have these headers.
 fn plain(
     headers: impl IntoIterator<Item = (&'static str, &'static str)>,
 ) -> impl Service<Request<String>, Response = Response<String>, Error = Infallible> + Clone {
@@ -1130,22 +1132,22 @@ fn plain(
     })
 }
 
-/// The next answer of a service.
+/// Sends a request, and returns the response.
 fn sent<S, B>(service: &S) -> Sent
 where
     S: Service<Request<String>, Response = Response<B>, Error = Infallible> + Clone,
 {
-    let asked = service.clone().oneshot(Request::default());
-    let Ok(response) = PAUSED.with(|paused| paused.block_on(asked));
+    let response = service.clone().oneshot(Request::default());
+    let Ok(response) = PAUSED.with(|paused| paused.block_on(response));
     Sent {
         status: response.status().as_u16(),
         headers: response.headers().clone(),
     }
 }
 
-/// Every family at once, each under names of its own.
+/// Returns all families, each with different header names.
 fn every_family() -> Headers {
-    let own = |prefix: &str| {
+    let renamed = |prefix: &str| {
         let name = |rest: &str| {
             let name = HeaderName::try_from(format!("{prefix}-{rest}"));
             name.expect("it is a name")
@@ -1155,12 +1157,12 @@ fn every_family() -> Headers {
     Headers::draft11()
         .and(Headers::draft06())
         .and(Headers::discord())
-        .and(own("delta").reset(ResetFormat::DeltaSeconds))
-        .and(own("seconds").reset(ResetFormat::EpochSeconds))
-        .and(own("millis").reset(ResetFormat::EpochMillis))
+        .and(renamed("delta").reset(ResetFormat::DeltaSeconds))
+        .and(renamed("seconds").reset(ResetFormat::EpochSeconds))
+        .and(renamed("millis").reset(ResetFormat::EpochMillis))
 }
 
-/// Traffic on any counter: with odd rates, long periods, and starts between ticks.
+/// Traffic on any algorithm: with odd rates, long periods, and starts between ticks.
 fn any_traffic() -> impl Strategy<Value = Traffic> {
     let algorithm = prop_oneof![
         Just(Algorithm::TokenBucket),
@@ -1182,7 +1184,7 @@ fn any_traffic() -> impl Strategy<Value = Traffic> {
         Just(366 * 86_400_000),
     ];
     let start = 1_600_000_000_000_000_u64..1_800_000_000_000_000;
-    // Often within a tick, a millisecond or a second of the one before.
+    // Often within a tick, a millisecond or a second after the one before.
     let gap = prop_oneof![
         3 => Just(0_u64),
         2 => 0_u64..100,
@@ -1206,13 +1208,13 @@ fn any_traffic() -> impl Strategy<Value = Traffic> {
     )
 }
 
-/// How long clients may be told to wait, in microseconds.
+/// The longest times that headers may contain, in microseconds.
 struct Longest {
-    /// Until all is back.
+    /// Until all units are back.
     reset: u64,
-    /// Until a denied request may come again.
+    /// Until the client may retry.
     wait: u64,
-    /// Beyond `w`, when nothing is left.
+    /// `t` if no units remain, which may be longer than `w`.
     beyond: u64,
 }
 
@@ -1234,7 +1236,7 @@ impl Longest {
                 window(period, period + tick - 1, 0)
             }
             Algorithm::SlidingWindow => {
-                // What the younger window took counts in full until it closes, and then goes unit by unit.
+                // Units of the younger window count in full until it closes, and then expire one by one.
                 let units = |cost: u64| (period * cost).div_ceil(limit) + 1_000;
                 window(2 * period, period + units(traffic.cost), units(1))
             }
@@ -1250,7 +1252,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn no_header_tells_of_more_time_than_the_window(traffic in any_traffic()) {
+    fn no_time_in_a_header_is_longer_than_the_window(traffic in any_traffic()) {
         let clock = Clock::manual(Timestamp::from_micros(traffic.start));
         let layer = RateLimitLayer::builder()
             .policy(traffic.policy().key(Global))
@@ -1284,7 +1286,7 @@ proptest! {
             prop_assert!(wait >= 1 && wait <= seconds(longest.wait), "{} s", wait);
             prop_assert!(t <= wait);
             if denials == 3 {
-                // Never early: who waits as long as was said is let in.
+                // Never early: a client that waits this long is admitted.
                 clock.advance(Duration::from_secs(wait));
                 prop_assert_eq!(Sent::by(&layer).status, 200);
                 break;
@@ -1296,7 +1298,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn retry_after_is_never_zero_and_never_early_however_it_is_counted(traffic in Traffic::any()) {
+    fn retry_after_is_never_zero_and_never_early(traffic in Traffic::any()) {
         let (layer, clock, denied) = traffic.until_denied();
         let seconds = denied.retry_after.expect("waiting helps");
         let wait = denied.wait.expect("waiting helps");
@@ -1305,48 +1307,48 @@ proptest! {
         prop_assert!(Duration::from_secs(seconds - 1) < wait);
         prop_assert!(denied.seconds <= seconds, "Retry-After lies behind t");
         clock.advance(Duration::from_secs(seconds));
-        prop_assert_eq!(Told::by(&layer).status, 200);
+        prop_assert_eq!(Draft11Numbers::by(&layer).status, 200);
     }
 
     #[test]
-    fn what_is_told_to_remain_can_be_had_at_any_time_of_its_span(traffic in Traffic::any(), denied: bool) {
-        let (layer, clock, told) = if denied { traffic.until_denied() } else { traffic.run() };
+    fn remaining_units_can_be_taken_at_any_time_of_the_effective_window(traffic in Traffic::any(), denied: bool) {
+        let (layer, clock, numbers) = if denied { traffic.until_denied() } else { traffic.run() };
         let now = clock.now();
-        let mut times: Vec<_> = traffic.parts.iter().map(|part| told.seconds * part * 1_000).collect();
-        times.truncate(usize::try_from(told.remaining).expect("a small number"));
+        let mut times: Vec<_> = traffic.parts.iter().map(|part| numbers.seconds * part * 1_000).collect();
+        times.truncate(usize::try_from(numbers.remaining).expect("a small number"));
         times.sort_unstable();
         for time in times {
             clock.set(now + Duration::from_micros(time));
-            prop_assert!(traffic.takes(&layer, 1), "{:?} after {time} us", told);
+            prop_assert!(traffic.takes(&layer, 1), "{:?} after {time} us", numbers);
         }
     }
 
     #[test]
-    fn when_nothing_remains_there_is_more_after_the_span(traffic in Traffic::any(), denied: bool) {
-        let (layer, clock, told) = if denied { traffic.until_denied() } else { traffic.run() };
-        if told.remaining == 0 {
-            clock.advance(Duration::from_secs(told.seconds));
-            prop_assert!(traffic.takes(&layer, 1), "{:?}", told);
+    fn a_unit_is_back_after_the_effective_window_if_none_remain(traffic in Traffic::any(), denied: bool) {
+        let (layer, clock, numbers) = if denied { traffic.until_denied() } else { traffic.run() };
+        if numbers.remaining == 0 {
+            clock.advance(Duration::from_secs(numbers.seconds));
+            prop_assert!(traffic.takes(&layer, 1), "{:?}", numbers);
         }
     }
 
     #[test]
-    fn who_takes_the_span_for_a_rate_is_not_faster_than_a_bucket(traffic in Traffic::any(), bucket in 0_usize..2) {
+    fn rate_by_the_effective_window_is_not_faster_than_a_bucket(traffic in Traffic::any(), bucket in 0_usize..2) {
         let algorithm = [Algorithm::TokenBucket, Algorithm::LeakyBucket][bucket];
         let cost = if bucket == 1 { 1 } else { traffic.cost };
         let traffic = Traffic { algorithm, cost, ..traffic };
-        let (_, _, told) = traffic.run();
-        if told.status == 200 {
-            let seconds = u128::from(told.seconds) * u128::from(traffic.quota.count());
-            let micros = u128::from(told.remaining) * traffic.quota.period().as_micros();
-            prop_assert!(seconds * 1_000_000 >= micros, "{:?}", told);
+        let (_, _, numbers) = traffic.run();
+        if numbers.status == 200 {
+            let seconds = u128::from(numbers.seconds) * u128::from(traffic.quota.count());
+            let micros = u128::from(numbers.remaining) * traffic.quota.period().as_micros();
+            prop_assert!(seconds * 1_000_000 >= micros, "{:?}", numbers);
         }
     }
 }
 
 // === Script ===
 
-/// What a store of the tests says about every charge.
+/// A store that decides every charge in the same way.
 #[derive(Clone, Copy, Debug)]
 enum Script {
     Deny,
@@ -1363,7 +1365,7 @@ enum Script {
 impl Store for Script {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if let Self::Fail = self {
-            let error = tollgate::Error::new(ErrorKind::Unavailable, "it was told to fail");
+            let error = tollgate::Error::new(ErrorKind::Unavailable, "the test makes it fail");
             return StoreFuture::ready(Err(error));
         }
         let counted_by = match self {
@@ -1409,14 +1411,14 @@ fn scripted(script: Script) -> RateLimitLayerBuilder {
 
 // === Slow ===
 
-/// The in-process store, a moment later.
+/// The in-process store with a delay.
 #[derive(Clone, Debug)]
 struct Slow(Arc<MemoryStore>);
 
 impl Default for Slow {
     fn default() -> Self {
         let store = MemoryStore::builder().clock(stopped()).build();
-        Self(Arc::new(store.expect("it is well set up")))
+        Self(Arc::new(store.expect("the settings are valid")))
     }
 }
 
@@ -1436,40 +1438,40 @@ impl Store for Slow {
     }
 }
 
-// === Asking ===
+// === Requests ===
 
 type Lines = BTreeMap<String, String>;
 
-/// The first answer's status and headers.
+/// Sends the first request. Returns the status and the headers.
 async fn ask(builder: &RateLimitLayerBuilder) -> (u16, Lines) {
-    let layer = builder.clone().build().expect("it is well set up");
+    let layer = builder.clone().build().expect("the settings are valid");
     let app = Router::new().route("/", get(async || "fine")).layer(layer);
-    let answer = app
+    let response = app
         .oneshot(Request::new(axum::body::Body::empty()))
         .await
-        .expect("it answers");
+        .expect("infallible");
     let others = ["cache-control", "content-type", "content-length"];
     let own = |name: &HeaderName| !others.contains(&name.as_str());
-    let headers = answer.headers().iter().filter(|(name, _)| own(name));
+    let headers = response.headers().iter().filter(|(name, _)| own(name));
     let headers = headers.map(|(name, value)| {
         let value = value.to_str().expect("it is text");
         (name.to_string(), value.to_owned())
     });
-    (answer.status().as_u16(), headers.collect())
+    (response.status().as_u16(), headers.collect())
 }
 
 async fn serve(builder: RateLimitLayerBuilder) -> SocketAddr {
-    let layer = builder.build().expect("it is well set up");
+    let layer = builder.build().expect("the settings are valid");
     let app = Router::new().route("/", get(async || "fine")).layer(layer);
     let listener = TcpListener::bind(("127.0.0.1", 0)).await;
     let listener = listener.expect("some port is free");
     let server = listener.local_addr().expect("it is bound");
-    // it ends with the test's runtime
+    // ends with the test's runtime
     tokio::spawn(axum::serve(listener, app).into_future());
     server
 }
 
-/// One exchange as it is on the wire: the status line, and the header lines that are not the server's own.
+/// Sends a request over a socket. Returns the status line, and the header lines that the server did not add.
 async fn raw(server: SocketAddr) -> (String, Lines) {
     let exchange = async {
         let mut stream = TcpStream::connect(server).await.expect("it listens");
@@ -1480,13 +1482,13 @@ async fn raw(server: SocketAddr) -> (String, Lines) {
         text
     };
     let text = time::timeout(Duration::from_secs(10), exchange).await;
-    let text = text.expect("it answers in time");
+    let text = text.expect("a response in time");
     println!("{text}\n");
     let (head, _) = text.split_once("\r\n\r\n").expect("the head ends");
     let (status, rest) = head.split_once("\r\n").expect("the status line ends");
     let mut found = lines(rest);
     for own in ["connection", "content-length", "content-type", "date"] {
-        found.remove(own).expect("every answer has it");
+        found.remove(own).expect("every response has it");
     }
     (status.to_owned(), found)
 }
@@ -1499,7 +1501,7 @@ fn lines(text: &str) -> Lines {
         .collect()
 }
 
-/// A list's items, each with its parameters as text.
+/// Returns the items of a list, each with its parameters as text.
 #[track_caller]
 fn members(value: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let list = Parser::new(value).parse::<List>();
@@ -1515,12 +1517,12 @@ fn members(value: &str) -> Vec<(String, BTreeMap<String, String>)> {
     items.collect()
 }
 
-/// What may stand in our fields: strings and whole numbers.
+/// Returns a bare item as text. Our fields have Strings and Integers only.
 fn shown(item: &BareItem) -> String {
     match item {
         BareItem::Integer(number) => number.to_string(),
         BareItem::String(text) => text.as_str().to_owned(),
-        other => panic!("neither a string nor a whole number: {other:?}"),
+        other => panic!("neither a String nor an Integer: {other:?}"),
     }
 }
 
