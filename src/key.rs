@@ -124,11 +124,22 @@ impl Key {
         &self.bytes[..usize::from(self.length)]
     }
 
+    #[inline]
     fn from_bytes(identity: &[u8]) -> Self {
+        let fits = (1..=Self::MAX_LENGTH).contains(&identity.len());
+        if fits && identity.iter().all(|byte| PLAIN[usize::from(*byte)]) {
+            // Built where it is returned, because this runs for each request.
+            let mut key = KeyWriter::new().0;
+            #[expect(clippy::cast_possible_truncation, reason = "at most MAX_LENGTH")]
+            let length = identity.len() as u8;
+            key.length = length;
+            key.bytes[..identity.len()].copy_from_slice(identity);
+            return key;
+        }
         Self::escaped(identity).unwrap_or_else(|| Self::hashed(b'#', &LONG_KEY_SECRET, identity))
     }
 
-    /// Escapes an identity. `None` when the result is longer than a key.
+    /// Escapes an identity that is not plain. `None` when the result is longer than a key.
     fn escaped(identity: &[u8]) -> Option<Self> {
         if identity.is_empty() {
             // A lone `%` is not an escape, so no other key equals it.
@@ -139,9 +150,6 @@ impl Key {
         }
         let is_plain = |byte: &u8| PLAIN[usize::from(*byte)];
         let escapes = identity.iter().filter(|byte| !is_plain(byte)).count();
-        if escapes == 0 {
-            return Self::unchanged(identity);
-        }
         if identity.len() + 2 * escapes > Self::MAX_LENGTH {
             return None;
         }

@@ -71,7 +71,7 @@ impl Counter {
     #[inline]
     pub(crate) fn annotate(&self, state: PolicyState) -> PolicyState {
         match self {
-            Self::Bucket(bucket) => state.with_reset_rounding(bucket.slack()),
+            Self::Bucket(bucket) => bucket.annotate(state),
             Self::SlidingLog(log) => state.with_reset_rounding(log.max_lateness()),
             Self::Concurrency(_) => state.for_concurrency(),
             Self::FixedWindow(_) | Self::SlidingWindow(_) => state,

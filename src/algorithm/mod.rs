@@ -29,6 +29,7 @@ mod counter;
 mod counting;
 mod fixed_window;
 pub mod guide;
+mod rate;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;

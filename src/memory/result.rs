@@ -1,7 +1,7 @@
 //! Results for single charges, between a shard and the decision.
 
 use crate::{
-    algorithm::Counting,
+    algorithm::{Counting, TokenBucket},
     charge::Charge,
     clock::Timestamp,
     state::{PolicyName, PolicyState, Retry, Usage},
@@ -18,7 +18,8 @@ pub(super) struct ChargeResult {
 }
 
 impl ChargeResult {
-    #[inline]
+    // Always, because a result that is returned through memory costs more than the computation.
+    #[inline(always)]
     pub(super) fn of<C: Counting>(
         counter: &C,
         charge: &Charge<'_>,
@@ -46,10 +47,24 @@ impl ChargeResult {
 
     #[inline]
     pub(super) fn into_state(self, charge: &Charge<'_>) -> PolicyState {
-        let state = PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
+        charge.policy().counter().annotate(self.bare_state(charge))
+    }
+
+    /// As [`into_state`](Self::into_state), for a charge of a bucket.
+    #[inline]
+    pub(super) fn into_bucket_state(
+        self,
+        bucket: &TokenBucket,
+        charge: &Charge<'_>,
+    ) -> PolicyState {
+        bucket.annotate(self.bare_state(charge))
+    }
+
+    #[inline]
+    fn bare_state(self, charge: &Charge<'_>) -> PolicyState {
+        PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
             .with_start(self.start)
-            .with_refunded_before(self.refunded_before);
-        charge.policy().counter().annotate(state)
+            .with_refunded_before(self.refunded_before)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     key::Key,
     log,
     policy::Policy,
-    state::CountedBy,
+    state::{CountedBy, PolicyState},
     store::{Correction, Receipt, Settlement, Store, StoreFuture},
     sync::Mutex,
 };
@@ -120,7 +120,7 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn decide_one(&self, charge: &Charge<'_>) -> Decision {
+    fn decide_one(&self, charge: &Charge<'_>) -> StoreFuture<Decision> {
         let Counter::Bucket(bucket) = charge.policy().counter() else {
             return self.decide_otherwise(charge);
         };
@@ -138,7 +138,8 @@ impl MemoryStore {
             return self.decide_locked(cell, bucket, charge, &key, read);
         };
         let result = ChargeResult::of(bucket, charge, &state, fits, read.now);
-        Decision::of_one(CountedBy::InProcess, read.now, result.into_state(charge))
+        let state = result.into_bucket_state(bucket, charge);
+        decided(state, read.now)
     }
 
     /// Decides a charge of a bucket under the lock of its shard.
@@ -150,7 +151,7 @@ impl MemoryStore {
         charge: &Charge<'_>,
         key: &KeyRef,
         read: Reading,
-    ) -> Decision {
+    ) -> StoreFuture<Decision> {
         let mut shard = cell.lock();
         let now = shard.now(read, &self.shared.clock);
         let ((state, fits), placement) = shard.decide_bucket(bucket, charge, key, now);
@@ -165,12 +166,12 @@ impl MemoryStore {
         // After unlocking, so that the lock is held for less time.
         let mut result = ChargeResult::of(bucket, charge, &state, fits, now);
         result.refunded_before = refunded_before;
-        Decision::of_one(CountedBy::InProcess, now, result.into_state(charge))
+        decided(result.into_bucket_state(bucket, charge), now)
     }
 
     /// Decides a charge under another algorithm than a bucket. Not inlined, so that the usual path stays small.
     #[inline(never)]
-    fn decide_otherwise(&self, charge: &Charge<'_>) -> Decision {
+    fn decide_otherwise(&self, charge: &Charge<'_>) -> StoreFuture<Decision> {
         let key = KeyRef::of(charge);
         let read = self.shared.clock.read();
         let mut shard = self.cell(key.fingerprint).lock();
@@ -180,11 +181,11 @@ impl MemoryStore {
         if placement != Placement::Own {
             self.note(Unplaced::default().and(placement), read);
         }
-        Decision::of_one(CountedBy::InProcess, now, result.into_state(charge))
+        decided(result.into_state(charge), now)
     }
 
     #[inline(never)]
-    fn decide_all(&self, charges: &[Charge<'_>]) -> Decision {
+    fn decide_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let keys: SmallVec<[KeyRef; 4]> = charges.iter().map(KeyRef::of).collect();
         let read = self.shared.clock.read();
         let mut shards = self.lock_all(&keys);
@@ -209,7 +210,7 @@ impl MemoryStore {
         if unplaced != Unplaced::default() {
             self.note(unplaced, read);
         }
-        decision
+        StoreFuture::ready(Ok(decision))
     }
 
     // === Locks ===
@@ -281,11 +282,10 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let decision = match charges {
+        match charges {
             [charge] => self.decide_one(charge),
             charges => self.decide_all(charges),
-        };
-        StoreFuture::ready(Ok(decision))
+        }
     }
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
@@ -326,6 +326,12 @@ impl fmt::Debug for MemoryStore {
             .field("clock", &self.shared.clock)
             .finish_non_exhaustive()
     }
+}
+
+/// The decision on one charge, built where the store returns it.
+#[inline]
+fn decided(state: PolicyState, now: Timestamp) -> StoreFuture<Decision> {
+    StoreFuture::ready(Ok(Decision::of_one(CountedBy::InProcess, now, state)))
 }
 
 const SECOND: u64 = 1_000_000;
