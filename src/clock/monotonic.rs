@@ -71,7 +71,7 @@ impl Monotonic {
         let nanos = self.nanos();
         let ticks = counter.raw();
         let gap = self.nanos() - nanos;
-        self.span.begin(Anchor { ticks, nanos }, gap);
+        self.span.begin(Sample { ticks, nanos }, gap);
         // Not the system's time where a span is valid, which is behind: the next reading would step back.
         let mut spans = (0..RETRIES).map(|_| self.span.nanos(|| counter.raw()));
         spans.find_map(|span| span).unwrap_or(nanos)
@@ -108,7 +108,7 @@ struct Span {
 
 /// A moment by the counter and by the system's clock.
 #[derive(Clone, Copy, Debug)]
-struct Anchor {
+struct Sample {
     ticks: u64,
     nanos: u64,
 }
@@ -128,9 +128,9 @@ impl Span {
         (is_consistent && elapsed < length).then(|| start + ((elapsed * rate) >> 32))
     }
 
-    /// Begins a span at an anchor that was read within `gap` nanoseconds, if the current span has ended.
+    /// Begins a span at a sample that was read within `gap` nanoseconds, if the current span has ended.
     #[cold]
-    fn begin(&self, anchor: Anchor, gap: u64) {
+    fn begin(&self, anchor: Sample, gap: u64) {
         let version = self.version.load(Ordering::Relaxed);
         let (locked, read) = (Ordering::Acquire, Ordering::Relaxed);
         // A thread that was interrupted between its readings leaves the span to the next one.
@@ -154,7 +154,7 @@ impl Span {
     }
 
     /// Measures the rate if the last measurement was long enough ago.
-    fn measure(&self, anchor: Anchor) {
+    fn measure(&self, anchor: Sample) {
         let set = Ordering::Relaxed;
         let nanos = anchor.nanos.saturating_sub(self.measured_nanos.load(set));
         let ticks = anchor.ticks.wrapping_sub(self.measured_ticks.load(set));
@@ -208,7 +208,7 @@ mod tests {
     /// Begins a span as [`Monotonic`] does when none covers the moment, and returns the time.
     fn read(span: &Span, nanos: u64, ticks: u64) -> u64 {
         span.nanos(|| ticks).unwrap_or_else(|| {
-            span.begin(Anchor { ticks, nanos }, 60);
+            span.begin(Sample { ticks, nanos }, 60);
             nanos
         })
     }
@@ -283,9 +283,9 @@ mod tests {
         let (span, start) = certain();
         let nanos = start + 2 * SPAN;
         let ticks = ticks(nanos);
-        span.begin(Anchor { ticks, nanos }, MAX_GAP + 1);
+        span.begin(Sample { ticks, nanos }, MAX_GAP + 1);
         assert_eq!(span.nanos(|| ticks), None);
-        span.begin(Anchor { ticks, nanos }, MAX_GAP);
+        span.begin(Sample { ticks, nanos }, MAX_GAP);
         assert_eq!(span.nanos(|| ticks), Some(nanos));
     }
 

@@ -1,4 +1,13 @@
 //! Memory limits: of each shard, and of all shards together.
+//!
+//! ```text
+//! max_keys ── slots_for ──> slots, of which max_keys fill 3/4 ── / shards ──> max_slots of each table
+//!          ── * 4 ────────> log entries that all logs share
+//!          ── + 100,000 ──> * 64 bytes for requests in flight
+//! ```
+//!
+//! Tables have a fixed share of each shard, because keys spread evenly. Logs and requests in flight do not: a few keys can
+//! need most of the memory. So all shards take from one [`Budget`], and each keeps an [`Allotment`] of it.
 
 use std::{
     sync::{
@@ -65,6 +74,7 @@ pub(super) const fn slots_for(keys: usize) -> usize {
 /// With fewer shards, one growing table would be a large part of the whole. Their tables are small, so they are allocated
 /// at full size.
 const MIN_GROWING_SHARDS: usize = 16;
+/// Slots in the smallest table, if tables grow.
 const MIN_SLOTS: usize = 16;
 /// Log entries that all logs share, per key of `max_keys`.
 const SHARED_LOG_ENTRIES: usize = 4;
@@ -83,6 +93,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
+    /// Returns a budget of which nothing is taken.
     fn new(amount: usize) -> Self {
         let left = Arc::new(AtomicUsize::new(amount));
         Self { left }
@@ -96,6 +107,7 @@ impl Budget {
         }
     }
 
+    /// Takes an amount. Returns `false`, and takes nothing, when too little is left.
     fn take(&self, amount: usize) -> bool {
         let less = |left: usize| left.checked_sub(amount);
         self.left
@@ -110,6 +122,7 @@ impl Budget {
 #[derive(Debug)]
 pub(super) struct Allotment {
     budget: Budget,
+    /// Reserved at present.
     amount: usize,
 }
 
@@ -120,6 +133,7 @@ impl Allotment {
         amount == self.amount || self.change(amount)
     }
 
+    /// As [`reserve`](Self::reserve), for an amount that differs from the current one.
     fn change(&mut self, amount: usize) -> bool {
         if amount <= self.amount {
             let back = self.amount - amount;

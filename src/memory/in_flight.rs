@@ -1,4 +1,19 @@
 //! Requests in flight on the keys of one shard, within the memory budget.
+//!
+//! ```text
+//! charge ──> slots with a lease ── hold ──> held slots ── release ──> free
+//!                  |                                                   ^
+//!                  +── release, or the lease ends ─────────────────────+
+//! ```
+//!
+//! A lease protects a key against requests whose end is never reported: a charge that is not held frees its slots when the
+//! lease ends. The layer holds the slots of each request that it admits, so they stay taken as long as the request runs.
+//!
+//! # Memory
+//!
+//! All shards share one budget of bytes. A shard reserves a chunk of records at a time, and returns chunks when records
+//! are released. When the budget is used up, the shard first frees its own slots whose lease has ended. If that is not
+//! enough, the charge is denied, and the store frees the ended leases of all shards.
 
 use crate::{
     algorithm::{Concurrency, SlotState},
@@ -17,6 +32,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct InFlight {
     tickets: Tickets,
+    /// Number of keys that may have requests in flight in this shard.
     max_keys: usize,
     /// Reserved bytes.
     bytes: Allotment,
@@ -29,6 +45,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
+    /// Returns an empty record, which allocates nothing before the first charge.
     pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
             tickets: Tickets::new(),
@@ -40,6 +57,8 @@ impl InFlight {
     }
 
     /// Reserves memory for `charges` more charges, the last of which is on this key. Returns `false` if there is none.
+    ///
+    /// Ended leases are reclaimed first, if there are enough records to make that worthwhile.
     pub(super) fn reserve(
         &mut self,
         fingerprint: Fingerprint,
@@ -143,6 +162,7 @@ impl InFlight {
         self.tickets.shift(micros);
     }
 
+    /// Number of keys with requests in flight.
     pub(super) fn keys(&self) -> usize {
         self.tickets.keys()
     }
@@ -152,6 +172,7 @@ impl InFlight {
         self.tickets.bytes()
     }
 
+    /// Takes slots for a ticket, until `ends`. There must be memory.
     fn take(&mut self, fingerprint: Fingerprint, ticket: Ticket, units: u32, ends: u64) {
         self.soonest = self.soonest.min(ends);
         let ticket = ticket.as_u64();
@@ -192,6 +213,7 @@ impl InFlight {
     }
 }
 
+/// Returns units as a record stores them. No limit exceeds 100,000, so none is cut off.
 fn capped(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }

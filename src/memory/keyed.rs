@@ -5,6 +5,26 @@
 //! key has none    ── starts empty, or with the overflow's debt ──> changed?  gets a slot
 //!                                                                            no slot free: the policy's overflow state
 //! ```
+//!
+//! # Example of an overflow
+//!
+//! A policy admits 10 a minute, and all slots near the place of the new keys A and B hold keys in debt:
+//!
+//! ```text
+//! A takes 4     no slot             overflow of the policy: 4 used
+//! B takes 5     no slot             overflow: 9 used, so A and B have 1 left together
+//! another key is back at full quota, and its slot is free
+//! B takes 1     gets that slot      B: 10 used, since the overflow may hold B's charges; overflow: still 9 used
+//! A takes 1     no slot             overflow: 10 used
+//! ```
+//!
+//! So a key can be counted too strictly while the table is full, but never admitted more often than its limit allows.
+//!
+//! # Heap entries
+//!
+//! A log grows with its requests. Before an entry is added to a full log, [`KeyedStates`] reserves memory for a larger one
+//! from the budget that all shards share. Without it, idle keys of the shard are evicted; if that is not enough, the log
+//! merges its entries in pairs and becomes stricter.
 
 use std::mem;
 
@@ -27,7 +47,9 @@ use super::{
 /// A table of states, and one overflow state per policy for keys that got no slot.
 #[derive(Debug)]
 pub(super) struct KeyedStates<S> {
+    /// The states of keys that have a slot.
     table: Table<S>,
+    /// The states of keys that have none.
     overflow: Overflow<S>,
     /// Whether a key ever got no slot.
     has_overflowed: bool,
@@ -38,6 +60,7 @@ pub(super) struct KeyedStates<S> {
 /// A key under a policy, as a shard looks it up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyRef {
+    /// Identifies the key under its policy, in every table.
     pub(super) fingerprint: Fingerprint,
     /// Identifies the policy's overflow state.
     policy: u64,
@@ -48,6 +71,7 @@ pub(super) struct KeyRef {
 }
 
 impl KeyRef {
+    /// Returns the key of a charge, hashed under its policy.
     #[inline]
     pub(super) fn of(charge: &Charge<'_>) -> Self {
         Self {
@@ -64,6 +88,10 @@ impl KeyRef {
     }
 
     /// Returns the ticket of a charge that takes slots.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the policy does not limit concurrency.
     pub(super) fn ticket(&self) -> Ticket {
         self.ticket
             .expect("a charge under a concurrency policy has a ticket")
@@ -82,6 +110,7 @@ pub(super) enum Placement {
 }
 
 impl<S: TableEntry> KeyedStates<S> {
+    /// Returns an empty table, which allocates nothing before the first key.
     pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
             table: Table::new(capacity),
@@ -92,6 +121,9 @@ impl<S: TableEntry> KeyedStates<S> {
     }
 
     /// Runs `change` on the state of a key. `change` returns a result, and whether it modified the state.
+    ///
+    /// A key with a slot is found by one search, and its state changes in place. A key without one gets a slot only if
+    /// `change` modified the state, so that peeks and denied requests take no memory.
     #[inline]
     pub(super) fn update<C, R>(
         &mut self,
@@ -229,6 +261,7 @@ impl<S: TableEntry> KeyedStates<S> {
         self.overflow.shift(micros);
     }
 
+    /// Number of keys that have a slot, whether they are in debt or not.
     pub(super) fn keys(&self) -> usize {
         self.table.taken()
     }
@@ -238,7 +271,7 @@ impl<S: TableEntry> KeyedStates<S> {
         self.table.bytes() + self.overflow.bytes()
     }
 
-    /// Moves a state to as much memory as it wants. Without that memory, a full state is halved.
+    /// Moves a state to as much memory as it wants. Without that memory, the entries of a full state are merged in pairs.
     #[cold]
     fn resize<C>(&mut self, counter: &C, index: usize, now: Timestamp)
     where
@@ -284,18 +317,22 @@ struct Overflow<S> {
     states: Vec<OverflowState<S>>,
 }
 
+/// The state that the keys of one policy share.
 #[derive(Debug)]
 struct OverflowState<S> {
+    /// Identifies the policy, as [`KeyRef`] does.
     policy: u64,
     state: S,
 }
 
 impl<S: TableEntry> Overflow<S> {
+    /// Returns the state of a policy, or `None` if none of its keys has overflowed.
     fn get(&self, policy: u64) -> Option<&S> {
         let mut states = self.states.iter();
         Some(&states.find(|shared| shared.policy == policy)?.state)
     }
 
+    /// Stores the state of a policy. A new one replaces a state that owes nothing, if there is one.
     fn set(&mut self, policy: u64, mut state: S, now: u64) {
         state.shrink_to(OVERFLOW_ENTRIES);
         let is_own = |shared: &OverflowState<S>| shared.policy == policy;
@@ -312,12 +349,14 @@ impl<S: TableEntry> Overflow<S> {
         }
     }
 
+    /// Moves all times forward by `micros` microseconds.
     fn shift(&mut self, micros: u64) {
         for shared in &mut self.states {
             shared.state.shift(micros);
         }
     }
 
+    /// Allocated bytes.
     fn bytes(&self) -> usize {
         let heap: usize = self.states.iter().map(|shared| shared.state.bytes()).sum();
         self.states.capacity() * size_of::<OverflowState<S>>() + heap

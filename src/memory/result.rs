@@ -1,4 +1,9 @@
 //! Results for single charges, between a shard and the decision.
+//!
+//! ```text
+//! one charge        shard ── ChargeResult ──────────────────────────────────> PolicyState
+//! several charges   shard ── Precheck per charge ── all fit? ── ChargeResult ──> PolicyState
+//! ```
 
 use crate::{
     algorithm::{Counting, TokenBucket},
@@ -10,15 +15,21 @@ use crate::{
 /// The result for one charge: a [`PolicyState`] without the policy's name, which is only copied once this way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChargeResult {
+    /// Quota left after the charge, or without it if it was denied.
     pub(super) usage: Usage,
+    /// [`Retry::Now`] if the charge fits.
     retry: Retry,
     /// When an admitted request may start.
     start: Timestamp,
+    /// Total refunds on the key before the charge, for a later refund of it. Only buckets have one.
     pub(super) refunded_before: u64,
 }
 
 impl ChargeResult {
-    // Always, because a result that is returned through memory costs more than the computation.
+    /// Returns the result of a charge from the key's state after it. `fits` is whether the charge is admitted.
+    ///
+    /// The total of refunds is 0; the shard sets it if the key has one.
+    // Always inlined, because a result that is returned through memory costs more than the computation.
     #[inline(always)]
     pub(super) fn of<C: Counting>(
         counter: &C,
@@ -45,12 +56,13 @@ impl ChargeResult {
         }
     }
 
+    /// Adds the policy's name, and the properties of its algorithm.
     #[inline]
     pub(super) fn into_state(self, charge: &Charge<'_>) -> PolicyState {
         charge.policy().counter().annotate(self.bare_state(charge))
     }
 
-    /// As [`into_state`](Self::into_state), for a charge of a bucket.
+    /// As [`into_state`](Self::into_state), for a charge of a bucket: the algorithm is not looked up again.
     #[inline]
     pub(super) fn into_bucket_state(
         self,
@@ -60,6 +72,7 @@ impl ChargeResult {
         bucket.annotate(self.bare_state(charge))
     }
 
+    /// Adds the policy's name.
     #[inline]
     fn bare_state(self, charge: &Charge<'_>) -> PolicyState {
         PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
@@ -71,15 +84,21 @@ impl ChargeResult {
 // === Precheck ===
 
 /// Whether one of several charges fits, before it is known whether all are admitted.
+///
+/// The later charges of the same decision read it: charges on one shard can need the same free slot or the same overflow
+/// state, so each check assumes that the charges before it are admitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Precheck<'a> {
+    /// Whether the policy admits the charge.
     pub(super) fits: bool,
     /// Whether there is memory for another request in flight, if the charge takes slots.
     pub(super) has_memory: bool,
+    /// Whether the charge adds a request in flight.
     pub(super) takes_slots: bool,
     /// Index of the key's shard.
     pub(super) shard: usize,
     /// The policy in whose overflow state the charge may be counted.
     pub(super) overflow: Option<&'a PolicyName>,
+    /// Cost of the charge.
     pub(super) units: u64,
 }

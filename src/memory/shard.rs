@@ -17,7 +17,16 @@
 //!
 //! A charge alone in its decision is decided in one pass ([`Shard::decide`]). Several charges take two: the first finds out
 //! whether each of them fits ([`Shard::precheck`]), the second makes all of them or none ([`Shard::conclude`]). Both passes
-//! run while all shards concerned are locked.
+//! run while all shards concerned are locked:
+//!
+//! ```text
+//! charge                       precheck              conclude, if all fit   conclude, if one does not
+//! policy "ip", key 192.0.2.1   fits: 1 of 3 left     2 of 3 used -> 3       stays 2
+//! policy "user", key ada       fits: 5 of 9 left     4 of 9 used -> 5       stays 4; 5 if it counts denied requests
+//! ```
+//!
+//! A key that is decided several times in a row is lent to the [`HotKey`] beside the lock. The table has its latest state while
+//! the shard is locked, because every lock begins with [`Shard::take_back`].
 
 use crate::{
     algorithm::{
@@ -43,21 +52,27 @@ use super::{
 /// The keys of one shard.
 #[derive(Debug)]
 pub(super) struct Shard {
+    /// Token buckets, leaky buckets and queues.
     buckets: KeyedStates<BucketState>,
+    /// Sliding logs.
     logs: KeyedStates<LogState>,
+    /// Sliding windows.
     slides: KeyedStates<SlidingState>,
+    /// Fixed windows.
     windows: KeyedStates<WindowState>,
+    /// Concurrency.
     pub(super) in_flight: InFlight,
     /// Refunds to buckets.
     refunds: Refunds,
     /// The step of the clock that all times here include, in microseconds.
     step: u64,
-    /// The slot of the bucket that is lent.
+    /// The slot of the bucket that is lent. The state in it is older than the lent one.
     lent: Option<usize>,
     /// Number of the last loan.
     loans: u32,
     /// Number of decisions in a row on the key whose fingerprint ends in `last`.
     streak: u32,
+    /// Low half of the fingerprint that was decided last.
     last: u64,
 }
 
@@ -142,6 +157,7 @@ impl Shard {
         self.step = read.step;
     }
 
+    /// Number of keys in all tables. A key under two policies counts twice.
     pub(super) fn keys(&self) -> usize {
         self.buckets.keys()
             + self.logs.keys()
@@ -150,7 +166,7 @@ impl Shard {
             + self.in_flight.keys()
     }
 
-    /// Allocated bytes.
+    /// Allocated bytes of all tables, without the shard itself.
     pub(super) fn bytes(&self) -> usize {
         self.buckets.bytes()
             + self.logs.bytes()
@@ -163,6 +179,8 @@ impl Shard {
     // === One charge ===
 
     /// Decides a charge of a bucket that is alone in its decision. Returns the state after it, and whether it fits.
+    ///
+    /// The state instead of a [`ChargeResult`], so that the result is computed after the shard is unlocked.
     #[inline]
     pub(super) fn decide_bucket(
         &mut self,
@@ -178,6 +196,8 @@ impl Shard {
     }
 
     /// Decides a charge that is alone in its decision, under any algorithm.
+    ///
+    /// The result is computed under the lock, because the state of a log is too large to copy.
     pub(super) fn decide(
         &mut self,
         charge: &Charge<'_>,
@@ -194,6 +214,8 @@ impl Shard {
     }
 
     /// Returns the total refunds before a charge after which the bucket is full again at `reset_at`.
+    ///
+    /// A later refund of this charge needs the total. `reset_at` is only called if any key of the shard has refunds.
     #[inline]
     pub(super) fn refunded_before(
         &mut self,
@@ -210,6 +232,8 @@ impl Shard {
     // === Several charges ===
 
     /// Finds out whether a charge fits, as one of several. `others` are the results for the charges before it.
+    ///
+    /// Makes no charge. It may convert the state to a new limit, reserve memory, and reclaim ended leases.
     pub(super) fn precheck<'a>(
         &mut self,
         charge: &Charge<'a>,
@@ -255,6 +279,8 @@ impl Shard {
     }
 
     /// Makes a charge if `all` charges of its decision fit, and returns its result.
+    ///
+    /// If not all fit, a policy that counts denied requests is charged nevertheless.
     pub(super) fn conclude(
         &mut self,
         charge: &Charge<'_>,
@@ -306,6 +332,7 @@ impl Shard {
         }
     }
 
+    /// Lends the state of a key that has a slot and was last charged under the same span.
     #[cold]
     fn lend(&mut self, hot_key: &HotKey, bucket: &TokenBucket, fingerprint: Fingerprint) {
         self.streak = 0;
@@ -331,7 +358,7 @@ impl Shard {
 
     // === Corrections ===
 
-    /// Corrects an earlier charge.
+    /// Corrects an earlier charge: charges the rest, refunds a part, or releases the slots.
     pub(super) fn settle(&mut self, settlement: &Settlement, key: &KeyRef, now: Timestamp) {
         let charge = settlement.charge();
         match settlement.correction() {
@@ -348,6 +375,7 @@ impl Shard {
         }
     }
 
+    /// Refunds units of an earlier charge, which `refund` identifies by its mark.
     fn refund(
         &mut self,
         charge: &Charge<'_>,
@@ -373,6 +401,8 @@ impl Shard {
     }
 
     /// Refunds units of a bucket's charge. Makes no refund if the total of refunds cannot be stored.
+    ///
+    /// Without the total, a later refund of another charge could return units that this one has already returned.
     fn refund_bucket(
         &mut self,
         bucket: &TokenBucket,

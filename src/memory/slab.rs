@@ -5,7 +5,17 @@
 //! chunks: [ 0: next in chain 1 | 1: - | 2: - | .. 31 ] [ 32 .. 63 ] ..
 //! ```
 //!
-//! The last record replaces a removed one, so that the last chunks become empty and can be freed.
+//! The last record replaces a removed one, so that the last chunks become empty and can be freed:
+//!
+//! ```text
+//! records  [ a b c d e f ]     remove c  ─>  [ a b f d e ]     the chain of f now leads to index 2
+//! ```
+//!
+//! So an index is valid until the next removal. [`Slab::remove`] returns the former index of the record that it moved, so
+//! that its owner can correct links to it.
+//!
+//! A chain has at most two records on average: the number of heads doubles when there is one head for two records. Memory
+//! is added only after the caller has reserved [`Slab::bytes_to_grow`] bytes.
 
 use std::{fmt::Debug, mem};
 
@@ -20,7 +30,8 @@ pub(super) trait Record: Copy + Debug + Default {
 /// Records of one kind.
 #[derive(Debug)]
 pub(super) struct Slab<R: Record> {
-    chunks: Vec<Box<[Node<R>]>>,
+    /// [`CHUNK`] records each. All but the last two are full.
+    chunks: Vec<Box<[ChainedRecord<R>]>>,
     /// Number of records.
     len: usize,
     /// Index of the first record of each chain, or [`NONE`].
@@ -30,13 +41,14 @@ pub(super) struct Slab<R: Record> {
 /// A record in its chain. Packed, as the records are.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
-struct Node<R: Record> {
+struct ChainedRecord<R: Record> {
     record: R,
     /// Index of the next record in the chain, or [`NONE`].
     next: u32,
 }
 
 impl<R: Record> Slab<R> {
+    /// Returns an empty slab, which allocates nothing.
     pub(super) fn new() -> Self {
         Self {
             chunks: Vec::new(),
@@ -59,15 +71,15 @@ impl<R: Record> Slab<R> {
     /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.heads)
-            + self.chunks.capacity() * size_of::<Box<[Node<R>]>>()
-            + self.chunks.len() * CHUNK * size_of::<Node<R>>()
+            + self.chunks.capacity() * size_of::<Box<[ChainedRecord<R>]>>()
+            + self.chunks.len() * CHUNK * size_of::<ChainedRecord<R>>()
     }
 
     /// Returns the peak number of bytes while a chunk is added.
     pub(super) fn bytes_to_grow(&self) -> usize {
-        let pointers = self.chunks_to_grow() * size_of::<Box<[Node<R>]>>();
+        let pointers = self.chunks_to_grow() * size_of::<Box<[ChainedRecord<R>]>>();
         let heads = self.heads_to_grow().saturating_sub(self.heads.len()) * size_of::<u32>();
-        self.bytes() + CHUNK * size_of::<Node<R>>() + pointers + heads
+        self.bytes() + CHUNK * size_of::<ChainedRecord<R>>() + pointers + heads
     }
 
     /// Adds a chunk.
@@ -78,7 +90,7 @@ impl<R: Record> Slab<R> {
         let more = self.chunks_to_grow().saturating_sub(self.chunks.len());
         self.chunks.reserve_exact(more);
         self.chunks
-            .push(vec![Node::default(); CHUNK].into_boxed_slice());
+            .push(vec![ChainedRecord::default(); CHUNK].into_boxed_slice());
     }
 
     /// Frees the last chunk if two are unused. Returns whether it did.
@@ -116,6 +128,7 @@ impl<R: Record> Slab<R> {
         None
     }
 
+    /// Returns a copy of the record at an index.
     #[inline]
     pub(super) fn get(&self, index: u32) -> R {
         self.node(index).record
@@ -208,13 +221,13 @@ impl<R: Record> Slab<R> {
     }
 
     #[inline]
-    fn node(&self, index: u32) -> &Node<R> {
+    fn node(&self, index: u32) -> &ChainedRecord<R> {
         let index = index as usize;
         &self.chunks[index / CHUNK][index % CHUNK]
     }
 
     #[inline]
-    fn node_mut(&mut self, index: u32) -> &mut Node<R> {
+    fn node_mut(&mut self, index: u32) -> &mut ChainedRecord<R> {
         let index = index as usize;
         &mut self.chunks[index / CHUNK][index % CHUNK]
     }

@@ -1,4 +1,19 @@
-//! The in-process store.
+//! The in-process store: selects the shard of a key, locks it, and turns its result into a decision.
+//!
+//! A charge that is alone in its decision takes the first way that fits:
+//!
+//! ```text
+//! decide_one       bucket, key is lent to an atomic word      no lock       HotKey::take
+//! decide_locked    bucket                                     one lock      Shard::decide_bucket
+//! decide_otherwise window, log or concurrency                 one lock      Shard::decide
+//! decide_all       several charges                            one lock per shard, in the order of the shards
+//! ```
+//!
+//! The clock is read before the lock is taken, so that a thread that waits does not prolong the wait of the others. Two
+//! threads can therefore reach a shard with times in the wrong order. The algorithms allow that: a time in the past never
+//! returns quota that was charged meanwhile.
+//!
+//! Everything that does not need the lock happens after it is released: the decision is built, and log lines are written.
 
 use std::{
     fmt,
@@ -43,8 +58,10 @@ pub struct MemoryStore {
 
 /// The parts that clones share.
 struct Shared {
+    /// A power of two of them, so that a mask selects the shard of a fingerprint.
     shards: Box<[ShardCell]>,
     clock: Clock,
+    /// Number of charges without memory of their own, as [`MemoryStore::overflowed`] returns it.
     overflowed: AtomicU64,
     /// Whether it was logged that new keys share a state.
     has_logged_overflow: AtomicBool,
@@ -55,8 +72,11 @@ struct Shared {
 }
 
 /// A shard on its own cache lines, so that cores that work on neighbouring shards do not slow each other down.
+///
+/// 128 bytes, because processors fetch lines in pairs.
 #[repr(align(128))]
 struct ShardCell {
+    /// The key that is decided without the lock.
     hot_key: HotKey,
     shard: Mutex<Shard>,
 }
@@ -119,6 +139,7 @@ impl MemoryStore {
         }
     }
 
+    /// Decides a charge that is alone in its decision, without a lock if its key is lent.
     #[inline]
     fn decide_one(&self, charge: &Charge<'_>) -> StoreFuture<Decision> {
         let Counter::Bucket(bucket) = charge.policy().counter() else {
@@ -142,7 +163,9 @@ impl MemoryStore {
         decided(state, read.now)
     }
 
-    /// Decides a charge of a bucket under the lock of its shard.
+    /// Decides a charge of a bucket under the lock of its shard, and lends its key if it is hot.
+    ///
+    /// Not inlined, so that the way without the lock stays small.
     #[inline(never)]
     fn decide_locked(
         &self,
@@ -184,6 +207,9 @@ impl MemoryStore {
         decided(result.into_state(charge), now)
     }
 
+    /// Decides several charges together: all are made, or none.
+    ///
+    /// All shards concerned stay locked from the first check to the last change, so no other decision sees a part of it.
     #[inline(never)]
     fn decide_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let keys: SmallVec<[KeyRef; 4]> = charges.iter().map(KeyRef::of).collect();
@@ -215,17 +241,21 @@ impl MemoryStore {
 
     // === Locks ===
 
+    /// Returns the index of a key's shard.
     #[inline]
     fn index_of(&self, fingerprint: Fingerprint) -> usize {
         fingerprint.shard(self.shared.shards.len())
     }
 
+    /// Returns the shard of a key, not yet locked.
     #[inline]
     fn cell(&self, fingerprint: Fingerprint) -> &ShardCell {
         &self.shared.shards[self.index_of(fingerprint)]
     }
 
-    /// Locks the shards of all keys, each once. All callers lock in the same order.
+    /// Locks the shards of all keys, each once.
+    ///
+    /// All callers lock in the order of the shards, so no two decisions deadlock.
     fn lock_all(&self, keys: &[KeyRef]) -> LockedShards<'_> {
         let indices = keys.iter().map(|key| self.index_of(key.fingerprint));
         let mut indices: SmallVec<[usize; 4]> = indices.collect();
@@ -334,17 +364,21 @@ fn decided(state: PolicyState, now: Timestamp) -> StoreFuture<Decision> {
     StoreFuture::ready(Ok(Decision::of_one(CountedBy::InProcess, now, state)))
 }
 
+/// Microseconds between two searches for ended leases in all shards.
 const SECOND: u64 = 1_000_000;
 
 // === LockedShards ===
 
-/// The shards of one decision, all locked.
+/// The shards of one decision, all locked until this is dropped.
 struct LockedShards<'a> {
+    /// The index of each shard, and its guard.
     guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
 }
 
 impl LockedShards<'_> {
     /// Returns the time to decide at, the same in all shards.
+    ///
+    /// As [`Shard::now`]: if the clock has stepped, it is read again while all shards are locked.
     #[inline]
     fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
         let mut shards = self.guards.iter();
@@ -358,6 +392,7 @@ impl LockedShards<'_> {
         read.now
     }
 
+    /// Returns a shard that was locked for this decision.
     fn shard(&mut self, index: usize) -> &mut Shard {
         let locked = self.guards.iter_mut().find(|(locked, _)| *locked == index);
         &mut locked.expect("the shards of all keys are locked").1
@@ -376,6 +411,7 @@ struct Unplaced {
 }
 
 impl Unplaced {
+    /// Adds a charge that was counted at `placement`.
     #[inline]
     fn and(self, placement: Placement) -> Self {
         Self {

@@ -8,6 +8,18 @@
 //! ```
 //!
 //! Both kinds are found by hash, so the time to take and release slots does not depend on the number of tickets.
+//!
+//! A second ticket turns the first one into a list of two, and the list stays a list until the key has no ticket left:
+//!
+//! ```text
+//! take 71 (2 units)     { used 2, ticket 71 }
+//! take 72 (3 units)     { used 5, first -> 72 <=> 71 }
+//! release 71            { used 3, first -> 72 }
+//! release 72            no record
+//! ```
+//!
+//! Records are packed and have no padding: 40 bytes for a key and 32 for a ticket in a list, links included, and about 4
+//! bytes for the head of its hash chain.
 
 use super::{
     fingerprint::Fingerprint,
@@ -24,7 +36,9 @@ pub(super) struct Tickets {
 /// Slots that a ticket takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
+    /// The ticket as a number.
     pub(super) ticket: u64,
+    /// Number of slots.
     pub(super) units: u32,
     /// End of the lease, in microseconds since the Unix epoch; [`HELD`] once the slots are held.
     pub(super) ends: u64,
@@ -34,6 +48,7 @@ pub(super) struct Taken {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
 struct KeyRecord {
+    /// Identifies the key under its policy.
     fingerprint: Fingerprint,
     /// Units in use.
     used: u32,
@@ -53,6 +68,7 @@ struct SlotsRecord {
     id: u64,
     /// End of the lease, as in [`Taken`].
     ends: u64,
+    /// Number of slots.
     units: u32,
     /// Index of the next record in the list, or [`NONE`].
     next: u32,
@@ -83,6 +99,7 @@ impl KeyRecord {
 }
 
 impl Tickets {
+    /// Returns a store without tickets, which allocates nothing.
     pub(super) fn new() -> Self {
         Self {
             keys: Slab::new(),
@@ -138,6 +155,8 @@ impl Tickets {
     }
 
     /// Removes the lease of a ticket, so that its slots stay taken. Returns `false` if the key has no such ticket.
+    ///
+    /// The lower bound of a list's leases stays as it is: at its end, one search through the list corrects it.
     pub(super) fn hold(&mut self, key: u32, ticket: u64) -> bool {
         let mut record = self.keys.get(key);
         if record.is_only(ticket) {
@@ -183,6 +202,7 @@ impl Tickets {
         self.soonest(key) > now || self.end_some_leases(key, now)
     }
 
+    /// As [`end_leases`](Self::end_leases), for a key of which at least one lease may have ended.
     fn end_some_leases(&mut self, key: u32, now: u64) -> bool {
         let (mut index, mut soonest) = (self.keys.get(key).first, HELD);
         while index != NONE {
@@ -267,6 +287,7 @@ impl Tickets {
 
     // === Links ===
 
+    /// Returns the index of a ticket's record in the list of its key.
     fn find_slots(&self, fingerprint: Fingerprint, ticket: u64) -> Option<u32> {
         let id = id(fingerprint, ticket);
         self.slots.find(id, |slots| slots.id == id)
