@@ -40,6 +40,7 @@ mod lua;
 mod memory;
 mod memory_algorithms;
 mod memory_bounds;
+mod memory_hot_key;
 mod memory_in_flight;
 mod memory_logs;
 mod middleware;
