@@ -61,19 +61,16 @@ pub trait Store: Debug + Send + Sync + 'static {
         charges: &[Charge<'_>],
         fallback: Arc<dyn Fallback>,
     ) -> StoreFuture<Decision> {
-        match self.decide(charges).into_readiness() {
-            Readiness::Ready(result) => {
-                StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()))
-            }
-            Readiness::Pending(future) => {
-                let charges: SmallVec<[OwnedCharge; 1]> =
-                    charges.iter().map(Charge::to_owned).collect();
-                StoreFuture::boxed(async move {
-                    let result = future.await;
-                    fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
-                })
-            }
+        let mut decision = self.decide(charges);
+        if let Some(result) = decision.take_ready() {
+            return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
         }
+        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        let pending = decision.into_pending();
+        StoreFuture::boxed(async move {
+            let result = pending.await;
+            fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
+        })
     }
 
     /// Resets `key` to the full quota of `policy`.
@@ -259,24 +256,27 @@ impl<T> StoreFuture<T> {
 
     /// Applies `f` to the result: now if it is ready, otherwise when the future completes.
     pub fn map<U>(
-        self,
+        mut self,
         f: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + 'static,
     ) -> StoreFuture<U>
     where
         T: 'static,
     {
-        match self.into_readiness() {
-            Readiness::Ready(result) => StoreFuture::ready(f(result)),
-            Readiness::Pending(future) => StoreFuture::boxed(async move { f(future.await) }),
+        match self.take_ready() {
+            Some(result) => StoreFuture::ready(f(result)),
+            None => {
+                let pending = self.into_pending();
+                StoreFuture::boxed(async move { f(pending.await) })
+            }
         }
     }
 
-    /// Returns the result if it is ready, otherwise the bare boxed future.
+    /// Returns the future of a result that is not ready.
     #[inline]
-    pub(crate) fn into_readiness(self) -> Readiness<T> {
+    pub(crate) fn into_pending(self) -> PendingResult<T> {
         match self.state {
-            State::Ready(result) => Readiness::Ready(result.expect(NOT_TAKEN)),
-            State::Pending(future) => Readiness::Pending(future),
+            State::Pending(future) => future,
+            State::Ready(_) => unreachable!("the result was ready, and was taken"),
         }
     }
 }
@@ -301,12 +301,6 @@ impl<T> Debug for StoreFuture<T> {
             State::Pending(_) => "StoreFuture(pending)",
         })
     }
-}
-
-/// A [`StoreFuture`] taken apart.
-pub(crate) enum Readiness<T> {
-    Ready(Result<T, Error>),
-    Pending(PendingResult<T>),
 }
 
 /// The future of a result that is not ready.

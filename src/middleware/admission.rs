@@ -30,7 +30,7 @@ use crate::{
     limiter::RateLimiter,
     rejection::{MakeRejection, Rejection},
     rules::{RequestFilter, Rule},
-    store::{PendingResult, Readiness, Receipt},
+    store::{PendingResult, Receipt, StoreFuture},
 };
 
 use super::{
@@ -94,7 +94,7 @@ impl Admission {
             follow_up: rejection.map(FollowUp::rejection),
             ..KeptCharges::default()
         };
-        let decision = self.limiter.check(&charges).into_readiness();
+        let decision = self.limiter.check(&charges);
         drop(charges);
         self.decided_or_pending(decision, kept, parts)
     }
@@ -103,13 +103,16 @@ impl Admission {
     #[inline]
     pub(super) fn decided_or_pending(
         self: &Arc<Self>,
-        decision: Readiness<Decision>,
+        mut decision: StoreFuture<Decision>,
         kept: KeptCharges,
         parts: &mut Parts,
     ) -> Next {
-        match decision {
-            Readiness::Ready(decided) => self.conclude(decided, kept, parts),
-            Readiness::Pending(decision) => Ok(Step::Pending(Pending::Decision { decision, kept })),
+        match decision.take_ready() {
+            Some(decided) => self.conclude(decided, kept, parts),
+            None => Ok(Step::Pending(Pending::Decision {
+                decision: decision.into_pending(),
+                kept,
+            })),
         }
     }
 
@@ -300,12 +303,13 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
     }
 
     #[inline]
-    fn start(admitted: &mut Admitted, (mut parts, body): (Parts, A)) -> Request<A> {
+    fn start(admitted: &mut Admitted, mut request: (Parts, A)) -> Request<A> {
         if let Some(settlement) = &mut admitted.settlement {
+            let parts = &mut request.0;
             let is_head = parts.method == Method::HEAD;
             settlement.start(is_head, &mut parts.extensions);
         }
-        Request::from_parts(parts, body)
+        Request::from_parts(request.0, request.1)
     }
 
     #[inline]

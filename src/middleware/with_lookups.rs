@@ -73,7 +73,7 @@ impl Admission {
         let keeps_charges = is_open || self.must_keep(&charges);
         let list = keeps_charges.then(|| owned(&charges));
         let has_peeks = has_peeks(&charges);
-        let decision = self.limiter.check(&charges).into_readiness();
+        let decision = self.limiter.check(&charges);
         drop(charges);
         follow_up.rules = rules;
         follow_up.resolution = is_open.then_some(resolution);
