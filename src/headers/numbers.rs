@@ -12,7 +12,7 @@ pub(super) fn number(number: u64) -> HeaderValue {
     small_number(number).unwrap_or_else(|| new_number(number))
 }
 
-/// Returns a number that many responses contain: a limit, or a time in whole seconds since the epoch.
+/// Returns a number that many responses contain: a limit, a time in whole seconds since the epoch, or a wait.
 ///
 /// A thread keeps its last ones, since a clone needs no allocation, and a third of the time of a new value.
 pub(super) fn recurring_number(number: u64) -> HeaderValue {
@@ -20,11 +20,14 @@ pub(super) fn recurring_number(number: u64) -> HeaderValue {
     let [.., place] = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
     let recent = || {
         RECENT_NUMBERS.try_with(|recent| {
-            let (kept, value) = &mut recent.borrow_mut()[usize::from(place) % RECENT];
-            if *kept != number {
-                (*kept, *value) = (number, new_number(number));
+            let row = &mut recent.borrow_mut()[usize::from(place) % ROWS];
+            if let Some((_, value)) = row.iter().find(|(kept, _)| *kept == number) {
+                return value.clone();
             }
-            value.clone()
+            // The oldest of the row makes room.
+            row.rotate_right(1);
+            row[0] = (number, new_number(number));
+            row[0].1.clone()
         })
     };
     // A thread that is about to end has no recent values.
@@ -82,14 +85,18 @@ const fn three_digits() -> [[u8; 3]; SMALL] {
     digits
 }
 
+/// Numbers and their values.
+type Recent = [[(u64, HeaderValue); ROW]; ROWS];
+
 thread_local! {
-    static RECENT_NUMBERS: RefCell<[(u64, HeaderValue); RECENT]> =
-        const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; RECENT]) };
+    static RECENT_NUMBERS: RefCell<Recent> =
+        const { RefCell::new([const { [const { (0, HeaderValue::from_static("0")) }; ROW] }; ROWS]) };
 }
 
 const DIGITS_MAKE_A_VALUE: &str = "digits make a header value";
-/// Number of values that a thread keeps.
-const RECENT: usize = 16;
+/// Values in a row. The numbers of one response fit, even if all have the same row.
+const ROW: usize = 4;
+const ROWS: usize = 4;
 /// Numbers below it have static values.
 const SMALL: usize = 1_000;
 
@@ -104,6 +111,18 @@ mod tests {
             let digits = expected.to_string();
             assert_eq!(number(expected), digits);
             assert_eq!(recurring_number(expected), digits);
+        }
+    }
+
+    #[test]
+    fn numbers_of_one_response_do_not_displace_each_other() {
+        for first in 1_000..3_000 {
+            let numbers = [first, 5_000, 3_600, 1_700_000_000];
+            let values = numbers.map(recurring_number);
+            for (number, value) in numbers.into_iter().zip(values) {
+                let again = recurring_number(number);
+                assert_eq!(value.as_bytes().as_ptr(), again.as_bytes().as_ptr());
+            }
         }
     }
 
