@@ -1,5 +1,5 @@
-//! A machine whose wall clock is set after the process has started: what the in-process store counts goes on as if nothing
-//! had happened, and the times that callers see are right.
+//! A machine whose wall clock is set after the process has started: debts in the in-process store last as long as before,
+//! and callers see the correct times.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -12,9 +12,9 @@ use tollgate::{
     store::{Charge, Receipt},
 };
 
-/// A little after the start of 1970, as a machine without a battery boots.
+/// Shortly after the start of 1970, when a machine without a battery boots.
 const BOOT: Timestamp = Timestamp::from_micros(40_000_123);
-/// In 2026, not at the start of anything.
+/// In 2026, not at the start of a second, hour or day.
 const STEP: Duration = Duration::from_micros(1_770_000_123_456_789);
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -56,7 +56,7 @@ fn usage(decision: &Decision) -> Usage {
 fn debts_last_as_long_as_they_would_have() {
     for algorithm in ALGORITHMS {
         let policy = policy(algorithm);
-        // The other one runs on without a step.
+        // The other clock continues without a step.
         let clocks = [Clock::manual(BOOT), Clock::manual(BOOT)];
         let limiters = clocks.each_ref().map(|clock| limiter(100, clock));
         let ada = policy.charge(Key::new("ada"));
@@ -89,7 +89,7 @@ fn debts_last_as_long_as_they_would_have() {
 }
 
 #[test]
-fn callers_are_told_the_time_that_is_right() {
+fn callers_see_the_correct_time() {
     let clock = Clock::manual(BOOT);
     let limiter = limiter(100, &clock);
     let policy = policy(Algorithm::TokenBucket);
@@ -107,7 +107,7 @@ fn callers_are_told_the_time_that_is_right() {
 }
 
 #[test]
-fn windows_by_the_clock_open_by_the_clock_that_was_set() {
+fn calendar_windows_follow_the_clock_that_was_set() {
     let clock = Clock::manual(BOOT);
     let limiter = limiter(100, &clock);
     let policy = policy(Algorithm::FixedWindow(WindowStart::Clock));
@@ -126,7 +126,7 @@ fn windows_by_the_clock_open_by_the_clock_that_was_set() {
 }
 
 #[test]
-fn refunds_and_releases_after_the_step_give_back_no_more_than_was_charged() {
+fn refunds_and_releases_after_the_step_return_at_most_the_charge() {
     let clock = Clock::manual(BOOT);
     let limiter = limiter(100, &clock);
     let rate = policy(Algorithm::TokenBucket);
@@ -144,7 +144,7 @@ fn refunds_and_releases_after_the_step_give_back_no_more_than_was_charged() {
         settled.expect("at once").expect("settled");
     };
     settle(before);
-    assert!(left(&rate) <= 5, "what it charged at most");
+    assert!(left(&rate) <= 5, "a refund of at most the charge");
     assert_eq!(left(&slots), 7);
     let so_far = left(&rate);
     settle(after);
@@ -153,7 +153,7 @@ fn refunds_and_releases_after_the_step_give_back_no_more_than_was_charged() {
 }
 
 #[test]
-fn newcomers_who_share_a_bucket_stay_in_debt() {
+fn overflow_bucket_stays_in_debt() {
     let clock = Clock::manual(BOOT);
     let limiter = limiter(1, &clock);
     let policy = policy(Algorithm::TokenBucket);
@@ -172,7 +172,7 @@ fn newcomers_who_share_a_bucket_stay_in_debt() {
 }
 
 #[test]
-fn threads_that_read_the_time_before_the_step_admit_nobody_twice() {
+fn threads_that_read_the_time_before_the_step_admit_no_request_twice() {
     let clock = Clock::manual(BOOT);
     let limiter = Arc::new(limiter(100_000, &clock));
     let policies = [
@@ -196,5 +196,5 @@ fn threads_that_read_the_time_before_the_step_admit_nobody_twice() {
         let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
         joined.map(|admitted| admitted.expect("no panic")).sum()
     });
-    assert_eq!(admitted, 10_000, "each of a thousand keys its ten");
+    assert_eq!(admitted, 10_000, "ten for each of a thousand keys");
 }

@@ -1,4 +1,4 @@
-//! The in-process store: bounded, and never forgiving a debt.
+//! The in-process store: bounded memory, and no key in debt is ever evicted.
 
 use std::{
     collections::HashMap,
@@ -40,7 +40,7 @@ fn key(number: usize) -> Key {
 }
 
 #[test]
-fn memory_stays_within_the_stated_bound_whatever_is_thrown_at_it() {
+fn memory_stays_within_the_documented_bound_in_a_flood() {
     let clock = Clock::manual(START);
     let store = store(10_000, &clock);
     let policy = Policy::new("flood", Quota::per_hour(10));
@@ -61,13 +61,13 @@ fn memory_stays_within_the_stated_bound_whatever_is_thrown_at_it() {
 }
 
 #[test]
-fn flood_never_forgives_a_key_in_debt() {
+fn flood_evicts_no_key_in_debt() {
     let clock = Clock::manual(START);
     let store = store(1_000, &clock);
     let policy = Policy::new("flood", Quota::per_hour(3));
     let limiter = limiter(&store, &[&policy]);
     let mut admitted: HashMap<usize, u64> = HashMap::new();
-    // Every key comes again and again among ten times as many keys as fit; nothing refills in this time.
+    // Ten times as many keys as fit take turns; nothing refills in this time.
     for round in 0..8 {
         for number in 0..10_000 {
             let number = (number * 7 + round) % 10_000;
@@ -86,7 +86,7 @@ fn flood_never_forgives_a_key_in_debt() {
 }
 
 #[test]
-fn keys_that_owe_nothing_make_room_for_newcomers() {
+fn idle_keys_make_room_for_new_ones() {
     let clock = Clock::manual(START);
     let store = store(1_000, &clock);
     let policy = Policy::new("visits", Quota::per_second(10));
@@ -95,7 +95,7 @@ fn keys_that_owe_nothing_make_room_for_newcomers() {
         for number in 0..500 {
             let decision = check(&limiter, &[policy.charge(key(generation * 500 + number))]);
             let usage = decision.states()[0].usage().expect("counted");
-            assert_eq!(usage.remaining, 9, "a newcomer starts with a full bucket");
+            assert_eq!(usage.remaining, 9, "a new key starts with a full bucket");
         }
         clock.advance(Duration::from_secs(1));
     }
@@ -126,14 +126,14 @@ fn growing_keeps_every_debt() {
 }
 
 #[test]
-fn key_whose_slot_was_handed_on_is_not_forgiven_by_an_older_time() {
+fn evicted_key_stays_in_debt_for_an_older_time() {
     let clock = Clock::manual(START);
     let store = store(1, &clock);
     let policy = Policy::new("handed-on", Quota::per_minute(10));
     let limiter = limiter(&store, &[&policy]);
     assert!(check(&limiter, &[policy.charge(key(1)).cost(10)]).is_allowed());
     clock.advance(Duration::from_secs(60));
-    // Its bucket is full again, so the slot may go to others.
+    // Its bucket is full again, so another key may take the slot.
     for number in 2..20 {
         check(&limiter, &[policy.charge(key(number))]);
     }
@@ -146,7 +146,7 @@ fn key_whose_slot_was_handed_on_is_not_forgiven_by_an_older_time() {
 }
 
 #[test]
-fn one_crowded_policy_does_not_slow_another_down() {
+fn overflow_of_one_policy_does_not_limit_another() {
     let clock = Clock::manual(START);
     let store = store(100, &clock);
     let flooded = Policy::new("flooded", Quota::per_day(1));
@@ -164,12 +164,12 @@ fn one_crowded_policy_does_not_slow_another_down() {
     assert_eq!(allowed, 10);
 }
 
-// Regression: all charges of a decision were judged against the shared bucket as it was before, and the last one's
-// TAT was kept.
+// Regression: all charges of a decision were checked against the shared bucket as it was before the decision, and the TAT
+// of the last one was stored.
 #[test]
-fn newcomers_of_one_decision_share_the_shared_bucket() {
+fn new_keys_of_one_decision_share_the_overflow_bucket() {
     let clock = Clock::manual(START);
-    // Four slots, all within reach of every key: once they are taken, all others are newcomers.
+    // Four slots, all within reach of every key: once they are taken, all other keys overflow.
     let store = store(1, &clock);
     let policy = Policy::new("crowd", Quota::per_day(16));
     let limiter = limiter(&store, &[&policy]);
@@ -190,9 +190,9 @@ fn newcomers_of_one_decision_share_the_shared_bucket() {
     assert_eq!(admitted, 8);
 }
 
-// Regression: the bucket of a crowded policy was chosen by a hash of its name among 64, so others fell on it too.
+// Regression: a hash of the policy name selected one of 64 shared buckets, so several policies could share one.
 #[test]
-fn shared_bucket_belongs_to_one_policy() {
+fn overflow_bucket_belongs_to_one_policy() {
     let clock = Clock::manual(START);
     let store = store(100, &clock);
     let flooded = Policy::new("flooded", Quota::per_day(10));
@@ -214,7 +214,7 @@ fn shared_bucket_belongs_to_one_policy() {
 #[test]
 fn threads_together_admit_exactly_the_burst() {
     let clock = Clock::manual(START);
-    // Large enough for many shards: with one there is only one lock to take.
+    // Large enough for many shards, so that a decision takes several locks.
     let store = store(1_000_000, &clock);
     let hot = Policy::new("hot", Quota::per_hour(1_000));
     let wide = Policy::new("wide", Quota::per_hour(5));
@@ -224,7 +224,7 @@ fn threads_together_admit_exactly_the_burst() {
             .map(|worker| {
                 let (limiter, hot, wide) = (Arc::clone(&limiter), &hot, &wide);
                 scope.spawn(move || {
-                    // Charges in changing order: locks taken in the order of the charges would deadlock.
+                    // The order of the charges varies: locks taken in that order would deadlock.
                     let admits = |round: usize| {
                         let mut charges = [hot.charge(key(0)), wide.charge(key(1 + round % 300))];
                         if worker % 2 == 0 {
@@ -264,7 +264,7 @@ fn threads_together_admit_exactly_the_burst() {
 }
 
 #[test]
-fn store_without_room_for_a_key_is_refused() {
+fn store_for_no_keys_is_rejected() {
     let error = MemoryStore::builder()
         .max_keys(0)
         .build()
@@ -273,7 +273,7 @@ fn store_without_room_for_a_key_is_refused() {
 }
 
 #[test]
-fn decision_says_that_this_process_counted() {
+fn decision_reports_that_this_process_counted() {
     let clock = Clock::manual(START);
     let policy = Policy::new("mine", Quota::per_second(1));
     let limiter = limiter(&store(10, &clock), &[&policy]);
@@ -282,9 +282,9 @@ fn decision_says_that_this_process_counted() {
     assert_eq!(decision.decided_at(), START);
 }
 
-// Regression: the line was written while the shards of the decision were locked, so this never returned.
+// Regression: the line was written while the shards of the decision were locked, so this test never returned.
 #[test]
-fn log_writer_that_asks_the_same_store_is_answered() {
+fn log_writer_that_uses_the_same_store_does_not_deadlock() {
     let rate = Policy::new("rate", Quota::per_day(1_000));
     let slots = Policy::concurrency("slots", 1);
     for (policy, line) in [
@@ -309,28 +309,28 @@ fn log_writer_that_asks_the_same_store_is_answered() {
                 done.send(logged()).expect("awaited");
             });
             let lines = end.recv_timeout(Duration::from_secs(20));
-            let lines = lines.expect("the writer waits for a lock that its caller holds");
+            let lines = lines.expect("the writer does not wait for a lock that its caller holds");
             let found = lines.iter().filter(|logged| logged.contains(line));
             assert_eq!(found.count(), 1, "{charges} charges: {lines:?}");
         }
     }
 }
 
-// A table that drops idle keys moves the others within itself: each must still be found, with what it owes.
+// A table that evicts idle keys moves the others: each must still be found, with its debt.
 #[test]
-fn keys_that_come_and_go_leave_every_debt_as_it_is() {
+fn eviction_of_idle_keys_keeps_every_debt() {
     for max_keys in [40, 1_500, 30_000] {
         let clock = Clock::manual(START);
         let (small, large) = (store(max_keys, &clock), store(1_000_000, &clock));
         let policy = Policy::new("visits", Quota::per_minute(10));
         let [small_limiter, large_limiter] = [&small, &large].map(|one| limiter(one, &[&policy]));
-        // Those of the last half minute at most owe something: half as many as the small one holds.
+        // Only keys of the last half minute are in debt: half as many as the small store holds.
         for number in 0..20 * max_keys {
             let cost = (number % 5 + 1) as u64;
             for key in [key(number), key(number.saturating_sub(max_keys / 3))] {
                 let charge = policy.charge(key).cost(cost);
-                let told = check(&small_limiter, &[charge]);
-                assert_eq!(told, check(&large_limiter, &[charge]), "{number}");
+                let decision = check(&small_limiter, &[charge]);
+                assert_eq!(decision, check(&large_limiter, &[charge]), "{number}");
             }
             clock.advance(Duration::from_secs(30) * 2 / max_keys as u32);
         }

@@ -1,4 +1,4 @@
-//! The in-process store with every way of counting: bounds hold, debts stay, and pools never give more than one key.
+//! The in-process store with every algorithm: bounds hold, debts stay, and overflow states admit no more than one key.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -12,7 +12,7 @@ use tollgate::{
     store::{Charge, Receipt, Store},
 };
 
-/// A month, a day and an hour open here: nothing comes back while a test does not move the clock.
+/// The start of a month, a day and an hour: nothing comes back until a test moves the clock.
 const START: Timestamp = Timestamp::from_micros(1_698_796_800_000_000);
 
 const ALGORITHMS: [Algorithm; 6] = [
@@ -37,7 +37,7 @@ fn check(store: &MemoryStore, charges: &[Charge<'_>]) -> Decision {
     answer.expect("memory answers at once").expect("a decision")
 }
 
-/// A policy of so many units; a leaky bucket shall hold them too.
+/// A policy of `units` units, which are also the capacity of a leaky bucket.
 fn policy(algorithm: Algorithm, count: u64, period: Duration) -> Policy {
     let quota = match algorithm {
         Algorithm::LeakyBucket => Quota::new(count, period).burst(count),
@@ -54,7 +54,7 @@ fn remaining(decision: &Decision) -> u64 {
     decision.states()[0].usage().expect("counted").remaining
 }
 
-/// The documented bound: 48 bytes and less for a slot, and what the logs have beside theirs.
+/// The documented bound: at most 48 bytes a slot, and the memory of logs in addition.
 fn most_bytes(algorithm: Algorithm, max_keys: usize) -> usize {
     let slots = max_keys.div_ceil(3) * 4 + 64;
     match algorithm {
@@ -66,7 +66,7 @@ fn most_bytes(algorithm: Algorithm, max_keys: usize) -> usize {
 }
 
 #[test]
-fn keys_and_bytes_stay_within_the_stated_bounds() {
+fn keys_and_bytes_stay_within_the_documented_bounds() {
     for algorithm in ALGORITHMS {
         let clock = Clock::manual(START);
         let store = store(3_000, &clock);
@@ -83,7 +83,7 @@ fn keys_and_bytes_stay_within_the_stated_bounds() {
 }
 
 #[test]
-fn full_store_forgets_no_key_in_debt() {
+fn full_store_evicts_no_key_in_debt() {
     for algorithm in ALGORITHMS {
         let clock = Clock::manual(START);
         let store = store(300, &clock);
@@ -104,7 +104,7 @@ fn full_store_forgets_no_key_in_debt() {
 }
 
 #[test]
-fn keys_that_owe_nothing_are_handed_on() {
+fn slots_of_idle_keys_go_to_new_ones() {
     for algorithm in ALGORITHMS {
         let clock = Clock::manual(START);
         let store = store(300, &clock);
@@ -121,7 +121,7 @@ fn keys_that_owe_nothing_are_handed_on() {
 }
 
 #[test]
-fn newcomers_to_a_full_store_get_no_more_than_one_key_together() {
+fn new_keys_of_a_full_store_get_no_more_than_one_key_together() {
     for algorithm in ALGORITHMS {
         for together in [1, 5, 16] {
             let clock = Clock::manual(START);
@@ -132,7 +132,7 @@ fn newcomers_to_a_full_store_get_no_more_than_one_key_together() {
                 check(&store, &[policy.charge(key(number)).cost(16)]);
             }
             assert_eq!(store.keys(), 4);
-            // Two days on, the debts of the four are made anew, and then all newcomers share.
+            // Two days later the four keys take their debts again, and all new keys overflow.
             clock.advance(Duration::from_secs(2 * 86_400));
             for number in 0..4 {
                 check(&store, &[policy.charge(key(1_000 + number)).cost(16)]);
@@ -188,7 +188,7 @@ fn charges_of_one_decision_are_counted_all_or_none_by_every_algorithm() {
 }
 
 #[test]
-fn reset_forgets_by_every_algorithm() {
+fn reset_clears_the_state_of_every_algorithm() {
     for algorithm in ALGORITHMS {
         let clock = Clock::manual(START);
         let store = store(100, &clock);
@@ -206,16 +206,16 @@ fn reset_forgets_by_every_algorithm() {
     }
 }
 
-// Regression: what newcomers share stood in for what a key had owed that was dropped, though that was more.
+// Regression: the overflow state replaced the larger debt of an evicted key.
 #[test]
-fn key_whose_slot_was_handed_on_is_not_let_off_by_what_newcomers_share() {
+fn evicted_key_keeps_a_debt_above_that_of_the_overflow_state() {
     for algorithm in ALGORITHMS {
         let clock = Clock::manual(START);
         let store = store(1, &clock);
         let policy = policy(algorithm, 10, Duration::from_secs(60));
         assert!(check(&store, &[policy.charge(key(1)).cost(10)]).is_allowed());
         clock.set(START + Duration::from_secs(120));
-        // Others take all slots, and one newcomer more takes a unit of what is shared.
+        // Other keys take all slots, and one more key takes a unit of the overflow state.
         let others = (2..40).take_while(|_| store.overflowed() == 0);
         for number in others {
             check(&store, &[policy.charge(key(number))]);
@@ -231,9 +231,9 @@ fn key_whose_slot_was_handed_on_is_not_let_off_by_what_newcomers_share() {
     }
 }
 
-// Regression: what newcomers share went on draining by the old quota for as long as they were denied.
+// Regression: the overflow state kept draining by the old quota as long as its keys were denied.
 #[test]
-fn shared_debt_follows_a_quota_that_changes() {
+fn overflow_state_follows_a_change_of_quota() {
     for algorithm in ALGORITHMS {
         let clock = Clock::manual(START);
         let store = store(1, &clock);
@@ -253,7 +253,7 @@ fn shared_debt_follows_a_quota_that_changes() {
     }
 }
 
-/// The most units that one key got in any span of a period, from when and how much it got.
+/// Returns the most units that one key got in any span of a period. `admitted` holds times and units.
 fn most_in_a_period(admitted: &[(u64, u64)], period: u64) -> u64 {
     let spans = admitted.iter().enumerate().map(|(first, (begin, _))| {
         let within = |(time, _): &&(u64, u64)| *time < begin + period;
@@ -294,17 +294,17 @@ proptest! {
         }
         for (number, times) in admitted {
             let most = most_in_a_period(&times, period);
-            // A log is exact; all others may give up to twice the limit in a span as long as the period.
+            // A log is exact; all others may admit up to twice the limit in a span as long as the period.
             let bound = if algorithm == Algorithm::SlidingLog { limit } else { 2 * limit };
             prop_assert!(most <= bound, "key {} got {}: {:?}", number, most, times);
         }
     }
 }
 
-// Regression: several newcomers of one decision each saw the last free slot, and those that did not get it were let through
-// beyond what they then shared.
+// Regression: several new keys of one decision all found the last free slot, and those that did not get it were admitted
+// beyond the quota left in the overflow state.
 #[test]
-fn newcomers_that_vie_for_the_last_slot_take_no_more_than_one_key() {
+fn new_keys_that_compete_for_the_last_slot_take_no_more_than_one_key() {
     for algorithm in ALGORITHMS {
         let clock = Clock::manual(START);
         let store = store(1, &clock);
@@ -314,7 +314,7 @@ fn newcomers_that_vie_for_the_last_slot_take_no_more_than_one_key() {
             store.overflowed() == 0
         };
         let slots = (0..).take_while(own).count();
-        // All owe nothing any more; then all slots but one are taken again, and there is nothing that is shared.
+        // All keys are idle; then all slots but one are taken again, and the overflow state is empty.
         clock.set(START + Duration::from_secs(240));
         for number in 1..slots {
             check(&store, &[policy.charge(key(number)).cost(10)]);
@@ -330,10 +330,9 @@ fn newcomers_that_vie_for_the_last_slot_take_no_more_than_one_key() {
     }
 }
 
-// Regression: what newcomers share was given back to when one of them was settled, though what was given back of the others
-// is not known there.
+// Regression: a refund of one key was made to the overflow state, which has no total of the refunds of the other keys.
 #[test]
-fn what_newcomers_share_is_not_given_back() {
+fn overflow_state_gets_no_refunds() {
     for algorithm in ALGORITHMS {
         let clock = Clock::manual(START);
         let store = store(1, &clock);

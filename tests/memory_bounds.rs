@@ -1,4 +1,4 @@
-//! The in-process store never allocates more than it states: measured at the allocator, also while tables grow.
+//! The in-process store never allocates more than documented: measured at the allocator, also while tables grow.
 
 use std::{collections::VecDeque, thread, time::Duration};
 
@@ -18,7 +18,7 @@ const SLIDING_WINDOW: usize = 48;
 const LOG: usize = 235;
 const REFUNDS: usize = 32;
 
-/// One shard, several whose tables are made at full size, and many whose tables grow.
+/// One shard, several whose tables are allocated at full size, and many whose tables grow.
 const SIZES: [usize; 3] = [300, 5_000, 34_000];
 
 struct Counted {
@@ -65,8 +65,10 @@ fn key(number: usize) -> Key {
     Key::new(format!("key-{number}"))
 }
 
-/// The most that a store takes that counts in ways which take so many bytes a key, and what does not grow with keys: for
-/// each shard and each of up to 4 policies that overflow in it, and for the thread.
+/// Returns the documented bound for algorithms that take `bytes` bytes a key.
+///
+/// It includes the bytes that do not grow with the keys: of each shard, of up to 4 policies that overflow in it, and of the
+/// thread.
 fn bound(max_keys: usize, bytes: usize) -> usize {
     let most = thread::available_parallelism().map_or(16, |cores| cores.get() * 16);
     let shards = (max_keys / 1_024).max(1).min(most).next_power_of_two();
@@ -77,11 +79,11 @@ fn bound_in_flight(max_keys: usize) -> usize {
     bound(max_keys, 64) + 100_000 * 64
 }
 
-/// Runs something on a store, and returns what it allocated at most.
+/// Runs `run` on a store, and returns the peak of allocated bytes.
 fn peak(max_keys: usize, run: impl FnOnce(&Counted)) -> usize {
     let measured = measure(|| run(&Counted::new(max_keys)));
-    // A log line leaves its buffer with the thread.
-    assert!(measured.bytes_current < 4_096, "something is leaked");
+    // A log line leaves its buffer to the thread.
+    assert!(measured.bytes_current < 4_096, "memory is leaked");
     usize::try_from(measured.bytes_max).expect("a size")
 }
 
@@ -94,7 +96,7 @@ fn rate() -> Policy {
 }
 
 #[test]
-fn no_algorithm_takes_more_than_is_stated() {
+fn no_algorithm_takes_more_than_documented() {
     for (algorithm, bytes) in [
         (Algorithm::TokenBucket, BUCKET),
         (Algorithm::FixedWindow(WindowStart::Clock), FIXED_WINDOW),
@@ -107,14 +109,14 @@ fn no_algorithm_takes_more_than_is_stated() {
                 for number in 0..3 * max_keys {
                     counted.check(&[policy.charge(key(number / 2))]);
                 }
-                // Some come again, and logs grow.
+                // Some keys return, and logs grow.
                 for round in 0..8 {
                     counted.clock.advance(Duration::from_millis(1));
                     for number in (round..max_keys).step_by(3) {
                         counted.check(&[policy.charge(key(number))]);
                     }
                 }
-                // All are idle, and their slots are handed on.
+                // All keys are idle, and new ones take their slots.
                 counted.clock.advance(Duration::from_secs(2 * 3_600));
                 for number in 0..2 * max_keys {
                     counted.check(&[policy.charge(key(3 * max_keys + number))]);
@@ -127,7 +129,7 @@ fn no_algorithm_takes_more_than_is_stated() {
 }
 
 #[test]
-fn a_few_long_logs_take_no_more_than_is_stated() {
+fn a_few_long_logs_take_no_more_than_documented() {
     let log = Policy::new("log", Quota::per_hour(10_000)).algorithm(Algorithm::SlidingLog);
     for max_keys in [300, 5_000] {
         let peak = peak(max_keys, |counted| {
@@ -141,14 +143,14 @@ fn a_few_long_logs_take_no_more_than_is_stated() {
                 counted.clock.advance(Duration::from_secs(3_600));
             }
         });
-        // Of what every key may have, these four have next to nothing.
+        // The bytes that every key may have hardly count with four keys.
         let bound = bound(max_keys, 85 + 64);
         assert!(peak <= bound, "{peak} of {bound} bytes");
     }
 }
 
 #[test]
-fn every_key_may_have_a_refund_and_takes_no_more_than_is_stated() {
+fn every_key_may_have_a_refund_and_takes_no_more_than_documented() {
     let rate = rate();
     for max_keys in SIZES {
         let peak = peak(max_keys, |counted| {
@@ -159,7 +161,7 @@ fn every_key_may_have_a_refund_and_takes_no_more_than_is_stated() {
                 counted.settle(receipt.actual_cost(|_, _| 1));
                 assert_eq!(counted.left(rate.charge(key(number))), 8, "key {number}");
             }
-            // Others find no room any more, neither for themselves nor for a refund.
+            // Other keys find no slot any more, neither for their state nor for a refund.
             for number in max_keys..2 * max_keys {
                 let first = [rate.charge(key(number)).cost(2)];
                 if let Some(receipt) = Receipt::of(&first, &counted.check(&first)) {
@@ -174,7 +176,7 @@ fn every_key_may_have_a_refund_and_takes_no_more_than_is_stated() {
 }
 
 #[test]
-fn every_key_may_have_a_request_in_flight_and_takes_no_more_than_is_stated() {
+fn every_key_may_have_a_request_in_flight_and_takes_no_more_than_documented() {
     let slots = slots();
     for max_keys in SIZES {
         let peak = peak(max_keys, |counted| {
@@ -209,7 +211,7 @@ fn requests_in_flight_may_be_those_of_a_few_keys() {
 }
 
 #[test]
-fn flood_of_requests_that_never_end_is_denied_when_the_memory_is_used_up() {
+fn requests_that_never_end_are_denied_when_the_memory_is_used_up() {
     let slots = slots();
     for each in [1, 2, 7] {
         let max_keys = 20_000;
@@ -229,9 +231,9 @@ fn flood_of_requests_that_never_end_is_denied_when_the_memory_is_used_up() {
     }
 }
 
-// The memory is that of all shards together: what one has too much, the others must get when its leases have ended.
+// All shards share the memory: once the leases of one shard have ended, the others must get its memory.
 #[test]
-fn memory_of_ended_leases_is_found_wherever_it_is() {
+fn memory_of_ended_leases_is_reclaimed_in_all_shards() {
     let slots = slots();
     let counted = Counted::new(100_000);
     let mut full = 0;
@@ -249,7 +251,7 @@ fn memory_of_ended_leases_is_found_wherever_it_is() {
     counted.clock.advance(Duration::from_secs(30));
     let newcomers = 1_000..2_000;
     let denied = newcomers.filter(|number| !counted.admits(slots.charge(key(*number))));
-    // The shard of the first ones may hold nothing: the first denial makes the others give back.
+    // The shard of the first new key may have nothing to free: its denial makes the other shards free memory.
     assert!(denied.count() <= 1);
 }
 
@@ -270,7 +272,7 @@ fn memory_stays_the_same_while_keys_come_and_go_for_hours() {
                 in_flight.push_back(receipt.actual_cost(|_, units| units.min(1)));
                 if in_flight.len() > 100 {
                     let ended = in_flight.pop_front().expect("some");
-                    // Some are never heard of again.
+                    // Some are never settled.
                     match number % 10 {
                         0 => drop(ended),
                         _ => counted.settle(ended),
@@ -292,7 +294,7 @@ fn memory_stays_the_same_while_keys_come_and_go_for_hours() {
 }
 
 #[test]
-fn memory_of_a_flood_is_given_back_after_it() {
+fn memory_of_a_flood_is_freed_after_it() {
     let rate = Policy::new("rate", Quota::per_second(10));
     let counted = Counted::new(100_000);
     for number in 0..100_000 {
@@ -322,7 +324,7 @@ fn memory_of_a_flood_is_given_back_after_it() {
 }
 
 #[test]
-fn all_together_take_no_more_than_is_stated() {
+fn all_algorithms_together_take_no_more_than_documented() {
     let policies = [
         rate(),
         Policy::new("fixed", Quota::per_hour(10))

@@ -37,7 +37,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A request that was admitted, and when its slots come back: never once they are held.
+/// An admitted request, and the time at which its lease ends: never once its slots are held.
 struct Request {
     key: usize,
     units: u64,
@@ -107,7 +107,7 @@ proptest! {
                 prop_assert_eq!(remaining, LIMIT.saturating_sub(used), "key {}", number);
             }
         }
-        // Whatever was left out before ends by itself, and nothing stays behind.
+        // Leases that were not released end with time, and no key is left.
         for request in requests.drain(..) {
             let settled = limiter.settle(request.receipt).take_ready();
             settled.expect("at once").expect("released");

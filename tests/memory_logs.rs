@@ -1,4 +1,4 @@
-//! The memory of logs in the in-process store: bounded, given back, and never paid for with a request too many.
+//! The memory of logs in the in-process store: bounded, freed, and no request too many is admitted without it.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn most_bytes(max_keys: usize) -> usize {
     (max_keys.div_ceil(3) * 4 + 64) * 128 + max_keys * 64
 }
 
-/// The most units that were admitted in any span as long as the period.
+/// Returns the most units that were admitted in any span as long as the period.
 fn most_in(span: Duration, admitted: &[Timestamp]) -> usize {
     let begins = admitted.iter().enumerate();
     let counts = begins.map(|(first, begin)| {
@@ -50,7 +50,7 @@ fn most_in(span: Duration, admitted: &[Timestamp]) -> usize {
 }
 
 #[test]
-fn many_long_logs_stay_within_the_stated_bound() {
+fn many_long_logs_stay_within_the_documented_bound() {
     let clock = Clock::manual(START);
     let store = store(300, &clock);
     let policy = policy(10_000, 3_600);
@@ -73,11 +73,11 @@ fn many_long_logs_stay_within_the_stated_bound() {
 }
 
 #[test]
-fn log_that_must_make_do_with_few_entries_never_admits_too_much() {
+fn log_with_few_entries_never_admits_too_much() {
     let clock = Clock::manual(START);
     let store = store(30, &clock);
     let (narrow, period) = (policy(50, 10), Duration::from_secs(10));
-    // Others hold all the memory there is.
+    // Other logs hold all the memory.
     let wide = Policy::new("wide", Quota::per_day(10_000)).algorithm(Algorithm::SlidingLog);
     for _ in 0..1_000 {
         check(&store, &[wide.charge(key(1))]);
@@ -92,7 +92,7 @@ fn log_that_must_make_do_with_few_entries_never_admits_too_much() {
         clock.advance(Duration::from_micros(7_919));
     }
     assert!(most_in(period, &admitted) <= 50);
-    // 158 seconds are almost 16 periods; with few entries units come back late, but they do.
+    // 158 seconds are almost 16 periods; with few entries, units come back late.
     assert!(admitted.len() >= 8 * 50, "{}", admitted.len());
     assert!(store.bytes() <= most_bytes(30), "{} bytes", store.bytes());
 }
@@ -118,7 +118,7 @@ fn log_is_exact_while_there_is_memory() {
 }
 
 #[test]
-fn memory_of_logs_that_owe_nothing_goes_to_those_that_do() {
+fn memory_of_idle_logs_goes_to_those_in_debt() {
     let clock = Clock::manual(START);
     let store = store(1_000, &clock);
     let policy = policy(1_000, 60);
@@ -137,7 +137,7 @@ fn memory_of_logs_that_owe_nothing_goes_to_those_that_do() {
         store.bytes()
     );
     clock.advance(Duration::from_secs(120));
-    // Nobody asks about the hundred any more.
+    // The hundred keys make no more requests.
     fill(500..501, 1_000);
     let last = clock.now();
     clock.set(last + Duration::from_micros(59_989_999));
@@ -150,7 +150,7 @@ fn memory_of_logs_that_owe_nothing_goes_to_those_that_do() {
 }
 
 #[test]
-fn reset_gives_the_memory_of_a_log_back() {
+fn reset_frees_the_memory_of_a_log() {
     let clock = Clock::manual(START);
     let store = store(10_000, &clock);
     let policy = policy(10_000, 3_600);
@@ -170,10 +170,10 @@ fn reset_gives_the_memory_of_a_log_back() {
 }
 
 #[test]
-fn log_that_lapses_while_it_is_full_leaves_its_memory_to_the_next() {
+fn log_that_expires_while_full_leaves_its_memory_to_the_next() {
     let clock = Clock::manual(START);
     let store = store(300, &clock);
-    // Memory doubles from 4 entries, so it is full when the log lapses.
+    // The memory doubles from 4 entries, so it is full when the log expires.
     let policy = policy(512, 10);
     for round in 0..8 {
         let opened = clock.now();
@@ -181,7 +181,7 @@ fn log_that_lapses_while_it_is_full_leaves_its_memory_to_the_next() {
             assert!(check(&store, &[policy.charge(key(round))]).is_allowed());
             clock.advance(Duration::from_millis(1));
         }
-        // A log that has dropped entries returns their units later.
+        // A log that has merged entries returns their units later.
         clock.set(opened + Duration::from_micros(10_100_500));
         let left = check(&store, &[policy.charge(key(round)).cost(0)]).states()[0].usage();
         assert_eq!(left.expect("counted").remaining, 101, "log {round}");
