@@ -19,6 +19,12 @@
 //! ```
 //!
 //! A key in debt is never evicted.
+//!
+//! # Time of an operation
+//!
+//! A search takes 2.5 steps on average at three quarters full if the key is there, and 8.5 if not (linear probing). Making
+//! room walks over all slots. Between two walks, at least an eighth as many new keys arrive as there are slots, so a walk
+//! costs each of them a constant time.
 
 use std::{fmt::Debug, mem, sync::Arc};
 
@@ -94,6 +100,7 @@ pub(super) struct Table<S> {
 
 #[derive(Clone, Debug, Default)]
 struct Slot<S> {
+    /// [`Fingerprint::EMPTY`] if the slot is empty.
     fingerprint: Fingerprint,
     state: S,
 }
