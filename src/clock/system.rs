@@ -54,6 +54,8 @@ pub(crate) struct Reading {
 
 impl Clock {
     /// Returns the machine's clock, which is the default.
+    ///
+    /// The first reading in a process starts a thread that calibrates the CPU's time stamp counter for up to 200 ms.
     #[must_use]
     pub const fn system() -> Self {
         Self {
