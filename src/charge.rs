@@ -87,7 +87,7 @@ impl<'a> Charge<'a> {
 }
 
 /// The charges of one request.
-pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
+pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 4]>;
 
 // === OwnedCharge ===
 

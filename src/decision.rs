@@ -38,7 +38,15 @@ impl Decision {
         decided_at: Timestamp,
         states: impl IntoIterator<Item = PolicyState>,
     ) -> Self {
-        let states: SmallVec<[PolicyState; 1]> = states.into_iter().collect();
+        Self::of_states(counted_by, decided_at, states.into_iter().collect())
+    }
+
+    /// As [`new`](Self::new), without an iterator.
+    pub(crate) fn of_states(
+        counted_by: CountedBy,
+        decided_at: Timestamp,
+        states: SmallVec<[PolicyState; 1]>,
+    ) -> Self {
         let outcome = states.iter().map(PolicyState::outcome).max();
         Self {
             outcome: outcome.unwrap_or(Outcome::Allowed),

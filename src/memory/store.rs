@@ -212,7 +212,10 @@ impl MemoryStore {
     /// All shards concerned stay locked from the first check to the last change, so no other decision sees a part of it.
     #[inline(never)]
     fn decide_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let keys: SmallVec<[KeyRef; 4]> = charges.iter().map(KeyRef::of).collect();
+        let mut keys: SmallVec<[KeyRef; 4]> = SmallVec::new();
+        for charge in charges {
+            keys.push(KeyRef::of(charge));
+        }
         let read = self.shared.clock.read();
         let mut shards = self.lock_all(&keys);
         let now = shards.now(read, &self.shared.clock);
@@ -224,14 +227,14 @@ impl MemoryStore {
         }
         let all = prechecks.iter().all(|precheck| precheck.fits);
         let mut unplaced = Unplaced::default();
-        let each = charges.iter().zip(&keys).zip(&prechecks);
-        let states = each.map(|((charge, key), precheck)| {
-            let shard = shards.shard(self.index_of(key.fingerprint));
+        let mut states = SmallVec::with_capacity(charges.len());
+        for ((charge, key), precheck) in charges.iter().zip(&keys).zip(&prechecks) {
+            let shard = shards.shard(precheck.shard);
             let (result, placement) = shard.conclude(charge, key, (all, precheck), now);
             unplaced = unplaced.and(placement);
-            result.into_state(charge)
-        });
-        let decision = Decision::new(CountedBy::InProcess, now, states);
+            states.push(result.into_state(charge));
+        }
+        let decision = Decision::of_states(CountedBy::InProcess, now, states);
         drop(shards);
         if unplaced != Unplaced::default() {
             self.note(unplaced, read);
