@@ -61,7 +61,7 @@ pub struct Headers {
 
 /// Headers that one service or draft defines.
 ///
-/// `families` has the names and values of each.
+/// The file `families.rs` has the header names and values of each.
 #[derive(Clone, Debug)]
 pub(super) enum Family {
     Discord(DiscordHeaders),

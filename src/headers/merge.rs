@@ -32,11 +32,6 @@ pub(super) enum SetClaim {
 }
 
 impl WrittenSets {
-    /// Removes the sets from a response's extensions.
-    pub(super) fn take(extensions: &mut Extensions) -> Self {
-        extensions.remove().unwrap_or_default()
-    }
-
     /// Returns whether this layer may write a set. Removes an inner layer's set if its policy has more headroom.
     pub(super) fn claim(
         &mut self,

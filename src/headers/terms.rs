@@ -6,8 +6,7 @@ use crate::{
     algorithm::{Counter, SlidingWindow, WindowStart},
     clock::{Timestamp, whole_seconds},
     policy::Policy,
-    state::PolicyName,
-    state::{PolicyState, Retry, Usage},
+    state::{PolicyName, PolicyState, Retry, Usage},
 };
 
 use super::value_buffer::ValueBuffer;

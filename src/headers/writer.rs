@@ -96,7 +96,7 @@ impl HeaderWriter {
         response: &mut Response<B>,
     ) {
         if !(self.is_default && self.write_default_denial(decision, response)) {
-            // A rejection may be the response of an inner layer.
+            // A layer around this one may write headers too.
             let mut values = self.values(decision, tier_terms, true);
             self.write(&mut values, response);
         }
@@ -173,7 +173,7 @@ fn write_default_beside<B>(response: &mut Response<B>, usage: &Usage, is_concurr
 
 /// Removes the sets that inner layers have written from a response's extensions.
 fn take_written(extensions: &mut Extensions) -> WrittenSets {
-    let mut written = WrittenSets::take(extensions);
+    let mut written: WrittenSets = extensions.remove().unwrap_or_default();
     if extensions.remove::<DefaultDenial>().is_some() {
         written.record(&DEFAULT_NAMES, 0);
     }
