@@ -234,6 +234,8 @@ impl Shard {
     /// Finds out whether a charge fits, as one of several. `others` are the results for the charges before it.
     ///
     /// Makes no charge. It may convert the state to a new limit, reserve memory, and reclaim ended leases.
+    // Always inlined, as `conclude`.
+    #[inline(always)]
     pub(super) fn precheck<'a>(
         &mut self,
         charge: &Charge<'a>,
@@ -281,6 +283,8 @@ impl Shard {
     /// Makes a charge if `all` charges of its decision fit, and returns its result.
     ///
     /// If not all fit, a policy that counts denied requests is charged nevertheless.
+    // Always inlined into its one caller, because a result that is returned through memory costs more.
+    #[inline(always)]
     pub(super) fn conclude(
         &mut self,
         charge: &Charge<'_>,

@@ -260,14 +260,17 @@ impl MemoryStore {
     ///
     /// All callers lock in the order of the shards, so no two decisions deadlock.
     fn lock_all(&self, keys: &[KeyRef]) -> LockedShards<'_> {
-        let indices = keys.iter().map(|key| self.index_of(key.fingerprint));
-        let mut indices: SmallVec<[usize; 4]> = indices.collect();
+        let mut indices: SmallVec<[usize; 4]> = SmallVec::new();
+        for key in keys {
+            indices.push(self.index_of(key.fingerprint));
+        }
         indices.sort_unstable();
         indices.dedup();
-        let lock = |index: usize| (index, self.shared.shards[index].lock());
-        LockedShards {
-            guards: indices.into_iter().map(lock).collect(),
+        let mut guards = SmallVec::new();
+        for index in indices {
+            guards.push((index, self.shared.shards[index].lock()));
         }
+        LockedShards { guards }
     }
 
     // === Lack of memory ===
