@@ -59,7 +59,7 @@ enum Step {
     Pass {
         micros: u64,
     },
-    StepClock {
+    SetClock {
         micros: u64,
     },
 }
@@ -74,7 +74,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             .prop_map(|(request, actual)| Step::Settle { request, actual }),
         2 => key.prop_map(|key| Step::Reset { key }),
         15 => (0_u64..3_000_000).prop_map(|micros| Step::Pass { micros }),
-        1 => (1_u64..3_000_000).prop_map(|micros| Step::StepClock { micros }),
+        1 => (1_u64..3_000_000).prop_map(|micros| Step::SetClock { micros }),
     ]
 }
 
@@ -137,7 +137,7 @@ proptest! {
                     }
                 }
                 Step::Pass { micros } => clock.advance(Duration::from_micros(micros)),
-                Step::StepClock { micros } => clock.step(Duration::from_micros(micros)),
+                Step::SetClock { micros } => clock.step(Duration::from_micros(micros)),
                 Step::Settle { .. } => {}
             }
         }
