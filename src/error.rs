@@ -72,7 +72,10 @@ impl Error {
         self.repr.kind
     }
 
-    /// Returns whether the same call can succeed later without a change of configuration.
+    /// Returns whether the same call may succeed later without a change of configuration.
+    ///
+    /// This depends on the kind alone. So a missing or wrong password, which is [`Unavailable`](ErrorKind::Unavailable),
+    /// counts as transient, too.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(

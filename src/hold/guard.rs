@@ -59,7 +59,8 @@ impl Hold {
         self.end();
     }
 
-    /// Ends the hold without settling: charges stand, and slots end with their lease.
+    /// Ends the hold without settling: the charges are kept. Not for slots: in process,
+    /// they would stay taken.
     pub(crate) fn forget(mut self) {
         self.receipt = None;
         self.registry.forget(self.number);

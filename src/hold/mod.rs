@@ -9,14 +9,15 @@
 //! | the request ends by | charges | slots |
 //! |---|---|---|
 //! | [`Hold::settle`] | corrected to the actual cost | released |
-//! | dropping the [`Hold`], also by a panic or a disconnect | stand | released |
-//! | `Hold::forget` | stand | end with their lease |
-//! | the end of the process | stand | end with their lease |
+//! | dropping the [`Hold`], also by a panic or a disconnect | are kept | released |
+//! | `Hold::forget`, only for charges without slots | are kept | - |
+//! | the end of the process | are kept in Redis, lost in process | end with their lease in Redis, lost in process |
 //!
-//! Only slots of the shared store have leases, so only they are renewed. Slots in process stay taken until they are released.
+//! Only slots of the shared store keep their lease while they are held, so only they are renewed. In process, holding a
+//! slot ends its lease: it stays taken until it is released.
 //!
 //! All background work of a limiter is two tasks at most: one renews, and one retries settlements. Each ends when it has
-//! nothing to do, and is replaced on another runtime if its own ends or is not driven.
+//! nothing to do. It is replaced on another runtime if its own ends, or if no thread polls that runtime's tasks any more.
 
 mod guard;
 mod key_batches;

@@ -25,9 +25,9 @@
 //!
 //! | request or caller | status | charged |
 //! |---|---|---|
-//! | forbidden by the layer or by its tier | 403 | nothing |
-//! | over a limit of any policy with a key | 429 | nothing |
-//! | no decision is available | 503 | nothing |
+//! | forbidden by the layer or by its tier | 403 | nothing; after a lookup, the policies decided first |
+//! | over a limit of any policy with a key | 429 | nothing, except policies that count denied requests |
+//! | no decision is available | 503 | nothing, unless the reply got lost |
 //! | a policy's key is ambiguous | 400 | the other policies |
 //! | a policy's key is absent, and its rule rejects | by the extractor: 401, 400, 404 or 500 | the other policies |
 //! | a policy's key lookup failed, and its rule rejects | 503 | the other policies |

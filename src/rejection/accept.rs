@@ -4,8 +4,8 @@ use http::{HeaderMap, HeaderValue, header::ACCEPT};
 
 /// Returns the index of the media type that a request prefers. `None` if it accepts none of them, or has no `Accept`.
 ///
-/// An exact name takes precedence over a range. If several media types have the same quality, the one that is named more exactly
-/// is preferred, then the first. Malformed ranges are ignored.
+/// For each media type, the most exact range counts. If several media types have the same quality, the one that is named
+/// more exactly is preferred, then the first. A range whose quality is malformed is ignored.
 pub(super) fn preferred<const N: usize>(
     headers: &HeaderMap,
     media_types: [&str; N],
@@ -42,18 +42,18 @@ struct Preference {
 fn parse_range(range: &str) -> (&str, Option<u16>) {
     let mut parts = range.split(';').map(str::trim_ascii);
     let name = parts.next().unwrap_or_default();
-    let weight = parts.find_map(|part| {
-        let (name, weight) = part.split_once('=')?;
+    let quality = parts.find_map(|part| {
+        let (name, quality) = part.split_once('=')?;
         name.trim_ascii()
             .eq_ignore_ascii_case("q")
-            .then_some(weight)
+            .then_some(quality)
     });
-    (name, weight.map_or(Some(1_000), thousandths))
+    (name, quality.map_or(Some(1_000), thousandths))
 }
 
 /// Parses `0`, `0.5` or `1.000`: at most three decimals, at most 1.
-fn thousandths(weight: &str) -> Option<u16> {
-    let (whole, decimals) = weight.trim_ascii().split_once('.').unwrap_or((weight, ""));
+fn thousandths(quality: &str) -> Option<u16> {
+    let (whole, decimals) = quality.trim_ascii().split_once('.').unwrap_or((quality, ""));
     if decimals.len() > 3 || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -70,13 +70,13 @@ fn precision(range: &str, media_type: &str) -> u8 {
     if range.eq_ignore_ascii_case(media_type) {
         return 3;
     }
-    let Some(kind) = range.strip_suffix("/*") else {
+    let Some(accepted) = range.strip_suffix("/*") else {
         return 0;
     };
-    let own_kind = media_type.split('/').next();
-    if kind == "*" {
+    let main_type = media_type.split('/').next();
+    if accepted == "*" {
         1
-    } else if own_kind.is_some_and(|own_kind| own_kind.eq_ignore_ascii_case(kind)) {
+    } else if main_type.is_some_and(|main_type| main_type.eq_ignore_ascii_case(accepted)) {
         2
     } else {
         0

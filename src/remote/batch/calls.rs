@@ -13,8 +13,8 @@
 //! 100 ms  end  if nobody polled the task: its jobs fail, and the call no longer counts as in flight
 //! ```
 //!
-//! If the task runs over 2 ms after it was woken, its runtime is busy and the reply may already be in the socket. So it
-//! gets that delay once more, up to the end, before its jobs fail. This happens once per call.
+//! If the task first runs more than 2 ms after the call was due, its runtime is busy and the reply may already be in the
+//! socket. So the call gets that delay once more, up to the end, before its jobs fail. This happens once per call.
 //!
 //! An [`Alarm`] carries these steps from the watchdog to the task. Its level only rises, except for that one extension.
 
@@ -325,5 +325,5 @@ const ABANDONED: u8 = 3;
 
 /// The generation of a command that is not bound to a connection.
 pub(super) const NO_CONNECTION: u64 = 0;
-/// The delay between a wake-up and the task from which on its runtime counts as busy.
+/// A task that runs this long after its call was due shows that its runtime is busy.
 const MAX_DELAY: Duration = Duration::from_millis(2);

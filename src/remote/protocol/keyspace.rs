@@ -1,8 +1,8 @@
-//! The keys in Redis. No other file spells one.
+//! The keys in Redis. No other file forms one.
 //!
 //! ```text
 //! prefix   {identity} : policy suffix
-//! tollgate:{ada}      : user           token bucket or leaky bucket
+//! tollgate:{ada}      : user           token bucket, leaky bucket or leaky queue
 //! tollgate:{ada}      : login  #f      fixed window
 //! tollgate:{ada}      : search #g      sliding log
 //! tollgate:{ada}      : upload #s      sliding window
