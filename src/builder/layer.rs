@@ -41,7 +41,7 @@ pub struct RateLimitLayerBuilder {
     limiter: Option<RateLimiter>,
     settings: Box<RateLimiterBuilder>,
     has_settings: bool,
-    rejection: Arc<dyn MakeRejection>,
+    format: Arc<dyn MakeRejection>,
     headers: Headers,
     exposes_decision: bool,
 }
@@ -130,7 +130,7 @@ impl RateLimitLayerBuilder {
     ///
     /// Default: [`RejectionFormat::json`].
     pub fn on_rejection(mut self, make: impl MakeRejection) -> Self {
-        self.rejection = Arc::new(make);
+        self.format = Arc::new(make);
         self
     }
 
@@ -202,7 +202,7 @@ impl RateLimitLayerBuilder {
             settled: (!settled.names.is_empty()).then(|| Arc::new(settled)),
             rules: self.rules.into(),
             limiter,
-            rejection: self.rejection,
+            format: self.format,
             has_logged_failure: AtomicBool::new(false),
             warnings,
         }))
@@ -260,7 +260,7 @@ impl Default for RateLimitLayerBuilder {
             limiter: None,
             settings: Box::default(),
             has_settings: false,
-            rejection: Arc::new(RejectionFormat::json()),
+            format: Arc::new(RejectionFormat::json()),
             headers: Headers::default(),
             exposes_decision: true,
         }

@@ -103,7 +103,7 @@ impl<R, T, E> CallAdmission<R, T, E> {
     ) -> Next<T, E> {
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
-            Ok(decision) => return Err(Rejection::limited(decision)),
+            Ok(decision) => return Err(Rejection::of_decision(decision)),
             Err(error) => {
                 return Err(Rejection::store_failed(
                     error,

@@ -47,7 +47,7 @@ pub struct Admission {
     pub(crate) filter: RequestFilter,
     pub(crate) rules: Arc<[Rule]>,
     pub(crate) limiter: RateLimiter,
-    pub(crate) rejection: Arc<dyn MakeRejection>,
+    pub(crate) format: Arc<dyn MakeRejection>,
     pub(crate) headers: Arc<HeaderWriter>,
     /// Whether charges are kept until the request has ended.
     pub(crate) keeps_charges: bool,
@@ -129,7 +129,7 @@ impl Admission {
         }
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
-            Ok(decision) => return Err(self.limited(decision, kept, parts)),
+            Ok(decision) => return Err(self.not_admitted(decision, kept, parts)),
             Err(error) => return Err(self.undecided(error)),
         };
         let list = kept.charges.take();
@@ -188,7 +188,7 @@ impl Admission {
     }
 
     #[cold]
-    pub(super) fn limited(
+    pub(super) fn not_admitted(
         &self,
         mut decision: Decision,
         kept: KeptCharges,
@@ -197,11 +197,11 @@ impl Admission {
         if kept.has_peeks {
             decision.set_has_peeks();
         }
-        if let Some(nested) = Nested::limited(&parts.extensions, &decision) {
+        if let Some(nested) = Nested::not_admitted(&parts.extensions, &decision) {
             self.warn_of_double_charge(&nested);
         }
         Rejected {
-            rejection: Rejection::limited(decision),
+            rejection: Rejection::of_decision(decision),
             terms: kept.terms,
             settlement: None,
         }
@@ -249,7 +249,7 @@ impl Admission {
             terms,
             settlement,
         } = rejected;
-        let response = rejection.respond(&*self.rejection, request);
+        let response = rejection.respond(&*self.format, request);
         let mut response = response.map(ResponseBody::rejection);
         // The request's map serves the response: a new one would take two allocations.
         let extensions = &mut request.extensions;

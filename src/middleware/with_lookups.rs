@@ -111,9 +111,9 @@ impl Admission {
             (Ok(decision), first) if decision.is_allowed() => (decision, first),
             (Ok(denial), Some(first)) => {
                 let denial = first.denied_by(&follow_up.rules, &denial);
-                return Err(self.limited(denial, kept, parts));
+                return Err(self.not_admitted(denial, kept, parts));
             }
-            (Ok(denial), None) => return Err(self.limited(denial, kept, parts)),
+            (Ok(denial), None) => return Err(self.not_admitted(denial, kept, parts)),
             (Err(error), first) => {
                 if let Some(first) = first {
                     first.refund();

@@ -67,7 +67,8 @@ pub enum Reason {
 }
 
 impl Rejection {
-    pub(crate) fn limited(decision: Decision) -> Self {
+    /// For a decision that does not admit the request: 429 if a policy is over its limit, otherwise 503.
+    pub(crate) fn of_decision(decision: Decision) -> Self {
         let limited = decision
             .narrowest()
             .filter(|_| decision.outcome() == Outcome::Limited);

@@ -101,6 +101,7 @@ impl Keyspace {
         self.join(key.as_bytes(), policy.name().as_bytes(), suffix)
     }
 
+    /// Forms a key from its parts.
     fn join(&self, identity: &[u8], policy: &[u8], suffix: &[u8]) -> RedisKey {
         let parts = [
             self.prefix.as_bytes(),
