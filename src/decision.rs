@@ -131,7 +131,7 @@ impl Decision {
             .find(|state| state.policy().as_str() == policy)
     }
 
-    /// Returns the state of the most restrictive policy.
+    /// Returns the state of the narrowest policy.
     ///
     /// It is the most useful one to report to the client. If the request was denied, it is the denying policy with the
     /// longest wait. Otherwise it is the policy with the least quota left; a concurrency policy only if all

@@ -1,5 +1,4 @@
-//! Rate limiting for Tower and Axum: exact in Redis for the whole fleet, or in process, and still limiting while Redis is
-//! down.
+//! Rate limiting for Tower and Axum, in process or in Redis for all instances. It also limits while Redis is down.
 //!
 //! # Examples
 //!
@@ -19,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! For the whole fleet, add `.redis("redis://127.0.0.1/")`. While Redis is down, each policy applies its [`OnOutage`]
+//! To count for all instances of a service, add `.redis("redis://127.0.0.1/")`. While Redis is down, each policy applies its [`OnOutage`]
 //! setting; see [`resilience`](resilience/index.html).
 //!
 //! # Features
@@ -43,7 +42,7 @@
 //! | the layer, and [`Decision`]s in handlers | [`RateLimitLayer`], [`middleware`] |
 //! | keys, costs and tiers of a policy | [`rules`] |
 //! | response headers | [`headers`] |
-//! | responses to denied requests | [`rejection`] |
+//! | responses to rejected requests | [`rejection`] |
 //! | limiting without HTTP | [`RateLimiter`]; Tower services: [`call`] |
 //! | which algorithm to choose | [`algorithm::guide`] |
 //! | how algorithms count, and their bounds | [`algorithm`] |
@@ -102,6 +101,8 @@ pub use self::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;
 pub use self::policy::{OnOutage, Policy};
 pub use self::quota::Quota;
+
+// These types exist only to run the examples of the documents as doc tests.
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]

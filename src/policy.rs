@@ -349,7 +349,7 @@ pub enum OnOutage {
     /// each instance.
     #[default]
     Local,
-    /// Denies every request with 503: for limits that must never be exceeded.
+    /// Rejects every request with 503: for limits that must never be exceeded.
     Deny,
 }
 

@@ -176,7 +176,7 @@ impl PolicyState {
         self.is_concurrency
     }
 
-    /// Returns a sort key for policies that admit: the least is the most restrictive.
+    /// Returns a sort key for policies that admit: the least is the narrowest.
     ///
     /// Policies by time sort by the quota left. Concurrency policies come after all of them. One number, since it is
     /// compared on every request. Only meaningful for a policy that was counted.

@@ -2,7 +2,7 @@
 # Runs every test against real servers, and first installs the servers and the Lua tools.
 #
 #   bash tests/run.sh                run everything
-#   bash tests/run.sh gcra           arguments go to `cargo test`
+#   bash tests/run.sh breaker        arguments go to `cargo test`
 #
 # Servers, each used as it is when its variable names a program:
 #   TOLLGATE_REDIS_SERVER     else redis-server on PATH, installed by apt-get or brew

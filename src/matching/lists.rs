@@ -18,7 +18,7 @@ use crate::{
 
 use super::matcher::{Match, Matcher};
 
-/// Requests from addresses in these networks.
+/// A list of networks; matches requests from their addresses.
 ///
 /// An ambiguous address is a possible match. An absent one does not match, so `forbid` lets such requests pass to the
 /// rules; if the server provides no addresses, the layer logs a warning ([TG001](crate::diagnosis)). A lookup is a binary
@@ -44,6 +44,7 @@ impl<A: AddressSource> AddressList<A> {
 
 impl<A: AddressSource> Matcher for AddressList<A> {
     fn matches(&self, parts: &Parts) -> Match {
+        // Not reached: `build()` has failed already.
         let Ok(ranges) = &self.ranges else {
             return Match::Miss;
         };
@@ -76,11 +77,11 @@ impl<A> fmt::Debug for AddressList<A> {
 
 // === KeyList ===
 
-/// Requests with one of these keys, as an extractor finds them.
+/// A list of keys; matches requests whose key, as an extractor finds it, is one of them.
 ///
-/// An absent key does not match. An ambiguous one, such as a header that comes twice, is a possible match, since a handler
-/// may read either value. Browsers send two cookies of one name if two paths set it, so do not deny by cookies. A lookup
-/// takes the same time for lists of any length.
+/// An absent key does not match. An ambiguous one, such as a header that comes twice, is a possible match, since a
+/// handler may read either value. Browsers send two cookies of one name if a cookie is set for two paths, so do not
+/// forbid by cookies. A lookup takes the same time for lists of any length.
 #[derive(Clone)]
 pub struct KeyList<E> {
     extractor: E,

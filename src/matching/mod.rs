@@ -1,4 +1,4 @@
-//! Matchers: which requests a rule counts, which ones are not limited, and which ones are denied.
+//! Matchers: which requests a rule counts, which ones are not limited, and which ones are forbidden.
 //!
 //! A [`Matcher`] compares the head of a request. Use one from this module, a combination of them, or a closure
 //! `Fn(&Parts) -> bool`.

@@ -46,7 +46,7 @@ pub enum Reason {
     },
     /// The client has no access, however rarely it calls.
     Forbidden {
-        /// The policy under which the caller's tier is forbidden; `None` if the request matches a deny list of the layer.
+        /// The policy under which the caller's tier is forbidden; `None` if it is on the layer's forbid list.
         policy: Option<PolicyName>,
     },
     /// The request is over the limit of this policy.
@@ -61,8 +61,8 @@ pub enum Reason {
         /// The label of its extractor.
         label: String,
     },
-    /// The store is unavailable and a policy denies requests then, or a key could not be looked up and its rule rejects
-    /// requests without one.
+    /// The store is unavailable and a policy's outage choice is to deny, or a key could not be looked up and its rule
+    /// rejects requests without one.
     Unavailable,
 }
 
