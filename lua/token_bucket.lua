@@ -23,7 +23,8 @@
 --
 --        The quota's tag is the span that the TAT was computed with: a shift in 6 bits, then 26 bits.
 --
--- Example: 2 units a minute, so an interval of 30 s and a span of 60 s. Times with a `+` are us after 1700000000000000.
+-- Example: 2 units a minute, so an interval of 30 s and a span of 60 s. Times with a `+` are
+-- microseconds after 1700000000000000.
 --   at +0         'wAAAA' 30000000 60000000 -> fits, TAT +30000000
 --   at +1000000   'wAAAA' 30000000 60000000 -> fits, TAT +60000000
 --   at +2000000   'wAAAA' 30000000 60000000 -> denied, TAT +60000000: +90000000 is more than 60 s ahead

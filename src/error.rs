@@ -9,8 +9,8 @@ use std::{borrow::Cow, error, fmt, sync::Arc};
 #[derive(Clone)]
 pub struct Error {
     repr: Arc<Repr>,
-    /// Whether the request was not sent because of the error.
-    is_unsent: bool,
+    /// Whether the operation was certainly not executed, although the kind does not show it.
+    was_not_executed: bool,
 }
 
 struct Repr {
@@ -31,7 +31,7 @@ impl Error {
                 message: message.into(),
                 source: None,
             }),
-            is_unsent: false,
+            was_not_executed: false,
         }
     }
 
@@ -44,14 +44,14 @@ impl Error {
                 message: self.repr.message.clone(),
                 source: Some(source.into()),
             }),
-            is_unsent: self.is_unsent,
+            was_not_executed: self.was_not_executed,
         }
     }
 
-    /// Marks the error of a request that was not sent because of it.
+    /// Marks the failed operation as certainly not executed, because it was not sent.
     #[cfg(feature = "redis")]
-    pub(crate) fn into_unsent(mut self) -> Self {
-        self.is_unsent = true;
+    pub(crate) fn into_not_executed(mut self) -> Self {
+        self.was_not_executed = true;
         self
     }
 
@@ -63,7 +63,7 @@ impl Error {
                 | ErrorKind::Unavailable
                 | ErrorKind::Timeout(Phase::Connect | Phase::Queue)
         );
-        was_rejected || self.is_unsent
+        was_rejected || self.was_not_executed
     }
 
     /// Returns the kind of the error.
@@ -132,7 +132,7 @@ pub enum ErrorKind {
     InvalidUrl,
     /// A layer has no policy.
     NoPolicy,
-    /// This process requests more decisions than the server can make in time. This one was not sent.
+    /// This process requests more decisions than the server can make in time. This decision was not sent.
     Overloaded,
     /// A policy of a layer has no key.
     PolicyWithoutKey,
@@ -142,7 +142,7 @@ pub enum ErrorKind {
     Script,
     /// The deadline passed in this phase.
     Timeout(Phase),
-    /// The store is unavailable.
+    /// The store does not decide now.
     ///
     /// The server rejects requests (read-only, loading, out of memory, busy, wrong password), the circuit breaker is
     /// open, or a limit of this process is reached.
@@ -151,7 +151,7 @@ pub enum ErrorKind {
 
 // === Phase ===
 
-/// The phase of a remote call in which its deadline passed.
+/// The phase of a decision in Redis in which its deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {

@@ -142,7 +142,7 @@ impl RateLimiter {
     ///
     /// The error of the store. After [`Overloaded`](crate::ErrorKind::Overloaded),
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or a timeout before sending, the settlement is retried in the
-    /// background for the policy's period, at most an hour. After any other error the charge stands. Releases of slots
+    /// background for the policy's period, at most an hour. After any other error the charge is kept. Releases of slots
     /// are retried until the lease must have ended, even if the future is dropped.
     pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.holds.settle(receipt)

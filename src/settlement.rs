@@ -31,12 +31,12 @@ pub enum Correction {
     Keep,
     /// The request cost less: refund this many units.
     Refund(u64),
-    /// The request is no longer in flight: release its slots, whatever it cost.
+    /// The request is no longer in flight: release its slots, independent of its cost.
     Release,
 }
 
 impl Settlement {
-    /// Returns the settlement of a charge at its full cost, from the state after it.
+    /// Returns a settlement that keeps the full cost. `state` is the policy's state after the charge.
     ///
     /// `None` if nothing was charged: the charge is a peek, was denied, or could not be counted.
     #[must_use]
@@ -122,7 +122,7 @@ impl Settlement {
 /// The charges of a decision, to settle once.
 ///
 /// Settling consumes the receipt, and it is not `Clone`, so nothing is refunded twice. If it is dropped, the charges
-/// stand.
+/// are kept.
 #[derive(Debug)]
 #[must_use = "a receipt that is not settled leaves the charges as they are"]
 pub struct Receipt {

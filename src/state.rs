@@ -12,15 +12,15 @@ use crate::{
 pub struct PolicyState {
     policy: PolicyName,
     outcome: Outcome,
-    /// Apart, since `Option<Usage>` would be a word larger.
+    /// A separate field: `Option<Usage>` would be a word larger.
     is_counted: bool,
     is_concurrency: bool,
-    /// Most microseconds by which the counter rounded `usage.reset_at` up.
+    /// `usage.reset_at` is rounded up by at most this many microseconds.
     reset_rounding: u16,
     usage: Usage,
     wait: Wait,
-    /// Start time of an admitted request, retry time of a denied one. One word for both: a decision is copied several
-    /// times, and up to 128 bytes a copy is inlined.
+    /// Start time if admitted, retry time if denied. One field, so that a decision fits into 128 bytes and is copied
+    /// inline.
     at: Timestamp,
     refunded_before: u64,
 }
@@ -137,10 +137,10 @@ impl PolicyState {
         self.is_counted.then_some(self.usage)
     }
 
-    /// Returns the usage for response headers: the reset is at most the policy's window ahead.
+    /// Returns the usage with the reset time at most one window away, for response headers.
     ///
-    /// A log rounds times up to ticks, and a bucket with a fractional interval has a spare microsecond, so the full
-    /// quota may be back a moment after the window. In whole seconds that moment would become a second.
+    /// Rounding may have put it a moment later, which in whole seconds would be a second: a log rounds times up to ticks,
+    /// and a bucket with a fractional interval has a spare microsecond.
     #[inline]
     pub(crate) fn header_usage(&self) -> Option<Usage> {
         let mut usage = self.usage()?;
@@ -216,9 +216,9 @@ pub struct Usage {
     pub remaining: u64,
     /// When the full quota is back if nothing more is charged.
     ///
-    /// The time of the decision if it is back already. Otherwise only charges change it: two decisions without a charge
-    /// between them return the same time. The exception is a [`peek`](crate::RateLimiter::peek) after the limit has
-    /// changed: it may differ until the next charge.
+    /// If the full quota is back already, the time of the decision. Otherwise a fixed time: two decisions without a
+    /// charge between them return the same one. The exception is a [`peek`](crate::RateLimiter::peek) after the limit
+    /// has changed: it may differ until the next charge.
     pub reset_at: Timestamp,
 }
 
@@ -261,7 +261,7 @@ pub enum CountedBy {
     InProcess,
     /// Nowhere: the shared store is unavailable, and the policies allow or deny without counting.
     Nobody,
-    /// In the shared store, for the whole fleet.
+    /// In the shared store, for all instances.
     Shared,
 }
 
@@ -285,7 +285,7 @@ pub enum Outcome {
 /// The name of a policy: 1 to 39 characters of `A-Z a-z 0-9 . _ -`.
 ///
 /// Redis keys, headers and log events contain it. None of them needs to escape these characters. The name is stored
-/// inline: a decision copies it without touching a shared counter.
+/// inline, so copying a decision changes no reference count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PolicyName {
     length: u8,

@@ -84,14 +84,14 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot settle, and charges stand as they were
+    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot settle, and charges stay as they were
     /// made. For charges [in a shared store](crate::state::CountedBy::Shared) the kind decides whether
     /// [`RateLimiter::settle`](crate::RateLimiter::settle) retries in the background:
     ///
     /// | kind | charges and refunds | releases of slots |
     /// |---|---|---|
     /// | [`Overloaded`](ErrorKind::Overloaded), [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout) before sending | not executed: retried for the policy's period, at most an hour | retried until the lease has ended |
-    /// | any other | possibly executed: not retried, the charge stands | retried until the lease has ended, or until a retry fails with a kind that needs a change of configuration |
+    /// | any other | possibly executed: not retried, the charge is kept | retried until the lease has ended, or until a retry fails with a kind that needs a change of configuration |
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         drop(receipt);
         StoreFuture::ready(Err(Error::new(

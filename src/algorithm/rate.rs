@@ -60,7 +60,7 @@ impl Rate {
         (!self.is_whole()).into()
     }
 
-    /// Returns the TAT after `cost` units.
+    /// Returns the TAT when `cost` units are charged on top of it.
     #[inline]
     pub(super) fn advance(self, tat: u64, cost: u64) -> u64 {
         if self.is_whole() {

@@ -25,10 +25,10 @@
 //!
 //! # Bounds
 //!
-//! - In any span of `t` microseconds a key admits at most `capacity + rate * t` if the interval is a whole number of
-//!   microseconds, and less than `capacity + rate * (t + 3)` otherwise: rounding does not accumulate. For a capacity of 1,
-//!   two units are at most 3 us closer than the interval, because the TAT advances by at least `floor(interval)` and the
-//!   span is `ceil(interval) + 1`.
+//! - In any `t` microseconds, a key admits at most `capacity + rate * t` if the interval is a whole number of
+//!   microseconds, and less than `capacity + rate * (t + 3)` otherwise: rounding does not accumulate. For a capacity of
+//!   1, two units are at most 3 us closer than the interval, because the TAT advances by at least `floor(interval)` and
+//!   the span is `ceil(interval) + 1`.
 //! - After an idle period, the whole capacity can be taken at once, unit by unit or in one charge.
 //! - The long-run rate is exact, except for rates whose lowest terms do not fit (`units * micros >= 2^52`, such as
 //!   999,983 a day). Such a rate is rounded down by at most 1.5e-8.
@@ -232,7 +232,7 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the TAT under this bucket's span. A debt made under another span keeps its share of the span.
+    /// Returns the TAT, converted to this bucket's span. A debt made under another span keeps its share of the span.
     #[inline]
     fn tat(&self, state: BucketState, now: Timestamp) -> u64 {
         let now = now.as_micros();
@@ -244,7 +244,7 @@ impl TokenBucket {
         now + rescale(old.min(state.tat - now), self.span, old)
     }
 
-    /// Returns the TAT after a charge of `cost`, or `None` when the charge does not fit.
+    /// Returns the TAT after a charge of `cost` units, or `None` when the charge does not fit.
     #[inline]
     fn tat_after(&self, state: &BucketState, now: Timestamp, cost: u64) -> Option<u64> {
         let tat = self.tat(*state, now);

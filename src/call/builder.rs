@@ -84,7 +84,7 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
     /// Default: the charge is final.
     ///
     /// The closure is called for every policy, concurrency policies included: match on [`CompletedCall::policy`], and
-    /// return [`CompletedCall::charged`] for the others. If it panics, the charge stands. A response that
+    /// return [`CompletedCall::charged`] for the others. If it panics, the charge is kept. A response that
     /// [keeps its `Hold`](Self::hold_with) is settled by [`Hold::settle`] instead. Over Redis, settling needs the Tokio
     /// runtime on which the call ends.
     ///

@@ -1,4 +1,4 @@
-//! The layer.
+//! `CallLimitLayer`: the Tower layer.
 
 use std::{fmt, sync::Arc};
 
@@ -8,7 +8,7 @@ use crate::{diagnosis::Warning, limiter::RateLimiter};
 
 use super::{admission::CallAdmission, service::CallLimit};
 
-/// Limits calls with requests `R` to a service with responses `T` and errors `E`.
+/// Limits calls to a service. `R` is its request type, `T` its response, `E` its error.
 ///
 /// Clones, and the services made from them, share their counts. See the [module docs](super).
 pub struct CallLimitLayer<R, T, E> {
@@ -40,7 +40,7 @@ impl<S, R, T, E> Layer<S> for CallLimitLayer<R, T, E> {
     }
 }
 
-// Not derived: a derive would require the same of `R`, `T` and `E`.
+// A derive would require `R`, `T` and `E` to be `Clone` and `Debug` too.
 impl<R, T, E> Clone for CallLimitLayer<R, T, E> {
     fn clone(&self) -> Self {
         Self {

@@ -141,7 +141,7 @@ impl Span {
                 .compare_exchange(version, version + 1, locked, read)
                 .is_ok();
         if is_locked {
-            // Keeps the stores below behind the odd version.
+            // Keeps the writes below from becoming visible before the odd version.
             fence(Ordering::Release);
             let elapsed = anchor.nanos.saturating_sub(self.start_nanos.load(read));
             if elapsed >= SPAN || self.length.load(read) == 0 {

@@ -20,7 +20,7 @@ pub trait AddressSource: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), with what to do.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), whose message contains what to change.
     fn validate(&self) -> Result<(), Error> {
         Ok(())
     }

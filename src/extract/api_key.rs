@@ -127,7 +127,7 @@ fn bearer_token(value: &[u8]) -> Extracted<&[u8]> {
     {
         return Some(token).filter(|token| !token.is_empty()).into();
     }
-    // If a proxy joined several lines, each of them starts with a scheme.
+    // A proxy may have joined several `Authorization` lines; then each part starts with a scheme.
     let mut lines = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     if lines.any(|line| after_bearer(line).is_some()) {
         Extracted::Ambiguous

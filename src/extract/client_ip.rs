@@ -28,8 +28,8 @@ use super::{
 /// [`PeerIp`](super::PeerIp).
 ///
 /// A proxy reports in a header which address it got a request from. Clients can send that header too, so an entry
-/// counts only if a trusted proxy wrote it. The search starts at the peer, whose address nobody can forge, and reads the
-/// header from its right end, where the nearest proxy wrote, to the left:
+/// counts only if a trusted proxy wrote it. The search starts at the peer, whose address nobody can forge. It then
+/// reads the header from right to left, because the nearest proxy wrote the last entry:
 ///
 /// ```text
 /// X-Forwarded-For: 198.51.100.1,     203.0.113.9,   10.0.0.5      peer: 10.0.0.2

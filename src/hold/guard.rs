@@ -8,10 +8,11 @@ use super::registry::HoldRegistry;
 
 /// Holds a decision's charges until the request ends. Dropping it settles them in the background at the charged cost.
 ///
-/// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed while the hold exists, and released when it is
-/// settled or dropped. In process, slots have no lease while they are held and need no renewal. Over Redis, renewals and
-/// releases need a Tokio runtime, so create and drop the hold within one. One task renews all holds of a limiter, on the
-/// runtime of one of them. If that runtime ends, or is not driven any more, a task on the runtime of another hold takes over.
+/// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed while the hold exists, and released when
+/// it is settled or dropped. In process, slots have no lease while they are held and need no renewal. Over Redis,
+/// renewals and releases need a Tokio runtime, so create and drop the hold within one. One task renews all holds of a
+/// limiter, on the runtime of one of them. If that runtime ends, or no thread polls its tasks any more, a task on the
+/// runtime of another hold takes over.
 ///
 /// # When settling fails
 ///
@@ -21,7 +22,7 @@ use super::registry::HoldRegistry;
 /// | correction of a charge | if it was certainly not sent | the policy's period, at most 1 hour |
 ///
 /// At most 65,536 settlements wait per limiter, in about 40 MB; a correction waits only while fewer than 32,768 settlements do.
-/// Beyond that, slots end with their lease and charges stand.
+/// Beyond that, slots end with their lease and charges are kept.
 #[must_use = "dropping the hold at once ends the request"]
 pub struct Hold {
     /// Taken when the hold ends.
@@ -50,7 +51,7 @@ impl Hold {
     ///
     /// # Panics
     ///
-    /// If `actual` panics. The hold then ends too, and the charges stand.
+    /// If `actual` panics. The hold then ends too, and the charges are kept.
     pub fn settle(mut self, actual: impl FnMut(&Policy, u64) -> u64) {
         // In place, so that the drop can still settle the receipt if `actual` panics.
         if let Some(receipt) = &mut self.receipt {

@@ -59,10 +59,10 @@ impl<T> KeyBatches<T> {
 
     /// Starts one call per batch. The future returns the result of each item's batch, in the order of the items.
     pub(super) fn call(self, call: impl FnMut(Vec<T>) -> StoreFuture<()>) -> BatchResults {
-        let answers = join_all(self.batches.into_iter().map(call).collect());
+        let replies = join_all(self.batches.into_iter().map(call).collect());
         let batch_of = self.batch_of;
         Box::pin(async move {
-            let results = answers.await;
+            let results = replies.await;
             let batch_of = batch_of.into_iter();
             batch_of.map(|batch| results[batch].clone()).collect()
         })
@@ -72,14 +72,14 @@ impl<T> KeyBatches<T> {
 /// Results of calls, in the order of the items.
 type BatchResults = Pin<Box<dyn Future<Output = Vec<Result<(), Error>>> + Send>>;
 
-/// Awaits all answers at the same time. Returns them in their order.
-pub(super) async fn join_all(answers: Vec<StoreFuture<()>>) -> Vec<Result<(), Error>> {
-    let mut waiting: Vec<_> = answers.into_iter().map(|answer| (answer, None)).collect();
+/// Awaits all replies at the same time. Returns them in their order.
+pub(super) async fn join_all(replies: Vec<StoreFuture<()>>) -> Vec<Result<(), Error>> {
+    let mut waiting: Vec<_> = replies.into_iter().map(|reply| (reply, None)).collect();
     poll_fn(|context| {
         let mut is_pending = false;
-        for (answer, result) in &mut waiting {
+        for (reply, result) in &mut waiting {
             if result.is_none() {
-                match Pin::new(answer).poll(context) {
+                match Pin::new(reply).poll(context) {
                     Poll::Ready(ready) => *result = Some(ready),
                     Poll::Pending => is_pending = true,
                 }
@@ -98,5 +98,6 @@ pub(super) async fn join_all(answers: Vec<StoreFuture<()>>) -> Vec<Result<(), Er
         .collect()
 }
 
-/// Maximum number of tickets in one request to Redis. A larger batch would be several requests, and fail with any of them.
+/// Maximum number of tickets in one request to Redis. A larger batch would need several requests, and would fail if one
+/// of them fails.
 const MAX_TICKETS: usize = 50;

@@ -14,7 +14,7 @@
 //!
 //! - If the hold ends while a renewal is unconfirmed, the release is marked with a
 //!   [pending take](crate::store::Settlement::take_is_pending): the store then refuses the ticket for the length of a lease.
-//! - If a renewal is answered after its hold has ended, the slots are released again.
+//! - If the reply to a renewal comes after its hold has ended, the slots are released again.
 //!
 //! # Locks
 //!

@@ -36,7 +36,7 @@ pub(super) struct RenewalTask {
     current: u64,
     /// Number of tasks that were started.
     started: u64,
-    /// Whether the task awaits an answer of the store.
+    /// Whether the task awaits a reply of the store.
     is_renewing: bool,
     /// Time at which the task wakes, if its runtime is driven.
     wakes_at: Timestamp,
@@ -67,7 +67,7 @@ impl RenewalTask {
     /// Replaces the former task by one that was started, if any, and sets the alarm for it.
     pub(super) fn task_started(&mut self, started: Option<AbortHandle>, alarm: &Waker) {
         let former = mem::replace(&mut self.handle, started);
-        // A task that is renewing ends after the store's answer, which must not be lost.
+        // A task that is renewing ends after the store's reply, which must not be lost.
         if let Some(former) = former.filter(|_| !self.is_renewing) {
             former.abort();
         }

@@ -30,7 +30,7 @@ pub(super) type HeldSlots = Arc<[Settlement]>;
 /// is set back does not delay renewals.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    /// Holds by number.
+    /// The holds, by their numbers.
     holds: HashMap<u64, ScheduledHold>,
     /// Time of the next renewal and number of each hold.
     due: BTreeSet<(Duration, u64)>,

@@ -4,7 +4,7 @@
 //!                     ┌─ confirmed ───────────────────────────▶ done
 //! settle ─▶ store ────┼─ release, fate unknown or refused ────▶ RetryQueue, until the lease must have ended
 //!                     ├─ correction, certainly not sent ──────▶ RetryQueue, for the policy's period, at most 1 h
-//!                     └─ correction, fate unknown ────────────▶ the charge stands; the first failure is logged
+//!                     └─ correction, fate unknown ────────────▶ the charge is kept; the first failure is logged
 //! ```
 //!
 //! A release can be repeated: it names the ticket of its slots. A correction cannot, since a repeated one would count twice.
@@ -69,14 +69,14 @@ impl Settler {
             return self.settle_one(settlements.remove(0));
         }
         let settlements = settlements.into_iter();
-        let answers = settlements.map(|settlement| self.settle_one(settlement));
-        let answers = join_all(answers.collect());
-        StoreFuture::boxed(async move { answers.await.into_iter().collect() })
+        let replies = settlements.map(|settlement| self.settle_one(settlement));
+        let replies = join_all(replies.collect());
+        StoreFuture::boxed(async move { replies.await.into_iter().collect() })
     }
 
     /// Settles a receipt for which no caller waits. The first failure that is not retried is logged.
     ///
-    /// Without a Tokio runtime, an answer that does not come at once is not awaited. Slots are then released again by the
+    /// Without a Tokio runtime, a reply that does not come at once is not awaited. Slots are then released again by the
     /// next task that retries.
     pub(super) fn settle_in_background(self: &Arc<Self>, receipt: Receipt) {
         // Failures in the shared store are logged by the guard of each settlement.
@@ -189,10 +189,10 @@ impl RetryOwner for Settler {
 
 // === SettlementGuard ===
 
-/// A settlement that was sent. If it fails, or the guard is dropped before the answer, it is retried where that is safe.
+/// A settlement that was sent. If it fails, or the guard is dropped before the reply, it is retried where that is safe.
 struct SettlementGuard {
     settler: Arc<Settler>,
-    /// Taken when the answer is there.
+    /// Taken when the reply is there.
     settlement: Option<Settlement>,
 }
 
@@ -205,7 +205,7 @@ impl SettlementGuard {
         }
     }
 
-    /// Handles the answer of the store. Returns it.
+    /// Handles the reply of the store. Returns it.
     fn finish(&mut self, settled: Result<(), Error>) -> Result<(), Error> {
         if let (Some(settlement), Err(error)) = (self.settlement.take(), &settled)
             && settlement.correction() != Correction::Keep

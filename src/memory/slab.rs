@@ -200,7 +200,8 @@ impl<R: Record> Slab<R> {
         (0..self.len as u32).for_each(|index| self.chain(index));
     }
 
-    /// Returns the number of heads needed before a chunk is added (at least one for two records), or 0 if there are enough.
+    /// Returns how many heads the table must have before a chunk is added: at least one for two records. 0 if there are
+    /// enough.
     fn heads_to_grow(&self) -> usize {
         let records = (self.chunks.len() + 1) * CHUNK;
         if records > 2 * self.heads.len() {

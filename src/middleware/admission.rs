@@ -241,7 +241,7 @@ impl Admission {
                 .any(|charge| charge.policy().must_be_settled())
     }
 
-    /// Makes the response to a rejected request, and settles the charges that stand.
+    /// Makes the response to a rejected request, and settles the charges that are kept.
     #[cold]
     fn respond<B>(&self, rejected: Rejected, request: &mut Parts) -> Response<ResponseBody<B>> {
         let Rejected {
@@ -367,7 +367,7 @@ pub struct Admitted {
 
 // === Rejected ===
 
-/// A rejection, with the charges that stand nevertheless.
+/// A rejection, with the charges that are kept nevertheless.
 pub struct Rejected {
     pub(super) rejection: Rejection,
     /// The terms of the decision, if a tier changed the layer's.

@@ -14,11 +14,11 @@ use crate::headers::PendingHeaders;
 
 use super::settle::PendingSettlement;
 
-/// The inner service's body, or the text of a rejection.
+/// The inner service's body, or the bytes of a rejection.
 ///
-/// It is a [`Body`] if the inner body is one whose data can be made from [`Bytes`], as in axum, hyper and tonic. The
-/// inner body is dropped when it has ended or failed, and the request is settled after that: an
-/// [`ActualCost`](super::ActualCost) that is set during the drop still counts.
+/// Implements [`Body`] if the inner body's data can be made from [`Bytes`], as in axum, hyper and tonic. The inner body is
+/// dropped when it has ended or failed, and the request is settled after that: an [`ActualCost`](super::ActualCost) that
+/// is set during the drop still counts.
 #[pin_project]
 #[derive(Debug)]
 pub struct ResponseBody<B> {
@@ -42,7 +42,7 @@ enum Content<B> {
 impl<B> ResponseBody<B> {
     /// Returns the inner service's body; `None` if it has ended, or if this is a rejection.
     ///
-    /// The request is settled now, although the body goes on.
+    /// The request is settled now, before the body has ended.
     pub fn into_inner(self) -> Option<B> {
         match self.content {
             Content::Inner { body, settlement } => {
@@ -163,9 +163,9 @@ pub(super) fn finish<B, E>(
 fn note<D: Buf, E>(settlement: &mut PendingSettlement, frame: Option<&Result<Frame<D>, E>>) {
     match frame {
         None => settlement.note_end(),
-        Some(Err(_)) => settlement.fail_body(),
+        Some(Err(_)) => settlement.note_body_failed(),
         Some(Ok(frame)) => match frame.data_ref() {
-            Some(data) => settlement.send(data.remaining()),
+            Some(data) => settlement.note_sent(data.remaining()),
             // Trailers are the last frame: servers do not poll for another.
             None => settlement.note_end(),
         },

@@ -16,7 +16,7 @@ use super::settle::PendingSettlement;
 /// ```text
 /// admitted, charged --> lookups --> the second decision admits          --> both become one decision
 ///                               --> the second decision denies or fails --> refunded
-///                               --> no key, forbidden, or client gone   --> the charge stands
+///                               --> no key, forbidden, or client gone   --> the charge is kept
 /// ```
 pub(super) struct FirstDecision {
     pub(super) decision: Decision,

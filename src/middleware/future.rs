@@ -88,7 +88,7 @@ pub enum Step<P, A> {
 ///
 /// If the future is dropped
 ///
-/// - during lookups, the charges of the policies that need no lookup stand, and nothing else was charged;
+/// - during lookups, the charges of the policies that need no lookup are kept, and nothing else was charged;
 /// - while the store decides, the charge may have been made or not;
 /// - in a queue, or before the inner service is ready after it, the charges are refunded. The place in the queue is
 ///   free again if no later request has one.

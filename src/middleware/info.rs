@@ -236,10 +236,7 @@ impl<'a> Nested<'a> {
 
     /// For a decision that is not inserted, since it denies.
     #[cold]
-    pub(super) fn not_admitted(
-        extensions: &'a Extensions,
-        inner: &'a Decision,
-    ) -> Option<Self> {
+    pub(super) fn not_admitted(extensions: &'a Extensions, inner: &'a Decision) -> Option<Self> {
         Some(Self {
             inner,
             latest: Some(extensions.get::<Decision>()?),

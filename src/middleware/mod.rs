@@ -44,8 +44,9 @@
 //!
 //! - If the second call denies, the charges of the first one are refunded, except for policies that
 //!   [count denied requests](crate::Policy::count_denied). Until then other requests on these keys may be denied.
-//! - If a lookup finds no key or an ambiguous one, or fails, and the rule rejects, the charges of the first call stand. The
-//!   same applies to a forbidden tier, and to a client that disconnects during the lookups: each has caused a lookup.
+//! - If a lookup finds no key or an ambiguous one, or fails, and the rule rejects, the charges of the first call are
+//!   kept. The same applies to a forbidden tier, and to a client that disconnects during the lookups: each has caused a
+//!   lookup.
 //! - Slots of the first call are held during the lookups. A request waits in a queue after them.
 //!
 //! Without lookups, all policies are decided in one call.

@@ -242,8 +242,8 @@ impl KeyResolution {
 
 /// Waits for all pending lookups, until the time is up.
 ///
-/// If it is dropped, lookups of tiers go on for other requests, and the charges of the policies that need no lookup
-/// stand.
+/// If it is dropped, lookups of tiers go on for other requests, and the charges of the policies that need no lookup are
+/// kept.
 pub struct Lookups {
     /// `None` once the lookups have ended.
     resolution: Option<Box<Resolution>>,

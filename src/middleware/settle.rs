@@ -81,8 +81,8 @@ impl PendingSettlement {
         })
     }
 
-    /// Sets whether the charges stand although the request has not started. They are then priced as those of a client that
-    /// went away; otherwise they are refunded.
+    /// Sets whether the charges are kept although the request has not started. They are then priced as those of a
+    /// client that went away; otherwise they are refunded.
     pub(super) fn set_standing(&mut self, is_standing: bool) {
         self.is_priced = is_standing && self.settles();
         self.progress = if is_standing {
@@ -147,7 +147,7 @@ impl PendingSettlement {
     }
 
     /// Notes that bytes of the body were sent.
-    pub(super) fn send(&mut self, bytes: usize) {
+    pub(super) fn note_sent(&mut self, bytes: usize) {
         if let Progress::Responded(sent) = &mut self.progress
             && let Some(left) = &mut sent.left
         {
@@ -166,7 +166,7 @@ impl PendingSettlement {
     }
 
     /// Notes that the body returned an error.
-    pub(super) fn fail_body(&mut self) {
+    pub(super) fn note_body_failed(&mut self) {
         if let Progress::Responded(sent) = &mut self.progress {
             sent.body = BodyOutcome::Failed;
         }
@@ -179,7 +179,7 @@ impl PendingSettlement {
         settlements.any(|settlement| self.settling_rule(settlement.charge().policy()).is_some())
     }
 
-    /// Returns the rule that settles charges of a policy, if it does.
+    /// Returns the rule that settles charges of this policy; `None` if no rule does.
     fn settling_rule(&self, policy: &Policy) -> Option<&Rule> {
         let mut rules = self.rules.iter();
         rules.find(|rule| rule.settles() && rule.policy().name() == policy.name())

@@ -53,7 +53,10 @@ fn parse_range(range: &str) -> (&str, Option<u16>) {
 
 /// Parses `0`, `0.5` or `1.000`: at most three decimals, at most 1.
 fn thousandths(quality: &str) -> Option<u16> {
-    let (whole, decimals) = quality.trim_ascii().split_once('.').unwrap_or((quality, ""));
+    let (whole, decimals) = quality
+        .trim_ascii()
+        .split_once('.')
+        .unwrap_or((quality, ""));
     if decimals.len() > 3 || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

@@ -100,7 +100,7 @@ impl RedisStoreBuilder {
     /// Takes the time from this process and not from the server, for servers that forbid `TIME` in scripts.
     ///
     /// Default: the server's time. If the clocks of instances differ by `d`, a key may get up to
-    /// `capacity + rate * (t + d)` in a span `t`, and callers of an instance with a slow clock wait up to `d` longer.
+    /// `capacity + rate * (t + d)` in any time `t`, and callers of an instance with a slow clock wait up to `d` longer.
     /// An older time never replaces a stored one. Decisions fail while the clock is before the year 2001 or after 2255.
     pub fn client_time(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);

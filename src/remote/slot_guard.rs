@@ -49,8 +49,8 @@ use super::{
 ///
 /// # Cancel safety
 ///
-/// Nothing is charged if it is dropped before the request is sent. Afterwards the charges may have been made, and only
-/// their slots are released in the background.
+/// If the future is dropped before the request is sent, nothing is charged. Afterwards the charges may have been made,
+/// and only their slots are released in the background.
 pub(super) async fn submit(
     client: &Arc<Client>,
     mut request: Box<Request>,

@@ -10,7 +10,7 @@
 //!
 //! | condition | opens after | ended by |
 //! |---|---|---|
-//! | consecutive failures | 5, over two deadlines | any answer |
+//! | consecutive failures | 5, over two deadlines | any reply |
 //! | refused writes | 5, over two deadlines | a write that is done |
 //! | permanent errors | 3, each within 10 s of the one before | 10 s without one |
 //! | bad intervals of 250 ms | 8 of the last 16 with calls | good intervals, or 60 s |
@@ -31,8 +31,8 @@
 //!                   ├───── 50 ms ─────┤ from the first failure to the last: 100 ms would open the breaker
 //! ```
 //!
-//! Answers that the stall delays make one or two intervals bad; eight would open the breaker. A server that hangs opens it
-//! after 150 ms: the first call fails after 50 ms, and 100 ms later the failures have lasted two deadlines.
+//! The replies that the stall delays make one or two intervals bad; eight would open the breaker. A server that hangs
+//! opens it after 150 ms: the first call fails after 50 ms, and 100 ms later the failures have lasted two deadlines.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -67,9 +67,9 @@ struct State {
 /// How a call to the store ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallResult<'a> {
-    /// The caller stopped waiting, `after` this time, before an answer came.
+    /// The caller stopped waiting, `after` this time, before a reply came.
     Abandoned { after: Duration },
-    /// The store answered. It took this long, waits in this process excluded.
+    /// The store replied. It took this long, waits in this process excluded.
     Answered { took: Duration },
     /// The store did not decide.
     Failed { error: &'a Error },
@@ -102,7 +102,7 @@ impl Breaker {
         self.deadline
     }
 
-    /// Returns whether an answer that took this long counts as bad: more than half of the deadline.
+    /// Returns whether a reply that took this long counts as bad: more than half of the deadline.
     pub(super) fn is_slow(&self, took: Duration) -> bool {
         took > self.deadline / 2
     }
@@ -162,7 +162,7 @@ impl Breaker {
     fn add(&self, history: &mut History, result: CallResult<'_>, now: Timestamp) -> Option<Error> {
         match result {
             CallResult::Abandoned { after } => {
-                // A single impatient caller proves nothing. Many do, if no caller gets an answer for a whole deadline.
+                // A single impatient caller proves nothing. Many do, if no caller gets a reply for a whole deadline.
                 let since = *history.unanswered_since.get_or_insert(now - after);
                 let is_down = now.since(since) > self.deadline && {
                     history.failures.add(now);
@@ -229,15 +229,15 @@ fn timeout_error(message: String) -> Error {
 /// The latest calls, as far as the conditions need them.
 #[derive(Debug, Default)]
 struct History {
-    /// Failures without an answer between them.
+    /// Failures without a reply between them.
     failures: FailureRun,
-    /// Refused writes without a write between them. A demoted primary still answers calls that write nothing, such as
-    /// denials, so answers do not end this run.
+    /// Refused writes without a write between them. A demoted primary still replies to calls that write nothing, such
+    /// as denials, so replies do not end this run.
     refused_writes: FailureRun,
-    /// Permanent errors. A cluster still answers calls whose keys share a slot, so answers do not end this run.
+    /// Permanent errors. A cluster still replies to calls whose keys share a slot, so replies do not end this run.
     permanent_errors: FailureRun,
     intervals: Intervals,
-    /// Start of the oldest abandoned call since the last answer.
+    /// Send time of the oldest call since the last reply whose caller stopped waiting.
     unanswered_since: Option<Timestamp>,
 }
 

@@ -8,7 +8,7 @@
 //! | condition | cause, for example | with a deadline of 50 ms |
 //! |---|---|---|
 //! | 5 consecutive calls failed, over two deadlines (at least 100 ms, at most 1 s) | a server that is down or hangs | 150 ms after the server hung |
-//! | the server refused 5 writes over the same time, with no successful write between them | a demoted primary, a server without memory | after 100 ms, however many denials it answers |
+//! | the server refused 5 writes over the same time, with no successful write between them | a demoted primary, a server without memory | after 100 ms, however many denials it makes |
 //! | 3 calls failed with a permanent error, each within 10 s of the one before | a cluster, a user without permission | at the third call |
 //! | of the last 16 intervals of 250 ms with calls, 8 were bad and at most 60 s old: at least half of their calls failed or took more than half the deadline | a slow server, one bad connection of two | after 2 s |
 //!
@@ -16,8 +16,8 @@
 //! that it delays and does not open the breaker. Decisions that fail while the breaker is closed are not retried, since the
 //! charge may have been made: the [`OnOutage`](crate::OnOutage) setting of each policy applies.
 //!
-//! A custom [`Store`](crate::store::Store) that does not [report its calls](crate::store::Store::observe_calls) is judged by
-//! its decisions. If no caller gets an answer for a deadline, callers who leave early count as failures.
+//! A custom [`Store`](crate::store::Store) that does not [report its calls](crate::store::Store::observe_calls) is
+//! judged by its decisions. If no caller gets a reply for a deadline, callers who leave early count as failures.
 //!
 //! # While the breaker is open
 //!

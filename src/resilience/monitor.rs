@@ -51,7 +51,7 @@ pub(super) struct PrimaryMonitor {
     pub(super) prober: Prober,
     /// Times outages and calls. Waits use the system clock, so probes go on while a test holds this one.
     pub(super) clock: Clock,
-    /// Whether the primary answers within the deadline on its own, so that no second timer is needed.
+    /// Whether the shared store keeps the deadline itself. Then no second timer is needed.
     pub(super) primary_keeps_deadline: bool,
     /// Whether the primary reports its calls. Otherwise each decision is guarded as a call.
     pub(super) reports_calls: bool,
@@ -59,7 +59,7 @@ pub(super) struct PrimaryMonitor {
     probe_took: AtomicU64,
     /// Whether a foreign value was logged.
     foreign_value_logged: AtomicBool,
-    /// Set by the first answer of the primary, or by the log event that there has been none.
+    /// Set by the first reply of the primary, or by the log event that there has been none.
     is_past_startup: AtomicBool,
     /// For tasks that outlive the call that starts them.
     this: Weak<Self>,
@@ -87,17 +87,17 @@ impl PrimaryMonitor {
         })
     }
 
-    /// Awaits an answer of the primary, at most until the deadline.
+    /// Awaits a reply of the primary, at most until the deadline.
     ///
     /// # Errors
     ///
     /// The primary's own, or [`ErrorKind::Timeout`].
-    pub(super) async fn bounded<T>(&self, answer: StoreFuture<T>) -> Result<T, Error> {
+    pub(super) async fn bounded<T>(&self, reply: StoreFuture<T>) -> Result<T, Error> {
         if self.primary_keeps_deadline {
-            return answer.await;
+            return reply.await;
         }
         let deadline = self.breaker.deadline();
-        let result = timeout(deadline.saturating_add(GRACE), answer).await;
+        let result = timeout(deadline.saturating_add(GRACE), reply).await;
         result.unwrap_or_else(|| {
             Err(Error::new(
                 ErrorKind::Timeout(Phase::Reply),
@@ -106,7 +106,8 @@ impl PrimaryMonitor {
         })
     }
 
-    /// Logs errors that the breaker does not log, or not yet: the first foreign value, and a primary that never answered.
+    /// Logs errors that the breaker does not log, or not yet: the first foreign value, and a primary that never
+    /// replied.
     pub(super) fn warn_once(&self, error: &Error) {
         match error.kind() {
             ErrorKind::Overloaded => {}
@@ -154,9 +155,9 @@ impl PrimaryMonitor {
         self.ensure_probing();
     }
 
-    /// Records an answer. While the breaker is open, it may be that of a probe, so its time is kept for
+    /// Records a reply. While the breaker is open, it may be that of a probe, so its time is kept for
     /// [`probe`](Self::probe).
-    fn record_answer(&self, took: Duration, now: Timestamp) {
+    fn record_reply(&self, took: Duration, now: Timestamp) {
         if !self.is_past_startup.load(Ordering::Relaxed) {
             self.is_past_startup.store(true, Ordering::Relaxed);
         }
@@ -187,7 +188,7 @@ impl PrimaryMonitor {
         });
     }
 
-    /// Probes the primary once. Returns whether it answered, and took at most half of the deadline.
+    /// Probes the primary once. Returns whether it succeeded, and took at most half of the deadline.
     async fn probe(&self) -> bool {
         self.probe_took.store(0, Ordering::Relaxed);
         let started = self.clock.now();
@@ -204,7 +205,7 @@ impl PrimaryMonitor {
         reported.is_some_and(|took| !self.breaker.is_slow(took))
     }
 
-    /// Returns how long the latest probe took according to the report of its call, which may come after the answer.
+    /// Returns how long the latest probe took according to the report of its call, which may come after the reply.
     async fn reported_time(&self) -> Option<Duration> {
         for _ in 0..REPORT_POLLS {
             let took = self.probe_took.load(Ordering::Relaxed);
@@ -253,7 +254,7 @@ impl PrimaryMonitor {
 impl CallObserver for PrimaryMonitor {
     fn call_ended(&self, call: CallReport<'_>) {
         match call {
-            CallReport::Replied { latency } => self.record_answer(latency, self.clock.now()),
+            CallReport::Replied { latency } => self.record_reply(latency, self.clock.now()),
             CallReport::Failed { error } => self.record_failure(error),
         }
     }
@@ -288,7 +289,7 @@ impl<'a> CallGuard<'a> {
         match result {
             Ok(_) => {
                 let now = self.monitor.clock.now();
-                self.monitor.record_answer(now.since(started), now);
+                self.monitor.record_reply(now.since(started), now);
             }
             Err(error) => self.monitor.record_failure(error),
         }

@@ -80,7 +80,7 @@ impl Prober {
 #[derive(Debug)]
 pub(super) struct ProbeBackoff {
     backoff: Backoff,
-    /// Short waits that are left before the waits double.
+    /// Number of short waits that remain before they begin to double.
     short_waits: u32,
     recovered_at: Timestamp,
 }

@@ -29,8 +29,8 @@ use super::{
 ///                 └──────────────────────────────────────▶ fallback: each policy's OnOutage setting
 /// ```
 ///
-/// See the [module docs](super) for when the breaker opens and closes. It needs a Tokio runtime, with or without a timer.
-/// Clones share the breaker.
+/// The [module docs](super) describe when the breaker opens and closes. The store needs a Tokio runtime, with or without a
+/// timer. Clones share the breaker.
 #[derive(Clone, Debug)]
 pub struct ResilientStore {
     /// The primary and its breaker.
@@ -42,7 +42,7 @@ pub struct ResilientStore {
 impl ResilientStore {
     /// Returns a builder that puts a breaker in front of `primary`, and uses `local` while `primary` is unavailable.
     ///
-    /// The deadline set on the builder cuts `primary` off, whatever its own deadline is. `local` must answer at once, as
+    /// The deadline set on the builder cuts `primary` off, whatever its own deadline is. `local` must reply at once, as
     /// [`MemoryStore`](crate::memory::MemoryStore) does.
     pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
         ResilientStoreBuilder {
@@ -175,7 +175,7 @@ impl ResilientStoreBuilder {
         self
     }
 
-    /// Relies on the primary to answer within the deadline on its own.
+    /// Relies on the primary to keep the deadline itself.
     pub(crate) fn primary_keeps_deadline(mut self) -> Self {
         self.primary_keeps_deadline = true;
         self

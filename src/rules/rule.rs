@@ -166,9 +166,10 @@ impl Rule {
     /// Default: what was charged.
     ///
     /// The closure runs after the body of the response has ended and was dropped, or after a request without a response
-    /// was dropped. It delays nobody. If it panics, the charge stands. An [`ActualCost`](crate::middleware::ActualCost) that the
-    /// handler sets takes precedence. A request of cost 0 is not settled: to count failures only, charge each request and
-    /// return 0 for the others. Over Redis the settlement needs the Tokio runtime that drops the body.
+    /// was dropped. It delays nobody. If it panics, the charge is kept. An
+    /// [`ActualCost`](crate::middleware::ActualCost) that the handler sets takes precedence. A request of cost 0 is not
+    /// settled: to count failures only, charge each request and return 0 for the others. Over Redis the settlement
+    /// needs the Tokio runtime that drops the body.
     ///
     /// Keep the charge when the client [goes away](super::RequestOutcome#charge-a-client-that-goes-away): a client can
     /// hang up on every request.

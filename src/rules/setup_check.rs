@@ -294,5 +294,5 @@ static CLIENT_HEADERS: [HeaderName; 6] = [
 ];
 /// Number of requests of a rule that are checked.
 const CHECKED: u32 = 1_000;
-/// Number of clients from which one key is suspicious.
+/// At least this many clients with one key are suspicious.
 const CLIENTS: usize = 8;

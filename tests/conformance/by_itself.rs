@@ -1,4 +1,4 @@
-//! What every way of counting does.
+//! Behaviours of a single policy, tested for each algorithm on each store.
 
 use std::time::{Duration, Instant};
 

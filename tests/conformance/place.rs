@@ -1,4 +1,4 @@
-//! Where a behaviour is tried: a store, with the clock that moves it.
+//! A store under test, with the clock that moves its time.
 
 use std::{collections::BTreeMap, env, time::Duration};
 
@@ -19,7 +19,7 @@ pub(super) const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000
 
 pub(super) const MICRO: Duration = Duration::from_micros(1);
 
-/// A store to try, with the clock that moves it.
+/// A store under test, with the clock that moves its time.
 pub(super) struct Place {
     pub(super) clock: Clock,
     store: AnyStore,

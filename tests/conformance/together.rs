@@ -1,4 +1,4 @@
-//! What does not depend on one way of counting: charges together, keys, and the finest steps of time.
+//! Behaviours that do not depend on one algorithm: charges decided together, keys, and the finest steps of time.
 
 use std::time::Duration;
 

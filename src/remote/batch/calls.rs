@@ -199,7 +199,7 @@ impl Calls {
         let mut moments = Vec::new();
         for one in &mut self.in_flight {
             let (id, alarm) = (one.call.id, &one.call.alarm);
-            if alarm.is_quiet() && one.due <= now {
+            if alarm.is_not_due() && one.due <= now {
                 alarm.raise(DUE);
                 overdue.to_wake.push(Arc::clone(alarm));
             }
@@ -207,19 +207,19 @@ impl Calls {
                 (generation, at) if generation == id.generation => at,
                 _ => Timestamp::default(),
             };
-            let mute_at = (one.sent_at.max(replied_at) + self.deadline).max(one.due);
+            let unresponsive_at = (one.sent_at.max(replied_at) + self.deadline).max(one.due);
             let end = one.original_due + self.deadline;
             let mut was_polled = alarm.is_expired();
             if end <= now && !alarm.is_expired() {
                 overdue.unpolled.append(&mut one.waiters);
-                // Otherwise nobody has polled it since it was due, and its reply may have come.
+                // Only a task that was polled after the call was due extends it. Otherwise the reply may be in the socket.
                 was_polled = one.is_extended();
                 overdue.is_unreported |= was_polled;
             }
-            if was_polled && mute_at <= now && id.generation != NO_CONNECTION {
+            if was_polled && unresponsive_at <= now && id.generation != NO_CONNECTION {
                 overdue.unresponsive.push((id.lane, id.generation));
             }
-            moments.extend([one.due, mute_at, end]);
+            moments.extend([one.due, unresponsive_at, end]);
         }
         for (lane, generation) in &overdue.unresponsive {
             let abandoned = self.abandon_connection(*lane, *generation);
@@ -260,7 +260,7 @@ impl Calls {
 /// Wakes the task of a call at its deadlines, and shows it which one has passed.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
-    /// [`QUIET`], [`DUE`], [`EXPIRED`] or [`ABANDONED`].
+    /// [`NOT_DUE`], [`DUE`], [`EXPIRED`] or [`ABANDONED`].
     level: AtomicU8,
     waker: AtomicWaker,
 }
@@ -292,8 +292,8 @@ impl Alarm {
     }
 
     /// Returns whether the call is not due yet.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.level() == QUIET
+    pub(super) fn is_not_due(&self) -> bool {
+        self.level() == NOT_DUE
     }
 
     /// Returns the step that has passed, such as [`DUE`].
@@ -306,16 +306,16 @@ impl Alarm {
         self.level.fetch_max(level, Ordering::AcqRel);
     }
 
-    /// Makes a call that is due quiet again.
+    /// Notes that a call that was due is not due yet: it was extended.
     fn extend(&self) {
         let _ = self
             .level
-            .compare_exchange(DUE, QUIET, Ordering::AcqRel, Ordering::Acquire);
+            .compare_exchange(DUE, NOT_DUE, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
 /// The call is not due yet.
-const QUIET: u8 = 0;
+const NOT_DUE: u8 = 0;
 /// The call is due, and its task has not handled that.
 const DUE: u8 = 1;
 /// The jobs of the call have timed out.

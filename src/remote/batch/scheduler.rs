@@ -973,6 +973,6 @@ mod tests {
         let other = scheduler.begin_command(at(119));
         assert!(scheduler.take_overdue(at(120)).unresponsive.is_empty());
         assert!(first.alarm.is_abandoned());
-        assert!(other.alarm.is_quiet());
+        assert!(other.alarm.is_not_due());
     }
 }

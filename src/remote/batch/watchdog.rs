@@ -1,7 +1,7 @@
 //! The thread that ends everything overdue: requests, calls, dials and unresponsive connections.
 //!
-//! A thread and not timers of the runtime: it keeps deadlines while a runtime is busy, blocked, ended, not driven or
-//! built without timers. And one thread for all decisions costs less than a timer for each.
+//! A thread keeps the deadlines, because the runtime's timers fail while it is busy, blocked, ended, not driven or built
+//! without timers. One thread for all decisions also costs less than a timer for each.
 //!
 //! ```text
 //! overdue                                    action
@@ -13,7 +13,7 @@
 //! dial that outlasts the connect timeout     it is cancelled
 //! ```
 //!
-//! Wakers and observers are code of others. A panic in one of them ends only that call, and not the thread.
+//! Wakers and observers are foreign code: a panic in one is contained, so the thread survives.
 //!
 //! While something is under way, the thread looks about three times per deadline. After 20 looks that find nothing it
 //! sleeps until a request wakes it, so an idle process is idle.

@@ -251,8 +251,8 @@ impl Probe {
         }
     }
 
-    /// Returns whether this call is the probe, and ends it if so. A round trip within a quarter of the known one
-    /// confirms it.
+    /// Returns whether this call was the probe. If so, the probe is over. A round trip within a quarter of the known
+    /// one confirms it.
     fn end(&mut self, call: u64, round_trip: Duration, known: Option<Duration>) -> bool {
         if self.call != Some(call) {
             return false;

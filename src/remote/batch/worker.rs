@@ -180,7 +180,7 @@ impl Worker {
     /// Completes all waiting callers with the error of a connection that could not be made.
     fn fail_all_waiting(&self, dispatcher: Dispatcher, error: Error) {
         self.client.report_failure(&error);
-        let error = error.into_unsent();
+        let error = error.into_not_executed();
         for job in self.client.scheduler.give_up(dispatcher) {
             job.waiter.complete(Err(error.clone()));
         }
@@ -353,7 +353,7 @@ async fn send(
     requests: &[Box<Request>],
 ) -> Result<Value, SendError> {
     let now = client.clock.as_ref().map(Clock::now);
-    if connection.is_unused {
+    if connection.is_first_use {
         // The server may not have the script, and finding out would take a round trip of the deadline.
         let command = Request::command(requests, Script::by_text, now);
         // Boxed: it is rare, and would make every decision's future larger.

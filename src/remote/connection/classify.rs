@@ -10,7 +10,7 @@
 //! MOVED, ASK                              Script                           no
 //! LOADING, BUSY, OOM, MISCONF, ...        Unavailable                      no
 //! NOPERM, ACL, anything else              Script                           no
-//! WRONGTYPE, a value of somebody else     ForeignValue                     no
+//! WRONGTYPE, a value of another program   ForeignValue                     no
 //! DB index is out of range                InvalidConfig                    no
 //! ```
 
@@ -40,7 +40,7 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Connect, CLOSED)
 }
 
-/// Returns the error of a key that another program wrote to.
+/// Returns the error for a key whose value another program wrote.
 pub(in crate::remote) fn foreign_value() -> Error {
     Error::new(ErrorKind::ForeignValue, FOREIGN)
 }
@@ -80,8 +80,8 @@ pub(in crate::remote) fn is_unknown_script(error: &RedisError) -> bool {
 
 /// Returns whether the connection must not be used again.
 ///
-/// A demoted primary answers PING and keeps its connections, so only READONLY shows that they are useless. After
-/// CROSSSLOT a new connection finds out whether the server is still in cluster mode.
+/// A demoted primary replies to PING and keeps its connections. Only a READONLY error shows that the connections are
+/// useless. After CROSSSLOT a new connection finds out whether the server is still in cluster mode.
 fn breaks_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()

@@ -1,4 +1,4 @@
-//! One connection that is held permanently and shared by all decisions.
+//! A lane: a place for one connection that decisions share, dialled again when it breaks.
 //!
 //! ```text
 //!            a decision needs it                    the dial succeeds
@@ -16,7 +16,7 @@
 //!   Dialling => Down  the dial's task: it failed       yes, longer each time
 //!                     watchdog: it took too long       yes, longer each time
 //!                     the dial's task: it was dropped  no
-//!   Up => Down        disconnect, after an error       if the connection before failed early too
+//!   Up => Down        disconnect, after an error       only if the previous connection also broke early
 //!                     disconnect, never used           yes, longer each time
 //!                     disconnect, idle and closed      no
 //!                     disconnect, runtime ended        no
@@ -32,7 +32,7 @@
 //! # Runtimes
 //!
 //! The runtime of the caller that dialled drives the connection. When that runtime ends, the library reports the
-//! connection as if the server had closed it, and commands that it took may never be answered. A [`RuntimeGuard`] shows
+//! connection as if the server had closed it, and commands that it took may never get a reply. A [`RuntimeGuard`] shows
 //! the difference: such an end is not a failure of the server.
 
 use std::{
@@ -68,7 +68,7 @@ use super::{
 #[derive(Debug)]
 pub(in crate::remote) struct Lane {
     pool: Pool,
-    /// The longest time of a dial. The watchdog cancels it then.
+    /// The longest time of a dial. The watchdog cancels a longer one.
     connect_timeout: Duration,
     /// The generation of the connection that is up; 0 without one. Every decision reads it without the lock.
     generation: AtomicU64,
@@ -153,7 +153,7 @@ impl Lane {
 
     /// Returns the connection of this generation for a decision; `None` if the lane no longer has it.
     ///
-    /// The first decision on a connection finds it unused, see [`LaneConnection::is_unused`].
+    /// The first decision on a connection finds it unused, see [`LaneConnection::is_first_use`].
     pub(in crate::remote) fn connection(&self, generation: u64) -> Option<LaneConnection> {
         let mut link = self.link.lock();
         let connection = link.connection()?;
@@ -179,7 +179,7 @@ impl Lane {
         self: &Arc<Self>,
         skip_backoff: bool,
     ) -> Result<LaneConnection, Error> {
-        // Twice at most: a runtime that is ending drops each new dial at once, so its task would never end.
+        // Twice at most: a runtime that is ending drops each new dial at once, so this loop would never end.
         for _ in 0..2 {
             let mut result = match self.access(skip_backoff)? {
                 Access::Connected(connection) => return Ok(connection),
@@ -233,7 +233,7 @@ impl Lane {
                 link.backoff.record_broken(made_at, now);
                 link.last_error = Some(error.clone());
             }
-            // The server closes what it accepts.
+            // The connection was closed unused, so the server accepts and drops connections: a failure.
             None if is_unused => link.record_failure(classify::closed(), now),
             // Servers and networks close idle connections.
             None => {}
@@ -247,7 +247,7 @@ impl Lane {
         }
     }
 
-    /// Gives up the connection if its runtime has ended. Returns its generation then.
+    /// Gives up the connection if its runtime has ended, and returns its generation.
     pub(in crate::remote) fn disconnect_if_runtime_ended(&self) -> Option<u64> {
         let generation = match &self.link.lock().state {
             State::Up {
@@ -342,7 +342,7 @@ impl Link {
                 connection: MultiplexedConnection::clone(connection),
                 runtime: Arc::clone(runtime),
                 generation: *generation,
-                is_unused: *is_unused,
+                is_first_use: *is_unused,
             }),
             State::Dialling { .. } | State::Down => None,
         }
@@ -376,7 +376,7 @@ pub(in crate::remote) struct LaneConnection {
     runtime: Arc<RuntimeGuard>,
     pub(in crate::remote) generation: u64,
     /// Whether this call is the first decision on the connection.
-    pub(in crate::remote) is_unused: bool,
+    pub(in crate::remote) is_first_use: bool,
 }
 
 /// The error of a command.
@@ -404,17 +404,18 @@ impl LaneConnection {
             });
         }
         let mut sending = pin!(self.connection.send_packed_command(command));
-        let mut is_first_poll = true;
+        let mut was_ready_at_first_poll = true;
         let reply: RedisResult<Value> = poll_fn(|context| {
             let polled = sending.as_mut().poll(context);
-            is_first_poll &= polled.is_ready();
+            was_ready_at_first_poll &= polled.is_ready();
             polled
         })
         .await;
-        // The library does not report whether it took the command, but then the first poll is pending. If the runtime
-        // of the connection ended within that poll, the command may have been written all the same.
-        let was_refused =
-            |error: &RedisError| is_first_poll && error.is_io_error() && !self.runtime.has_ended();
+        // The library does not report whether it took the command, but if it did, the first poll is pending. If the
+        // runtime of the connection ended within that poll, the command may have been written all the same.
+        let was_refused = |error: &RedisError| {
+            was_ready_at_first_poll && error.is_io_error() && !self.runtime.has_ended()
+        };
         match reply {
             Ok(reply) => reply.extract_error().map_err(SendError::after_sending),
             Err(error) => Err(SendError {

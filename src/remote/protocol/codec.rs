@@ -65,7 +65,7 @@ pub(super) enum Tag {
     CountDenied = b'!',
     /// A charge of a fixed window that begins with its first hit.
     FirstHitWindow = b'o',
-    /// Before a charge: it is made even if it does not fit.
+    /// Precedes a charge that is made even if it does not fit.
     Force = b'+',
     /// Before the charges of a request that has several: the next argument is their number.
     Group = b'*',
