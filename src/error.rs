@@ -74,8 +74,8 @@ impl Error {
 
     /// Returns whether the same call may succeed later without a change of configuration.
     ///
-    /// This depends on the kind alone. So a missing or wrong password, which is [`Unavailable`](ErrorKind::Unavailable),
-    /// counts as transient, too.
+    /// This depends on the kind alone. So a missing or wrong password, which is
+    /// [`Unavailable`](ErrorKind::Unavailable), counts as transient, too.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(

@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! To count for all instances of a service, add `.redis("redis://127.0.0.1/")`. While Redis is down, each policy applies its [`OnOutage`]
-//! setting; see [`resilience`](resilience/index.html).
+//! To count for all instances of a service, add `.redis("redis://127.0.0.1/")`. While Redis is down, each policy
+//! applies its [`OnOutage`] setting; see [`resilience`](resilience/index.html).
 //!
 //! # Features
 //!

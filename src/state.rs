@@ -139,8 +139,8 @@ impl PolicyState {
 
     /// Returns the usage with the reset time at most one window away, for response headers.
     ///
-    /// Rounding may have put it a moment later, which in whole seconds would be a second: a log rounds times up to ticks,
-    /// and a bucket with a fractional interval has a spare microsecond.
+    /// Rounding may have put it a moment later, which in whole seconds would be a second: a log rounds times up to
+    /// ticks, and a bucket with a fractional interval has a spare microsecond.
     #[inline]
     pub(crate) fn header_usage(&self) -> Option<Usage> {
         let mut usage = self.usage()?;

@@ -16,8 +16,9 @@
 //! Only slots of the shared store keep their lease while they are held, so only they are renewed. In process, holding a
 //! slot ends its lease: it stays taken until it is released.
 //!
-//! All background work of a limiter is two tasks at most: one renews, and one retries settlements. Each ends when it has
-//! nothing to do. It is replaced on another runtime if its own ends, or if no thread polls that runtime's tasks any more.
+//! All background work of a limiter is two tasks at most: one renews, and one retries settlements. Each ends when it
+//! has nothing to do. It is replaced on another runtime if its own ends, or if no thread polls that runtime's tasks any
+//! more.
 
 mod guard;
 mod key_batches;

@@ -16,9 +16,9 @@ use super::settle::PendingSettlement;
 
 /// The inner service's body, or the bytes of a rejection.
 ///
-/// Implements [`Body`] if the inner body's data can be made from [`Bytes`], as in axum, hyper and tonic. The inner body is
-/// dropped when it has ended or failed, and the request is settled after that: an [`ActualCost`](super::ActualCost) that
-/// is set during the drop still counts.
+/// Implements [`Body`] if the inner body's data can be made from [`Bytes`], as in axum, hyper and tonic. The inner body
+/// is dropped when it has ended or failed, and the request is settled after that: an [`ActualCost`](super::ActualCost)
+/// that is set during the drop still counts.
 #[pin_project]
 #[derive(Debug)]
 pub struct ResponseBody<B> {

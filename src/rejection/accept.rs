@@ -4,8 +4,8 @@ use http::{HeaderMap, HeaderValue, header::ACCEPT};
 
 /// Returns the index of the media type that a request prefers. `None` if it accepts none of them, or has no `Accept`.
 ///
-/// For each media type, the most exact range counts. If several media types have the same quality, the one that is named
-/// more exactly is preferred, then the first. A range whose quality is malformed is ignored.
+/// For each media type, the most exact range counts. If several media types have the same quality, the one that is
+/// named more exactly is preferred, then the first. A range whose quality is malformed is ignored.
 pub(super) fn preferred<const N: usize>(
     headers: &HeaderMap,
     media_types: [&str; N],

@@ -29,8 +29,8 @@ use super::{
 ///                 └──────────────────────────────────────▶ fallback: each policy's OnOutage setting
 /// ```
 ///
-/// The [module docs](super) describe when the breaker opens and closes. The store needs a Tokio runtime, with or without a
-/// timer. Clones share the breaker.
+/// The [module docs](super) describe when the breaker opens and closes. The store needs a Tokio runtime, with or
+/// without a timer. Clones share the breaker.
 #[derive(Clone, Debug)]
 pub struct ResilientStore {
     /// The primary and its breaker.

@@ -13,8 +13,8 @@
 //! 100 ms  end  if nobody polled the task: its jobs fail, and the call no longer counts as in flight
 //! ```
 //!
-//! If the task first runs more than 2 ms after the call was due, its runtime is busy and the reply may already be in the
-//! socket. So the call gets that delay once more, up to the end, before its jobs fail. This happens once per call.
+//! If the task first runs more than 2 ms after the call was due, its runtime is busy and the reply may already be in
+//! the socket. So the call gets that delay once more, up to the end, before its jobs fail. This happens once per call.
 //!
 //! An [`Alarm`] carries these steps from the watchdog to the task. Its level only rises, except for that one extension.
 
@@ -212,7 +212,8 @@ impl Calls {
             let mut was_polled = alarm.is_expired();
             if end <= now && !alarm.is_expired() {
                 overdue.unpolled.append(&mut one.waiters);
-                // Only a task that was polled after the call was due extends it. Otherwise the reply may be in the socket.
+                // Only a task that was polled after the call was due extends it. Otherwise the reply may be in the
+                // socket.
                 was_polled = one.is_extended();
                 overdue.is_unreported |= was_polled;
             }

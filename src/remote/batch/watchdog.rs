@@ -1,7 +1,7 @@
 //! The thread that ends everything overdue: requests, calls, dials and unresponsive connections.
 //!
-//! A thread keeps the deadlines, because the runtime's timers fail while it is busy, blocked, ended, not driven or built
-//! without timers. One thread for all decisions also costs less than a timer for each.
+//! A thread keeps the deadlines, because the runtime's timers fail while it is busy, blocked, ended, not driven or
+//! built without timers. One thread for all decisions also costs less than a timer for each.
 //!
 //! ```text
 //! overdue                                    action
