@@ -25,7 +25,7 @@ use super::{
 ///
 /// Use [`behind`](Self::behind) with the proxies' addresses, [`behind_hops`](Self::behind_hops) with their number, or
 /// [`peer`](Self::peer) for a server without proxies. The server provides the peer's address as for
-/// [`PeerIp`](super::PeerIp).
+/// [`PeerIp`].
 ///
 /// A proxy reports in a header which address it got a request from. Clients can send that header too, so an entry
 /// counts only if a trusted proxy wrote it. The search starts at the peer, whose address nobody can forge. It then

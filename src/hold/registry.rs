@@ -12,8 +12,9 @@
 //!
 //! Two measures prevent that:
 //!
-//! - If the hold ends while a renewal is unconfirmed, the release is marked with a
-//!   [pending take](crate::store::Settlement::take_is_pending): the store then refuses the ticket for the length of a lease.
+//! - If the hold ends while a renewal is unconfirmed, the release has a
+//!   [pending acquire](crate::store::Settlement::is_acquire_pending): the store then refuses the ticket for the length of
+//!   a lease.
 //! - If the reply to a renewal comes after its hold has ended, the slots are released again.
 //!
 //! # Locks
@@ -108,7 +109,7 @@ impl HoldRegistry {
 
     /// Ends a hold: settles its receipt in the background.
     ///
-    /// If one of its renewals is unconfirmed, the release is marked with a pending take.
+    /// If one of its renewals is unconfirmed, the release is marked with a pending acquire.
     pub(super) fn end(&self, number: Option<u64>, mut receipt: Receipt) {
         if let Some(number) = number
             && self.renewal.lock().schedule.remove(number)

@@ -27,7 +27,7 @@ use super::{
 ///
 /// The path is the path of the request's URI as the layer sees it: inside axum's `nest`, the prefix of the nested router is
 /// removed, so a pattern with the prefix never matches there. That is reported as
-/// [`Code::NestedPath`](crate::diagnosis::Code::NestedPath). The query is not part of the path.
+/// [`Code::NestedPath`]. The query is not part of the path.
 ///
 /// # Spellings of a path
 ///

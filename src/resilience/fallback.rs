@@ -1,4 +1,4 @@
-//! Decisions without the primary: by each policy's [`OnOutage`](crate::OnOutage) setting.
+//! Decisions without the primary: by each policy's [`OnOutage`] setting.
 //!
 //! A request with two policies, while the primary is in an outage or returned an error:
 //!
