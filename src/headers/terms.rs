@@ -163,13 +163,18 @@ impl QuotaWindow {
     /// A calendar month counts as the longest one.
     fn of(policy: &Policy) -> Option<Self> {
         let (limit, quota) = (policy.counter().limit(), policy.quota());
-        if let Counter::FixedWindow(window) = policy.counter()
-            && window.window_start() == WindowStart::Month
-        {
-            return Some(Self {
-                units: limit,
-                seconds: LONGEST_MONTH,
-            });
+        match policy.counter() {
+            Counter::FixedWindow(window) if window.window_start() == WindowStart::Month => {
+                return Some(Self {
+                    units: limit,
+                    seconds: LONGEST_MONTH,
+                });
+            }
+            Counter::Bucket(_)
+            | Counter::Concurrency(_)
+            | Counter::FixedWindow(_)
+            | Counter::SlidingLog(_)
+            | Counter::SlidingWindow(_) => {}
         }
         let (count, nanos) = (u128::from(quota.count()), quota.period().as_nanos());
         if nanos == 0 || count == 0 {

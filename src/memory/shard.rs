@@ -104,6 +104,47 @@ macro_rules! with_states {
     };
 }
 
+/// Runs an expression for the states of each algorithm, each with their own type.
+///
+/// The pattern names every field, and has no `..`, so that the compiler leads here when an algorithm gets a table.
+macro_rules! for_all_states {
+    ($shard:expr, |$states:ident| $body:expr) => {{
+        let Shard {
+            buckets,
+            logs,
+            slides,
+            windows,
+            in_flight,
+            refunds: _,
+            step: _,
+            lent: _,
+            loans: _,
+            streak: _,
+            last: _,
+        } = $shard;
+        {
+            let $states = buckets;
+            $body;
+        }
+        {
+            let $states = logs;
+            $body;
+        }
+        {
+            let $states = slides;
+            $body;
+        }
+        {
+            let $states = windows;
+            $body;
+        }
+        {
+            let $states = in_flight;
+            $body;
+        }
+    }};
+}
+
 impl Shard {
     /// Returns an empty shard.
     pub(super) fn new(capacity: &Capacity) -> Self {
@@ -148,32 +189,23 @@ impl Shard {
         if micros == 0 {
             return;
         }
-        self.buckets.shift(micros);
-        self.logs.shift(micros);
-        self.slides.shift(micros);
-        self.windows.shift(micros);
-        self.in_flight.shift(micros);
+        for_all_states!(self, |states| states.shift(micros));
         self.refunds.shift(micros);
         self.step = read.step;
     }
 
     /// Number of keys in all tables. A key under two policies counts twice.
     pub(super) fn keys(&self) -> usize {
-        self.buckets.keys()
-            + self.logs.keys()
-            + self.slides.keys()
-            + self.windows.keys()
-            + self.in_flight.keys()
+        let mut keys = 0;
+        for_all_states!(self, |states| keys += states.keys());
+        keys
     }
 
     /// Allocated bytes of all tables, without the shard itself.
     pub(super) fn bytes(&self) -> usize {
-        self.buckets.bytes()
-            + self.logs.bytes()
-            + self.slides.bytes()
-            + self.windows.bytes()
-            + self.in_flight.bytes()
-            + self.refunds.bytes()
+        let mut bytes = self.refunds.bytes();
+        for_all_states!(self, |states| bytes += states.bytes());
+        bytes
     }
 
     // === One charge ===
@@ -430,11 +462,7 @@ impl Shard {
 
     /// Clears the state of a key under a policy, for every algorithm that may have counted it.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
-        self.buckets.reset(fingerprint);
-        self.logs.reset(fingerprint);
-        self.slides.reset(fingerprint);
-        self.windows.reset(fingerprint);
-        self.in_flight.reset(fingerprint);
+        for_all_states!(self, |states| states.reset(fingerprint));
     }
 }
 

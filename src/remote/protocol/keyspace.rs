@@ -123,19 +123,35 @@ impl Keyspace {
     }
 }
 
-/// Returns the index in [`SUFFIXES`] of the kind of key that a counter has.
-const fn suffix_index(counter: &Counter) -> usize {
-    match counter {
-        Counter::Bucket(_) => 0,
-        Counter::FixedWindow(_) => 1,
-        Counter::SlidingLog(_) => 2,
-        Counter::SlidingWindow(_) => 3,
-        Counter::Concurrency(_) => 4,
-    }
+/// Defines the suffix of each kind of state. It is one table, so that no kind can be missing from the list.
+macro_rules! suffixes {
+    ($($kind:ident => $suffix:literal,)+) => {
+        /// The kinds of state, each at its index in [`SUFFIXES`].
+        enum Kind {
+            $($kind,)+
+        }
+
+        /// The end of a key, by the kind of its state.
+        const SUFFIXES: &[&[u8]] = &[$($suffix,)+];
+
+        /// Returns the index in [`SUFFIXES`] of the kind of key that a counter has.
+        const fn suffix_index(counter: &Counter) -> usize {
+            match counter {
+                $(Counter::$kind(_) => Kind::$kind as usize,)+
+            }
+        }
+    };
 }
 
-/// The end of a key, by the kind of its state.
-const SUFFIXES: [&[u8]; 5] = [b"", b"#f", b"#g", b"#s", b"#c"];
+suffixes! {
+    Bucket => b"",
+    FixedWindow => b"#f",
+    SlidingLog => b"#g",
+    SlidingWindow => b"#s",
+    Concurrency => b"#c",
+}
+
+const _: () = assert!(SUFFIXES.len() <= 8, "`Keyspace::used` has a bit for each");
 
 #[cfg(test)]
 mod tests {
