@@ -50,6 +50,9 @@ struct Branch {
     changed: &'static [&'static str],
 }
 
+/// The length of [`BRANCHES`], as an argument.
+const BRANCH_COUNT: &str = "8";
+
 const BRANCHES: [Branch; 8] = [
     Branch {
         charge: &["wAAAA", "6000000", "60000000"],
@@ -252,7 +255,7 @@ fn decide(server: &Server, keys: &[String], groups: &[&[&str]]) -> Vec<i64> {
 /// Returns the charges of all branches as one group.
 fn all_together() -> Vec<&'static str> {
     let charges = BRANCHES.iter().flat_map(|branch| branch.charge);
-    ["*", "8"].iter().chain(charges).copied().collect()
+    ["*", BRANCH_COUNT].iter().chain(charges).copied().collect()
 }
 
 fn all_keys() -> Vec<String> {
@@ -307,6 +310,7 @@ fn every_tag_that_charges_is_tried_here() {
     let mut tags: Vec<char> = lua::tags().into_values().collect();
     tags.sort_unstable();
     assert_eq!(tried, tags, "add the new tag to BRANCHES");
+    assert_eq!(BRANCHES.len().to_string(), BRANCH_COUNT);
 }
 
 #[test]
@@ -381,7 +385,7 @@ fn group_that_one_algorithm_denies_leaves_every_value_as_it_was() {
     decide(&server, &keys, &[&all_together()]);
     for (index, denier) in BRANCHES.iter().enumerate() {
         // All charges as before, except one that never fits.
-        let mut group = vec!["*", "8"];
+        let mut group = vec!["*", BRANCH_COUNT];
         let mut expected = vec![NOW, 0];
         for (other, branch) in BRANCHES.iter().enumerate() {
             let mut charge = branch.charge.to_vec();
@@ -469,7 +473,7 @@ fn keys_that_are_charged_together_expire_each_in_its_time() {
         );
     }
     // One charge never fits, and all count denied attempts: the values are written in the second phase too.
-    let mut counting = vec!["*", "8"];
+    let mut counting = vec!["*", BRANCH_COUNT];
     for branch in &BRANCHES {
         counting.push("!");
         counting.extend(branch.charge);
