@@ -35,6 +35,7 @@ mod keys;
 mod lanes;
 mod leases;
 mod limit_changes;
+mod lists;
 mod lookups;
 mod lua;
 mod memory;
