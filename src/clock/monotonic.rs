@@ -16,8 +16,10 @@
 //!   span starts at a reading of the system's clock. A span runs 0.1 % slow, so the next one never starts before its end.
 //!   A thread that cannot read a span reads the system's clock, so its next reading may step back by up to 2 us.
 //! - The rate is measured over at least 10 ms, and used once two measurements agree within 0.05 %. Until then, and outside
-//!   of a span, the system's clock is read. A counter that stops, jumps or changes its rate (a virtual machine that is
-//!   moved, a suspended laptop) is therefore off for at most one span.
+//!   of a span, the system's clock is read. A counter that jumps or runs faster (a virtual machine that is moved, a
+//!   suspended laptop) is therefore off for at most one span. A counter that runs slower makes the span longer in
+//!   proportion; `quanta` only uses counters that the CPU reports as invariant.
+//! - Where a reading of the system's clock takes more than 400 ns, no span begins, and the system's clock is read.
 //! - `quanta` knows how to read the counter without `unsafe` here. It keeps a core busy for up to 200 ms when it is first
 //!   used, so that happens in a short-lived thread, and the system's clock is read until it has finished.
 
@@ -68,12 +70,19 @@ impl Monotonic {
     /// Begins a new span if the current one has ended. Returns the system's time until the first span begins.
     #[cold]
     fn begin_span(&self, counter: &quanta::Clock) -> u64 {
+        // Another thread may have begun one just now.
+        if let Some(nanos) = self.span.nanos(|| counter.raw()) {
+            return nanos;
+        }
         let nanos = self.nanos();
-        let ticks = counter.raw();
-        let gap = self.nanos() - nanos;
-        self.span.begin(Sample { ticks, nanos }, gap);
+        if self.span.is_due(nanos) {
+            let ticks = counter.raw();
+            let gap = self.nanos().wrapping_sub(nanos);
+            self.span.begin(Sample { ticks, nanos }, gap);
+        }
         // Not the system's time where a span is valid, which is behind: the next reading would step back.
-        let mut spans = (0..RETRIES).map(|_| self.span.nanos(|| counter.raw()));
+        let retries = if self.span.is_certain() { RETRIES } else { 0 };
+        let mut spans = (0..retries).map(|_| self.span.nanos(|| counter.raw()));
         spans.find_map(|span| span).unwrap_or(nanos)
     }
 
@@ -104,6 +113,8 @@ struct Span {
     /// The start of the current measurement of the rate. Used with the version odd only.
     measured_ticks: AtomicU64,
     measured_nanos: AtomicU64,
+    /// No span begins before, since the last sample took too long to read.
+    retry_nanos: AtomicU64,
 }
 
 /// A moment by the counter and by the system's clock.
@@ -128,13 +139,35 @@ impl Span {
         (is_consistent && elapsed < length).then(|| start + ((elapsed * rate) >> 32))
     }
 
-    /// Begins a span at a sample that was read within `gap` nanoseconds, if the current span has ended.
+    /// Returns whether the rate of the counter is certain.
+    fn is_certain(&self) -> bool {
+        self.length.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns whether a span may begin at `nanos`, or the rate be measured while it is not certain.
+    fn is_due(&self, nanos: u64) -> bool {
+        let (last, wait) = if self.is_certain() {
+            (&self.start_nanos, SPAN)
+        } else {
+            (&self.measured_nanos, MEASUREMENT)
+        };
+        let elapsed = nanos.saturating_sub(last.load(Ordering::Relaxed));
+        elapsed >= wait && nanos >= self.retry_nanos.load(Ordering::Relaxed)
+    }
+
+    /// Begins a span at a sample that was read within `gap` nanoseconds, if it is due.
     #[cold]
     fn begin(&self, anchor: Sample, gap: u64) {
+        if gap > MAX_GAP {
+            // The thread was interrupted, or the system's clock is slow: then most readings must not pay for samples.
+            let retry_nanos = anchor.nanos + SPAN;
+            self.retry_nanos.store(retry_nanos, Ordering::Relaxed);
+            return;
+        }
         let version = self.version.load(Ordering::Relaxed);
         let (locked, read) = (Ordering::Acquire, Ordering::Relaxed);
-        // A thread that was interrupted between its readings leaves the span to the next one.
-        let is_locked = gap <= MAX_GAP
+        // Without need nothing is written: a change of the version fails every reader, who would then come here too.
+        let is_locked = self.is_due(anchor.nanos)
             && version.is_multiple_of(2)
             && self
                 .version
@@ -143,8 +176,7 @@ impl Span {
         if is_locked {
             // Keeps the writes below from becoming visible before the odd version.
             fence(Ordering::Release);
-            let elapsed = anchor.nanos.saturating_sub(self.start_nanos.load(read));
-            if elapsed >= SPAN || self.length.load(read) == 0 {
+            if self.is_due(anchor.nanos) {
                 self.measure(anchor);
                 self.start_ticks.store(anchor.ticks, Ordering::Relaxed);
                 self.start_nanos.store(anchor.nanos, Ordering::Relaxed);
@@ -163,11 +195,11 @@ impl Span {
         }
         let rate = (u128::from(nanos) << 32) / u128::from(ticks.max(1));
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        let is_fine = rate <= MAX_TICK << 32;
         let rate = rate - rate / SLOWER;
         let is_certain = rate.abs_diff(self.rate.load(set)) <= rate / CERTAIN;
         let length = (SPAN << 32).checked_div(rate).unwrap_or(0);
-        // A tick of 1 us or more is too coarse.
-        let is_usable = is_certain && rate < 1_000 << 32;
+        let is_usable = is_certain && is_fine;
         self.rate.store(rate, set);
         self.length.store(if is_usable { length } else { 0 }, set);
         self.measured_ticks.store(anchor.ticks, set);
@@ -184,6 +216,8 @@ const MEASUREMENT: u64 = 10_000_000;
 /// A span loses at least 500 ns against the system's clock: the part that it is slower, less the error of the rate. So the
 /// next one, which starts at most this much behind, never starts before its end.
 const MAX_GAP: u64 = 400;
+/// Nanoseconds in a tick of the counter, at most: the clock may be ahead of the system's by as much.
+const MAX_TICK: u64 = 100;
 /// Attempts to read the span that another thread is about to begin.
 const RETRIES: usize = 4;
 /// A span is slower than the measured rate by one part in so many.
@@ -279,12 +313,55 @@ mod tests {
     }
 
     #[test]
+    fn thread_that_comes_late_changes_nothing_in_a_span_that_has_begun() {
+        let (span, start) = certain();
+        let nanos = start + 2 * SPAN;
+        span.begin(
+            Sample {
+                ticks: ticks(nanos),
+                nanos,
+            },
+            60,
+        );
+        let version = span.version.load(Ordering::Relaxed);
+        for late in [nanos, nanos + 1, nanos + SPAN / 2] {
+            span.begin(
+                Sample {
+                    ticks: ticks(late),
+                    nanos: late,
+                },
+                60,
+            );
+            assert_eq!(span.version.load(Ordering::Relaxed), version);
+        }
+    }
+
+    #[test]
+    fn coarse_counter_is_not_used() {
+        for (nanos_per_tick, is_used) in [(100, true), (120, false), (1_000, false)] {
+            let span = Span::default();
+            for nanos in (0..=5 * MEASUREMENT).step_by(10_000) {
+                span.begin(
+                    Sample {
+                        ticks: nanos / nanos_per_tick,
+                        nanos,
+                    },
+                    60,
+                );
+            }
+            assert_eq!(span.is_certain(), is_used, "{nanos_per_tick} ns a tick");
+        }
+    }
+
+    #[test]
     fn anchor_that_took_long_to_read_begins_no_span() {
         let (span, start) = certain();
         let nanos = start + 2 * SPAN;
         let ticks = ticks(nanos);
         span.begin(Sample { ticks, nanos }, MAX_GAP + 1);
         assert_eq!(span.nanos(|| ticks), None);
+        assert!(!span.is_due(nanos), "the next attempt is a span later");
+        let (nanos, ticks) = (nanos + SPAN, self::ticks(nanos + SPAN));
         span.begin(Sample { ticks, nanos }, MAX_GAP);
         assert_eq!(span.nanos(|| ticks), Some(nanos));
     }
