@@ -22,7 +22,7 @@
 //!    a new number in the word's upper bits.
 //! 2. Key, span and step were those of this loan. They change only between two loans, and a thread that reads a later value
 //!    also reads a later word, by the fences.
-//! 3. The shard has no refunds, and the times have not stepped: both need the lock, which ends the loan.
+//! 3. The key has no refunds, and the times have not stepped: both need the lock, which ends the loan.
 //!
 //! The number of a loan has 32 bits. A thread could only mistake it for an earlier one if it stood still between two
 //! instructions while the shard lent a key another 4 billion times, each of them after several decisions under the lock.

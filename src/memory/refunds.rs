@@ -58,6 +58,11 @@ impl Refunds {
         self.totals.taken() == 0
     }
 
+    /// Returns whether a total is kept for a key.
+    pub(super) fn has(&mut self, fingerprint: Fingerprint) -> bool {
+        !self.is_empty() && matches!(self.totals.find(fingerprint, 0), Place::Found(_))
+    }
+
     /// Returns the total before a charge of a key, and keeps it until the charge lapses at `until`.
     #[inline(never)]
     pub(super) fn before_charge(&mut self, fingerprint: Fingerprint, until: u64) -> u64 {

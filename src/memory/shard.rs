@@ -362,8 +362,8 @@ impl Shard {
             self.last = fingerprint.low();
             self.streak = 0;
         }
-        self.streak += 1;
-        if self.streak >= HOT && self.refunds.is_empty() {
+        self.streak = self.streak.saturating_add(1);
+        if self.streak >= HOT && !self.refunds.has(fingerprint) {
             self.lend(hot_key, bucket, fingerprint);
         }
     }

@@ -426,3 +426,39 @@ impl Unplaced {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::Quota;
+
+    #[test]
+    fn refund_of_one_key_does_not_keep_others_from_the_fast_path() {
+        let store = MemoryStore::with(100, Clock::system());
+        let policy = Policy::new("policy", Quota::per_hour(1_000));
+        let decide = |key: &str| {
+            let charges = [policy.charge(Key::new(key)).cost(5)];
+            let decision = store.decide(&charges).take_ready();
+            let decision = decision.expect("memory decides at once").expect("decided");
+            Receipt::of(&charges, &decision).expect("admitted")
+        };
+        let is_lent = |key: &str| {
+            let fingerprint = Fingerprint::of(&policy, &Key::new(key));
+            let Counter::Bucket(bucket) = policy.counter() else {
+                unreachable!("a policy counts as a token bucket by default");
+            };
+            let read = store.shared.clock.read();
+            let hot_key = &store.cell(fingerprint).hot_key;
+            hot_key.take(bucket, fingerprint, 0, read).is_some()
+        };
+        let first = decide("refunded");
+        let _ = decide("refunded");
+        let _ = store.settle(first.actual_cost(|_, _| 4));
+        for (key, is_hot) in [("refunded", false), ("other", true)] {
+            for _ in 0..16 {
+                let _ = decide(key);
+            }
+            assert_eq!(is_lent(key), is_hot, "{key}");
+        }
+    }
+}
