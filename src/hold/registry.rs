@@ -133,7 +133,7 @@ impl HoldRegistry {
         runtime: Option<&Handle>,
         wait: Duration,
     ) -> bool {
-        let alarm = Waker::from(Arc::new(LateTaskAlarm(Arc::downgrade(self))));
+        let alarm = self.alarm();
         let number = renewal.next_task(wait);
         let start = |runtime: &Handle| {
             let task = Self::run(Arc::downgrade(self), number, wait, alarm.clone());
@@ -146,10 +146,15 @@ impl HoldRegistry {
         is_started
     }
 
+    /// Returns the waker of the alarm.
+    fn alarm(self: &Arc<Self>) -> Waker {
+        Waker::from(Arc::new(LateTaskAlarm(Arc::downgrade(self))))
+    }
+
     /// Replaces a task that is late: its runtime has ended, or is not driven.
     fn replace_late_task(self: &Arc<Self>) {
         let mut renewal = self.renewal.lock();
-        if !renewal.must_replace() {
+        if !renewal.must_replace(&self.alarm()) {
             return;
         }
         let is_started = self.start_task(&mut renewal, None, Duration::ZERO);

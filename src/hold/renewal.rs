@@ -83,13 +83,16 @@ impl RenewalTask {
     }
 
     /// Handles the alarm. Returns whether the task is late and another one must be started.
-    pub(super) fn must_replace(&mut self) -> bool {
+    pub(super) fn must_replace(&mut self, alarm: &Waker) -> bool {
         if self.schedule.wait().is_none() {
             self.handle = None;
             return false;
         }
-        // The task may have woken just now and set a later alarm.
-        let is_late = self.is_late();
+        if !self.is_late() {
+            // The task has woken just now, or the clock has stepped back by a few microseconds since the alarm rang.
+            self.set_alarm(self.late_at, alarm);
+        }
+        let is_late = self.alarm.is_none() || self.is_late();
         self.futile_starts += u32::from(is_late);
         is_late
     }
@@ -161,5 +164,31 @@ impl Drop for RenewalTask {
         if let Some(task) = &self.handle {
             task.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::{Key, Policy, store::Settlement};
+
+    use super::*;
+
+    // Regression: an alarm that rang a microsecond early by the clock of another thread was the last one.
+    #[test]
+    fn alarm_that_rings_early_is_set_again() {
+        let mut renewal = RenewalTask::default();
+        let charge = Policy::concurrency("slots", 10)
+            .charge(Key::GLOBAL)
+            .to_owned();
+        let slots = Arc::from([Settlement::release(charge, false)]);
+        let now = Clock::system().now();
+        renewal.schedule.add(slots, None, now);
+        renewal.late_at = now + Duration::from_secs(3_600);
+        assert!(!renewal.must_replace(Waker::noop()));
+        assert!(renewal.alarm.is_some(), "it rings again");
+        renewal.late_at = now;
+        assert!(renewal.must_replace(Waker::noop()));
     }
 }
