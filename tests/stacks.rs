@@ -90,7 +90,7 @@ async fn decision_that_is_not_exposed_is_in_no_extension_and_limits_all_the_same
 async fn handler_without_a_layer_is_500_and_the_log_says_what_to_do() {
     logged();
     let app = Router::new().route("/", get(async |_: RateLimitInfo| "never"));
-    let said = "no RateLimitLayer is around this route: add one, or extract Option<RateLimitInfo>";
+    let said = "no RateLimitLayer around this route exposes its decision: add one, or extract Option<RateLimitInfo>";
     for _ in 0..3 {
         let answer = text(&app, "/").await;
         assert_eq!(answer, (500, "internal server error".to_owned()));

@@ -453,7 +453,8 @@ mod tests {
         };
         let first = decide("refunded");
         let _ = decide("refunded");
-        let _ = store.settle(first.actual_cost(|_, _| 4));
+        let settled = store.settle(first.actual_cost(|_, _| 4)).take_ready();
+        settled.expect("memory settles at once").expect("settled");
         for (key, is_hot) in [("refunded", false), ("other", true)] {
             for _ in 0..16 {
                 let _ = decide(key);

@@ -144,7 +144,7 @@ pub struct MissingRateLimitInfo;
 impl fmt::Display for MissingRateLimitInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "no RateLimitLayer is around this route: add one, or extract Option<RateLimitInfo>",
+            "no RateLimitLayer around this route exposes its decision: add one, or extract Option<RateLimitInfo>",
         )
     }
 }

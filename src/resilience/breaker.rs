@@ -289,7 +289,8 @@ struct Interval {
 impl Intervals {
     fn add(&mut self, now: Timestamp, is_bad: bool) {
         let number = now.as_micros() / INTERVAL_MICROS;
-        if self.ring[self.newest].number != number {
+        // Threads may come with times a little out of order: an interval that has ended is not opened again.
+        if self.ring[self.newest].number < number {
             self.newest = (self.newest + 1) % INTERVALS;
             self.ring[self.newest] = Interval {
                 number,
@@ -336,6 +337,17 @@ mod tests {
     const LATE: CallResult<'_> = CallResult::Answered {
         took: Duration::from_millis(26),
     };
+
+    #[test]
+    fn time_that_steps_back_over_a_boundary_opens_no_second_interval() {
+        let boundary = Timestamp::from_micros(1_000 * INTERVAL_MICROS);
+        let mut intervals = Intervals::default();
+        for time in [boundary, boundary - Duration::from_micros(1), boundary] {
+            intervals.add(time, true);
+        }
+        let used = intervals.ring.iter().filter(|interval| interval.calls > 0);
+        assert_eq!(used.count(), 1);
+    }
 
     fn breaker() -> Breaker {
         Breaker::new(DEADLINE)
