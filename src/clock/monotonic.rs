@@ -110,10 +110,10 @@ struct Span {
     rate: AtomicU64,
     /// Ticks in the span; 0 while the rate is not certain.
     length: AtomicU64,
-    /// The start of the current measurement of the rate. Used with the version odd only.
+    /// The start of the current measurement of the rate. Written with the version odd only.
     measured_ticks: AtomicU64,
     measured_nanos: AtomicU64,
-    /// No span begins before, since the last sample took too long to read.
+    /// Time before which no span begins, because the last sample took too long to read.
     retry_nanos: AtomicU64,
 }
 

@@ -212,6 +212,7 @@ impl MemoryStore {
     /// All shards concerned stay locked from the first check to the last change, so no other decision sees a part of it.
     #[inline(never)]
     fn decide_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        // Loops, because an iterator that is collected moves each element through memory once more.
         let mut keys: SmallVec<[KeyRef; 4]> = SmallVec::new();
         for charge in charges {
             keys.push(KeyRef::of(charge));
