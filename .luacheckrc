@@ -17,7 +17,7 @@ std = 'server'
 -- Names of decide.lua that the files of the algorithms read.
 local shared = {
   -- Tags.
-  'BUCKET', 'CLOCK_WINDOW', 'FIRST_HIT_WINDOW', 'RELEASE_SLOTS', 'RENEW_SLOTS', 'TAKE_SLOTS',
+  'BUCKET', 'CLOCK_WINDOW', 'FIRST_HIT_WINDOW', 'MONTH_WINDOW', 'RELEASE_SLOTS', 'RENEW_SLOTS', 'TAKE_SLOTS',
   -- Constants.
   'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'TTL_MARGIN',
   -- Functions.

@@ -49,7 +49,7 @@ if is_ours and not (is_open and stored_tag == quota_tag) then
     ends = (now_millis - now_millis % length + length) * 1000
   elseif kind == FIRST_HIT_WINDOW then
     ends = now + length * 1000
-  else
+  elseif kind == MONTH_WINDOW then
     -- The end of the month, by days counted from 1 March of the year 0 in eras of 400 years (146,097 days), as in
     -- src/algorithm/calendar.rs: a leap day is then the last day of its year. Month 0 is March.
     local day = floor(now_millis / 86400000) + 719468

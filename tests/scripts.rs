@@ -916,4 +916,4 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "105f502f8330bf952af5c90cd35c2740e895bad9";
+const DECIDE_HASH: &str = "64ec9d9fbb31487d3958a178451d4f53b52ba564";

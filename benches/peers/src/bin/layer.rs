@@ -177,10 +177,13 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-fn without_headers() -> [Row; 3] {
+fn without_headers() -> [Row; 4] {
     [
         row("tollgate: allowed, no headers", 200, || {
             tollgate(plenty().headers(Headers::none()))
+        }),
+        row("tollgate: allowed, decision not exposed", 200, || {
+            tollgate(plenty().headers(Headers::none()).expose_decision(false))
         }),
         row("tower_governor: allowed, no headers", 200, || {
             GovernorLayer::new(governor(false)).layer(bare())
