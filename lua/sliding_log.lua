@@ -70,7 +70,7 @@ if stored == '' then
 end
 is_ours = not stored or #stored > 0
 
--- The stored log. Only a ring has places.
+-- The stored log. `places` and `head` are those of a ring.
 local entry_count, newest_at, base_sum, total_sum, stored_tick, stored_length = 0, 0, 0, 0, tick, nil
 local places, head = 0, 0
 -- `rows` holds the entries from first_row to last_row. Entry i begins at byte row_offset + 6 * i.

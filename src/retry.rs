@@ -259,7 +259,7 @@ impl<O: RetryOwner> Drop for Round<O> {
     }
 }
 
-/// Maximum number of items in a queue. Further ones are refused.
+/// Maximum number of items in a queue, which refuses more.
 const CAPACITY: usize = 65_536;
 /// Maximum number of items in one batch.
 const BATCH: usize = 256;

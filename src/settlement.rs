@@ -31,7 +31,7 @@ pub enum Correction {
     Keep,
     /// The request cost less: refund this many units.
     Refund(u64),
-    /// The request is no longer in flight: release its slots, independent of its cost.
+    /// The request is no longer in flight: release its slots, whatever it costs.
     Release,
 }
 

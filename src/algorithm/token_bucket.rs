@@ -325,8 +325,9 @@ impl Counting for TokenBucket {
             state.tat -= if reset_at == tat { back } else { 0 };
             return;
         }
-        // The end of the charge now, or an earlier time: all refunds since may have been of charges before it. An end
-        // after the TAT belongs to a state that was evicted since, so the charge has no weight here.
+        // The time when this charge's debt ends: refunds of charges before it have made that earlier. Which refunds those
+        // were is not stored, so all refunds since are subtracted, and the result may be too early. A time after the TAT
+        // belongs to a state that was evicted since, so the charge has no weight here.
         let ends = reset_at.saturating_sub(mark.refunded_since(*refunded));
         let weight = if ends <= tat {
             ends.saturating_sub(now)

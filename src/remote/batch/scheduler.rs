@@ -301,7 +301,7 @@ impl Scheduler {
         }
         self.update_shedding(traffic, now);
         let max_wait = traffic.deadline / 3 * 2;
-        // The runtime of a dispatcher that does not come back is not driven, unless the dispatcher waits for a dial.
+        // A dispatcher that was not polled for so long is on a runtime that nobody drives, or it waits for a dial.
         if let Some(dispatcher) = traffic.dispatcher
             && now.since(dispatcher.active_at) > max_wait
             && (self.is_up() || !self.lanes.iter().any(|lane| lane.is_dialling()))
