@@ -13,7 +13,22 @@ struct List {
     without: &'static [&'static str],
 }
 
-const LISTS: [List; 10] = [
+const LISTS: [List; 17] = [
+    List {
+        path: "benches/accuracy/main.rs",
+        start: "fn bursts()",
+        without: &["Concurrency", "LeakyQueue"],
+    },
+    List {
+        path: "benches/accuracy/main.rs",
+        start: "fn edges()",
+        without: &["Concurrency", "LeakyQueue"],
+    },
+    List {
+        path: "benches/script.rs",
+        start: "fn rows()",
+        without: &["Concurrency", "LeakyQueue", "SlidingLog"], // logs have rows by length
+    },
     List {
         path: "fuzz/fuzz_targets/reply.rs",
         start: "static CHARGES",
@@ -45,6 +60,11 @@ const LISTS: [List; 10] = [
         without: &[],
     },
     List {
+        path: "tests/hammer_mixed.rs",
+        start: "fn policies()",
+        without: &["LeakyBucket", "LeakyQueue", "TokenBucket"], // a plain policy is a token bucket
+    },
+    List {
         path: "tests/headers.rs",
         start: "    fn any()",
         without: &["Concurrency", "LeakyQueue"],
@@ -60,9 +80,24 @@ const LISTS: [List; 10] = [
         without: &["Concurrency", "LeakyQueue"],
     },
     List {
+        path: "tests/memory_bounds.rs",
+        start: "fn all_algorithms_together",
+        without: &["Concurrency", "LeakyBucket", "LeakyQueue", "TokenBucket"], // of `rate` and `slots`
+    },
+    List {
+        path: "tests/memory_bounds.rs",
+        start: "fn no_algorithm_takes_more",
+        without: &["Concurrency", "LeakyBucket", "LeakyQueue"],
+    },
+    List {
         path: "tests/settling.rs",
         start: "const ALGORITHMS",
         without: &["Concurrency", "LeakyBucket", "LeakyQueue"],
+    },
+    List {
+        path: "tests/tiers.rs",
+        start: "async fn number_of_a_window",
+        without: &["Concurrency", "LeakyBucket", "LeakyQueue", "TokenBucket"], // neither a window nor a log
     },
 ];
 
