@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use proptest::prelude::*;
 use tollgate::{
-    Quota,
+    ErrorKind, Quota,
     algorithm::{Counting, SlidingState, SlidingWindow},
     clock::Timestamp,
     state::Retry,
@@ -131,6 +131,21 @@ fn clock_that_is_set_back_forgives_nobody() {
         assert_eq!(window.usage(&state, earlier).reset_at, reset);
     }
     assert!(window.take(&mut state, reset, 10));
+}
+
+// Regression: the product overflowed. A debug build panicked; a release build accepted 2^31 units in 2^30 ms.
+#[test]
+fn count_times_period_that_overflows_is_refused() {
+    const DAY: u64 = 86_400_000;
+    for (count, millis) in [
+        (10_000_000, 31 * DAY),
+        (1 << 31, 1 << 30),
+        (0xFFFF_FFFF, 366 * DAY),
+    ] {
+        let quota = Quota::new(count, Duration::from_millis(millis));
+        let error = SlidingWindow::new(quota).expect_err("too large to count exactly");
+        assert_eq!(error.kind(), ErrorKind::InvalidQuota, "{count}");
+    }
 }
 
 #[test]

@@ -60,7 +60,11 @@ impl SlidingWindow {
     /// milliseconds from 1 ms to 366 days, or if count times period is 2^52 ms or more.
     pub fn new(quota: Quota) -> Result<Self, Error> {
         let window = WindowQuota::new(quota)?;
-        let fits = |tick: &u64| window.limit * (window.millis * 1_000 / tick) < EXACT;
+        let fits = |tick: &u64| {
+            let ticks = window.millis * 1_000 / tick;
+            let product = window.limit.checked_mul(ticks);
+            product.is_some_and(|product| product < EXACT)
+        };
         match [1, 10, 100, 1_000].into_iter().find(fits) {
             Some(tick) => Ok(Self { window, tick }),
             None => Err(Error::new(
