@@ -121,8 +121,8 @@ impl Settlement {
 
 /// The charges of a decision, to settle once.
 ///
-/// Settling consumes the receipt, and it is not `Clone`, so nothing is refunded twice. If it is dropped, the charges
-/// are kept.
+/// Settling consumes the receipt, and it is not `Clone`. Make one receipt per decision: a second one could refund the
+/// same charges again. If it is dropped, the charges are kept.
 #[derive(Debug)]
 #[must_use = "a receipt that is not settled leaves the charges as they are"]
 pub struct Receipt {
