@@ -149,6 +149,12 @@ fn count_times_period_that_overflows_is_refused() {
 }
 
 #[test]
+fn largest_count_per_month_is_the_documented_one() {
+    let is_usable = |count| SlidingWindow::new(Quota::per_month(count)).is_ok();
+    assert!(is_usable(1_681_451) && !is_usable(1_681_452));
+}
+
+#[test]
 fn who_spent_all_waits_until_the_first_unit_has_slid_out() {
     let window = window(Quota::per_minute(10));
     let opens = START / 60_000_000 * 60_000_000;

@@ -48,6 +48,8 @@ pub enum Algorithm {
     /// Two window counters; the previous one is weighted by its overlap with the last period.
     ///
     /// An estimate: up to twice the quota less one can pass in one period.
+    ///
+    /// Limit: count times period below 2^52 ms, which is 1,681,451 units per 31 days.
     SlidingWindow,
     /// Admits a burst at once, then requests at the sustained rate.
     #[default]
