@@ -377,7 +377,7 @@ impl Traffic {
     ) -> CallHandle {
         let is_idle = self.calls.len() == 0;
         if self.calls.charges() == 0 {
-            self.window.note_idle();
+            self.window.note_idle(now);
         }
         self.window.note_connection(generation, now, is_idle);
         let id = CallId {
@@ -611,7 +611,7 @@ mod tests {
     /// Returns a scheduler that has measured a slow server.
     fn slow_scheduler() -> Scheduler {
         let scheduler = scheduler(1);
-        for millis in [0, 6] {
+        for millis in [0, 60] {
             let call = send_now(&scheduler, millis).id;
             scheduler.traffic.lock().window.note_limited();
             scheduler.end_call(call, at(millis), true);

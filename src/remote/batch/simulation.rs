@@ -78,6 +78,8 @@ enum Load {
     Callers(u64, u64),
     /// Requests that arrive one by one, this many a second.
     Arrivals(u64),
+    /// So many requests in the middle of the simulation, after so many single ones, 100 ms apart.
+    Burst { count: u64, after: u64 },
 }
 
 /// Numbers of the requests of the second half, by their end.
@@ -147,6 +149,10 @@ impl World {
                 (0..callers).for_each(|caller| world.at(caller % 1_000, Event::Submit));
             }
             Load::Arrivals(_) => world.at(0, Event::Submit),
+            Load::Burst { count, after } => {
+                (0..after).for_each(|single| world.at(single * 100_000, Event::Submit));
+                (0..count).for_each(|_| world.at(SPAN / 2, Event::Submit));
+            }
         }
         world.at(0, Event::Look);
         while let Some(((at, _), event)) = world.events.pop_first()
@@ -452,6 +458,28 @@ fn below_saturation_every_decision_is_made_in_time() {
             assert_eq!(
                 (counts.shed, counts.timed_out, counts.late),
                 (0, 0, 0),
+                "{scene:?}: {counts:?}"
+            );
+        }
+    }
+}
+
+// Regression: the window did not grow within a burst, so half of 1,000 requests to a server 5 ms away were shed. The
+// requests before it counted as its throughput, and a probe stopped it for two round trips.
+#[test]
+fn burst_to_an_idle_server_is_not_shed() {
+    for after in [0, 1, 4] {
+        for (round_trip, count) in [(1_000, 2_000), (5_000, 1_000), (10_000, 600)] {
+            let scene = Scene {
+                service: 5,
+                round_trip,
+                load: Load::Burst { count, after },
+                ..Scene::SLOW
+            };
+            let counts = scene.play();
+            assert_eq!(
+                counts.in_time + counts.within_deadline,
+                count,
                 "{scene:?}: {counts:?}"
             );
         }

@@ -16,15 +16,18 @@
 //!
 //! A measurement lasts until replies have come for twice the capacity or for 256 charges, or until a deadline has
 //! passed; and 5 ms and a round trip at least. So replies that arrive together do not make the server look faster. The
-//! throughput rises to a higher measurement at once. It falls half of the way to a lower one, and only if the client
-//! was limited by the window meanwhile, or calls took longer than `time`: under a light load, few replies show nothing
-//! about the server.
+//! first one ends earlier, after 128 charges or a call that took longer than `time`. The throughput rises to a higher
+//! measurement at once, so the capacity doubles with each round trip of a burst. It falls half of the way to a lower
+//! one, and only if the client was *limited* meanwhile: a request waited for the window, or calls took longer than
+//! `time`. Under a light load few replies show nothing about the server, so a measurement without a limit begins anew
+//! when nothing is in flight.
 //!
 //! # Round trip
 //!
 //! Under load, calls wait for each other. So the shortest round trip may be that of the server's queue, or the network
-//! may have become longer since. When that would matter, a *probe* measures the network: everything in flight ends,
-//! then one charge is sent alone. Probes are 250 ms apart, and up to 8 s while they confirm each other.
+//! may have become longer since. When that would matter and the throughput no longer rises, a *probe* measures
+//! the network: everything in flight ends, then one charge is sent alone. Probes are 250 ms apart, and up to 8 s while
+//! they confirm each other.
 
 use std::time::Duration;
 
@@ -141,9 +144,16 @@ impl SendWindow {
         self.probe.call = Some(call);
     }
 
-    /// Notes that nothing is in flight: a probe that was under way got no reply.
-    pub(super) fn note_idle(&mut self) {
+    /// Notes that nothing was in flight until now: a probe that was under way got no reply.
+    pub(super) fn note_idle(&mut self, now: Timestamp) {
         self.probe.call = None;
+        if !self.measurement.was_limited {
+            // Requests before a pause would make the server look slow to the burst after it.
+            self.measurement = Measurement {
+                since: now,
+                ..Measurement::default()
+            };
+        }
     }
 
     /// Notes that a request waits because the window is full.
@@ -177,12 +187,16 @@ impl SendWindow {
         let max_time = self.time();
         let measurement = &mut self.measurement;
         // Calls waited for each other, so the replies show what the server can do.
-        measurement.was_limited |= sample.in_flight >= MIN_LOAD && sample.round_trip > max_time;
+        let is_slow = sample.in_flight >= MIN_LOAD && sample.round_trip > max_time;
+        measurement.was_limited |= is_slow;
         measurement.charges += sample.charges as u64;
         let elapsed = now.since(measurement.since);
         let charges = measurement.charges;
-        let enough = (2 * self.capacity() as u64).min(ENOUGH_CHARGES);
-        let is_enough = self.throughput == 0 || charges >= enough;
+        let is_enough = if self.is_measured {
+            charges >= (2 * self.capacity() as u64).min(ENOUGH_CHARGES)
+        } else {
+            charges >= FIRST_CAPACITY as u64 || is_slow
+        };
         if elapsed < min_round_trip.max(MIN_INTERVAL) || !is_enough && elapsed < self.deadline {
             return;
         }
@@ -190,12 +204,13 @@ impl SendWindow {
         self.measurement.since = now;
         // After a pause, the first reply only begins a measurement.
         if elapsed < MIN_PAUSE.max(self.deadline * 2) {
-            self.finish_measurement(&measurement, elapsed);
+            let has_risen = self.finish_measurement(&measurement, elapsed);
             // A small capacity comes from a slow server or a longer network; a long time from a network or from a
             // queue.
             let is_doubtful =
                 self.capacity() <= DOUBTFUL_CAPACITY || min_round_trip * 2 > self.deadline / 6;
-            if measurement.was_limited && is_doubtful {
+            // A rising throughput widens the window, and a burst must not wait for a probe.
+            if measurement.was_limited && is_doubtful && !has_risen {
                 self.probe.request(now);
             }
         }
@@ -211,15 +226,18 @@ impl SendWindow {
         min
     }
 
-    fn finish_measurement(&mut self, measurement: &Measurement, elapsed: Duration) {
+    /// Updates the throughput. Returns whether it has risen.
+    fn finish_measurement(&mut self, measurement: &Measurement, elapsed: Duration) -> bool {
         self.is_measured |= measurement.was_limited;
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let measured = measurement.charges.saturating_mul(1_000_000) / micros.max(1);
-        if measured > self.throughput {
+        let has_risen = measured > self.throughput;
+        if has_risen {
             self.throughput = measured;
         } else if measurement.was_limited {
             self.throughput = measured.midpoint(self.throughput);
         }
+        has_risen
     }
 
     #[cfg(test)]
