@@ -751,7 +751,7 @@ async fn first_key_that_is_late_or_failed_is_logged_and_only_that() {
         ),
         (
             plan().key_async(nobody),
-            "policy=plan detail=closure is missing from a request",
+            "policy=plan detail=closure found no key in a request",
         ),
     ] {
         let app = layer([rule.on_missing_key(OnMissingKey::Share)]).layer(service_fn(fine));

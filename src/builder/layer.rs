@@ -238,7 +238,7 @@ impl RateLimitLayerBuilder {
         if self.limiter.is_some() && self.has_settings {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "a layer with a limiter uses its store: set store, deadline, clock and max_keys on the limiter",
+                "a layer with a limiter uses its store: set redis, store, deadline, clock and max_keys on the limiter",
             ));
         }
         Ok(())

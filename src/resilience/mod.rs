@@ -23,7 +23,8 @@
 //!
 //! No request waits. One background task probes the store, at first every 50 to 100 ms, then at intervals that double up to 10
 //! seconds. Each interval is shortened by up to half at random, so that a fleet does not probe in step. After a permanent
-//! error, all intervals are long. A probe is a script call that does what decisions did before: it writes two keys in
+//! error, all intervals are long. If the breaker opens again within 10 s, the intervals continue where they were, so the
+//! store may decide again up to 10 s late. A probe is a script call that does what decisions did before: it writes two keys in
 //! different slots of a cluster, with every algorithm in use and its commands. So it fails on a read-only replica, on a
 //! cluster, and for a user who lacks a command. After two consecutive probes that succeed within half of the deadline, the
 //! breaker closes.
@@ -38,9 +39,9 @@
 //! not count as failures of the store and do not open the breaker. [`Health`](crate::store::Health) counts them separately.
 //!
 //! A burst to a distant server can be too large even if the server is idle: 128 charges are sent at first, and up to twice as
-//! many with each round trip. What has waited for half of the deadline is shed. With the default deadline, 300 decisions at
-//! once were all made over a round trip of 10 ms, and 1,000 over 1 ms. Of 1,000, none to a fifth were shed over 5 ms, and
-//! up to 60 % over 10 ms. A longer deadline admits larger bursts.
+//! many with each round trip. A decision that has waited for half of the deadline is shed. With the default deadline, 300
+//! decisions at once were all made over a round trip of 10 ms, and 1,000 over 1 ms. A burst of 1,000 lost up to a fifth over
+//! 5 ms, and up to 60 % over 10 ms. A longer deadline admits larger bursts.
 //!
 //! # Cost
 //!

@@ -155,7 +155,7 @@ impl FirstRequests {
         }
         let label = label();
         let detail =
-            format!("{label} is missing from a request; such requests are handled as {choice:?}");
+            format!("{label} found no key in a request; such requests are handled as {choice:?}");
         self.report(policy, code.unwrap_or(Code::MissingKey), detail);
     }
 
@@ -163,7 +163,7 @@ impl FirstRequests {
     #[cold]
     pub(super) fn report_ambiguous_key(&self, policy: &PolicyName, label: &str) {
         if !self.has_reported_ambiguous.swap(true, Ordering::Relaxed) {
-            let detail = format!("{label} is in a request more than once, or contradicts itself");
+            let detail = format!("{label} found several keys in a request, or contradictory ones");
             self.report(policy, Code::AmbiguousKey, detail);
         }
     }

@@ -78,7 +78,7 @@ enum Load {
     Callers(u64, u64),
     /// Requests that arrive one by one, this many a second.
     Arrivals(u64),
-    /// So many requests in the middle of the simulation, after so many single ones, 100 ms apart.
+    /// `count` requests in the middle of the simulation, after single ones that are 100 ms apart.
     Burst { count: u64, after: u64 },
 }
 
