@@ -71,7 +71,7 @@ async fn warning_tells_code_policy_what_was_seen_and_what_to_do_and_is_logged_on
     assert_eq!(warning.policy().map(PolicyName::as_str), Some("p"));
     assert_eq!(
         warning.to_string(),
-        "policy p: peer-ip found no key in a request; such requests are handled as Reject; with axum, serve \
+        "policy p: peer-ip found no key in a request; such requests are rejected; with axum, serve \
          into_make_service_with_connect_info::<SocketAddr>(); otherwise insert a SocketAddr into the request's extensions"
     );
     let lines = logged();
@@ -79,7 +79,7 @@ async fn warning_tells_code_policy_what_was_seen_and_what_to_do_and_is_logged_on
     assert!(
         lines[0].contains(
             "WARN tollgate: possible misconfiguration code=TG001 policy=p detail=peer-ip found no key in a request; such \
-             requests are handled as Reject remedy=with axum, serve into_make_service_with_connect_info::<SocketAddr>();"
+             requests are rejected remedy=with axum, serve into_make_service_with_connect_info::<SocketAddr>();"
         ),
         "{lines:?}"
     );
@@ -153,7 +153,7 @@ async fn each_policy_tells_of_its_missing_key() {
     assert_eq!(day.policy().map(PolicyName::as_str), Some("day"));
     assert_eq!(
         day.detail(),
-        "x-tenant found no key in a request; such requests are handled as Share"
+        "x-tenant found no key in a request; such requests share one count"
     );
 }
 
@@ -587,7 +587,7 @@ async fn one_key_for_many_clients_is_told_after_a_thousand_requests() {
     let [warning] = warnings(&layer);
     assert_eq!(
         warning.detail(),
-        "the first 1000 requests had the same peer-ip key, although they came from 8 clients or more"
+        "the first 1000 requests had the same peer-ip key, although their addresses and headers differ as those of 8 clients or more"
     );
 }
 

@@ -93,10 +93,8 @@ impl<R> CallRule<R> {
     fn charge_unidentified(&self, warnings: &WarningLog) -> Result<Option<Charge<'_>>, Rejection> {
         let name = *self.policy.name();
         if self.missing != OnMissingKey::Skip && !self.warned.swap(true, Ordering::Relaxed) {
-            let detail = format!(
-                "a request has no key; such requests are handled as {:?}",
-                self.missing
-            );
+            let effect = self.missing.effect();
+            let detail = format!("a request has no key; such requests {effect}");
             warnings.report(Warning::new(Code::MissingKey, detail).with_policy(name));
         }
         match self.missing {

@@ -182,9 +182,10 @@ impl RedisStoreBuilder {
         };
         // Without the URL, which may contain a password.
         let message = if url.starts_with("rediss:") {
-            "this build of tollgate does not support TLS: use a redis:// url"
+            "tollgate does not support TLS yet: use a redis:// url"
         } else {
-            "the redis url cannot be parsed: write redis://[user:password@]host[:port][/database]"
+            "the redis url cannot be parsed: write redis://[user:password@]host[:port][/number of the database], \
+             with % escapes for special characters in the password"
         };
         let invalid = |source| Error::new(ErrorKind::InvalidUrl, message).with_source(source);
         let server = url.as_str().into_connection_info().map_err(invalid)?;

@@ -16,3 +16,14 @@ pub enum OnMissingKey {
     /// Does not count the request for this policy.
     Skip,
 }
+
+impl OnMissingKey {
+    /// Returns the effect on such requests, for a warning: "such requests ...".
+    pub(crate) fn effect(self) -> &'static str {
+        match self {
+            Self::Reject => "are rejected",
+            Self::Share => "share one count",
+            Self::Skip => "are not counted",
+        }
+    }
+}

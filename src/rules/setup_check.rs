@@ -114,8 +114,8 @@ impl FirstRequests {
         if left == 1 && diversity.is_one_bucket() {
             drop(diversity);
             let detail = format!(
-                "the first {CHECKED} requests had the same {label} key, although they came from {CLIENTS} clients \
-                 or more"
+                "the first {CHECKED} requests had the same {label} key, although their addresses and headers \
+                 differ as those of {CLIENTS} clients or more"
             );
             self.report(policy, Code::SingleKey, detail);
         }
@@ -154,8 +154,8 @@ impl FirstRequests {
             return;
         }
         let label = label();
-        let detail =
-            format!("{label} found no key in a request; such requests are handled as {choice:?}");
+        let effect = choice.effect();
+        let detail = format!("{label} found no key in a request; such requests {effect}");
         self.report(policy, code.unwrap_or(Code::MissingKey), detail);
     }
 
