@@ -39,8 +39,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns a short name for messages, without spaces, such as `x-tenant` or `query:tenant`.
     ///
     /// Clients see it when their key is missing. The words `closure`, `extension`, `key` and `lookup` mean nothing to
-    /// clients; messages replace them with "its key". [`or_else`](Self::or_else) separates its keys by both labels, so
-    /// changing a label resets the counts of the second extractor.
+    /// clients; messages have "a required value" in their place. [`or_else`](Self::or_else) separates its keys by both
+    /// labels, so changing a label resets the counts of the second extractor.
     fn label(&self) -> &str {
         "key"
     }

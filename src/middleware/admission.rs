@@ -178,7 +178,7 @@ impl Admission {
         Step::Admitted(Admitted::default())
     }
 
-    /// Gives the handler an [`ActualCost`], even if nothing was charged: the handler need not know.
+    /// Gives the handler an [`ActualCost`], even if nothing was charged, so that it can always extract one.
     #[inline]
     fn attach_actual_cost(&self, extensions: &mut Extensions) {
         if let Some(settled) = &self.settled {
