@@ -133,7 +133,8 @@ fn clock_that_is_set_back_forgives_nobody() {
     assert!(window.take(&mut state, reset, 10));
 }
 
-// Regression: the product overflowed. A debug build panicked; a release build accepted 2^31 units in 2^30 ms.
+// Regression: the product overflowed. A debug build panicked; without overflow checks, 2^31 units in 2^30 ms
+// wrap to 0.
 #[test]
 fn count_times_period_that_overflows_is_refused() {
     const DAY: u64 = 86_400_000;

@@ -400,6 +400,17 @@ mod tests {
         assert_eq!(window.capacity(), 16);
     }
 
+    #[test]
+    fn first_slow_reply_to_a_burst_makes_the_window_small() {
+        let mut window = SendWindow::new(DEADLINE);
+        reply(&mut window, 1, 1, Duration::from_millis(1));
+        window.note_idle(at(1_000));
+        window.note_limited();
+        // 64 charges in 32 ms, which are 2,000 a second, for 8.3 ms.
+        reply(&mut window, 1_032, 64, Duration::from_millis(32));
+        assert_eq!(window.capacity(), 16);
+    }
+
     /// Returns whether the window grows to two round trips of 5 ms within this time. In each round trip the server
     /// makes all charges in flight, up to 1,280.
     fn grows_within(window: &mut SendWindow, millis: u64) -> bool {
