@@ -23,8 +23,8 @@ local shared = {
   -- Functions.
   'ceil', 'floor', 'pack_bytes', 'redis_call', 'redis_pcall', 'sub', 'unpack_bytes',
   -- The call, the request and the charge.
-  'argument', 'charge_count', 'charge_number', 'is_forced', 'is_probe', 'is_queue', 'key', 'kind', 'now', 'now_millis',
-  'records', 'refund_at', 'refunded_before', 'tag',
+  'argument', 'charge_count', 'charge_number', 'is_forced', 'is_probe', 'is_queue', 'key', 'kind', 'merge_from',
+  'merge_until', 'now', 'now_millis', 'records', 'refund_at', 'refunded_before', 'tag',
 }
 
 -- Names of decide.lua that they set.

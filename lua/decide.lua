@@ -7,6 +7,9 @@
 --        tag of its algorithm, and the arguments that the algorithm's file lists. Marks:
 --          COUNT_DENIED  a denied attempt consumes quota too, at most until none is left
 --          FORCE         make the charge even if it does not fit
+--          MERGE         add units that were admitted without Redis, at most until no quota is left. Two arguments
+--                        follow: the least usage before them, as units or as a TAT, and the time in us from which on
+--                        nothing is added
 --          PROBE         FORCE for a sliding log, and also try the commands that only long logs need
 --          REFUND        refund as much of an earlier charge as is still outstanding. Two arguments follow: the time in
 --                        us when all of that charge was to be back, and the key's total of refunds before that charge
@@ -49,6 +52,7 @@ local CALLER_TIME = '@'
 local GROUP = '*'
 local COUNT_DENIED = '!'
 local FORCE = '+'
+local MERGE = '='
 local PROBE = '#'
 local REFUND = '-'
 local REFUND_QUEUE = ','
@@ -123,15 +127,19 @@ while argument <= last_argument do
     local key = KEYS[key_index]
     local tag = ARGV[argument]
     local kind = sub(tag, 1, 1)
-    local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before
+    local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before, merge_from, merge_until
     -- A mark is one byte; a tag followed by the quota's tag is longer.
     if #tag == 1
-      and (kind == COUNT_DENIED or kind == FORCE or kind == PROBE or kind == REFUND or kind == REFUND_QUEUE) then
+      and (kind == COUNT_DENIED or kind == FORCE or kind == PROBE or kind == REFUND or kind == REFUND_QUEUE
+        or kind == MERGE) then
       is_probe = kind == PROBE
       counts_denied, is_forced = kind == COUNT_DENIED, kind == FORCE or is_probe
       if kind == REFUND or kind == REFUND_QUEUE then
         is_queue = kind == REFUND_QUEUE
         refund_at, refunded_before = ARGV[argument + 1] + 0, ARGV[argument + 2] + 0
+        argument = argument + 2
+      elseif kind == MERGE then
+        is_forced, merge_from, merge_until = true, ARGV[argument + 1] + 0, ARGV[argument + 2] + 0
         argument = argument + 2
       end
       argument = argument + 1

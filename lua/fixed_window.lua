@@ -88,6 +88,14 @@ if is_ours and refund_at then
     value, ttl_millis = pack_bytes(layout, ends / time_unit, new2, quota_tag), ceil((ends - now) / 1000) + TTL_MARGIN
   end
 elseif is_ours then
+  if merge_from then
+    -- The window that the units were admitted in may be unknown here.
+    if kind == FIRST_HIT_WINDOW and not is_open and now < merge_until then
+      ends = merge_until
+    end
+    local merged, most = (merge_from > used and merge_from or used) + cost, used > limit and used or limit
+    cost = now < merge_until and (merged < most and merged or most) - used or 0
+  end
   old1, old2, new1 = ends, used, ends
   has_room = is_forced or cost == 0 or used + cost <= limit
   if cost > 0 and (has_room or counts_denied) then

@@ -185,6 +185,10 @@ if is_ours then
   until not is_changed
 
   old1, old3 = used, used > 0 and newest_at + period or 0
+  if merge_from then
+    local merged, most = (merge_from > used and merge_from or used) + cost, used > limit and used or limit
+    cost = now < merge_until and (merged < most and merged or most) - used or 0
+  end
   -- A refund and a peek always fit.
   has_room = is_forced or refund_at or cost == 0 or used + cost <= limit
   local find_sum

@@ -85,6 +85,11 @@ elseif is_ours then
   local ticks_left = passed > 0 and ticks - floor(passed / tick) or ticks
   -- After the limit was lowered, the previous window weighs at most the whole limit.
   local weighted = ceil((previous < limit and previous or limit) * ticks_left / ticks)
+  if merge_from then
+    local used = current + weighted
+    local merged, most = (merge_from > used and merge_from or used) + cost, used > limit and used or limit
+    cost = now < merge_until and (merged < most and merged or most) - used or 0
+  end
   has_room = is_forced or cost == 0 or current + weighted + cost <= limit
   if cost > 0 and (has_room or counts_denied) then
     -- A lowered limit takes no units back. A forced charge may exceed the limit, up to what 4 bytes hold.

@@ -12,7 +12,7 @@
 --          span       as above
 --          units      number of units that come back in each `micros`
 --          micros     us
---        A refund takes BUCKET at every rate: its increment is the us that the refunded units moved the TAT.
+--        A refund and a merge take BUCKET at every rate: the increment is the us that the units moved the TAT.
 -- Reply  the TAT in us; then the key's total of refunds in us if it is not 0
 -- State  11 bytes, or 18 once a charge was refunded:
 --
@@ -89,6 +89,11 @@ if is_ours and refund_at then
 elseif is_ours then
   old1 = tat
   local from = tat > now and tat or now
+  if merge_from then
+    -- The debt grows by `cost`, from at least `merge_from`, up to a whole span.
+    local merged, most = (merge_from > from and merge_from or from) + cost, from > now + span and from or now + span
+    cost = now < merge_until and (merged < most and merged or most) - from or 0
+  end
   local after
   if cost == 0 then
     has_room = true

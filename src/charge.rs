@@ -74,6 +74,17 @@ impl<'a> Charge<'a> {
         self
     }
 
+    /// Returns the same charge under another policy, which must count in the same way.
+    #[cfg(feature = "redis")]
+    pub(crate) fn under<'b>(&self, policy: &'b Policy) -> Charge<'b> {
+        Charge {
+            policy,
+            key: self.key,
+            cost: self.cost,
+            ticket: self.ticket,
+        }
+    }
+
     /// Returns a copy that owns its policy, for futures that outlive the call.
     #[must_use]
     pub fn to_owned(&self) -> OwnedCharge {

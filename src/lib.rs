@@ -63,6 +63,7 @@ pub mod diagnosis;
 pub mod error;
 mod error_chain;
 pub mod extract;
+mod fleet;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -73,6 +74,7 @@ mod limiter;
 mod log;
 pub mod matching;
 pub mod memory;
+mod merge;
 pub mod middleware;
 mod policy;
 mod quota;

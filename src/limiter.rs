@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use crate::{
     charge::{Charge, Charges},
     decision::Decision,
@@ -10,7 +12,7 @@ use crate::{
     hold::{Hold, HoldRegistry},
     key::Key,
     policy::Policy,
-    store::{Health, Receipt, Store, StoreFuture},
+    store::{Health, Mode, Receipt, Store, StoreFuture},
     sync::Mutex,
     ticket::Ticket,
 };
@@ -187,6 +189,27 @@ impl RateLimiter {
     #[must_use]
     pub fn health(&self) -> Health {
         self.store.health()
+    }
+
+    /// Returns a channel that holds the present mode of the store, and reports each change.
+    ///
+    /// For metrics, and for health endpoints that must react at once. The channel of a store in process is closed, since
+    /// it never changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example(limiter: tollgate::RateLimiter) {
+    /// let mut changes = limiter.mode_changes();
+    /// while changes.changed().await.is_ok() {
+    ///     let mode = *changes.borrow_and_update();
+    ///     println!("rate limits are {}", mode.name());
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn mode_changes(&self) -> watch::Receiver<Mode> {
+        self.store.mode_changes()
     }
 
     /// Returns the misconfigurations of the store found so far. Each was logged once.

@@ -237,6 +237,15 @@ impl Policy {
         policy.algorithm(algorithm.unwrap_or(self.algorithm))
     }
 
+    /// Returns the policy of an instance that grants this many units of the limit, with the same name.
+    #[cfg(feature = "redis")]
+    pub(crate) fn part(&self, units: u64) -> Self {
+        Self {
+            counter: Ok(self.counter().part(units)),
+            ..self.clone()
+        }
+    }
+
     /// Returns whether both policies are equal, apart from their quotas.
     pub(crate) fn equals_except_quota(&self, other: &Self) -> bool {
         self.name == other.name
@@ -343,10 +352,9 @@ impl fmt::Debug for Policy {
 pub enum OnOutage {
     /// Admits every request without counting: for limits that only smooth traffic.
     Allow,
-    /// Counts in this process: each instance enforces the whole quota on its own.
+    /// Counts in this process: each live instance grants its share of the quota.
     ///
-    /// With `n` instances, up to `n + 1` times the quota is admitted: once by Redis just before the outage, and once by
-    /// each instance.
+    /// The shares of all instances sum to the quota. The docs of the module `resilience` list the exceptions.
     #[default]
     Local,
     /// Rejects every request with 503: for limits that must never be exceeded.

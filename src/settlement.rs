@@ -8,6 +8,7 @@ use crate::{
     algorithm::{ChargeMark, Counter},
     charge::{Charge, OwnedCharge},
     decision::Decision,
+    error::{Error, ErrorKind},
     policy::Policy,
     state::{CountedBy, Outcome, PolicyState},
 };
@@ -19,6 +20,7 @@ pub struct Settlement {
     mark: ChargeMark,
     actual: u64,
     is_acquire_pending: bool,
+    counted_by: CountedBy,
 }
 
 /// The correction that a [`Settlement`] needs.
@@ -50,6 +52,7 @@ impl Settlement {
             },
             actual: charge.units(),
             is_acquire_pending: false,
+            counted_by: state.counted_by().unwrap_or(CountedBy::Shared),
         })
     }
 
@@ -61,6 +64,7 @@ impl Settlement {
             charge,
             mark: ChargeMark::default(),
             is_acquire_pending,
+            counted_by: CountedBy::Shared,
         }
     }
 
@@ -68,6 +72,11 @@ impl Settlement {
     #[must_use]
     pub fn charge(&self) -> Charge<'_> {
         self.charge.borrow()
+    }
+
+    /// Returns where the charge is counted, and so must be settled.
+    pub(crate) fn counted_by(&self) -> CountedBy {
+        self.counted_by
     }
 
     /// Returns the mark that identifies the charge when it is refunded.
@@ -102,6 +111,36 @@ impl Settlement {
         }
     }
 
+    /// Returns whether it releases slots, and so may be repeated when the fate of a try is unknown.
+    pub(crate) fn is_release(&self) -> bool {
+        self.correction() == Correction::Release
+    }
+
+    /// Returns whether another try may succeed, and cannot count anything twice.
+    ///
+    /// | | another try |
+    /// |---|---|
+    /// | release | after a transient, protocol or script error |
+    /// | correction | if the store certainly did not do it |
+    pub(crate) fn may_retry(&self, error: &Error) -> bool {
+        match self.correction() {
+            Correction::Keep => false,
+            // An operator may grant the Redis user a missing permission.
+            Correction::Release => {
+                error.is_transient()
+                    || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script)
+            }
+            Correction::Charge(_) | Correction::Refund(_) => error.was_not_executed(),
+        }
+    }
+
+    /// Returns how long the settlement is of use: until the lease or the policy's period is over.
+    pub(crate) fn retry_span(&self) -> Duration {
+        let period = self.charge().policy().quota().period();
+        let lease = self.lease();
+        lease.unwrap_or(period.min(MAX_RETRY_SPAN))
+    }
+
     /// Returns the correction from the charged to the actual cost.
     #[must_use]
     pub fn correction(&self) -> Correction {
@@ -117,6 +156,9 @@ impl Settlement {
     }
 }
 
+/// Maximum time for which a correction is retried.
+const MAX_RETRY_SPAN: Duration = Duration::from_secs(3_600);
+
 // === Receipt ===
 
 /// The charges of a decision, to settle once.
@@ -127,7 +169,6 @@ impl Settlement {
 #[must_use = "a receipt that is not settled leaves the charges as they are"]
 pub struct Receipt {
     settlements: Vec<Settlement>,
-    counted_by: CountedBy,
 }
 
 impl Receipt {
@@ -139,23 +180,24 @@ impl Receipt {
         }
         let made = charges.iter().zip(decision.states());
         let settlements: Vec<_> = made
-            .filter_map(|(charge, state)| match decision.ticket() {
-                None => Settlement::of(charge, state),
-                Some(ticket) => Settlement::of(&charge.with_ticket(ticket), state),
+            .filter_map(|(charge, state)| {
+                let settlement = match decision.ticket() {
+                    None => Settlement::of(charge, state),
+                    Some(ticket) => Settlement::of(&charge.with_ticket(ticket), state),
+                };
+                let counted_by = state.counted_by().unwrap_or(decision.counted_by());
+                settlement.map(|settlement| Settlement {
+                    counted_by,
+                    ..settlement
+                })
             })
             .collect();
-        (!settlements.is_empty()).then_some(Self {
-            settlements,
-            counted_by: decision.counted_by(),
-        })
+        (!settlements.is_empty()).then_some(Self { settlements })
     }
 
-    /// Returns the receipt of settlements in the shared store.
-    pub(crate) fn shared(settlements: Vec<Settlement>) -> Self {
-        Self {
-            settlements,
-            counted_by: CountedBy::Shared,
-        }
+    /// Returns the receipt of these settlements.
+    pub(crate) fn with(settlements: Vec<Settlement>) -> Self {
+        Self { settlements }
     }
 
     pub(crate) fn into_settlements(self) -> Vec<Settlement> {
@@ -166,6 +208,16 @@ impl Receipt {
     pub(crate) fn mark_acquire_pending(&mut self) {
         for settlement in &mut self.settlements {
             settlement.is_acquire_pending = true;
+        }
+    }
+
+    /// Replaces the policies of charges by others, which must count in the same way.
+    #[cfg(feature = "redis")]
+    pub(crate) fn replace_policies(&mut self, replacement: impl Fn(&Charge<'_>) -> Policy) {
+        for settlement in &mut self.settlements {
+            let charge = settlement.charge.borrow();
+            let policy = replacement(&charge);
+            settlement.charge = charge.under(&policy).to_owned();
         }
     }
 
@@ -190,10 +242,14 @@ impl Receipt {
         }
     }
 
-    /// Returns where the charges are counted, and so must be settled.
+    /// Returns where the charges are counted, and so must be settled. If they are not counted in one place, the least
+    /// reliable of these places.
     #[must_use]
     pub fn counted_by(&self) -> CountedBy {
-        self.counted_by
+        let counted_by = self.settlements.iter().map(Settlement::counted_by);
+        counted_by
+            .reduce(CountedBy::least)
+            .unwrap_or(CountedBy::Nobody)
     }
 
     /// Returns one settlement per charge that was made.

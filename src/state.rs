@@ -15,6 +15,8 @@ pub struct PolicyState {
     /// A separate field: `Option<Usage>` would be a word larger.
     is_counted: bool,
     is_concurrency: bool,
+    /// Where the count is kept, if that is not where the decision's other counts are.
+    counted_by: Option<CountedBy>,
     /// `usage.reset_at` is rounded up by at most this many microseconds.
     reset_rounding: u16,
     usage: Usage,
@@ -50,6 +52,7 @@ impl PolicyState {
             outcome,
             is_counted: true,
             is_concurrency: false,
+            counted_by: None,
             reset_rounding: 0,
             usage,
             wait,
@@ -66,6 +69,7 @@ impl PolicyState {
             outcome,
             is_counted: false,
             is_concurrency: false,
+            counted_by: None,
             reset_rounding: 0,
             usage: Usage::new(0, 0, NO_TIME),
             wait: Wait::Now,
@@ -108,6 +112,30 @@ impl PolicyState {
     #[inline]
     pub(crate) fn with_reset_rounding(mut self, micros: u16) -> Self {
         self.reset_rounding = micros;
+        self
+    }
+
+    /// Sets where the count is kept, in a decision that several stores made together.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_counted_by(mut self, counted_by: CountedBy) -> Self {
+        self.counted_by = Some(counted_by);
+        self
+    }
+
+    /// Returns where the count is kept, if that is not where the decision's other counts are.
+    pub(crate) fn counted_by(&self) -> Option<CountedBy> {
+        self.counted_by
+    }
+
+    /// Returns the state under the whole limit of a policy, of which this instance grants only a part.
+    ///
+    /// `retry_at` is when to retry a request that the part can never admit.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_part(mut self, limit: u64, retry_at: Timestamp) -> Self {
+        self.usage.limit = limit;
+        if self.wait == Wait::Never {
+            (self.wait, self.at) = (Wait::At, retry_at);
+        }
         self
     }
 
@@ -263,6 +291,19 @@ pub enum CountedBy {
     Nobody,
     /// In the shared store, for all instances.
     Shared,
+}
+
+impl CountedBy {
+    /// Returns the less reliable of two counts.
+    pub(crate) fn least(self, other: Self) -> Self {
+        let rank = |counted_by: &Self| match counted_by {
+            Self::Nobody => 0,
+            Self::Fallback => 1,
+            Self::InProcess => 2,
+            Self::Shared => 3,
+        };
+        std::cmp::min_by_key(self, other, rank)
+    }
 }
 
 // === Outcome ===

@@ -10,6 +10,7 @@ use std::{
 };
 
 use smallvec::SmallVec;
+use tokio::sync::watch;
 
 use crate::{
     clock::Timestamp,
@@ -18,10 +19,13 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
+    state::Usage,
 };
 
 pub use crate::{
     charge::{Charge, OwnedCharge},
+    fleet::{Fleet, Share},
+    merge::Merge,
     settlement::{Correction, Receipt, Settlement},
     ticket::Ticket,
 };
@@ -73,6 +77,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         })
     }
 
+    /// Replaces the state of a charge's key by one with this usage, which another store returned.
+    ///
+    /// A fallback calls it for its local store, so that counting continues from the last known state of the shared one.
+    /// The default does nothing: then local counting starts from a full quota.
+    fn restore(&self, charge: &Charge<'_>, usage: Usage) {
+        let _ = (charge, usage);
+    }
+
     /// Resets `key` to the full quota of `policy`.
     ///
     /// # Errors
@@ -98,6 +110,18 @@ pub trait Store: Debug + Send + Sync + 'static {
             ErrorKind::InvalidConfig,
             "this store cannot settle: charges stand as they were made",
         )))
+    }
+
+    /// Charges units that a fallback admitted while this store was unavailable, each merge once.
+    ///
+    /// The default drops them: then a key may get up to one quota more after an outage.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why the units were not charged. The same merge is tried again for up to 30 s.
+    fn merge(&self, merge: &Merge) -> StoreFuture<()> {
+        let _ = merge;
+        StoreFuture::ready(Ok(()))
     }
 
     /// Marks the slots of a receipt as held by this process until they are settled.
@@ -140,6 +164,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns the instances that share the store, and keeps their number up to date from now on.
+    ///
+    /// While the store is unavailable, each of them grants its [`Share`] of a quota. With `None`, the default, each
+    /// instance grants the whole quota.
+    fn fleet(&self) -> Option<Arc<Fleet>> {
+        None
+    }
+
     /// Returns the misconfigurations found so far. A store that wraps another must forward the call.
     fn warnings(&self) -> Vec<Warning> {
         Vec::new()
@@ -148,6 +180,14 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Returns the health of the store. By default it is available and has never failed.
     fn health(&self) -> Health {
         Health::default()
+    }
+
+    /// Returns a channel that holds the present mode, and reports each change. A store that wraps another must forward
+    /// the call.
+    ///
+    /// The default is closed, for stores that are always available: waiting for a change fails at once.
+    fn mode_changes(&self) -> watch::Receiver<Mode> {
+        watch::channel(Mode::Healthy).1
     }
 }
 
@@ -184,6 +224,8 @@ pub enum CallReport<'a> {
     Replied {
         /// Time spent in the server and the network, without waits in this process.
         latency: Duration,
+        /// The time by which the server decided, if it is in the reply and the reply came just now.
+        decided_at: Option<Timestamp>,
     },
     /// The call failed.
     ///
@@ -200,7 +242,24 @@ impl<'a> CallReport<'a> {
     /// Returns the report on a call that the server replied to within `latency`.
     #[must_use]
     pub fn replied(latency: Duration) -> Self {
-        Self::Replied { latency }
+        Self::Replied {
+            latency,
+            decided_at: None,
+        }
+    }
+
+    /// Sets the time by which the server decided. Call it for a reply that came just now.
+    ///
+    /// Default: none. Decisions during an outage are made in this time, so that windows of all instances end together.
+    #[must_use]
+    pub fn decided_at(self, time: Timestamp) -> Self {
+        match self {
+            Self::Replied { latency, .. } => Self::Replied {
+                latency,
+                decided_at: Some(time),
+            },
+            Self::Failed { error } => Self::Failed { error },
+        }
     }
 
     /// Returns the report on a call that failed.
@@ -310,6 +369,31 @@ const NOT_TAKEN: &str = "a store future is not used after it returned its result
 
 // === Health ===
 
+/// The mode in which a store decides, from the most severe one. That of a cluster is the most severe of its nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// The store is unavailable: each policy applies its [`OnOutage`](crate::OnOutage) setting.
+    Degraded,
+    /// The store decides, but some decisions would come too late, and are made by the policies' `OnOutage` settings.
+    Shedding,
+    /// The store decides.
+    #[default]
+    Healthy,
+}
+
+impl Mode {
+    /// Returns the name in log events and metrics, such as `degraded`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Degraded => "degraded",
+            Self::Healthy => "healthy",
+            Self::Shedding => "shedding",
+        }
+    }
+}
+
 /// The health of a store: its availability, and the decisions made without it.
 ///
 /// # Examples
@@ -329,9 +413,20 @@ const NOT_TAKEN: &str = "a store future is not used after it returned its result
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Health {
+    mode: Mode,
     outage: Option<Outage>,
     fallback_decisions: u64,
     shed_decisions: u64,
+    instances: Option<u64>,
+    merges: MergeCounts,
+}
+
+/// Numbers of keys that were decided locally.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MergeCounts {
+    pub(crate) pending: u64,
+    pub(crate) made: u64,
+    pub(crate) given_up: u64,
 }
 
 /// Start and latest cause of an outage.
@@ -342,6 +437,12 @@ pub(crate) struct Outage {
 }
 
 impl Health {
+    /// Returns the mode in which the store decides.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// Returns whether the shared store is unavailable.
     ///
     /// In that case no decision is sent to it, and each policy applies its [`OnOutage`](crate::OnOutage) setting.
@@ -380,20 +481,73 @@ impl Health {
         self.shed_decisions
     }
 
-    /// Sets the current outage.
+    /// Returns the number of live instances that share the store, with this one; `None` while it is unknown.
+    ///
+    /// During an outage it is the last known number, and each instance grants one part in this many of a quota. Idle
+    /// instances do not count.
+    #[must_use]
+    pub fn instances(&self) -> Option<u64> {
+        self.instances
+    }
+
+    /// Returns the number of keys that were decided locally and whose charges are not in the shared store yet.
+    #[must_use]
+    pub fn pending_merges(&self) -> u64 {
+        self.merges.pending
+    }
+
+    /// Returns how often the local charges of a key were added to the shared store.
+    #[must_use]
+    pub fn merges(&self) -> u64 {
+        self.merges.made
+    }
+
+    /// Returns how often it stayed unknown whether the local charges of a key were added to the shared store.
+    #[must_use]
+    pub fn unconfirmed_merges(&self) -> u64 {
+        self.merges.given_up
+    }
+
+    /// Sets the number of live instances, and the numbers of merges.
     #[cfg(feature = "redis")]
-    pub(crate) fn degraded(mut self, outage: Outage) -> Self {
-        self.outage = Some(outage);
+    pub(crate) fn with_local_counts(mut self, instances: Option<u64>, merges: MergeCounts) -> Self {
+        (self.instances, self.merges) = (instances, merges);
         self
     }
 
-    /// Returns the health of an available store.
+    /// Returns the health of two nodes that share a fallback: degraded if one of them is.
     #[cfg(feature = "redis")]
-    pub(crate) fn counted(fallback_decisions: u64, shed_decisions: u64) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
+        let modes = [self.mode, other.mode];
+        let outages = self.outage.into_iter().chain(other.outage);
         Self {
+            mode: modes.into_iter().min().unwrap_or_default(),
+            outage: outages.min_by_key(|outage| outage.since),
+            ..other
+        }
+    }
+
+    /// Sets the current outage.
+    #[cfg(feature = "redis")]
+    pub(crate) fn degraded(mut self, outage: Outage) -> Self {
+        (self.mode, self.outage) = (Mode::Degraded, Some(outage));
+        self
+    }
+
+    /// Returns the health of a store that is available, but may shed decisions.
+    #[cfg(feature = "redis")]
+    pub(crate) fn counted(is_shedding: bool, fallback_decisions: u64, shed_decisions: u64) -> Self {
+        Self {
+            mode: if is_shedding {
+                Mode::Shedding
+            } else {
+                Mode::Healthy
+            },
             outage: None,
             fallback_decisions,
             shed_decisions,
+            instances: None,
+            merges: MergeCounts::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 37] = [
+const FLOORS: [(&str, u8); 39] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -27,6 +27,8 @@ const FLOORS: [(&str, u8); 37] = [
     ("timer", 0),
     ("algorithm", 1),
     ("charge", 1),
+    ("fleet", 1),
+    ("merge", 1),
     ("policy", 1),
     ("settlement", 1),
     ("store", 2),

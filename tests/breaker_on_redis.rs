@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    Decision, Key, Policy, Quota, RateLimiter,
     remote::{RedisStore, RedisStoreBuilder},
     state::CountedBy,
-    store::{Charge, Store},
+    store::Charge,
 };
 
 use crate::support::{Proxy, Server, logged};
@@ -166,19 +166,4 @@ async fn server_turned_replica_is_not_dialled_for_each_refused_write() {
     assert!(limiter.health().is_degraded());
     let dialled = proxy.connections() - before;
     assert!(dialled <= 30, "{dialled} connections in 2 s");
-}
-
-// Regression: a one-shard cluster worked as long as no call had two decisions.
-#[tokio::test]
-async fn one_shard_cluster_fails_the_first_decision_by_name() {
-    let server = Server::start_cluster();
-    let store = RedisStore::builder(server.url()).deadline(HUNG).build();
-    let store = store.expect("a usable store");
-    let decision = store.decide(&[policy().charge(Key::new("ada"))]).await;
-    let error = decision.expect_err("a cluster");
-    assert!(
-        matches!(error.kind(), ErrorKind::Script | ErrorKind::InvalidConfig),
-        "{error:?}"
-    );
-    assert!(error.to_string().contains("cluster"), "{error}");
 }

@@ -1,4 +1,5 @@
-//! Each behaviour by each way of counting on each store: in process, Redis, Redis 6.2 and Valkey.
+//! Each behaviour by each way of counting on each store: in process, Redis, Redis 6.2, Valkey, clusters of one node and
+//! of three, a primary behind Sentinel, and a server by TLS in RESP3 as an ACL user.
 
 /// Tests of these behaviours on every store, each with what `$subject` makes of the place.
 macro_rules! on_every_store {
@@ -15,6 +16,10 @@ macro_rules! on_every_server {
         on_store! {
             redis_6_2, Place::named("TOLLGATE_REDIS62_SERVER"), $module, $subject, { $($behaviour)* }
         }
+        on_store! { cluster, Place::cluster(), $module, $subject, { $($behaviour)* } }
+        on_store! { secured, Place::secured(), $module, $subject, { $($behaviour)* } }
+        on_store! { sentinel, Place::sentinel(), $module, $subject, { $($behaviour)* } }
+        on_store! { one_shard, Place::one_shard(), $module, $subject, { $($behaviour)* } }
         on_store! {
             valkey, Place::named("TOLLGATE_VALKEY_SERVER"), $module, $subject, { $($behaviour)* }
         }

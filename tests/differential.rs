@@ -17,8 +17,8 @@ use redis::Value;
 use tollgate::{
     Quota,
     algorithm::{
-        Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, LogState, QueueLimits,
-        SlidingState, WindowStart, WindowState,
+        Admitted, Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, LogState,
+        QueueLimits, SlidingState, WindowStart, WindowState,
     },
     clock::Timestamp,
     remote::Script,
@@ -39,10 +39,16 @@ enum Step {
     Change(usize, Counter),
     /// The time changes by this much, and these charges are decided together (policy, key, cost).
     Decide(i64, Vec<(usize, usize, u64)>),
+    /// Units that were admitted elsewhere are added.
+    Merge(Merge),
     /// The time changes by this much, and an earlier charge is corrected: its index from the end, the units, and
     /// whether they are charged or refunded. Slots are renewed or released.
     Settle(i64, usize, u64, bool),
 }
+
+/// Units that were admitted elsewhere: the change of the time, the policy and the key, the amount, the least usage
+/// before, and until when they count.
+type Merge = (i64, usize, usize, u64, u64, i64);
 
 /// A charge to decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -230,9 +236,17 @@ fn any_run(
         let settle = (any_jump(), 0_usize..6, any_cost(), any::<bool>())
             .prop_map(|(jump, charge, units, more)| Step::Settle(jump, charge, units, more));
         let change = prop::strategy::Union::new(changes);
-        let step = prop_oneof![24 => decide, 5 => settle, 1 => change];
+        let step = prop_oneof![24 => decide, 5 => settle, 3 => any_merge(4), 1 => change];
         (plans, prop::collection::vec(step, 300))
     })
+}
+
+/// Returns merges with one of this many policies. Amounts are units or the microseconds of a bucket.
+fn any_merge(policies: usize) -> impl Strategy<Value = Step> {
+    let amount = prop_oneof![4 => 1_u64..20, 2 => 1_u64..10_000, 2 => 1_u64..10_000_000_000];
+    let from = prop_oneof![2 => Just(0_u64), 2 => 0_u64..20, 2 => 0_u64..10_000_000_000];
+    let left = prop_oneof![1 => -1_000_i64..1_000, 6 => 0_i64..200_000_000_000];
+    (any_jump(), 0..policies, 0_usize..2, amount, from, left).prop_map(Step::Merge)
 }
 
 fn any_log(least: u64, millis: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Counter> {
@@ -272,7 +286,13 @@ fn any_long_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
         any_log(100, 1_000..=90_000).prop_map(|counter| vec![Step::Change(0, counter)]),
         any_log(300, 60_000..=9_000_000).prop_map(|counter| vec![Step::Change(1, counter)]),
     ];
-    let few = prop_oneof![6 => charges, 4 => odd, 4 => settle, 1 => change];
+    let merge = any_merge(3).prop_map(|step| match step {
+        Step::Merge((jump, policy, _, amount, from, left)) => {
+            vec![Step::Merge((jump / 1_000, policy, 0, amount, from, left))]
+        }
+        other => vec![other],
+    });
+    let few = prop_oneof![6 => charges, 4 => odd, 4 => settle, 2 => merge, 1 => change];
     let steps = prop::collection::vec(few, 20).prop_map(|few| few.concat());
     (plans, steps)
 }
@@ -578,6 +598,25 @@ impl Twin {
             .collect()
     }
 
+    /// Returns the expected result of a merge.
+    fn merge(
+        &mut self,
+        counter: &Counter,
+        now: u64,
+        place: (usize, usize),
+        admitted: Admitted,
+    ) -> ChargeResult {
+        let at = Timestamp::from_micros(now);
+        let refunded = self.refunded.get(&place).copied().unwrap_or(0);
+        let state = self.states.entry(place);
+        let state = state.or_insert_with(|| State::fresh(counter));
+        counted!(counter, state, (counter, state) => {
+            counter.adopt(state, at);
+            counter.merge(state, at, admitted);
+            charge_result(true, counter.usage(state, at), Retry::Now, refunded)
+        })
+    }
+
     /// The slots of each policy and key.
     fn held(&self) -> Vec<(usize, usize, &HeldSlots)> {
         let held = self.states.iter();
@@ -745,6 +784,39 @@ fn settling(run: usize, counter: &Counter, now: u64, made: MadeCharge, more: boo
                 .arg(bucket.span());
         }
         counter => charge(&mut command, counter, planned),
+    }
+    command
+}
+
+/// Returns the command that merges units that were admitted elsewhere.
+fn merging(
+    run: usize,
+    counter: &Counter,
+    now: u64,
+    place: PlannedCharge,
+    admitted: Admitted,
+) -> redis::Cmd {
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(Script::DECIDE.hash()).arg(1);
+    command.arg(key_of(run, place.policy, place.key));
+    command.arg("@").arg(now);
+    command.arg("=").arg(admitted.from);
+    command.arg(admitted.until.as_micros());
+    match counter {
+        Counter::Bucket(bucket) => {
+            command
+                .arg([b"w".as_slice(), &bucket.quota_tag().to_be_bytes()].concat())
+                .arg(admitted.amount)
+                .arg(bucket.span());
+        }
+        counter => charge(
+            &mut command,
+            counter,
+            PlannedCharge {
+                cost: admitted.amount,
+                ..place
+            },
+        ),
     }
     command
 }
@@ -935,6 +1007,34 @@ fn compare_run(
                     ..made.charge
                 };
                 expected.push((plans.clone(), now, vec![peek], vec![result]));
+            }
+            Step::Merge((jump, policy, key, amount, from, left)) => {
+                now = now.saturating_add_signed(*jump).max(START / 10 * 9);
+                let counter = &plans[*policy].0;
+                let from = match counter {
+                    Counter::Concurrency(_) => {
+                        // Slots are not merged.
+                        let peek = with_tickets(&[(*policy, *key, 0)], &mut tickets);
+                        pipeline.add_command(command(run, &plans, now, &peek));
+                        let results = twin.decide(&plans, now, &peek);
+                        expected.push((plans.clone(), now, peek, results));
+                        continue;
+                    }
+                    Counter::Bucket(_) => now + from,
+                    _ => *from,
+                };
+                let until = Timestamp::from_micros(now.saturating_add_signed(*left));
+                let admitted = Admitted::new(*amount, from, until);
+                let place = PlannedCharge {
+                    policy: *policy,
+                    key: *key,
+                    cost: 0,
+                    ticket: 0,
+                };
+                pipeline.add_command(merging(run, counter, now, place, admitted));
+                watch(&mut pipeline, run, &plans, &[place]);
+                let result = twin.merge(counter, now, (*policy, *key), admitted);
+                expected.push((plans.clone(), now, vec![place], vec![result]));
             }
             Step::Decide(jump, charges) => {
                 now = now.saturating_add_signed(*jump).max(START / 10 * 9);

@@ -1,6 +1,7 @@
 //! Many processes on shared keys: together they admit exactly as many requests as one bucket.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -15,7 +16,7 @@ use tollgate::{
     remote::RedisStore,
 };
 
-use crate::support::Server;
+use crate::support::{Sentinels, Server};
 
 const PROCESSES: usize = 8;
 const TASKS: usize = 64;
@@ -39,13 +40,42 @@ fn eight_processes_admit_exactly_what_one_bucket_would() {
         return;
     }
     let server = Server::start();
+    let calls = hammer_by(&server, &server.url());
+    let pings = calls.get("ping").copied().unwrap_or(0);
+    assert!(
+        pings <= 16,
+        "the harness pings while it starts the server, decisions never do: {pings}"
+    );
+}
+
+/// The way to the server is another one, and what it decides is the same.
+#[test]
+fn eight_processes_on_a_unix_socket_in_resp3_admit_the_same() {
+    let server = Server::start_with(&["--unixsocket", "redis.sock"]);
+    let url = format!(
+        "unix://{}/redis.sock?protocol=resp3",
+        server.folder().display()
+    );
+    hammer_by(&server, &url);
+}
+
+#[test]
+fn eight_processes_behind_sentinel_admit_the_same() {
+    let watched = Sentinels::start();
+    hammer_by(&watched.servers[0], &watched.url());
+}
+
+/// Lets processes decide by this URL on this server, and compares what they admitted with one bucket. Returns the number
+/// of calls of each command.
+fn hammer_by(server: &Server, url: &str) -> BTreeMap<String, u64> {
+    server.flush_stats();
     let folder = server.folder();
     let seconds: u64 =
         env::var(SECONDS).map_or(2, |seconds| seconds.parse().expect("a number of seconds"));
     let mut workers: Vec<(Child, PathBuf)> = (0..PROCESSES)
         .map(|number| {
             let log = folder.join(format!("hammer-{number}"));
-            (start_worker(&server.url(), &log, seconds), log)
+            (start_worker(url, &log, seconds), log)
         })
         .collect();
     for (worker, _) in &mut workers {
@@ -80,11 +110,7 @@ fn eight_processes_admit_exactly_what_one_bucket_would() {
         total as u64,
         "each decision looked at its key once"
     );
-    let pings = of("ping");
-    assert!(
-        pings <= 16,
-        "the harness pings while it starts the server, decisions never do: {pings}"
-    );
+    calls
 }
 
 /// One decision: the key's number (0 is the hot one), the server's time, and whether it was admitted.

@@ -31,7 +31,9 @@ fn files() -> BTreeMap<String, String> {
 /// Returns the files of the algorithms.
 fn algorithms() -> BTreeMap<String, String> {
     let mut files = files();
-    files.remove(DECIDE).expect("the script's own file");
+    for own_script in [DECIDE, MEMBERS] {
+        files.remove(own_script).expect("a script's own file");
+    }
     files
 }
 
@@ -44,6 +46,7 @@ fn root() -> &'static Path {
 }
 
 const DECIDE: &str = "decide.lua";
+const MEMBERS: &str = "members.lua";
 
 // === Tools ===
 

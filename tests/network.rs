@@ -210,21 +210,3 @@ async fn demoted_primary_is_not_stormed_with_connections() {
     // At once, then after 20, 40, 80, 160, 320 and 640 ms, or half of that.
     assert!(dials <= 10, "{dials} dials for {asked} decisions");
 }
-
-// Regression: a cluster of one node decided 1,000 of 1,000 one after the other, and 9 of 1,000 together.
-#[tokio::test]
-async fn cluster_of_one_node_fails_the_first_decision_by_name() {
-    let server = Server::start_with(&["--cluster-enabled", "yes"]);
-    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    let started = Instant::now();
-    while !format!("{:?}", server.command(&["CLUSTER", "INFO"])).contains("cluster_state:ok") {
-        assert!(started.elapsed() < HUNG, "the cluster never forms");
-        thread::yield_now();
-    }
-    let limiter = bare(RedisStore::builder(server.url()).deadline(HUNG));
-    for _ in 0..3 {
-        let error = ask(&limiter, "ada").await.expect_err("it is a cluster");
-        assert_eq!(error.kind(), ErrorKind::Script, "{error:?}");
-        assert!(error.to_string().contains("cluster"), "{error}");
-    }
-}

@@ -18,7 +18,7 @@ use crate::{
     state::{Retry, Usage},
 };
 
-use super::counting::{ChargeMark, Counting};
+use super::counting::{Admitted, ChargeMark, Counting};
 
 /// A quota on requests in flight, ready to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,14 @@ impl Concurrency {
             limit: quota.count(),
             lease,
         })
+    }
+
+    /// Returns a counter of this many slots of the limit.
+    pub(super) fn part(&self, units: u64) -> Self {
+        Self {
+            limit: units,
+            ..*self
+        }
     }
 
     /// Returns the most units that can be in flight.
@@ -120,6 +128,10 @@ impl Counting for Concurrency {
         self.charge(state, now, cost);
     }
 
+    fn merge(&self, state: &mut SlotState, now: Timestamp, admitted: Admitted) {
+        state.used += admitted.part_within(now, state.used, self.limit);
+    }
+
     fn refund(
         &self,
         state: &mut SlotState,
@@ -147,6 +159,10 @@ impl Counting for Concurrency {
 
     fn owes_until(state: &SlotState) -> u64 {
         if state.used == 0 { 0 } else { u64::MAX }
+    }
+
+    fn restored(&self, usage: Usage, _now: Timestamp) -> SlotState {
+        self.state(self.limit.saturating_sub(usage.remaining))
     }
 
     fn exhausted(&self, _until: Timestamp) -> SlotState {

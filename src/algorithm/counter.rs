@@ -67,6 +67,21 @@ impl Counter {
         }
     }
 
+    /// Returns the counter of an instance that grants this many units of the limit, at the same part of the rate.
+    #[must_use]
+    pub fn part(&self, units: u64) -> Self {
+        if units == self.limit() {
+            return *self;
+        }
+        match self {
+            Self::Bucket(bucket) => Self::Bucket(bucket.part(units)),
+            Self::FixedWindow(window) => Self::FixedWindow(window.part(units)),
+            Self::SlidingLog(log) => Self::SlidingLog(log.part(units)),
+            Self::SlidingWindow(window) => Self::SlidingWindow(window.part(units)),
+            Self::Concurrency(slots) => Self::Concurrency(slots.part(units)),
+        }
+    }
+
     /// Adds to a state the properties of the algorithm that its numbers do not show.
     #[inline]
     pub(crate) fn annotate(&self, state: PolicyState) -> PolicyState {

@@ -29,6 +29,42 @@ impl ChargeMark {
     }
 }
 
+/// Units that an instance admitted while it could not reach the shared store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Admitted {
+    /// Units; for a bucket the microseconds by which they move its TAT.
+    pub amount: u64,
+    /// The least usage before them, in units; for a bucket its TAT in microseconds.
+    ///
+    /// A shared store that lost its data shows less than was used.
+    pub from: u64,
+    /// When all of them are back: from then on, nothing is added.
+    pub until: Timestamp,
+}
+
+impl Admitted {
+    /// Returns an amount that is added to a usage of at least `from`.
+    #[must_use]
+    pub const fn new(amount: u64, from: u64, until: Timestamp) -> Self {
+        Self {
+            amount,
+            from,
+            until,
+        }
+    }
+
+    /// Returns the part to add to `used`, so that the sum is at most `most`, or `used` if that is more.
+    #[inline]
+    pub(super) fn part_within(self, now: Timestamp, used: u64, most: u64) -> u64 {
+        if now >= self.until {
+            return 0;
+        }
+        let merged = used.max(self.from).saturating_add(self.amount);
+        merged.min(most.max(used)) - used
+    }
+}
+
 /// An algorithm, as operations on the state of one key.
 ///
 /// The default state is that of a key that owes nothing.
@@ -63,6 +99,9 @@ pub trait Counting {
     /// Makes a charge whether it fits or not, for units that were already used.
     fn force_charge(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
+    /// Adds a charge that was admitted elsewhere, at most until no quota is left.
+    fn merge(&self, state: &mut Self::State, now: Timestamp, admitted: Admitted);
+
     /// Refunds units of an earlier charge, identified by its mark.
     ///
     /// A refund never exceeds the part of the charge that is still outstanding. `refunded` is the key's total of refunds
@@ -94,6 +133,11 @@ pub trait Counting {
 
     /// Returns when the key owes nothing any more, in microseconds since the Unix epoch.
     fn owes_until(state: &Self::State) -> u64;
+
+    /// Returns a state with this usage, which another store returned at or before `now`.
+    ///
+    /// A usage does not show when each unit was used. So the state owes at least as much as the one it comes from.
+    fn restored(&self, usage: Usage, now: Timestamp) -> Self::State;
 
     /// Returns the state of a key that has no quota left and may owe until `until`.
     fn exhausted(&self, until: Timestamp) -> Self::State;

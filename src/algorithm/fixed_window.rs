@@ -18,7 +18,7 @@ use crate::{
 use super::{
     calendar::month_end,
     choice::WindowStart,
-    counting::{ChargeMark, Counting},
+    counting::{Admitted, ChargeMark, Counting},
     window::{WindowQuota, capped},
 };
 
@@ -83,6 +83,14 @@ impl FixedWindow {
             start,
             quota_tag,
         })
+    }
+
+    /// Returns a counter of this many units of the limit, in the same windows.
+    pub(super) fn part(&self, units: u64) -> Self {
+        Self {
+            window: self.window.part(units),
+            ..*self
+        }
     }
 
     /// Returns the most units that one window admits.
@@ -173,6 +181,18 @@ impl Counting for FixedWindow {
         self.charge(state, now, cost);
     }
 
+    fn merge(&self, state: &mut WindowState, now: Timestamp, admitted: Admitted) {
+        let mut open = self.open(state, now);
+        if self.start == WindowStart::FirstHit && state.ends_at() <= now {
+            // The window that the units were admitted in may be unknown here.
+            open = self.state(admitted.until, 0);
+        }
+        let added = admitted.part_within(now, open.used(), self.window.limit);
+        if added > 0 {
+            *state = self.state(open.ends_at(), open.used() + added);
+        }
+    }
+
     fn refund(
         &self,
         state: &mut WindowState,
@@ -205,6 +225,11 @@ impl Counting for FixedWindow {
     #[inline]
     fn owes_until(state: &WindowState) -> u64 {
         state.ends
+    }
+
+    fn restored(&self, usage: Usage, _now: Timestamp) -> WindowState {
+        let used = self.window.limit.saturating_sub(usage.remaining);
+        self.state(usage.reset_at, used)
     }
 
     fn exhausted(&self, until: Timestamp) -> WindowState {

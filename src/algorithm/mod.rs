@@ -38,7 +38,7 @@ mod window;
 pub use self::choice::{Algorithm, QueueLimits, WindowStart};
 pub use self::concurrency::{Concurrency, SlotState};
 pub use self::counter::Counter;
-pub use self::counting::{ChargeMark, Counting};
+pub use self::counting::{Admitted, ChargeMark, Counting};
 pub use self::fixed_window::{FixedWindow, WindowState};
 pub use self::sliding_log::{LogState, SlidingLog};
 pub use self::sliding_window::{SlidingState, SlidingWindow};

@@ -21,8 +21,17 @@ impl Rate {
     /// Returns the rate of a quota that is within the documented limits.
     pub(super) fn of(quota: Quota) -> Self {
         // Nanoseconds make periods such as 1.5 us exact; both factors fit in 128 bits.
-        let units = u128::from(quota.count()) * 1_000;
-        let micros = quota.period().as_nanos();
+        Self::reduced(u128::from(quota.count()) * 1_000, quota.period().as_nanos())
+    }
+
+    /// Returns `part` of `whole` of the rate.
+    pub(super) fn part(self, part: u64, whole: u64) -> Self {
+        let units = u128::from(self.units) * u128::from(part);
+        Self::reduced(units, u128::from(self.micros) * u128::from(whole))
+    }
+
+    /// Returns a rate in lowest terms, or the next lower one whose terms are exact. Neither term is 0.
+    fn reduced(units: u128, micros: u128) -> Self {
         let divisor = greatest_common_divisor(units, micros);
         let (units, micros) = (units / divisor, micros / divisor);
         let product = units.checked_mul(micros);
@@ -110,7 +119,7 @@ impl Rate {
 
     /// Returns the time of a lattice point: `ceil(point / rate)` after point 0.
     #[inline]
-    fn at(self, point: u64) -> u64 {
+    pub(super) fn at(self, point: u64) -> u64 {
         let (periods, rest) = (point / self.units, point % self.units);
         periods * self.micros + (rest * self.micros).div_ceil(self.units)
     }

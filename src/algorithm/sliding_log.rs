@@ -29,7 +29,7 @@ use crate::{
 };
 
 use super::{
-    counting::{ChargeMark, Counting},
+    counting::{Admitted, ChargeMark, Counting},
     window::WindowQuota,
 };
 
@@ -82,6 +82,14 @@ impl SlidingLog {
             .div_ceil(MAX_TICKS)
             .next_power_of_two();
         Ok(Self { window, tick })
+    }
+
+    /// Returns a counter of this many units of the limit, in the same period.
+    pub(super) fn part(&self, units: u64) -> Self {
+        Self {
+            window: self.window.part(units),
+            ..*self
+        }
     }
 
     /// Returns the most units that one period admits.
@@ -201,6 +209,14 @@ impl Counting for SlidingLog {
         }
     }
 
+    fn merge(&self, state: &mut LogState, now: Timestamp, admitted: Admitted) {
+        let used = self.live(state, now).used;
+        let added = admitted.part_within(now, used, self.window.limit);
+        if added > 0 {
+            self.force_charge(state, now, added);
+        }
+    }
+
     fn refund(
         &self,
         state: &mut LogState,
@@ -267,6 +283,17 @@ impl Counting for SlidingLog {
             .entries
             .back()
             .map_or(0, |last| last.at + state.period)
+    }
+
+    fn restored(&self, usage: Usage, _now: Timestamp) -> LogState {
+        let mut state = LogState::default();
+        let used = self.window.limit.saturating_sub(usage.remaining);
+        if used > 0 {
+            // The latest unit was used one period before all are back, and no other one after it.
+            let at = usage.reset_at.as_micros().saturating_sub(self.period());
+            self.push(&mut state, Timestamp::from_micros(at), used);
+        }
+        state
     }
 
     fn exhausted(&self, until: Timestamp) -> LogState {

@@ -23,7 +23,7 @@ use crate::{
 };
 
 use super::{
-    counting::{ChargeMark, Counting, rescale},
+    counting::{Admitted, ChargeMark, Counting, rescale},
     window::{WindowQuota, capped},
 };
 
@@ -71,6 +71,14 @@ impl SlidingWindow {
                 ErrorKind::InvalidQuota,
                 "count times period is too large for a sliding window: shorten the period, or divide the count and the cost",
             )),
+        }
+    }
+
+    /// Returns a counter of this many units of the limit, in the same windows.
+    pub(super) fn part(&self, units: u64) -> Self {
+        Self {
+            window: self.window.part(units),
+            ..*self
         }
     }
 
@@ -193,6 +201,14 @@ impl Counting for SlidingWindow {
         self.charge(state, now, cost);
     }
 
+    fn merge(&self, state: &mut SlidingState, now: Timestamp, admitted: Admitted) {
+        let used = self.used(&self.rolled(state, now), now);
+        let added = admitted.part_within(now, used, self.window.limit);
+        if added > 0 {
+            self.charge(state, now, added);
+        }
+    }
+
     fn refund(
         &self,
         state: &mut SlidingState,
@@ -257,6 +273,24 @@ impl Counting for SlidingWindow {
     #[inline]
     fn owes_until(state: &SlidingState) -> u64 {
         state.owes_until()
+    }
+
+    fn restored(&self, usage: Usage, now: Timestamp) -> SlidingState {
+        let used = self.window.limit.saturating_sub(usage.remaining);
+        let back = usage.reset_at.as_micros() / 1_000;
+        let ends = back.saturating_sub(self.window.millis);
+        let now = now.as_micros() / 1_000;
+        if used == 0 || back <= now {
+            return SlidingState::default();
+        }
+        if now < ends {
+            // As if all units were used in the current window.
+            return self.state(ends, 0, used);
+        }
+        // Only the previous window counts, by the part of the current one that is left.
+        let weighed = u128::from(used) * u128::from(self.window.millis);
+        let previous = weighed.div_ceil(u128::from(back - now));
+        self.state(back, u64::try_from(previous).unwrap_or(u64::MAX), 0)
     }
 
     fn exhausted(&self, until: Timestamp) -> SlidingState {

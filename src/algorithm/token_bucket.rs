@@ -45,7 +45,7 @@ use crate::{
 
 use super::{
     choice::QueueLimits,
-    counting::{ChargeMark, Counting, rescale},
+    counting::{Admitted, ChargeMark, Counting, rescale},
     rate::Rate,
 };
 
@@ -145,6 +145,33 @@ impl TokenBucket {
             quota_tag: quota_tag_of(span),
             ..whole
         })
+    }
+
+    /// Returns a bucket of this many units of the capacity, which refills at the same part of the rate.
+    ///
+    /// It takes as long to refill as the whole bucket. So a TAT means the same fill level in both, but for a rounding of
+    /// the rate by at most one part in 2^25.
+    #[must_use]
+    pub(super) fn part(&self, units: u64) -> Self {
+        if units == 0 || self.capacity == 0 {
+            return Self::closed();
+        }
+        let capacity = units.min(self.capacity);
+        let rate = self.rate.part(capacity, self.capacity);
+        let span = rate.at(capacity) + u64::from(rate.slack());
+        // The units of a queue are in the same proportion as those of the whole bucket.
+        let depth = if self.is_queue() {
+            self.depth.min(span - 1)
+        } else {
+            span
+        };
+        Self {
+            rate,
+            capacity,
+            span,
+            depth,
+            quota_tag: quota_tag_of(span),
+        }
     }
 
     /// Returns whether requests beyond the depth wait in a queue.
@@ -306,6 +333,15 @@ impl Counting for TokenBucket {
         *state = self.state((from + self.micros_up(cost)).min(most));
     }
 
+    fn merge(&self, state: &mut BucketState, now: Timestamp, admitted: Admitted) {
+        let from = self.tat(*state, now).max(now.as_micros());
+        let most = now.as_micros() + self.span;
+        let added = admitted.part_within(now, from, most);
+        if added > 0 {
+            *state = self.state(from + added);
+        }
+    }
+
     fn refund(
         &self,
         state: &mut BucketState,
@@ -369,6 +405,10 @@ impl Counting for TokenBucket {
     #[inline]
     fn owes_until(state: &BucketState) -> u64 {
         state.tat
+    }
+
+    fn restored(&self, usage: Usage, _now: Timestamp) -> BucketState {
+        self.state(usage.reset_at.as_micros())
     }
 
     fn exhausted(&self, until: Timestamp) -> BucketState {

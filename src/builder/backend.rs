@@ -3,18 +3,24 @@
 use std::sync::Arc;
 
 #[cfg(feature = "redis")]
+use std::sync::OnceLock;
+
+#[cfg(feature = "redis")]
 use std::time::Duration;
 
 use crate::{
     clock::Clock,
     diagnosis::SilencedCodes,
     error::{Error, ErrorKind},
-    memory::MemoryStoreBuilder,
+    memory::{MemoryStore, MemoryStoreBuilder},
     store::Store,
 };
 
 #[cfg(feature = "redis")]
-use crate::{memory::MemoryStore, remote::RedisStoreBuilder, resilience::ResilientStore};
+use crate::{
+    remote::{RedisStore, RedisStoreBuilder},
+    resilience::ResilientStore,
+};
 
 /// Settings of a limiter's store.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +32,10 @@ pub(super) struct Backend {
     pub(super) clock: Option<Clock>,
     #[cfg(feature = "redis")]
     pub(super) deadline: Option<Duration>,
+    #[cfg(feature = "redis")]
+    pub(super) instances: Option<u64>,
+    #[cfg(feature = "redis")]
+    pub(super) warm_keys: Option<usize>,
     pub(super) silenced: SilencedCodes,
 }
 
@@ -49,18 +59,50 @@ impl Backend {
         if let Choice::Custom(store) = self.choice {
             return Ok(store);
         }
-        let clock = self.clock.unwrap_or_default();
-        let mut memory = MemoryStoreBuilder::default().clock(clock.clone());
+        #[cfg(feature = "redis")]
+        if let Choice::Redis(server) = self.choice.clone() {
+            return Ok(Arc::new(self.resilient(server)?));
+        }
+        let clock = self.clock.clone().unwrap_or_default();
+        Ok(Arc::new(self.memory(clock)?))
+    }
+
+    /// Returns the in-process store.
+    fn memory(&self, clock: Clock) -> Result<MemoryStore, Error> {
+        let mut memory = MemoryStoreBuilder::default().clock(clock);
         if let Some(keys) = self.max_keys {
             memory = memory.max_keys(keys);
         }
-        let memory = memory.build()?;
-        #[cfg(feature = "redis")]
-        if let Choice::Redis(server) = self.choice {
-            let server = server.silence(self.silenced);
-            return Ok(Arc::new(resilient(server, memory, self.deadline, clock)?));
-        }
-        Ok(Arc::new(memory))
+        memory.build()
+    }
+
+    /// Returns the Redis store, with a breaker for each node, and one local store in the time of the servers.
+    #[cfg(feature = "redis")]
+    fn resilient(self, server: RedisStoreBuilder) -> Result<RedisStore, Error> {
+        let clock = self.clock.clone().unwrap_or_default();
+        let server_clock = Clock::of_server(clock.clone());
+        let local = self.memory(server_clock.clone())?;
+        let deadline = self.deadline.unwrap_or(server.decision_deadline());
+        let server = server.silence(self.silenced).deadline(deadline);
+        let first: OnceLock<ResilientStore> = OnceLock::new();
+        server.build_with(move |node| {
+            if let Some(first) = first.get() {
+                return Ok(Arc::new(first.for_node(node)));
+            }
+            let mut builder = ResilientStore::builder_over(node, local.clone())
+                .deadline(deadline)
+                .primary_keeps_deadline()
+                .clock(clock.clone())
+                .server_clock(server_clock.clone());
+            if let Some(count) = self.instances {
+                builder = builder.instances(count);
+            }
+            if let Some(count) = self.warm_keys {
+                builder = builder.warm_keys(count);
+            }
+            let store = builder.build()?;
+            Ok(Arc::new(first.get_or_init(|| store).clone()))
+        })
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -86,20 +128,4 @@ impl Backend {
         }
         Ok(())
     }
-}
-
-#[cfg(feature = "redis")]
-fn resilient(
-    server: RedisStoreBuilder,
-    local: MemoryStore,
-    deadline: Option<Duration>,
-    clock: Clock,
-) -> Result<ResilientStore, Error> {
-    let deadline = deadline.unwrap_or(server.decision_deadline());
-    let primary = server.deadline(deadline).build()?;
-    ResilientStore::builder(primary, local)
-        .deadline(deadline)
-        .primary_keeps_deadline()
-        .clock(clock)
-        .build()
 }

@@ -61,6 +61,25 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Sets the number of instances that share Redis, each of which grants its share of a quota during an outage.
+    ///
+    /// Default: learned from Redis, where each instance registers. With a fixed number `n`, shares are rounded up: a limit
+    /// of `q` becomes at most `q + n - 1` over the fleet.
+    #[cfg(feature = "redis")]
+    pub fn instances(mut self, count: u64) -> Self {
+        self.backend.instances = Some(count);
+        self
+    }
+
+    /// Sets the number of keys whose last state in Redis is kept, so that an outage continues from it.
+    ///
+    /// Default: 100,000, which takes 2.6 MB (26 bytes for each key). With 0, a key starts an outage with its full share.
+    #[cfg(feature = "redis")]
+    pub fn warm_keys(mut self, count: usize) -> Self {
+        self.backend.warm_keys = Some(count);
+        self
+    }
+
     /// Sets the number of keys in debt that this process counts separately, in process or during an outage.
     ///
     /// Default: 1,000,000, which takes at most 32 MB for token buckets. [`memory`](crate::memory#memory) lists the caps of

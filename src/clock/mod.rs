@@ -4,6 +4,8 @@
 //! a [`Clock::manual`](Clock) and moves it with `advance` instead of waiting.
 
 mod monotonic;
+#[cfg(feature = "redis")]
+mod offset;
 mod system;
 mod timestamp;
 

@@ -8,9 +8,11 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-#[cfg(feature = "test-util")]
+#[cfg(any(feature = "redis", feature = "test-util"))]
 use std::{sync::Arc, time::Duration};
 
+#[cfg(feature = "redis")]
+use super::offset::Offset;
 use super::{
     monotonic::Monotonic,
     timestamp::{Timestamp, micros},
@@ -35,6 +37,16 @@ enum Source {
     System,
     #[cfg(feature = "test-util")]
     Manual(Arc<Manual>),
+    #[cfg(feature = "redis")]
+    Server(Arc<ServerClock>),
+}
+
+/// This machine's estimate of a server's clock.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+struct ServerClock {
+    base: Clock,
+    offset: Offset,
 }
 
 #[cfg(feature = "test-util")]
@@ -75,6 +87,26 @@ impl Clock {
         }
     }
 
+    /// Returns a clock that shows the time of a server, as far as [`learn`](Self::learn) has determined it.
+    ///
+    /// Until then it shows the time of `base`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_server(base: Self) -> Self {
+        let offset = Offset::default();
+        Self {
+            source: Source::Server(Arc::new(ServerClock { base, offset })),
+        }
+    }
+
+    /// Adjusts the clock of a server to the time in a reply that came just now. Other clocks do not change.
+    #[cfg(feature = "redis")]
+    pub(crate) fn learn(&self, server: Timestamp, latency: Duration) {
+        if let Source::Server(clock) = &self.source {
+            let now = clock.base.read();
+            clock.offset.learn(now.without_step(), server, latency);
+        }
+    }
+
     /// Returns the time.
     #[must_use]
     #[inline]
@@ -95,6 +127,8 @@ impl Clock {
                 now: Timestamp::from_micros(manual.micros.load(Ordering::Acquire)),
                 step: manual.step.load(Ordering::Relaxed),
             },
+            #[cfg(feature = "redis")]
+            Source::Server(clock) => clock.read(),
         }
     }
 
@@ -116,6 +150,8 @@ impl Clock {
     #[cfg(feature = "test-util")]
     pub fn set(&self, to: Timestamp) {
         match &self.source {
+            #[cfg(feature = "redis")]
+            Source::Server(_) => panic!("the clock of a server cannot be moved: use Clock::manual"),
             Source::System => panic!("the system clock cannot be moved: use Clock::manual"),
             Source::Manual(manual) => manual.micros.store(to.as_micros(), Ordering::Release),
         }
@@ -133,6 +169,26 @@ impl Clock {
             manual.step.fetch_add(micros(by), Ordering::Relaxed);
         }
         self.advance(by);
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Reading {
+    /// Returns the time that never steps.
+    fn without_step(self) -> Timestamp {
+        Timestamp::from_micros(self.now.as_micros().saturating_sub(self.step))
+    }
+}
+
+#[cfg(feature = "redis")]
+impl ServerClock {
+    /// Returns the time of the server. A step of the base has no effect on it.
+    fn read(&self) -> Reading {
+        let base = self.base.read();
+        match self.offset.apply(base.without_step()) {
+            Some(now) => Reading { now, step: 0 },
+            None => base,
+        }
     }
 }
 
@@ -259,6 +315,19 @@ mod tests {
             joined.map(|step| step.expect("no panic")).collect()
         });
         assert!(steps.iter().all(|step| *step == steps[0]), "{steps:?}");
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn clock_of_a_server_shows_its_time_once_it_is_known() {
+        let clock = Clock::of_server(Clock::system());
+        let is_near = |time: Timestamp| {
+            let now = clock.now();
+            now.since(time).max(time.since(now)) < after(1)
+        };
+        assert!(is_near(Clock::system().now()));
+        clock.learn(Clock::system().now() + after(3_600), after(0));
+        assert!(is_near(Clock::system().now() + after(3_600)));
     }
 
     #[test]

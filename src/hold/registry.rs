@@ -85,7 +85,11 @@ impl HoldRegistry {
             return None;
         }
         self.store.hold(receipt);
-        if receipt.counted_by() != CountedBy::Shared {
+        let shared = slots
+            .iter()
+            .filter(|slots| slots.counted_by() == CountedBy::Shared);
+        let slots: HeldSlots = shared.cloned().collect();
+        if slots.is_empty() {
             return None;
         }
         self.settler.resume_retries();

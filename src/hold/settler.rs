@@ -9,12 +9,9 @@
 //!
 //! A release can be repeated: it names the ticket of its slots. A correction cannot, since a repeated one would count twice.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use crate::{
@@ -60,17 +57,24 @@ impl Settler {
     ///
     /// The first error of the store, also if the settlement is retried.
     pub(super) fn settle(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
-        if receipt.counted_by() != CountedBy::Shared {
-            return self.store.settle(receipt);
+        let settlements = receipt.into_settlements().into_iter();
+        let (mut shared, local): (Vec<_>, Vec<_>) =
+            settlements.partition(|settlement| settlement.counted_by() == CountedBy::Shared);
+        if shared.is_empty() {
+            return self.store.settle(Receipt::with(local));
         }
         self.resume_retries();
-        let mut settlements = receipt.into_settlements();
-        if settlements.len() == 1 {
-            return self.settle_one(settlements.remove(0));
+        if shared.len() == 1 && local.is_empty() {
+            return self.settle_one(shared.remove(0));
         }
-        let settlements = settlements.into_iter();
-        let replies = settlements.map(|settlement| self.settle_one(settlement));
-        let replies = join_all(replies.collect());
+        let shared = shared.into_iter();
+        let mut replies: Vec<_> = shared
+            .map(|settlement| self.settle_one(settlement))
+            .collect();
+        if !local.is_empty() {
+            replies.push(self.store.settle(Receipt::with(local)));
+        }
+        let replies = join_all(replies);
         StoreFuture::boxed(async move { replies.await.into_iter().collect() })
     }
 
@@ -99,7 +103,7 @@ impl Settler {
 
     /// Sends one settlement. Its guard retries it if it fails or the future is dropped.
     fn settle_one(self: &Arc<Self>, settlement: Settlement) -> StoreFuture<()> {
-        let settled = self.store.settle(Receipt::shared(vec![settlement.clone()]));
+        let settled = self.store.settle(Receipt::with(vec![settlement.clone()]));
         let mut guard = SettlementGuard::new(self, settlement);
         settled.map(move |settled| guard.finish(settled))
     }
@@ -117,7 +121,7 @@ impl Settler {
     /// Adds a settlement to the queue, until it is of no use any more. Logs the first one that finds the queue full.
     fn retry_later(self: &Arc<Self>, settlement: Settlement) {
         // The last renewal may have been just now, so the lease ends at most its full length from now.
-        let until = Clock::system().now() + retry_span(&settlement);
+        let until = Clock::system().now() + settlement.retry_span();
         if !RetryQueue::add(self, settlement, until) && self.is_first_failure() {
             log::event!(
                 WARN,
@@ -162,7 +166,7 @@ impl RetryOwner for Settler {
     }
 
     fn is_repeatable(settlement: &Settlement) -> bool {
-        is_release(settlement)
+        settlement.is_release()
     }
 
     /// Settles the slots of each key by one call, and each correction by its own.
@@ -170,17 +174,17 @@ impl RetryOwner for Settler {
         let mut batches = KeyBatches::new();
         for settlement in &settlements {
             let item = Settlement::clone(settlement);
-            if is_release(settlement) {
+            if settlement.is_release() {
                 batches.add(&settlement.charge(), item);
             } else {
                 batches.add_alone(item);
             }
         }
-        let settled = batches.call(|batch| self.store.settle(Receipt::shared(batch)));
+        let settled = batches.call(|batch| self.store.settle(Receipt::with(batch)));
         Box::pin(async move {
             let settled = settlements.iter().zip(settled.await);
             let is_done = |(settlement, result): (&Arc<Settlement>, Result<(), Error>)| {
-                !result.is_err_and(|error| may_retry(settlement, &error))
+                !result.is_err_and(|error| settlement.may_retry(&error))
             };
             settled.map(is_done).collect()
         })
@@ -210,7 +214,7 @@ impl SettlementGuard {
         if let (Some(settlement), Err(error)) = (self.settlement.take(), &settled)
             && settlement.correction() != Correction::Keep
         {
-            if is_release(&settlement) || may_retry(&settlement, error) {
+            if settlement.is_release() || settlement.may_retry(error) {
                 self.settler.retry_later(settlement);
             } else {
                 self.settler.log_unsettled(error);
@@ -223,39 +227,13 @@ impl SettlementGuard {
 impl Drop for SettlementGuard {
     fn drop(&mut self) {
         // The fate of the call is unknown, so only a release is repeated.
-        if let Some(settlement) = self.settlement.take_if(|settlement| is_release(settlement)) {
+        if let Some(settlement) = self
+            .settlement
+            .take_if(|settlement| settlement.is_release())
+        {
             self.settler.retry_later(settlement);
         }
     }
-}
-
-/// Returns whether the settlement releases slots, and so may be repeated when the fate of a try is unknown.
-fn is_release(settlement: &Settlement) -> bool {
-    settlement.correction() == Correction::Release
-}
-
-/// Returns whether another try may succeed, and cannot count anything twice.
-///
-/// | | another try |
-/// |---|---|
-/// | release | after a transient, protocol or script error |
-/// | correction | if the store certainly did not do it |
-fn may_retry(settlement: &Settlement, error: &Error) -> bool {
-    match settlement.correction() {
-        Correction::Keep => false,
-        // An operator may grant the Redis user a missing permission.
-        Correction::Release => {
-            error.is_transient() || matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Script)
-        }
-        Correction::Charge(_) | Correction::Refund(_) => error.was_not_executed(),
-    }
-}
-
-/// Returns how long a settlement is of use: until the lease or the policy's period is over.
-fn retry_span(settlement: &Settlement) -> Duration {
-    let period = settlement.charge().policy().quota().period();
-    let lease = settlement.lease();
-    lease.unwrap_or(period.min(MAX_RETRY_SPAN))
 }
 
 /// Returns the error of a hold that is made or dropped outside of a Tokio runtime.
@@ -265,6 +243,3 @@ pub(super) fn no_runtime() -> Error {
         "there is no tokio runtime: create and drop the hold within one",
     )
 }
-
-/// Maximum time for which a correction is retried.
-const MAX_RETRY_SPAN: Duration = Duration::from_secs(3_600);

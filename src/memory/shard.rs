@@ -36,6 +36,7 @@ use crate::{
     charge::Charge,
     clock::{Clock, Reading, Timestamp},
     settlement::{Correction, Settlement},
+    state::Usage,
 };
 
 use super::{
@@ -409,6 +410,17 @@ impl Shard {
             Correction::Refund(units) => self.refund(&charge, key, (settlement.mark(), units), now),
             Correction::Release => self.in_flight.release(key.fingerprint, key.ticket()),
         }
+    }
+
+    /// Replaces the state of a charge's key by one with this usage.
+    pub(super) fn restore(&mut self, charge: &Charge<'_>, usage: Usage, now: Timestamp) {
+        let key = KeyRef::of(charge).adding(true);
+        with_states!(self, charge, |counter, states| {
+            let ((), _) = states.update(counter, &key, now, |state| {
+                *state = counter.restored(usage, now);
+                ((), true)
+            });
+        });
     }
 
     /// Refunds units of an earlier charge, which `refund` identifies by its mark.

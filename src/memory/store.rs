@@ -34,7 +34,7 @@ use crate::{
     key::Key,
     log,
     policy::Policy,
-    state::{CountedBy, PolicyState},
+    state::{CountedBy, PolicyState, Usage},
     store::{Correction, Receipt, Settlement, Store, StoreFuture},
     sync::Mutex,
 };
@@ -346,6 +346,14 @@ impl Store for MemoryStore {
                 shard.in_flight.hold(fingerprint, ticket, charge.units());
             }
         }
+    }
+
+    fn restore(&self, charge: &Charge<'_>, usage: Usage) {
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(fingerprint).lock();
+        let now = shard.now(read, &self.shared.clock);
+        shard.restore(charge, usage, now);
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {

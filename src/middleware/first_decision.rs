@@ -6,7 +6,7 @@ use crate::{
     charge::{Charge, OwnedCharge},
     decision::Decision,
     headers::PolicyTerms,
-    state::{CountedBy, PolicyState},
+    state::PolicyState,
 };
 
 use super::settle::PendingSettlement;
@@ -137,21 +137,10 @@ fn one_of(
         .copied()
         .zip(second.states().iter().copied());
     Decision::new(
-        least(first.counted_by(), second.counted_by()),
+        first.counted_by().least(second.counted_by()),
         second.decided_at(),
         in_order(own.chain(others)),
     )
-}
-
-/// Returns the less reliable of two counts.
-fn least(first: CountedBy, second: CountedBy) -> CountedBy {
-    let rank = |counted_by: &CountedBy| match counted_by {
-        CountedBy::Nobody => 0,
-        CountedBy::Fallback => 1,
-        CountedBy::InProcess => 2,
-        CountedBy::Shared => 3,
-    };
-    std::cmp::min_by_key(first, second, rank)
 }
 
 /// Sorts items by the numbers of their rules.

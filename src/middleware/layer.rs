@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tower::Layer;
 
-use crate::{diagnosis::Warning, limiter::RateLimiter, store::Health};
+use crate::{
+    diagnosis::Warning,
+    limiter::RateLimiter,
+    store::{Health, Mode},
+};
 
 use super::{admission::Admission, service::RateLimit};
 
@@ -35,6 +40,14 @@ impl RateLimitLayer {
     #[must_use]
     pub fn health(&self) -> Health {
         self.admission.limiter.health()
+    }
+
+    /// Returns a channel that holds the present mode of the store, and reports each change.
+    ///
+    /// See [`RateLimiter::mode_changes`].
+    #[must_use]
+    pub fn mode_changes(&self) -> watch::Receiver<Mode> {
+        self.admission.limiter.mode_changes()
     }
 
     /// Returns the limiter that decides, to peek at keys, reset them, or charge for other things than requests.

@@ -1,33 +1,38 @@
 //! Settings of the Redis store, and how its parts are put together.
 //!
-//! Building opens no connection: the pool, the lanes and the watchdog thread start with the first decision.
+//! Building opens no connection: the lanes and the watchdog thread start with the first decision.
 
-use std::{fmt, time::Duration};
+use std::{fmt, future::Future, path::PathBuf, sync::Arc, time::Duration};
 
-use deadpool_redis::{Manager, Pool};
-use redis::{
-    AsyncConnectionConfig, IntoConnectionInfo,
-    io::tcp::{TcpSettings, socket2::TcpKeepalive},
-};
+use deadpool_redis::Pool;
 
 use crate::{
     clock::Clock,
     diagnosis::SilencedCodes,
     error::{Error, ErrorKind},
+    store::Store,
 };
 
 use super::{
     client::Client,
-    connection::{Lane, ServerCheck},
-    protocol::Keyspace,
+    cluster::{Cluster, NodeSettings},
+    connection::{Address, Credentials, Endpoint, Lane, Provider, ServerCheck},
+    node_store::NodeStore,
+    protocol::{Keyspace, NodeAddress},
+    sentinel::Sentinel,
+    server::{ServerSettings, ServerSource},
     store::RedisStore,
 };
+
+#[cfg(feature = "tls-rustls-no-provider")]
+use super::connection::TlsConfig;
 
 /// Settings of a [`RedisStore`].
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RedisStoreBuilder {
-    server: Server,
+    /// Boxed: a builder is moved by each of its setters.
+    server: Box<ServerSettings>,
     connections: usize,
     prefix: String,
     deadline: Duration,
@@ -36,19 +41,21 @@ pub struct RedisStoreBuilder {
     silenced: SilencedCodes,
 }
 
-/// Where the connections come from.
-#[derive(Clone)]
-enum Server {
-    /// A pool of the application.
-    Pool(Pool),
-    /// A URL, for which the store makes a pool. It is parsed by [`RedisStoreBuilder::build`].
-    Url(String),
-}
-
 impl RedisStore {
     /// Returns settings for the server at this URL.
+    ///
+    /// | URL | connects to |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/database]` | a server, or the nodes of its cluster |
+    /// | `rediss://...` | the same by TLS, with the feature `tls-rustls` |
+    /// | `unix:///path[?db=0&user=..&pass=..]` | a Unix socket |
+    /// | `redis-sentinel://[user:password@]host:port,host:port[/database]?sentinelMasterId=name` | the primary that these sentinels return; `rediss-sentinel` for TLS to all of them |
+    ///
+    /// `valkey`, `valkeys`, `redis+unix`, `valkey+unix`, `redis+sentinel` and `rediss+sentinel` are accepted too, and
+    /// `?protocol=resp3` in all of them. Special characters in a user or a password need `%` escapes; the setters
+    /// [`username`](RedisStoreBuilder::username) and [`password`](RedisStoreBuilder::password) take them as they are.
     pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
-        RedisStoreBuilder::for_server(Server::Url(url.as_ref().to_owned()))
+        RedisStoreBuilder::for_server(ServerSource::Url(url.as_ref().to_owned()))
     }
 }
 
@@ -60,7 +67,83 @@ impl RedisStoreBuilder {
     /// client library leaves Nagle's algorithm on, which halves the throughput over a network. Leave the response
     /// timeout unset, or above the deadline.
     pub fn over_pool(pool: Pool) -> Self {
-        Self::for_server(Server::Pool(pool))
+        Self::for_server(ServerSource::Pool(pool))
+    }
+
+    /// Returns settings for the primary that sentinels return.
+    pub fn over_sentinel(sentinel: Sentinel) -> Self {
+        Self::for_server(ServerSource::Sentinel(sentinel))
+    }
+
+    /// Returns settings for a server by host and port.
+    ///
+    /// The host is a name, which is resolved at each dial, or an IP address without brackets.
+    pub fn tcp(host: impl Into<String>, port: u16) -> Self {
+        let host = host.into();
+        let address = Address::Tcp(NodeAddress { host, port });
+        Self::for_server(ServerSource::Address(address))
+    }
+
+    /// Returns settings for a server by the path of its Unix socket.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Self::for_server(ServerSource::Address(Address::Unix(path.into())))
+    }
+
+    /// Sets the ACL user of connections.
+    ///
+    /// Default: that of the URL, else the default user. The [module docs](super#permissions) list the rights it needs.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.server.username = Some(username.into());
+        self
+    }
+
+    /// Sets the password of connections.
+    ///
+    /// Default: that of the URL, else none.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.server.password = Some(password.into());
+        self
+    }
+
+    /// Sets a function that returns the user and the password of each new connection.
+    ///
+    /// Default: none; the user and the password are fixed. Use it for passwords that are rotated, such as the tokens of
+    /// managed services. The store calls it for each dial, within the connect timeout. An error, or a panic, is a failed
+    /// dial. If the server also ends connections whose token has expired, set [`Credentials::expires_in`]: then the store
+    /// calls it for live connections too. See [`Credentials`] for an example.
+    pub fn credentials<F, Fut, E>(mut self, provider: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.server.provider = Some(Provider::new(provider));
+        self
+    }
+
+    /// Sets the number of the database.
+    ///
+    /// Default: that of the URL, else 0. A cluster has only database 0.
+    pub fn database(mut self, number: u32) -> Self {
+        self.server.database = Some(number);
+        self
+    }
+
+    /// Sets whether replies come in RESP3, the newer version of the protocol.
+    ///
+    /// Default: that of the URL, else `false`. Decisions are equal in both.
+    pub fn resp3(mut self, is_resp3: bool) -> Self {
+        self.server.is_resp3 = Some(is_resp3);
+        self
+    }
+
+    /// Encrypts connections, whatever the scheme of the URL.
+    ///
+    /// Default: TLS with the authorities of the system for `rediss` URLs, else none.
+    #[cfg(feature = "tls-rustls-no-provider")]
+    pub fn tls(mut self, tls: TlsConfig) -> Self {
+        self.server.tls = Some(tls);
+        self
     }
 
     /// Sets the number of connections that are held and shared.
@@ -89,7 +172,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the longest time for getting a connection: pool, dial and handshake together.
+    /// Sets the longest time for getting a connection: look-up, dial and handshake together.
     ///
     /// Default: 500 ms. A decision waits for a connection only until its own deadline. At most an hour.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -111,9 +194,22 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidUrl`] if the URL cannot be parsed. [`ErrorKind::InvalidConfig`] for a deadline or connect
-    /// timeout of zero or above an hour, for 0 or over 1,024 connections, and for an unusable prefix.
+    /// [`ErrorKind::InvalidUrl`] if the URL cannot be parsed or needs a feature. [`ErrorKind::InvalidConfig`] for a
+    /// deadline or connect timeout of zero or above an hour, for 0 or over 1,024 connections, for an unusable prefix or
+    /// certificate, and for settings that contradict each other.
     pub fn build(self) -> Result<RedisStore, Error> {
+        self.build_with(Ok)
+    }
+
+    /// Makes the store, with `wrap` around the store of each node of a cluster, or of the only server.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`build`](Self::build), and that of `wrap` for the first node.
+    pub(crate) fn build_with(
+        self,
+        wrap: impl Fn(Arc<dyn Store>) -> Result<Arc<dyn Store>, Error> + Send + Sync + 'static,
+    ) -> Result<RedisStore, Error> {
         let invalid = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.deadline.is_zero() {
             return invalid(
@@ -137,12 +233,28 @@ impl RedisStoreBuilder {
             return invalid("over 1,024 connections: all decisions share a few; the default is 2");
         }
         let keyspace = Keyspace::new(&self.prefix)?;
-        let pool = self.pool()?;
-        let lanes = self.connections.min(pool.status().max_size).max(1);
-        let lanes = (0..lanes).map(|_| Lane::new(pool.clone(), self.connect_timeout));
+        let endpoint = self.server.endpoint()?;
+        let (connections, timeout) = (self.connections, self.connect_timeout);
+        let lanes_of = move |endpoint: &Endpoint| -> Box<[Arc<Lane>]> {
+            let most = endpoint.max_connections().unwrap_or(usize::MAX);
+            (0..connections.min(most).max(1))
+                .map(|_| Lane::new(endpoint.clone(), timeout))
+                .collect()
+        };
         let check = ServerCheck::new(self.silenced);
-        let client = Client::new(lanes.collect(), keyspace, self.deadline, self.clock, check);
-        Ok(RedisStore::with(client))
+        let client = Client::new(
+            endpoint.address().cloned(),
+            lanes_of(&endpoint),
+            keyspace,
+            self.deadline,
+            self.clock,
+            check,
+        );
+        let settings = NodeSettings {
+            lanes: Box::new(move |address| endpoint.at(address).as_ref().map(&lanes_of)),
+            store: Box::new(move |client| wrap(Arc::new(NodeStore::new(client)))),
+        };
+        Cluster::new(client, settings).map(RedisStore::over)
     }
 
     /// Returns the longest time that one decision takes in all.
@@ -152,9 +264,9 @@ impl RedisStoreBuilder {
     }
 
     /// Returns the default settings for a server.
-    fn for_server(server: Server) -> Self {
+    fn for_server(source: ServerSource) -> Self {
         Self {
-            server,
+            server: Box::new(ServerSettings::new(source)),
             connections: 2,
             prefix: "tollgate".to_owned(),
             deadline: Duration::from_millis(50),
@@ -168,39 +280,6 @@ impl RedisStoreBuilder {
     pub(crate) fn silence(mut self, silenced: SilencedCodes) -> Self {
         self.silenced = silenced;
         self
-    }
-
-    /// Returns the pool of the application, or a new one for the URL.
-    ///
-    /// # Errors
-    ///
-    /// See [`build`](Self::build).
-    fn pool(&self) -> Result<Pool, Error> {
-        let url = match &self.server {
-            Server::Pool(pool) => return Ok(pool.clone()),
-            Server::Url(url) => url,
-        };
-        // Without the URL, which may contain a password.
-        let message = if url.starts_with("rediss:") {
-            "tollgate does not support TLS yet: use a redis:// url"
-        } else {
-            "the redis url cannot be parsed: write redis://[user:password@]host[:port][/number of the database], \
-             with % escapes for special characters in the password"
-        };
-        let invalid = |source| Error::new(ErrorKind::InvalidUrl, message).with_source(source);
-        let server = url.as_str().into_connection_info().map_err(invalid)?;
-        let server = server.set_tcp_settings(tcp_settings());
-        // The store keeps these timeouts itself: those of the client library need a runtime with timers.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let manager = Manager::new_with_config(server, config).map_err(invalid)?;
-        Pool::builder(manager)
-            .max_size(self.connections)
-            .build()
-            .map_err(|error| {
-                Error::new(ErrorKind::InvalidConfig, "the pool cannot be built").with_source(error)
-            })
     }
 }
 
@@ -225,17 +304,6 @@ impl From<String> for RedisStoreBuilder {
     fn from(url: String) -> Self {
         RedisStore::builder(url)
     }
-}
-
-/// Returns settings for small commands that wait for replies: without Nagle's algorithm, which would hold them back,
-/// and with keepalive, which notices a dead peer.
-fn tcp_settings() -> TcpSettings {
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(5));
-    TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive)
 }
 
 /// The longest deadline and connect timeout.

@@ -1,16 +1,22 @@
 //! The client of one Redis server: the state that all decisions on it share.
 //!
 //! ```text
-//! RedisStore --> Client --> Scheduler --> queue, calls, window
-//!                  |          '-------> lanes: the connections
-//!                  |--> Keyspace        makes the keys
-//!                  |--> ServerCheck     warns about the clock and the eviction policy
-//!                  |--> Watchdog        the thread that keeps the deadlines; it holds a weak reference
-//!                  |--> observer        the breaker, which gets a report on each call
-//!                  '--> releases        slots to release in the background
+//! NodeStore --> Client --> Scheduler --> queue, calls, window
+//!                 |          '-------> lanes: the connections
+//!                 |--> observer        the breaker, which gets a report on each call
+//!                 |--> releases        slots to release in the background
+//!                 |--> Nodes           the other nodes of a cluster
+//!                 |
+//!                 |    shared with the clients of these nodes:
+//!                 |--> Keyspace        makes the keys
+//!                 |--> ServerCheck     warns about the clock and the eviction policy
+//!                 |--> Registration    registers this instance, and learns the number of instances
+//!                 |--> ServerMode      whether there is a cluster
+//!                 '--> Watchdog        the thread that keeps the deadlines; it holds weak references
 //! ```
 
 use std::{
+    fmt::Debug,
     io,
     sync::{
         Arc, OnceLock, Weak,
@@ -21,7 +27,7 @@ use std::{
 };
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
     retry::RetryQueue,
     store::{CallObserver, CallReport, Settlement},
@@ -30,9 +36,30 @@ use crate::{
 
 use super::{
     batch::Scheduler,
-    connection::{Lane, ServerCheck},
-    protocol::Keyspace,
+    connection::{Lane, LaneConnection, ServerCheck, ServerMode},
+    protocol::{Keyspace, NodeAddress, Redirect, slot_of},
+    registration::Registration,
 };
+
+/// Finds the nodes of a cluster, for the clients of its nodes.
+pub(super) trait Nodes: Debug + Send + Sync {
+    /// Returns the client of the node that a redirect leads to. After [`Redirect::Moved`] the node has the slot.
+    ///
+    /// `from` is the node that sent the redirect: an address without a host has the same one.
+    fn follow(&self, redirect: &Redirect, from: Option<&NodeAddress>) -> Option<Arc<Client>>;
+
+    /// Returns the client of the node that has this slot, as far as it is known.
+    fn client_of(&self, slot: u16) -> Option<Arc<Client>>;
+
+    /// Returns an identity that only probes use, whose slot is at this client; `None` if it has none.
+    fn probe_identity(&self, client: &Client) -> Option<String>;
+
+    /// Looks in the background which node has which slot.
+    fn refresh(&self);
+
+    /// Settles a charge in the background, at the node that has its slot.
+    fn settle_later(&self, settlement: Settlement);
+}
 
 /// The client of one Redis server.
 ///
@@ -40,46 +67,164 @@ use super::{
 /// every decision takes.
 #[derive(Debug)]
 pub(super) struct Client {
+    /// The address of the server; `None` if only the application's pool has it.
+    pub(super) address: Option<NodeAddress>,
     /// The waiting requests, the calls in flight and the connections.
     pub(super) scheduler: Scheduler,
     /// Makes the keys.
-    pub(super) keyspace: Keyspace,
+    pub(super) keyspace: Arc<Keyspace>,
     /// The longest time that a decision takes, with all waits.
     pub(super) deadline: Duration,
     /// The caller's clock, if the script must not take the server's time.
     pub(super) clock: Option<Clock>,
     /// Warns about a server that is not fit to keep counts.
-    pub(super) check: ServerCheck,
+    pub(super) check: Arc<ServerCheck>,
     /// The thread that keeps the deadlines.
-    pub(super) watchdog: Watchdog,
+    pub(super) watchdog: Arc<Watchdog>,
     /// The breaker, which judges the server by its calls.
     pub(super) observer: OnceLock<Weak<dyn CallObserver>>,
+    /// Registers this instance among those that share the server.
+    pub(super) registration: Arc<Registration>,
     /// Slots that nobody holds, whose release is not confirmed.
     pub(super) releases: RetryQueue<Settlement>,
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
+    /// Whether the server is part of a cluster. All its nodes share this.
+    pub(super) mode: Arc<ServerMode>,
+    /// The other nodes of the cluster.
+    nodes: OnceLock<Weak<dyn Nodes>>,
 }
 
 impl Client {
-    /// Returns a client without connections. Lanes connect, and the watchdog starts, with the first decision.
+    /// Returns the client of a store's first server, without connections. Lanes connect, and the watchdog starts, with
+    /// the first decision.
+    ///
+    /// `address` is `None` if only the application's pool has it.
     pub(super) fn new(
+        address: Option<NodeAddress>,
         lanes: Box<[Arc<Lane>]>,
         keyspace: Keyspace,
         deadline: Duration,
         clock: Option<Clock>,
         check: ServerCheck,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let registration = Registration::new(keyspace.members_key(), clock.clone());
+        Self {
+            address,
             scheduler: Scheduler::new(deadline, lanes),
-            keyspace,
+            keyspace: Arc::new(keyspace),
             deadline,
             clock,
-            check,
-            watchdog: Watchdog::default(),
+            check: Arc::new(check),
+            watchdog: Arc::new(Watchdog::new(deadline)),
             observer: OnceLock::new(),
+            registration,
             releases: RetryQueue::default(),
             skips_next_backoff: AtomicBool::new(false),
-        })
+            mode: Arc::default(),
+            nodes: OnceLock::new(),
+        }
+        .watched()
+    }
+
+    /// Returns a client for another node of the same cluster, without connections.
+    pub(super) fn for_node(&self, address: NodeAddress, lanes: Box<[Arc<Lane>]>) -> Arc<Self> {
+        Self {
+            address: Some(address),
+            scheduler: Scheduler::new(self.deadline, lanes),
+            keyspace: Arc::clone(&self.keyspace),
+            deadline: self.deadline,
+            clock: self.clock.clone(),
+            check: Arc::clone(&self.check),
+            watchdog: Arc::clone(&self.watchdog),
+            observer: OnceLock::new(),
+            registration: Arc::clone(&self.registration),
+            releases: RetryQueue::default(),
+            skips_next_backoff: AtomicBool::new(false),
+            mode: Arc::clone(&self.mode),
+            nodes: self.nodes.clone(),
+        }
+        .watched()
+    }
+
+    /// Adds the client to those that the watchdog looks at.
+    fn watched(self) -> Arc<Self> {
+        let client = Arc::new(self);
+        client.watchdog.clients.lock().push(Arc::downgrade(&client));
+        client
+    }
+
+    /// Sets the cluster that the server may be part of. Only the first call has an effect.
+    pub(super) fn join(&self, nodes: Weak<dyn Nodes>) {
+        let _ = self.nodes.set(nodes);
+    }
+
+    /// Returns the client of the node that a redirect leads to; `None` if it cannot be reached, since only the
+    /// application's pool has the settings of connections.
+    pub(super) fn follow(&self, redirect: &Redirect) -> Option<Arc<Self>> {
+        self.note_mode(true);
+        self.nodes()?.follow(redirect, self.address.as_ref())
+    }
+
+    /// Returns an identity that only probes use. In a cluster its slot is at this server, if it has any.
+    pub(super) fn probe_identity(&self) -> String {
+        let nodes = self
+            .nodes()
+            .filter(|_| self.mode.is_cluster() == Some(true));
+        let identity = nodes.and_then(|nodes| nodes.probe_identity(self));
+        identity.unwrap_or_else(|| "!".to_owned())
+    }
+
+    /// Returns the client of the node that has this slot now; `None` if that is not known.
+    pub(super) fn client_of(&self, slot: u16) -> Option<Arc<Self>> {
+        let nodes = self
+            .nodes()
+            .filter(|_| self.mode.is_cluster() == Some(true));
+        nodes?.client_of(slot)
+    }
+
+    /// Returns a connection to the server that has the keys of this identity, if there is one already. If there is none,
+    /// dials in the background.
+    ///
+    /// `own` returns a connection to this server.
+    pub(super) fn connection_for(
+        &self,
+        identity: &[u8],
+        own: impl FnOnce() -> Option<LaneConnection>,
+    ) -> Option<LaneConnection> {
+        if self.mode.is_cluster() != Some(true) {
+            return own();
+        }
+        let client = self.client_of(slot_of(identity))?;
+        let lanes = client.scheduler.lanes();
+        let connection = lanes
+            .iter()
+            .find_map(|lane| lane.connection(lane.generation()?));
+        if connection.is_none() {
+            lanes[0].start_dial();
+        }
+        connection
+    }
+
+    /// Notes whether the server is part of a cluster.
+    pub(super) fn note_mode(&self, is_cluster: bool) {
+        if self.mode.set(is_cluster) {
+            self.refresh_nodes();
+        }
+    }
+
+    /// Looks in the background which node has which slot, if the server is part of a cluster.
+    fn refresh_nodes(&self) {
+        if self.mode.is_cluster() == Some(true)
+            && let Some(nodes) = self.nodes()
+        {
+            nodes.refresh();
+        }
+    }
+
+    /// Returns the nodes of the cluster, unless the store was dropped.
+    pub(super) fn nodes(&self) -> Option<Arc<dyn Nodes>> {
+        self.nodes.get().and_then(Weak::upgrade)
     }
 
     /// Lets the next dial begin at once, although the last ones failed. The probe of the breaker has its own backoff.
@@ -93,12 +238,16 @@ impl Client {
     }
 
     /// Reports a call with a reply to the breaker. `took` is without the delays of this process.
-    pub(super) fn report_reply(&self, took: Duration) {
-        self.report(CallReport::Replied { latency: took });
+    ///
+    /// `decided_at` is the time in a reply that came just now.
+    pub(super) fn report_reply(&self, took: Duration, decided_at: Option<Timestamp>) {
+        let report = CallReport::replied(took);
+        self.report(decided_at.map_or(report, |time| report.decided_at(time)));
     }
 
-    /// Reports a call that failed to the breaker.
+    /// Reports a call that failed to the breaker. Another node may have the slots by now.
     pub(super) fn report_failure(&self, error: &Error) {
+        self.refresh_nodes();
         self.report(CallReport::Failed { error });
     }
 
@@ -116,9 +265,16 @@ impl Client {
             Phase::Queue => "no room for another call to redis",
             Phase::Reply => "no reply from redis",
         };
+        let place = match &self.address {
+            Some(address) => format!(" at {address}"),
+            None => String::new(),
+        };
         Error::new(
             ErrorKind::Timeout(phase),
-            format!("{missing} within the deadline of {:?}", self.deadline),
+            format!(
+                "{missing}{place} within the deadline of {:?}",
+                self.deadline
+            ),
         )
     }
 }
@@ -126,14 +282,34 @@ impl Client {
 // === Watchdog ===
 
 /// A handle on the thread that keeps the deadlines, see `batch/watchdog.rs`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Watchdog {
+    /// The longest time that a decision takes. The thread looks three times as often.
+    pub(super) deadline: Duration,
+    clients: Mutex<Vec<Weak<Client>>>,
     /// Whether the thread looks without being woken. Every decision reads it.
     is_awake: AtomicBool,
     thread: Mutex<Option<Thread>>,
 }
 
 impl Watchdog {
+    /// Returns a watchdog without a thread.
+    fn new(deadline: Duration) -> Self {
+        Self {
+            deadline,
+            clients: Mutex::new(Vec::new()),
+            is_awake: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        }
+    }
+
+    /// Returns the clients to look at.
+    pub(super) fn clients(&self) -> Vec<Arc<Client>> {
+        let mut clients = self.clients.lock();
+        clients.retain(|client| client.strong_count() > 0);
+        clients.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Returns whether the thread looks without being woken.
     #[inline]
     pub(super) fn is_awake(&self) -> bool {
@@ -166,7 +342,7 @@ impl Watchdog {
 }
 
 impl Drop for Watchdog {
-    /// Wakes the thread, which ends since its client is dropped.
+    /// Wakes the thread, which ends since all its clients are dropped.
     fn drop(&mut self) {
         if let Some(thread) = &*self.thread.lock() {
             thread.unpark();

@@ -27,7 +27,7 @@ use futures_util::future::join_all;
 
 use crate::{
     charge::{Charge, OwnedCharge},
-    clock::Clock,
+    clock::{Clock, Timestamp},
     error::{Error, ErrorKind},
     log,
     retry::{RetryFuture, RetryOwner, RetryQueue},
@@ -55,6 +55,7 @@ pub(super) async fn submit(
     client: &Arc<Client>,
     mut request: Box<Request>,
     charges: &[OwnedCharge],
+    submitted_at: Timestamp,
 ) -> RequestResult {
     RetryQueue::resume(client);
     let slots = charges
@@ -65,7 +66,7 @@ pub(super) async fn submit(
     let cancel_handle = request.cancel_handle();
     let deciding = {
         let client = Arc::clone(client);
-        Box::pin(async move { batch::submit(&client, request).await })
+        Box::pin(async move { batch::submit_since(&client, request, submitted_at).await })
     };
     let decision = SlotDecision {
         deciding: Some(deciding),
@@ -251,6 +252,9 @@ impl RetryOwner for Client {
             let requests = Request::settle_all(&self.keyspace, &settlements);
             let client = &self;
             let releasing = requests.into_iter().map(|(request, indexes)| async move {
+                // A replica may have taken over since.
+                let owner = request.slot().and_then(|slot| client.client_of(slot));
+                let client = owner.as_ref().unwrap_or(client);
                 (batch::submit(client, request).await, indexes)
             });
             for (result, indexes) in join_all(releasing).await {

@@ -1,112 +1,86 @@
-//! The Redis store, and the way of a decision through it.
-//!
-//! ```text
-//! decide_with_fallback
-//!   Request::decide           keyspace.rs and codec.rs: keys and arguments
-//!   batch::submit             sent at once, or queued for a worker; shed while too many wait
-//!     Scheduler::submit         picks a lane, or adds the request to the queue
-//!     Worker::call              one EVALSHA for up to 64 charges
-//!       LaneConnection::send      the multiplexed connection
-//!       reply::parse              one result per request
-//!     Scheduler::end_call       makes room, and measures the server
-//!   Reply::into_decision      codec.rs: the state of each policy
-//!   Fallback::complete        replaces an error, by the choice of each policy
-//! ```
-//!
-//! A decision that takes slots goes through `slot_guard.rs` besides, which releases them if the caller leaves.
+//! The Redis store: it passes each decision to the store of the node that has the keys.
 
-use std::sync::{Arc, Weak};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
 
 use futures_util::future::join_all;
-use smallvec::SmallVec;
+use tokio::sync::watch;
 
 use crate::{
     charge::{Charge, OwnedCharge},
-    clock::Clock,
     decision::Decision,
     diagnosis::Warning,
-    error::{Error, ErrorKind},
+    error::Error,
     key::Key,
     policy::Policy,
-    state::CountedBy,
-    store::{CallObserver, Fallback, Receipt, Store, StoreFuture},
+    settlement::Settlement,
+    store::{CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Store, StoreFuture},
 };
 
 use super::{
-    batch,
-    client::Client,
-    connection::classify,
-    protocol::{Request, takes_slots},
-    slot_guard,
+    cluster::{Cluster, Node, split},
+    protocol::slot_of,
 };
 
 /// Counts in Redis. Clones share the connections.
 ///
 /// See the [module docs](super) for waits, costs and failovers. The store alone returns an error during an outage. The
-/// builders of the layer and of the limiter put a breaker and each policy's [`OnOutage`](crate::OnOutage) around it.
+/// builders of the layer and of the limiter put a breaker and each policy's [`OnOutage`](crate::OnOutage) around it, or
+/// around each node of a cluster.
 #[derive(Clone, Debug)]
 pub struct RedisStore {
-    client: Arc<Client>,
+    cluster: Arc<Cluster>,
 }
 
 impl RedisStore {
-    /// Returns a store over a client.
-    pub(super) fn with(client: Arc<Client>) -> Self {
-        Self { client }
+    /// Returns a store over a cluster, or over its only server.
+    pub(super) fn over(cluster: Arc<Cluster>) -> Self {
+        Self { cluster }
     }
 
-    /// Returns the result of a decision that sends nothing; `None` for all others.
-    ///
-    /// It sends nothing if it has no charges, is shed, or cannot use the caller's clock. Nothing is allocated then.
-    fn result_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Decision, Error>> {
-        if charges.is_empty() {
-            let now = self.client.clock.as_ref().unwrap_or(&Clock::system()).now();
-            return Some(Ok(Decision::new(CountedBy::Shared, now, [])));
-        }
-        if let Err(error) = self.check_clock() {
-            self.client.report_failure(&error);
-            return Some(Err(error));
-        }
-        let is_shedding = self.client.scheduler.is_shedding();
-        is_shedding.then(|| Err(classify::overloaded()))
-    }
-
-    /// Checks that the script can store the time of the caller's clock. The server's time is not checked.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] for a time before 2001 or after 2255.
-    fn check_clock(&self) -> Result<(), Error> {
-        let now = self.client.clock.as_ref().map(Clock::now);
-        match now {
-            Some(now) if !STORABLE_MICROS.contains(&now.as_micros()) => Err(Error::new(
-                ErrorKind::InvalidConfig,
-                "the clock given to client_time is before 2001 or after 2255: set it right",
-            )),
-            _ => Ok(()),
+    /// Runs `call` with the store that decides on all charges; `None` if their keys are in several slots.
+    #[inline]
+    fn with_one_store<T>(
+        &self,
+        charges: &[Charge<'_>],
+        call: impl FnOnce(&dyn Store) -> T,
+    ) -> Option<T> {
+        match charges.first() {
+            Some(_) if self.cluster.is_cluster() && split::spans_slots(charges) => None,
+            Some(first) if self.cluster.is_cluster() => {
+                Some(call(&*self.cluster.node_of(split::slot(first)).store))
+            }
+            Some(_) | None => Some(call(&*self.cluster.first().store)),
         }
     }
 
-    /// Returns a copy of the charges and the request to decide them.
-    ///
-    /// The request is boxed before it becomes part of a future: it is moved many times.
-    fn prepare(&self, charges: &[Charge<'_>]) -> Prepared {
-        let request = Request::decide(&self.client.keyspace, charges);
-        let charges = charges.iter().map(Charge::to_owned).collect();
-        (Arc::clone(&self.client), Box::new(request), charges)
+    /// Decides charges whose keys are in several slots.
+    fn decide_split(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        let stores = Arc::clone(&self.cluster);
+        split::decide(charges, &(stores as _))
+    }
+
+    /// Returns the nodes of some items, each with its items.
+    fn by_node<T>(&self, items: Vec<T>, key: impl Fn(&T) -> Key) -> Vec<(Node, Vec<T>)> {
+        if !self.cluster.is_cluster() {
+            return vec![(self.cluster.first().clone(), items)];
+        }
+        let mut nodes: HashMap<_, (Node, Vec<T>)> = HashMap::new();
+        for item in items {
+            let node = self.cluster.node_of(slot_of(key(&item).as_bytes()));
+            let group = nodes.entry(Arc::as_ptr(&node.client));
+            group.or_insert_with(|| (node, Vec::new())).1.push(item);
+        }
+        nodes.into_values().collect()
     }
 }
 
-/// A decision that is to be sent: the client to send it on, its request, and its charges.
-type Prepared = (Arc<Client>, Box<Request>, SmallVec<[OwnedCharge; 1]>);
-
 impl Store for RedisStore {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        if let Some(result) = self.result_at_once(charges) {
-            return StoreFuture::ready(result);
-        }
-        let (client, request, charges) = self.prepare(charges);
-        StoreFuture::boxed(async move { decide(&client, request, &charges).await })
+        let decided = self.with_one_store(charges, |store| store.decide(charges));
+        decided.unwrap_or_else(|| self.decide_split(charges))
     }
 
     fn decide_with_fallback(
@@ -114,101 +88,121 @@ impl Store for RedisStore {
         charges: &[Charge<'_>],
         fallback: Arc<dyn Fallback>,
     ) -> StoreFuture<Decision> {
-        if let Some(result) = self.result_at_once(charges) {
-            return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
-        }
-        let (client, request, charges) = self.prepare(charges);
-        StoreFuture::boxed(async move {
-            let result = decide(&client, request, &charges).await;
-            fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
+        let one = self.with_one_store(charges, |store| {
+            store.decide_with_fallback(charges, Arc::clone(&fallback))
+        });
+        one.unwrap_or_else(|| {
+            let charges: Vec<_> = charges.iter().map(Charge::to_owned).collect();
+            let borrowed: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
+            let deciding = self.decide_split(&borrowed);
+            StoreFuture::boxed(async move {
+                let result = deciding.await;
+                fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
+            })
         })
     }
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
-        if let Err(error) = self.check_clock() {
-            return StoreFuture::ready(Err(error));
+        let settlements = receipt.into_settlements();
+        let mut groups = self.by_node(settlements, |settlement| *settlement.charge().key());
+        if let [(_, settlements)] = groups.as_slice()
+            && are_counted_together(settlements)
+            && let Some((node, settlements)) = groups.pop()
+        {
+            return node.store.settle(Receipt::with(settlements));
         }
-        let requests = Request::settle_all(&self.client.keyspace, receipt.settlements());
-        if requests.is_empty() {
-            return StoreFuture::ready(Ok(()));
+        let settled = groups.into_iter().flat_map(|(node, settlements)| {
+            let settlements = settlements.into_iter();
+            // Each alone: those of one node may be counted by Redis or by its fallback.
+            settlements.map(move |settlement| node.store.settle(Receipt::with(vec![settlement])))
+        });
+        all(settled.collect())
+    }
+
+    fn hold(&self, receipt: &Receipt) {
+        for settlement in receipt.settlements() {
+            let slot = split::slot(&settlement.charge());
+            let receipt = Receipt::with(vec![settlement.clone()]);
+            self.cluster.node_of(slot).store.hold(&receipt);
         }
-        let client = Arc::clone(&self.client);
-        // Each on its own: the failure of one request does not keep the others from being sent.
-        StoreFuture::boxed(async move {
-            let requests = requests.into_iter().map(|(request, _)| request);
-            let results = join_all(requests.map(|request| batch::submit(&client, request))).await;
-            results.into_iter().try_for_each(|result| result?.check())
-        })
+    }
+
+    fn merge(&self, merge: &Merge) -> StoreFuture<()> {
+        let node = if self.cluster.is_cluster() {
+            self.cluster
+                .node_of(slot_of(merge.charge().key().as_bytes()))
+        } else {
+            self.cluster.first().clone()
+        };
+        node.store.merge(merge)
     }
 
     fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
-        if let Err(error) = self.check_clock() {
-            return StoreFuture::ready(Err(error));
-        }
-        let client = Arc::clone(&self.client);
-        let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        StoreFuture::boxed(async move { slot_guard::renew(&client, &charges).await })
+        let groups = self.by_node(charges.to_vec(), |charge| *charge.key());
+        let renewed = groups
+            .iter()
+            .map(|(node, charges)| node.store.renew(charges));
+        all(renewed.collect())
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        let client = Arc::clone(&self.client);
-        let mut command = redis::cmd("DEL");
-        for key in client.keyspace.all_keys(policy, key) {
-            command.arg(key.as_slice());
-        }
-        StoreFuture::boxed(async move {
-            batch::run_command(&client, &command).await?;
-            Ok(())
-        })
+        let node = if self.cluster.is_cluster() {
+            self.cluster.node_of(slot_of(key.as_bytes()))
+        } else {
+            self.cluster.first().clone()
+        };
+        node.store.reset(policy, key)
     }
 
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
-        // A second breaker around this store judges it by its decisions.
-        self.client.observer.set(observer).is_ok()
+        self.cluster.observe_calls(observer)
+    }
+
+    fn fleet(&self) -> Option<Arc<Fleet>> {
+        self.cluster.first().store.fleet()
     }
 
     fn warnings(&self) -> Vec<Warning> {
-        self.client.check.warnings()
+        self.cluster.first().store.warnings()
     }
 
     fn probe(&self) -> StoreFuture<()> {
-        if let Err(error) = self.check_clock() {
-            return StoreFuture::ready(Err(error));
-        }
-        let client = Arc::clone(&self.client);
-        StoreFuture::boxed(async move {
-            client.skip_next_backoff();
-            let request = Box::new(Request::probe(&client.keyspace));
-            let reply = batch::submit(&client, request).await?;
-            if reply.is_admitted() {
-                return Ok(());
-            }
-            Err(Error::new(
-                ErrorKind::ForeignValue,
-                "a key of tollgate's probe holds a value that tollgate did not write",
-            ))
-        })
+        let probed = self
+            .cluster
+            .nodes()
+            .into_iter()
+            .map(|node| node.store.probe());
+        all(probed.collect())
+    }
+
+    fn mode_changes(&self) -> watch::Receiver<Mode> {
+        // The nodes share one channel.
+        self.cluster.first().store.mode_changes()
+    }
+
+    fn health(&self) -> Health {
+        let nodes = self.cluster.nodes().into_iter();
+        let health = nodes.map(|node| node.store.health());
+        health.reduce(Health::and).unwrap_or_default()
     }
 }
 
-/// Sends a decision, alone or together with others, and reads it from the reply.
-///
-/// # Errors
-///
-/// Those of [`batch::submit`], and [`ErrorKind::ForeignValue`].
-async fn decide(
-    client: &Arc<Client>,
-    request: Box<Request>,
-    charges: &[OwnedCharge],
-) -> Result<Decision, Error> {
-    let takes_slots = charges.iter().any(|charge| takes_slots(&charge.borrow()));
-    let reply = if takes_slots {
-        slot_guard::submit(client, request, charges).await?
-    } else {
-        batch::submit(client, request).await?
-    };
-    reply.into_decision(charges)
+/// Returns whether all settlements are counted in one place.
+fn are_counted_together(settlements: &[Settlement]) -> bool {
+    settlements
+        .windows(2)
+        .all(|pair| pair[0].counted_by() == pair[1].counted_by())
 }
 
-/// Times that the script can store: from 2001, and below 2^53, where doubles are exact.
-const STORABLE_MICROS: std::ops::Range<u64> = 1_000_000_000_000_000..1 << 53;
+/// Awaits all calls, and returns the first error.
+fn all(mut calls: Vec<StoreFuture<()>>) -> StoreFuture<()> {
+    if calls.len() == 1
+        && let Some(call) = calls.pop()
+    {
+        return call;
+    }
+    StoreFuture::boxed(async move {
+        let results: Vec<Result<(), Error>> = join_all(calls).await;
+        results.into_iter().collect()
+    })
+}

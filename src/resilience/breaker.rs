@@ -107,7 +107,7 @@ impl Breaker {
         took > self.deadline / 2
     }
 
-    /// Returns when the breaker opened and why, or `None` while it is closed.
+    /// Returns when the failures began that opened the breaker, and why; `None` while it is closed.
     pub(super) fn outage(&self) -> Option<Outage> {
         self.state.lock().outage.clone()
     }
@@ -131,12 +131,10 @@ impl Breaker {
             return None;
         }
         // ## Closed => Closed
-        let cause = self.add(&mut state.history, result, now)?;
+        let outage = self.add(&mut state.history, result, now)?;
         // ## Closed => Open
-        state.outage = Some(Outage {
-            since: now,
-            cause: cause.clone(),
-        });
+        let cause = outage.cause.clone();
+        state.outage = Some(outage);
         self.is_open.store(true, Ordering::Release);
         Some(cause)
     }
@@ -158,34 +156,36 @@ impl Breaker {
         self.is_open.store(false, Ordering::Release);
     }
 
-    /// Adds a call to the history. Returns a cause if the history now meets one of the conditions.
-    fn add(&self, history: &mut History, result: CallResult<'_>, now: Timestamp) -> Option<Error> {
+    /// Adds a call to the history. Returns an outage if the history now meets one of the conditions.
+    fn add(&self, history: &mut History, result: CallResult<'_>, now: Timestamp) -> Option<Outage> {
         match result {
             CallResult::Abandoned { after } => {
                 // A single impatient caller proves nothing. Many do, if no caller gets a reply for a whole deadline.
                 let since = *history.unanswered_since.get_or_insert(now - after);
-                let is_down = now.since(since) > self.deadline && {
-                    history.failures.add(now);
-                    history.intervals.add(now, true);
-                    self.is_down(history, now)
-                };
-                is_down.then(|| {
+                if now.since(since) <= self.deadline {
+                    return None;
+                }
+                history.failures.add(now);
+                history.intervals.add(now, true);
+                let cause = || {
                     timeout_error(
                         "no caller got an answer, and none waited for the deadline".to_owned(),
                     )
-                })
+                };
+                self.outage_of(history, now, cause)
             }
             CallResult::Answered { took } => {
                 history.failures = FailureRun::default();
                 history.unanswered_since = None;
                 let is_slow = self.is_slow(took);
                 history.intervals.add(now, is_slow);
-                let is_down = is_slow && history.intervals.are_mostly_bad(now);
-                is_down.then(|| {
-                    timeout_error(format!(
+                let since = history.intervals.mostly_bad_since(now);
+                since.filter(|_| is_slow).map(|since| Outage {
+                    since,
+                    cause: timeout_error(format!(
                         "most calls take longer than {:?}, half of the deadline",
                         self.deadline / 2
-                    ))
+                    )),
                 })
             }
             CallResult::Failed { error } => {
@@ -199,19 +199,30 @@ impl Breaker {
                     history.permanent_errors.expire(now, PERMANENT_ERROR_SPAN);
                     history.permanent_errors.add(now);
                 }
-                self.is_down(history, now).then(|| error.clone())
+                self.outage_of(history, now, || error.clone())
             }
         }
     }
 
-    /// Returns whether the history meets one of the conditions.
-    fn is_down(&self, history: &History, now: Timestamp) -> bool {
+    /// Returns an outage if the history meets one of the conditions. It begins with the first failure that counts.
+    fn outage_of(
+        &self,
+        history: &History,
+        now: Timestamp,
+        cause: impl FnOnce() -> Error,
+    ) -> Option<Outage> {
         let span = (self.deadline * 2).clamp(SHORTEST_RUN, LONGEST_RUN);
         let lasts = |run: &FailureRun| run.length >= FAILURES && now.since(run.since) >= span;
-        lasts(&history.failures)
-            || lasts(&history.refused_writes)
-            || history.permanent_errors.length >= PERMANENT_ERRORS
-            || history.intervals.are_mostly_bad(now)
+        let is_permanent = history.permanent_errors.length >= PERMANENT_ERRORS;
+        let met = [
+            lasts(&history.failures).then_some(history.failures.since),
+            lasts(&history.refused_writes).then_some(history.refused_writes.since),
+            is_permanent.then_some(history.permanent_errors.since),
+            history.intervals.mostly_bad_since(now),
+        ];
+        let since = met.into_iter().flatten().min()?;
+        let cause = cause();
+        Some(Outage { since, cause })
     }
 }
 
@@ -234,7 +245,7 @@ struct History {
     /// Refused writes without a write between them. A demoted primary still replies to calls that write nothing, such
     /// as denials, so replies do not end this run.
     refused_writes: FailureRun,
-    /// Permanent errors. A cluster still replies to calls whose keys share a slot, so replies do not end this run.
+    /// Permanent errors. A user without one permission still gets replies to other calls, so replies do not end this run.
     permanent_errors: FailureRun,
     intervals: Intervals,
     /// Send time of the oldest call since the last reply whose caller stopped waiting.
@@ -302,13 +313,18 @@ impl Intervals {
         interval.bad = interval.bad.saturating_add(u32::from(is_bad));
     }
 
-    /// Returns whether 8 intervals of the last 60 s are bad. An interval is bad if at least half of its calls are.
-    fn are_mostly_bad(&self, now: Timestamp) -> bool {
+    /// Returns the start of the oldest bad interval if 8 intervals of the last 60 s are bad.
+    ///
+    /// An interval is bad if at least half of its calls are.
+    fn mostly_bad_since(&self, now: Timestamp) -> Option<Timestamp> {
         let oldest = (now - INTERVALS_SPAN).as_micros() / INTERVAL_MICROS;
         let is_bad = |interval: &&Interval| {
             interval.number >= oldest && interval.bad > 0 && interval.bad * 2 >= interval.calls
         };
-        self.ring.iter().filter(is_bad).count() >= BAD_INTERVALS
+        let bad = || self.ring.iter().filter(is_bad);
+        let first = bad().map(|interval| interval.number).min()?;
+        let since = Timestamp::from_micros(first * INTERVAL_MICROS);
+        (bad().count() >= BAD_INTERVALS).then_some(since)
     }
 }
 
@@ -384,7 +400,7 @@ mod tests {
         assert_eq!(opened, [false, false, false, false, true, false]);
         assert!(breaker.is_open());
         let outage = breaker.outage().expect("it is open");
-        assert_eq!(outage.since, at(110));
+        assert_eq!(outage.since, at(0), "the first failure of the run");
         assert_eq!(outage.cause.kind(), ErrorKind::Connect);
     }
 

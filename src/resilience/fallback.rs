@@ -31,37 +31,51 @@ use crate::{
     log,
     policy::OnOutage,
     state::{CountedBy, Outcome, PolicyState},
-    store::{Fallback, Health, Store},
+    store::{Fallback, Health},
 };
 
-use super::monitor::PrimaryMonitor;
+use super::{local::LocalCounts, merging::Merger, monitor::PrimaryMonitor};
 
 /// Decides when the primary does not, and counts how often that happens.
 #[derive(Debug)]
 pub(super) struct LocalFallback {
-    /// Must decide at once: a decision of the fallback is never awaited.
-    pub(super) local: Arc<dyn Store>,
+    /// The counts of this process, which the fallbacks of all servers share.
+    pub(super) local: Arc<LocalCounts>,
+    /// Charges what was admitted locally to the primary.
+    pub(super) merger: Arc<Merger>,
     /// Provides the clock, and the breaker for the health.
     monitor: Arc<PrimaryMonitor>,
-    shedding: Shedding,
-    /// Number of decisions made without the primary because it failed.
-    decisions: AtomicU64,
+    shedding: Arc<Shedding>,
+    /// Number of decisions made without a primary because it failed.
+    decisions: Arc<AtomicU64>,
 }
 
 impl LocalFallback {
-    pub(super) fn new(local: Arc<dyn Store>, monitor: Arc<PrimaryMonitor>) -> Self {
+    pub(super) fn new(local: Arc<LocalCounts>, monitor: Arc<PrimaryMonitor>) -> Self {
         Self {
+            merger: Merger::new(Arc::clone(&local), Arc::clone(&monitor)),
             local,
             monitor,
-            shedding: Shedding::default(),
-            decisions: AtomicU64::new(0),
+            shedding: Arc::default(),
+            decisions: Arc::default(),
+        }
+    }
+
+    /// Returns the fallback of another node, with the same local counts.
+    pub(super) fn for_node(&self, monitor: Arc<PrimaryMonitor>) -> Self {
+        Self {
+            merger: Merger::new(Arc::clone(&self.local), Arc::clone(&monitor)),
+            local: Arc::clone(&self.local),
+            monitor,
+            shedding: Arc::clone(&self.shedding),
+            decisions: Arc::clone(&self.decisions),
         }
     }
 
     /// Decides because the primary is in an outage.
     pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Decision {
         self.decisions.fetch_add(1, Ordering::Relaxed);
-        decide_locally(&*self.local, charges, self.monitor.clock.now())
+        decide_locally(&self.local, charges)
     }
 
     /// Decides because the primary returned this error.
@@ -72,6 +86,7 @@ impl LocalFallback {
         }
         let now = self.monitor.clock.now();
         if self.shedding.shed(now) {
+            self.monitor.modes.set_shedding(true);
             log::event!(
                 WARN,
                 "some decisions are not sent, because they would come too late: their policies apply `on_outage`",
@@ -79,13 +94,14 @@ impl LocalFallback {
                 error = ErrorChain(error),
             );
         }
-        decide_locally(&*self.local, charges, now)
+        decide_locally(&self.local, charges)
     }
 
     /// Ends shedding if it was calm for long enough, and logs that.
     #[cold]
     fn end_shedding(&self) {
         if self.shedding.end(self.monitor.clock.now()) {
+            self.monitor.modes.set_shedding(false);
             log::event!(
                 INFO,
                 "all decisions are sent again",
@@ -96,10 +112,30 @@ impl LocalFallback {
         }
     }
 
+    /// Keeps the states in a decision of the primary, if `takes_notes`. Returns whether a charge costs anything.
+    #[inline]
+    fn note(
+        &self,
+        decision: &Decision,
+        charges: &mut dyn Iterator<Item = Charge<'_>>,
+        takes_notes: bool,
+    ) -> bool {
+        let now = decision.decided_at();
+        let mut is_charged = false;
+        for (charge, state) in charges.zip(decision.states()) {
+            is_charged |= charge.units() > 0;
+            if takes_notes && charge.policy().outage_choice() == OnOutage::Local {
+                self.local.note(&charge, state, now);
+            }
+        }
+        is_charged
+    }
+
     /// Returns the outage, if there is one, and the numbers of decisions made here.
     pub(super) fn health(&self) -> Health {
         let decisions = self.decisions.load(Ordering::Relaxed);
-        let health = Health::counted(decisions, self.shedding.decisions());
+        let health = Health::counted(self.shedding.is_on(), decisions, self.shedding.decisions());
+        let health = self.local.add_to(health);
         match self.monitor.breaker.outage() {
             Some(outage) => health.degraded(outage),
             None => health,
@@ -115,12 +151,14 @@ impl Fallback for LocalFallback {
     ) -> Result<Decision, Error> {
         match result {
             Ok(decision) => {
-                // Peeks and denials write nothing, so only an admitted charge shows that writes succeed.
-                if self.monitor.breaker.refuses_writes()
-                    && decision.is_allowed()
-                    && charges.map(|charge| charge.units()).max() > Some(0)
-                {
-                    self.monitor.breaker.record_write();
+                let refuses_writes = self.monitor.breaker.refuses_writes();
+                let takes_notes = self.local.takes_notes();
+                if refuses_writes || takes_notes {
+                    let is_charged = self.note(&decision, charges, takes_notes);
+                    // Peeks and denials write nothing, so only an admitted charge shows that writes succeed.
+                    if refuses_writes && is_charged && decision.is_allowed() {
+                        self.monitor.breaker.record_write();
+                    }
                 }
                 if self.shedding.is_on() {
                     self.end_shedding();
@@ -130,7 +168,11 @@ impl Fallback for LocalFallback {
             Err(error) => {
                 self.monitor.warn_once(&error);
                 let charges: Charges<'_> = charges.collect();
-                Ok(self.decide_after(&error, &charges))
+                let decision = self.decide_after(&error, &charges);
+                if !self.monitor.breaker.is_open() {
+                    self.merger.start();
+                }
+                Ok(decision)
             }
         }
     }
@@ -142,7 +184,8 @@ impl Fallback for LocalFallback {
 ///
 /// If one policy denies, nothing is counted. Otherwise the local store decides the policies that count locally, all
 /// together, and the others allow. The usage of policies that nobody counts stays unknown.
-fn decide_locally(local: &dyn Store, charges: &[Charge<'_>], now: Timestamp) -> Decision {
+fn decide_locally(local: &LocalCounts, charges: &[Charge<'_>]) -> Decision {
+    let now = local.clock.now();
     let choice = |charge: &Charge<'_>| charge.policy().outage_choice();
     if charges
         .iter()
@@ -162,12 +205,9 @@ fn decide_locally(local: &dyn Store, charges: &[Charge<'_>], now: Timestamp) -> 
         return Decision::new(CountedBy::Nobody, now, states);
     }
     // A local store that does not decide at once cannot be awaited here.
-    let Some(Ok(decision)) = local.decide(&counted).take_ready() else {
+    let Some(decision) = local.decide(&counted) else {
         return unavailable(charges, now);
     };
-    if decision.states().len() != counted.len() {
-        return unavailable(charges, now);
-    }
     let mut states = decision.states().iter();
     let states = charges.iter().map(|charge| match choice(charge) {
         OnOutage::Local => *states.next().expect("one state per charge"),

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 5 consecutive calls failed, over two deadlines (at least 100 ms, at most 1 s) | a server that is down or hangs | 150 ms after the server hung |
 //! | the server refused 5 writes over the same time, with no successful write between them | a demoted primary, a server without memory | after 100 ms, however many denials it makes |
-//! | 3 calls failed with a permanent error, each within 10 s of the one before | a cluster, a user without permission | at the third call |
+//! | 3 calls failed with a permanent error, each within 10 s of the one before | a user without permission | at the third call |
 //! | of the last 16 intervals of 250 ms with calls, 8 were bad and at most 60 s old: at least half of their calls failed or took more than half the deadline | a slow server, one bad connection of two | after 2 s |
 //!
 //! One stall ends many calls at once, so each condition but the third takes time: a single stall of 100 ms fails the decisions
@@ -21,13 +21,13 @@
 //!
 //! # While the breaker is open
 //!
-//! No request waits. One background task probes the store, at first every 50 to 100 ms, then at intervals that double up to 10
-//! seconds. Each interval is shortened by up to half at random, so that a fleet does not probe in step. After a permanent
-//! error, all intervals are long. If the breaker opens again within 10 s, the intervals continue where they were, so the
-//! store may decide again up to 10 s late. A probe is a script call that does what decisions did before: it writes two keys in
-//! different slots of a cluster, with every algorithm in use and its commands. So it fails on a read-only replica, on a
-//! cluster, and for a user who lacks a command. After two consecutive probes that succeed within half of the deadline, the
-//! breaker closes.
+//! No request waits. One background task probes the store, at first every 50 to 100 ms, then at intervals that double up to
+//! 1.5 s. So Redis decides again within 2 s of the end of the fault. Each interval is shortened by up to half at random, so
+//! that a fleet does not probe in step. After a permanent error, all intervals are long. If the breaker opens again within
+//! 10 s, the intervals continue where they were. A probe is a script call that does what decisions did before: it writes a key
+//! for every algorithm in use, with its commands, and in a cluster in a slot of the node. So it fails on a read-only replica,
+//! and for a user who lacks a command. After two consecutive probes that succeed within half of the deadline, the breaker
+//! closes.
 //!
 //! The Redis store also calls and dials on its own, once or twice a second, while it has slots to release that no request
 //! holds: those of decisions that got no reply or were dropped. That ends with their leases.
@@ -51,16 +51,69 @@
 //!
 //! # Limits during an outage
 //!
-//! The local limiter counts in this process with the same quota, apart from the count in Redis. Redis may have admitted a whole
-//! quota just before an outage, and each instance admits another one. So `n` instances admit up to `n + 1` times the quota,
-//! where Redis alone admits it once: one instance with 10 an hour admits up to 20. Further outages add nothing as long as Redis
-//! keeps its counts, because each count continues where it was. Policies that must never be exceeded take
-//! [`OnOutage::Deny`](crate::OnOutage::Deny).
+//! Under [`OnOutage::Local`](crate::OnOutage::Local), each live instance grants its share of the quota. The instances
+//! register in Redis and learn how many are alive every two seconds, behind a decision. During an outage the last known
+//! number counts. A limit `q` over `n` instances becomes `q / n` for each of them, rounded down, and one unit more for the
+//! `q mod n` instances that rank first for the policy and the key. Rates, bursts, windows and slots follow the same rule.
+//! So the shares of the whole fleet sum to `q`, also if `q` is less than `n`: then `q` instances grant one unit each, and
+//! the others deny with a `Retry-After` of 5 s.
+//!
+//! The last state that Redis returned for a key is kept in a table of [`warm_keys`], and local counting continues from it:
+//! the share is that of the units that were left. A state shows how much was used, but not when. So the units of a sliding
+//! log count as if all had been used with the latest one, and those of a sliding window as if the estimate had just been
+//! reached. Slots in flight in Redis count for one lease. If the table is full, the keys leave first whose quota is back
+//! soonest.
+//!
+//! Local decisions are made in the time of Redis, which replies contain: windows of all instances end together, whatever
+//! their own clocks show. Clients see the whole limit, and the units that are left of this instance's share.
+//!
+//! # After an outage
+//!
+//! Each instance charges to Redis what it admitted and what is still outstanding: the part of its share by which a TAT moved,
+//! or the units in a window. A merge adds up to the limit, starting at least from the usage that Redis had returned before.
+//! So a server that restarts without its data gets back the usage of the keys that were decided in the outage. A merge is
+//! made once: it leaves a mark in Redis (`prefix:{key}:policy#m..`) for 60 s, and is sent again for up to 30 s if no reply
+//! comes. Up to 100,000 keys are merged, at most 3,200 a second, after up to 0.5 s. Local charges of a decision that failed
+//! or was shed outside of an outage are merged in the same way.
+//!
+//! The instances notice the end of the outage within 2 s of each other. For 2.5 s, a key that was decided locally stays within
+//! the share besides the count in Redis, until the others have merged their charges. A decision on such a key merges it first.
+//!
+//! # Residuals
+//!
+//! | case | what the fleet admits |
+//! |---|---|
+//! | all instances know each other, and decided on the key just before | the quota, together with Redis |
+//! | an instance decided on the key long before, or never, or has it no longer in its table | up to one share more |
+//! | instances start or end, and Redis fails within 2 s | at most one share more for each that started |
+//! | an instance ended up to 20 s before | less: its share is granted by nobody |
+//! | an instance that never reached Redis since its start | the whole quota once more, unless [`instances`] is set |
+//! | only `k` of `n` instances lose Redis | `k` shares more |
+//! | a fixed number of [`instances`] | at most `q + n - 1` |
+//! | a request costs more than a share | it is denied until Redis is back |
+//! | an instance ends during the outage | its local charges are lost: up to one share more |
+//! | a key that this instance did not decide in the outage, and others did | what those admitted, if they merge it later than this instance asks Redis |
+//! | an instance finds Redis available more than 2.5 s after another one, as on an overloaded machine | what it admitted locally, once more |
+//! | requests in flight (concurrency) | local slots are not merged: up to the limit more, while those requests run |
+//! | more than 100,000 keys decided locally | further keys are not merged: up to the quota more on each |
+//! | no reply to a merge for 30 s | the merge counts as made: up to one share more ([`unconfirmed_merges`]) |
+//!
+//! [`instances`]: ResilientStoreBuilder::instances
+//! [`unconfirmed_merges`]: crate::store::Health::unconfirmed_merges
+//! [`warm_keys`]: ResilientStoreBuilder::warm_keys
 
+mod admitted;
+mod background;
 mod breaker;
 mod fallback;
+mod journal;
+mod local;
+mod merging;
+mod mirror;
+mod modes;
 mod monitor;
 mod prober;
+mod shares;
 mod store;
 
 pub use self::store::{ResilientStore, ResilientStoreBuilder};

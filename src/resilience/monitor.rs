@@ -11,8 +11,9 @@
 //! | WARN | a key holds a foreign value | | at most once |
 
 use std::{
+    fmt,
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -30,6 +31,7 @@ use crate::{
 
 use super::{
     breaker::{Breaker, CallResult, is_permanent},
+    modes::Modes,
     prober::Prober,
 };
 
@@ -43,7 +45,6 @@ use super::{
 ///
 /// A primary that [reports its calls](Store::observe_calls) is judged by the reports. Otherwise each decision counts as a
 /// call, through a [`CallGuard`].
-#[derive(Debug)]
 pub(super) struct PrimaryMonitor {
     pub(super) primary: Arc<dyn Store>,
     /// Also keeps the deadline of a decision.
@@ -51,10 +52,16 @@ pub(super) struct PrimaryMonitor {
     pub(super) prober: Prober,
     /// Times outages and calls. Waits use the system clock, so probes go on while a test holds this one.
     pub(super) clock: Clock,
+    /// The clock of local decisions, which follows the primary's while it replies.
+    pub(super) server_clock: Clock,
     /// Whether the shared store keeps the deadline itself. Then no second timer is needed.
     pub(super) primary_keeps_deadline: bool,
     /// Whether the primary reports its calls. Otherwise each decision is guarded as a call.
     pub(super) reports_calls: bool,
+    /// The mode of the store, over all its servers.
+    pub(super) modes: Arc<Modes>,
+    /// Called when the breaker closes.
+    pub(super) on_recovery: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Longest call reported since the latest probe was sent, in microseconds; 0 without a report.
     probe_took: AtomicU64,
     /// Whether a foreign value was logged.
@@ -71,7 +78,8 @@ impl PrimaryMonitor {
         primary: Arc<dyn Store>,
         deadline: Duration,
         primary_keeps_deadline: bool,
-        clock: Clock,
+        (clock, server_clock): (Clock, Clock),
+        modes: Arc<Modes>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             reports_calls: primary.observe_calls(this.clone()),
@@ -79,12 +87,26 @@ impl PrimaryMonitor {
             breaker: Breaker::new(deadline),
             prober: Prober::default(),
             clock,
+            server_clock,
             primary_keeps_deadline,
+            modes,
+            on_recovery: OnceLock::new(),
             probe_took: AtomicU64::new(0),
             foreign_value_logged: AtomicBool::new(false),
             is_past_startup: AtomicBool::new(false),
             this: this.clone(),
         })
+    }
+
+    /// Returns the monitor of another node, with the same settings.
+    pub(super) fn for_node(&self, node: Arc<dyn Store>) -> Arc<Self> {
+        Self::new(
+            node,
+            self.breaker.deadline(),
+            self.primary_keeps_deadline,
+            (self.clock.clone(), self.server_clock.clone()),
+            Arc::clone(&self.modes),
+        )
     }
 
     /// Awaits a reply of the primary, at most until the deadline.
@@ -98,12 +120,16 @@ impl PrimaryMonitor {
         }
         let deadline = self.breaker.deadline();
         let result = timeout(deadline.saturating_add(GRACE), reply).await;
-        result.unwrap_or_else(|| {
-            Err(Error::new(
-                ErrorKind::Timeout(Phase::Reply),
-                format!("the shared store did not answer within the deadline of {deadline:?}"),
-            ))
-        })
+        result.unwrap_or_else(|| Err(self.late()))
+    }
+
+    /// Returns the error of a decision that the deadline ended.
+    pub(super) fn late(&self) -> Error {
+        let deadline = self.breaker.deadline();
+        Error::new(
+            ErrorKind::Timeout(Phase::Reply),
+            format!("the shared store did not answer within the deadline of {deadline:?}"),
+        )
     }
 
     /// Logs errors that the breaker does not log, or not yet: the first foreign value, and a primary that never
@@ -146,6 +172,7 @@ impl PrimaryMonitor {
             mode = "degraded",
             error = ErrorChain(&cause),
         );
+        self.modes.opened();
         let mut backoff = self.prober.backoff.lock();
         backoff.opened(now);
         if is_permanent(&cause) {
@@ -182,7 +209,7 @@ impl PrimaryMonitor {
 
     /// Starts a task that probes, unless one is running.
     pub(super) fn ensure_probing(&self) {
-        self.prober.start(|lease| {
+        self.prober.task.start(|lease| {
             let monitor = self.this.clone();
             ProbeTask { monitor, lease }.run()
         });
@@ -238,6 +265,7 @@ impl PrimaryMonitor {
     fn recover(&self) {
         let outage = self.breaker.outage();
         self.breaker.close();
+        self.modes.closed();
         let now = self.clock.now();
         self.prober.backoff.lock().closed(now);
         if let Some(outage) = outage {
@@ -248,13 +276,42 @@ impl PrimaryMonitor {
                 outage = format_args!("{:?}", now.since(outage.since)),
             );
         }
+        if let Some(on_recovery) = self.on_recovery.get() {
+            on_recovery();
+        }
+    }
+}
+
+impl Drop for PrimaryMonitor {
+    fn drop(&mut self) {
+        if self.breaker.is_open() {
+            self.modes.closed();
+        }
+    }
+}
+
+// By hand: a function has no debug output.
+impl fmt::Debug for PrimaryMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrimaryMonitor")
+            .field("primary", &self.primary)
+            .field("breaker", &self.breaker)
+            .finish_non_exhaustive()
     }
 }
 
 impl CallObserver for PrimaryMonitor {
     fn call_ended(&self, call: CallReport<'_>) {
         match call {
-            CallReport::Replied { latency } => self.record_reply(latency, self.clock.now()),
+            CallReport::Replied {
+                latency,
+                decided_at,
+            } => {
+                if let Some(time) = decided_at {
+                    self.server_clock.learn(time, latency);
+                }
+                self.record_reply(latency, self.clock.now());
+            }
             CallReport::Failed { error } => self.record_failure(error),
         }
     }
@@ -346,7 +403,7 @@ impl ProbeTask {
             good_probes += 1;
             if good_probes == GOOD_PROBES {
                 // Before closing: a breaker that opens again at once must find the lease free.
-                monitor.prober.release(self.lease);
+                monitor.prober.task.release(self.lease);
                 monitor.recover();
                 return;
             }
@@ -358,7 +415,7 @@ impl ProbeTask {
         let monitor = self.monitor.upgrade();
         monitor.is_some_and(|monitor| {
             let span = wait + monitor.breaker.deadline();
-            monitor.prober.renew(self.lease, span)
+            monitor.prober.task.renew(self.lease, span)
         })
     }
 }
@@ -366,7 +423,7 @@ impl ProbeTask {
 impl Drop for ProbeTask {
     fn drop(&mut self) {
         if let Some(monitor) = self.monitor.upgrade() {
-            monitor.prober.release(self.lease);
+            monitor.prober.task.release(self.lease);
         }
     }
 }

@@ -1,70 +1,16 @@
-//! When to probe the primary, and on which runtime.
+//! When to probe the primary.
 
-use std::{future::Future, sync::OnceLock, time::Duration};
+use std::time::Duration;
 
-use tokio::runtime::Handle;
+use crate::{backoff::Backoff, clock::Timestamp, sync::Mutex};
 
-use crate::{
-    backoff::Backoff,
-    clock::{Clock, Timestamp},
-    sync::Mutex,
-    task_lease::TaskLease,
-};
+use super::background::BackgroundTask;
 
-/// Starts the task that probes, one at a time, and spaces its probes.
-///
-/// The task holds a [lease](TaskLease). If its runtime ends or is not driven, the next decision starts another task.
+/// Starts the task that probes, and spaces its probes.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     pub(super) backoff: Mutex<ProbeBackoff>,
-    lease: Mutex<TaskLease>,
-    /// Runtime of the first decision. The call that opens the breaker may end on a thread without a runtime.
-    runtime: OnceLock<Handle>,
-}
-
-impl Prober {
-    /// Remembers the runtime of the caller, for a task that must be started outside of any runtime.
-    #[inline]
-    pub(super) fn remember_runtime(&self) {
-        if self.runtime.get().is_none()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let _ = self.runtime.set(runtime);
-        }
-    }
-
-    /// Spawns a task, unless one is running on time. `task` receives the number of its lease.
-    ///
-    /// Without a Tokio runtime, here or at an earlier decision, nothing is spawned.
-    pub(super) fn start<T>(&self, task: impl FnOnce(u64) -> T)
-    where
-        T: Future<Output = ()> + Send + 'static,
-    {
-        let now = Clock::system().now();
-        let mut lease = self.lease.lock();
-        if lease.is_held(now) {
-            return;
-        }
-        let current = Handle::try_current().ok();
-        let Some(runtime) = current.or_else(|| self.runtime.get().cloned()) else {
-            return;
-        };
-        let number = lease.take_over(now + TOLERANCE);
-        // A runtime that has ended drops the task at once, and the task then releases its lease.
-        drop(lease);
-        runtime.spawn(task(number));
-    }
-
-    /// Extends the lease over the next step of its task. Returns `false` if another task has taken over.
-    pub(super) fn renew(&self, lease: u64, span: Duration) -> bool {
-        let until = Clock::system().now() + span + TOLERANCE;
-        self.lease.lock().renew(lease, until)
-    }
-
-    /// Ends the lease, so that the next outage starts a new task at once.
-    pub(super) fn release(&self, lease: u64) {
-        self.lease.lock().release(lease);
-    }
+    pub(super) task: BackgroundTask,
 }
 
 // === ProbeBackoff ===
@@ -72,8 +18,10 @@ impl Prober {
 /// Waits between probes: a few short ones, since most outages are short, then waits that double.
 ///
 /// ```text
-/// up to 100, 100, 100, 100, 200, 400, 800 ms, 1.6, 3.2, 6.4, 10, 10, .. s
+/// up to 100, 100, 100, 100, 200, 400, 800 ms, 1.5, 1.5, .. s
 /// ```
+///
+/// With a wait of at most 1.5 s and two good probes, a store decides again within 2 s of the end of its fault.
 ///
 /// Each is [jittered](crate::backoff::jittered). If the store fails again within 10 s of its recovery, the waits go on
 /// where they were, so that a store that comes and goes is probed less and less often.
@@ -126,11 +74,9 @@ impl Default for ProbeBackoff {
     }
 }
 
-/// How late a task may be before another one takes over.
-const TOLERANCE: Duration = Duration::from_secs(1);
 const FIRST: Duration = Duration::from_millis(100);
 const SHORT_WAITS: u32 = 3;
-const LONGEST: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_millis(1_500);
 /// A store that decides for this long after an outage has recovered.
 const STABLE: Duration = Duration::from_secs(10);
 
@@ -145,9 +91,7 @@ mod tests {
     #[test]
     fn waits_are_short_then_double_up_to_the_longest_and_are_shortened_by_up_to_half() {
         let mut backoff = ProbeBackoff::default();
-        for longest in [
-            100, 100, 100, 100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000,
-        ] {
+        for longest in [100, 100, 100, 100, 200, 400, 800, 1_500, 1_500, 1_500] {
             let wait = backoff.wait().as_millis();
             assert!(
                 (longest / 2..=longest).contains(&wait),
@@ -177,7 +121,7 @@ mod tests {
         backoff.opened(at(0));
         backoff.prolong();
         for _ in 0..3 {
-            assert!(backoff.wait() >= Duration::from_secs(5));
+            assert!(backoff.wait() >= Duration::from_millis(750));
         }
     }
 }

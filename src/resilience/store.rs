@@ -1,11 +1,12 @@
 //! A store that decides even while the shared store cannot.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
+use tokio::sync::watch;
 
 use crate::{
-    charge::{Charge, OwnedCharge},
+    charge::{Charge, Charges, OwnedCharge},
     clock::Clock,
     decision::Decision,
     diagnosis::Warning,
@@ -13,11 +14,14 @@ use crate::{
     key::Key,
     policy::Policy,
     state::CountedBy,
-    store::{Fallback, Health, Receipt, Store, StoreFuture},
+    store::{Fallback, Fleet, Health, Merge, Mode, Receipt, Store, StoreFuture},
+    timer::timeout,
 };
 
 use super::{
     fallback::LocalFallback,
+    local::LocalCounts,
+    merging::{BegunMerge, Due},
     monitor::{CallGuard, PrimaryMonitor},
 };
 
@@ -45,12 +49,32 @@ impl ResilientStore {
     /// The deadline set on the builder cuts `primary` off, whatever its own deadline is. `local` must reply at once, as
     /// [`MemoryStore`](crate::memory::MemoryStore) does.
     pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
+        Self::builder_over(Arc::new(primary), local)
+    }
+
+    /// As [`builder`](Self::builder), for a store of any type.
+    pub(crate) fn builder_over(
+        primary: Arc<dyn Store>,
+        local: impl Store,
+    ) -> ResilientStoreBuilder {
         ResilientStoreBuilder {
-            primary: Arc::new(primary),
+            primary,
             local: Arc::new(local),
             deadline: Duration::from_millis(50),
             primary_keeps_deadline: false,
             clock: Clock::system(),
+            server_clock: None,
+            instances: None,
+            warm_keys: WARM_KEYS,
+        }
+    }
+
+    /// Returns a store with a breaker of its own in front of another node, and the same local counts and settings.
+    pub(crate) fn for_node(&self, node: Arc<dyn Store>) -> Self {
+        let monitor = self.monitor.for_node(node);
+        Self {
+            fallback: Arc::new(self.fallback.for_node(Arc::clone(&monitor))),
+            monitor,
         }
     }
 
@@ -60,6 +84,40 @@ impl ResilientStore {
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         Ok(())
+    }
+
+    /// Decides in the primary after these merges, all within the deadline.
+    ///
+    /// Without the merges, the decision would not count what was admitted here. If one of them fails, the decision fails
+    /// with its error.
+    #[cold]
+    fn decide_after(
+        &self,
+        merges: Vec<BegunMerge>,
+        charges: &[Charge<'_>],
+    ) -> StoreFuture<Decision> {
+        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        let (monitor, fallback) = (Arc::clone(&self.monitor), Arc::clone(&self.fallback));
+        StoreFuture::boxed(async move {
+            let deciding = async {
+                fallback.merger.make(merges).await?;
+                let call = CallGuard::new(&monitor);
+                let result = {
+                    let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+                    monitor.primary.decide(&charges)
+                };
+                let result = monitor.bounded(result).await;
+                call.end(&result);
+                result
+            };
+            let result = timeout(monitor.breaker.deadline(), deciding).await;
+            let result = result.unwrap_or_else(|| Err(monitor.late()));
+            if result.as_ref().is_ok_and(Decision::is_allowed) {
+                let charges = charges.iter().map(OwnedCharge::borrow);
+                fallback.merger.count_shared(charges);
+            }
+            fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
+        })
     }
 
     /// Bounds a call of the primary by the deadline.
@@ -80,8 +138,17 @@ impl Store for ResilientStore {
             monitor.ensure_probing();
             return StoreFuture::ready(Ok(self.fallback.decide(charges)));
         }
-        monitor.prober.remember_runtime();
+        monitor.prober.task.remember_runtime();
         let fallback = Arc::clone(&self.fallback);
+        if !fallback.local.journal.is_empty() {
+            fallback.merger.start();
+            if fallback.local.is_grace() {
+                return match fallback.merger.due(charges) {
+                    Due::Local => StoreFuture::ready(Ok(fallback.decide(charges))),
+                    Due::Merges(merges) => self.decide_after(merges, charges),
+                };
+            }
+        }
         // No timer and no guard to add: one future serves the whole decision.
         if monitor.primary_keeps_deadline && monitor.reports_calls {
             return monitor.primary.decide_with_fallback(charges, fallback);
@@ -114,8 +181,15 @@ impl Store for ResilientStore {
 
     fn hold(&self, receipt: &Receipt) {
         match receipt.counted_by() {
-            CountedBy::Fallback => self.fallback.local.hold(receipt),
+            CountedBy::Fallback => self.fallback.local.store.hold(receipt),
             _ => self.monitor.primary.hold(receipt),
+        }
+    }
+
+    fn merge(&self, merge: &Merge) -> StoreFuture<()> {
+        match self.check_breaker("the shared store is unavailable: nothing is merged") {
+            Ok(()) => self.bounded(self.monitor.primary.merge(merge)),
+            Err(error) => StoreFuture::ready(Err(error)),
         }
     }
 
@@ -151,6 +225,10 @@ impl Store for ResilientStore {
     fn health(&self) -> Health {
         self.fallback.health()
     }
+
+    fn mode_changes(&self) -> watch::Receiver<Mode> {
+        self.monitor.modes.changes()
+    }
 }
 
 // === ResilientStoreBuilder ===
@@ -164,6 +242,9 @@ pub struct ResilientStoreBuilder {
     deadline: Duration,
     primary_keeps_deadline: bool,
     clock: Clock,
+    server_clock: Option<Clock>,
+    instances: Option<u64>,
+    warm_keys: usize,
 }
 
 impl ResilientStoreBuilder {
@@ -189,11 +270,34 @@ impl ResilientStoreBuilder {
         self
     }
 
+    /// Sets the number of instances that share the primary, each of which grants its share of a quota during an outage.
+    ///
+    /// Default: learned from the primary, if it [reports](Store::fleet) its instances. With a fixed number `n`, shares are
+    /// rounded up: a limit of `q` becomes at most `q + n - 1` over the fleet.
+    pub fn instances(mut self, count: u64) -> Self {
+        self.instances = Some(count);
+        self
+    }
+
+    /// Sets the number of keys whose last state in the primary is kept, so that local counting continues from it.
+    ///
+    /// Default: 100,000, which takes 2.6 MB (26 bytes for each key). With 0, a key starts an outage with its full share.
+    pub fn warm_keys(mut self, count: usize) -> Self {
+        self.warm_keys = count;
+        self
+    }
+
+    /// Sets the clock of `local`, which then follows the primary's.
+    pub(crate) fn server_clock(mut self, clock: Clock) -> Self {
+        self.server_clock = Some(clock);
+        self
+    }
+
     /// Builds the store.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a deadline of zero or above 1 hour.
+    /// [`ErrorKind::InvalidConfig`] for a deadline of zero or above 1 hour, and for 0 instances.
     pub fn build(self) -> Result<ResilientStore, Error> {
         let refuse = |message| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.deadline.is_zero() {
@@ -206,13 +310,28 @@ impl ResilientStoreBuilder {
                 "deadline above 1 hour: no client waits that long; the default is 50 ms",
             );
         }
+        let fleet = match self.instances.map(NonZeroU64::new) {
+            Some(None) => {
+                return refuse("0 instances: count this one too, or leave the number out");
+            }
+            Some(Some(count)) => Some(Arc::new(Fleet::fixed(count))),
+            None => self.primary.fleet(),
+        };
+        let server_clock = self.server_clock.unwrap_or_else(|| self.clock.clone());
         let monitor = PrimaryMonitor::new(
             self.primary,
             self.deadline,
             self.primary_keeps_deadline,
-            self.clock,
+            (self.clock, server_clock.clone()),
+            Arc::default(),
         );
-        let fallback = LocalFallback::new(self.local, Arc::clone(&monitor));
+        let local = Arc::new(LocalCounts::new(
+            self.local,
+            fleet,
+            server_clock,
+            self.warm_keys,
+        ));
+        let fallback = LocalFallback::new(local, Arc::clone(&monitor));
         Ok(ResilientStore {
             monitor,
             fallback: Arc::new(fallback),
@@ -220,4 +339,6 @@ impl ResilientStoreBuilder {
     }
 }
 
+/// The default of [`ResilientStoreBuilder::warm_keys`].
+const WARM_KEYS: usize = 100_000;
 const LONGEST_DEADLINE: Duration = Duration::from_secs(3_600);

@@ -348,9 +348,9 @@ async fn key_outlives_what_it_owes_and_no_crowd_drives_it_out(trial: Trial) {
     let trial = Trial { way, place };
     let (ada, since) = (trial.count("ada"), Instant::now());
     ada.spend(way.limit).await;
-    if let Some(server) = trial.place.server_behind() {
+    if trial.place.is_on_servers() {
         let life = (way.all_back)(way.limit).as_millis() as i64;
-        let [key] = server.keys().try_into().expect("one key");
+        let [(key, server)] = trial.place.keys().try_into().ok().expect("one key");
         let Value::Int(left) = server.command(&["PTTL", &key]) else {
             panic!("PTTL answers a number");
         };

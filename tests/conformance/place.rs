@@ -1,18 +1,26 @@
 //! A store under test, with the clock that moves its time.
 
-use std::{collections::BTreeMap, env, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use redis::Value;
 use tollgate::{
     Decision, Error, Key, Policy, RateLimiter,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
-    remote::RedisStore,
+    remote::{RedisStore, RedisStoreBuilder, TlsConfig},
     state::{CountedBy, Retry, Usage},
     store::{Charge, Receipt, Settlement, Store, StoreFuture},
 };
 
-use crate::support::Server;
+use crate::{
+    servers::{OPTIONAL_RIGHTS, RIGHTS},
+    support::{Authority, Cluster, Sentinels, Server},
+};
 
 /// 20 seconds after a full minute, 80 after two, 800 after a full hour; 2023-11-14, 22:13:20 UTC.
 pub(super) const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
@@ -27,7 +35,14 @@ pub(super) struct Place {
 
 enum AnyStore {
     Memory(MemoryStore),
-    Redis(RedisStore, Server),
+    Redis(RedisStore, Servers),
+}
+
+/// The servers that keep the counts.
+enum Servers {
+    One(Server),
+    /// Servers that several places share, each with a prefix of its own.
+    Shared(&'static [Server], String),
 }
 
 impl Place {
@@ -51,13 +66,62 @@ impl Place {
     }
 
     fn server(server: Server) -> Self {
+        let store = RedisStore::builder(server.url());
+        Self::redis_store(store, Servers::One(server))
+    }
+
+    /// A cluster of one node, as many providers offer it.
+    pub(super) fn one_shard() -> Self {
+        let nodes = &Cluster::shared(1).nodes;
+        Self::shared(&nodes[0].url(), nodes)
+    }
+
+    /// A cluster of three primaries.
+    pub(super) fn cluster() -> Self {
+        let nodes = &Cluster::shared(3).nodes;
+        Self::shared(&nodes[0].url(), nodes)
+    }
+
+    /// A primary behind sentinels.
+    pub(super) fn sentinel() -> Self {
+        let watched = Sentinels::shared();
+        Self::shared(&watched.url(), &watched.servers[..1])
+    }
+
+    /// A server by TLS and in RESP3, as an ACL user with the documented rights.
+    pub(super) fn secured() -> Self {
+        let authority = Authority::new();
+        let server = Server::start_tls(&authority, &authority.sign("localhost"), &[]);
+        let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
+        user.extend(RIGHTS.iter().chain(&OPTIONAL_RIGHTS));
+        server.command(&user);
+        let client = authority.sign("client");
+        let tls = TlsConfig::new()
+            .ca_certificates(authority.pem())
+            .client_certificate(client.certificate, client.key);
+        let store = RedisStore::builder(server.tls_url())
+            .tls(tls)
+            .username("limiter")
+            .password("secret")
+            .resp3(true);
+        Self::redis_store(store, Servers::One(server))
+    }
+
+    fn shared(url: &str, servers: &'static [Server]) -> Self {
+        static PLACES: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("place-{}", PLACES.fetch_add(1, Ordering::Relaxed));
+        let store = RedisStore::builder(url).prefix(&prefix);
+        Self::redis_store(store, Servers::Shared(servers, prefix))
+    }
+
+    fn redis_store(store: RedisStoreBuilder, servers: Servers) -> Self {
         let clock = Clock::manual(START);
         // A deadline that a loaded machine keeps: how deadlines work is tested elsewhere.
-        let store = RedisStore::builder(server.url())
+        let store = store
             .deadline(Duration::from_secs(10))
             .client_time(clock.clone())
             .build();
-        let store = AnyStore::Redis(store.expect("a usable store"), server);
+        let store = AnyStore::Redis(store.expect("a usable store"), servers);
         Self { clock, store }
     }
 
@@ -119,20 +183,40 @@ impl Place {
         }
     }
 
-    pub(super) fn server_behind(&self) -> Option<&Server> {
+    /// Whether servers keep the counts, and not this process.
+    pub(super) fn is_on_servers(&self) -> bool {
+        matches!(self.store, AnyStore::Redis(..))
+    }
+
+    /// The start of every key on the servers.
+    pub(super) fn prefix(&self) -> &str {
         match &self.store {
-            AnyStore::Memory(_) => None,
-            AnyStore::Redis(_, server) => Some(server),
+            AnyStore::Redis(_, Servers::Shared(_, prefix)) => prefix,
+            AnyStore::Redis(_, Servers::One(_)) | AnyStore::Memory(_) => "tollgate",
         }
     }
 
-    /// Every key that the server holds with its value, serialized; nothing when the store is in process.
-    pub(super) fn values(&self) -> BTreeMap<String, Value> {
-        let Some(server) = self.server_behind() else {
-            return BTreeMap::new();
+    /// Every key of this place with the server that holds it; nothing when the store is in process.
+    pub(super) fn keys(&self) -> Vec<(String, &Server)> {
+        let servers = match &self.store {
+            AnyStore::Memory(_) => &[],
+            AnyStore::Redis(_, Servers::One(server)) => std::slice::from_ref(server),
+            AnyStore::Redis(_, Servers::Shared(servers, _)) => servers,
         };
-        let keys = server.keys().into_iter();
-        keys.map(|key| {
+        let prefix = format!("{}:{{", self.prefix());
+        let keys = servers.iter().flat_map(|server| {
+            let keys = server.keys().into_iter();
+            keys.map(move |key| (key, server))
+        });
+        let is_shared = matches!(&self.store, AnyStore::Redis(_, Servers::Shared(..)));
+        keys.filter(|(key, _)| !is_shared || key.starts_with(&prefix))
+            .collect()
+    }
+
+    /// Every key of this place with its value, serialized; nothing when the store is in process.
+    pub(super) fn values(&self) -> BTreeMap<String, Value> {
+        let keys = self.keys().into_iter();
+        keys.map(|(key, server)| {
             let value = server.command(&["DUMP", &key]);
             (key, value)
         })

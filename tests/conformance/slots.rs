@@ -221,7 +221,7 @@ pub(super) async fn key_outlives_what_it_owes_and_no_crowd_drives_it_out(trial: 
     let trial = Trial { way, place };
     let (ada, since) = (trial.count("ada"), Instant::now());
     let receipts = ada.borrow_each(way.limit).await;
-    if trial.place.server_behind().is_some() {
+    if trial.place.is_on_servers() {
         assert_lives(&trial, LEASE, since);
         // A renewal starts the lifetime of the key again.
         let since = Instant::now();
@@ -243,8 +243,7 @@ pub(super) async fn key_outlives_what_it_owes_and_no_crowd_drives_it_out(trial: 
 
 /// Asserts that the only key on the server lives as long as its state counts, and at most a second longer.
 pub(super) fn assert_lives(trial: &Trial, life: Duration, since: Instant) {
-    let server = trial.place.server_behind().expect("on a server");
-    let [key] = server.keys().try_into().expect("one key");
+    let [(key, server)] = trial.place.keys().try_into().ok().expect("one key");
     let Value::Int(left) = server.command(&["PTTL", &key]) else {
         panic!("PTTL returns a number");
     };
@@ -409,7 +408,7 @@ async fn frees(count: &super::place::Count<'_>, free: u64) {
 async fn slots_whose_holder_is_gone_come_back_by_their_lease(trial: Trial) {
     let (limit, clock, ada) = (trial.way.limit, &trial.place.clock, trial.count("ada"));
     let mut held = Vec::new();
-    let is_kept = trial.place.server_behind().is_none();
+    let is_kept = !trial.place.is_on_servers();
     for (passed, units) in [(Duration::ZERO, limit - 4), (LEASE / 2, 4)] {
         clock.set(START + passed);
         let receipts = ada.borrow_each(units).await.into_iter();
@@ -435,7 +434,7 @@ async fn slots_whose_holder_is_gone_come_back_by_their_lease(trial: Trial) {
 async fn renewed_slots_stay_taken(trial: Trial) {
     let (limit, clock, ada) = (trial.way.limit, &trial.place.clock, trial.count("ada"));
     let kept = ada.borrow(limit).await.expect("free");
-    if trial.place.server_behind().is_none() {
+    if !trial.place.is_on_servers() {
         // In process, held slots need no renewal.
         let hold = ada.limiter.hold(kept);
         clock.set(START + LEASE * 4);

@@ -168,12 +168,12 @@ async fn hostile_keys_are_counted_apart(place: Place) {
         assert!(check(&limiter, &[charge]).await.is_allowed());
         assert!(!check(&limiter, &[charge]).await.is_allowed());
     }
-    if let Some(server) = place.server_behind() {
-        let stored = server.keys();
+    if place.is_on_servers() {
+        let (stored, start) = (place.keys(), format!("{}:{{", place.prefix()));
         assert_eq!(stored.len(), keys.len());
-        for key in stored {
+        for (key, _) in stored {
             assert!(
-                key.starts_with("tollgate:{") && key.ends_with("}:hostile"),
+                key.starts_with(&start) && key.ends_with("}:hostile"),
                 "{key}"
             );
             assert_eq!(

@@ -17,6 +17,8 @@ pub(super) struct Launch {
     binary: PathBuf,
     arguments: Vec<String>,
     directory: PathBuf,
+    /// The contents of the configuration file of a sentinel, which rewrites it while it runs.
+    sentinel: Option<String>,
 }
 
 impl Launch {
@@ -30,6 +32,17 @@ impl Launch {
             binary: binary.to_owned(),
             arguments: arguments.into_iter().map(str::to_owned).collect(),
             directory: fresh_directory(),
+            sentinel: None,
+        }
+    }
+
+    /// A sentinel with this configuration.
+    pub(super) fn sentinel(binary: &Path, configuration: &str) -> Self {
+        Self {
+            binary: binary.to_owned(),
+            arguments: Vec::new(),
+            directory: fresh_directory(),
+            sentinel: Some(configuration.to_owned()),
         }
     }
 
@@ -81,10 +94,23 @@ impl Launch {
             .append(true)
             .open(self.log())
             .expect("the server's directory is writable");
-        Command::new(&self.binary)
-            .args(["--port", &port.to_string(), "--dir"])
-            .arg(&self.directory)
-            .args(&self.arguments)
+        let mut command = Command::new(&self.binary);
+        match &self.sentinel {
+            Some(configuration) => {
+                let path = self.directory.join("sentinel.conf");
+                let directory = self.directory.display();
+                let place = format!("port {port}\ndir {directory}\nbind 127.0.0.1\n");
+                fs::write(&path, place + configuration).expect("the directory is writable");
+                command.arg(path).arg("--sentinel");
+            }
+            None => {
+                command
+                    .args(["--port", &port.to_string(), "--dir"])
+                    .arg(&self.directory)
+                    .args(&self.arguments);
+            }
+        }
+        command
             .stdin(process::Stdio::null())
             // its own `--logfile` would not have errors about the arguments
             .stdout(log.try_clone().expect("a file handle can be doubled"))
@@ -141,7 +167,7 @@ fn answers(address: SocketAddr, pid: u32) -> io::Result<bool> {
 ///
 /// It lies below the range for outgoing connections: from there a reconnecting
 /// client could take the port of a killed server, or even connect to itself.
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let random = RandomState::new().build_hasher().finish();
     let start = random % u64::from(PORTS.end - PORTS.start);
     let start = PORTS.start + u16::try_from(start).expect("a remainder of a u16");
@@ -179,6 +205,30 @@ fn fresh_directory() -> PathBuf {
             Err(error) => panic!("cannot create {}: {error}", path.display()),
         }
     }
+}
+
+/// Ends these processes, and removes these directories, once this process has ended.
+///
+/// For servers that all tests of a process share: statics are not dropped, so a shell does it.
+pub(super) fn end_with_this_process(ids: &[u32], directories: &[&Path]) {
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    let directories: Vec<String> = directories
+        .iter()
+        .map(|directory| directory.display().to_string())
+        .collect();
+    let script = format!(
+        "while kill -0 {}; do sleep 1; done; kill -9 {}; rm -rf {}",
+        process::id(),
+        ids.join(" "),
+        directories.join(" "),
+    );
+    let shell = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(process::Stdio::null())
+        .stdout(process::Stdio::null())
+        .stderr(process::Stdio::null())
+        .spawn();
+    drop(shell.expect("sh runs"));
 }
 
 /// Kills a child that may have ended already, and waits for its end.

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::launch::{self, Launch};
+use super::tls::{Authority, Identity};
 
 /// A server on a free loopback port. It is killed when it is dropped.
 ///
@@ -18,6 +19,7 @@ use super::launch::{self, Launch};
 pub(crate) struct Server {
     launch: Launch,
     port: u16,
+    tls_port: Option<u16>,
     child: Child,
 }
 
@@ -59,17 +61,57 @@ impl Server {
     ///
     /// If it is not ready in time. The message ends with its log.
     pub(crate) fn start_binary(path: impl AsRef<Path>, arguments: &[&str]) -> Self {
-        let launch = Launch::new(path.as_ref(), arguments);
+        Self::run(Launch::new(path.as_ref(), arguments), None)
+    }
+
+    /// Starts the same server as [`start`](Self::start) with a port for TLS besides the plain one.
+    ///
+    /// It trusts clients whose certificate this authority signed, and needs one if `arguments` do not say otherwise.
+    pub(crate) fn start_tls(
+        authority: &Authority,
+        identity: &Identity,
+        arguments: &[&str],
+    ) -> Self {
+        let tls_port = launch::free_port();
+        let port = tls_port.to_string();
+        let mut all = vec!["--tls-port", port.as_str()];
+        all.extend([
+            "--tls-cert-file",
+            "server.pem",
+            "--tls-key-file",
+            "server.key",
+        ]);
+        all.extend(["--tls-ca-cert-file", "ca.pem"]);
+        all.extend(arguments);
+        let launch = Launch::new(&default_binary(), &all);
+        identity.write(launch.directory(), "server");
+        let ca = launch.directory().join("ca.pem");
+        fs::write(ca, authority.pem()).expect("the directory is writable");
+        Self::run(launch, Some(tls_port))
+    }
+
+    /// Starts a sentinel with this configuration.
+    pub(crate) fn start_sentinel(configuration: &str) -> Self {
+        Self::run(Launch::sentinel(&default_binary(), configuration), None)
+    }
+
+    fn run(launch: Launch, tls_port: Option<u16>) -> Self {
         let (port, child) = launch.run_anywhere();
         Self {
             launch,
             port,
+            tls_port,
             child,
         }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         launch::loopback(self.port)
+    }
+
+    /// The id of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// A directory that lives as long as the server.
@@ -83,6 +125,31 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address())
+    }
+
+    /// The URL for TLS, by the host name `localhost`.
+    pub(crate) fn tls_url(&self) -> String {
+        let port = self.tls_port.expect("a server with TLS");
+        format!("rediss://localhost:{port}")
+    }
+
+    /// Uses another certificate for new connections.
+    pub(crate) fn set_identity(&self, identity: &Identity) {
+        identity.write(self.folder(), "next");
+        let set = [
+            "CONFIG",
+            "SET",
+            "tls-cert-file",
+            "next.pem",
+            "tls-key-file",
+            "next.key",
+        ];
+        self.command(&set);
+    }
+
+    /// Closes all connections of clients.
+    pub(crate) fn close_connections(&self) {
+        self.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     }
 
     /// Stops the process; the kernel still accepts connections for it.
@@ -211,6 +278,13 @@ impl Server {
             Err(_) => true,
         }
     }
+}
+
+/// Ends servers that are static, which are not dropped, once this process has ended.
+pub(super) fn end_with_this_process(servers: &[Server]) {
+    let ids: Vec<u32> = servers.iter().map(Server::id).collect();
+    let directories: Vec<&Path> = servers.iter().map(Server::folder).collect();
+    launch::end_with_this_process(&ids, &directories);
 }
 
 impl Drop for Server {

@@ -4,6 +4,7 @@ pub mod allocations;
 pub mod arguments;
 pub mod builds;
 pub mod child;
+pub mod cluster;
 pub mod cpu;
 pub mod gcra;
 pub mod keys;

@@ -15,6 +15,7 @@ use crate::child::KillOnDrop;
 #[derive(Debug)]
 pub struct Server {
     _process: KillOnDrop,
+    id: u32,
     /// Its address, as `redis://127.0.0.1:PORT/`.
     pub url: String,
 }
@@ -42,11 +43,17 @@ impl Server {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot run {binary}: {error}"));
         let server = Self {
+            id: process.id(),
             _process: KillOnDrop(process),
             url: format!("redis://127.0.0.1:{port}/"),
         };
         server.wait_until_up();
         server
+    }
+
+    /// Returns the id of its process.
+    pub fn id(&self) -> u32 {
+        self.id
     }
 
     fn wait_until_up(&self) {

@@ -37,8 +37,11 @@
 //! ```
 
 mod calls;
+mod command;
+mod exchange;
 mod queue;
 mod scheduler;
+mod send;
 #[cfg(test)]
 mod simulation;
 mod submit;
@@ -46,5 +49,6 @@ mod watchdog;
 mod window;
 mod worker;
 
+pub(super) use self::command::run_command;
 pub(super) use self::scheduler::Scheduler;
-pub(super) use self::submit::{run_command, submit};
+pub(super) use self::submit::{submit, submit_since};

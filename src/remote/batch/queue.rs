@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::Timestamp;
 
-use super::super::protocol::{Request, RequestResult};
+use super::super::protocol::{Redirect, Request, RequestResult};
 
 /// A request that waits, and the caller that waits for its result.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(super) struct Job {
 pub(super) enum JobResult {
     /// It was not sent, and the task that was to send it is gone: the caller may submit it again.
     NotSent(Box<Request>),
+    /// A cluster did not execute it: the caller submits it where the redirect leads.
+    Redirected(Box<Request>, Redirect),
     /// It has ended: with a reply, or with the error of its call.
     Replied(RequestResult),
 }
@@ -48,14 +50,19 @@ impl Waiter {
         (Self(sender), receiver)
     }
 
+    /// Sends the caller the end of its job.
+    pub(super) fn end(self, result: JobResult) {
+        let _ = self.0.send(result);
+    }
+
     /// Sends the caller its result.
     pub(super) fn complete(self, result: RequestResult) {
-        let _ = self.0.send(JobResult::Replied(result));
+        self.end(JobResult::Replied(result));
     }
 
     /// Returns the request, which was not sent, so that the caller can submit it again.
     pub(super) fn hand_back(self, request: Box<Request>) {
-        let _ = self.0.send(JobResult::NotSent(request));
+        self.end(JobResult::NotSent(request));
     }
 
     /// Returns whether the future of the caller was dropped.

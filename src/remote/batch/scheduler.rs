@@ -155,7 +155,7 @@ impl Scheduler {
     }
 
     /// Returns whether any lane has a connection.
-    pub(super) fn is_up(&self) -> bool {
+    pub(in crate::remote) fn is_up(&self) -> bool {
         self.lanes.iter().any(|lane| lane.generation().is_some())
     }
 

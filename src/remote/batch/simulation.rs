@@ -11,9 +11,8 @@
 //! Times are in microseconds. The server takes half to one and a half of its service time for a call, by a random
 //! generator with a fixed seed, so all runs are equal.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use deadpool_redis::{Config, Runtime};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -26,7 +25,7 @@ use crate::{
 
 use super::{
     super::{
-        connection::{Lane, classify},
+        connection::{Address, Endpoint, Lane, classify},
         protocol::{Keyspace, Request},
     },
     calls::{CallHandle, CallId},
@@ -37,10 +36,9 @@ use super::{
 /// Returns a scheduler over lanes that look as if they were up. Its deadline is 60 ms.
 pub(super) fn scheduler(lanes: usize) -> Scheduler {
     let deadline = Duration::from_micros(DEADLINE_MICROS);
-    let pool = Config::from_url("redis://127.0.0.1:1/").create_pool(Some(Runtime::Tokio1));
-    let pool = pool.expect("a pool that nobody uses");
+    let endpoint = Endpoint::Server(Address::Unix(PathBuf::new()), Arc::default());
     let lanes = (1..=lanes).map(|generation| {
-        let lane = Lane::new(pool.clone(), deadline);
+        let lane = Lane::new(endpoint.clone(), deadline);
         lane.simulate(generation as u64);
         lane
     });

@@ -1,44 +1,44 @@
-//! Requests and commands, from a caller's point of view: submitted, then awaited.
+//! Requests from a caller's point of view: submitted, then awaited.
 //!
 //! ```text
 //! submit --> Scheduler::submit --> SendNow: call in this future ------> result
 //!    ^                         '-> Queued: wait for a worker to call -> result
 //!    |                                                                   |
-//!    '---- NotSent: the connection or the runtime of the worker ended ---'
+//!    |---- NotSent: the connection or the runtime of the worker ended ---|
+//!    '---- Redirected: another node of the cluster has the keys ---------'
 //! ```
 //!
-//! A request is submitted again at most once for each lane and once more, always with its first time: so its
-//! deadline does not move.
-//!
-//! Commands that are not decisions (`DEL`) need no queue: they are rare. They use a lane directly, under the same
-//! deadline.
+//! A request is submitted again at most once for each lane and once more, and for at most 16 redirects in a row. It always has
+//! its first time, so its deadline does not move.
 
 use std::{
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
+    future::Future,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
 use crate::{
+    backoff::jittered,
     clock::{Clock, Timestamp},
     error::{Error, Phase},
+    timer::sleep,
 };
 
 use super::{
     super::{
         client::Client,
-        connection::{LaneConnection, classify},
-        protocol::{Request, RequestResult},
+        connection::classify,
+        protocol::{Delivery, Redirect, Request, RequestResult},
     },
     calls::{Alarm, CallHandle},
     queue::JobResult,
     scheduler::Submitted,
     watchdog,
-    worker::{BatchResult, Worker, watched},
+    worker::Worker,
 };
 
 /// Sends a request, together with whatever else waits, and returns its reply. Needs a Tokio runtime, with or without
@@ -57,106 +57,135 @@ use super::{
 /// [`ErrorKind::Timeout`]: crate::ErrorKind::Timeout
 pub(in crate::remote) async fn submit(
     client: &Arc<Client>,
-    mut request: Box<Request>,
+    request: Box<Request>,
 ) -> RequestResult {
-    let runtime = Handle::try_current().map_err(classify::no_runtime)?;
-    ensure_watched(client)?;
-    let submitted_at = now();
-    let mut tried_at = submitted_at;
-    // Each lane may find its connection closed once. Then another lane sends the request.
-    for _ in 0..client.scheduler.lanes().len() + 2 {
-        let submitted = client.scheduler.submit(request, submitted_at, tried_at);
-        // Again: the watchdog may have found nothing under way meanwhile, and fallen asleep.
-        ensure_watched(client)?;
-        let result = match submitted {
-            Submitted::SendNow(call, request) => {
-                let alarm = Arc::clone(&call.alarm);
-                let own_call = OwnCall {
-                    // Boxed: most requests wait, and the call would make their futures ten times as large.
-                    calling: Some(Box::pin(call_alone(Arc::clone(client), call, request))),
-                    alarm,
-                    runtime: &runtime,
-                };
-                let Some(result) = own_call.await else {
-                    return Err(client.timeout_error(Phase::Reply));
-                };
-                result
-            }
-            Submitted::Queued {
-                result,
-                dispatcher,
-                shed,
-            } => {
-                if let Some(shed) = shed {
-                    shed.complete(Err(classify::overloaded()));
-                }
-                if let Some(dispatcher) = dispatcher {
-                    Worker::dispatch_on(&runtime, client, dispatcher);
-                }
-                let Ok(result) = result.await else { break };
-                result
-            }
-        };
-        match result {
+    submit_since(client, request, now()).await
+}
+
+/// As [`submit`], for a request whose deadline began at `submitted_at`.
+pub(in crate::remote) async fn submit_since(
+    client: &Arc<Client>,
+    mut request: Box<Request>,
+    submitted_at: Timestamp,
+) -> RequestResult {
+    let mut tried_at = now();
+    // The node that a redirect leads to.
+    let mut redirected = None;
+    let (mut unsent, mut redirects, mut moving) = (0, 0, 0);
+    loop {
+        let node = redirected.as_ref().unwrap_or(client);
+        match submit_to(node, request, submitted_at, tried_at).await? {
             JobResult::Replied(result) => return result,
-            JobResult::NotSent(unsent) => request = unsent,
+            JobResult::NotSent(handed_back) => {
+                // Each lane may find its connection closed once. Then another lane sends the request.
+                unsent += 1;
+                if unsent == node.scheduler.lanes().len() + 2 {
+                    return Err(classify::runtime_ended());
+                }
+                request = handed_back;
+            }
+            JobResult::Redirected(handed_back, redirect) => {
+                request = handed_back;
+                redirects += 1;
+                if redirect == Redirect::TryAgain {
+                    moving += 1;
+                    redirects = 0;
+                }
+                let left = (submitted_at + client.deadline).since(now());
+                let wait = moving_wait(moving);
+                let is_late = left.is_zero() || redirect == Redirect::TryAgain && wait > left;
+                if is_late || redirects > MAX_REDIRECTS {
+                    return Err(classify::unresolved(&redirect));
+                }
+                redirected = follow(node, &mut request, &redirect, wait).await?;
+            }
         }
         tried_at = now();
     }
-    Err(classify::runtime_ended())
 }
 
-/// Sends a command that is not a decision, and returns its reply.
+/// Prepares a request for its next try, `wait` from now if its slot is being moved. Returns the node that the redirect of
+/// `client` leads to, or `None` for the node that the request was first sent to.
 ///
 /// # Errors
 ///
-/// Those of the connection and of the server, and [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) at the deadline.
-pub(in crate::remote) async fn run_command(
-    client: &Arc<Client>,
-    command: &Cmd,
-) -> Result<Value, Error> {
-    Handle::try_current().map_err(classify::no_runtime)?;
-    ensure_watched(client)?;
-    let call = client.scheduler.begin_command(now());
-    // Ends the call when it is dropped.
-    let _worker = Worker::calling(Arc::clone(client), call.id);
-    ensure_watched(client)?;
-    let sending = pin!(send_command(client, command));
-    let mut watched = pin!(watched(client, &call, sending));
-    match poll_fn(|context| until_expired(watched.as_mut(), &call.alarm, context)).await {
-        Some(Some(result)) => result,
-        None | Some(None) => Err(client.timeout_error(if client.scheduler.is_up() {
-            Phase::Reply
-        } else {
-            Phase::Connect
-        })),
+/// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the node cannot be found.
+async fn follow(
+    client: &Client,
+    request: &mut Request,
+    redirect: &Redirect,
+    wait: Duration,
+) -> Result<Option<Arc<Client>>, Error> {
+    let delivery = match redirect {
+        Redirect::Ask(_) => Delivery::Asking,
+        Redirect::Moved { .. } | Redirect::Split => Delivery::Shared,
+        Redirect::TryAgain => Delivery::Alone,
+    };
+    request.set_delivery(delivery);
+    match redirect {
+        Redirect::Ask(_) | Redirect::Moved { .. } => {
+            let node = client.follow(redirect);
+            let node = node.ok_or_else(|| classify::unresolved(redirect))?;
+            Ok(Some(node))
+        }
+        Redirect::Split => {
+            client.note_mode(true);
+            Ok(None)
+        }
+        Redirect::TryAgain => {
+            sleep(wait).await;
+            Ok(None)
+        }
     }
 }
 
-/// Sends a command on a lane that is up, or on the first one. If it finds its connection closed, it tries another once.
-async fn send_command(client: &Client, command: &Cmd) -> Result<Value, Error> {
-    let lanes = client.scheduler.lanes();
-    let up = lanes.iter().position(|lane| lane.generation().is_some());
-    let lane = &lanes[up.unwrap_or(0)];
-    let mut connection: LaneConnection = lane.connect(false).await?;
-    let mut reply = connection.send(command).await;
-    if reply.as_ref().is_err_and(|failed| !failed.was_sent) {
-        lane.disconnect(connection.generation, None);
-        connection = lane.connect(false).await?;
-        reply = connection.send(command).await;
-    }
-    reply.map_err(|failed| {
-        let error = classify::classify(failed.error);
-        if classify::ends_connection(&error) {
-            lane.disconnect(connection.generation, Some(&error));
+/// Sends a request to one node, and waits for its end.
+///
+/// # Errors
+///
+/// That of a caller that cannot wait, and [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) at the deadline.
+async fn submit_to(
+    client: &Arc<Client>,
+    request: Box<Request>,
+    submitted_at: Timestamp,
+    tried_at: Timestamp,
+) -> Result<JobResult, Error> {
+    let runtime = Handle::try_current().map_err(classify::no_runtime)?;
+    ensure_watched(client)?;
+    let submitted = client.scheduler.submit(request, submitted_at, tried_at);
+    // Again: the watchdog may have found nothing under way meanwhile, and fallen asleep.
+    ensure_watched(client)?;
+    match submitted {
+        Submitted::SendNow(call, request) => {
+            let alarm = Arc::clone(&call.alarm);
+            let own_call = OwnCall {
+                // Boxed: most requests wait, and the call would make their futures ten times as large.
+                calling: Some(Box::pin(call_alone(Arc::clone(client), call, request))),
+                alarm,
+                runtime: &runtime,
+            };
+            let result = own_call.await;
+            result.ok_or_else(|| client.timeout_error(Phase::Reply))
         }
-        error
-    })
+        Submitted::Queued {
+            result,
+            dispatcher,
+            shed,
+        } => {
+            if let Some(shed) = shed {
+                shed.complete(Err(classify::overloaded()));
+            }
+            if let Some(dispatcher) = dispatcher {
+                Worker::dispatch_on(&runtime, client, dispatcher);
+            }
+            result.await.map_err(|_| classify::runtime_ended())
+        }
+    }
 }
 
 /// Makes sure that the watchdog keeps the deadline. It is asleep only in an idle process.
 #[inline]
-fn ensure_watched(client: &Arc<Client>) -> Result<(), Error> {
+pub(super) fn ensure_watched(client: &Arc<Client>) -> Result<(), Error> {
     if client.watchdog.is_awake() {
         Ok(())
     } else {
@@ -169,21 +198,27 @@ fn ensure_watched(client: &Arc<Client>) -> Result<(), Error> {
 /// It owns all that it uses, so that it can go on as a task when its caller leaves.
 async fn call_alone(client: Arc<Client>, call: CallHandle, request: Box<Request>) -> JobResult {
     let mut worker = Worker::calling(client, call.id);
-    let requests = std::slice::from_ref(&request);
-    match worker.call(&call, requests).await {
-        BatchResult::Failed(error) => JobResult::Replied(Err(error)),
-        BatchResult::NotSent => JobResult::NotSent(request),
-        BatchResult::Replied(results) => {
-            let result = results.into_iter().next();
-            JobResult::Replied(result.expect("one result per request"))
-        }
-    }
+    let requests = [request];
+    let result = worker.call(&call, &requests).await;
+    let mut end = None;
+    result.distribute(requests.into_iter(), |result| end = Some(result));
+    end.expect("one result per request")
+}
+
+/// Returns the wait before a slot that is being moved is tried again.
+pub(super) fn moving_wait(tries: u32) -> Duration {
+    jittered(FIRST_MOVING_WAIT * (1 << tries.min(4)))
 }
 
 /// Returns the present time of this process' clock, by which deadlines are kept.
 fn now() -> Timestamp {
     Clock::system().now()
 }
+
+/// The most redirects that one request follows in a row.
+pub(super) const MAX_REDIRECTS: u32 = 16;
+/// Half of the first wait while a slot is being moved. The waits double four times, and are jittered.
+const FIRST_MOVING_WAIT: Duration = Duration::from_millis(1);
 
 // === OwnCall ===
 
@@ -223,7 +258,7 @@ impl<F: Future<Output: Send> + Send + 'static> Drop for OwnCall<'_, F> {
 }
 
 /// Polls a call; `None` if it is pending and its job has timed out.
-fn until_expired<F: Future>(
+pub(super) fn until_expired<F: Future>(
     calling: Pin<&mut F>,
     alarm: &Alarm,
     context: &mut Context<'_>,

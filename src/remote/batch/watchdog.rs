@@ -30,7 +30,7 @@ use crate::{
     spawn::contain_panic,
 };
 
-use super::super::client::Client;
+use super::super::client::{Client, Watchdog};
 
 /// Wakes the thread, and starts it when it is first needed.
 ///
@@ -39,13 +39,13 @@ use super::super::client::Client;
 /// [`ErrorKind::Unavailable`] if the process cannot start a thread.
 #[cold]
 pub(super) fn wake(client: &Arc<Client>) -> Result<(), Error> {
-    let weak = Arc::downgrade(client);
+    let watchdog = Arc::downgrade(&client.watchdog);
     let thread = thread::Builder::new()
         .name("tollgate-watch".to_owned())
         .stack_size(STACK_BYTES);
     let started = client
         .watchdog
-        .wake_or_start(|| Ok(thread.spawn(move || run(&weak))?.thread().clone()));
+        .wake_or_start(|| Ok(thread.spawn(move || run(&watchdog))?.thread().clone()));
     started.map_err(|error| {
         Error::new(
             ErrorKind::Unavailable,
@@ -55,14 +55,14 @@ pub(super) fn wake(client: &Arc<Client>) -> Result<(), Error> {
     })
 }
 
-/// Looks for overdue work until the client is dropped.
-fn run(client: &Weak<Client>) {
+/// Looks for overdue work until the clients are dropped.
+fn run(watchdog: &Weak<Watchdog>) {
     let mut idle_looks = 0;
-    // The client is not kept while the thread sleeps.
-    while let Some(strong) = client.upgrade() {
+    // Neither the watchdog nor a client is kept while the thread sleeps.
+    while let Some(strong) = watchdog.upgrade() {
         let now = Clock::system().now();
         let max_sleep = (strong.deadline / 3).clamp(MIN_SLEEP, MAX_SLEEP);
-        if let Some(next) = end_overdue(&strong, now) {
+        if let Some(next) = end_all_overdue(&strong, now) {
             idle_looks = 0;
             drop(strong);
             thread::park_timeout(next.since(now).clamp(MIN_SLEEP, max_sleep));
@@ -70,19 +70,28 @@ fn run(client: &Weak<Client>) {
         }
         idle_looks += 1;
         if idle_looks > MAX_IDLE_LOOKS {
-            strong.watchdog.set_awake(false);
+            strong.set_awake(false);
             // A request may have been submitted before that was stored, and rely on this thread.
-            if end_overdue(&strong, now).is_none() {
+            if end_all_overdue(&strong, now).is_none() {
                 drop(strong);
                 thread::park();
                 idle_looks = 0;
                 continue;
             }
-            strong.watchdog.set_awake(true);
+            strong.set_awake(true);
         }
         drop(strong);
         thread::park_timeout(max_sleep);
     }
+}
+
+/// Ends everything overdue of all clients, see [`end_overdue`].
+fn end_all_overdue(watchdog: &Watchdog, now: Timestamp) -> Option<Timestamp> {
+    let clients = watchdog.clients();
+    clients
+        .iter()
+        .filter_map(|client| end_overdue(client, now))
+        .min()
 }
 
 /// Ends everything overdue, see the [module docs](self). Returns when something will be overdue next; `None` if nothing

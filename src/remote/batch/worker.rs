@@ -40,30 +40,19 @@
 //! server took, or the error. The lane gives up its connection after an error that ends it. A call that was not sent is
 //! reported to nobody, since it shows nothing about the server.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::sync::Arc;
 
-use redis::{RedisError, Value};
 use tokio::{runtime::Handle, task::yield_now};
 
 use crate::{
     clock::{Clock, Timestamp},
-    error::{Error, ErrorKind, Phase},
-    spawn,
+    error::Error,
 };
 
 use super::{
-    super::{
-        client::Client,
-        connection::{LaneConnection, SendError, classify, server_check},
-        protocol::{Reply, Request, RequestResult, Script, reply},
-    },
+    super::{client::Client, connection::classify, protocol::Request},
     calls::{CallHandle, CallId},
+    exchange::{BatchResult, exchange},
     queue::Waiter,
     scheduler::{Batch, Dispatch, Dispatcher, EndedCall},
 };
@@ -81,16 +70,6 @@ pub(super) struct Worker {
     waiters: Vec<Waiter>,
     /// Whether another worker may dispatch in its place when it is dropped.
     has_successor: bool,
-}
-
-/// The result of a call.
-pub(super) enum BatchResult {
-    /// The error of all requests.
-    Failed(Error),
-    /// Nothing was sent, since the connection was closed.
-    NotSent,
-    /// One result per request, in order.
-    Replied(Vec<RequestResult>),
 }
 
 impl Worker {
@@ -193,20 +172,13 @@ impl Worker {
         self.call = Some(batch.call.id);
         let requests = batch.requests;
         let result = self.call(&batch.call, &requests).await;
-        let waiters = std::mem::take(&mut self.waiters).into_iter();
-        match result {
-            BatchResult::Failed(error) => {
-                waiters.for_each(|waiter| waiter.complete(Err(error.clone())));
+        let mut waiters = std::mem::take(&mut self.waiters).into_iter();
+        // A call whose jobs have timed out has no waiters.
+        result.distribute(requests.into_iter(), |result| {
+            if let Some(waiter) = waiters.next() {
+                waiter.end(result);
             }
-            BatchResult::NotSent => {
-                let jobs = waiters.zip(requests);
-                jobs.for_each(|(waiter, request)| waiter.hand_back(request));
-            }
-            BatchResult::Replied(results) => {
-                let jobs = waiters.zip(results);
-                jobs.for_each(|(waiter, result)| waiter.complete(result));
-            }
-        }
+        });
     }
 
     /// Makes the call under way.
@@ -253,232 +225,7 @@ impl Drop for Worker {
     }
 }
 
-// === One call ===
-
-/// Sends requests in one call, and ends it.
-///
-/// ```text
-/// end of the call                      the lane's connection     report        result
-/// the lane has lost its connection     -                         -             NotSent
-/// closed before the command was sent   given up                  -             NotSent
-/// reply                                kept                      the latency   Replied
-/// error reply                          kept, unless it ends it   the error     Failed
-/// the connection broke                 given up                  the error     Failed
-/// abandoned by the watchdog            -                         -             Failed
-/// ```
-///
-/// One request of a call may have failed alone: the most severe of these errors counts as that of the call. If the jobs
-/// have timed out, [`watched`] has reported that, and the call is not reported again.
-async fn exchange(
-    client: &Arc<Client>,
-    call: &CallHandle,
-    requests: &[Box<Request>],
-) -> (BatchResult, EndedCall) {
-    let lane = &client.scheduler.lanes()[call.id.lane];
-    let end = |replied| client.scheduler.end_call(call.id, now(), replied);
-    // The lane may have lost the connection since the call was scheduled.
-    let Some(mut connection) = lane.connection(call.id.generation) else {
-        return (BatchResult::NotSent, end(false));
-    };
-    let called_at = now();
-    let replied = {
-        let sending = pin!(send(client, &mut connection, requests));
-        watched(client, call, sending).await
-    };
-    let took = now().since(called_at);
-    let replied = match replied {
-        None if connection.has_lost_runtime() => {
-            return (BatchResult::Failed(classify::runtime_ended()), end(false));
-        }
-        None => {
-            let error = client.timeout_error(Phase::Reply);
-            return (BatchResult::Failed(error), end(false));
-        }
-        Some(Err(SendError {
-            was_sent: false, ..
-        })) => {
-            note_not_sent(client, call.id, &connection, requests);
-            return (BatchResult::NotSent, end(false));
-        }
-        Some(replied) => replied.map_err(|failed| failed.error),
-    };
-    let is_lost = replied.as_ref().is_err_and(RedisError::is_io_error);
-    let ended = end(!is_lost);
-    let results = replied.map_err(classify::classify).and_then(|reply| {
-        let reply_lens = requests.iter().map(|request| request.reply_lens());
-        reply::parse(&reply, reply_lens)
-    });
-    let failure = match &results {
-        Ok(results) => {
-            check_server(client, call.id, called_at, results);
-            most_severe(results)
-        }
-        Err(error) => Some(error),
-    };
-    if let Some(error) = failure.filter(|error| classify::ends_connection(error)) {
-        lane.disconnect(call.id.generation, Some(error));
-    }
-    if ended.in_time {
-        report(client, took, failure);
-    }
-    (
-        results.map_or_else(BatchResult::Failed, BatchResult::Replied),
-        ended,
-    )
-}
-
-/// Notes that a call was not sent, since its connection was closed before.
-fn note_not_sent(
-    client: &Client,
-    id: CallId,
-    connection: &LaneConnection,
-    requests: &[Box<Request>],
-) {
-    requests.iter().for_each(|request| request.note_not_sent());
-    client.scheduler.lanes()[id.lane].disconnect(id.generation, None);
-    if connection.has_lost_runtime() {
-        // Commands that it took as its runtime ended may get neither a reply nor an error.
-        client.scheduler.abandon_connection(id.lane, id.generation);
-    }
-}
-
-/// Sends the script for all requests: by its hash, or by its text if the server may not have it.
-///
-/// # Errors
-///
-/// Those of [`LaneConnection::send`]. The error of a second try never allows another one.
-async fn send(
-    client: &Client,
-    connection: &mut LaneConnection,
-    requests: &[Box<Request>],
-) -> Result<Value, SendError> {
-    let now = client.clock.as_ref().map(Clock::now);
-    if connection.is_first_use {
-        // The server may not have the script, and finding out would take a round trip of the deadline.
-        let command = Request::command(requests, Script::by_text, now);
-        // Boxed: it is rare, and would make every decision's future larger.
-        return Box::pin(server_check::send_with_mode_check(connection, &command)).await;
-    }
-    let by_hash = Request::command(requests, Script::by_hash, now);
-    match connection.send(&by_hash).await {
-        // The server restarted or flushed its scripts. It did nothing, so a second try is safe.
-        Err(SendError { error, .. }) if classify::is_unknown_script(&error) => {
-            let by_text = Request::command(requests, Script::by_text, now);
-            let reply = connection.send(&by_text).await;
-            // Not on another connection if this one has closed: that would take more than the deadline.
-            reply.map_err(|failed| SendError::after_sending(failed.error))
-        }
-        result => result,
-    }
-}
-
-/// Polls a call until it ends; `None` if it was abandoned.
-///
-/// When the call is due, its jobs time out. It is polled further: a late reply shows that the connection is alive.
-pub(super) async fn watched<T>(
-    client: &Client,
-    call: &CallHandle,
-    mut sending: Pin<&mut impl Future<Output = T>>,
-) -> Option<T> {
-    poll_fn(|context| {
-        call.alarm.register(context);
-        if let Poll::Ready(result) = sending.as_mut().poll(context) {
-            return Poll::Ready(Some(result));
-        }
-        if call.alarm.is_due()
-            && let Some(waiters) = client.scheduler.expire(call.id, now())
-        {
-            let error = client.timeout_error(Phase::Reply);
-            client.report_failure(&error);
-            for waiter in waiters {
-                waiter.complete(Err(error.clone()));
-            }
-        }
-        if call.alarm.is_abandoned() {
-            Poll::Ready(None)
-        } else {
-            Poll::Pending
-        }
-    })
-    .await
-}
-
-/// Returns the most severe error among the results: one that ends the connection, else the first one. Errors that
-/// concern only one key are left out.
-fn most_severe(results: &[RequestResult]) -> Option<&Error> {
-    let errors = results.iter().filter_map(|result| result.as_ref().err());
-    let errors = errors.filter(|error| error.kind() != ErrorKind::ForeignValue);
-    errors.min_by_key(|error| !classify::ends_connection(error))
-}
-
-/// Reports the end of a call to the breaker.
-fn report(client: &Arc<Client>, took: Duration, failure: Option<&Error>) {
-    if let Some(error) = failure {
-        client.report_failure(error);
-    } else if took <= client.deadline / 4 {
-        client.report_reply(took);
-    } else {
-        report_slow(Arc::clone(client), took);
-    }
-}
-
-/// Reports a slow call, less the time that this process needed to send it and to notice the reply.
-///
-/// That is three polls of its task, and a busy runtime checks its sockets only after every 61 polls of other tasks. So
-/// the time of [`YIELDS`] yields is subtracted.
-fn report_slow(client: Arc<Client>, took: Duration) {
-    let began_at = now();
-    let reporting = async move {
-        for _ in 0..YIELDS {
-            yield_now().await;
-        }
-        let delay = now().since(began_at);
-        client.report_reply(took.saturating_sub(delay));
-    };
-    spawn::on_current(reporting);
-}
-
-/// Checks the server by a reply, see [`ServerCheck::check_reply`].
-///
-/// [`ServerCheck::check_reply`]: crate::remote::connection::ServerCheck::check_reply
-fn check_server(client: &Client, id: CallId, called_at: Timestamp, results: &[RequestResult]) {
-    let first = results.first().and_then(|result| result.as_ref().ok());
-    // The caller's clock is not the server's.
-    let first = first.filter(|_| client.clock.is_none());
-    let lane = &client.scheduler.lanes()[id.lane];
-    client
-        .check
-        .check_reply(called_at, first.map(Reply::decided_at), || {
-            lane.connection(id.generation)
-        });
-}
-
 /// Returns the present time of this process' clock, by which deadlines are kept.
 fn now() -> Timestamp {
     Clock::system().now()
-}
-
-/// Yields to a busy runtime that take about as long as it delays a call.
-const YIELDS: u32 = 6;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(text: &str) -> Error {
-        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
-        let reply = reply.and_then(Value::extract_error);
-        classify::classify(reply.expect_err("an error reply"))
-    }
-
-    // Regression: the first error was reported, so a connection to a demoted primary was kept.
-    #[test]
-    fn error_that_ends_the_connection_goes_before_others() {
-        let replies = ["NOPERM no permission", "READONLY a replica", "ERR other"];
-        let replies = replies.map(|text| Err(error(text)));
-        let severe = most_severe(&replies).expect("a failure");
-        assert_eq!(severe.kind(), ErrorKind::Unavailable);
-        let foreign = Error::new(ErrorKind::ForeignValue, "of one key");
-        assert!(most_severe(&[Err(foreign)]).is_none());
-    }
 }

@@ -6,8 +6,7 @@
 //! bytes that are not a reply              Protocol                         yes
 //! READONLY                                Unavailable                      yes: a demoted primary
 //! NOAUTH, unauthenticated                 Unavailable                      yes
-//! CROSSSLOT                               Script                           yes: the mode may have changed
-//! MOVED, ASK                              Script                           no
+//! MOVED, ASK, TRYAGAIN, CROSSSLOT         Script                           no: see `protocol/redirect.rs`
 //! LOADING, BUSY, OOM, MISCONF, ...        Unavailable                      no
 //! NOPERM, ACL, anything else              Script                           no
 //! WRONGTYPE, a value of another program   ForeignValue                     no
@@ -21,10 +20,26 @@ use tokio::runtime::TryCurrentError;
 
 use crate::error::{Error, ErrorKind};
 
+use super::super::protocol::Redirect;
+
 /// Returns the error of this crate for an error of the client library, which becomes its source.
 pub(in crate::remote) fn classify(error: RedisError) -> Error {
     let (kind, message) = kind_and_message(&error);
     Error::new(kind, message).with_source(error)
+}
+
+/// Returns the error of this crate for an error to AUTH or HELLO. It has no source: the text may repeat the password.
+pub(super) fn login_error(error: &RedisError) -> Error {
+    let (kind, message) = match (error.code(), error.detail().unwrap_or_default()) {
+        (Some("ERR"), detail) if detail.contains("without any password configured") => {
+            (ErrorKind::InvalidConfig, UNUSED_PASSWORD)
+        }
+        (Some("ERR"), detail) if !detail.contains("max number of clients") => {
+            (ErrorKind::Unavailable, WRONG_LOGIN)
+        }
+        _ => kind_and_message(error),
+    };
+    Error::new(kind, message)
 }
 
 /// Returns whether the connection that returned this error must not be used again.
@@ -35,8 +50,18 @@ pub(in crate::remote) fn ends_connection(error: &Error) -> bool {
     error.kind() == ErrorKind::Protocol || source.is_some_and(breaks_connection)
 }
 
+/// Returns whether the server refused one hash slot and may serve the others.
+pub(in crate::remote) fn is_of_one_slot(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref());
+    source.is_some_and(|error: &RedisError| {
+        let detail = error.detail().unwrap_or_default();
+        error.code() == Some("CLUSTERDOWN") && detail.contains("slot not served")
+    })
+}
+
 /// Returns the error of a connection that was closed before anything was sent on it.
-pub(super) fn closed() -> Error {
+pub(in crate::remote) fn closed() -> Error {
     Error::new(ErrorKind::Connect, CLOSED)
 }
 
@@ -73,6 +98,22 @@ pub(in crate::remote) fn runtime_ended() -> Error {
     )
 }
 
+/// Returns the error of a request whose redirect leads nowhere in time.
+pub(in crate::remote) fn unresolved(redirect: &Redirect) -> Error {
+    let message = match redirect {
+        Redirect::Ask(to) | Redirect::Moved { to, .. } => {
+            format!(
+                "the redis cluster redirected the decision to {to}, which did not decide it in time"
+            )
+        }
+        Redirect::Split | Redirect::TryAgain => {
+            "the redis cluster moves the slot of the decision, which took longer than the deadline"
+                .to_owned()
+        }
+    };
+    Error::new(ErrorKind::Unavailable, message)
+}
+
 /// Returns whether the server does not have the script cached.
 pub(in crate::remote) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
@@ -81,12 +122,12 @@ pub(in crate::remote) fn is_unknown_script(error: &RedisError) -> bool {
 /// Returns whether the connection must not be used again.
 ///
 /// A demoted primary replies to PING and keeps its connections. Only a READONLY error shows that the connections are
-/// useless. After CROSSSLOT a new connection finds out whether the server is still in cluster mode.
+/// useless.
 fn breaks_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.code().is_none()
-        || ["CROSSSLOT", "READONLY", "NOAUTH", "unauthenticated"]
+        || ["READONLY", "NOAUTH", "unauthenticated"]
             .iter()
             .any(|text| has_code_or_text(error, text))
 }
@@ -112,7 +153,10 @@ fn kind_and_message(error: &RedisError) -> (ErrorKind, &'static str) {
     if ["TOLLGATE foreign value", "WRONGTYPE"].iter().any(matches) {
         return (ErrorKind::ForeignValue, FOREIGN);
     }
-    if ["ASK", "CROSSSLOT", "MOVED"].iter().any(matches) {
+    if ["ASK", "CROSSSLOT", "MOVED", "TRYAGAIN"]
+        .iter()
+        .any(matches)
+    {
         return (ErrorKind::Script, CLUSTER);
     }
     if matches(&"DB index is out of range") {
@@ -170,10 +214,14 @@ const FORBIDDEN: [&str; 3] = [
 /// A connection that is lost may have been refused, reset or closed: the source has the details.
 const CLOSED: &str = "the connection to redis was lost or could not be made";
 const CLUSTER: &str =
-    "redis runs in cluster mode, which tollgate does not support: use a standalone server";
+    "the redis cluster redirected the decision more often than its deadline allows";
 const FOREIGN: &str =
     "a redis key of tollgate holds a value that tollgate did not write: choose another prefix";
 const NO_PASSWORD: &str = "redis needs a password: put it in the url, as in redis://:password@host";
+const UNUSED_PASSWORD: &str =
+    "redis has no password for its default user: remove the password, or set one in redis";
+const WRONG_LOGIN: &str =
+    "redis does not accept the login, or does not have the command for it (AUTH, HELLO)";
 const WRONG_PASSWORD: &str = "redis refused the user name or password";
 
 #[cfg(test)]
@@ -195,10 +243,7 @@ mod tests {
                 true,
             ),
             ("ERR Error running script: -READONLY You can't write", true),
-            (
-                "CROSSSLOT Keys in request don't hash to the same slot",
-                true,
-            ),
+            ("MOVED 3999 127.0.0.1:6379", false),
             (
                 "OOM command not allowed when used memory > 'maxmemory'.",
                 false,

@@ -36,7 +36,7 @@
 //! the difference: such an end is not a failure of the server.
 
 use std::{
-    future::{pending, poll_fn},
+    future::{Future, pending, poll_fn},
     pin::pin,
     sync::{
         Arc,
@@ -45,8 +45,7 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::{Connection, Pool, redis::aio::MultiplexedConnection};
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 
 use crate::{
@@ -59,15 +58,17 @@ use super::{
     classify,
     dial::{self, Dial},
     dial_backoff::DialBackoff,
+    endpoint::Endpoint,
+    multiplexed::{Connection, ConnectionHandle},
 };
 
-/// A place for one connection from the pool.
+/// A place for one connection.
 ///
-/// The connection is checked out once and multiplexed: a checkout per decision would cost a PING round trip each. A
-/// broken connection is taken out of the pool, which makes room for a new one.
+/// The connection is multiplexed. One of a pool is checked out once, since a checkout per decision would cost a PING
+/// round trip each. If it breaks it is taken out of the pool, which makes room for a new one.
 #[derive(Debug)]
 pub(in crate::remote) struct Lane {
-    pool: Pool,
+    endpoint: Endpoint,
     /// The longest time of a dial. The watchdog cancels a longer one.
     connect_timeout: Duration,
     /// The generation of the connection that is up; 0 without one. Every decision reads it without the lock.
@@ -100,7 +101,6 @@ enum State {
     },
     /// Decisions are sent on the connection.
     Up {
-        /// It belongs to the pool until [`Connection::take`] removes it.
         connection: Connection,
         generation: u64,
         /// When the dial succeeded.
@@ -123,9 +123,9 @@ enum Access {
 
 impl Lane {
     /// Returns a lane without a connection. The first decision dials.
-    pub(in crate::remote) fn new(pool: Pool, connect_timeout: Duration) -> Arc<Self> {
+    pub(in crate::remote) fn new(endpoint: Endpoint, connect_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
-            pool,
+            endpoint,
             connect_timeout,
             generation: AtomicU64::new(0),
             link: Mutex::new(Link {
@@ -243,7 +243,7 @@ impl Lane {
         drop(link);
         if let State::Up { connection, .. } = broken {
             // Makes room in the pool. After the lock is released: it wakes a task that waits for a connection.
-            drop(Connection::take(connection));
+            connection.discard();
         }
     }
 
@@ -278,7 +278,7 @@ impl Lane {
         // ## Dialling => Down; its task finds the dial cancelled, and wakes everybody who waits
         let dial = dial.clone();
         link.state = State::Down;
-        link.record_failure(dial::timed_out(), now);
+        link.record_failure(dial::timed_out(&self.endpoint), now);
         drop(link);
         dial.cancel();
         None
@@ -308,7 +308,7 @@ impl Lane {
         // ## Down => Dialling
         let (sender, result) = watch::channel(None);
         let generation = NEXT_GENERATION.fetch_add(1, Ordering::Relaxed);
-        let dial = Dial::new(self.pool.clone());
+        let dial = Dial::new(self.endpoint.clone());
         link.state = State::Dialling {
             result: result.clone(),
             due: now + self.connect_timeout,
@@ -339,7 +339,7 @@ impl Link {
                 runtime,
                 ..
             } => Some(LaneConnection {
-                connection: MultiplexedConnection::clone(connection),
+                connection: connection.handle(),
                 runtime: Arc::clone(runtime),
                 generation: *generation,
                 is_first_use: *is_unused,
@@ -372,7 +372,7 @@ impl std::fmt::Debug for State {
 /// The connection is multiplexed: handles send independently, and the server replies in the order of the commands.
 #[derive(Clone)]
 pub(in crate::remote) struct LaneConnection {
-    connection: MultiplexedConnection,
+    connection: ConnectionHandle,
     runtime: Arc<RuntimeGuard>,
     pub(in crate::remote) generation: u64,
     /// Whether this call is the first decision on the connection.
@@ -396,33 +396,25 @@ impl LaneConnection {
     ///
     /// Those of the connection, and error replies.
     pub(in crate::remote) async fn send(&mut self, command: &Cmd) -> Result<Value, SendError> {
-        if self.runtime.has_ended() {
-            let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-            return Err(SendError {
-                error: broken.into(),
-                was_sent: false,
-            });
-        }
-        let mut sending = pin!(self.connection.send_packed_command(command));
-        let mut was_ready_at_first_poll = true;
-        let reply: RedisResult<Value> = poll_fn(|context| {
-            let polled = sending.as_mut().poll(context);
-            was_ready_at_first_poll &= polled.is_ready();
-            polled
-        })
-        .await;
-        // The library does not report whether it took the command, but if it did, the first poll is pending. If the
-        // runtime of the connection ended within that poll, the command may have been written all the same.
-        let was_refused = |error: &RedisError| {
-            was_ready_at_first_poll && error.is_io_error() && !self.runtime.has_ended()
-        };
-        match reply {
-            Ok(reply) => reply.extract_error().map_err(SendError::after_sending),
-            Err(error) => Err(SendError {
-                was_sent: !was_refused(&error),
-                error,
-            }),
-        }
+        let sending = self.connection.multiplexed.send_packed_command(command);
+        let reply = track(sending, &self.runtime).await?;
+        reply.extract_error().map_err(SendError::after_sending)
+    }
+
+    /// Sends several commands at once and waits for all their replies, of which some may be errors.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub(in crate::remote) async fn send_all(
+        &mut self,
+        commands: &Pipeline,
+    ) -> Result<Vec<Value>, SendError> {
+        let sending = self
+            .connection
+            .multiplexed
+            .send_packed_commands(commands, 0, commands.len());
+        track(sending, &self.runtime).await
     }
 
     /// Returns whether the runtime of the connection has ended, so that no reply will come.
@@ -439,6 +431,41 @@ impl SendError {
             was_sent: true,
         }
     }
+}
+
+/// Awaits replies, and finds out whether the connection took the commands.
+///
+/// # Errors
+///
+/// Those of the connection. A connection whose runtime has ended is not used.
+async fn track<T>(
+    sending: impl Future<Output = RedisResult<T>>,
+    runtime: &RuntimeGuard,
+) -> Result<T, SendError> {
+    if runtime.has_ended() {
+        let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        return Err(SendError {
+            error: broken.into(),
+            was_sent: false,
+        });
+    }
+    let mut sending = pin!(sending);
+    let mut was_ready_at_first_poll = true;
+    let reply = poll_fn(|context| {
+        let polled = sending.as_mut().poll(context);
+        was_ready_at_first_poll &= polled.is_ready();
+        polled
+    })
+    .await;
+    // The library does not report whether it took the commands, but if it did, the first poll is pending. If the
+    // runtime of the connection ended within that poll, the commands may have been written all the same.
+    reply.map_err(|error| {
+        let was_refused = was_ready_at_first_poll && error.is_io_error() && !runtime.has_ended();
+        SendError {
+            was_sent: !was_refused,
+            error,
+        }
+    })
 }
 
 // === DialTask ===

@@ -4,24 +4,20 @@
 //! check            when                              finding
 //! clock            every reply                       warning, once, if it is over 5 s off
 //! eviction policy  after the first reply, by INFO    warning, once, if keys can be evicted
-//! cluster mode     first call of a connection        the call fails with CROSSSLOT
+//! cluster mode     first call of a connection        calls have one command per slot
 //! ```
 //!
-//! None of them fails a decision, except for a server in cluster mode: it is refused by name, before it fails under
-//! load.
+//! None of them fails a decision.
 
 use std::{
-    future::{Future, poll_fn},
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
-use redis::{Cmd, RedisError, Value, cmd};
+use redis::{Value, cmd};
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -30,7 +26,7 @@ use crate::{
     timer::timeout,
 };
 
-use super::lane::{LaneConnection, SendError};
+use super::{handshake::hello_field, lane::LaneConnection};
 
 /// Warns about a server that is not fit to keep counts.
 #[derive(Debug, Default)]
@@ -128,54 +124,9 @@ impl ServerCheck {
     }
 }
 
-/// Sends the first command on a connection together with HELLO, and fails if the server is in cluster mode.
-///
-/// A cluster of one node decides single keys like any other server, and would fail only under load, when one call
-/// carries keys in different slots. A server that does not reply to HELLO counts as standalone.
-///
-/// # Errors
-///
-/// Those of [`LaneConnection::send`], and CROSSSLOT for a cluster.
-pub(in crate::remote) async fn send_with_mode_check(
-    connection: &mut LaneConnection,
-    command: &Cmd,
-) -> Result<Value, SendError> {
-    let mut second_handle = connection.clone();
-    let hello = cmd("HELLO");
-    let mut asking = pin!(second_handle.send(&hello));
-    let mut sending = pin!(connection.send(command));
-    let mut mode = None;
-    // The reply to HELLO comes first, since it was sent first.
-    let reply = poll_fn(|context| {
-        if mode.is_none()
-            && let Poll::Ready(reply) = asking.as_mut().poll(context)
-        {
-            mode = Some(reply);
-        }
-        sending.as_mut().poll(context)
-    })
-    .await;
-    match mode {
-        Some(Ok(hello)) if is_cluster(&hello) => Err(SendError::after_sending(cluster_mode())),
-        _ => reply,
-    }
-}
-
-/// Returns the error that the server itself returns for keys in several slots of a cluster.
-fn cluster_mode() -> RedisError {
-    let kind = redis::ErrorKind::Server(redis::ServerErrorKind::CrossSlot);
-    RedisError::from((kind, "redis_mode is cluster"))
-}
-
-/// Returns whether a reply to HELLO contains the mode `cluster`. It is a flat list of names and values, or a map in
-/// RESP3.
-fn is_cluster(hello: &Value) -> bool {
-    let fields: std::collections::HashMap<String, Value> =
-        redis::from_redis_value_ref(hello).unwrap_or_default();
-    let mode = fields.get("mode");
-    mode.is_some_and(|mode| {
-        redis::from_redis_value_ref(mode).is_ok_and(|mode: String| mode == "cluster")
-    })
+/// Returns whether a reply to HELLO contains the mode `cluster`; `None` if it contains no mode.
+pub(in crate::remote) fn is_cluster(hello: &Value) -> Option<bool> {
+    hello_field(hello, "mode").map(|mode| mode == "cluster")
 }
 
 /// Returns the policy by which the server evicts keys; `None` if it has no memory limit or never evicts.

@@ -26,7 +26,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{ChargeMark, Counter, Counting, TokenBucket, WindowStart},
+    algorithm::{Admitted, ChargeMark, Counter, Counting, TokenBucket, WindowStart},
     charge::Charge,
     clock::{self, Timestamp},
     settlement::{Correction, Settlement},
@@ -69,6 +69,8 @@ pub(super) enum Tag {
     Force = b'+',
     /// Before the charges of a request that has several: the next argument is their number.
     Group = b'*',
+    /// Before a charge: its units were admitted without Redis, and are added at most until no quota is left.
+    Merge = b'=',
     /// A charge of a fixed window that is a calendar month.
     MonthWindow = b'm',
     /// `Force` for a sliding log, which also tries the commands that only long logs need.
@@ -280,6 +282,38 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     }
     Some(arguments)
 }
+
+/// Returns the arguments that make a merge, after a charge to the key that only this merge has. `None` for slots.
+pub(super) fn merge(charge: &Charge<'_>, admitted: Admitted) -> Option<Arguments> {
+    let mut arguments = group_of(2);
+    arguments.extend([
+        Argument::tag(Tag::FirstHitWindow, [0, 0]),
+        Argument::Number(1),
+        Argument::Number(1),
+        Argument::Number(MERGE_MARK_MILLIS),
+        Argument::mark(Tag::Merge),
+        Argument::Number(admitted.from),
+        Argument::Number(admitted.until.as_micros()),
+    ]);
+    let amount = admitted.amount.min(1 << 50);
+    match charge.policy().counter() {
+        Counter::Bucket(bucket) => arguments.extend([
+            Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
+            Argument::Number(amount),
+            Argument::Number(bucket.span()),
+        ]),
+        Counter::Concurrency(_) => return None,
+        Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
+            write_charge(&mut arguments, &charge.cost(amount));
+        }
+    }
+    Some(arguments)
+}
+
+/// How long a server knows that a merge was made. It is tried again for half of this time.
+const MERGE_MARK_MILLIS: u64 = 60_000;
+/// As [`reply_len`] for the key of a merge.
+pub(super) const MERGE_MARK_LEN: u8 = 2;
 
 /// The most tickets in one [`release`] or [`renew`]: the reply to a renewal has a bit for each.
 pub(super) const MAX_TICKETS: usize = 50;

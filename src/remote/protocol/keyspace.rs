@@ -7,7 +7,9 @@
 //! tollgate:{ada}      : search #g      sliding log
 //! tollgate:{ada}      : upload #s      sliding window
 //! tollgate:{ada}      : export #c      concurrency
-//! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_keys`
+//! tollgate:{ada}      : user   #m..    a mark that an instance's merge was made, see `Keyspace::merge_key`
+//! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
+//! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`
 //! ```
 //!
 //! (The spaces are not part of a key.) The identity is the hash tag, so in a cluster all policies about one identity
@@ -27,7 +29,7 @@ use crate::{
 };
 
 /// A key as Redis stores it. Keys of the usual length are not allocated.
-pub(super) type RedisKey = SmallVec<[u8; 128]>;
+pub(in crate::remote) type RedisKey = SmallVec<[u8; 128]>;
 
 /// Makes all keys of one store: they share its prefix.
 ///
@@ -40,6 +42,9 @@ pub(in crate::remote) struct Keyspace {
 }
 
 impl Keyspace {
+    /// The identity in the key of the live instances.
+    pub(in crate::remote) const MEMBERS_IDENTITY: &'static [u8] = b"!";
+
     /// Returns the keyspace below a prefix of 1 to 64 visible ASCII characters without braces.
     ///
     /// # Errors
@@ -86,13 +91,23 @@ impl Keyspace {
         self.used.load(Ordering::Relaxed) & (1 << suffix_index(counter)) != 0
     }
 
-    /// Returns two keys that only probes use, of the kind that this counter has.
+    /// Returns a key that only probes use, of the kind that this counter has.
     ///
-    /// No caller has the identity `!` or `!!`. In a cluster the two keys are in different slots (13379 and 404), as are
-    /// the keys of decisions that are sent in one call.
-    pub(super) fn probe_keys(&self, counter: &Counter) -> [RedisKey; 2] {
+    /// Their identities are `!`, and `!0`, `!1` and so on in a cluster, one of which is in each slot. No caller has these.
+    pub(super) fn probe_key(&self, identity: &[u8], counter: &Counter) -> RedisKey {
         let suffix = SUFFIXES[suffix_index(counter)];
-        [&b"!"[..], b"!!"].map(|identity| self.join(identity, b"probe", suffix))
+        self.join(identity, b"probe", suffix)
+    }
+
+    /// Returns the key of the live instances. No caller has the identity `!`, and no probe this name.
+    pub(in crate::remote) fn members_key(&self) -> RedisKey {
+        self.join(Self::MEMBERS_IDENTITY, b"members", b"")
+    }
+
+    /// Returns the key that a merge leaves, in the slot of its identity. No policy's name contains a `#`.
+    pub(super) fn merge_key(&self, policy: &Policy, key: &Key, id: u64) -> RedisKey {
+        let suffix = format!("#m{id:016x}");
+        self.join(key.as_bytes(), policy.name().as_bytes(), suffix.as_bytes())
     }
 
     /// Returns the key of a policy for an identity, under the policy's present algorithm.
@@ -121,6 +136,12 @@ impl Keyspace {
         }
         joined
     }
+}
+
+/// Returns the identity in a key: the hash tag, by which a cluster assigns the key to a slot.
+pub(super) fn hash_tag(key: &[u8]) -> &[u8] {
+    let mut parts = key.split(|byte| matches!(byte, b'{' | b'}'));
+    parts.nth(1).expect("each key has a hash tag")
 }
 
 /// Defines the suffix of each kind of state. It is one table, so that no kind can be missing from the list.
@@ -315,9 +336,10 @@ mod tests {
                 let keys: Vec<RedisKey> = keyspace.all_keys(policy, &made.key()).collect();
                 prop_assert_eq!(keys.iter().filter(|key| **key == present).count(), 1);
                 for (suffix, stored) in SUFFIXES.iter().zip(keys) {
-                    for probe in keyspace.probe_keys(policy.counter()) {
-                        prop_assert_ne!(&stored, &probe);
+                    for identity in [&b"!"[..], b"!0", b"!17"] {
+                        prop_assert_ne!(&stored, &keyspace.probe_key(identity, policy.counter()));
                     }
+                    prop_assert_ne!(&stored, &keyspace.members_key());
                     let canonical = (canonical.clone(), *suffix);
                     if let Some(other) = seen.insert(stored, canonical.clone()) {
                         prop_assert_eq!(other, canonical);
@@ -355,35 +377,30 @@ mod tests {
     }
 
     #[test]
-    fn probes_have_tags_of_their_own_in_different_slots() {
+    fn probes_have_identities_of_their_own() {
         let keyspace = Keyspace::new("t").expect("a usable prefix");
         let policy = Policy::new("a", Quota::per_minute(5)).algorithm(Algorithm::SlidingLog);
-        let [one, other] = keyspace.probe_keys(policy.counter());
-        assert_eq!(read(&one), (&b"t"[..], &b"!"[..], &b"probe#g"[..]));
-        assert_eq!(read(&other), (&b"t"[..], &b"!!"[..], &b"probe#g"[..]));
-        assert_eq!((slot(b"!"), slot(b"!!")), (13_379, 404));
+        let key = keyspace.probe_key(b"!7", policy.counter());
+        assert_eq!(read(&key), (&b"t"[..], &b"!7"[..], &b"probe#g"[..]));
         for key in [
             Key::new("!"),
             Key::new("!!"),
+            Key::new("!7"),
             Key::new("").unlabelled(),
             Key::new("").labelled(""),
+            Key::new("7").labelled(""),
             Key::GLOBAL,
         ] {
-            assert!(![&b"!"[..], b"!!"].contains(&key.as_bytes()));
+            assert!(![&b"!"[..], b"!7"].contains(&key.as_bytes()));
         }
     }
 
-    /// Returns the slot of a hash tag: CRC-16 (XMODEM), as in the specification of Redis Cluster.
-    fn slot(tag: &[u8]) -> u16 {
-        let mut crc = 0_u16;
-        for byte in tag {
-            crc ^= u16::from(*byte) << 8;
-            for _ in 0..8 {
-                let carry = crc & 0x8000 != 0;
-                crc = (crc << 1) ^ if carry { 0x1021 } else { 0 };
-            }
-        }
-        crc % 16_384
+    #[test]
+    fn hash_tag_of_a_key_is_its_identity() {
+        let keyspace = Keyspace::new("t").expect("a usable prefix");
+        let policy = Policy::new("a", Quota::per_minute(5));
+        let key = keyspace.current_key(&policy, &Key::new("ada"));
+        assert_eq!(hash_tag(&key), b"ada");
     }
 
     #[test]

@@ -7,13 +7,17 @@
 
 mod codec;
 mod keyspace;
+mod redirect;
 pub(crate) mod reply;
 mod request;
 mod script;
+mod slot;
 
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
-pub(super) use self::keyspace::Keyspace;
+pub(super) use self::keyspace::{Keyspace, RedisKey};
+pub(super) use self::redirect::{NodeAddress, Redirect};
 pub(super) use self::reply::{Reply, RequestResult};
-pub(super) use self::request::{CancelHandle, Request, takes_slots};
+pub(super) use self::request::{CancelHandle, Delivery, Request, takes_slots};
 pub use self::script::Script;
+pub(super) use self::slot::{SLOTS, slot_of};

@@ -207,7 +207,7 @@ impl Integers<'_> {
 }
 
 /// Returns the error of a reply that the script cannot have sent.
-fn malformed() -> Error {
+pub(in crate::remote) fn malformed() -> Error {
     Error::new(
         ErrorKind::Protocol,
         "tollgate cannot parse the reply of its script: check whether a proxy before redis changes replies",

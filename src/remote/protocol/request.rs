@@ -25,6 +25,7 @@ use crate::{
     charge::Charge,
     clock::Timestamp,
     key::Key,
+    merge::Merge,
     policy::Policy,
     quota::Quota,
     settlement::Settlement,
@@ -33,8 +34,9 @@ use crate::{
 
 use super::{
     codec::{self, Argument, Arguments, MAX_TICKETS, Tag},
-    keyspace::{Keyspace, RedisKey},
+    keyspace::{Keyspace, RedisKey, hash_tag},
     script::Script,
+    slot::slot_of,
 };
 
 /// Keys and arguments of the script for one request. The number of keys is the number of its charges.
@@ -48,6 +50,20 @@ pub(in crate::remote) struct Request {
     reply_lens: SmallVec<[u8; 1]>,
     /// Set for a caller that must clean up if it leaves before the reply.
     cancel_handle: Option<CancelHandle>,
+    /// How a cluster gets the request.
+    delivery: Delivery,
+}
+
+/// How a request is sent to a node of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::remote) enum Delivery {
+    /// Sent alone in a command, after ASKING: its slot is being moved to the node.
+    Asking,
+    /// Sent alone in a command: its slot is being moved, and the keys of one command must be at one node.
+    Alone,
+    /// Sent in one command with other requests for its slot.
+    #[default]
+    Shared,
 }
 
 /// Requests for one or more jobs, and for each the indexes of the items that it carries.
@@ -68,6 +84,7 @@ impl Request {
             arguments,
             reply_lens: charges.iter().map(codec::reply_len).collect(),
             cancel_handle: None,
+            delivery: Delivery::Shared,
         }
     }
 
@@ -101,6 +118,23 @@ impl Request {
         requests
     }
 
+    /// Returns a request that makes a merge once; `None` for slots, which are not merged.
+    ///
+    /// Together with the units, the script charges a key of one unit that only this merge has. Sent again while that key
+    /// lives, all of it is denied.
+    pub(in crate::remote) fn merge(keyspace: &Keyspace, merge: &Merge) -> Option<Self> {
+        let charge = merge.charge();
+        let arguments = codec::merge(&charge, merge.admitted())?;
+        let mark = keyspace.merge_key(charge.policy(), charge.key(), merge.id());
+        Some(Self {
+            keys: SmallVec::from_iter([mark, keyspace.key_of(&charge)]),
+            arguments,
+            reply_lens: SmallVec::from_iter([codec::MERGE_MARK_LEN, codec::reply_len(&charge)]),
+            cancel_handle: None,
+            delivery: Delivery::Shared,
+        })
+    }
+
     /// Returns requests that renew the leases of slots, one for each key.
     ///
     /// The indexes are those of the charges, in the order of the bits of [`Reply::missing`]. With `take_again`, slots
@@ -117,9 +151,9 @@ impl Request {
         Self::slot_upkeep(keyspace, slots, |charges| codec::renew(charges, take_again))
     }
 
-    /// Returns a request that succeeds only where decisions would: one charge per algorithm that was used so far, in
-    /// two slots of a cluster, by the same commands. It charges keys that no caller has.
-    pub(in crate::remote) fn probe(keyspace: &Keyspace) -> Self {
+    /// Returns a request that succeeds only where decisions would: one charge per algorithm that was used so far, by the
+    /// same commands. It charges keys of an identity that no caller has.
+    pub(in crate::remote) fn probe(keyspace: &Keyspace, identity: &[u8]) -> Self {
         let mut policies = probe_policies();
         let is_used = |policy: &Policy| keyspace.is_used(policy.counter());
         if policies.iter().any(is_used) {
@@ -129,17 +163,18 @@ impl Request {
         }
         let mut request = Self {
             keys: SmallVec::new(),
-            arguments: codec::group_of(2 * policies.len()),
+            arguments: codec::group_of(policies.len()),
             reply_lens: SmallVec::new(),
             cancel_handle: None,
+            delivery: Delivery::Shared,
         };
         for policy in &policies {
-            for key in keyspace.probe_keys(policy.counter()) {
-                let charge = policy.charge(Key::GLOBAL);
-                request.keys.push(key);
-                codec::probe(&mut request.arguments, &charge);
-                request.reply_lens.push(codec::reply_len(&charge));
-            }
+            let charge = policy.charge(Key::GLOBAL);
+            request
+                .keys
+                .push(keyspace.probe_key(identity, policy.counter()));
+            codec::probe(&mut request.arguments, &charge);
+            request.reply_lens.push(codec::reply_len(&charge));
         }
         request
     }
@@ -178,6 +213,7 @@ impl Request {
             arguments,
             reply_lens: SmallVec::from_iter([codec::reply_len(charge)]),
             cancel_handle: None,
+            delivery: Delivery::Shared,
         }
     }
 
@@ -196,19 +232,44 @@ impl Request {
         &self.reply_lens
     }
 
+    /// Sets how a cluster gets the request.
+    pub(in crate::remote) fn set_delivery(&mut self, delivery: Delivery) {
+        self.delivery = delivery;
+    }
+
+    /// Returns whether the command of this request follows ASKING.
+    pub(in crate::remote) fn is_asking(&self) -> bool {
+        self.delivery == Delivery::Asking
+    }
+
+    /// Returns the slot of the request's keys; `None` if they are in several, so that a cluster refuses the command.
+    pub(in crate::remote) fn slot(&self) -> Option<u16> {
+        let mut slots = self.keys.iter().map(|key| slot_of(hash_tag(key)));
+        let slot = slots.next()?;
+        slots.all(|other| other == slot).then_some(slot)
+    }
+
+    /// Returns the slot of the request's keys, if other requests for that slot may be in the same command.
+    pub(in crate::remote) fn shared_slot(&self) -> Option<u16> {
+        self.slot().filter(|_| self.delivery == Delivery::Shared)
+    }
+
     /// Returns the command that runs the script for these requests, and notes them as sent.
     ///
     /// `start` is [`Script::by_hash`] or [`Script::by_text`]. Without `now` the script takes the server's time.
-    pub(in crate::remote) fn command(
-        requests: &[Box<Self>],
+    pub(in crate::remote) fn command<'a>(
+        requests: impl Iterator<Item = &'a Self> + Clone,
         start: fn(&Script, usize) -> Cmd,
         now: Option<Timestamp>,
     ) -> Cmd {
-        let charges: usize = requests.iter().map(|request| request.charges()).sum();
-        let arguments: usize = requests.iter().map(|request| request.arguments.len()).sum();
+        let charges: usize = requests.clone().map(Self::charges).sum();
+        let arguments: usize = requests
+            .clone()
+            .map(|request| request.arguments.len())
+            .sum();
         let mut command = start(Script::DECIDE, charges + arguments);
         command.arg(charges);
-        for key in requests.iter().flat_map(|request| &request.keys) {
+        for key in requests.clone().flat_map(|request| &request.keys) {
             command.arg(key.as_slice());
         }
         if let Some(now) = now {
@@ -338,20 +399,21 @@ mod tests {
         let mut keys = HashSet::new();
         for policy in probe_policies() {
             policy.validate().expect("a usable policy");
-            keys.extend(keyspace.probe_keys(policy.counter()));
+            keys.insert(keyspace.probe_key(b"!", policy.counter()));
         }
         let of_one_policy = Policy::new("p", Quota::per_minute(1));
         let kinds = keyspace.all_keys(&of_one_policy, &Key::GLOBAL).count();
-        assert_eq!(keys.len(), 2 * kinds, "two for each kind of key");
+        assert_eq!(keys.len(), kinds, "one for each kind of key");
     }
 
     #[test]
-    fn probe_charges_two_keys_per_algorithm_in_use() {
+    fn probe_charges_a_key_per_algorithm_in_use() {
         let keyspace = Keyspace::new("t").expect("a usable prefix");
-        assert_eq!(Request::probe(&keyspace).charges(), 2, "a bucket, at first");
+        let charges = || Request::probe(&keyspace, b"!").charges();
+        assert_eq!(charges(), 1, "a bucket, at first");
         for (used, policy) in probe_policies().iter().skip(1).enumerate() {
             let _ = Request::decide(&keyspace, &[policy.charge(Key::GLOBAL)]);
-            assert_eq!(Request::probe(&keyspace).charges(), 2 * (used + 1));
+            assert_eq!(charges(), used + 1);
         }
     }
 

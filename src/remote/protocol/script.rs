@@ -28,8 +28,11 @@ impl Script {
     /// Decides groups of charges. `lua/decide.lua` documents its keys, its arguments and its reply.
     pub const DECIDE: &'static Self = &DECIDE;
 
+    /// Registers an instance. `lua/members.lua` documents its key, its arguments and its reply.
+    pub const MEMBERS: &'static Self = &MEMBERS;
+
     /// Every script there is.
-    pub const ALL: [&'static Self; 1] = [Self::DECIDE];
+    pub const ALL: [&'static Self; 2] = [Self::DECIDE, Self::MEMBERS];
 
     /// The Lua text, without comments.
     #[must_use]
@@ -63,6 +66,10 @@ static DECIDE: Script = Script {
     text: LazyLock::new(Text::decide),
 };
 
+static MEMBERS: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/members.lua"))),
+};
+
 /// A script once it is composed.
 #[derive(Debug)]
 struct Text {
@@ -74,13 +81,16 @@ struct Text {
 
 impl Text {
     /// Puts the file of each algorithm into its branch of `lua/decide.lua`.
-    ///
-    /// Leaves out indentation and lines of comment: they are half of a text that every new connection sends.
     fn decide() -> Self {
         let mut whole = include_str!("../../../lua/decide.lua").to_owned();
         for (include, branch) in BRANCHES {
             whole = whole.replace(include, branch);
         }
+        Self::of(&whole)
+    }
+
+    /// Leaves out indentation and lines of comment: they are half of a text that every new connection sends.
+    fn of(whole: &str) -> Self {
         let lines = whole.lines().map(str::trim);
         let code = lines.filter(|line| !line.is_empty() && !line.starts_with("--"));
         let source = code.collect::<Vec<_>>().join("\n");

@@ -1,0 +1,461 @@
+//! The nodes of a cluster, and which of them has which slot.
+//!
+//! ```text
+//! the first server is ...       a decision goes to
+//! standalone, or not known yet  the first server
+//! a node of a cluster           the node of its slot, or the first server until that is known
+//! ```
+//!
+//! # When the slots are looked up
+//!
+//! By `CLUSTER SLOTS`, in the background, and never more than every 100 ms:
+//!
+//! - once the first server turns out to be a node of a cluster,
+//! - after each `MOVED`, which also moves its own slot at once,
+//! - after each call that fails, and so after each probe of a node that is down.
+//!
+//! The primaries are asked in a random order until one replies, those with a connection first; then the replicas. A
+//! server whose user may not run the command is followed by `MOVED` alone.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::runtime::Handle;
+
+use crate::{
+    backoff::random,
+    clock::{Clock, Timestamp},
+    error::Error,
+    retry::{RetryFuture, RetryOwner, RetryQueue},
+    settlement::{Receipt, Settlement},
+    spawn,
+    store::{CallObserver, Store},
+    sync::Mutex,
+    task_lease::TaskLease,
+    timer::sleep,
+};
+
+use super::{
+    super::{
+        batch,
+        client::{Client, Nodes},
+        connection::Lane,
+        protocol::{NodeAddress, Redirect, SLOTS, slot_of},
+    },
+    split::SplitStore,
+    topology::{self, SlotRange},
+};
+
+/// The nodes of a cluster, or the only server.
+pub(in crate::remote) struct Cluster {
+    /// The server that the application named.
+    first: Node,
+    settings: NodeSettings,
+    map: RwLock<SlotMap>,
+    refreshes: Mutex<Refreshes>,
+    /// Refunds and releases of decisions on several slots that were not executed.
+    refunds: RetryQueue<Settlement>,
+    /// Receives the reports on the calls to all nodes.
+    observer: OnceLock<Weak<dyn CallObserver>>,
+    this: Weak<Self>,
+}
+
+/// A node, and the store that decides on it.
+#[derive(Clone, Debug)]
+pub(in crate::remote) struct Node {
+    pub(in crate::remote) client: Arc<Client>,
+    pub(in crate::remote) store: Arc<dyn Store>,
+}
+
+/// Makes the parts of a node when it is first needed.
+pub(in crate::remote) struct NodeSettings {
+    /// Returns the lanes of a node; `None` if only the application's pool has the settings of connections.
+    pub(in crate::remote) lanes: MakeLanes,
+    /// Returns the store that decides on a node.
+    pub(in crate::remote) store: MakeStore,
+}
+
+type MakeLanes = Box<dyn Fn(&NodeAddress) -> Option<Box<[Arc<Lane>]>> + Send + Sync>;
+type MakeStore = Box<dyn Fn(Arc<Client>) -> Result<Arc<dyn Store>, Error> + Send + Sync>;
+
+/// When the slots were looked up, and by which task they are now.
+#[derive(Default)]
+struct Refreshes {
+    latest: Timestamp,
+    lease: TaskLease,
+    /// The runtime of the latest caller: a failure may be reported on a thread without one.
+    runtime: Option<Handle>,
+}
+
+/// Which node has which slot, as far as it is known.
+#[derive(Default)]
+struct SlotMap {
+    /// Per slot, the index of its node; [`UNKNOWN`] without one. Empty until a slot is known.
+    slots: Box<[u16]>,
+    nodes: Vec<(NodeAddress, Node)>,
+    /// Nodes to ask for the slots if no primary replies.
+    replicas: Vec<NodeAddress>,
+}
+
+impl Cluster {
+    /// Returns the only server, which may turn out to be a node of a cluster.
+    ///
+    /// # Errors
+    ///
+    /// That of the settings, which cannot make its store.
+    pub(in crate::remote) fn new(
+        client: Arc<Client>,
+        settings: NodeSettings,
+    ) -> Result<Arc<Self>, Error> {
+        let store = (settings.store)(Arc::clone(&client))?;
+        Ok(Arc::new_cyclic(|this: &Weak<Self>| {
+            client.join(this.clone());
+            Self {
+                first: Node { client, store },
+                settings,
+                map: RwLock::default(),
+                refreshes: Mutex::default(),
+                refunds: RetryQueue::default(),
+                observer: OnceLock::new(),
+                this: this.clone(),
+            }
+        }))
+    }
+
+    /// Returns the server that the application named.
+    #[inline]
+    pub(in crate::remote) fn first(&self) -> &Node {
+        &self.first
+    }
+
+    /// Returns whether keys in different slots must be decided separately.
+    #[inline]
+    pub(in crate::remote) fn is_cluster(&self) -> bool {
+        self.first.client.mode.is_cluster() == Some(true)
+    }
+
+    /// Returns the node of a slot, or the first server if it is not known.
+    pub(in crate::remote) fn node_of(&self, slot: u16) -> Node {
+        let map = self.read();
+        let node = map.slots.get(usize::from(slot));
+        let node = node.and_then(|index| map.nodes.get(usize::from(*index)));
+        let node = node.map(|(_, node)| node).or_else(|| {
+            // Any node redirects, so one with a connection is better than the first server without.
+            let is_up = |node: &&Node| node.client.scheduler.is_up();
+            let mut nodes = map.nodes.iter().map(|(_, node)| node);
+            let other = nodes.find(is_up);
+            other.filter(|_| !is_up(&&self.first))
+        });
+        node.unwrap_or(&self.first).clone()
+    }
+
+    /// Returns the nodes that decide: those with slots, and the first server while some slots are not known.
+    pub(in crate::remote) fn nodes(&self) -> Vec<Node> {
+        if !self.is_cluster() {
+            return vec![self.first.clone()];
+        }
+        let map = self.read();
+        let used: HashSet<u16> = map.slots.iter().copied().collect();
+        let nodes = map.nodes.iter().zip(0_u16..);
+        let nodes = nodes.filter(|(_, index)| used.contains(index));
+        let mut nodes: Vec<_> = nodes.map(|((_, node), _)| node.clone()).collect();
+        let has_first = nodes
+            .iter()
+            .any(|node| Arc::ptr_eq(&node.client, &self.first.client));
+        if !has_first && (nodes.is_empty() || used.contains(&UNKNOWN)) {
+            nodes.push(self.first.clone());
+        }
+        nodes
+    }
+
+    /// Reports the calls to all nodes to `observer`. Returns whether their stores do so.
+    pub(in crate::remote) fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
+        let reports = self.first.store.observe_calls(observer.clone());
+        if reports && self.observer.set(observer.clone()).is_ok() {
+            for (_, node) in &self.read().nodes {
+                node.store.observe_calls(observer.clone());
+            }
+        }
+        reports
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, SlotMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, SlotMap> {
+        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the index of the node at this address, and adds it if it is new. `None` if it cannot be reached.
+    fn index_of(&self, map: &mut SlotMap, address: &NodeAddress) -> Option<u16> {
+        let known = map.nodes.iter().position(|(known, _)| known == address);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let node = self.make(address)?;
+                map.nodes.push((address.clone(), node));
+                map.nodes.len() - 1
+            }
+        };
+        u16::try_from(index).ok()
+    }
+
+    /// Returns the node at this address, which may be the first server.
+    fn make(&self, address: &NodeAddress) -> Option<Node> {
+        let first = &self.first.client;
+        if first.address.as_ref() == Some(address) {
+            return Some(self.first.clone());
+        }
+        let client = first.for_node(address.clone(), (self.settings.lanes)(address)?);
+        let store = (self.settings.store)(Arc::clone(&client)).ok()?;
+        if let Some(observer) = self.observer.get() {
+            store.observe_calls(observer.clone());
+        }
+        Some(Node { client, store })
+    }
+
+    // --- Look-ups of the slots ---
+
+    /// Looks the slots up, and replaces the map.
+    ///
+    /// If no node can be asked, the slots of nodes without a connection are no longer known, and the others redirect.
+    async fn look_up(&self) {
+        for client in self.candidates() {
+            let mut command = redis::cmd("CLUSTER");
+            let reply = batch::run_command(&client, command.arg("SLOTS")).await;
+            let ranges = reply.and_then(|reply| topology::parse(&reply, client.address.as_ref()));
+            match ranges {
+                Ok(ranges) if !ranges.is_empty() => return self.replace_map(&ranges),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        let mut map = self.write();
+        let is_up: Vec<bool> = map
+            .nodes
+            .iter()
+            .map(|(_, node)| node.client.scheduler.is_up())
+            .collect();
+        if is_up.contains(&true) {
+            let is_lost = |node: &&mut u16| is_up.get(usize::from(**node)) == Some(&false);
+            map.slots
+                .iter_mut()
+                .filter(is_lost)
+                .for_each(|node| *node = UNKNOWN);
+        }
+    }
+
+    /// Returns the nodes to ask for the slots, the most promising first.
+    fn candidates(&self) -> Vec<Arc<Client>> {
+        let mut clients: Vec<_> = self.nodes().into_iter().map(|node| node.client).collect();
+        let start = usize::try_from(random() % 1_024).unwrap_or_default();
+        let count = clients.len();
+        clients.rotate_left(start % count.max(1));
+        clients.sort_by_key(|client| !client.scheduler.is_up());
+        if !clients
+            .iter()
+            .any(|client| Arc::ptr_eq(client, &self.first.client))
+        {
+            clients.push(Arc::clone(&self.first.client));
+        }
+        let replicas = self.read().replicas.clone();
+        let replicas = replicas.into_iter().filter_map(|address| {
+            let lanes = (self.settings.lanes)(&address)?;
+            Some(self.first.client.for_node(address, lanes))
+        });
+        clients.extend(replicas);
+        clients
+    }
+
+    /// Replaces the map. Nodes without slots are dropped, and their connections closed.
+    fn replace_map(&self, ranges: &[SlotRange]) {
+        let mut map = self.write();
+        let mut slots = vec![UNKNOWN; usize::from(SLOTS)].into_boxed_slice();
+        let mut nodes: Vec<(NodeAddress, Node)> = Vec::new();
+        for range in ranges {
+            let known = nodes.iter().position(|(known, _)| *known == range.primary);
+            let index = known.or_else(|| {
+                let known = map.nodes.iter().find(|(known, _)| *known == range.primary);
+                let node = known.map(|(_, node)| node.clone());
+                nodes.push((
+                    range.primary.clone(),
+                    node.or_else(|| self.make(&range.primary))?,
+                ));
+                Some(nodes.len() - 1)
+            });
+            if let Some(index) = index.and_then(|index| u16::try_from(index).ok()) {
+                slots[usize::from(range.first)..=usize::from(range.last)].fill(index);
+            }
+        }
+        let replicas = ranges
+            .iter()
+            .flat_map(|range| range.replicas.iter().cloned());
+        let mut replicas: Vec<_> = replicas.collect();
+        replicas.sort_unstable();
+        replicas.dedup();
+        let dropped = std::mem::replace(
+            &mut *map,
+            SlotMap {
+                slots,
+                nodes,
+                replicas,
+            },
+        );
+        // After the lock is released: to close connections wakes tasks.
+        drop(map);
+        drop(dropped);
+    }
+}
+
+impl Nodes for Cluster {
+    fn follow(&self, redirect: &Redirect, from: Option<&NodeAddress>) -> Option<Arc<Client>> {
+        let (Redirect::Ask(to) | Redirect::Moved { to, .. }) = redirect else {
+            return None;
+        };
+        let to = to.clone().resolved(from)?;
+        let mut map = self.write();
+        let index = self.index_of(&mut map, &to)?;
+        let client = Arc::clone(&map.nodes[usize::from(index)].1.client);
+        if let Redirect::Moved { slot, .. } = redirect {
+            if map.slots.is_empty() {
+                map.slots = vec![UNKNOWN; usize::from(SLOTS)].into();
+            }
+            if let Some(node) = map.slots.get_mut(usize::from(*slot)) {
+                *node = index;
+            }
+            drop(map);
+            self.refresh();
+        }
+        Some(client)
+    }
+
+    fn client_of(&self, slot: u16) -> Option<Arc<Client>> {
+        let map = self.read();
+        let index = *map.slots.get(usize::from(slot))?;
+        let (_, node) = map.nodes.get(usize::from(index))?;
+        Some(Arc::clone(&node.client))
+    }
+
+    fn probe_identity(&self, client: &Client) -> Option<String> {
+        let map = self.read();
+        let own = map
+            .nodes
+            .iter()
+            .position(|(_, node)| std::ptr::eq(&raw const *node.client, client));
+        let own = u16::try_from(own?)
+            .ok()
+            .filter(|own| map.slots.contains(own))?;
+        let mut identities = (0_u32..).map(|number| format!("!{number}"));
+        identities.find(|identity| map.slots[usize::from(slot_of(identity.as_bytes()))] == own)
+    }
+
+    fn refresh(&self) {
+        let now = Clock::system().now();
+        let mut refreshes = self.refreshes.lock();
+        if let Ok(runtime) = Handle::try_current() {
+            refreshes.runtime = Some(runtime);
+        }
+        if refreshes.lease.is_held(now) {
+            return;
+        }
+        let wait = (refreshes.latest + MIN_INTERVAL).since(now);
+        let refresh = Refresh {
+            cluster: self.this.clone(),
+            task: refreshes.lease.take_over(now + wait + MAX_REFRESH),
+        };
+        let runtime = refreshes.runtime.clone();
+        // The task may end at once, and takes the lock.
+        drop(refreshes);
+        if let Some(runtime) = runtime {
+            spawn::on(&runtime, refresh.run(wait));
+        }
+    }
+
+    fn settle_later(&self, settlement: Settlement) {
+        if let Some(this) = self.this.upgrade() {
+            let until = Clock::system().now() + settlement.retry_span();
+            RetryQueue::add(&this, settlement, until);
+        }
+    }
+}
+
+impl SplitStore for Cluster {
+    fn store_of(&self, slot: u16) -> Arc<dyn Store> {
+        self.node_of(slot).store
+    }
+
+    fn settle_later(&self, settlement: Settlement) {
+        Nodes::settle_later(self, settlement);
+    }
+}
+
+impl RetryOwner for Cluster {
+    type Item = Settlement;
+
+    fn retry_queue(&self) -> &RetryQueue<Settlement> {
+        &self.refunds
+    }
+
+    fn is_repeatable(settlement: &Settlement) -> bool {
+        settlement.is_release()
+    }
+
+    fn retry(self: Arc<Self>, settlements: Vec<Arc<Settlement>>) -> RetryFuture {
+        Box::pin(async move {
+            let settling = settlements.iter().map(async |settlement| {
+                let store = self.store_of(slot_of(settlement.charge().key().as_bytes()));
+                let receipt = Receipt::with(vec![Settlement::clone(settlement)]);
+                let settled = store.settle(receipt).await;
+                !settled.is_err_and(|error| settlement.may_retry(&error))
+            });
+            join_all(settling).await
+        })
+    }
+}
+
+/// A look-up of the slots in the background. If its runtime ends or is not driven, another one may begin.
+struct Refresh {
+    cluster: Weak<Cluster>,
+    task: u64,
+}
+
+impl Refresh {
+    async fn run(self, wait: Duration) {
+        sleep(wait).await;
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.refreshes.lock().latest = Clock::system().now();
+            cluster.look_up().await;
+        }
+    }
+}
+
+impl Drop for Refresh {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.refreshes.lock().lease.release(self.task);
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let map = self.read();
+        let nodes: Vec<_> = map.nodes.iter().map(|(address, _)| address).collect();
+        f.debug_struct("Cluster")
+            .field("first", &self.first)
+            .field("nodes", &nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The index of a slot without a node.
+const UNKNOWN: u16 = u16::MAX;
+/// The least time between two look-ups of the slots.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// The time after which a look-up counts as lost with its runtime.
+const MAX_REFRESH: Duration = Duration::from_secs(5);

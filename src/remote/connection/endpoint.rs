@@ -1,0 +1,110 @@
+//! Where the connections of a lane come from.
+//!
+//! ```text
+//! a server     its address, see direct.rs
+//! sentinels    the address that they return, see sentinel.rs
+//! a pool       a checkout, which connects by the settings of the pool
+//! ```
+
+use std::{fmt, sync::Arc};
+
+use deadpool_redis::{Pool, PoolError, Timeouts};
+
+use crate::error::{Error, ErrorKind};
+
+use super::{
+    super::protocol::NodeAddress,
+    address::Address,
+    classify,
+    direct::{self, ConnectionSettings, Expects},
+    multiplexed::Connection,
+    sentinel::Sentinels,
+};
+
+/// Makes connections to one server. Clones share the settings.
+#[derive(Clone)]
+pub(in crate::remote) enum Endpoint {
+    Pool(Pool),
+    Sentinels(Arc<Sentinels>, Arc<ConnectionSettings>),
+    Server(Address, Arc<ConnectionSettings>),
+}
+
+impl Endpoint {
+    /// Returns an endpoint with the same settings for another address; `None` if only the application's pool has them.
+    pub(in crate::remote) fn at(&self, address: &NodeAddress) -> Option<Self> {
+        match self {
+            Self::Pool(_) => None,
+            Self::Sentinels(_, settings) | Self::Server(_, settings) => Some(Self::Server(
+                Address::Tcp(address.clone()),
+                Arc::clone(settings),
+            )),
+        }
+    }
+
+    /// Returns the host and port; `None` if they are not fixed, and for a pool.
+    pub(in crate::remote) fn address(&self) -> Option<&NodeAddress> {
+        match self {
+            Self::Server(Address::Tcp(address), _) => Some(address),
+            Self::Pool(_) | Self::Sentinels(..) | Self::Server(Address::Unix(_), _) => None,
+        }
+    }
+
+    /// Returns the most connections that can be made; `None` for no limit.
+    pub(in crate::remote) fn max_connections(&self) -> Option<usize> {
+        match self {
+            Self::Pool(pool) => Some(pool.status().max_size),
+            Self::Sentinels(..) | Self::Server(..) => None,
+        }
+    }
+
+    /// Makes a connection that is ready for commands. It has no timeout: the caller drops the future.
+    ///
+    /// # Errors
+    ///
+    /// Those of the pool, of the sentinels or of the dial, and the server's errors to the handshake.
+    pub(super) async fn connect(&self) -> Result<Connection, Error> {
+        match self {
+            Self::Pool(pool) => {
+                let pooled = pool.timeout_get(&Timeouts::new()).await;
+                pooled.map(Connection::pooled).map_err(pool_error)
+            }
+            Self::Sentinels(sentinels, settings) => sentinels.connect(settings).await,
+            Self::Server(address, settings) => {
+                direct::connect(address, settings, Expects::Anything).await
+            }
+        }
+    }
+}
+
+/// Names the server in an error.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pool(_) => f.write_str("redis"),
+            Self::Sentinels(sentinels, _) => write!(f, "the primary of {sentinels}"),
+            Self::Server(address, _) => write!(f, "redis at {address}"),
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pool(_) => f.write_str("Pool"),
+            Self::Sentinels(sentinels, _) => sentinels.fmt(f),
+            Self::Server(address, _) => address.fmt(f),
+        }
+    }
+}
+
+/// Returns the error for an error of the pool.
+fn pool_error(error: PoolError) -> Error {
+    match error {
+        PoolError::Backend(error) => classify::classify(error),
+        error => Error::new(
+            ErrorKind::Connect,
+            "the pool returned no connection to redis",
+        )
+        .with_source(error),
+    }
+}

@@ -1,0 +1,104 @@
+//! The first commands on a connection: AUTH or HELLO, SELECT, and the name of this library.
+//!
+//! All are sent at once, so the handshake takes one round trip.
+//!
+//! A server that does not have a command repeats its arguments in the error, and so the password. Therefore the text of
+//! an error to AUTH or HELLO never leaves this file; its code does.
+
+use std::collections::HashMap;
+
+use redis::{
+    Cmd, Pipeline, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+    cmd,
+};
+
+use crate::error::Error;
+
+use super::{classify, credentials::Credentials};
+
+/// The database and the protocol of a connection.
+#[derive(Clone, Debug, Default)]
+pub(in crate::remote) struct Session {
+    /// The number of the database.
+    pub(in crate::remote) database: i64,
+    /// Whether replies come in RESP3.
+    pub(in crate::remote) is_resp3: bool,
+}
+
+/// Performs the handshake. Returns the role of the server if `asks_role` is set and the server reports it: `master` or
+/// `replica`.
+///
+/// # Errors
+///
+/// Those of the connection, and the server's errors to AUTH, HELLO and SELECT.
+pub(super) async fn perform(
+    connection: &mut MultiplexedConnection,
+    credentials: Option<&Credentials>,
+    session: &Session,
+    asks_role: bool,
+) -> Result<Option<String>, Error> {
+    let mut commands = Pipeline::new();
+    let mut add = |command: Cmd| {
+        commands.add_command(command);
+        commands.len() - 1
+    };
+    let login = if session.is_resp3 {
+        Some(add(hello_3(credentials)))
+    } else {
+        credentials.map(|credentials| add(auth(credentials)))
+    };
+    let role = match (asks_role, session.is_resp3) {
+        (true, true) => login,
+        (true, false) => Some(add(cmd("HELLO"))),
+        (false, _) => None,
+    };
+    let select = (session.database != 0).then(|| {
+        let mut select = cmd("SELECT");
+        select.arg(session.database);
+        add(select)
+    });
+    // Redis before 7.2, and users without the right, refuse these two. They are only for the list of clients.
+    for (name, value) in [("LIB-NAME", "tollgate"), ("LIB-VER", VERSION)] {
+        let mut set = cmd("CLIENT");
+        set.arg("SETINFO").arg(name).arg(value);
+        add(set);
+    }
+    let replies = connection.req_packed_commands(&commands, 0, commands.len());
+    let replies = replies.await.map_err(classify::classify)?;
+    let reply = |index: Option<usize>| index.and_then(|index| replies.get(index));
+    if let Some(Value::ServerError(error)) = reply(login) {
+        return Err(classify::login_error(&error.clone().into()));
+    }
+    if let Some(Value::ServerError(error)) = reply(select) {
+        return Err(classify::classify(error.clone().into()));
+    }
+    Ok(reply(role).and_then(|hello| hello_field(hello, "role")))
+}
+
+/// Returns the command that authenticates.
+pub(super) fn auth(credentials: &Credentials) -> Cmd {
+    let mut auth = cmd("AUTH");
+    auth.arg(credentials.username.as_deref())
+        .arg(&credentials.password);
+    auth
+}
+
+/// Returns the command that switches to RESP3, and authenticates if there are credentials.
+fn hello_3(credentials: Option<&Credentials>) -> Cmd {
+    let mut hello = cmd("HELLO");
+    hello.arg(3);
+    if let Some(credentials) = credentials {
+        let username = credentials.username.as_deref().unwrap_or("default");
+        hello.arg("AUTH").arg(username).arg(&credentials.password);
+    }
+    hello
+}
+
+/// Returns a field of the reply to HELLO: a flat list of names and values, or a map in RESP3.
+pub(super) fn hello_field(hello: &Value, name: &str) -> Option<String> {
+    let mut fields: HashMap<String, Value> = redis::from_redis_value_ref(hello).ok()?;
+    redis::from_redis_value(fields.remove(name)?).ok()
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");

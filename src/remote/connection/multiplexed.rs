@@ -1,0 +1,99 @@
+//! A connection, its handles, and the tasks that end with it.
+
+use std::sync::Arc;
+
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
+use tokio::task::AbortHandle;
+
+use crate::error::Error;
+
+use super::{classify, stream::BoxedStream};
+
+/// A connection, as its lane holds it.
+pub(super) struct Connection {
+    handle: ConnectionHandle,
+    /// Its place in the application's pool, if it comes from one.
+    pooled: Option<deadpool_redis::Connection>,
+}
+
+/// A connection for one call. It stays open until its last handle is dropped.
+#[derive(Clone)]
+pub(super) struct ConnectionHandle {
+    pub(super) multiplexed: MultiplexedConnection,
+    /// `None` for a connection of a pool, which has its own.
+    _tasks: Option<Arc<Tasks>>,
+}
+
+/// The tasks of a connection. The one that reads replies would otherwise wait for those that never come.
+pub(super) struct Tasks(Vec<AbortHandle>);
+
+/// Starts to use a stream. Nothing is sent yet.
+///
+/// # Errors
+///
+/// Those of the client library.
+pub(super) async fn multiplex(
+    stream: BoxedStream,
+) -> Result<(MultiplexedConnection, Tasks), Error> {
+    // The store keeps these timeouts itself: those of the client library need a runtime with timers.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
+    // Without credentials: the handshake of the library reports each error to AUTH as a wrong password.
+    let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let (multiplexed, driver) = MultiplexedConnection::new_with_config(&silent, stream, config)
+        .await
+        .map_err(classify::classify)?;
+    let driver = tokio::spawn(driver).abort_handle();
+    Ok((multiplexed, Tasks(vec![driver])))
+}
+
+impl Connection {
+    /// Returns a connection after its handshake.
+    pub(super) fn new(multiplexed: MultiplexedConnection, tasks: Tasks) -> Self {
+        Self {
+            handle: ConnectionHandle {
+                multiplexed,
+                _tasks: Some(Arc::new(tasks)),
+            },
+            pooled: None,
+        }
+    }
+
+    /// Returns a connection of the application's pool.
+    pub(super) fn pooled(pooled: deadpool_redis::Connection) -> Self {
+        Self {
+            handle: ConnectionHandle {
+                multiplexed: MultiplexedConnection::clone(&pooled),
+                _tasks: None,
+            },
+            pooled: Some(pooled),
+        }
+    }
+
+    pub(super) fn handle(&self) -> ConnectionHandle {
+        self.handle.clone()
+    }
+
+    /// Gives up a broken connection. If it is of a pool, the pool may make another one.
+    pub(super) fn discard(self) {
+        if let Some(pooled) = self.pooled {
+            drop(deadpool_redis::Connection::take(pooled));
+        }
+    }
+}
+
+impl Tasks {
+    /// Adds a task that ends with the connection.
+    pub(super) fn add(&mut self, task: AbortHandle) {
+        self.0.push(task);
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Registers this instance in Redis, and learns how many instances are alive.
+//!
+//! ```text
+//! a decision's reply ── 2 s since the last registration? ── no ──> nothing
+//!                                  | yes
+//!                                  '──> a task: one EVALSHA of lua/members.lua on the same connection
+//!                                         reply: the version, and the ids if they have changed ──> Fleet
+//! ```
+//!
+//! No decision waits for a registration, and no timer runs: an instance without decisions does not register. A failed
+//! registration has no effect on the breaker, and leaves the known instances as they are.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{Cmd, Value};
+
+use crate::{
+    clock::{Clock, Timestamp},
+    spawn,
+    store::Fleet,
+    timer::timeout,
+};
+
+use super::{
+    connection::{LaneConnection, classify},
+    protocol::{RedisKey, Script},
+};
+
+/// The registration of this instance, once a breaker needs to know the fleet.
+#[derive(Debug)]
+pub(super) struct Registration {
+    /// The key of the live instances.
+    key: RedisKey,
+    /// The caller's clock, if the script must not take the server's time.
+    clock: Option<Clock>,
+    fleet: OnceLock<Arc<Fleet>>,
+    /// When the next registration is due, in microseconds since the Unix epoch.
+    due: AtomicU64,
+    /// The version of the instances that are known; 0 for none.
+    version: AtomicU64,
+}
+
+impl Registration {
+    /// Returns a registration under this key, which does nothing until it is started.
+    pub(super) fn new(key: RedisKey, clock: Option<Clock>) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            clock,
+            fleet: OnceLock::new(),
+            due: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the fleet, and registers this instance from now on.
+    pub(super) fn start(&self) -> Arc<Fleet> {
+        Arc::clone(self.fleet.get_or_init(Arc::default))
+    }
+
+    /// Registers this instance in the background, if that is due. `connection` returns the connection to use.
+    #[inline]
+    pub(super) fn renew_if_due(
+        self: &Arc<Self>,
+        now: Timestamp,
+        connection: impl FnOnce() -> Option<LaneConnection>,
+    ) {
+        if let Some(fleet) = self.fleet.get()
+            && self.take_turn(now)
+            && let Some(connection) = connection()
+        {
+            spawn::on_current(Arc::clone(self).renew(Arc::clone(fleet), connection));
+        }
+    }
+
+    /// Returns whether a registration is due, for one of all callers.
+    #[inline]
+    fn take_turn(&self, now: Timestamp) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        due <= now.as_micros()
+            && self
+                .due
+                .compare_exchange(
+                    due,
+                    (now + INTERVAL).as_micros(),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// Takes over the instances in a reply. Any other reply changes nothing.
+    fn learn(&self, fleet: &Fleet, reply: &Value) {
+        let Value::Array(parts) = reply else { return };
+        let [Value::Int(version), ids @ ..] = parts.as_slice() else {
+            return;
+        };
+        let Ok(version) = u64::try_from(*version) else {
+            return;
+        };
+        let now = Clock::system().now();
+        if version == self.version.load(Ordering::Relaxed) {
+            fleet.confirm(now);
+            return;
+        }
+        let id = |value: &Value| match value {
+            Value::BulkString(bytes) => Some(u64::from_be_bytes(bytes.as_slice().try_into().ok()?)),
+            _ => None,
+        };
+        if let Some(ids) = ids.iter().map(id).collect::<Option<Vec<u64>>>() {
+            fleet.learn(&ids, now);
+            self.version.store(version, Ordering::Relaxed);
+        }
+    }
+
+    /// Registers this instance once, on this connection.
+    async fn renew(self: Arc<Self>, fleet: Arc<Fleet>, mut connection: LaneConnection) {
+        let by_hash = self.command(&fleet, Script::by_hash);
+        let mut reply = timeout(TIMEOUT, connection.send(&by_hash)).await;
+        if let Some(Err(failed)) = &reply
+            && classify::is_unknown_script(&failed.error)
+        {
+            let by_text = self.command(&fleet, Script::by_text);
+            reply = timeout(TIMEOUT, connection.send(&by_text)).await;
+        }
+        if let Some(Ok(reply)) = reply {
+            self.learn(&fleet, &reply);
+        }
+    }
+
+    /// Returns the command that registers this instance. `start` is [`Script::by_hash`] or [`Script::by_text`].
+    fn command(&self, fleet: &Fleet, start: fn(&Script, usize) -> Cmd) -> Cmd {
+        let mut command = start(Script::MEMBERS, 5);
+        command
+            .arg(1)
+            .arg(self.key.as_slice())
+            .arg(&fleet.instance().to_be_bytes())
+            .arg(LIFETIME_MILLIS)
+            .arg(self.version.load(Ordering::Relaxed));
+        if let Some(clock) = &self.clock {
+            command.arg(clock.now().as_micros());
+        }
+        command
+    }
+}
+
+/// The shortest time between two registrations.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// How long an instance counts after its last registration, in milliseconds.
+const LIFETIME_MILLIS: u64 = 10_000;
+/// The longest wait for the reply.
+const TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,0 +1,157 @@
+//! The keys that were decided locally, until Redis has their charges.
+//!
+//! ```text
+//!          first local decision                 begin_merge                     made, and nothing was admitted since
+//! (none) ----------------------> Pending --------------------------> UnderWay -------------------------------> (none)
+//!                                  ^  ^                              |  |
+//!                                  |  '-- not executed, or made -----'  | no reply
+//!                                  |                                    v
+//!                                  '---- 30 s after the first try -- Unconfirmed --> UnderWay, with the same id
+//! ```
+//!
+//! Units that are admitted locally while a merge is under way are part of the next one.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use crate::{clock::Timestamp, key::Key, store::Merge, sync::Mutex};
+
+use super::{admitted::Start, mirror::Fingerprint, shares::SharePolicy};
+
+/// Keys that were decided locally. At most [`MAX_KEYS`].
+#[derive(Debug)]
+pub(super) struct Journal {
+    shards: Box<[Mutex<HashMap<Fingerprint, Entry>>]>,
+    /// The number of keys. Every decision reads it.
+    len: AtomicUsize,
+}
+
+/// A key that was decided locally.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The policy and this instance's part of it.
+    pub(super) policies: Arc<SharePolicy>,
+    pub(super) key: Key,
+    /// From when on charges are not in Redis; `None` if the local store does not return its usage.
+    pub(super) start: Option<Start>,
+    pub(super) stage: Stage,
+}
+
+/// How far a key is on its way to Redis.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Pending,
+    UnderWay(Box<Attempt>),
+    Unconfirmed(Box<Attempt>),
+}
+
+/// A merge that may have been made.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) merge: Merge,
+    /// The start of the next merge, once this one is made.
+    pub(super) next: Start,
+    pub(super) first_tried_at: Timestamp,
+    /// Whether an earlier try may have been executed.
+    pub(super) is_repeated: bool,
+}
+
+impl Entry {
+    /// Returns an entry whose merge has not begun.
+    pub(super) fn new(policies: Arc<SharePolicy>, key: Key, start: Option<Start>) -> Self {
+        Self {
+            policies,
+            key,
+            start,
+            stage: Stage::Pending,
+        }
+    }
+}
+
+impl Journal {
+    /// Returns whether Redis has the charges of all keys.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of keys.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Returns all keys.
+    pub(super) fn keys(&self) -> Vec<Fingerprint> {
+        let shards = self.shards.iter();
+        shards
+            .flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Returns the policies of a key. `start` makes the entry of a key that has none.
+    ///
+    /// The entry is made while others who ask for the same key wait, so a local state starts once.
+    pub(super) fn policies_of(
+        &self,
+        fingerprint: Fingerprint,
+        start: impl FnOnce() -> Entry,
+    ) -> Arc<SharePolicy> {
+        let mut shard = self.shard(fingerprint).lock();
+        if let Some(entry) = shard.get(&fingerprint) {
+            return Arc::clone(&entry.policies);
+        }
+        let entry = start();
+        let policies = Arc::clone(&entry.policies);
+        if self.len() < MAX_KEYS {
+            shard.insert(fingerprint, entry);
+            self.len.fetch_add(1, Ordering::Relaxed);
+        }
+        policies
+    }
+
+    /// Returns the policies of a key, if it has an entry.
+    pub(super) fn get(&self, fingerprint: Fingerprint) -> Option<Arc<SharePolicy>> {
+        let shard = self.shard(fingerprint).lock();
+        shard
+            .get(&fingerprint)
+            .map(|entry| Arc::clone(&entry.policies))
+    }
+
+    /// Changes the entry of a key, if it has one. `change` returns a result, and whether the entry stays.
+    pub(super) fn change<R>(
+        &self,
+        fingerprint: Fingerprint,
+        change: impl FnOnce(&mut Entry) -> (R, bool),
+    ) -> Option<R> {
+        let mut shard = self.shard(fingerprint).lock();
+        let (result, stays) = change(shard.get_mut(&fingerprint)?);
+        if !stays {
+            shard.remove(&fingerprint);
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(result)
+    }
+
+    fn shard(&self, fingerprint: Fingerprint) -> &Mutex<HashMap<Fingerprint, Entry>> {
+        &self.shards[fingerprint.place(self.shards.len())]
+    }
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            len: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// The most keys. More start with the mirror's state too, but are not charged to Redis.
+const MAX_KEYS: usize = 100_000;
+const SHARDS: usize = 64;

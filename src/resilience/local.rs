@@ -1,0 +1,360 @@
+//! Counts of this process while the shared store is unavailable: its share of each quota.
+//!
+//! ```text
+//! reply of Redis ──> Mirror: ada has 4 of 10 units left
+//!                       |
+//!                       v  first local decision on ada, on one of two instances
+//! charge ──> Fleet::share ──> SharePolicies ──> local store: 2 of 5 left ──> state, under the whole limit
+//!            one of two       a policy of 5       ^                          limit 10, 1 left
+//!                                                 '── Journal: the state that ada started from
+//! ```
+
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+
+use crate::{
+    backoff::random,
+    charge::Charge,
+    clock::{Clock, Timestamp},
+    decision::Decision,
+    error::Error,
+    key::Key,
+    policy::Policy,
+    state::{CountedBy, PolicyState, Usage},
+    store::{Fleet, Health, Merge, MergeCounts, Receipt, Share, Store, StoreFuture},
+    ticket::Ticket,
+};
+
+use super::{
+    admitted::Start,
+    journal::{Attempt, Entry, Journal, Stage},
+    mirror::{Fingerprint, Mirror, Mirrored},
+    shares::{SharePolicies, SharePolicy},
+};
+
+/// Everything about local decisions that does not depend on which server failed.
+#[derive(Debug)]
+pub(super) struct LocalCounts {
+    /// Must decide at once: a local decision is never awaited.
+    pub(super) store: Arc<dyn Store>,
+    /// `None` if the instances are unknown: then this one grants the whole quota.
+    fleet: Option<Arc<Fleet>>,
+    policies: SharePolicies,
+    mirror: Mirror,
+    pub(super) journal: Journal,
+    /// Number of merges that were made, and of those without a confirmation.
+    merges: AtomicU64,
+    unconfirmed_merges: AtomicU64,
+    /// When the other instances must have merged their charges, in microseconds since the Unix epoch.
+    grace_ends: AtomicU64,
+    /// Shows the time of the shared store, as far as it is known.
+    pub(super) clock: Clock,
+}
+
+impl LocalCounts {
+    /// Returns counts in a local store with this clock, and a mirror of `warm_keys` keys.
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        fleet: Option<Arc<Fleet>>,
+        clock: Clock,
+        warm_keys: usize,
+    ) -> Self {
+        Self {
+            store,
+            fleet,
+            policies: SharePolicies::default(),
+            mirror: Mirror::new(warm_keys),
+            journal: Journal::default(),
+            merges: AtomicU64::new(0),
+            unconfirmed_merges: AtomicU64::new(0),
+            grace_ends: AtomicU64::new(0),
+            clock,
+        }
+    }
+
+    /// Returns whether [`note`](Self::note) needs the decisions of the shared store.
+    #[inline]
+    pub(super) fn takes_notes(&self) -> bool {
+        self.mirror.is_on()
+    }
+
+    /// Keeps the state of a charge's key in a decision of the shared store.
+    #[inline]
+    pub(super) fn note(&self, charge: &Charge<'_>, state: &PolicyState, now: Timestamp) {
+        let Some(usage) = state.usage() else { return };
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let mut mirrored = Mirrored::of(usage);
+        if let Some(slots) = charge.policy().counter().concurrency() {
+            // Slots come back when requests end; the mirror keeps them for a lease.
+            let is_free = usage.remaining >= usage.limit;
+            mirrored.reset_at = if is_free { now } else { now + slots.lease() };
+        }
+        self.mirror.put(fingerprint, mirrored, now);
+    }
+
+    /// Adds the number of live instances, and the numbers of merges.
+    pub(super) fn add_to(&self, health: Health) -> Health {
+        let instances = self.fleet.as_ref().and_then(|fleet| fleet.instances());
+        let merges = MergeCounts {
+            pending: self.journal.len() as u64,
+            made: self.merges.load(Ordering::Relaxed),
+            given_up: self.unconfirmed_merges.load(Ordering::Relaxed),
+        };
+        health.with_local_counts(instances, merges)
+    }
+
+    /// Decides the charges together, each within this instance's share. `None` if the store does not decide at once.
+    pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+        let parts: SmallVec<[Arc<SharePolicy>; 4]> =
+            charges.iter().map(|charge| self.begin(charge)).collect();
+        let local: SmallVec<[Charge<'_>; 4]> = charges
+            .iter()
+            .zip(&parts)
+            .map(|(charge, policies)| charge.under(&policies.part))
+            .collect();
+        let decision = self.store.decide(&local).take_ready()?.ok()?;
+        if decision.states().len() != charges.len() {
+            return None;
+        }
+        let now = decision.decided_at();
+        let states = charges.iter().zip(decision.states());
+        let states = states.map(|(charge, state)| under_whole_limit(charge, state, now));
+        Some(Decision::new(CountedBy::Fallback, now, states))
+    }
+
+    /// Settles charges that were decided here.
+    pub(super) fn settle(&self, mut receipt: Receipt) -> StoreFuture<()> {
+        receipt.replace_policies(|charge| self.policies_of(charge).part.clone());
+        self.store.settle(receipt)
+    }
+
+    /// Resets a key here.
+    pub(super) fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+        let fingerprint = Fingerprint::of(policy, key);
+        self.mirror.take(fingerprint);
+        self.journal.change(fingerprint, |_| ((), false));
+        self.store.reset(policy, key)
+    }
+
+    /// Returns the policies to decide a charge under. The first time, local counting starts from the mirror.
+    fn begin(&self, charge: &Charge<'_>) -> Arc<SharePolicy> {
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let start = || self.start(fingerprint, charge);
+        let policies = self.journal.policies_of(fingerprint, start);
+        if policies.is_of(charge.policy()) {
+            policies
+        } else {
+            // The limit was changed since.
+            self.new_policies_of(charge, self.share_of(charge))
+        }
+    }
+
+    /// Starts local counting on a key from the state in the mirror, or from the one that is left of an earlier outage.
+    fn start(&self, fingerprint: Fingerprint, charge: &Charge<'_>) -> Entry {
+        let (share, now) = (self.share_of(charge), self.clock.now());
+        let policies = self.new_policies_of(charge, share);
+        let local = charge.under(&policies.part).cost(0);
+        let mirrored = self.mirror.take(fingerprint);
+        let mirrored = mirrored.filter(|mirrored| mirrored.reset_at > now);
+        let limit = charge.policy().counter().limit();
+        let mut shared_used = 0;
+        if let Some(mirrored) = mirrored {
+            let remaining = limit.min(mirrored.remaining.into());
+            shared_used = limit - remaining;
+            let usage = Usage::new(share.of(limit), share.of(remaining), mirrored.reset_at);
+            // The slots of others must not have the ticket of this charge.
+            let local = local.with_ticket(Ticket::random());
+            self.store.restore(&local, usage);
+        }
+        let start = self.usage_of(&local).map(|usage| Start {
+            at: now,
+            usage,
+            shared_used,
+        });
+        Entry::new(policies, *charge.key(), start)
+    }
+
+    /// Returns the usage of a local key.
+    fn usage_of(&self, local: &Charge<'_>) -> Option<Usage> {
+        let peeked = self.store.decide(&[local.cost(0)]).take_ready()?.ok()?;
+        peeked.states().first()?.usage()
+    }
+
+    /// Notes that the shared store decides again.
+    ///
+    /// For [`GRACE`], keys that were decided here stay within this instance's share, until the other instances have
+    /// merged theirs.
+    pub(super) fn begin_grace(&self) {
+        let ends = (self.clock.now() + GRACE).as_micros();
+        self.grace_ends.store(ends, Ordering::Relaxed);
+    }
+
+    /// Returns whether other instances may not have merged their local charges yet.
+    pub(super) fn is_grace(&self) -> bool {
+        self.clock.now().as_micros() < self.grace_ends.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a charge is beyond what is left of the share of a key that was decided here.
+    pub(super) fn exceeds_share(&self, fingerprint: Fingerprint, charge: &Charge<'_>) -> bool {
+        let policies = self.journal.get(fingerprint);
+        let exceeds = |policies: Arc<SharePolicy>| {
+            let usage = self.usage_of(&charge.under(&policies.part));
+            usage.is_some_and(|usage| usage.remaining < charge.units())
+        };
+        !charge.policy().is_concurrency() && policies.is_some_and(exceeds)
+    }
+
+    /// Counts a charge that the shared store made against the share of a key that was decided here.
+    pub(super) fn count_shared(&self, charge: &Charge<'_>) {
+        let now = self.clock.now();
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        self.journal.change(fingerprint, |entry| {
+            let policies = Arc::clone(&entry.policies);
+            // It fits, unless another decision was made here meanwhile.
+            let counted = self.store.decide(&[charge.under(&policies.part)]);
+            drop(counted);
+            let next = match &mut entry.stage {
+                Stage::Pending => &mut entry.start,
+                Stage::UnderWay(attempt) | Stage::Unconfirmed(attempt) => {
+                    attempt.next.add_shared(&policies, charge.units(), now);
+                    &mut entry.start
+                }
+            };
+            if let Some(start) = next {
+                start.add_shared(&policies, charge.units(), now);
+            }
+            ((), true)
+        });
+    }
+
+    /// Begins to merge the local charges of a key. `None` if it has none, or somebody else has begun.
+    pub(super) fn begin_merge(&self, fingerprint: Fingerprint) -> Option<Box<Merge>> {
+        let (now, is_grace) = (self.clock.now(), self.is_grace());
+        let begun = self.journal.change(fingerprint, |entry| {
+            let stage = mem::replace(&mut entry.stage, Stage::Pending);
+            match stage {
+                Stage::UnderWay(_) => {
+                    entry.stage = stage;
+                    return (None, true);
+                }
+                Stage::Unconfirmed(attempt) if now.since(attempt.first_tried_at) < MERGE_LIFE => {
+                    let merge = Box::new(attempt.merge.clone());
+                    entry.stage = Stage::UnderWay(attempt);
+                    return (Some(merge), true);
+                }
+                // ## Unconfirmed => Pending
+                Stage::Unconfirmed(attempt) => {
+                    self.unconfirmed_merges.fetch_add(1, Ordering::Relaxed);
+                    entry.start = Some(attempt.next);
+                }
+                Stage::Pending => {}
+            }
+            let Some(attempt) = self.attempt(entry, now) else {
+                return (None, is_grace);
+            };
+            // ## Pending => UnderWay
+            let merge = Box::new(attempt.merge.clone());
+            entry.stage = Stage::UnderWay(Box::new(attempt));
+            (Some(merge), true)
+        });
+        begun.flatten()
+    }
+
+    /// Notes how a merge ended. Without a result, it may have been made.
+    pub(super) fn end_merge(&self, fingerprint: Fingerprint, result: Option<Result<(), Error>>) {
+        let (now, is_grace) = (self.clock.now(), self.is_grace());
+        self.journal.change(fingerprint, |entry| {
+            let stage = mem::replace(&mut entry.stage, Stage::Pending);
+            let Stage::UnderWay(mut attempt) = stage else {
+                // The key was reset.
+                entry.stage = stage;
+                return ((), true);
+            };
+            match result {
+                Some(Ok(())) => {
+                    // ## UnderWay => Pending, or no entry
+                    self.merges.fetch_add(1, Ordering::Relaxed);
+                    // It is older than the merge.
+                    self.mirror.take(fingerprint);
+                    entry.start = Some(attempt.next);
+                    ((), is_grace || self.attempt(entry, now).is_some())
+                }
+                Some(Err(error)) if error.was_not_executed() && !attempt.is_repeated => ((), true),
+                Some(Err(_)) | None => {
+                    // ## UnderWay => Unconfirmed
+                    attempt.is_repeated = true;
+                    entry.stage = Stage::Unconfirmed(attempt);
+                    ((), true)
+                }
+            }
+        });
+    }
+
+    /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding.
+    fn attempt(&self, entry: &Entry, now: Timestamp) -> Option<Attempt> {
+        let local = entry.policies.part.charge(entry.key);
+        let (start, usage) = (entry.start?, self.usage_of(&local)?);
+        let admitted = start.admitted(&entry.policies, usage, now)?;
+        let charge = entry.policies.whole.charge(entry.key).to_owned();
+        Some(Attempt {
+            merge: Merge::new(charge, admitted, random()),
+            next: Start {
+                at: now,
+                usage,
+                shared_used: 0,
+            },
+            first_tried_at: now,
+            is_repeated: false,
+        })
+    }
+
+    /// Returns the policies that a charge was decided under.
+    fn policies_of(&self, charge: &Charge<'_>) -> Arc<SharePolicy> {
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let known = self.journal.get(fingerprint);
+        known
+            .filter(|policies| policies.is_of(charge.policy()))
+            .unwrap_or_else(|| self.new_policies_of(charge, self.share_of(charge)))
+    }
+
+    /// Returns the policies of a share.
+    fn new_policies_of(&self, charge: &Charge<'_>, share: Share) -> Arc<SharePolicy> {
+        let units = share.of(charge.policy().counter().limit());
+        self.policies.part_of(charge.policy(), units)
+    }
+
+    /// Returns this instance's share of a charge's quota.
+    fn share_of(&self, charge: &Charge<'_>) -> Share {
+        let fleet = self.fleet.as_ref();
+        fleet.map_or(Share::WHOLE, |fleet| {
+            fleet.share(charge.policy().name(), charge.key())
+        })
+    }
+}
+
+/// Returns the state of a share as that of the policy: under its whole limit, which clients know.
+///
+/// A request that costs more than the share is not admitted here, but may be elsewhere or after the outage.
+fn under_whole_limit(charge: &Charge<'_>, state: &PolicyState, now: Timestamp) -> PolicyState {
+    let limit = charge.policy().counter().limit();
+    if charge.units() > limit {
+        return *state;
+    }
+    state.of_part(limit, now + RETRY)
+}
+
+/// When to retry a request that costs more than this instance's share.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long the other instances may take to find the store available again, and to merge their charges: a probe and its
+/// wait take at most 1.6 s, and merging begins within 0.5 s.
+const GRACE: Duration = Duration::from_millis(2_500);
+/// How long a merge without a confirmation is tried again. Redis knows for twice as long that it was made.
+const MERGE_LIFE: Duration = Duration::from_secs(30);

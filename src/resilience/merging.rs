@@ -1,0 +1,237 @@
+//! Charges to Redis what was admitted locally, once Redis decides again.
+//!
+//! ```text
+//! after an outage, a decision on a key with local charges   merge, then decide, within one deadline
+//! all other keys                                            in the background: after up to 0.5 s, 64 keys at a time,
+//!                                                           with 20 ms in between
+//! ```
+//!
+//! # The first seconds
+//!
+//! The instances of a fleet notice the recovery within 2 s of each other. The first one finds Redis without the charges
+//! of the others, and would admit them once more. So for 2.5 s, keys that were decided locally stay within the share:
+//!
+//! ```text
+//! share used up?  -- yes --> denied here
+//!                 -- no ---> merge, then Redis decides; an admitted charge also counts against the share
+//! ```
+//!
+//! A merge that fails is made later. One without a reply may have been made, so it is sent again with the same id.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use crate::{
+    backoff::random, charge::Charge, error::Error, policy::OnOutage, store::Merge, timer::sleep,
+};
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+
+use super::{
+    background::BackgroundTask, local::LocalCounts, mirror::Fingerprint, monitor::PrimaryMonitor,
+};
+
+/// Merges local charges into the primary.
+#[derive(Debug)]
+pub(super) struct Merger {
+    local: Arc<LocalCounts>,
+    monitor: Arc<PrimaryMonitor>,
+    task: BackgroundTask,
+}
+
+/// The needs of a decision in the first seconds after an outage.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// The share of a key is used up: the decision is made locally.
+    Local,
+    /// These merges come first. Afterwards, an admitted charge also counts against the share.
+    Merges(Vec<BegunMerge>),
+}
+
+impl Merger {
+    /// Returns the merger of a primary, which starts whenever the breaker of the primary closes.
+    pub(super) fn new(local: Arc<LocalCounts>, monitor: Arc<PrimaryMonitor>) -> Arc<Self> {
+        let merger = Arc::new(Self {
+            local,
+            monitor: Arc::clone(&monitor),
+            task: BackgroundTask::default(),
+        });
+        let weak = Arc::downgrade(&merger);
+        let recover = move || {
+            if let Some(merger) = weak.upgrade() {
+                merger.recover();
+            }
+        };
+        let _ = monitor.on_recovery.set(Box::new(recover));
+        merger
+    }
+
+    /// Starts to merge, since the primary decides again.
+    pub(super) fn recover(self: &Arc<Self>) {
+        if !self.local.journal.is_empty() {
+            self.local.begin_grace();
+            self.start();
+        }
+    }
+
+    /// Starts to merge in the background, unless there is nothing to merge.
+    pub(super) fn start(self: &Arc<Self>) {
+        if self.local.journal.is_empty() {
+            return;
+        }
+        self.task.start(|lease| {
+            let merger = Arc::downgrade(self);
+            MergeTask { merger, lease }.run()
+        });
+    }
+
+    /// Begins the merges of the charges' keys, unless the share of one is used up.
+    pub(super) fn due(&self, charges: &[Charge<'_>]) -> Due {
+        let local = charges
+            .iter()
+            .filter(|charge| charge.policy().outage_choice() == OnOutage::Local);
+        let keys: SmallVec<[(Fingerprint, &Charge<'_>); 4]> = local
+            .map(|charge| (Fingerprint::of(charge.policy(), charge.key()), charge))
+            .collect();
+        if keys
+            .iter()
+            .any(|(fingerprint, charge)| self.local.exceeds_share(*fingerprint, charge))
+        {
+            return Due::Local;
+        }
+        // A merge that is under way was sent before this decision is.
+        let begun = keys
+            .iter()
+            .filter_map(|(fingerprint, _)| BegunMerge::begin(&self.local, *fingerprint));
+        Due::Merges(begun.collect())
+    }
+
+    /// Counts charges that the primary made against the shares of keys that were decided locally.
+    pub(super) fn count_shared<'a>(&self, charges: impl Iterator<Item = Charge<'a>>) {
+        if self.local.is_grace() {
+            let local = charges.filter(|charge| charge.policy().outage_choice() == OnOutage::Local);
+            local.for_each(|charge| self.local.count_shared(&charge));
+        }
+    }
+
+    /// Makes these merges, and waits for all of them.
+    ///
+    /// # Errors
+    ///
+    /// That of one of the merges.
+    pub(super) async fn make(
+        &self,
+        merges: impl IntoIterator<Item = BegunMerge>,
+    ) -> Result<(), Error> {
+        let made = merges.into_iter().map(|begun| async {
+            let merging = self.monitor.primary.merge(&begun.merge);
+            let result = self.monitor.bounded(merging).await;
+            begun.end(result.clone());
+            result
+        });
+        join_all(made).await.into_iter().collect()
+    }
+
+    /// Merges all keys once. Returns `false` if the primary fails meanwhile, or another task takes over.
+    async fn merge_all(&self, lease: u64) -> bool {
+        for keys in self.local.journal.keys().chunks(BATCH) {
+            let span = self.monitor.breaker.deadline() + PAUSE;
+            if self.monitor.breaker.is_open() || !self.task.renew(lease, span) {
+                return false;
+            }
+            let begun = keys
+                .iter()
+                .filter_map(|key| BegunMerge::begin(&self.local, *key));
+            let begun: Vec<BegunMerge> = begun.collect();
+            // A failed merge stays in the journal, for the next round.
+            let _ = self.make(begun).await;
+            sleep(PAUSE).await;
+        }
+        true
+    }
+}
+
+// === BegunMerge ===
+
+/// A merge that nobody else makes. Dropped before its [end](Self::end), it may have been made.
+#[derive(Debug)]
+pub(super) struct BegunMerge {
+    local: Arc<LocalCounts>,
+    fingerprint: Fingerprint,
+    merge: Box<Merge>,
+    is_ended: bool,
+}
+
+impl BegunMerge {
+    /// Begins to merge the local charges of a key, if it has any and nobody else does.
+    fn begin(local: &Arc<LocalCounts>, fingerprint: Fingerprint) -> Option<Self> {
+        let merge = local.begin_merge(fingerprint)?;
+        Some(Self {
+            local: Arc::clone(local),
+            fingerprint,
+            merge,
+            is_ended: false,
+        })
+    }
+
+    /// Notes the result.
+    fn end(mut self, result: Result<(), Error>) {
+        self.is_ended = true;
+        self.local.end_merge(self.fingerprint, Some(result));
+    }
+}
+
+impl Drop for BegunMerge {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            self.local.end_merge(self.fingerprint, None);
+        }
+    }
+}
+
+// === MergeTask ===
+
+/// A task that merges until nothing is left. Dropped early, with its runtime, it releases its lease.
+#[derive(Debug)]
+struct MergeTask {
+    /// Weak: the task ends when every clone of the store is dropped.
+    merger: Weak<Merger>,
+    lease: u64,
+}
+
+impl MergeTask {
+    async fn run(self) {
+        // The instances of a fleet do not merge all at once.
+        let mut wait = Duration::from_micros(random() % 500_000);
+        loop {
+            let is_ours = |merger: Arc<Merger>| merger.task.renew(self.lease, wait);
+            if !self.merger.upgrade().is_some_and(is_ours) {
+                return;
+            }
+            sleep(wait).await;
+            let Some(merger) = self.merger.upgrade() else {
+                return;
+            };
+            if !merger.merge_all(self.lease).await || merger.local.journal.is_empty() {
+                return;
+            }
+            wait = RETRY;
+        }
+    }
+}
+
+impl Drop for MergeTask {
+    fn drop(&mut self) {
+        if let Some(merger) = self.merger.upgrade() {
+            merger.task.release(self.lease);
+        }
+    }
+}
+
+/// Keys that are merged together, and the wait after them: at most 3,200 keys a second.
+const BATCH: usize = 64;
+const PAUSE: Duration = Duration::from_millis(20);
+/// The wait before keys are tried again whose merges failed.
+const RETRY: Duration = Duration::from_secs(1);

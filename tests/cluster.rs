@@ -1,0 +1,280 @@
+//! Redis Cluster: routing, redirects, failovers and decisions on keys in several slots.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinSet, yield_now};
+use tollgate::{
+    Decision, Key, Policy, Quota, RateLimiter, remote::RedisStore, state::CountedBy, store::Charge,
+};
+
+use crate::support::{Cluster, Server};
+
+/// Longer than the default, so that a loaded machine does not look like an outage.
+const DEADLINE: Duration = Duration::from_millis(500);
+/// Longer than anything here takes on a loaded machine.
+const HUNG: Duration = Duration::from_secs(30);
+
+/// Returns a limiter that returns the errors of Redis.
+fn bare(url: &str) -> RateLimiter {
+    let store = RedisStore::builder(url).deadline(DEADLINE).build();
+    RateLimiter::new(store.expect("a usable store"), []).expect("a limiter")
+}
+
+/// Returns a limiter with a breaker per node, and a fallback.
+fn resilient(url: &str, deadline: Duration) -> RateLimiter {
+    let builder = RateLimiter::builder().redis(url).deadline(deadline);
+    builder.build().expect("a usable limiter")
+}
+
+fn per_hour(name: &str, count: u64) -> Policy {
+    Policy::new(name, Quota::per_hour(count))
+}
+
+async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
+    let decision = limiter.check(charges).await;
+    decision.unwrap_or_else(|error| panic!("{error:?}"))
+}
+
+/// Decides on each identity at the same time, and returns how many were allowed.
+async fn allowed_together(
+    limiter: &RateLimiter,
+    policy: &Policy,
+    identities: impl Iterator<Item = String>,
+) -> usize {
+    let mut callers = JoinSet::new();
+    for identity in identities {
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        callers.spawn(async move {
+            let decision = check(&limiter, &[policy.charge(Key::new(identity))]).await;
+            assert_eq!(decision.counted_by(), CountedBy::Shared);
+            decision.is_allowed()
+        });
+    }
+    let results = callers.join_all().await;
+    results.into_iter().filter(|allowed| *allowed).count()
+}
+
+/// Waits until a condition holds.
+#[track_caller]
+fn until(started: Instant, message: &str) {
+    assert!(started.elapsed() < HUNG, "{message}");
+}
+
+// Regression: a cluster of one node decided 1,000 of 1,000 one after the other, and 9 of 1,000 together.
+#[tokio::test]
+async fn cluster_of_one_node_needs_no_setting() {
+    let server = Server::start_cluster();
+    let policy = per_hour("user", 3);
+    let limiters = [bare(&server.url()), bare(&server.url())];
+    for limiter in &limiters {
+        let identities = (0..1_000).map(|number| number.to_string());
+        assert_eq!(allowed_together(limiter, &policy, identities).await, 1_000);
+    }
+    let same = (0..100).map(|_| "7".to_owned());
+    assert_eq!(
+        allowed_together(&limiters[0], &policy, same).await,
+        1,
+        "3 less the 2 before"
+    );
+}
+
+#[tokio::test]
+async fn each_key_is_decided_by_the_node_of_its_slot() {
+    let cluster = Cluster::start(3, 0);
+    let policy = per_hour("user", 2);
+    // Each node may be the one that the application names.
+    for (index, node) in cluster.nodes.iter().enumerate() {
+        let limiter = bare(&node.url());
+        let identities = (0..300).map(|number| format!("{index}-{number}"));
+        assert_eq!(
+            allowed_together(&limiter, &policy, identities.clone()).await,
+            300
+        );
+        assert_eq!(
+            allowed_together(&limiter, &policy, identities.clone()).await,
+            300
+        );
+        assert_eq!(allowed_together(&limiter, &policy, identities).await, 0);
+    }
+    let stored: Vec<usize> = cluster.nodes.iter().map(|node| node.keys().len()).collect();
+    assert_eq!(stored.iter().sum::<usize>(), 900, "{stored:?}");
+    assert!(stored.iter().all(|keys| *keys > 200), "{stored:?}");
+}
+
+#[tokio::test]
+async fn redirects_stop_once_the_slots_are_known() {
+    let cluster = Cluster::start(3, 0);
+    let policy = per_hour("user", 1_000_000);
+    let limiter = bare(&cluster.nodes[0].url());
+    let errors = || {
+        let moved = cluster.nodes.iter().map(|node| {
+            let stats = node.info("errorstats");
+            let moved = stats
+                .get("errorstat_MOVED")
+                .and_then(|moved| moved.strip_prefix("count="));
+            moved.map_or(0, |moved| moved.parse::<u64>().expect("a number"))
+        });
+        moved.sum::<u64>()
+    };
+    let identities = || (0..100).map(|number| number.to_string());
+    let started = Instant::now();
+    loop {
+        let before = errors();
+        assert_eq!(allowed_together(&limiter, &policy, identities()).await, 100);
+        if errors() == before && before > 0 {
+            break;
+        }
+        until(started, "redirected for ever");
+    }
+}
+
+/// Decides on one key in a loop until it is stopped. Returns the number of allowed requests.
+async fn hammer(
+    limiter: RateLimiter,
+    policies: Vec<Policy>,
+    identity: String,
+    stop: Arc<AtomicBool>,
+    decided: Arc<AtomicU64>,
+) -> u64 {
+    let mut allowed = 0;
+    let key = Key::new(identity);
+    let charges: Vec<_> = policies.iter().map(|policy| policy.charge(key)).collect();
+    while !stop.load(Ordering::Relaxed) {
+        let decision = check(&limiter, &charges).await;
+        allowed += u64::from(decision.is_allowed());
+        decided.fetch_add(1, Ordering::Relaxed);
+        yield_now().await;
+    }
+    allowed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_move_under_load_lose_no_decision_and_no_charge() {
+    let cluster = Cluster::start(3, 0);
+    let limit = 2_000;
+    // Two keys in one slot: one command may find one of them here and the other one there.
+    let policies = vec![per_hour("hour", limit), per_hour("day", 1_000_000)];
+    let identity = cluster.identity_at(0, "k");
+    let (stop, decided) = <(Arc<AtomicBool>, Arc<AtomicU64>)>::default();
+    let mut callers = JoinSet::new();
+    for node in &cluster.nodes {
+        let limiter = bare(&node.url());
+        for _ in 0..8 {
+            let (stop, decided) = (Arc::clone(&stop), Arc::clone(&decided));
+            callers.spawn(hammer(
+                limiter.clone(),
+                policies.clone(),
+                identity.clone(),
+                stop,
+                decided,
+            ));
+        }
+    }
+    let slot = cluster.slot_of(&identity);
+    let moving = tokio::task::spawn_blocking({
+        let decided = Arc::clone(&decided);
+        move || {
+            for (from, to) in [(0, 1), (1, 2), (2, 0), (0, 2)] {
+                cluster.move_slot(slot, from, to, || {
+                    let (before, started) = (decided.load(Ordering::Relaxed), Instant::now());
+                    // The callers go on while the slot is open, but for those that need both keys.
+                    while decided.load(Ordering::Relaxed) < before + 20
+                        && started.elapsed() < Duration::from_millis(100)
+                    {
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            cluster
+        }
+    });
+    let cluster = moving.await.expect("the slot moves");
+    let (at_the_end, started) = (decided.load(Ordering::Relaxed), Instant::now());
+    while decided.load(Ordering::Relaxed) < at_the_end + 3 * limit {
+        until(started, "no decisions after the move");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let allowed: u64 = callers.join_all().await.into_iter().sum();
+    assert_eq!(allowed, limit, "each charge was made once");
+    assert_eq!(
+        cluster.nodes[2].keys().len(),
+        2,
+        "{:?}",
+        cluster.nodes[2].keys()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_keys_are_decided_while_others_of_their_slot_are_on_another_node() {
+    let cluster = Cluster::start(2, 0);
+    let identity = cluster.identity_at(0, "k");
+    let (stop, decided) = <(Arc<AtomicBool>, Arc<AtomicU64>)>::default();
+    let limiter = bare(&cluster.nodes[0].url());
+    let mut callers = JoinSet::new();
+    // Keys of one slot, which share a command as long as they are on one node.
+    for caller in 0..32 {
+        let policies = vec![per_hour(&format!("policy-{}", caller % 4), 1_000_000)];
+        let (stop, decided) = (Arc::clone(&stop), Arc::clone(&decided));
+        callers.spawn(hammer(
+            limiter.clone(),
+            policies,
+            identity.clone(),
+            stop,
+            decided,
+        ));
+    }
+    let started = Instant::now();
+    while cluster.nodes[0].keys().len() < 4 {
+        until(started, "no decisions");
+        yield_now().await;
+    }
+    let slot = cluster.slot_of(&identity);
+    let moving = tokio::task::spawn_blocking(move || {
+        cluster.move_slot(slot, 0, 1, || {
+            let before = decided.load(Ordering::Relaxed);
+            while decided.load(Ordering::Relaxed) < before + 2_000 {
+                until(started, "no decisions while the slot is open");
+                std::thread::yield_now();
+            }
+        });
+        cluster
+    });
+    let _cluster = moving.await.expect("the slot moves");
+    stop.store(true, Ordering::Relaxed);
+    callers.join_all().await;
+}
+
+#[tokio::test]
+async fn dead_primary_degrades_its_own_keys_until_its_replica_takes_over() {
+    let mut cluster = Cluster::start_with(3, 1, &["--cluster-require-full-coverage", "no"]);
+    let policy = per_hour("user", 1_000_000);
+    let limiter = resilient(&cluster.nodes[0].url(), Duration::from_millis(100));
+    let keys = [0, 1, 2].map(|primary| Key::new(cluster.identity_at(primary, "k")));
+    let counted_by = async |primary: usize| {
+        let decision = check(&limiter, &[policy.charge(keys[primary])]).await;
+        assert!(decision.is_allowed());
+        decision.counted_by()
+    };
+    let started = Instant::now();
+    for primary in [0, 1, 2] {
+        while counted_by(primary).await != CountedBy::Shared {
+            until(started, "never counted by Redis");
+        }
+    }
+    // The node that the application named: the others must find its successor.
+    cluster.nodes[0].kill();
+    let (started, mut by_fallback) = (Instant::now(), 0);
+    while counted_by(0).await != CountedBy::Shared || by_fallback == 0 {
+        by_fallback += 1;
+        assert_eq!(counted_by(1).await, CountedBy::Shared);
+        assert_eq!(counted_by(2).await, CountedBy::Shared);
+        until(started, "the replica never decides");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!limiter.health().is_degraded(), "{:?}", limiter.health());
+    let keys = cluster.nodes[3].keys();
+    assert!(keys.iter().any(|key| key.ends_with("}:user")), "{keys:?}");
+}

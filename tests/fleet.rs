@@ -1,0 +1,445 @@
+//! Several instances on one Redis, and the quota that they share while it is unavailable.
+
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use tollgate::{
+    Key, Policy, Quota, RateLimiter,
+    algorithm::{Admitted, Algorithm, QueueLimits, WindowStart},
+    builder::RateLimiterBuilder,
+    clock::Clock,
+    remote::{RedisStore, Script},
+    state::CountedBy,
+    store::{Merge, Store},
+};
+
+use crate::support::Server;
+
+/// Longer than the default, so that a loaded machine does not look like an outage.
+const DEADLINE: Duration = Duration::from_millis(250);
+/// A wait that nothing here takes, however loaded the machine is.
+const HUNG: Duration = Duration::from_secs(60);
+/// The size of most fleets here.
+const INSTANCES: usize = 8;
+
+/// Returns a policy of this many units for each algorithm. None of the units comes back while a test runs.
+fn policies(units: u64) -> Vec<Policy> {
+    let daily = |name| Policy::new(name, Quota::per_day(units));
+    let lease = Duration::from_secs(3_600);
+    vec![
+        daily("token-bucket"),
+        Policy::new("leaky-bucket", Quota::per_day(units).burst(units))
+            .algorithm(Algorithm::LeakyBucket),
+        daily("leaky-queue").algorithm(Algorithm::LeakyQueue(QueueLimits::new(units - 1))),
+        daily("first-hit").algorithm(Algorithm::FixedWindow(WindowStart::FirstHit)),
+        daily("sliding-log").algorithm(Algorithm::SlidingLog),
+        daily("sliding-window").algorithm(Algorithm::SlidingWindow),
+        Policy::concurrency("concurrency", units).algorithm(Algorithm::Concurrency { lease }),
+    ]
+}
+
+fn builder(server: &Server) -> RateLimiterBuilder {
+    RateLimiter::builder()
+        .redis(server.url())
+        .deadline(DEADLINE)
+}
+
+fn fleet(server: &Server, instances: usize) -> Vec<RateLimiter> {
+    let instances = (0..instances).map(|_| builder(server).build());
+    instances
+        .map(|built| built.expect("a usable limiter"))
+        .collect()
+}
+
+/// A policy that nothing else uses.
+fn idle() -> Policy {
+    Policy::new("idle", Quota::per_second(1_000_000))
+}
+
+/// Decides on every instance until this holds for all.
+async fn until(fleet: &[RateLimiter], holds: impl Fn(&RateLimiter) -> bool) {
+    let (started, idle) = (Instant::now(), idle());
+    while !fleet.iter().all(&holds) {
+        assert!(started.elapsed() < HUNG, "{:?}", fleet[0].health());
+        for one in fleet {
+            one.check(&[idle.charge(Key::GLOBAL)])
+                .await
+                .expect("a decision");
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn until_acquainted(fleet: &[RateLimiter]) {
+    let instances = fleet.len() as u64;
+    until(fleet, |one| one.health().instances() == Some(instances)).await;
+}
+
+async fn until_degraded(fleet: &[RateLimiter]) {
+    until(fleet, |one| one.health().is_degraded()).await;
+}
+
+/// Makes this many requests on each instance in turn. Returns the number that each admitted.
+async fn admitted(fleet: &[RateLimiter], policy: &Policy, key: Key, requests: u64) -> Vec<u64> {
+    let mut admitted = vec![0; fleet.len()];
+    for _ in 0..requests {
+        for (one, admitted) in fleet.iter().zip(&mut admitted) {
+            let decision = one.check(&[policy.charge(key)]).await.expect("a decision");
+            *admitted += u64::from(decision.is_allowed());
+        }
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn fleet_admits_a_limit_once_while_redis_is_down() {
+    let mut server = Server::start();
+    let fleet = fleet(&server, INSTANCES);
+    until_acquainted(&fleet).await;
+    server.kill();
+    until_degraded(&fleet).await;
+    for units in [3, 20, 64] {
+        for policy in policies(units) {
+            for key in ["ada", "bob"].map(|key| Key::new(format!("{key}{units}"))) {
+                let admitted = admitted(&fleet, &policy, key, units + 1).await;
+                let sum: u64 = admitted.iter().sum();
+                assert_eq!(sum, units, "{}: {admitted:?}", policy.name());
+                let fair = units / INSTANCES as u64;
+                assert!(admitted.iter().all(|one| (fair..=fair + 1).contains(one)));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn outage_continues_from_the_last_state_that_redis_returned() {
+    let mut server = Server::start();
+    let fleet = fleet(&server, INSTANCES);
+    until_acquainted(&fleet).await;
+    let key = Key::new("ada");
+    let (units, used) = (40, 27);
+    for policy in policies(units) {
+        for one in fleet.iter().cycle().take(used as usize) {
+            let decision = one.check(&[policy.charge(key)]).await.expect("a decision");
+            assert_eq!(decision.counted_by(), CountedBy::Shared);
+        }
+        for one in &fleet {
+            one.peek(&[policy.charge(key)]).await.expect("a decision");
+        }
+    }
+    server.kill();
+    until_degraded(&fleet).await;
+    for policy in policies(units) {
+        let admitted = admitted(&fleet, &policy, key, units).await;
+        let sum: u64 = admitted.iter().sum();
+        // The part of a bucket that is left is rounded down on each instance.
+        let is_bucket = policy.name().as_str().starts_with(['t', 'l']);
+        let least = if is_bucket { 1 } else { units - used };
+        let name = policy.name();
+        assert!(
+            (least..=units - used).contains(&sum),
+            "{name}: {admitted:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn key_starts_an_outage_with_a_full_share_if_no_key_is_kept() {
+    let mut server = Server::start();
+    let one = [builder(&server)
+        .warm_keys(0)
+        .build()
+        .expect("a usable limiter")];
+    let policy = Policy::new("cold", Quota::per_day(5));
+    assert_eq!(admitted(&one, &policy, Key::new("ada"), 9).await, [5]);
+    server.kill();
+    until_degraded(&one).await;
+    assert_eq!(admitted(&one, &policy, Key::new("ada"), 9).await, [5]);
+}
+
+#[tokio::test]
+async fn client_sees_the_whole_limit_and_a_time_to_retry_at_an_instance_without_a_unit() {
+    let mut server = Server::start();
+    let fleet = fleet(&server, 2);
+    until_acquainted(&fleet).await;
+    server.kill();
+    until_degraded(&fleet).await;
+    let mut retries = 0;
+    for policy in policies(2) {
+        let key = Key::new("ada");
+        for one in &fleet {
+            // Costs more than the one unit of a share.
+            let charge = policy.charge(key).cost(2);
+            let decision = one.check(&[charge]).await.expect("a decision");
+            assert!(!decision.is_allowed());
+            assert_eq!(decision.counted_by(), CountedBy::Fallback);
+            let usage = decision.states()[0].usage().expect("it is counted");
+            assert_eq!((usage.limit, usage.remaining), (2, 1), "{}", policy.name());
+            assert_eq!(decision.retry_after(), Some(Duration::from_secs(5)));
+            retries += 1;
+        }
+    }
+    assert_eq!(retries, 14);
+}
+
+#[tokio::test]
+async fn refund_of_a_local_charge_is_made_to_the_share() {
+    let mut server = Server::start();
+    let fleet = fleet(&server, 2);
+    until_acquainted(&fleet).await;
+    server.kill();
+    until_degraded(&fleet).await;
+    for policy in policies(8) {
+        // A refund in a queue needs the exact time of the charge, and slots are released instead.
+        let charges = [policy.charge(Key::new("ada")).cost(4)];
+        for _ in 0..3 {
+            let decision = fleet[0].check(&charges).await.expect("a decision");
+            assert!(decision.is_allowed(), "{}", policy.name());
+            let receipt = tollgate::store::Receipt::of(&charges, &decision).expect("a charge");
+            let receipt = receipt.actual_cost(|_, _| 0);
+            fleet[0].settle(receipt).await.expect("it is settled");
+        }
+    }
+}
+
+#[tokio::test]
+async fn fixed_number_of_instances_is_not_learned_and_rounds_shares_up() {
+    let mut server = Server::start();
+    let policy = Policy::new("fixed", Quota::per_day(10));
+    let fleet: Vec<RateLimiter> = (0..4)
+        .map(|_| builder(&server).instances(4).build())
+        .map(|built| built.expect("a usable limiter"))
+        .collect();
+    assert_eq!(fleet[0].health().instances(), Some(4));
+    assert_eq!(admitted(&fleet, &policy, Key::new("bob"), 1).await, [1; 4]);
+    assert_eq!(server.keys(), ["tollgate:{bob}:fixed"]);
+    server.kill();
+    until_degraded(&fleet).await;
+    assert_eq!(admitted(&fleet, &policy, Key::new("ada"), 10).await, [3; 4]);
+    let error = builder(&server).instances(0).build().map(drop);
+    assert!(
+        error
+            .expect_err("a mistake")
+            .to_string()
+            .contains("0 instances")
+    );
+}
+
+#[tokio::test]
+async fn instance_that_never_reached_redis_grants_the_whole_limit() {
+    let mut server = Server::start();
+    server.kill();
+    let fleet = fleet(&server, 2);
+    until_degraded(&fleet).await;
+    assert_eq!(fleet[0].health().instances(), None);
+    let policy = Policy::new("alone", Quota::per_day(5));
+    assert_eq!(admitted(&fleet, &policy, Key::new("ada"), 9).await, [5, 5]);
+}
+
+#[tokio::test]
+async fn instances_that_end_stop_counting() {
+    let server = Server::start();
+    let mut fleet = fleet(&server, 3);
+    until_acquainted(&fleet).await;
+    fleet.pop();
+    // 10 s in Redis, and 10 s here.
+    until_acquainted(&fleet).await;
+}
+
+#[tokio::test]
+async fn local_windows_follow_the_time_of_redis_and_not_the_own_clock() {
+    let mut server = Server::start();
+    let now = Clock::system().now();
+    let [ahead, behind] = [now + Duration::from_secs(10), now - Duration::from_secs(10)]
+        .map(|time| builder(&server).clock(Clock::manual(time)).build())
+        .map(|built| built.expect("a usable limiter"));
+    let fleet = [ahead, behind];
+    until_acquainted(&fleet).await;
+    let learned_by = Clock::system().now();
+    server.kill();
+    // Their clocks do not move, so the breakers open by permanent errors or never: each decision fails on its own.
+    let policy = Policy::new("minute", Quota::per_minute(4))
+        .algorithm(Algorithm::FixedWindow(WindowStart::Clock));
+    for one in &fleet {
+        let decision = one
+            .check(&[policy.charge(Key::new("ada"))])
+            .await
+            .expect("a decision");
+        assert_eq!(decision.counted_by(), CountedBy::Fallback);
+        let at = decision.decided_at();
+        let offset = at.since(learned_by).max(learned_by.since(at));
+        assert!(offset < Duration::from_secs(4), "{offset:?}");
+    }
+}
+
+// === After the outage ===
+
+/// Uses 27 of 40 units before an outage and the rest of the shares in it. Returns the units admitted in all, by policy,
+/// once `mend` has brought Redis back and every instance has merged.
+async fn admitted_over(
+    policies: &[Policy],
+    strike: impl FnOnce(&mut Server),
+    mend: impl FnOnce(&mut Server),
+) -> Vec<u64> {
+    let mut server = Server::start();
+    let fleet = fleet(&server, INSTANCES);
+    until_acquainted(&fleet).await;
+    let key = Key::new("ada");
+    let mut total = vec![0; policies.len()];
+    for (policy, total) in policies.iter().zip(&mut total) {
+        for one in fleet.iter().cycle().take(27) {
+            let decision = one.check(&[policy.charge(key)]).await.expect("a decision");
+            *total += u64::from(decision.is_allowed());
+        }
+        for one in &fleet {
+            one.peek(&[policy.charge(key)]).await.expect("a decision");
+        }
+    }
+    strike(&mut server);
+    until_degraded(&fleet).await;
+    let mut load = async || {
+        for (policy, total) in policies.iter().zip(&mut total) {
+            *total += admitted(&fleet, policy, key, 1).await.iter().sum::<u64>();
+        }
+    };
+    for _ in 0..20 {
+        load().await;
+    }
+    mend(&mut server);
+    let is_settled = |one: &RateLimiter| {
+        let health = one.health();
+        !health.is_degraded() && health.pending_merges() == 0
+    };
+    let started = Instant::now();
+    while !fleet.iter().all(is_settled) {
+        load().await;
+        assert!(started.elapsed() < HUNG, "{:?}", fleet[0].health());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(fleet.iter().all(|one| one.health().merges() > 0));
+    for _ in 0..20 {
+        load().await;
+    }
+    total
+}
+
+#[tokio::test]
+async fn outage_and_recovery_admit_nothing_beyond_the_limit() {
+    let policies = policies(40);
+    let (policies, _) = policies.split_at(6);
+    let total = admitted_over(policies, |server| server.pause(), |server| server.resume()).await;
+    assert!(
+        total.iter().all(|total| (34..=40).contains(total)),
+        "{total:?}"
+    );
+}
+
+#[tokio::test]
+async fn restart_without_data_admits_nothing_beyond_the_limit_on_keys_that_were_decided_in_the_outage()
+ {
+    let policies = policies(40);
+    let (policies, _) = policies.split_at(6);
+    let total = admitted_over(policies, Server::kill, Server::restart).await;
+    assert!(
+        total.iter().all(|total| (34..=40).contains(total)),
+        "{total:?}"
+    );
+}
+
+#[tokio::test]
+async fn merge_is_made_once_however_often_it_is_sent() {
+    let server = Server::start();
+    let store = RedisStore::builder(server.url())
+        .deadline(Duration::from_secs(10))
+        .build();
+    let store = store.expect("a usable store");
+    for policy in &policies(40)[..6] {
+        let charge = policy.charge(Key::new("ada"));
+        let until = Clock::system().now() + Duration::from_secs(3_600);
+        let unit = if policy.name().as_str().starts_with(['t', 'l']) {
+            2_160_000_000
+        } else {
+            1
+        };
+        for id in [7, 7, 8, 7] {
+            let merge = Merge::new(charge.to_owned(), Admitted::new(5 * unit, 0, until), id);
+            store
+                .merge(&merge)
+                .await
+                .expect("it is made, or was made before");
+        }
+        let decision = store.decide(&[charge.cost(0)]).await.expect("a decision");
+        let usage = decision.states()[0].usage().expect("it is counted");
+        assert_eq!(usage.remaining, 30, "{}", policy.name());
+    }
+}
+
+// === The script ===
+
+/// Runs the script at +`seconds`. Returns the version relative to the same start, in seconds, and the ids.
+fn register(server: &Server, id: &str, known: i64, seconds: i64) -> (i64, Vec<String>) {
+    const START: i64 = 1_700_000_000_000_000;
+    let absolute = |seconds: i64| {
+        if seconds < 0 {
+            0
+        } else {
+            START + seconds * 1_000_000
+        }
+    };
+    let mut command = redis::cmd("EVAL");
+    command.arg(Script::MEMBERS.source()).arg(1).arg("members");
+    command
+        .arg(id)
+        .arg(10_000)
+        .arg(absolute(known))
+        .arg(absolute(seconds));
+    let reply: Vec<Value> = command.query(&mut server.connection()).expect("a reply");
+    let Some((Value::Int(version), ids)) = reply.split_first() else {
+        panic!("no version: {reply:?}");
+    };
+    let ids = ids
+        .iter()
+        .map(|id| redis::from_redis_value_ref(id).expect("text"));
+    ((version - START) / 1_000_000, ids.collect())
+}
+
+#[test]
+fn script_returns_the_instances_if_they_have_changed() {
+    let server = Server::start();
+    let both = || vec!["instance".to_owned(), "another1".to_owned()];
+    // The example in the file.
+    assert_eq!(
+        register(&server, "instance", -1, 0),
+        (0, vec!["instance".to_owned()])
+    );
+    assert_eq!(register(&server, "another1", -1, 2), (2, both()));
+    assert_eq!(register(&server, "another1", 2, 3), (2, vec![]));
+    assert_eq!(
+        register(&server, "another1", 2, 12),
+        (12, vec!["another1".to_owned()])
+    );
+    let ttl: i64 = redis::cmd("PTTL")
+        .arg("members")
+        .query(&mut server.connection())
+        .expect("a ttl");
+    assert!((9_000..=10_000).contains(&ttl), "{ttl}");
+    // The key was lost: the version is a later one, so everybody learns the instances again.
+    server.command(&["DEL", "members"]);
+    assert_eq!(
+        register(&server, "another1", 12, 13),
+        (13, vec!["another1".to_owned()])
+    );
+}
+
+#[test]
+fn script_returns_a_fleet_of_ten_thousand() {
+    let server = Server::start();
+    let mut add = redis::cmd("ZADD");
+    add.arg("members");
+    for instance in 0..10_000 {
+        add.arg(1_700_000_000_000_i64).arg(format!("{instance:08}"));
+    }
+    let _: i64 = add.query(&mut server.connection()).expect("they are added");
+    let (_, ids) = register(&server, "instance", -1, 1);
+    assert_eq!(ids.len(), 10_001);
+}
