@@ -236,6 +236,10 @@ pub enum CallReport<'a> {
         /// The cause.
         error: &'a Error,
     },
+    /// The server was restarted, or another one took its place: it may have lost its states.
+    ///
+    /// The usage that it returned before is restored, one key at a time, before the next decision on the key.
+    Replaced,
 }
 
 impl<'a> CallReport<'a> {
@@ -258,7 +262,7 @@ impl<'a> CallReport<'a> {
                 latency,
                 decided_at: Some(time),
             },
-            Self::Failed { error } => Self::Failed { error },
+            Self::Failed { .. } | Self::Replaced => self,
         }
     }
 

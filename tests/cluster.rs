@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter, remote::RedisStore, state::CountedBy, store::Charge,
+    Decision, Key, Policy, Quota, RateLimiter, algorithm::Algorithm, remote::RedisStore,
+    state::CountedBy, store::Charge,
 };
 
 use crate::support::{Cluster, Server};
@@ -277,4 +278,42 @@ async fn dead_primary_degrades_its_own_keys_until_its_replica_takes_over() {
     assert!(!limiter.health().is_degraded(), "{:?}", limiter.health());
     let keys = cluster.nodes[3].keys();
     assert!(keys.iter().any(|key| key.ends_with("}:user")), "{keys:?}");
+}
+
+// Regression: a replica that lacked the latest charges granted the whole quota again.
+#[tokio::test]
+async fn usage_that_a_promoted_replica_lacks_is_restored() {
+    let mut cluster = Cluster::start_with(3, 1, &["--replica-read-only", "no"]);
+    let limiter = resilient(&cluster.nodes[1].url(), Duration::from_millis(100));
+    let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
+    let (key, other) = (cluster.identity_at(0, "k"), cluster.identity_at(0, "other"));
+    let started = Instant::now();
+    let counted_by = async |identity: &str, policy: &Policy| {
+        let decision = check(&limiter, &[policy.charge(Key::new(identity))]).await;
+        assert!(decision.is_allowed());
+        decision.counted_by()
+    };
+    let idle = per_hour("idle", 1_000_000);
+    while counted_by(&other, &idle).await != CountedBy::Shared {
+        until(started, "never counted by Redis");
+    }
+    for _ in 0..27 {
+        assert_eq!(counted_by(&key, &policy).await, CountedBy::Shared);
+    }
+    cluster.nodes[3].command(&["FLUSHALL"]);
+    cluster.nodes[0].kill();
+    while counted_by(&other, &idle).await == CountedBy::Shared {
+        until(started, "the primary is still there");
+    }
+    while counted_by(&other, &idle).await != CountedBy::Shared {
+        until(started, "the replica never decides");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut admitted = 0;
+    for _ in 0..20 {
+        let decision = check(&limiter, &[policy.charge(Key::new(key.as_str()))]).await;
+        assert_eq!(decision.counted_by(), CountedBy::Shared);
+        admitted += u32::from(decision.is_allowed());
+    }
+    assert_eq!(admitted, 13);
 }

@@ -79,6 +79,19 @@ async fn until_degraded(fleet: &[RateLimiter]) {
     until(fleet, |one| one.health().is_degraded()).await;
 }
 
+/// Decides on an instance until Redis does.
+async fn until_shared(one: &RateLimiter) {
+    let (started, idle) = (Instant::now(), idle());
+    loop {
+        let decision = one.check(&[idle.charge(Key::GLOBAL)]).await;
+        if decision.expect("a decision").counted_by() == CountedBy::Shared {
+            return;
+        }
+        assert!(started.elapsed() < HUNG, "{:?}", one.health());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Makes this many requests on each instance in turn. Returns the number that each admitted.
 async fn admitted(fleet: &[RateLimiter], policy: &Policy, key: Key, requests: u64) -> Vec<u64> {
     let mut admitted = vec![0; fleet.len()];
@@ -344,6 +357,33 @@ async fn restart_without_data_admits_nothing_beyond_the_limit_on_keys_that_were_
         total.iter().all(|total| (34..=40).contains(total)),
         "{total:?}"
     );
+}
+
+// Regression: a key that nobody asked for during the restart got its whole quota again.
+#[tokio::test]
+async fn usage_that_redis_lost_in_a_restart_is_restored_by_the_first_decision_on_a_key() {
+    let mut server = Server::start();
+    let fleet = fleet(&server, 2);
+    until_acquainted(&fleet).await;
+    let policies = policies(40);
+    let (policies, _) = policies.split_at(6);
+    let (key, used) = (Key::new("ada"), 27);
+    for policy in policies {
+        for one in fleet.iter().cycle().take(used) {
+            let decision = one.check(&[policy.charge(key)]).await.expect("a decision");
+            assert_eq!(decision.counted_by(), CountedBy::Shared);
+        }
+    }
+    server.restart();
+    for one in &fleet {
+        until_shared(one).await;
+    }
+    for policy in policies {
+        // The instance that decided last knows the usage exactly.
+        let last = [fleet[(used + 1) % 2].clone()];
+        let admitted: u64 = admitted(&last, policy, key, 20).await.iter().sum();
+        assert_eq!(admitted, 40 - used as u64, "{}", policy.name());
+    }
 }
 
 #[tokio::test]

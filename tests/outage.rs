@@ -1142,7 +1142,8 @@ async fn each_transition_is_logged_once_and_requests_never() {
         check(&limiter, &[charge]).await;
     }
     let lines = logged();
-    assert_eq!(lines.len(), 2, "{lines:#?}");
+    assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(lines[0].contains("mode=degraded"), "{lines:#?}");
-    assert!(lines[1].contains("mode=healthy"), "{lines:#?}");
+    assert!(lines[1].contains("was restarted or replaced"), "{lines:#?}");
+    assert!(lines[2].contains("mode=healthy"), "{lines:#?}");
 }

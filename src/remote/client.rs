@@ -20,7 +20,7 @@ use std::{
     io,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::Thread,
     time::Duration,
@@ -36,7 +36,7 @@ use crate::{
 
 use super::{
     batch::Scheduler,
-    connection::{Lane, LaneConnection, ServerCheck, ServerMode},
+    connection::{Lane, LaneConnection, ServerCheck, ServerMode, ServerRun},
     protocol::{Keyspace, NodeAddress, Redirect, slot_of},
     registration::Registration,
 };
@@ -89,6 +89,8 @@ pub(super) struct Client {
     pub(super) releases: RetryQueue<Settlement>,
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
+    /// The run of the server that the latest new connection leads to; 0 if it is not known.
+    run: AtomicU64,
     /// Whether the server is part of a cluster. All its nodes share this.
     pub(super) mode: Arc<ServerMode>,
     /// The other nodes of the cluster.
@@ -121,6 +123,7 @@ impl Client {
             registration,
             releases: RetryQueue::default(),
             skips_next_backoff: AtomicBool::new(false),
+            run: AtomicU64::new(0),
             mode: Arc::default(),
             nodes: OnceLock::new(),
         }
@@ -141,6 +144,7 @@ impl Client {
             registration: Arc::clone(&self.registration),
             releases: RetryQueue::default(),
             skips_next_backoff: AtomicBool::new(false),
+            run: AtomicU64::new(0),
             mode: Arc::clone(&self.mode),
             nodes: self.nodes.clone(),
         }
@@ -197,9 +201,7 @@ impl Client {
         }
         let client = self.client_of(slot_of(identity))?;
         let lanes = client.scheduler.lanes();
-        let connection = lanes
-            .iter()
-            .find_map(|lane| lane.connection(lane.generation()?));
+        let connection = lanes.iter().find_map(|lane| lane.side_connection());
         if connection.is_none() {
             lanes[0].start_dial();
         }
@@ -211,6 +213,21 @@ impl Client {
         if self.mode.set(is_cluster) {
             self.refresh_nodes();
         }
+    }
+
+    /// Notes the run of the server that a new connection leads to. If it is another one than before, the server may have
+    /// lost its states.
+    pub(super) fn note_run(&self, run: Option<ServerRun>) {
+        let Some(ServerRun(run)) = run else { return };
+        let before = self.run.swap(run.get(), Ordering::Relaxed);
+        if before != 0 && before != run.get() {
+            self.report_replaced();
+        }
+    }
+
+    /// Reports to the breaker that the server may have lost its states.
+    pub(super) fn report_replaced(&self) {
+        self.report(CallReport::Replaced);
     }
 
     /// Looks in the background which node has which slot, if the server is part of a cluster.

@@ -119,7 +119,7 @@
 //! | rights | for |
 //! |---|---|
 //! | `+zscore +zremrangebyscore` | sharing the quota among the instances in an outage |
-//! | `+info` | the warning about a server that evicts keys |
+//! | `+info` | the warning about a server that evicts keys, and the usage that a restart lost is restored |
 //! | `+cluster\|slots +asking` | a cluster |
 //! | `+client\|setinfo` (since Redis 7.2) | the name of this library in the list of clients; without it, each connection adds an entry to `ACL LOG` |
 //! | `+ping +unwatch` | a pool of the application |

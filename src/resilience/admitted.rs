@@ -95,30 +95,45 @@ impl Start {
 
     /// Returns how many units that were used at the start still count.
     fn still_used(&self, counter: &Counter, used: u64, now: Timestamp) -> u64 {
-        if now >= self.usage.reset_at {
-            return 0;
-        }
-        match counter {
-            Counter::SlidingWindow(window) => self.still_weighed(window, used, now),
-            Counter::Bucket(_)
-            | Counter::Concurrency(_)
-            | Counter::FixedWindow(_)
-            | Counter::SlidingLog(_) => used,
-        }
+        still_used(counter, used, (self.at, self.usage.reset_at), now)
     }
+}
 
-    /// As [`still_used`](Self::still_used) for a sliding window, whose previous units count less and less.
-    fn still_weighed(&self, window: &SlidingWindow, used: u64, now: Timestamp) -> u64 {
-        let (back, length) = (self.usage.reset_at.as_micros(), window.millis() * 1_000);
-        let ends = back.saturating_sub(length);
-        let now = now.as_micros();
-        if now < ends {
-            return used;
-        }
-        let span = (back - self.at.as_micros().max(ends).min(now)).max(1);
-        let weighed = (u128::from(used) * u128::from(back - now)).div_ceil(u128::from(span));
-        u64::try_from(weighed).unwrap_or(u64::MAX)
+/// Returns how many of the units that were used at `since`, and all come back by `back`, still count.
+pub(super) fn still_used(
+    counter: &Counter,
+    used: u64,
+    (since, back): (Timestamp, Timestamp),
+    now: Timestamp,
+) -> u64 {
+    if now >= back {
+        return 0;
     }
+    match counter {
+        Counter::SlidingWindow(window) => still_weighed(window, used, (since, back), now),
+        Counter::Bucket(_)
+        | Counter::Concurrency(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingLog(_) => used,
+    }
+}
+
+/// As [`still_used`] for a sliding window, whose previous units count less and less.
+fn still_weighed(
+    window: &SlidingWindow,
+    used: u64,
+    (since, back): (Timestamp, Timestamp),
+    now: Timestamp,
+) -> u64 {
+    let (back, length) = (back.as_micros(), window.millis() * 1_000);
+    let ends = back.saturating_sub(length);
+    let now = now.as_micros();
+    if now < ends {
+        return used;
+    }
+    let span = (back - since.as_micros().max(ends).min(now)).max(1);
+    let weighed = (u128::from(used) * u128::from(back - now)).div_ceil(u128::from(span));
+    u64::try_from(weighed).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use std::{
 use smallvec::SmallVec;
 
 use crate::{
+    algorithm::{Admitted, Counter},
     backoff::random,
     charge::Charge,
     clock::{Clock, Timestamp},
@@ -34,7 +35,7 @@ use crate::{
 };
 
 use super::{
-    admitted::Start,
+    admitted::{Start, still_used},
     journal::{Attempt, Entry, Journal, Stage},
     mirror::{Fingerprint, Mirror, Mirrored},
     shares::{SharePolicies, SharePolicy},
@@ -55,6 +56,8 @@ pub(super) struct LocalCounts {
     unconfirmed_merges: AtomicU64,
     /// When the other instances must have merged their charges, in microseconds since the Unix epoch.
     grace_ends: AtomicU64,
+    /// When the last quota is back whose state the shared store may lack, in microseconds since the Unix epoch.
+    doubt_ends: AtomicU64,
     /// Shows the time of the shared store, as far as it is known.
     pub(super) clock: Clock,
 }
@@ -76,6 +79,7 @@ impl LocalCounts {
             merges: AtomicU64::new(0),
             unconfirmed_merges: AtomicU64::new(0),
             grace_ends: AtomicU64::new(0),
+            doubt_ends: AtomicU64::new(0),
             clock,
         }
     }
@@ -91,13 +95,13 @@ impl LocalCounts {
     pub(super) fn note(&self, charge: &Charge<'_>, state: &PolicyState, now: Timestamp) {
         let Some(usage) = state.usage() else { return };
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let mut mirrored = Mirrored::of(usage);
+        let mut mirrored = Mirrored::of(usage, now);
         if let Some(slots) = charge.policy().counter().concurrency() {
             // Slots come back when requests end; the mirror keeps them for a lease.
             let is_free = usage.remaining >= usage.limit;
             mirrored.reset_at = if is_free { now } else { now + slots.lease() };
         }
-        self.mirror.put(fingerprint, mirrored, now);
+        self.mirror.put(fingerprint, mirrored);
     }
 
     /// Adds the number of live instances, and the numbers of merges.
@@ -139,7 +143,7 @@ impl LocalCounts {
     /// Resets a key here.
     pub(super) fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let fingerprint = Fingerprint::of(policy, key);
-        self.mirror.take(fingerprint);
+        self.mirror.take(fingerprint, self.clock.now());
         self.journal.change(fingerprint, |_| ((), false));
         self.store.reset(policy, key)
     }
@@ -162,14 +166,14 @@ impl LocalCounts {
         let (share, now) = (self.share_of(charge), self.clock.now());
         let policies = self.new_policies_of(charge, share);
         let local = charge.under(&policies.part).cost(0);
-        let mirrored = self.mirror.take(fingerprint);
+        let mirrored = self.mirror.take(fingerprint, now);
         let mirrored = mirrored.filter(|mirrored| mirrored.reset_at > now);
         let limit = charge.policy().counter().limit();
         let mut shared_used = 0;
         if let Some(mirrored) = mirrored {
-            let remaining = limit.min(mirrored.remaining.into());
-            shared_used = limit - remaining;
-            let usage = Usage::new(share.of(limit), share.of(remaining), mirrored.reset_at);
+            shared_used = still_used_of(charge, mirrored, now);
+            let remaining = share.of(limit - shared_used);
+            let usage = Usage::new(share.of(limit), remaining, mirrored.reset_at);
             // The slots of others must not have the ticket of this charge.
             let local = local.with_ticket(Ticket::random());
             self.store.restore(&local, usage);
@@ -200,6 +204,47 @@ impl LocalCounts {
     /// Returns whether other instances may not have merged their local charges yet.
     pub(super) fn is_grace(&self) -> bool {
         self.clock.now().as_micros() < self.grace_ends.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the shared store may have lost its states.
+    pub(super) fn doubt(&self) {
+        let until = self.mirror.doubt().as_micros();
+        self.doubt_ends.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// Returns whether the shared store may lack a state that is known here.
+    #[inline]
+    pub(super) fn has_doubts(&self) -> bool {
+        let until = self.doubt_ends.load(Ordering::Relaxed);
+        until > 0 && self.clock.now().as_micros() < until
+    }
+
+    /// Begins to restore the state of a charge's key, if the shared store may lack it. The merge has no units, and the
+    /// least usage before them.
+    pub(super) fn begin_restore(&self, charge: &Charge<'_>) -> Option<(Mirrored, Box<Merge>)> {
+        let now = self.clock.now();
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let mirrored = self.mirror.take_doubtful(fingerprint, now)?;
+        if mirrored.reset_at <= now || charge.policy().is_concurrency() {
+            return None;
+        }
+        let least = match charge.policy().counter() {
+            Counter::Bucket(_) => mirrored.reset_at.as_micros(),
+            Counter::Concurrency(_)
+            | Counter::FixedWindow(_)
+            | Counter::SlidingLog(_)
+            | Counter::SlidingWindow(_) => still_used_of(charge, mirrored, now),
+        };
+        let admitted = Admitted::new(0, least, mirrored.reset_at);
+        Some((
+            mirrored,
+            Box::new(Merge::new(charge.to_owned(), admitted, random())),
+        ))
+    }
+
+    /// Ends a restore that failed, or may have failed.
+    pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored) {
+        self.mirror.put_back(fingerprint, state);
     }
 
     /// Returns whether a charge is beyond what is left of the share of a key that was decided here.
@@ -283,7 +328,7 @@ impl LocalCounts {
                     // ## UnderWay => Pending, or no entry
                     self.merges.fetch_add(1, Ordering::Relaxed);
                     // It is older than the merge.
-                    self.mirror.take(fingerprint);
+                    self.mirror.take(fingerprint, now);
                     entry.start = Some(attempt.next);
                     ((), is_grace || self.attempt(entry, now).is_some())
                 }
@@ -338,6 +383,15 @@ impl LocalCounts {
             fleet.share(charge.policy().name(), charge.key())
         })
     }
+}
+
+/// Returns how many units of a state in the mirror still count, at most the limit of the charge's policy.
+fn still_used_of(charge: &Charge<'_>, mirrored: Mirrored, now: Timestamp) -> u64 {
+    let (counter, span) = (
+        charge.policy().counter(),
+        (mirrored.noted_at, mirrored.reset_at),
+    );
+    still_used(counter, mirrored.used.into(), span, now).min(counter.limit())
 }
 
 /// Returns the state of a share as that of the policy: under its whole limit, which clients know.

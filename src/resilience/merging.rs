@@ -17,6 +17,11 @@
 //! ```
 //!
 //! A merge that fails is made later. One without a reply may have been made, so it is sent again with the same id.
+//!
+//! # A server that may have lost its states
+//!
+//! After a restart of the server, or a failover, the first decision on each key that is in the mirror is made in the same
+//! way: a merge without units restores the usage that the server had returned, if it has less now.
 
 use std::{
     sync::{Arc, Weak},
@@ -30,7 +35,10 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::{
-    background::BackgroundTask, local::LocalCounts, mirror::Fingerprint, monitor::PrimaryMonitor,
+    background::BackgroundTask,
+    local::LocalCounts,
+    mirror::{Fingerprint, Mirrored},
+    monitor::{PrimaryEvents, PrimaryMonitor},
 };
 
 /// Merges local charges into the primary.
@@ -58,22 +66,9 @@ impl Merger {
             monitor: Arc::clone(&monitor),
             task: BackgroundTask::default(),
         });
-        let weak = Arc::downgrade(&merger);
-        let recover = move || {
-            if let Some(merger) = weak.upgrade() {
-                merger.recover();
-            }
-        };
-        let _ = monitor.on_recovery.set(Box::new(recover));
+        let events: Weak<dyn PrimaryEvents> = Arc::downgrade(&merger) as _;
+        let _ = monitor.events.set(events);
         merger
-    }
-
-    /// Starts to merge, since the primary decides again.
-    pub(super) fn recover(self: &Arc<Self>) {
-        if !self.local.journal.is_empty() {
-            self.local.begin_grace();
-            self.start();
-        }
     }
 
     /// Starts to merge in the background, unless there is nothing to merge.
@@ -106,6 +101,17 @@ impl Merger {
             .iter()
             .filter_map(|(fingerprint, _)| BegunMerge::begin(&self.local, *fingerprint));
         Due::Merges(begun.collect())
+    }
+
+    /// Begins to restore the states of the charges' keys that the primary may lack.
+    #[cold]
+    pub(super) fn restores(&self, charges: &[Charge<'_>]) -> Vec<BegunMerge> {
+        let local = charges
+            .iter()
+            .filter(|charge| charge.policy().outage_choice() == OnOutage::Local);
+        local
+            .filter_map(|charge| BegunMerge::restore(&self.local, charge))
+            .collect()
     }
 
     /// Counts charges that the primary made against the shares of keys that were decided locally.
@@ -153,6 +159,19 @@ impl Merger {
     }
 }
 
+impl PrimaryEvents for Merger {
+    fn recovered(self: Arc<Self>) {
+        if !self.local.journal.is_empty() {
+            self.local.begin_grace();
+            self.start();
+        }
+    }
+
+    fn replaced(&self) {
+        self.local.doubt();
+    }
+}
+
 // === BegunMerge ===
 
 /// A merge that nobody else makes. Dropped before its [end](Self::end), it may have been made.
@@ -161,7 +180,17 @@ pub(super) struct BegunMerge {
     local: Arc<LocalCounts>,
     fingerprint: Fingerprint,
     merge: Box<Merge>,
+    purpose: Purpose,
     is_ended: bool,
+}
+
+/// The reason for a merge.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    /// To charge what was admitted locally.
+    Charge,
+    /// To restore this state.
+    Restore(Mirrored),
 }
 
 impl BegunMerge {
@@ -172,6 +201,19 @@ impl BegunMerge {
             local: Arc::clone(local),
             fingerprint,
             merge,
+            purpose: Purpose::Charge,
+            is_ended: false,
+        })
+    }
+
+    /// Begins to restore the state of a charge's key, if the primary may lack it and nobody else does.
+    fn restore(local: &Arc<LocalCounts>, charge: &Charge<'_>) -> Option<Self> {
+        let (state, merge) = local.begin_restore(charge)?;
+        Some(Self {
+            local: Arc::clone(local),
+            fingerprint: Fingerprint::of(charge.policy(), charge.key()),
+            merge,
+            purpose: Purpose::Restore(state),
             is_ended: false,
         })
     }
@@ -179,14 +221,25 @@ impl BegunMerge {
     /// Notes the result.
     fn end(mut self, result: Result<(), Error>) {
         self.is_ended = true;
-        self.local.end_merge(self.fingerprint, Some(result));
+        self.note(Some(result));
+    }
+
+    fn note(&self, result: Option<Result<(), Error>>) {
+        match self.purpose {
+            Purpose::Charge => self.local.end_merge(self.fingerprint, result),
+            // Restored a second time, it changes nothing.
+            Purpose::Restore(state) if !matches!(result, Some(Ok(()))) => {
+                self.local.put_back(self.fingerprint, state);
+            }
+            Purpose::Restore(_) => {}
+        }
     }
 }
 
 impl Drop for BegunMerge {
     fn drop(&mut self) {
         if !self.is_ended {
-            self.local.end_merge(self.fingerprint, None);
+            self.note(None);
         }
     }
 }

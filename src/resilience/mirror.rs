@@ -1,10 +1,10 @@
 //! The last states that Redis returned, so that local counting continues from them.
 //!
 //! ```text
-//! reply       set 0   set 1   set 2   ..           an entry: fingerprint 8 B | full again at 8 B | remaining 4 B
-//!   |         +---+   +---+   +---+
-//!   '--hash-->| a |   | d |   | e |                24 bytes with padding, 4 entries and a lock in each set:
-//!             | b |   |   |   | f |                26 bytes for each key
+//! reply       set 0   set 1   set 2   ..           an entry: fingerprint 8 B | full again at 8 B | used 4 B
+//!   |         +---+   +---+   +---+                          | noted at, and epoch 4 B
+//!   '--hash-->| a |   | d |   | e |
+//!             | b |   |   |   | f |                4 entries and a lock in each set: 26 bytes for each key
 //!             | c |   |   |   |   |
 //!             |   |   |   |   |   |
 //!             +---+   +---+   +---+
@@ -12,8 +12,16 @@
 //!
 //! A key whose quota is back needs no entry. In a full set, a new key replaces the one that is full again soonest: it
 //! loses the least. A key without an entry starts with a full share.
+//!
+//! # Doubt
+//!
+//! A server that restarts may lose its states. Those that were kept before are then *doubtful*: they belong to an earlier
+//! epoch, and a reply does not replace them until they are back in the server.
 
-use std::sync::OnceLock;
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU8, Ordering},
+};
 
 use siphasher::sip::SipHasher13;
 
@@ -45,6 +53,8 @@ impl Fingerprint {
 pub(super) struct Mirror {
     sets: OnceLock<Box<[Mutex<Set>]>>,
     max_keys: usize,
+    /// Counts the times that the server may have lost its states. It wraps around.
+    epoch: AtomicU8,
 }
 
 /// The entries that share a lock.
@@ -53,16 +63,24 @@ type Set = [Entry; SET];
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     fingerprint: Fingerprint,
-    state: Mirrored,
+    reset_at: Timestamp,
+    used: u32,
+    stamp: Stamp,
 }
 
+/// When an entry was noted, in seconds that wrap around after 194 days, and in which epoch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stamp(u32);
+
 /// The last known state of a key in Redis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mirrored {
     /// When the full quota is back, in the time of Redis.
     pub(super) reset_at: Timestamp,
-    /// Units left under the whole limit, at most `u32::MAX`.
-    pub(super) remaining: u32,
+    /// Units used of the whole limit, at most `u32::MAX`.
+    pub(super) used: u32,
+    /// When Redis returned it; up to a second later, and at most the present time.
+    pub(super) noted_at: Timestamp,
 }
 
 impl Mirror {
@@ -71,6 +89,7 @@ impl Mirror {
         Self {
             sets: OnceLock::new(),
             max_keys,
+            epoch: AtomicU8::new(0),
         }
     }
 
@@ -80,36 +99,97 @@ impl Mirror {
         self.max_keys > 0
     }
 
-    /// Keeps the state in a reply of Redis. `reset_at` is later than `now` if anything of the quota is used.
+    /// Keeps the state in a reply of Redis, unless the present one is doubtful.
     #[inline]
-    pub(super) fn put(&self, fingerprint: Fingerprint, state: Mirrored, now: Timestamp) {
+    pub(super) fn put(&self, fingerprint: Fingerprint, state: Mirrored) {
+        let epoch = self.epoch();
         let mut set = self.set(fingerprint).lock();
         let own = set
             .iter()
             .position(|entry| entry.fingerprint == fingerprint);
-        if state.reset_at <= now {
-            if let Some(own) = own {
-                set[own] = Entry::default();
+        // `reset_at` is later than the reply if anything of the quota is used.
+        let is_full = state.reset_at <= state.noted_at;
+        if let Some(own) = own {
+            if set[own].stamp.epoch() != epoch && set[own].reset_at > state.noted_at {
+                return;
             }
-            return;
+            if is_full {
+                set[own] = Entry::default();
+                return;
+            }
         }
-        // The default is the earliest of all times, so free entries come first.
-        let soonest = || (0..SET).min_by_key(|index| set[*index].state.reset_at);
-        if let Some(place) = own.or_else(soonest) {
-            set[place] = Entry { fingerprint, state };
+        if !is_full {
+            Self::insert(&mut set, own, Entry::new(fingerprint, state, epoch));
         }
     }
 
     /// Removes the state of a key, and returns it.
-    pub(super) fn take(&self, fingerprint: Fingerprint) -> Option<Mirrored> {
-        if !self.is_on() {
-            return None;
-        }
+    pub(super) fn take(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
+        self.take_if(fingerprint, now, |_| true)
+    }
+
+    /// Removes the state of a key that is doubtful, and returns it.
+    pub(super) fn take_doubtful(
+        &self,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+    ) -> Option<Mirrored> {
+        let epoch = self.epoch();
+        self.take_if(fingerprint, now, |entry| entry.stamp.epoch() != epoch)
+    }
+
+    /// Puts back a doubtful state that was taken, unless a newer one was put meanwhile.
+    pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored) {
+        let before = self.epoch().wrapping_sub(1);
         let mut set = self.set(fingerprint).lock();
+        let own = set
+            .iter()
+            .position(|entry| entry.fingerprint == fingerprint);
+        if own.is_none() {
+            Self::insert(&mut set, own, Entry::new(fingerprint, state, before));
+        }
+    }
+
+    /// Makes all states doubtful. Returns when the last of their quotas is back.
+    pub(super) fn doubt(&self) -> Timestamp {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        let sets = self.sets.get().into_iter().flatten();
+        let latest = sets.flat_map(|set| set.lock().map(|entry| entry.reset_at));
+        latest.max().unwrap_or_default()
+    }
+
+    /// Replaces the entry at `own`, or the one that is full again soonest.
+    #[inline]
+    fn insert(set: &mut Set, own: Option<usize>, entry: Entry) {
+        // The default is the earliest of all times, so free entries come first.
+        let soonest = || (0..SET).min_by_key(|index| set[*index].reset_at);
+        if let Some(place) = own.or_else(soonest) {
+            set[place] = entry;
+        }
+    }
+
+    fn take_if(
+        &self,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        is_wanted: impl Fn(&Entry) -> bool,
+    ) -> Option<Mirrored> {
+        let set = &self.sets.get()?;
+        let mut set = set[fingerprint.place(set.len())].lock();
         let entry = set
             .iter_mut()
-            .find(|entry| entry.fingerprint == fingerprint)?;
-        Some(std::mem::take(entry).state)
+            .find(|entry| entry.fingerprint == fingerprint && is_wanted(entry))?;
+        let entry = std::mem::take(entry);
+        Some(Mirrored {
+            reset_at: entry.reset_at,
+            used: entry.used,
+            noted_at: entry.stamp.noted_at(now),
+        })
+    }
+
+    #[inline]
+    fn epoch(&self) -> u8 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     #[inline]
@@ -125,14 +205,51 @@ impl Mirror {
 impl Mirrored {
     /// Returns the state of a usage under a policy's whole limit.
     #[inline]
-    pub(super) fn of(usage: Usage) -> Self {
+    pub(super) fn of(usage: Usage, noted_at: Timestamp) -> Self {
+        let used = usage.limit.saturating_sub(usage.remaining);
         Self {
             reset_at: usage.reset_at,
-            remaining: u32::try_from(usage.remaining).unwrap_or(u32::MAX),
+            used: u32::try_from(used).unwrap_or(u32::MAX),
+            noted_at,
         }
     }
 }
 
+impl Entry {
+    #[inline]
+    fn new(fingerprint: Fingerprint, state: Mirrored, epoch: u8) -> Self {
+        Self {
+            fingerprint,
+            reset_at: state.reset_at,
+            used: state.used,
+            stamp: Stamp::new(state.noted_at, epoch),
+        }
+    }
+}
+
+impl Stamp {
+    #[inline]
+    fn new(noted_at: Timestamp, epoch: u8) -> Self {
+        let [.., a, b, c] = noted_at.as_secs_ceil().to_be_bytes();
+        Self(u32::from_be_bytes([epoch, a, b, c]))
+    }
+
+    #[inline]
+    fn epoch(self) -> u8 {
+        self.0.to_be_bytes()[0]
+    }
+
+    /// Returns the latest time up to `now` that the seconds stand for.
+    fn noted_at(self, now: Timestamp) -> Timestamp {
+        let seconds = u64::from(self.0) % SECONDS;
+        let ago = (now.as_secs_ceil() + SECONDS - seconds) % SECONDS;
+        let then = now.as_secs_ceil().saturating_sub(ago) * 1_000_000;
+        Timestamp::from_micros(then).min(now)
+    }
+}
+
+/// Seconds until a [`Stamp`] wraps around.
+const SECONDS: u64 = 1 << 24;
 /// Entries in a set.
 const SET: usize = 4;
 
@@ -144,41 +261,76 @@ mod tests {
         Timestamp::from_micros(1_700_000_000_000_000 + second * 1_000_000)
     }
 
-    fn until(second: u64) -> Mirrored {
+    fn until(second: u64, noted_at: u64) -> Mirrored {
         Mirrored {
             reset_at: at(second),
-            remaining: 1,
+            used: 1,
+            noted_at: at(noted_at),
         }
     }
 
     #[test]
     fn state_is_kept_until_it_is_taken_or_replaced_or_the_quota_is_back() {
         let (mirror, key) = (Mirror::new(100), Fingerprint(7));
-        assert_eq!(mirror.take(key), None);
-        mirror.put(key, until(10), at(0));
-        mirror.put(key, until(20), at(1));
-        assert_eq!(mirror.take(key), Some(until(20)));
-        assert_eq!(mirror.take(key), None);
-        mirror.put(key, until(30), at(2));
-        mirror.put(key, until(3), at(3));
-        assert_eq!(mirror.take(key), None, "the quota is back");
+        assert_eq!(mirror.take(key, at(0)), None);
+        mirror.put(key, until(10, 0));
+        mirror.put(key, until(20, 1));
+        assert_eq!(mirror.take(key, at(5)), Some(until(20, 1)));
+        assert_eq!(mirror.take(key, at(5)), None);
+        mirror.put(key, until(30, 2));
+        mirror.put(key, until(3, 3));
+        assert_eq!(mirror.take(key, at(5)), None, "the quota is back");
     }
 
     #[test]
     fn full_set_gives_up_the_key_that_is_full_again_soonest() {
         let mirror = Mirror::new(4);
         for second in [40, 10, 30, 20, 50] {
-            mirror.put(Fingerprint(second), until(second), at(0));
+            mirror.put(Fingerprint(second), until(second, 0));
         }
-        let kept = [10, 20, 30, 40, 50].map(|key| mirror.take(Fingerprint(key)).is_some());
+        let kept = [10, 20, 30, 40, 50].map(|key| mirror.take(Fingerprint(key), at(0)).is_some());
         assert_eq!(kept, [false, true, true, true, true]);
+    }
+
+    #[test]
+    fn doubtful_state_stays_until_it_is_taken_or_its_quota_is_back() {
+        let (mirror, key) = (Mirror::new(100), Fingerprint(7));
+        assert_eq!(mirror.doubt(), Timestamp::default());
+        mirror.put(key, until(10, 0));
+        assert_eq!(mirror.take_doubtful(key, at(1)), None);
+        assert_eq!(mirror.doubt(), at(10));
+        mirror.put(key, until(60, 1));
+        let doubtful = mirror.take_doubtful(key, at(1));
+        assert_eq!(doubtful, Some(until(10, 0)));
+        mirror.put_back(key, until(10, 0));
+        assert_eq!(mirror.take_doubtful(key, at(1)), doubtful);
+        mirror.put(key, until(60, 1));
+        mirror.put_back(key, until(10, 0));
+        assert_eq!(mirror.take(key, at(1)), Some(until(60, 1)));
+        mirror.put(key, until(10, 0));
+        mirror.doubt();
+        mirror.put(key, until(60, 10));
+        assert_eq!(mirror.take_doubtful(key, at(10)), None);
+        assert_eq!(mirror.take(key, at(10)), Some(until(60, 10)));
+    }
+
+    #[test]
+    fn stamp_returns_the_second_after_the_time_but_not_the_future() {
+        let noted = Timestamp::from_micros(at(0).as_micros() + 1);
+        let stamp = Stamp::new(noted, 255);
+        assert_eq!(stamp.epoch(), 255);
+        assert_eq!(stamp.noted_at(noted), noted);
+        for later in [1, 2, 86_400, SECONDS] {
+            assert_eq!(stamp.noted_at(at(later)), at(1), "{later}");
+        }
     }
 
     #[test]
     fn mirror_of_no_keys_allocates_nothing() {
         let mirror = Mirror::new(0);
         assert!(!mirror.is_on());
-        assert_eq!(mirror.take(Fingerprint(1)), None);
+        assert_eq!(mirror.take(Fingerprint(1), at(0)), None);
+        assert_eq!(mirror.doubt(), Timestamp::default());
         assert!(mirror.sets.get().is_none());
     }
 

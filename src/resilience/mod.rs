@@ -79,6 +79,13 @@
 //! The instances notice the end of the outage within 2 s of each other. For 2.5 s, a key that was decided locally stays within
 //! the share besides the count in Redis, until the others have merged their charges. A decision on such a key merges it first.
 //!
+//! # After a restart or a failover
+//!
+//! A server that restarts may lose its data, and a replica that is promoted may lack the latest charges. An instance notices
+//! both when it connects: by the `run_id` of the server, or by the slots of a cluster that have another node. From then on,
+//! its first decision on each key in its table merges the usage that Redis had returned before, if Redis has less now. So
+//! a restart admits no quota twice on a key, whether or not the breaker opened. A key costs each instance one merge.
+//!
 //! # Residuals
 //!
 //! | case | what the fleet admits |
@@ -94,6 +101,8 @@
 //! | an instance ends during the outage | its local charges are lost: up to one share more |
 //! | a key that this instance did not decide in the outage, and others did | what those admitted, if they merge it later than this instance asks Redis |
 //! | an instance finds Redis available more than 2.5 s after another one, as on an overloaded machine | what it admitted locally, once more |
+//! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
+//! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | requests in flight (concurrency) | local slots are not merged: up to the limit more, while those requests run |
 //! | more than 100,000 keys decided locally | further keys are not merged: up to the quota more on each |
 //! | no reply to a merge for 30 s | the merge counts as made: up to one share more ([`unconfirmed_merges`]) |

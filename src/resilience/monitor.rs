@@ -8,6 +8,7 @@
 //! | WARN | the shared store is unavailable | `degraded` | the breaker opens |
 //! | WARN | the shared store is still unavailable, for another reason | `degraded` | a probe fails with a new error of the server |
 //! | INFO | the shared store decides again | `healthy` | the breaker closes |
+//! | WARN | the shared store was restarted or replaced | | each time |
 //! | WARN | a key holds a foreign value | | at most once |
 
 use std::{
@@ -60,8 +61,8 @@ pub(super) struct PrimaryMonitor {
     pub(super) reports_calls: bool,
     /// The mode of the store, over all its servers.
     pub(super) modes: Arc<Modes>,
-    /// Called when the breaker closes.
-    pub(super) on_recovery: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Learns what happens to the primary.
+    pub(super) events: OnceLock<Weak<dyn PrimaryEvents>>,
     /// Longest call reported since the latest probe was sent, in microseconds; 0 without a report.
     probe_took: AtomicU64,
     /// Whether a foreign value was logged.
@@ -90,7 +91,7 @@ impl PrimaryMonitor {
             server_clock,
             primary_keeps_deadline,
             modes,
-            on_recovery: OnceLock::new(),
+            events: OnceLock::new(),
             probe_took: AtomicU64::new(0),
             foreign_value_logged: AtomicBool::new(false),
             is_past_startup: AtomicBool::new(false),
@@ -276,9 +277,13 @@ impl PrimaryMonitor {
                 outage = format_args!("{:?}", now.since(outage.since)),
             );
         }
-        if let Some(on_recovery) = self.on_recovery.get() {
-            on_recovery();
+        if let Some(events) = self.events() {
+            events.recovered();
         }
+    }
+
+    fn events(&self) -> Option<Arc<dyn PrimaryEvents>> {
+        self.events.get().and_then(Weak::upgrade)
     }
 }
 
@@ -313,8 +318,28 @@ impl CallObserver for PrimaryMonitor {
                 self.record_reply(latency, self.clock.now());
             }
             CallReport::Failed { error } => self.record_failure(error),
+            CallReport::Replaced => {
+                log::event!(
+                    WARN,
+                    "the shared store was restarted or replaced: the usage that it returned before is restored"
+                );
+                if let Some(events) = self.events() {
+                    events.replaced();
+                }
+            }
         }
     }
+}
+
+// === PrimaryEvents ===
+
+/// Learns what happens to the primary.
+pub(super) trait PrimaryEvents: Send + Sync {
+    /// The breaker has closed: the primary decides again.
+    fn recovered(self: Arc<Self>);
+
+    /// The primary may have lost its states.
+    fn replaced(&self);
 }
 
 // === CallGuard ===

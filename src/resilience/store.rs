@@ -149,6 +149,12 @@ impl Store for ResilientStore {
                 };
             }
         }
+        if fallback.local.has_doubts() {
+            let restores = fallback.merger.restores(charges);
+            if !restores.is_empty() {
+                return self.decide_after(restores, charges);
+            }
+        }
         // No timer and no guard to add: one future serves the whole decision.
         if monitor.primary_keeps_deadline && monitor.reports_calls {
             return monitor.primary.decide_with_fallback(charges, fallback);

@@ -50,6 +50,10 @@ pub(super) async fn send(
     requests: &[Box<Request>],
 ) -> Result<Vec<RequestResult>, CallFailure> {
     let now = client.clock.as_ref().map(Clock::now);
+    if connection.is_first_use {
+        // Before the first reply: it does not replace a state that the server may have lost.
+        client.note_run(connection.run);
+    }
     if connection.is_first_use || client.mode.is_cluster() != Some(false) {
         // Boxed: it would make the future of every decision larger.
         return Box::pin(send_by_slot(client, connection, requests, now)).await;

@@ -298,17 +298,37 @@ impl Cluster {
         let mut replicas: Vec<_> = replicas.collect();
         replicas.sort_unstable();
         replicas.dedup();
-        let dropped = std::mem::replace(
-            &mut *map,
-            SlotMap {
-                slots,
-                nodes,
-                replicas,
-            },
-        );
+        let next = SlotMap {
+            slots,
+            nodes,
+            replicas,
+        };
+        let promoted = next.promoted_since(&map);
+        let dropped = std::mem::replace(&mut *map, next);
         // After the lock is released: to close connections wakes tasks.
         drop(map);
         drop(dropped);
+        promoted.iter().for_each(|client| client.report_replaced());
+    }
+}
+
+impl SlotMap {
+    /// Returns the nodes with slots of nodes that have none any more: replicas that were promoted, which may lack the
+    /// latest states.
+    fn promoted_since(&self, before: &Self) -> Vec<Arc<Client>> {
+        let is_gone = |address| self.nodes.iter().all(|(other, _)| other != address);
+        let gone: Vec<bool> = before
+            .nodes
+            .iter()
+            .map(|(address, _)| is_gone(address))
+            .collect();
+        let slots = before.slots.iter().zip(&self.slots);
+        let taken_over = slots.filter(|(before, _)| gone.get(usize::from(**before)) == Some(&true));
+        let promoted: HashSet<u16> = taken_over.map(|(_, now)| *now).collect();
+        let nodes = promoted
+            .iter()
+            .filter_map(|index| self.nodes.get(usize::from(*index)));
+        nodes.map(|(_, node)| Arc::clone(&node.client)).collect()
     }
 }
 

@@ -61,10 +61,10 @@ pub(super) async fn connect(
     let (mut connection, mut tasks) = multiplexed::multiplex(stream).await?;
     let asks_role = expects == Expects::Primary;
     let login = credentials.as_ref();
-    let role = handshake::perform(&mut connection, login, &settings.session, asks_role)
+    let greeting = handshake::perform(&mut connection, login, &settings.session, asks_role)
         .await
         .map_err(|error| with_advice(address, &settings.security, error))?;
-    if asks_role && role.is_some_and(|role| role != "master") {
+    if asks_role && greeting.role.is_some_and(|role| role != "master") {
         return Err(Error::new(
             ErrorKind::Unavailable,
             format!("redis at {address} is a replica: a sentinel still returns it as the primary"),
@@ -81,7 +81,7 @@ pub(super) async fn connect(
         };
         tasks.add(tokio::spawn(renewal.run(lifetime)).abort_handle());
     }
-    Ok(Connection::new(connection, tasks))
+    Ok(Connection::new(connection, tasks, greeting.run))
 }
 
 /// Explains the end of a connection over TLS 1.3, where a server checks the client's certificate only after the client

@@ -66,7 +66,8 @@ impl Endpoint {
         match self {
             Self::Pool(pool) => {
                 let pooled = pool.timeout_get(&Timeouts::new()).await;
-                pooled.map(Connection::pooled).map_err(pool_error)
+                let pooled = pooled.map(Connection::pooled).map_err(pool_error)?;
+                pooled.identify().await
             }
             Self::Sentinels(sentinels, settings) => sentinels.connect(settings).await,
             Self::Server(address, settings) => {

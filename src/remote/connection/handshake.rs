@@ -1,4 +1,4 @@
-//! The first commands on a connection: AUTH or HELLO, SELECT, and the name of this library.
+//! The first commands on a connection: AUTH or HELLO, SELECT, INFO, and the name of this library.
 //!
 //! All are sent at once, so the handshake takes one round trip.
 //!
@@ -15,7 +15,11 @@ use redis::{
 
 use crate::error::Error;
 
-use super::{classify, credentials::Credentials};
+use super::{
+    classify,
+    credentials::Credentials,
+    multiplexed::{ServerRun, info_server},
+};
 
 /// The database and the protocol of a connection.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +30,14 @@ pub(in crate::remote) struct Session {
     pub(in crate::remote) is_resp3: bool,
 }
 
-/// Performs the handshake. Returns the role of the server if `asks_role` is set and the server reports it: `master` or
-/// `replica`.
+/// What a server tells of itself in the handshake.
+pub(super) struct Greeting {
+    /// `master` or `replica`, if it was asked for.
+    pub(super) role: Option<String>,
+    pub(super) run: Option<ServerRun>,
+}
+
+/// Performs the handshake. Asks for the role of the server if `asks_role` is set.
 ///
 /// # Errors
 ///
@@ -37,7 +47,7 @@ pub(super) async fn perform(
     credentials: Option<&Credentials>,
     session: &Session,
     asks_role: bool,
-) -> Result<Option<String>, Error> {
+) -> Result<Greeting, Error> {
     let mut commands = Pipeline::new();
     let mut add = |command: Cmd| {
         commands.add_command(command);
@@ -58,6 +68,7 @@ pub(super) async fn perform(
         select.arg(session.database);
         add(select)
     });
+    let info = Some(add(info_server()));
     // Redis before 7.2, and users without the right, refuse these two. They are only for the list of clients.
     for (name, value) in [("LIB-NAME", "tollgate"), ("LIB-VER", VERSION)] {
         let mut set = cmd("CLIENT");
@@ -73,7 +84,10 @@ pub(super) async fn perform(
     if let Some(Value::ServerError(error)) = reply(select) {
         return Err(classify::classify(error.clone().into()));
     }
-    Ok(reply(role).and_then(|hello| hello_field(hello, "role")))
+    Ok(Greeting {
+        role: reply(role).and_then(|hello| hello_field(hello, "role")),
+        run: reply(info).and_then(ServerRun::of),
+    })
 }
 
 /// Returns the command that authenticates.

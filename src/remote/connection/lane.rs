@@ -59,7 +59,7 @@ use super::{
     dial::{self, Dial},
     dial_backoff::DialBackoff,
     endpoint::Endpoint,
-    multiplexed::{Connection, ConnectionHandle},
+    multiplexed::{Connection, ConnectionHandle, ServerRun},
 };
 
 /// A place for one connection.
@@ -156,14 +156,18 @@ impl Lane {
     /// The first decision on a connection finds it unused, see [`LaneConnection::is_first_use`].
     pub(in crate::remote) fn connection(&self, generation: u64) -> Option<LaneConnection> {
         let mut link = self.link.lock();
-        let connection = link.connection()?;
-        if connection.generation != generation {
-            return None;
-        }
+        let connection = link
+            .connection()
+            .filter(|connection| connection.generation == generation)?;
         if let State::Up { is_unused, .. } = &mut link.state {
             *is_unused = false;
         }
         Some(connection)
+    }
+
+    /// Returns the connection, if there is one, for a command that is no decision.
+    pub(in crate::remote) fn side_connection(&self) -> Option<LaneConnection> {
+        self.link.lock().connection()
     }
 
     /// Returns the lane's connection, and dials if there is none.
@@ -343,6 +347,7 @@ impl Link {
                 runtime: Arc::clone(runtime),
                 generation: *generation,
                 is_first_use: *is_unused,
+                run: connection.run,
             }),
             State::Dialling { .. } | State::Down => None,
         }
@@ -377,6 +382,8 @@ pub(in crate::remote) struct LaneConnection {
     pub(in crate::remote) generation: u64,
     /// Whether this call is the first decision on the connection.
     pub(in crate::remote) is_first_use: bool,
+    /// The run of the server, if the server tells.
+    pub(in crate::remote) run: Option<ServerRun>,
 }
 
 /// The error of a command.

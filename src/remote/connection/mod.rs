@@ -28,6 +28,7 @@ pub(super) use self::endpoint::Endpoint;
 pub(super) use self::handshake::Session;
 pub(super) use self::lane::{Lane, LaneConnection, SendError};
 pub(super) use self::mode::ServerMode;
+pub(super) use self::multiplexed::ServerRun;
 pub(super) use self::sentinel::Sentinels;
 pub(super) use self::server_check::ServerCheck;
 pub(super) use self::stream::Security;

@@ -1,8 +1,11 @@
 //! A connection, its handles, and the tasks that end with it.
 
-use std::sync::Arc;
+use std::{num::NonZeroU64, sync::Arc};
 
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value, aio::MultiplexedConnection, cmd,
+};
+use siphasher::sip::SipHasher13;
 use tokio::task::AbortHandle;
 
 use crate::error::Error;
@@ -14,7 +17,13 @@ pub(super) struct Connection {
     handle: ConnectionHandle,
     /// Its place in the application's pool, if it comes from one.
     pooled: Option<deadpool_redis::Connection>,
+    /// The run of the server that it leads to, if the server tells.
+    pub(super) run: Option<ServerRun>,
 }
+
+/// Identifies a server from its start to its end: a hash of its `run_id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::remote) struct ServerRun(pub(in crate::remote) NonZeroU64);
 
 /// A connection for one call. It stays open until its last handle is dropped.
 #[derive(Clone)]
@@ -50,13 +59,18 @@ pub(super) async fn multiplex(
 
 impl Connection {
     /// Returns a connection after its handshake.
-    pub(super) fn new(multiplexed: MultiplexedConnection, tasks: Tasks) -> Self {
+    pub(super) fn new(
+        multiplexed: MultiplexedConnection,
+        tasks: Tasks,
+        run: Option<ServerRun>,
+    ) -> Self {
         Self {
             handle: ConnectionHandle {
                 multiplexed,
                 _tasks: Some(Arc::new(tasks)),
             },
             pooled: None,
+            run,
         }
     }
 
@@ -68,7 +82,21 @@ impl Connection {
                 _tasks: None,
             },
             pooled: Some(pooled),
+            run: None,
         }
+    }
+
+    /// Asks for the run of the server. One that does not tell is as good as before.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub(super) async fn identify(mut self) -> Result<Self, Error> {
+        let info = info_server();
+        let sending = self.handle.multiplexed.send_packed_command(&info);
+        let reply = sending.await.map_err(classify::classify)?;
+        self.run = ServerRun::of(&reply);
+        Ok(self)
     }
 
     pub(super) fn handle(&self) -> ConnectionHandle {
@@ -80,6 +108,24 @@ impl Connection {
         if let Some(pooled) = self.pooled {
             drop(deadpool_redis::Connection::take(pooled));
         }
+    }
+}
+
+/// Returns the command whose reply contains the run of a server.
+pub(super) fn info_server() -> Cmd {
+    let mut info = cmd("INFO");
+    info.arg("server");
+    info
+}
+
+impl ServerRun {
+    /// Returns the run in a reply to [`info_server`]; `None` if the user may not run it, or a proxy replied.
+    pub(super) fn of(info: &Value) -> Option<Self> {
+        let text: String = redis::from_redis_value_ref(info).ok()?;
+        let mut lines = text.lines();
+        let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
+        let hash = SipHasher13::new_with_keys(0, 0).hash(id.as_bytes());
+        NonZeroU64::new(hash.max(1)).map(Self)
     }
 }
 
