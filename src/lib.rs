@@ -86,6 +86,7 @@ pub mod resilience;
 mod retry;
 pub mod rules;
 mod settlement;
+mod slot;
 mod spawn;
 pub mod state;
 pub mod store;

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 39] = [
+const FLOORS: [(&str, u8); 40] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -19,6 +19,7 @@ const FLOORS: [(&str, u8); 39] = [
     ("log", 0),
     ("quota", 0),
     ("retry", 0),
+    ("slot", 0),
     ("spawn", 0),
     ("state", 0),
     ("sync", 0),

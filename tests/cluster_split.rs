@@ -10,6 +10,7 @@ use tokio::task::{JoinSet, yield_now};
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    diagnosis::{Code, Warning},
     remote::RedisStore,
     state::{CountedBy, Outcome, PolicyState},
     store::{Charge, Receipt},
@@ -59,6 +60,55 @@ async fn first_decision_may_have_keys_in_several_slots() {
             assert_eq!(decision.states().len(), 2);
         }
     }
+}
+
+#[tokio::test]
+async fn keys_with_a_common_part_are_warned_about_until_they_are_in_one_slot() {
+    let cluster = Cluster::shared(3);
+    let limiter = RateLimiter::builder()
+        .redis(RedisStore::builder(cluster.nodes[0].url()).prefix("in-slot"))
+        .deadline(DEADLINE)
+        .build()
+        .expect("a usable limiter");
+    let (tenants, users) = (per_hour("tenant", 5), per_hour("user", 3));
+    let tenant = Key::new(cluster.identity_at(0, "tenant"));
+    let user = Key::new(cluster.identity_at(1, "user"));
+    let codes = || {
+        limiter
+            .warnings()
+            .iter()
+            .map(Warning::code)
+            .collect::<Vec<_>>()
+    };
+    let counts = async |charges: [Charge<'_>; 2]| {
+        let started = Instant::now();
+        while check(&limiter, &charges).await.counted_by() != CountedBy::Shared {
+            assert!(started.elapsed() < HUNG, "never counted by Redis");
+        }
+    };
+    counts([
+        tenants.charge(Key::GLOBAL),
+        users.charge(Key::GLOBAL.and(&user)),
+    ])
+    .await;
+    counts([tenants.charge(tenant), users.charge(user)]).await;
+    let both = tenant.and(&user).in_slot_of(&tenant);
+    counts([tenants.charge(tenant), users.charge(both)]).await;
+    assert_eq!(codes(), []);
+    let apart = (0..).map(|number| tenant.and(&Key::new(format!("user{number}"))));
+    let mut apart = apart.filter(|key| cluster.primary_of(key.as_str()) != 0);
+    for _ in 0..2 {
+        counts([
+            tenants.charge(tenant),
+            users.charge(apart.next().expect("many")),
+        ])
+        .await;
+    }
+    assert_eq!(codes(), [Code::SeveralSlots]);
+    assert_eq!(
+        limiter.warnings()[0].detail(),
+        "the policies tenant and user are in different slots, though their keys have a part in common"
+    );
 }
 
 /// Waits until a policy has this much left for a key, and checks that it stays so.

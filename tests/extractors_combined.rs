@@ -84,6 +84,33 @@ fn extension_may_have_no_key_for_a_request() {
 }
 
 #[test]
+fn key_in_the_slot_of_another_is_its_own_without_the_other_one() {
+    let (tenant, user) = (Header::new("x-tenant"), Header::new("x-user"));
+    let placed = user.clone().in_slot_of(tenant);
+    let request = |headers: &[(&'static str, &'static str)]| {
+        let mut parts = nothing();
+        for (name, value) in headers {
+            parts.headers.insert(*name, HeaderValue::from_static(value));
+        }
+        placed.extract(&parts).found()
+    };
+    let ada = Key::new("ada");
+    let expected = ada.in_slot_of(&Key::new("acme"));
+    assert_ne!(expected, ada);
+    assert_eq!(
+        request(&[("x-user", "ada"), ("x-tenant", "acme")]),
+        Some(expected)
+    );
+    assert_eq!(request(&[("x-user", "ada")]), Some(ada));
+    assert_eq!(request(&[("x-tenant", "acme")]), None);
+    assert_eq!(placed.label(), user.label());
+    assert_eq!(
+        placed.missing_status(&nothing()),
+        user.missing_status(&nothing())
+    );
+}
+
+#[test]
 fn debug_of_claims_and_changes_shows_types_and_no_keys() {
     let claim = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let shown = format!("{claim:?}");

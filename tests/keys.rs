@@ -34,14 +34,91 @@ async fn every_policy_and_identity_has_a_key_of_its_own_with_one_hash_tag() {
     assert_eq!(found, expected);
 }
 
-/// The policy's name and the hash tag, as a cluster finds it: from the first `{` to the next `}`.
-fn read(stored: &str) -> (&str, &str) {
+#[tokio::test]
+async fn keys_in_one_slot_are_counted_apart() {
+    let server = Server::start();
+    let store = RedisStore::builder(server.url())
+        .prefix("keys")
+        .deadline(Duration::from_secs(10))
+        .build()
+        .expect("a usable store");
+    let policy = Policy::new("a", Quota::per_minute(1));
+    let tenants = [
+        Key::new("acme"),
+        Key::GLOBAL,
+        Key::new("a").and(&Key::new("b")),
+    ];
+    let keys = keys();
+    for tenant in &tenants {
+        for key in keys.iter().map(|key| key.in_slot_of(tenant)) {
+            let decision = store.decide(&[policy.charge(key)]).await;
+            assert!(
+                decision.expect("redis answers").is_allowed(),
+                "{}",
+                key.as_str()
+            );
+        }
+    }
+    let stored = server.keys();
+    assert_eq!(stored.len(), tenants.len() * keys.len());
+    let tags: BTreeSet<&str> = stored.iter().map(|stored| read_tag(stored).0).collect();
+    let slots: BTreeSet<u16> = tags.iter().map(|tag| slot(tag.as_bytes())).collect();
+    let expected = ["acme", "*", "a|b"].map(|tenant| slot(tenant.as_bytes()));
+    assert_eq!(slots, BTreeSet::from(expected));
+}
+
+#[test]
+fn key_stays_in_its_slot_whatever_is_joined_to_it() {
+    let (tenant, user) = (Key::new("acme"), Key::new("ada"));
+    let tag = |key: &Key| key.as_str().split_once('^').map(|(tag, _)| tag.to_owned());
+    let placed = user.in_slot_of(&tenant);
+    let expected = tag(&placed).expect("a tag");
+    assert_eq!(slot(expected.as_bytes()), slot(b"acme"));
+    let long = Key::new([b'a'; 46]);
+    for key in [
+        placed.and(&user),
+        user.and(&placed),
+        placed.and(&placed),
+        placed.labelled("label"),
+        placed.and(&long),
+        long.in_slot_of(&tenant),
+        placed.in_slot_of(&placed),
+        user.in_slot_of(&placed),
+        user.in_slot_of(&Key::GLOBAL).in_slot_of(&tenant),
+    ] {
+        assert_eq!(tag(&key).as_deref(), Some(&*expected), "{}", key.as_str());
+        assert!(key.as_str().len() <= Key::MAX_LENGTH);
+    }
+    assert_eq!(placed.and(&user), user.and(&user).in_slot_of(&tenant));
+    // What a client sends is never taken for a tag.
+    assert_eq!(Key::new("acm^ada").as_str(), "acm%5Eada");
+}
+
+/// CRC-16 (XMODEM) modulo 16,384, bit by bit.
+fn slot(tag: &[u8]) -> u16 {
+    let crc = tag.iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| match crc & 0x8000 {
+            0 => crc << 1,
+            _ => crc << 1 ^ 0x1021,
+        })
+    });
+    crc % 16_384
+}
+
+/// The hash tag of a key, as a cluster finds it: from the first `{` to the next `}`; and the rest.
+fn read_tag(stored: &str) -> (&str, &str) {
     assert_eq!(stored.matches(['{', '}']).count(), 2, "{stored}");
     let (prefix, rest) = stored.split_once('{').expect("a tag begins");
     let (tag, rest) = rest.split_once('}').expect("a tag ends");
     assert_eq!(prefix, "keys:");
     assert!(!tag.is_empty());
-    let policy = rest.strip_prefix(':').expect("a policy follows");
+    let (_, policy) = rest.split_once(':').expect("a policy follows");
+    (tag, policy)
+}
+
+/// The policy's name and the hash tag, as a cluster finds it: from the first `{` to the next `}`.
+fn read(stored: &str) -> (&str, &str) {
+    let (tag, policy) = read_tag(stored);
     (policy.split('#').next().expect("a name"), tag)
 }
 

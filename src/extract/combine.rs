@@ -222,6 +222,46 @@ fn challenge_list(first: Option<HeaderValue>, second: Option<HeaderValue>) -> Op
     HeaderValue::from_bytes(&both).ok()
 }
 
+// === InSlotOf ===
+
+/// The key of one extractor, in the slot of the key of another: see [`KeyExtractor::in_slot_of`].
+#[derive(Clone, Copy, Debug)]
+pub struct InSlotOf<E, O> {
+    extractor: E,
+    other: O,
+}
+
+impl<E, O> InSlotOf<E, O> {
+    pub(super) const fn new(extractor: E, other: O) -> Self {
+        Self { extractor, other }
+    }
+}
+
+impl<E: KeyExtractor, O: KeyExtractor> InSlotOf<E, O> {
+    /// Puts the key in the slot of the other one, if the request has that.
+    fn place(&self, key: Key, parts: &Parts) -> Key {
+        let other = self.other.extract(parts).found();
+        match other.or_else(|| self.other.default_key(parts)) {
+            Some(other) => key.in_slot_of(&other),
+            None => key,
+        }
+    }
+}
+
+impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for InSlotOf<E, O> {
+    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+        let key = self.extractor.extract(parts);
+        key.map(|key| self.place(key, parts))
+    }
+
+    fn default_key(&self, parts: &Parts) -> Option<Key> {
+        let key = self.extractor.default_key(parts)?;
+        Some(self.place(key, parts))
+    }
+
+    forward_to!(self => self.extractor);
+}
+
 // === Map ===
 
 /// An extractor whose keys a closure replaces: see [`KeyExtractor::map`].

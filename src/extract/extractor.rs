@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode, request::Parts};
 use crate::{diagnosis::Code, error::Error, key::Key};
 
 use super::{
-    combine::{And, AndThen, Map, OrElse},
+    combine::{And, AndThen, InSlotOf, Map, OrElse},
     extracted::Extracted,
 };
 
@@ -102,6 +102,25 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Default: yes. If many callers share one key nevertheless, the layer reports [`Code::SingleKey`].
     fn is_per_caller(&self) -> bool {
         true
+    }
+
+    /// Puts the key in the slot of another extractor's, so that one script on one node of a Redis cluster decides both.
+    ///
+    /// See [`Key::in_slot_of`]. A request without the other key has this one's own slot.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::extract::{Header, KeyExtractor};
+    ///
+    /// let tenant = Header::new("x-tenant");
+    /// let user = Header::new("x-tenant").and(Header::new("x-user")).in_slot_of(Header::new("x-tenant"));
+    /// ```
+    fn in_slot_of<O: KeyExtractor>(self, other: O) -> InSlotOf<Self, O>
+    where
+        Self: Sized,
+    {
+        InSlotOf::new(self, other)
     }
 
     /// Joins the keys of both extractors. The result is absent or ambiguous if either key is.

@@ -30,6 +30,7 @@ use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
     retry::RetryQueue,
+    slot::slot_of,
     store::{CallObserver, CallReport, Settlement},
     sync::Mutex,
 };
@@ -37,7 +38,7 @@ use crate::{
 use super::{
     batch::Scheduler,
     connection::{Lane, LaneConnection, ServerCheck, ServerMode, ServerRun},
-    protocol::{Keyspace, NodeAddress, Redirect, slot_of},
+    protocol::{Keyspace, NodeAddress, Redirect},
     registration::Registration,
 };
 

@@ -74,7 +74,8 @@
 //! While their slot is being moved, a decision waits until its keys are on one node, at most until its deadline. A call
 //! carries one command per slot, so a decision costs the servers about twice as much as on a single one.
 //!
-//! Policies with different keys are usually in different slots. No single script can decide them: all parts are charged
+//! Policies with different keys are usually in different slots, unless [`in_slot_of`] puts one key in the slot of the
+//! other. No single script can decide them: all parts are charged
 //! at the same time, and if one part is denied, the charges of the others are refunded in the background. Then
 //!
 //! - no limit is ever exceeded;
@@ -83,6 +84,11 @@
 //!   first such denial came after 3,937 of 4,000 units, in the worst of five runs;
 //! - a process or a runtime that ends leaves the units of its requests under way charged, until time gives them back:
 //!   in a test with 32 callers, 48 units at most. So does a refund that gets no reply.
+//!
+//! If two keys in different slots have a part in common, such as a tenant and a user of that tenant, the store warns
+//! ([`Code::SeveralSlots`](crate::diagnosis::Code::SeveralSlots)).
+//!
+//! [`in_slot_of`]: crate::extract::KeyExtractor::in_slot_of
 //!
 //! A pool of the application ([`RedisStoreBuilder::over_pool`]) works for a cluster of one node only, since the store
 //! cannot connect to others with its settings.

@@ -19,10 +19,7 @@ use crate::{
     store::{CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Store, StoreFuture},
 };
 
-use super::{
-    cluster::{Cluster, Node, split},
-    protocol::slot_of,
-};
+use super::cluster::{Cluster, Node, split};
 
 /// Counts in Redis. Clones share the connections.
 ///
@@ -50,7 +47,7 @@ impl RedisStore {
         match charges.first() {
             Some(_) if self.cluster.is_cluster() && split::spans_slots(charges) => None,
             Some(first) if self.cluster.is_cluster() => {
-                Some(call(&*self.cluster.node_of(split::slot(first)).store))
+                Some(call(&*self.cluster.node_of(first.key().slot()).store))
             }
             Some(_) | None => Some(call(&*self.cluster.first().store)),
         }
@@ -58,6 +55,7 @@ impl RedisStore {
 
     /// Decides charges whose keys are in several slots.
     fn decide_split(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.cluster.first().client.check.check_slots(charges);
         let stores = Arc::clone(&self.cluster);
         split::decide(charges, &(stores as _))
     }
@@ -69,7 +67,7 @@ impl RedisStore {
         }
         let mut nodes: HashMap<_, (Node, Vec<T>)> = HashMap::new();
         for item in items {
-            let node = self.cluster.node_of(slot_of(key(&item).as_bytes()));
+            let node = self.cluster.node_of(key(&item).slot());
             let group = nodes.entry(Arc::as_ptr(&node.client));
             group.or_insert_with(|| (node, Vec::new())).1.push(item);
         }
@@ -121,7 +119,7 @@ impl Store for RedisStore {
 
     fn hold(&self, receipt: &Receipt) {
         for settlement in receipt.settlements() {
-            let slot = split::slot(&settlement.charge());
+            let slot = settlement.charge().key().slot();
             let receipt = Receipt::with(vec![settlement.clone()]);
             self.cluster.node_of(slot).store.hold(&receipt);
         }
@@ -129,8 +127,7 @@ impl Store for RedisStore {
 
     fn merge(&self, merge: &Merge) -> StoreFuture<()> {
         let node = if self.cluster.is_cluster() {
-            self.cluster
-                .node_of(slot_of(merge.charge().key().as_bytes()))
+            self.cluster.node_of(merge.charge().key().slot())
         } else {
             self.cluster.first().clone()
         };
@@ -147,7 +144,7 @@ impl Store for RedisStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let node = if self.cluster.is_cluster() {
-            self.cluster.node_of(slot_of(key.as_bytes()))
+            self.cluster.node_of(key.slot())
         } else {
             self.cluster.first().clone()
         };

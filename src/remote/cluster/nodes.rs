@@ -33,6 +33,7 @@ use crate::{
     error::Error,
     retry::{RetryFuture, RetryOwner, RetryQueue},
     settlement::{Receipt, Settlement},
+    slot::{SLOTS, slot_of},
     spawn,
     store::{CallObserver, Store},
     sync::Mutex,
@@ -45,7 +46,7 @@ use super::{
         batch,
         client::{Client, Nodes},
         connection::Lane,
-        protocol::{NodeAddress, Redirect, SLOTS, slot_of},
+        protocol::{NodeAddress, Redirect},
     },
     split::SplitStore,
     topology::{self, SlotRange},
@@ -428,7 +429,7 @@ impl RetryOwner for Cluster {
     fn retry(self: Arc<Self>, settlements: Vec<Arc<Settlement>>) -> RetryFuture {
         Box::pin(async move {
             let settling = settlements.iter().map(async |settlement| {
-                let store = self.store_of(slot_of(settlement.charge().key().as_bytes()));
+                let store = self.store_of(settlement.charge().key().slot());
                 let receipt = Receipt::with(vec![Settlement::clone(settlement)]);
                 let settled = store.settle(receipt).await;
                 !settled.is_err_and(|error| settlement.may_retry(&error))

@@ -42,8 +42,6 @@ use crate::{
     store::{Store, StoreFuture},
 };
 
-use super::super::protocol::slot_of;
-
 /// Returns whether the charges have keys in several slots.
 #[inline]
 pub(in crate::remote) fn spans_slots(charges: &[Charge<'_>]) -> bool {
@@ -52,15 +50,9 @@ pub(in crate::remote) fn spans_slots(charges: &[Charge<'_>]) -> bool {
     };
     let has_another_key = others.iter().any(|charge| charge.key() != first.key());
     has_another_key && {
-        let slot = slot(first);
-        others.iter().any(|charge| self::slot(charge) != slot)
+        let slot = first.key().slot();
+        others.iter().any(|charge| charge.key().slot() != slot)
     }
-}
-
-/// Returns the slot of a charge's key.
-#[inline]
-pub(in crate::remote) fn slot(charge: &Charge<'_>) -> u16 {
-    slot_of(charge.key().as_bytes())
 }
 
 /// The stores that a decision is split over.
@@ -87,7 +79,7 @@ pub(in crate::remote) fn decide(
 ) -> StoreFuture<Decision> {
     let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
     for (index, charge) in charges.iter().enumerate() {
-        let slot = slot(charge);
+        let slot = charge.key().slot();
         let part = parts.iter_mut().find(|part| part.slot == slot);
         match part {
             Some(part) => part.charges.push((index, charge.to_owned())),

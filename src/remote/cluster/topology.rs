@@ -11,9 +11,12 @@
 
 use redis::Value;
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    slot::SLOTS,
+};
 
-use super::super::protocol::{NodeAddress, SLOTS};
+use super::super::protocol::NodeAddress;
 
 /// Slots, and the nodes that have them.
 #[derive(Clone, Debug, PartialEq, Eq)]

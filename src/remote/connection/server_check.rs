@@ -5,6 +5,7 @@
 //! clock            every reply                       warning, once, if it is over 5 s off
 //! eviction policy  after the first reply, by INFO    warning, once, if keys can be evicted
 //! cluster mode     first call of a connection        calls have one command per slot
+//! slots            decisions on several slots        warning, once, if the keys have a part in common
 //! ```
 //!
 //! None of them fails a decision.
@@ -12,7 +13,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -20,8 +21,10 @@ use std::{
 use redis::{Value, cmd};
 
 use crate::{
+    charge::Charge,
     clock::{Clock, Timestamp},
     diagnosis::{Code, SilencedCodes, Warning, WarningLog},
+    key::Key,
     spawn,
     timer::timeout,
 };
@@ -35,6 +38,8 @@ pub(in crate::remote) struct ServerCheck {
     has_checked_eviction: AtomicBool,
     /// Whether the clock's offset was reported: once per store.
     has_warned_of_clock: AtomicBool,
+    /// Number of decisions on several slots that were looked at.
+    decisions_on_slots: AtomicU32,
     /// Collects the warnings, and logs each once.
     warnings: Arc<WarningLog>,
 }
@@ -69,6 +74,31 @@ impl ServerCheck {
         }
         if !self.has_checked_eviction.load(Ordering::Relaxed) {
             self.check_eviction(connection);
+        }
+    }
+
+    /// Warns if two charges in different slots could be in one, by a part that both keys have. Looks at the first 1,000
+    /// decisions.
+    pub(in crate::remote) fn check_slots(&self, charges: &[Charge<'_>]) {
+        if self.decisions_on_slots.load(Ordering::Relaxed) >= MAX_DECISIONS_ON_SLOTS {
+            return;
+        }
+        self.decisions_on_slots.fetch_add(1, Ordering::Relaxed);
+        for (index, charge) in charges.iter().enumerate() {
+            let mut before = charges[..index].iter();
+            let Some(other) = before.find(|other| {
+                other.key().slot() != charge.key().slot()
+                    && has_common_part(charge.key(), other.key())
+            }) else {
+                continue;
+            };
+            self.decisions_on_slots
+                .store(MAX_DECISIONS_ON_SLOTS, Ordering::Relaxed);
+            let (one, name) = (other.policy().name(), charge.policy().name());
+            self.warnings.report(Warning::new(
+                Code::SeveralSlots,
+                format!("the policies {one} and {name} are in different slots, though their keys have a part in common"),
+            ));
         }
     }
 
@@ -143,6 +173,19 @@ fn eviction_policy(info: &Value) -> Option<String> {
     has_limit.then(|| policy.to_owned())
 }
 
+/// Returns whether two keys were joined from parts of which one is the same, and belongs to somebody.
+fn has_common_part(one: &Key, other: &Key) -> bool {
+    let is_shared = |part: &[u8]| {
+        [&Key::GLOBAL, &Key::UNIDENTIFIED]
+            .map(Key::as_bytes)
+            .contains(&part)
+    };
+    one.parts()
+        .any(|part| !is_shared(part) && other.parts().any(|other| other == part))
+}
+
+/// Decisions on several slots that are looked at.
+const MAX_DECISIONS_ON_SLOTS: u32 = 1_000;
 /// The largest offset between two clocks without a warning.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(5);
 /// The longest wait for the reply to INFO.

@@ -8,6 +8,7 @@
 //! tollgate:{ada}      : upload #s      sliding window
 //! tollgate:{ada}      : export #c      concurrency
 //! tollgate:{ada}      : user   #m..    a mark that an instance's merge was made, see `Keyspace::merge_key`
+//! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::in_slot_of`
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
 //! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`
 //! ```
@@ -83,7 +84,7 @@ impl Keyspace {
         key: &Key,
     ) -> impl Iterator<Item = RedisKey> {
         let suffixes = SUFFIXES.iter();
-        suffixes.map(|suffix| self.join(key.as_bytes(), policy.name().as_bytes(), suffix))
+        suffixes.map(|suffix| self.join_key(key, policy.name().as_bytes(), suffix))
     }
 
     /// Returns whether a charge had a key of the kind that this counter has.
@@ -107,13 +108,33 @@ impl Keyspace {
     /// Returns the key that a merge leaves, in the slot of its identity. No policy's name contains a `#`.
     pub(super) fn merge_key(&self, policy: &Policy, key: &Key, id: u64) -> RedisKey {
         let suffix = format!("#m{id:016x}");
-        self.join(key.as_bytes(), policy.name().as_bytes(), suffix.as_bytes())
+        self.join_key(key, policy.name().as_bytes(), suffix.as_bytes())
     }
 
     /// Returns the key of a policy for an identity, under the policy's present algorithm.
     fn current_key(&self, policy: &Policy, key: &Key) -> RedisKey {
         let suffix = SUFFIXES[suffix_index(policy.counter())];
-        self.join(key.as_bytes(), policy.name().as_bytes(), suffix)
+        self.join_key(key, policy.name().as_bytes(), suffix)
+    }
+
+    /// Forms the key of an identity.
+    fn join_key(&self, key: &Key, policy: &[u8], suffix: &[u8]) -> RedisKey {
+        let (tag, identity) = (key.hash_tag(), key.as_bytes());
+        if tag.len() == identity.len() {
+            return self.join(identity, policy, suffix);
+        }
+        let rest = &identity[tag.len()..];
+        let parts = [
+            self.prefix.as_bytes(),
+            b":{",
+            tag,
+            b"}",
+            rest,
+            b":",
+            policy,
+            suffix,
+        ];
+        RedisKey::from_vec(parts.concat())
     }
 
     /// Forms a key from its parts.

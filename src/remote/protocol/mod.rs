@@ -11,7 +11,6 @@ mod redirect;
 pub(crate) mod reply;
 mod request;
 mod script;
-mod slot;
 
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
@@ -20,4 +19,3 @@ pub(super) use self::redirect::{NodeAddress, Redirect};
 pub(super) use self::reply::{Reply, RequestResult};
 pub(super) use self::request::{CancelHandle, Delivery, Request, takes_slots};
 pub use self::script::Script;
-pub(super) use self::slot::{SLOTS, slot_of};

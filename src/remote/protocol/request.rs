@@ -29,6 +29,7 @@ use crate::{
     policy::Policy,
     quota::Quota,
     settlement::Settlement,
+    slot::slot_of,
     sync::Mutex,
 };
 
@@ -36,7 +37,6 @@ use super::{
     codec::{self, Argument, Arguments, MAX_TICKETS, Tag},
     keyspace::{Keyspace, RedisKey, hash_tag},
     script::Script,
-    slot::slot_of,
 };
 
 /// Keys and arguments of the script for one request. The number of keys is the number of its charges.
