@@ -164,6 +164,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns the address of the only server that decides, for the health and log events. A store that wraps another must
+    /// forward the call.
+    ///
+    /// Default: none.
+    fn server(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the instances that share the store, and keeps their number up to date from now on.
     ///
     /// While the store is unavailable, each of them grants its [`Share`] of a quota. With `None`, the default, each
@@ -418,7 +426,7 @@ impl Mode {
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     mode: Mode,
-    outage: Option<Outage>,
+    outages: Vec<Outage>,
     fallback_decisions: u64,
     shed_decisions: u64,
     instances: Option<u64>,
@@ -433,11 +441,32 @@ pub(crate) struct MergeCounts {
     pub(crate) given_up: u64,
 }
 
-/// Start and latest cause of an outage.
+/// The outage of one server.
 #[derive(Clone, Debug)]
-pub(crate) struct Outage {
+pub struct Outage {
     pub(crate) since: Timestamp,
     pub(crate) cause: Error,
+    pub(crate) server: Option<String>,
+}
+
+impl Outage {
+    /// Returns the start: the first failure that counts.
+    #[must_use]
+    pub fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// Returns the latest cause. A probe that fails with another error replaces it.
+    #[must_use]
+    pub fn cause(&self) -> &Error {
+        &self.cause
+    }
+
+    /// Returns the address of the server, such as `10.0.0.1:6379`; `None` if only a pool of the application has it.
+    #[must_use]
+    pub fn server(&self) -> Option<&str> {
+        self.server.as_deref()
+    }
 }
 
 impl Health {
@@ -452,21 +481,25 @@ impl Health {
     /// In that case no decision is sent to it, and each policy applies its [`OnOutage`](crate::OnOutage) setting.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        self.outage.is_some()
+        !self.outages.is_empty()
     }
 
-    /// Returns the start of the outage; `None` while the store is available.
+    /// Returns the outages of all servers, by their start. Keys of other servers of a cluster are decided as usual.
+    #[must_use]
+    pub fn outages(&self) -> &[Outage] {
+        &self.outages
+    }
+
+    /// Returns the start of the longest outage; `None` while the store is available.
     #[must_use]
     pub fn since(&self) -> Option<Timestamp> {
-        self.outage.as_ref().map(|outage| outage.since)
+        self.outages.first().map(Outage::since)
     }
 
-    /// Returns the latest cause of the outage; `None` while the store is available.
-    ///
-    /// A probe that fails with another error replaces the cause.
+    /// Returns the latest cause of the longest outage; `None` while the store is available.
     #[must_use]
     pub fn cause(&self) -> Option<&Error> {
-        self.outage.as_ref().map(|outage| &outage.cause)
+        self.outages.first().map(Outage::cause)
     }
 
     /// Returns the number of decisions made without the shared store because it failed.
@@ -492,6 +525,14 @@ impl Health {
     #[must_use]
     pub fn instances(&self) -> Option<u64> {
         self.instances
+    }
+
+    /// Returns the part of each quota that this instance grants during an outage: one over the number of
+    /// [instances](Self::instances), and 1 while that is unknown.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "no fleet has 2^52 instances")]
+    pub fn share(&self) -> f64 {
+        self.instances.map_or(1.0, |count| 1.0 / count as f64)
     }
 
     /// Returns the number of keys that were decided locally and whose charges are not in the shared store yet.
@@ -523,10 +564,11 @@ impl Health {
     #[cfg(feature = "redis")]
     pub(crate) fn and(self, other: Self) -> Self {
         let modes = [self.mode, other.mode];
-        let outages = self.outage.into_iter().chain(other.outage);
+        let mut outages = [self.outages, other.outages].concat();
+        outages.sort_by_key(Outage::since);
         Self {
             mode: modes.into_iter().min().unwrap_or_default(),
-            outage: outages.min_by_key(|outage| outage.since),
+            outages,
             ..other
         }
     }
@@ -534,7 +576,7 @@ impl Health {
     /// Sets the current outage.
     #[cfg(feature = "redis")]
     pub(crate) fn degraded(mut self, outage: Outage) -> Self {
-        (self.mode, self.outage) = (Mode::Degraded, Some(outage));
+        (self.mode, self.outages) = (Mode::Degraded, vec![outage]);
         self
     }
 
@@ -547,7 +589,7 @@ impl Health {
             } else {
                 Mode::Healthy
             },
-            outage: None,
+            outages: Vec::new(),
             fallback_decisions,
             shed_decisions,
             instances: None,

@@ -268,13 +268,18 @@ async fn dead_primary_degrades_its_own_keys_until_its_replica_takes_over() {
     // The node that the application named: the others must find its successor.
     cluster.nodes[0].kill();
     let (started, mut by_fallback) = (Instant::now(), 0);
+    let mut dead = None;
     while counted_by(0).await != CountedBy::Shared || by_fallback == 0 {
         by_fallback += 1;
+        let health = limiter.health();
+        assert!(health.outages().len() <= 1, "{health:?}");
+        dead = dead.or_else(|| Some(health.outages().first()?.server()?.to_owned()));
         assert_eq!(counted_by(1).await, CountedBy::Shared);
         assert_eq!(counted_by(2).await, CountedBy::Shared);
         until(started, "the replica never decides");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    assert_eq!(dead, Some(format!("127.0.0.1:{}", cluster.nodes[0].port())));
     assert!(!limiter.health().is_degraded(), "{:?}", limiter.health());
     let keys = cluster.nodes[3].keys();
     assert!(keys.iter().any(|key| key.ends_with("}:user")), "{keys:?}");

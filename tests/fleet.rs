@@ -224,6 +224,7 @@ async fn fixed_number_of_instances_is_not_learned_and_rounds_shares_up() {
         .map(|built| built.expect("a usable limiter"))
         .collect();
     assert_eq!(fleet[0].health().instances(), Some(4));
+    assert!((fleet[0].health().share() - 0.25).abs() < f64::EPSILON);
     assert_eq!(admitted(&fleet, &policy, Key::new("bob"), 1).await, [1; 4]);
     assert_eq!(server.keys(), ["tollgate:{bob}:fixed"]);
     server.kill();

@@ -229,6 +229,10 @@ impl Store for NodeStore {
         self.client.observer.set(observer).is_ok()
     }
 
+    fn server(&self) -> Option<String> {
+        self.client.scheduler.lanes()[0].server()
+    }
+
     fn fleet(&self) -> Option<Arc<Fleet>> {
         Some(self.client.registration.start())
     }

@@ -181,6 +181,7 @@ impl Breaker {
                 history.intervals.add(now, is_slow);
                 let since = history.intervals.mostly_bad_since(now);
                 since.filter(|_| is_slow).map(|since| Outage {
+                    server: None,
                     since,
                     cause: timeout_error(format!(
                         "most calls take longer than {:?}, half of the deadline",
@@ -222,7 +223,11 @@ impl Breaker {
         ];
         let since = met.into_iter().flatten().min()?;
         let cause = cause();
-        Some(Outage { since, cause })
+        Some(Outage {
+            since,
+            cause,
+            server: None,
+        })
     }
 }
 

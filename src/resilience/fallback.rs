@@ -31,7 +31,7 @@ use crate::{
     log,
     policy::OnOutage,
     state::{CountedBy, Outcome, PolicyState},
-    store::{Fallback, Health},
+    store::{Fallback, Health, Outage},
 };
 
 use super::{local::LocalCounts, merging::Merger, monitor::PrimaryMonitor};
@@ -137,7 +137,10 @@ impl LocalFallback {
         let health = Health::counted(self.shedding.is_on(), decisions, self.shedding.decisions());
         let health = self.local.add_to(health);
         match self.monitor.breaker.outage() {
-            Some(outage) => health.degraded(outage),
+            Some(outage) => health.degraded(Outage {
+                server: self.monitor.primary.server(),
+                ..outage
+            }),
             None => health,
         }
     }

@@ -171,6 +171,7 @@ impl PrimaryMonitor {
             WARN,
             "the shared store is unavailable: policies apply `on_outage`",
             mode = "degraded",
+            server = self.server_name(),
             error = ErrorChain(&cause),
         );
         self.modes.opened();
@@ -257,9 +258,17 @@ impl PrimaryMonitor {
                 WARN,
                 "the shared store is still unavailable, for another reason",
                 mode = "degraded",
+                server = self.server_name(),
                 error = ErrorChain(error),
             );
         }
+    }
+
+    /// Returns the address of the server for log events.
+    fn server_name(&self) -> String {
+        self.primary
+            .server()
+            .unwrap_or_else(|| "unknown".to_owned())
     }
 
     /// Closes the breaker: the primary decides again.
@@ -274,6 +283,7 @@ impl PrimaryMonitor {
                 INFO,
                 "the shared store decides again",
                 mode = "healthy",
+                server = self.server_name(),
                 outage = format_args!("{:?}", now.since(outage.since)),
             );
         }
@@ -321,7 +331,8 @@ impl CallObserver for PrimaryMonitor {
             CallReport::Replaced => {
                 log::event!(
                     WARN,
-                    "the shared store was restarted or replaced: the usage that it returned before is restored"
+                    "the shared store was restarted or replaced: the usage that it returned before is restored",
+                    server = self.server_name(),
                 );
                 if let Some(events) = self.events() {
                     events.replaced();

@@ -224,6 +224,10 @@ impl Store for ResilientStore {
         self.monitor.primary.probe()
     }
 
+    fn server(&self) -> Option<String> {
+        self.monitor.primary.server()
+    }
+
     fn warnings(&self) -> Vec<Warning> {
         self.monitor.primary.warnings()
     }

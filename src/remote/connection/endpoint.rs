@@ -49,6 +49,15 @@ impl Endpoint {
         }
     }
 
+    /// Returns the address of the server for people; `None` for a pool.
+    pub(super) fn server(&self) -> Option<String> {
+        match self {
+            Self::Pool(_) => None,
+            Self::Sentinels(sentinels, _) => Some(format!("the primary of {sentinels}")),
+            Self::Server(address, _) => Some(address.to_string()),
+        }
+    }
+
     /// Returns the most connections that can be made; `None` for no limit.
     pub(in crate::remote) fn max_connections(&self) -> Option<usize> {
         match self {

@@ -136,6 +136,11 @@ impl Lane {
         })
     }
 
+    /// Returns the address of the server; `None` if only the application's pool has it.
+    pub(in crate::remote) fn server(&self) -> Option<String> {
+        self.endpoint.server()
+    }
+
     /// Returns the generation of the lane's connection; `None` without one.
     #[inline]
     pub(in crate::remote) fn generation(&self) -> Option<u64> {
