@@ -429,6 +429,7 @@ pub struct Health {
     outages: Vec<Outage>,
     fallback_decisions: u64,
     shed_decisions: u64,
+    probes: u64,
     instances: Option<u64>,
     merges: MergeCounts,
 }
@@ -518,6 +519,12 @@ impl Health {
         self.shed_decisions
     }
 
+    /// Returns the number of probes that were sent while servers were unavailable.
+    #[must_use]
+    pub fn probes(&self) -> u64 {
+        self.probes
+    }
+
     /// Returns the number of live instances that share the store, with this one; `None` while it is unknown.
     ///
     /// During an outage it is the last known number, and each instance grants one part in this many of a quota. Idle
@@ -569,8 +576,16 @@ impl Health {
         Self {
             mode: modes.into_iter().min().unwrap_or_default(),
             outages,
+            probes: self.probes + other.probes,
             ..other
         }
+    }
+
+    /// Sets the number of probes.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_probes(mut self, probes: u64) -> Self {
+        self.probes = probes;
+        self
     }
 
     /// Sets the current outage.
@@ -592,6 +607,7 @@ impl Health {
             outages: Vec::new(),
             fallback_decisions,
             shed_decisions,
+            probes: 0,
             instances: None,
             merges: MergeCounts::default(),
         }

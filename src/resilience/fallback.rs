@@ -135,7 +135,10 @@ impl LocalFallback {
     pub(super) fn health(&self) -> Health {
         let decisions = self.decisions.load(Ordering::Relaxed);
         let health = Health::counted(self.shedding.is_on(), decisions, self.shedding.decisions());
-        let health = self.local.add_to(health);
+        let health = self
+            .local
+            .add_to(health)
+            .with_probes(self.monitor.prober.probes());
         match self.monitor.breaker.outage() {
             Some(outage) => health.degraded(Outage {
                 server: self.monitor.primary.server(),

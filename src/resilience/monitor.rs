@@ -220,6 +220,7 @@ impl PrimaryMonitor {
     /// Probes the primary once. Returns whether it succeeded, and took at most half of the deadline.
     async fn probe(&self) -> bool {
         self.probe_took.store(0, Ordering::Relaxed);
+        self.prober.count();
         let started = self.clock.now();
         let result = self.bounded(self.primary.probe()).await;
         if let Err(error) = result {

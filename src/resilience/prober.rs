@@ -1,6 +1,9 @@
 //! When to probe the primary.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use crate::{backoff::Backoff, clock::Timestamp, sync::Mutex};
 
@@ -11,6 +14,19 @@ use super::background::BackgroundTask;
 pub(super) struct Prober {
     pub(super) backoff: Mutex<ProbeBackoff>,
     pub(super) task: BackgroundTask,
+    probes: AtomicU64,
+}
+
+impl Prober {
+    /// Counts a probe.
+    pub(super) fn count(&self) {
+        self.probes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of probes so far.
+    pub(super) fn probes(&self) -> u64 {
+        self.probes.load(Ordering::Relaxed)
+    }
 }
 
 // === ProbeBackoff ===

@@ -5,6 +5,8 @@
 //! stays in order, and any amount of it can be in flight.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -24,12 +26,19 @@ pub(crate) enum Mode {
     Delay(Duration),
     /// Forwards everything.
     Pass,
+    /// Loses this many of 1,000 pieces of data. A lost piece arrives after TCP has sent it again: after 200 ms, and after
+    /// twice as long for each further loss of it. What comes after it waits.
+    Lose(u32),
     /// Closes the connections.
     Refuse,
     /// Closes the connections with a TCP reset.
     Reset,
+    /// Forwards the first byte of a reply, and then closes the connection with a TCP reset.
+    ResetInReply,
     /// Adds this to the round trip, half in each direction, as distance does.
     RoundTrip(Duration),
+    /// Forwards requests and swallows the replies.
+    SwallowReplies,
     /// Forwards the first byte of a reply, and the rest once the mode changes.
     Truncate,
 }
@@ -37,6 +46,20 @@ pub(crate) enum Mode {
 impl Mode {
     fn cuts(self) -> bool {
         matches!(self, Self::Refuse | Self::Reset)
+    }
+
+    fn truncates(self) -> bool {
+        matches!(self, Self::ResetInReply | Self::Truncate)
+    }
+
+    /// Returns how long a piece of data is late because it was lost.
+    fn retransmission(self) -> Duration {
+        let Self::Lose(share) = self else {
+            return Duration::ZERO;
+        };
+        let is_lost = || RandomState::new().build_hasher().finish() % 1_000 < u64::from(share);
+        let losses = (0..8).take_while(|_| is_lost()).count();
+        RETRANSMISSION * ((1 << losses) - 1)
     }
 }
 
@@ -253,6 +276,8 @@ struct Connection {
     server: Option<TcpStream>,
     requests: Direction,
     replies: Direction,
+    /// Whether a reply was cut in its middle.
+    is_cut: bool,
 }
 
 impl Connection {
@@ -269,6 +294,7 @@ impl Connection {
             server,
             requests: Direction::default(),
             replies: Direction::default(),
+            is_cut: false,
         })
     }
 
@@ -290,12 +316,13 @@ impl Connection {
 
     /// Reads arrived data and forwards due data. Returns the time at which more is due.
     fn step(&mut self, now: Instant, shared: &Shared, buffer: &mut [u8]) -> Option<Instant> {
-        self.requests.collect(&mut self.client, now, buffer);
+        let mode = shared.conditions().mode;
+        self.requests.collect(&mut self.client, now, buffer, mode);
         let Some(server) = &mut self.server else {
             self.requests.chunks.clear();
             return None;
         };
-        self.replies.collect(server, now, buffer);
+        self.replies.collect(server, now, buffer, mode);
         // after reading, so that a switch of the mode applies to all data sent after it
         let conditions = *shared.conditions();
         if conditions.mode == Mode::BlackHole {
@@ -306,7 +333,10 @@ impl Connection {
         if conditions.mode.cuts() {
             return None;
         }
-        let truncates = conditions.mode == Mode::Truncate;
+        if conditions.mode == Mode::SwallowReplies {
+            self.replies.chunks.clear();
+        }
+        let truncates = conditions.mode.truncates();
         let due = |delay| move |arrived| conditions.due(arrived, delay);
         let requests = self
             .requests
@@ -314,6 +344,9 @@ impl Connection {
         let replies =
             self.replies
                 .deliver(&mut self.client, due(conditions.reply_delay()), truncates);
+        let is_begun = |chunk: &Chunk| chunk.sent > 0;
+        self.is_cut |= conditions.mode == Mode::ResetInReply
+            && self.replies.chunks.front().is_some_and(is_begun);
         requests.into_iter().chain(replies).min()
     }
 
@@ -323,9 +356,12 @@ impl Connection {
         let is_down = self.server.is_none()
             || self.requests.is_broken
             || self.replies.has_ended && self.replies.chunks.is_empty();
-        let is_over =
-            mode.cuts() || is_left || self.replies.is_broken || is_down && mode != Mode::BlackHole;
-        if is_over && mode == Mode::Reset {
+        let is_over = mode.cuts()
+            || self.is_cut
+            || is_left
+            || self.replies.is_broken
+            || is_down && mode != Mode::BlackHole;
+        if is_over && (self.is_cut || mode == Mode::Reset) {
             // fails if the client has left
             let _ = rustix::net::sockopt::set_socket_linger(&self.client, Some(Duration::ZERO));
         }
@@ -354,14 +390,17 @@ struct Chunk {
 }
 
 impl Direction {
-    fn collect(&mut self, sender: &mut TcpStream, now: Instant, buffer: &mut [u8]) {
+    fn collect(&mut self, sender: &mut TcpStream, now: Instant, buffer: &mut [u8], mode: Mode) {
         while !self.has_ended {
             match sender.read(buffer) {
-                Ok(length @ 1..) => self.chunks.push_back(Chunk {
-                    bytes: buffer[..length].to_vec(),
-                    sent: 0,
-                    arrived: now,
-                }),
+                Ok(length @ 1..) => {
+                    let before = self.chunks.back().map_or(now, |chunk| chunk.arrived);
+                    self.chunks.push_back(Chunk {
+                        bytes: buffer[..length].to_vec(),
+                        sent: 0,
+                        arrived: before.max(now + mode.retransmission()),
+                    });
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // the peers report the error, not the proxy
@@ -410,3 +449,5 @@ impl Direction {
 
 const CHUNK_BYTES: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The least time after which Linux sends lost data again.
+const RETRANSMISSION: Duration = Duration::from_millis(200);

@@ -1,0 +1,160 @@
+//! A steady load on a fleet, and a record of each request.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tokio::{runtime::Builder, task::JoinSet, time};
+
+/// One instance of a limiter.
+pub(crate) trait Subject: Send + Sync {
+    /// Decides on a request with one of the [`KEYS`].
+    fn check(&self, key: usize) -> Pin<Box<dyn Future<Output = Response> + Send + '_>>;
+}
+
+/// The response to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Response {
+    /// Decided with the shared count of the fleet.
+    Shared {
+        allowed: bool,
+    },
+    /// Decided without it.
+    Local {
+        allowed: bool,
+    },
+    Error,
+    /// There was none within [`PATIENCE`].
+    Lost,
+}
+
+impl Response {
+    pub(crate) fn is_allowed(self) -> bool {
+        matches!(
+            self,
+            Self::Shared { allowed: true } | Self::Local { allowed: true }
+        )
+    }
+
+    pub(crate) fn is_shared(self) -> bool {
+        matches!(self, Self::Shared { .. })
+    }
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) instance: usize,
+    pub(crate) asked: Instant,
+    pub(crate) took: Duration,
+    pub(crate) response: Response,
+}
+
+/// All requests of a run, and how late timers were meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    pub(crate) requests: Vec<Sample>,
+    /// How late a timer of one deadline was, and when it began.
+    pub(crate) timers: Vec<(Instant, Duration)>,
+}
+
+/// Callers, on their own runtime.
+pub(crate) struct Load {
+    has_ended: Arc<AtomicBool>,
+    thread: JoinHandle<Samples>,
+}
+
+impl Load {
+    /// Starts `callers` for each key of each instance. Each makes one request per [`PAUSE`].
+    pub(crate) fn start(fleet: Vec<Arc<dyn Subject>>, callers: usize, deadline: Duration) -> Self {
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (started, has_started) = mpsc::channel();
+        let thread = thread::spawn({
+            let has_ended = Arc::clone(&has_ended);
+            move || {
+                let runtime = Builder::new_multi_thread().enable_all().build();
+                runtime.expect("a runtime").block_on(async {
+                    let mut tasks = JoinSet::new();
+                    for (instance, subject) in fleet.iter().enumerate() {
+                        for caller in 0..KEYS * callers {
+                            let caller = Caller {
+                                instance,
+                                key: caller % KEYS,
+                                subject: Arc::clone(subject),
+                                has_ended: Arc::clone(&has_ended),
+                            };
+                            tasks.spawn(caller.run());
+                        }
+                    }
+                    let timers = tokio::spawn(time_timers(deadline, Arc::clone(&has_ended)));
+                    // The other end waits for it.
+                    let _ = started.send(());
+                    let requests = tasks.join_all().await.concat();
+                    let timers = timers.await.expect("it does not panic");
+                    Samples { requests, timers }
+                })
+            }
+        });
+        has_started.recv().expect("it starts");
+        Self { has_ended, thread }
+    }
+
+    pub(crate) fn stop(self) -> Samples {
+        self.has_ended.store(true, Ordering::Relaxed);
+        self.thread.join().expect("no caller panics")
+    }
+}
+
+struct Caller {
+    instance: usize,
+    key: usize,
+    subject: Arc<dyn Subject>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Caller {
+    async fn run(self) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        // Not all at once: spread over one pause.
+        let place = self.instance * KEYS + self.key;
+        time::sleep(PAUSE * u32::try_from(place % 64).expect("below 64") / 64).await;
+        while !self.has_ended.load(Ordering::Relaxed) {
+            let asked = Instant::now();
+            let response = time::timeout(PATIENCE, self.subject.check(self.key)).await;
+            samples.push(Sample {
+                instance: self.instance,
+                asked,
+                took: asked.elapsed(),
+                response: response.unwrap_or(Response::Lost),
+            });
+            time::sleep_until((asked + PAUSE).into()).await;
+        }
+        samples
+    }
+}
+
+/// Measures by how much the machine's own scheduling delays a timer.
+async fn time_timers(deadline: Duration, has_ended: Arc<AtomicBool>) -> Vec<(Instant, Duration)> {
+    let mut late = Vec::new();
+    while !has_ended.load(Ordering::Relaxed) {
+        let started = Instant::now();
+        time::sleep(deadline).await;
+        late.push((started, started.elapsed().saturating_sub(deadline)));
+    }
+    late
+}
+
+/// The number of keys.
+pub(crate) const KEYS: usize = 8;
+/// The time between two requests of a caller.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+/// The time after which a request without a response counts as lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
