@@ -9,12 +9,24 @@
 //! ```
 //!
 //! The debts of buckets add up: the same units move the TAT of one bucket as far as the sum of these times.
+//!
+//! # Refills that count twice
+//!
+//! Once Redis is back, it refills a bucket at the whole rate from the first merge on, while the shares of the instances that
+//! have not noticed yet are refilled too. So each of these merges adds what its share was refilled by since then. An
+//! instance only knows that Redis came back between its last two probes, and takes the middle:
+//!
+//! ```text
+//! probe failed    Redis is back?    good probes    merge
+//! ----|-----------------|----------------|-----------|---->
+//!                       '-- counted twice: the part --'
+//! ```
 
 use std::time::Duration;
 
 use crate::{
     algorithm::{Admitted, Counter, SlidingWindow},
-    clock::Timestamp,
+    clock::{Timestamp, micros},
     state::Usage,
 };
 
@@ -32,17 +44,19 @@ pub(super) struct Start {
 
 impl Start {
     /// Returns what was admitted since, from the share's usage at `now`. `None` if nothing is outstanding.
+    ///
+    /// The shared store has been back since `back_at`, if that is after the start.
     pub(super) fn admitted(
         &self,
         policies: &SharePolicy,
         usage: Usage,
-        now: Timestamp,
+        (back_at, now): (Timestamp, Timestamp),
     ) -> Option<Admitted> {
         if usage.remaining >= usage.limit {
             return None;
         }
         let admitted = match policies.whole.counter() {
-            Counter::Bucket(_) => self.admitted_by_bucket(policies, usage, now),
+            Counter::Bucket(_) => self.admitted_by_bucket(policies, usage, (back_at, now)),
             // The slots of requests in flight come back when the requests end.
             Counter::Concurrency(_) => return None,
             counter @ (Counter::FixedWindow(_)
@@ -72,12 +86,20 @@ impl Start {
         }
     }
 
-    fn admitted_by_bucket(&self, policies: &SharePolicy, usage: Usage, now: Timestamp) -> Admitted {
+    fn admitted_by_bucket(
+        &self,
+        policies: &SharePolicy,
+        usage: Usage,
+        (back_at, now): (Timestamp, Timestamp),
+    ) -> Admitted {
         let before = self.usage.reset_at.max(now);
-        let debt = usage
+        let mut debt = usage
             .reset_at
             .as_micros()
             .saturating_sub(before.as_micros());
+        if debt > 0 && back_at > self.at {
+            debt = debt.saturating_add(micros(now.since(back_at)));
+        }
         let (part, whole) = (
             policies.part.counter().limit(),
             policies.whole.counter().limit(),
@@ -168,15 +190,37 @@ mod tests {
     fn bucket_admits_its_part_of_the_time_by_which_the_tat_moved() {
         let policies = halves(Algorithm::TokenBucket);
         let usage = Usage::new(5, 1, at(48));
-        let admitted = start(3, 24).admitted(&policies, usage, at(10));
+        let admitted = start(3, 24).admitted(&policies, usage, (at(0), at(10)));
         assert_eq!(
             admitted,
             Some(Admitted::new(12_000_000, at(24).as_micros(), at(48)))
         );
         // The debt at the start has been paid back.
-        let admitted = start(3, 24).admitted(&policies, usage, at(40));
+        let admitted = start(3, 24).admitted(&policies, usage, (at(0), at(40)));
         assert_eq!(admitted.map(|admitted| admitted.amount), Some(4_000_000));
-        assert_eq!(start(3, 48).admitted(&policies, usage, at(10)), None);
+        assert_eq!(
+            start(3, 48).admitted(&policies, usage, (at(0), at(10))),
+            None
+        );
+    }
+
+    // Regression: a fleet admitted up to 1.5 s of the rate once more, while its instances noticed the recovery.
+    #[test]
+    fn bucket_adds_what_its_share_was_refilled_by_since_the_store_is_back() {
+        let policies = halves(Algorithm::TokenBucket);
+        let amount = |start: Start, usage, times| {
+            let admitted = start.admitted(&policies, usage, times);
+            admitted.map(|admitted| admitted.amount)
+        };
+        let usage = Usage::new(5, 1, at(48));
+        let both = (at(8), at(10));
+        assert_eq!(amount(start(3, 24), usage, both), Some(13_000_000));
+        let later = Start {
+            at: at(9),
+            ..start(3, 24)
+        };
+        assert_eq!(amount(later, usage, both), Some(12_000_000));
+        assert_eq!(amount(start(3, 48), usage, both), None);
     }
 
     #[test]
@@ -187,11 +231,14 @@ mod tests {
         ] {
             let policies = halves(algorithm);
             let usage = Usage::new(5, 1, at(60));
-            let admitted = start(3, 60).admitted(&policies, usage, at(10));
+            let admitted = start(3, 60).admitted(&policies, usage, (at(0), at(10)));
             assert_eq!(admitted, Some(Admitted::new(2, 4, at(60))));
-            let admitted = start(3, 5).admitted(&policies, usage, at(10));
+            let admitted = start(3, 5).admitted(&policies, usage, (at(0), at(10)));
             assert_eq!(admitted, Some(Admitted::new(4, 0, at(60))));
-            assert_eq!(start(1, 60).admitted(&policies, usage, at(10)), None);
+            assert_eq!(
+                start(1, 60).admitted(&policies, usage, (at(0), at(10))),
+                None
+            );
         }
     }
 
@@ -201,7 +248,7 @@ mod tests {
         let amount = |start: Start, now| {
             let usage = Usage::new(5, 1, at(200));
             start
-                .admitted(&policies, usage, at(now))
+                .admitted(&policies, usage, (at(0), at(now)))
                 .map(|admitted| admitted.amount)
         };
         assert_eq!(amount(start(3, 100), 20), Some(2));
@@ -216,7 +263,10 @@ mod tests {
     fn full_share_has_nothing_outstanding() {
         let policies = halves(Algorithm::TokenBucket);
         let usage = Usage::new(5, 5, at(11));
-        assert_eq!(start(3, 0).admitted(&policies, usage, at(10)), None);
+        assert_eq!(
+            start(3, 0).admitted(&policies, usage, (at(0), at(10))),
+            None
+        );
     }
 
     #[test]
@@ -225,7 +275,7 @@ mod tests {
         let part = whole.part(5);
         let usage = Usage::new(5, 1, at(0));
         assert_eq!(
-            start(5, 0).admitted(&SharePolicy { whole, part }, usage, at(0)),
+            start(5, 0).admitted(&SharePolicy { whole, part }, usage, (at(0), at(0))),
             None
         );
     }

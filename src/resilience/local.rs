@@ -54,6 +54,8 @@ pub(super) struct LocalCounts {
     /// Number of merges that were made, and of those without a confirmation.
     merges: AtomicU64,
     unconfirmed_merges: AtomicU64,
+    /// Since when the shared store can decide again, in microseconds since the Unix epoch.
+    back_at: AtomicU64,
     /// When the other instances must have merged their charges, in microseconds since the Unix epoch.
     grace_ends: AtomicU64,
     /// When the last quota is back whose state the shared store may lack, in microseconds since the Unix epoch.
@@ -78,6 +80,7 @@ impl LocalCounts {
             journal: Journal::default(),
             merges: AtomicU64::new(0),
             unconfirmed_merges: AtomicU64::new(0),
+            back_at: AtomicU64::new(0),
             grace_ends: AtomicU64::new(0),
             doubt_ends: AtomicU64::new(0),
             clock,
@@ -192,12 +195,14 @@ impl LocalCounts {
         peeked.states().first()?.usage()
     }
 
-    /// Notes that the shared store decides again.
+    /// Notes that the shared store decides again, and has been able to for about this time.
     ///
     /// For [`GRACE`], keys that were decided here stay within this instance's share, until the other instances have
     /// merged theirs.
-    pub(super) fn begin_grace(&self) {
-        let ends = (self.clock.now() + GRACE).as_micros();
+    pub(super) fn begin_grace(&self, ago: Duration) {
+        let now = self.clock.now();
+        let (back_at, ends) = ((now - ago).as_micros(), (now + GRACE).as_micros());
+        self.back_at.store(back_at, Ordering::Relaxed);
         self.grace_ends.store(ends, Ordering::Relaxed);
     }
 
@@ -347,7 +352,8 @@ impl LocalCounts {
     fn attempt(&self, entry: &Entry, now: Timestamp) -> Option<Attempt> {
         let local = entry.policies.part.charge(entry.key);
         let (start, usage) = (entry.start?, self.usage_of(&local)?);
-        let admitted = start.admitted(&entry.policies, usage, now)?;
+        let back_at = Timestamp::from_micros(self.back_at.load(Ordering::Relaxed));
+        let admitted = start.admitted(&entry.policies, usage, (back_at, now))?;
         let charge = entry.policies.whole.charge(entry.key).to_owned();
         Some(Attempt {
             merge: Merge::new(charge, admitted, random()),

@@ -160,9 +160,9 @@ impl Merger {
 }
 
 impl PrimaryEvents for Merger {
-    fn recovered(self: Arc<Self>) {
+    fn recovered(self: Arc<Self>, ago: Duration) {
         if !self.local.journal.is_empty() {
-            self.local.begin_grace();
+            self.local.begin_grace(ago);
             self.start();
         }
     }

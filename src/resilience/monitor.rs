@@ -63,6 +63,8 @@ pub(super) struct PrimaryMonitor {
     pub(super) modes: Arc<Modes>,
     /// Learns what happens to the primary.
     pub(super) events: OnceLock<Weak<dyn PrimaryEvents>>,
+    /// When the breaker opened, or the latest probe failed, in microseconds since the Unix epoch.
+    failed_at: AtomicU64,
     /// Longest call reported since the latest probe was sent, in microseconds; 0 without a report.
     probe_took: AtomicU64,
     /// Whether a foreign value was logged.
@@ -92,6 +94,7 @@ impl PrimaryMonitor {
             primary_keeps_deadline,
             modes,
             events: OnceLock::new(),
+            failed_at: AtomicU64::new(0),
             probe_took: AtomicU64::new(0),
             foreign_value_logged: AtomicBool::new(false),
             is_past_startup: AtomicBool::new(false),
@@ -175,6 +178,7 @@ impl PrimaryMonitor {
             error = ErrorChain(&cause),
         );
         self.modes.opened();
+        self.failed_at.store(now.as_micros(), Ordering::Relaxed);
         let mut backoff = self.prober.backoff.lock();
         backoff.opened(now);
         if is_permanent(&cause) {
@@ -289,7 +293,9 @@ impl PrimaryMonitor {
             );
         }
         if let Some(events) = self.events() {
-            events.recovered();
+            // The fault ended at some time after the latest failure.
+            let failed_at = Timestamp::from_micros(self.failed_at.load(Ordering::Relaxed));
+            events.recovered(now.since(failed_at) / 2);
         }
     }
 
@@ -347,8 +353,8 @@ impl CallObserver for PrimaryMonitor {
 
 /// Learns what happens to the primary.
 pub(super) trait PrimaryEvents: Send + Sync {
-    /// The breaker has closed: the primary decides again.
-    fn recovered(self: Arc<Self>);
+    /// The breaker has closed: the primary decides again, and has been able to for about this time.
+    fn recovered(self: Arc<Self>, ago: Duration);
 
     /// The primary may have lost its states.
     fn replaced(&self);
@@ -434,6 +440,8 @@ impl ProbeTask {
                 return;
             };
             if !monitor.probe().await {
+                let now = monitor.clock.now().as_micros();
+                monitor.failed_at.store(now, Ordering::Relaxed);
                 good_probes = 0;
                 continue;
             }
