@@ -43,6 +43,16 @@ pub(crate) enum Kind {
     Sentinels,
 }
 
+impl Kind {
+    /// Returns the number of nodes that an instance may probe at the same time.
+    pub(crate) fn nodes(self) -> u64 {
+        match self {
+            Self::One(_) | Self::Tls | Self::Sentinels => 1,
+            Self::Cluster | Self::ClusterWithoutReplicas => 3,
+        }
+    }
+}
+
 impl Place {
     pub(crate) fn start(kind: Kind, instances: usize) -> Self {
         let servers = match kind {
@@ -191,6 +201,16 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.network(Mode::Pass);
     }
+}
+
+/// Returns whether this server is a primary now. While its role changes, it closes connections.
+pub(crate) fn is_primary(server: &Server) -> bool {
+    let role = redis::Client::open(server.url())
+        .and_then(|client| client.get_connection())
+        .and_then(|mut connection| redis::cmd("ROLE").query::<Vec<Value>>(&mut connection));
+    let name = role.ok().and_then(|role| role.into_iter().next());
+    name.and_then(|name| redis::from_redis_value::<String>(name).ok())
+        .is_some_and(|name| name == "master")
 }
 
 fn command(words: &[&str]) -> redis::Cmd {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    place::{Kind, Place},
-    support::{Mode, Sentinels},
+    place::{self, Kind, Place},
+    support::Mode,
 };
 
 /// A row of the table.
@@ -285,7 +285,7 @@ fn clusters() -> Vec<Row> {
             |place| place.cluster().nodes[0].kill(),
             |place| {
                 place.wait("the replica is promoted", |place| {
-                    Sentinels::is_primary(&place.cluster().nodes[3])
+                    place::is_primary(&place.cluster().nodes[3])
                 });
             },
         )
@@ -321,7 +321,7 @@ fn clusters() -> Vec<Row> {
             |place| place.sentinels().servers[0].kill(),
             |place| {
                 place.wait("the replica is promoted", |place| {
-                    Sentinels::is_primary(&place.sentinels().servers[1])
+                    place::is_primary(&place.sentinels().servers[1])
                 });
             },
         )

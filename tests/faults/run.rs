@@ -95,7 +95,7 @@ pub(crate) fn run(row: &Row, outage: OnOutage, instances: usize) -> Figures {
         closed_after: closed.collect(),
         decided_after: decided.collect(),
         probes: probes.max().unwrap_or_default(),
-        max_probes: most_probes(recovered - struck),
+        max_probes: most_probes(recovered - struck) * row.kind.nodes(),
         outage,
     }
 }
