@@ -317,11 +317,13 @@ fn clusters() -> Vec<Row> {
         .on(Kind::ClusterWithoutReplicas)
         .lasts(5),
         Row::new(
-            "sentinel: primary killed, until its replica is promoted",
+            "sentinel: primary killed, until its replica is promoted and found",
             |place| place.sentinels().servers[0].kill(),
             |place| {
                 place.wait("the replica is promoted", |place| {
-                    place::is_primary(&place.sentinels().servers[1])
+                    let sentinels = place.sentinels();
+                    let replica = &sentinels.servers[1];
+                    place::is_primary(replica) && sentinels.all_return(replica)
                 });
             },
         )
