@@ -74,4 +74,5 @@ mod place;
 mod refunds;
 mod slots;
 mod together;
+mod walk;
 mod ways;

@@ -13,10 +13,10 @@ use tollgate::{
     Key, Policy, Quota, RateLimiter,
     algorithm::{BucketState, Counting, TokenBucket},
     clock::Timestamp,
-    remote::RedisStore,
+    remote::{RedisStore, TlsConfig},
 };
 
-use crate::support::{Sentinels, Server};
+use crate::support::{Authority, Cluster, Sentinels, Server};
 
 const PROCESSES: usize = 8;
 const TASKS: usize = 64;
@@ -40,7 +40,7 @@ fn eight_processes_admit_exactly_what_one_bucket_would() {
         return;
     }
     let server = Server::start();
-    let calls = hammer_by(&server, &server.url());
+    let calls = hammer_by(&[&server], &server.url());
     let pings = calls.get("ping").copied().unwrap_or(0);
     assert!(
         pings <= 16,
@@ -56,20 +56,39 @@ fn eight_processes_on_a_unix_socket_in_resp3_admit_the_same() {
         "unix://{}/redis.sock?protocol=resp3",
         server.folder().display()
     );
-    hammer_by(&server, &url);
+    hammer_by(&[&server], &url);
+}
+
+#[test]
+fn eight_processes_by_tls_admit_the_same() {
+    let authority = Authority::new();
+    let arguments = ["--tls-auth-clients", "no"];
+    let server = Server::start_tls(&authority, &authority.sign("localhost"), &arguments);
+    let authority = server.folder().join("ca.pem");
+    hammer_by(
+        &[&server],
+        &format!("{}#{}", server.tls_url(), authority.display()),
+    );
+}
+
+#[test]
+fn eight_processes_on_a_cluster_admit_the_same() {
+    let cluster = Cluster::start(3, 0);
+    let nodes: Vec<&Server> = cluster.nodes.iter().collect();
+    hammer_by(&nodes, &cluster.nodes[0].url());
 }
 
 #[test]
 fn eight_processes_behind_sentinel_admit_the_same() {
     let watched = Sentinels::start();
-    hammer_by(&watched.servers[0], &watched.url());
+    hammer_by(&[&watched.servers[0]], &watched.url());
 }
 
-/// Lets processes decide by this URL on this server, and compares what they admitted with one bucket. Returns the number
+/// Lets processes decide by this URL on these servers, and compares what they admitted with one bucket. Returns the number
 /// of calls of each command.
-fn hammer_by(server: &Server, url: &str) -> BTreeMap<String, u64> {
-    server.flush_stats();
-    let folder = server.folder();
+fn hammer_by(servers: &[&Server], url: &str) -> BTreeMap<String, u64> {
+    servers.iter().for_each(|server| server.flush_stats());
+    let folder = servers[0].folder();
     let seconds: u64 =
         env::var(SECONDS).map_or(2, |seconds| seconds.parse().expect("a number of seconds"));
     let mut workers: Vec<(Child, PathBuf)> = (0..PROCESSES)
@@ -81,7 +100,10 @@ fn hammer_by(server: &Server, url: &str) -> BTreeMap<String, u64> {
     for (worker, _) in &mut workers {
         assert!(worker.wait().expect("a worker").success());
     }
-    let calls = server.command_calls();
+    let mut calls = BTreeMap::new();
+    for (name, count) in servers.iter().flat_map(|server| server.command_calls()) {
+        *calls.entry(name).or_default() += count;
+    }
     let mut decisions: Vec<Record> = workers.iter().flat_map(|(_, log)| read_log(log)).collect();
     let total = decisions.len();
     decisions.sort_unstable_by_key(|record| record.at);
@@ -185,9 +207,14 @@ fn work_for(work: &str) {
 }
 
 async fn hammer(url: &str, span: Duration) -> Vec<Record> {
-    let store = RedisStore::builder(url)
-        .deadline(Duration::from_secs(30))
-        .build();
+    // The path of a certificate may follow.
+    let (url, authority) = url.split_once('#').unwrap_or((url, ""));
+    let mut store = RedisStore::builder(url).deadline(Duration::from_secs(30));
+    if !authority.is_empty() {
+        let authority = fs::read(authority).expect("a certificate");
+        store = store.tls(TlsConfig::new().ca_certificates(authority));
+    }
+    let store = store.build();
     let limiter =
         RateLimiter::new(store.expect("a usable store"), [hot(), wide()]).expect("usable policies");
     let policies = Arc::new((hot(), wide()));

@@ -297,6 +297,50 @@ async fn resetting_proxy_resets_open_and_new_connections() {
 }
 
 #[tokio::test]
+async fn proxy_resets_a_connection_after_the_first_byte_of_a_reply() {
+    let (_server, proxy) = proxied().await;
+    let mut client = Client::open(proxy.address()).await;
+    client.assert_pong().await;
+    proxy.set(Mode::ResetInReply);
+    client.send(PING).await;
+    let mut read = Vec::new();
+    let error = in_time(client.stream.read_to_end(&mut read)).await;
+    let error = error.expect_err("a reset").kind();
+    assert_eq!(error, io::ErrorKind::ConnectionReset);
+    // The byte may have been lost with the connection.
+    assert!(read.is_empty() || read == PONG[..1], "{read:?}");
+}
+
+#[tokio::test]
+async fn proxy_that_swallows_replies_lets_requests_pass() {
+    let (server, proxy) = proxied().await;
+    let mut client = Client::open(proxy.address()).await;
+    proxy.set(Mode::SwallowReplies);
+    client.send(b"SET swallowed 1\r\n").await;
+    client.assert_silent().await;
+    assert_eq!(server.keys(), ["swallowed"]);
+    proxy.set(Mode::Pass);
+    client.assert_pong().await;
+}
+
+#[tokio::test]
+async fn lost_data_arrives_in_order_and_late() {
+    let (_server, proxy) = proxied().await;
+    let mut client = Client::open(proxy.address()).await;
+    proxy.set(Mode::Lose(1_000));
+    let sent = Instant::now();
+    client.send(PING).await;
+    client.assert_silent().await;
+    // What was lost is late, whatever is lost later.
+    proxy.set(Mode::Lose(0));
+    client.send(PING).await;
+    let mut both = [0; 2 * PONG.len()];
+    client.read_exact(&mut both).await;
+    assert_eq!(both, [PONG, PONG].concat()[..]);
+    assert!(sent.elapsed() >= Duration::from_millis(1_400));
+}
+
+#[tokio::test]
 async fn dropped_proxy_closes_its_connections_and_its_port() {
     let (_server, proxy) = proxied().await;
     let address = proxy.address();

@@ -5,14 +5,18 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use tokio::{runtime::Builder, task::JoinSet, time};
+use tokio::{
+    runtime::{Builder, Handle},
+    task::JoinSet,
+    time,
+};
 
 /// One instance of a limiter.
 pub(crate) trait Subject: Send + Sync {
@@ -66,6 +70,41 @@ pub(crate) struct Samples {
     pub(crate) timers: Vec<(Instant, Duration)>,
 }
 
+/// Numbers of requests since they were last taken.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) requests: AtomicUsize,
+    pub(crate) allowed: AtomicUsize,
+    pub(crate) lost: AtomicUsize,
+    pub(crate) errors: AtomicUsize,
+    /// Those that took more than twice the deadline.
+    pub(crate) late: AtomicUsize,
+    /// Tasks of the runtime now.
+    pub(crate) tasks: AtomicUsize,
+}
+
+impl Tally {
+    fn count(&self, sample: &Sample, deadline: Duration) {
+        let add = |number: &AtomicUsize, is_meant: bool| {
+            number.fetch_add(usize::from(is_meant), Ordering::Relaxed);
+        };
+        add(&self.requests, true);
+        add(&self.allowed, sample.response.is_allowed());
+        add(&self.lost, sample.response == Response::Lost);
+        add(&self.errors, sample.response == Response::Error);
+        add(&self.late, sample.took > deadline * 2);
+    }
+}
+
+/// What the callers leave behind.
+#[derive(Clone, Debug)]
+enum Record {
+    /// Each request.
+    Samples,
+    /// Only numbers, so that nothing grows.
+    Tally(Arc<Tally>),
+}
+
 /// Callers, on their own runtime.
 pub(crate) struct Load {
     has_ended: Arc<AtomicBool>,
@@ -75,6 +114,24 @@ pub(crate) struct Load {
 impl Load {
     /// Starts `callers` for each key of each instance. Each makes one request per [`PAUSE`].
     pub(crate) fn start(fleet: Vec<Arc<dyn Subject>>, callers: usize, deadline: Duration) -> Self {
+        Self::start_recording(fleet, callers, deadline, Record::Samples)
+    }
+
+    /// As [`start`](Self::start), but counts the requests instead of keeping them.
+    pub(crate) fn start_counting(
+        fleet: Vec<Arc<dyn Subject>>,
+        deadline: Duration,
+        tally: &Arc<Tally>,
+    ) -> Self {
+        Self::start_recording(fleet, 1, deadline, Record::Tally(Arc::clone(tally)))
+    }
+
+    fn start_recording(
+        fleet: Vec<Arc<dyn Subject>>,
+        callers: usize,
+        deadline: Duration,
+        record: Record,
+    ) -> Self {
         let has_ended = Arc::new(AtomicBool::new(false));
         let (started, has_started) = mpsc::channel();
         let thread = thread::spawn({
@@ -90,11 +147,14 @@ impl Load {
                                 key: caller % KEYS,
                                 subject: Arc::clone(subject),
                                 has_ended: Arc::clone(&has_ended),
+                                deadline,
+                                record: record.clone(),
                             };
                             tasks.spawn(caller.run());
                         }
                     }
-                    let timers = tokio::spawn(time_timers(deadline, Arc::clone(&has_ended)));
+                    let timers =
+                        tokio::spawn(time_timers(deadline, Arc::clone(&has_ended), record));
                     // The other end waits for it.
                     let _ = started.send(());
                     let requests = tasks.join_all().await.concat();
@@ -118,6 +178,8 @@ struct Caller {
     key: usize,
     subject: Arc<dyn Subject>,
     has_ended: Arc<AtomicBool>,
+    deadline: Duration,
+    record: Record,
 }
 
 impl Caller {
@@ -129,12 +191,16 @@ impl Caller {
         while !self.has_ended.load(Ordering::Relaxed) {
             let asked = Instant::now();
             let response = time::timeout(PATIENCE, self.subject.check(self.key)).await;
-            samples.push(Sample {
+            let sample = Sample {
                 instance: self.instance,
                 asked,
                 took: asked.elapsed(),
                 response: response.unwrap_or(Response::Lost),
-            });
+            };
+            match &self.record {
+                Record::Samples => samples.push(sample),
+                Record::Tally(tally) => tally.count(&sample, self.deadline),
+            }
             time::sleep_until((asked + PAUSE).into()).await;
         }
         samples
@@ -142,12 +208,22 @@ impl Caller {
 }
 
 /// Measures by how much the machine's own scheduling delays a timer.
-async fn time_timers(deadline: Duration, has_ended: Arc<AtomicBool>) -> Vec<(Instant, Duration)> {
+async fn time_timers(
+    deadline: Duration,
+    has_ended: Arc<AtomicBool>,
+    record: Record,
+) -> Vec<(Instant, Duration)> {
     let mut late = Vec::new();
     while !has_ended.load(Ordering::Relaxed) {
         let started = Instant::now();
         time::sleep(deadline).await;
-        late.push((started, started.elapsed().saturating_sub(deadline)));
+        match &record {
+            Record::Samples => late.push((started, started.elapsed().saturating_sub(deadline))),
+            Record::Tally(tally) => {
+                let tasks = Handle::current().metrics().num_alive_tasks();
+                tally.tasks.store(tasks, Ordering::Relaxed);
+            }
+        }
     }
     late
 }

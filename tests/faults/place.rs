@@ -25,7 +25,7 @@ pub(crate) struct Place {
 
 pub(crate) enum Servers {
     One(Server),
-    Tls(Server, Authority),
+    Tls(Server, Box<Authority>),
     Cluster(Cluster),
     Sentinels(Sentinels),
 }
@@ -62,7 +62,7 @@ impl Place {
                 let identity = authority.sign("localhost");
                 let arguments = ["--tls-auth-clients", "no"];
                 let server = Server::start_tls(&authority, &identity, &arguments);
-                Servers::Tls(server, authority)
+                Servers::Tls(server, Box::new(authority))
             }
             Kind::Cluster => Servers::Cluster(Cluster::start(3, 1)),
             Kind::ClusterWithoutReplicas => Servers::Cluster(Cluster::start(3, 0)),
@@ -211,6 +211,16 @@ pub(crate) fn is_primary(server: &Server) -> bool {
     let name = role.ok().and_then(|role| role.into_iter().next());
     name.and_then(|name| redis::from_redis_value::<String>(name).ok())
         .is_some_and(|name| name == "master")
+}
+
+/// Returns whether all sentinels return the replica as the primary.
+pub(crate) fn is_found(sentinels: &Sentinels) -> bool {
+    sentinels.sentinels().iter().all(|sentinel| {
+        let query = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinels::NAME];
+        let (_, port): (String, u16) =
+            redis::from_redis_value(sentinel.command(&query)).expect("an address");
+        port == sentinels.servers[1].port()
+    })
 }
 
 fn command(words: &[&str]) -> redis::Cmd {

@@ -152,12 +152,12 @@ fn networks() -> Vec<Row> {
         .lasts(5),
         Row::network("1 % of packets lost", |place| place.network(Mode::Lose(10))).lasts(5),
         Row::network("50 % of packets lost", |place| {
-            place.network(Mode::Lose(500))
+            place.network(Mode::Lose(500));
         })
         .lasts(5),
         Row::network("black hole", |place| place.network(Mode::BlackHole)),
         Row::network("reset in mid-reply", |place| {
-            place.network(Mode::ResetInReply)
+            place.network(Mode::ResetInReply);
         }),
         Row::network("reply lost after the script ran", |place| {
             place.network(Mode::SwallowReplies);
@@ -322,8 +322,7 @@ fn clusters() -> Vec<Row> {
             |place| {
                 place.wait("the replica is promoted", |place| {
                     let sentinels = place.sentinels();
-                    let replica = &sentinels.servers[1];
-                    place::is_primary(replica) && sentinels.all_return(replica)
+                    place::is_primary(&sentinels.servers[1]) && place::is_found(sentinels)
                 });
             },
         )

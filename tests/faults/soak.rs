@@ -4,6 +4,10 @@ use std::{
     fs,
     hash::{BuildHasher, Hasher, RandomState},
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -12,7 +16,7 @@ use tollgate::OnOutage;
 
 use crate::{
     fleet::{self, DEADLINE, Fleet, RATE},
-    load::{KEYS, Load, Response},
+    load::{KEYS, Load, Tally},
     place::{Kind, Place},
     rows,
 };
@@ -25,6 +29,7 @@ struct Usage {
     files: usize,
     /// Connections of the instances to the server.
     connections: usize,
+    tasks: usize,
 }
 
 /// Runs for this many minutes. Fails if anything grows, or a decision is wrong.
@@ -34,14 +39,15 @@ pub(crate) fn run(minutes: usize, instances: usize) -> ExitCode {
     let mut place = Place::start(Kind::One(&[]), instances);
     let fleet = Fleet::start(&place, &faults[0], OnOutage::Local, instances);
     println!(
-        "| minute | faults | requests | lost / errors / late | admitted / limit | resident, KiB | threads | files | connections |"
+        "| minute | faults | requests | lost / errors / late | admitted / limit | resident, KiB | threads | files | connections | tasks |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     let mut usages = Vec::new();
     let mut wrong = 0;
+    let tally = Arc::<Tally>::default();
+    let load = Load::start_counting(fleet.subjects(OnOutage::Local), DEADLINE, &tally);
     for minute in 1..=minutes {
         let (started, mut names) = (Instant::now(), Vec::new());
-        let load = Load::start(fleet.subjects(OnOutage::Local), 1, DEADLINE);
         for turn in 0..3_u32 {
             let row = &faults[pick(faults.len())];
             names.push(row.name);
@@ -56,37 +62,30 @@ pub(crate) fn run(minutes: usize, instances: usize) -> ExitCode {
                 (started + INTERVAL * (turn + 1)).saturating_duration_since(Instant::now()),
             );
         }
-        let samples = load.stop();
         let span = started.elapsed();
-        let count = |is_meant: fn(&crate::load::Sample) -> bool| {
-            samples
-                .requests
-                .iter()
-                .filter(|sample| is_meant(sample))
-                .count()
-        };
-        let lost = count(|sample| sample.response == Response::Lost);
-        let errors = count(|sample| sample.response == Response::Error);
-        let late = count(|sample| sample.took > LATE);
-        let admitted = count(|sample| sample.response.is_allowed()) as f64;
+        let take = |number: &AtomicUsize| number.swap(0, Ordering::Relaxed);
+        let (lost, errors, late) = (take(&tally.lost), take(&tally.errors), take(&tally.late));
+        let (requests, admitted) = (take(&tally.requests), take(&tally.allowed) as f64);
         // The bursts may be full at the start of a minute.
         let limit = fleet::limit(span) + (KEYS as u64 * RATE) as f64;
         let is_exceeded = admitted > limit * 1.05;
         wrong += lost + errors + usize::from(is_exceeded);
-        let usage = Usage::now(&mut place);
+        let usage = Usage::now(&mut place, tally.tasks.load(Ordering::Relaxed));
         println!(
-            "| {minute} | {} | {} | {lost} / {errors} / {late} | {:.2}{} | {} | {} | {} | {} |",
+            "| {minute} | {} | {} | {lost} / {errors} / {late} | {:.2}{} | {} | {} | {} | {} | {} |",
             names.join(", "),
-            samples.requests.len(),
+            requests,
             admitted / limit,
             if is_exceeded { " **exceeded**" } else { "" },
             usage.resident_kib,
             usage.threads,
             usage.files,
             usage.connections,
+            usage.tasks,
         );
         usages.push(usage);
     }
+    load.stop();
     let grows = what_grows(&usages);
     println!("\nwrong: {wrong}; grows: {grows:?}");
     ExitCode::from(u8::from(wrong > 0 || !grows.is_empty()))
@@ -108,13 +107,14 @@ fn what_grows(usages: &[Usage]) -> Vec<&'static str> {
         ("threads", grows(|usage| usage.threads, 0)),
         ("files", grows(|usage| usage.files, 0)),
         ("connections", grows(|usage| usage.connections, 0)),
+        ("tasks", grows(|usage| usage.tasks, 0)),
     ];
     let growing = checks.into_iter().filter(|(_, grows)| *grows);
     growing.map(|(name, _)| name).collect()
 }
 
 impl Usage {
-    fn now(place: &mut Place) -> Self {
+    fn now(place: &mut Place, tasks: usize) -> Self {
         let status = fs::read_to_string("/proc/self/status").expect("this is Linux");
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -131,6 +131,7 @@ impl Usage {
                 .expect("this is Linux")
                 .count(),
             connections: clients["connected_clients"].parse().expect("a number"),
+            tasks,
         }
     }
 }
@@ -143,5 +144,3 @@ fn pick(count: usize) -> usize {
 const INTERVAL: Duration = Duration::from_secs(20);
 /// The longest fault.
 const LONGEST: Duration = Duration::from_secs(8);
-/// A decision that takes longer is late; machines have other work too, so it is counted and not judged.
-const LATE: Duration = Duration::from_millis(100);

@@ -27,7 +27,7 @@ pub(crate) enum Mode {
     /// Forwards everything.
     Pass,
     /// Loses this many of 1,000 pieces of data. A lost piece arrives after TCP has sent it again: after 200 ms, and after
-    /// twice as long for each further loss of it. What comes after it waits.
+    /// twice as long for each further loss of it, three at most. What comes after it waits.
     Lose(u32),
     /// Closes the connections.
     Refuse,
@@ -58,7 +58,7 @@ impl Mode {
             return Duration::ZERO;
         };
         let is_lost = || RandomState::new().build_hasher().finish() % 1_000 < u64::from(share);
-        let losses = (0..8).take_while(|_| is_lost()).count();
+        let losses = (0..MAX_LOSSES).take_while(|_| is_lost()).count();
         RETRANSMISSION * ((1 << losses) - 1)
     }
 }
@@ -451,3 +451,4 @@ const CHUNK_BYTES: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The least time after which Linux sends lost data again.
 const RETRANSMISSION: Duration = Duration::from_millis(200);
+const MAX_LOSSES: u32 = 3;

@@ -89,15 +89,6 @@ impl Sentinels {
         self.sentinels()[0].command(&["SENTINEL", "FAILOVER", NAME]);
     }
 
-    /// Returns whether all sentinels return this server as the primary.
-    pub(crate) fn all_return(&self, server: &Server) -> bool {
-        self.sentinels().iter().all(|sentinel| {
-            let found = sentinel.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
-            let (_, port): (String, u16) = redis::from_redis_value(found).expect("an address");
-            port == server.port()
-        })
-    }
-
     /// Returns whether this server is a primary now.
     pub(crate) fn is_primary(server: &Server) -> bool {
         server.info("replication").get("role").map(String::as_str) == Some("master")
