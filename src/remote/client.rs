@@ -221,8 +221,20 @@ impl Client {
     pub(super) fn note_run(&self, run: Option<ServerRun>) {
         let Some(ServerRun(run)) = run else { return };
         let before = self.run.swap(run.get(), Ordering::Relaxed);
-        if before != 0 && before != run.get() {
+        if before != 0 && before != run.get() && self.is_one_server() {
             self.report_replaced();
+        }
+    }
+
+    /// Returns whether all connections lead to one server. The name of a whole cluster leads to any of its nodes.
+    fn is_one_server(&self) -> bool {
+        match self.mode.is_cluster() {
+            Some(true) => {
+                let nodes = self.nodes();
+                nodes.is_some_and(|nodes| nodes.probe_identity(self).is_some())
+            }
+            Some(false) => true,
+            None => false,
         }
     }
 

@@ -167,8 +167,10 @@ impl PrimaryEvents for Merger {
         }
     }
 
-    fn replaced(&self) {
+    fn replaced(self: Arc<Self>) {
         self.local.doubt();
+        // The states of keys that were decided locally meanwhile are not in the mirror any more, but in the journal.
+        self.recovered(Duration::ZERO);
     }
 }
 

@@ -45,7 +45,7 @@
 //!
 //! # Cost
 //!
-//! While the breaker is closed, a decision in Redis costs four atomic loads and one reference count more than without a
+//! While the breaker is closed, a decision in Redis costs five atomic loads and one reference count more than without a
 //! breaker: no lock, no timer and no allocation. The lock of the breaker is taken once per call to the server. A custom store
 //! that does not report its calls costs an allocation, a timer and that lock per decision.
 //!
@@ -70,7 +70,8 @@
 //! # After an outage
 //!
 //! Each instance charges to Redis what it admitted and what is still outstanding: the part of its share by which a TAT moved,
-//! or the units in a window. A merge adds up to the limit, starting at least from the usage that Redis had returned before.
+//! or the units in a window. A bucket in debt adds what its share was refilled by since Redis is back, since Redis refills
+//! the whole bucket meanwhile. A merge adds up to the limit, starting at least from the usage that Redis had returned before.
 //! So a server that restarts without its data gets back the usage of the keys that were decided in the outage. A merge is
 //! made once: it leaves a mark in Redis (`prefix:{key}:policy#m..`) for 60 s, and is sent again for up to 30 s if no reply
 //! comes. Up to 100,000 keys are merged, at most 3,200 a second, after up to 0.5 s. Local charges of a decision that failed
@@ -101,6 +102,7 @@
 //! | an instance ends during the outage | its local charges are lost: up to one share more |
 //! | a key that this instance did not decide in the outage, and others did | what those admitted, if they merge it later than this instance asks Redis |
 //! | an instance finds Redis available more than 2.5 s after another one, as on an overloaded machine | what it admitted locally, once more |
+//! | Redis loses its data in a restart | what waits for a connection when it comes back: one request of each instance or a few |
 //! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | requests in flight (concurrency) | local slots are not merged: up to the limit more, while those requests run |

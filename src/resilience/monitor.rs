@@ -357,7 +357,7 @@ pub(super) trait PrimaryEvents: Send + Sync {
     fn recovered(self: Arc<Self>, ago: Duration);
 
     /// The primary may have lost its states.
-    fn replaced(&self);
+    fn replaced(self: Arc<Self>);
 }
 
 // === CallGuard ===
