@@ -229,4 +229,5 @@ fn command(words: &[&str]) -> redis::Cmd {
     command
 }
 
-const HUNG: Duration = Duration::from_secs(30);
+/// Sentinels whose votes are split try again after some seconds.
+const HUNG: Duration = Duration::from_secs(120);
