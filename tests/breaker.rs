@@ -424,7 +424,7 @@ async fn errors_that_waiting_does_not_cure_open_it_and_are_looked_at_seldom() {
         assert_eq!(cause, "part of a cluster");
         let lines = logged();
         assert!(
-            lines[0].contains("mode=degraded error=part of a cluster"),
+            lines[0].contains("mode=degraded server=unknown error=part of a cluster"),
             "{lines:#?}"
         );
         // Five times as long as the first wait of other outages may be.

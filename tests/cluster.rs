@@ -289,7 +289,7 @@ async fn dead_primary_degrades_its_own_keys_until_its_replica_takes_over() {
 #[tokio::test]
 async fn usage_that_a_promoted_replica_lacks_is_restored() {
     let mut cluster = Cluster::start_with(3, 1, &["--replica-read-only", "no"]);
-    let limiter = resilient(&cluster.nodes[1].url(), Duration::from_millis(100));
+    let limiter = resilient(&cluster.nodes[1].url(), DEADLINE);
     let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
     let (key, other) = (cluster.identity_at(0, "k"), cluster.identity_at(0, "other"));
     let started = Instant::now();

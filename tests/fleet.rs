@@ -13,7 +13,7 @@ use tollgate::{
     store::{Merge, Store},
 };
 
-use crate::support::Server;
+use crate::support::{Mode, Proxy, Server};
 
 /// Longer than the default, so that a loaded machine does not look like an outage.
 const DEADLINE: Duration = Duration::from_millis(250);
@@ -413,6 +413,52 @@ async fn merge_is_made_once_however_often_it_is_sent() {
         let usage = decision.states()[0].usage().expect("it is counted");
         assert_eq!(usage.remaining, 30, "{}", policy.name());
     }
+}
+
+#[tokio::test]
+async fn merge_whose_reply_is_lost_is_sent_again_and_made_once() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
+    let one = [limiter.build().expect("a usable limiter")];
+    let policy = Policy::new("daily", Quota::per_day(100))
+        .algorithm(Algorithm::FixedWindow(WindowStart::FirstHit));
+    let key = Key::new("ada");
+    until_acquainted(&one).await;
+    assert_eq!(admitted(&one, &policy, key, 10).await, [10]);
+    let marks = || {
+        let keys = server.keys().into_iter();
+        keys.filter(|key| key.contains("daily#m")).count()
+    };
+    let (started, mut used) = (Instant::now(), 10);
+    // Again if the reply to the merge was faster than the network could be changed.
+    let mut is_lost = false;
+    while !is_lost {
+        proxy.set(Mode::BlackHole);
+        until_degraded(&one).await;
+        used += admitted(&one, &policy, key, 5).await[0];
+        let (before, made) = (marks(), one[0].health().merges());
+        while marks() == before {
+            assert!(started.elapsed() < HUNG, "{:?}", one[0].health());
+            proxy.set(if one[0].health().is_degraded() {
+                Mode::Pass
+            } else {
+                Mode::SwallowReplies
+            });
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        is_lost = one[0].health().merges() == made;
+    }
+    proxy.set(Mode::Pass);
+    while one[0].health().pending_merges() > 0 || one[0].health().is_degraded() {
+        assert!(started.elapsed() < HUNG, "{:?}", one[0].health());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let store = RedisStore::builder(server.url()).deadline(HUNG).build();
+    let store = store.expect("a usable store");
+    let decision = store.decide(&[policy.charge(key).cost(0)]).await;
+    let usage = decision.expect("a decision").states()[0].usage();
+    assert_eq!(usage.expect("it is counted").remaining, 100 - used);
 }
 
 // === The script ===

@@ -32,7 +32,6 @@ use crate::{
     backoff::random, charge::Charge, error::Error, policy::OnOutage, store::Merge, timer::sleep,
 };
 use futures_util::future::join_all;
-use smallvec::SmallVec;
 
 use super::{
     background::BackgroundTask,
@@ -84,34 +83,28 @@ impl Merger {
 
     /// Begins the merges of the charges' keys, unless the share of one is used up.
     pub(super) fn due(&self, charges: &[Charge<'_>]) -> Due {
-        let local = charges
-            .iter()
-            .filter(|charge| charge.policy().outage_choice() == OnOutage::Local);
-        let keys: SmallVec<[(Fingerprint, &Charge<'_>); 4]> = local
-            .map(|charge| (Fingerprint::of(charge.policy(), charge.key()), charge))
-            .collect();
-        if keys
-            .iter()
-            .any(|(fingerprint, charge)| self.local.exceeds_share(*fingerprint, charge))
-        {
+        let is_used_up = locally_counted(charges).any(|charge| {
+            let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+            self.local.exceeds_share(fingerprint, charge)
+        });
+        if is_used_up {
             return Due::Local;
         }
-        // A merge that is under way was sent before this decision is.
-        let begun = keys
-            .iter()
-            .filter_map(|(fingerprint, _)| BegunMerge::begin(&self.local, *fingerprint));
-        Due::Merges(begun.collect())
+        Due::Merges(self.begin_all(charges))
     }
 
-    /// Begins to restore the states of the charges' keys that the primary may lack.
+    /// Begins the merges of the charges' keys: of those that were decided locally, and of those whose states the primary may
+    /// lack.
+    ///
+    /// A merge that is under way was sent before this decision is.
     #[cold]
-    pub(super) fn restores(&self, charges: &[Charge<'_>]) -> Vec<BegunMerge> {
-        let local = charges
-            .iter()
-            .filter(|charge| charge.policy().outage_choice() == OnOutage::Local);
-        local
-            .filter_map(|charge| BegunMerge::restore(&self.local, charge))
-            .collect()
+    pub(super) fn begin_all(&self, charges: &[Charge<'_>]) -> Vec<BegunMerge> {
+        let begun = locally_counted(charges).filter_map(|charge| {
+            let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+            BegunMerge::begin(&self.local, fingerprint)
+                .or_else(|| BegunMerge::restore(&self.local, charge))
+        });
+        begun.collect()
     }
 
     /// Counts charges that the primary made against the shares of keys that were decided locally.
@@ -172,6 +165,12 @@ impl PrimaryEvents for Merger {
         // The states of keys that were decided locally meanwhile are not in the mirror any more, but in the journal.
         self.recovered(Duration::ZERO);
     }
+}
+
+/// Returns the charges that are counted locally during an outage.
+fn locally_counted<'a, 'b>(charges: &'a [Charge<'b>]) -> impl Iterator<Item = &'a Charge<'b>> {
+    let charges = charges.iter();
+    charges.filter(|charge| charge.policy().outage_choice() == OnOutage::Local)
 }
 
 // === BegunMerge ===

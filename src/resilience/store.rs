@@ -150,9 +150,9 @@ impl Store for ResilientStore {
             }
         }
         if fallback.local.has_doubts() {
-            let restores = fallback.merger.restores(charges);
-            if !restores.is_empty() {
-                return self.decide_after(restores, charges);
+            let merges = fallback.merger.begin_all(charges);
+            if !merges.is_empty() {
+                return self.decide_after(merges, charges);
             }
         }
         // No timer and no guard to add: one future serves the whole decision.

@@ -99,6 +99,8 @@ struct SlotMap {
     /// Per slot, the index of its node; [`UNKNOWN`] without one. Empty until a slot is known.
     slots: Box<[u16]>,
     nodes: Vec<(NodeAddress, Node)>,
+    /// The indexes of nodes that had no connection when no node replied: another one may have their slots.
+    lost: Vec<u16>,
     /// Nodes to ask for the slots if no primary replies.
     replicas: Vec<NodeAddress>,
 }
@@ -143,9 +145,7 @@ impl Cluster {
     /// Returns the node of a slot, or the first server if it is not known.
     pub(in crate::remote) fn node_of(&self, slot: u16) -> Node {
         let map = self.read();
-        let node = map.slots.get(usize::from(slot));
-        let node = node.and_then(|index| map.nodes.get(usize::from(*index)));
-        let node = node.map(|(_, node)| node).or_else(|| {
+        let node = map.known_node(slot).or_else(|| {
             // Any node redirects, so one with a connection is better than the first server without.
             let is_up = |node: &&Node| node.client.scheduler.is_up();
             let mut nodes = map.nodes.iter().map(|(_, node)| node);
@@ -168,7 +168,8 @@ impl Cluster {
         let has_first = nodes
             .iter()
             .any(|node| Arc::ptr_eq(&node.client, &self.first.client));
-        if !has_first && (nodes.is_empty() || used.contains(&UNKNOWN)) {
+        let is_complete = !used.contains(&UNKNOWN) && map.lost.is_empty();
+        if !has_first && (nodes.is_empty() || !is_complete) {
             nodes.push(self.first.clone());
         }
         nodes
@@ -237,17 +238,11 @@ impl Cluster {
             }
         }
         let mut map = self.write();
-        let is_up: Vec<bool> = map
-            .nodes
-            .iter()
-            .map(|(_, node)| node.client.scheduler.is_up())
-            .collect();
-        if is_up.contains(&true) {
-            let is_lost = |node: &&mut u16| is_up.get(usize::from(**node)) == Some(&false);
-            map.slots
-                .iter_mut()
-                .filter(is_lost)
-                .for_each(|node| *node = UNKNOWN);
+        let nodes = map.nodes.iter().zip(0_u16..);
+        let lost = nodes.filter(|((_, node), _)| !node.client.scheduler.is_up());
+        let lost: Vec<u16> = lost.map(|(_, index)| index).collect();
+        if lost.len() < map.nodes.len() {
+            map.lost = lost;
         }
     }
 
@@ -302,6 +297,7 @@ impl Cluster {
         let next = SlotMap {
             slots,
             nodes,
+            lost: Vec::new(),
             replicas,
         };
         let promoted = next.promoted_since(&map);
@@ -314,6 +310,13 @@ impl Cluster {
 }
 
 impl SlotMap {
+    /// Returns the node of a slot, if it is known and not lost.
+    fn known_node(&self, slot: u16) -> Option<&Node> {
+        let index = self.slots.get(usize::from(slot))?;
+        let (_, node) = self.nodes.get(usize::from(*index))?;
+        (!self.lost.contains(index)).then_some(node)
+    }
+
     /// Returns the nodes with slots of nodes that have none any more: replicas that were promoted, which may lack the
     /// latest states.
     fn promoted_since(&self, before: &Self) -> Vec<Arc<Client>> {
@@ -349,6 +352,7 @@ impl Nodes for Cluster {
             if let Some(node) = map.slots.get_mut(usize::from(*slot)) {
                 *node = index;
             }
+            map.lost.retain(|lost| *lost != index);
             drop(map);
             self.refresh();
         }
@@ -357,8 +361,7 @@ impl Nodes for Cluster {
 
     fn client_of(&self, slot: u16) -> Option<Arc<Client>> {
         let map = self.read();
-        let index = *map.slots.get(usize::from(slot))?;
-        let (_, node) = map.nodes.get(usize::from(index))?;
+        let node = map.known_node(slot)?;
         Some(Arc::clone(&node.client))
     }
 
