@@ -433,6 +433,8 @@ fn process_that_is_killed_between_charge_and_refund_leaves_no_more_than_it_had_i
         let work = format!("{} {limit} {}", cluster.nodes[0].url(), keys.join(" "));
         let (mut worker, before, started) = (start_worker(&work), evaluated(), Instant::now());
         while evaluated() < before + 2_000 {
+            let ended = worker.try_wait().expect("the child is ours to wait for");
+            assert_eq!(ended, None, "the worker ended");
             assert!(started.elapsed() < HUNG, "the worker does not work");
             std::thread::yield_now();
         }

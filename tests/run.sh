@@ -3,6 +3,8 @@
 #
 #   bash tests/run.sh                run everything
 #   bash tests/run.sh breaker        arguments go to `cargo test`
+#   TOLLGATE_REDIS_SERVER=/path/to/valkey-server bash tests/run.sh
+#                                    the same on another server
 #
 # Servers, each used as it is when its variable names a program:
 #   TOLLGATE_REDIS_SERVER     else redis-server on PATH, installed by apt-get or brew

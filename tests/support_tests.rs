@@ -37,7 +37,8 @@ fn server_that_cannot_start_shows_its_log() {
         .err()
         .expect("it does not start");
     let message = panic.downcast_ref::<String>().expect("a message");
-    assert!(message.contains("Bad directive"), "{message}");
+    // Redis 8 has another error for it, but quotes the line as well. The list of arguments has no such quote.
+    assert!(message.contains(">>> 'no-such-option"), "{message}");
 }
 
 #[test]

@@ -111,6 +111,8 @@
 //!
 //! Passwords, tokens and keys never appear in `Debug` output, errors or log events. User names and addresses do.
 //!
+//! Tested versions, and what differs in Dragonfly, KeyDB and Garnet, are listed in `docs/servers.md` of the package.
+//!
 //! # Permissions
 //!
 //! An ACL user needs these rights; for another prefix replace `tollgate`:
