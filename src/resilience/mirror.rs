@@ -239,7 +239,7 @@ impl Stamp {
         self.0.to_be_bytes()[0]
     }
 
-    /// Returns the latest time up to `now` that the seconds stand for.
+    /// Returns the latest time with these seconds, at most `now`.
     fn noted_at(self, now: Timestamp) -> Timestamp {
         let seconds = u64::from(self.0) % SECONDS;
         let ago = (now.as_secs_ceil() + SECONDS - seconds) % SECONDS;

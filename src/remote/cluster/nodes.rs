@@ -226,7 +226,7 @@ impl Cluster {
 
     /// Looks the slots up, and replaces the map.
     ///
-    /// If no node can be asked, the slots of nodes without a connection are no longer known, and the others redirect.
+    /// If no node replies, those without a connection count as lost: other nodes redirect their keys.
     async fn look_up(&self) {
         for client in self.candidates() {
             let mut command = redis::cmd("CLUSTER");

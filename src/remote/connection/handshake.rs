@@ -30,7 +30,7 @@ pub(in crate::remote) struct Session {
     pub(in crate::remote) is_resp3: bool,
 }
 
-/// What a server tells of itself in the handshake.
+/// The reply of a server to the handshake.
 pub(super) struct Greeting {
     /// `master` or `replica`, if it was asked for.
     pub(super) role: Option<String>,

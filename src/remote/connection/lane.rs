@@ -170,7 +170,7 @@ impl Lane {
         Some(connection)
     }
 
-    /// Returns the connection, if there is one, for a command that is no decision.
+    /// Returns the connection, if there is one, for a command other than a decision.
     pub(in crate::remote) fn side_connection(&self) -> Option<LaneConnection> {
         self.link.lock().connection()
     }
@@ -387,7 +387,7 @@ pub(in crate::remote) struct LaneConnection {
     pub(in crate::remote) generation: u64,
     /// Whether this call is the first decision on the connection.
     pub(in crate::remote) is_first_use: bool,
-    /// The run of the server, if the server tells.
+    /// The run of the server, if it is known.
     pub(in crate::remote) run: Option<ServerRun>,
 }
 

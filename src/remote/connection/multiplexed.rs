@@ -17,7 +17,7 @@ pub(super) struct Connection {
     handle: ConnectionHandle,
     /// Its place in the application's pool, if it comes from one.
     pooled: Option<deadpool_redis::Connection>,
-    /// The run of the server that it leads to, if the server tells.
+    /// The run of the server that it leads to, if it is known.
     pub(super) run: Option<ServerRun>,
 }
 
@@ -86,7 +86,7 @@ impl Connection {
         }
     }
 
-    /// Asks for the run of the server. One that does not tell is as good as before.
+    /// Asks for the run of the server. An error reply leaves it unknown.
     ///
     /// # Errors
     ///
