@@ -15,7 +15,8 @@ use std::{
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use tokio::{runtime::Runtime, task::JoinSet};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter, memory::MemoryStore, store::StoreFuture,
+    Decision, Key, Policy, Quota, RateLimiter, memory::MemoryStore, resilience::ResilientStore,
+    store::StoreFuture,
 };
 
 #[expect(
@@ -26,7 +27,7 @@ use tollgate::{
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-criterion_group!(benches, memory, redis);
+criterion_group!(benches, memory, mirror, redis);
 criterion_main!(benches);
 
 fn memory(criterion: &mut Criterion) {
@@ -100,6 +101,31 @@ fn memory(criterion: &mut Criterion) {
             BatchSize::PerIteration,
         );
     });
+    group.finish();
+}
+
+/// What it costs to keep the last state of each key for an outage: the primary is a store in process, which replies at once.
+fn mirror(criterion: &mut Criterion) {
+    let names = names(KEYS);
+    let mut group = criterion.benchmark_group("mirror");
+    group.throughput(Throughput::Elements(1));
+    for (name, keys) in [("off", 0), ("on", KEYS)] {
+        let [primary, local] = [(); 2].map(|()| MemoryStore::builder().build());
+        let local = local.expect("a usable store");
+        let store = ResilientStore::builder(primary.expect("a usable store"), local);
+        let policy = Policy::new("bench", STEADY);
+        let store = store.warm_keys(keys).build().expect("a usable store");
+        let limiter = RateLimiter::new(store, [policy.clone()]).expect("a usable policy");
+        let limit = Limit { limiter, policy };
+        names.iter().for_each(|name| drop(limit.decide(name)));
+        group.bench_function(format!("{name}, hot key"), |bencher| {
+            bencher.iter(|| limit.decide(black_box("user:000042")));
+        });
+        let mut walk = Walk::new(1);
+        group.bench_function(format!("{name}, 100,000 keys"), |bencher| {
+            bencher.iter(|| limit.decide(walk.pick(&names)));
+        });
+    }
     group.finish();
 }
 

@@ -129,7 +129,8 @@ impl Key {
     pub(crate) fn unlabelled(&self) -> Self {
         // A key without `!` was not labelled, unless it is the hash of one that was: it stays readable. Other keys get
         // an empty label, which no labelled key has.
-        let may_be_labelled = self.bytes[0] == b'&' || self.as_bytes().contains(&b'!');
+        let identity = self.without_slot();
+        let may_be_labelled = identity.starts_with(b"&") || identity.contains(&b'!');
         if may_be_labelled {
             Self::marker(b'!').joined(b'!', self)
         } else {

@@ -248,6 +248,8 @@ pub enum CallReport<'a> {
     ///
     /// The usage that it returned before is restored, one key at a time, before the next decision on the key.
     Replaced,
+    /// The server has left the cluster: it decides nothing any more, so an outage of it has ended.
+    Retired,
 }
 
 impl<'a> CallReport<'a> {
@@ -270,7 +272,7 @@ impl<'a> CallReport<'a> {
                 latency,
                 decided_at: Some(time),
             },
-            Self::Failed { .. } | Self::Replaced => self,
+            Self::Failed { .. } | Self::Replaced | Self::Retired => self,
         }
     }
 

@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter, algorithm::Algorithm, remote::RedisStore,
-    state::CountedBy, store::Charge,
+    Decision, Key, Policy, Quota, RateLimiter,
+    algorithm::Algorithm,
+    remote::RedisStore,
+    state::CountedBy,
+    store::{Charge, Mode},
 };
 
 use crate::support::{Cluster, Server};
@@ -279,6 +282,13 @@ async fn dead_primary_degrades_its_own_keys_until_its_replica_takes_over() {
         until(started, "the replica never decides");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    // Regression: the dead node has no slots any more, and the channel reported its outage for ever.
+    let mut changes = limiter.mode_changes();
+    let healthy = changes.wait_for(|mode| *mode == Mode::Healthy);
+    let healthy = tokio::time::timeout(HUNG, healthy).await;
+    healthy
+        .expect("it is healthy in the end")
+        .expect("there is a channel");
     assert_eq!(dead, Some(format!("127.0.0.1:{}", cluster.nodes[0].port())));
     assert!(!limiter.health().is_degraded(), "{:?}", limiter.health());
     let keys = cluster.nodes[3].keys();

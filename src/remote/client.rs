@@ -226,6 +226,11 @@ impl Client {
         }
     }
 
+    /// Reports to the breaker that the server has left the cluster.
+    pub(super) fn report_retired(&self) {
+        self.report(CallReport::Retired);
+    }
+
     /// Returns whether all connections lead to one server. The name of a whole cluster leads to any of its nodes.
     fn is_one_server(&self) -> bool {
         match self.mode.is_cluster() {

@@ -148,12 +148,13 @@ impl Breaker {
 
     /// ## Open => Closed
     ///
-    /// The history is empty afterwards.
-    pub(super) fn close(&self) {
+    /// The history is empty afterwards. Returns the outage that has ended.
+    pub(super) fn close(&self) -> Option<Outage> {
         let mut state = self.state.lock();
-        *state = State::default();
+        let before = std::mem::take(&mut *state);
         self.refuses_writes.store(false, Ordering::Relaxed);
         self.is_open.store(false, Ordering::Release);
+        before.outage
     }
 
     /// Adds a call to the history. Returns an outage if the history now meets one of the conditions.

@@ -264,6 +264,10 @@ impl LocalCounts {
 
     /// Counts a charge that the shared store made against the share of a key that was decided here.
     pub(super) fn count_shared(&self, charge: &Charge<'_>) {
+        // Nobody would release the slots here.
+        if charge.policy().is_concurrency() {
+            return;
+        }
         let now = self.clock.now();
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         self.journal.change(fingerprint, |entry| {

@@ -84,8 +84,8 @@
 //!
 //! A server that restarts may lose its data, and a replica that is promoted may lack the latest charges. An instance notices
 //! both when it connects: by the `run_id` of the server, or by the slots of a cluster that have another node. From then on,
-//! its first decision on each key in its table merges the usage that Redis had returned before, if Redis has less now. So
-//! a restart admits no quota twice on a key, whether or not the breaker opened. A key costs each instance one merge.
+//! its first decision on each key in its table merges the usage that Redis had returned before, if Redis has less now,
+//! whether or not the breaker opened. A key costs each instance one merge.
 //!
 //! # Residuals
 //!
@@ -102,6 +102,10 @@
 //! | an instance ends during the outage | its local charges are lost: up to one share more |
 //! | a key that this instance did not decide in the outage, and others did | what those admitted, if they merge it later than this instance asks Redis |
 //! | an instance finds Redis available more than 2.5 s after another one, as on an overloaded machine | what it admitted locally, once more |
+//! | Redis loses its data, on keys whose share was used up when the outage began | up to the quota once more |
+//! | an outage of so many keys that merging takes longer than 2.5 s, on the keys that come last | up to one share more |
+//! | a charge that was settled, or a key that was reset, after this instance saw it last, and whose next decision here failed | the refund may count again |
+//! | a charge whose reply was lost | counted twice: in Redis, and here |
 //! | Redis loses its data in a restart | what waits for a connection when it comes back: one request of each instance or a few |
 //! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |

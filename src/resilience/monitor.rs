@@ -8,6 +8,7 @@
 //! | WARN | the shared store is unavailable | `degraded` | the breaker opens |
 //! | WARN | the shared store is still unavailable, for another reason | `degraded` | a probe fails with a new error of the server |
 //! | INFO | the shared store decides again | `healthy` | the breaker closes |
+//! | INFO | an unavailable server has left the cluster | | each time |
 //! | WARN | the shared store was restarted or replaced | | each time |
 //! | WARN | a key holds a foreign value | | at most once |
 
@@ -278,24 +279,36 @@ impl PrimaryMonitor {
 
     /// Closes the breaker: the primary decides again.
     fn recover(&self) {
-        let outage = self.breaker.outage();
-        self.breaker.close();
+        // The server may have left the cluster meanwhile.
+        let Some(outage) = self.breaker.close() else {
+            return;
+        };
         self.modes.closed();
         let now = self.clock.now();
         self.prober.backoff.lock().closed(now);
-        if let Some(outage) = outage {
-            log::event!(
-                INFO,
-                "the shared store decides again",
-                mode = "healthy",
-                server = self.server_name(),
-                outage = format_args!("{:?}", now.since(outage.since)),
-            );
-        }
+        log::event!(
+            INFO,
+            "the shared store decides again",
+            mode = "healthy",
+            server = self.server_name(),
+            outage = format_args!("{:?}", now.since(outage.since)),
+        );
         if let Some(events) = self.events() {
             // The fault ended at some time after the latest failure.
             let failed_at = Timestamp::from_micros(self.failed_at.load(Ordering::Relaxed));
             events.recovered(now.since(failed_at) / 2);
+        }
+    }
+
+    /// Ends the outage of a server that decides nothing any more. Its probes end too.
+    fn retire(&self) {
+        if self.breaker.close().is_some() {
+            self.modes.closed();
+            log::event!(
+                INFO,
+                "an unavailable server has left the cluster",
+                server = self.server_name(),
+            );
         }
     }
 
@@ -345,6 +358,7 @@ impl CallObserver for PrimaryMonitor {
                     events.replaced();
                 }
             }
+            CallReport::Retired => self.retire(),
         }
     }
 }

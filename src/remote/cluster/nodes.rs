@@ -306,6 +306,14 @@ impl Cluster {
         drop(map);
         drop(dropped);
         promoted.iter().for_each(|client| client.report_replaced());
+        // All other nodes without slots have been dropped.
+        if !self
+            .nodes()
+            .iter()
+            .any(|node| Arc::ptr_eq(&node.client, &self.first.client))
+        {
+            self.first.client.report_retired();
+        }
     }
 }
 
