@@ -144,8 +144,10 @@ impl Cluster {
             let Some(key) = keys.first() else { break };
             source.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
         }
-        for node in [target, source] {
-            node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+        // All of them: if another one learns it only by gossip, a claim of the source with a later epoch may win.
+        let others = (0..self.primaries).filter(|node| ![from, to].contains(node));
+        for node in [to, from].into_iter().chain(others) {
+            self.nodes[node].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
         }
     }
 
