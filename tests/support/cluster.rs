@@ -1,5 +1,6 @@
 //! A real Redis Cluster on loopback ports.
 
+use std::collections::{BTreeSet, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -144,11 +145,20 @@ impl Cluster {
             let Some(key) = keys.first() else { break };
             source.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
         }
-        // All of them: if another one learns it only by gossip, a claim of the source with a later epoch may win.
-        let others = (0..self.primaries).filter(|node| ![from, to].contains(node));
-        for node in [to, from].into_iter().chain(others) {
-            self.nodes[node].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+        for node in [target, source] {
+            node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
         }
+        // The move gave `to` an epoch, which another node may have, too. As long as that is not resolved, a message that
+        // the source sent before can take the slot back, and the two nodes redirect to each other for ever.
+        wait_until(|| self.agrees());
+    }
+
+    /// Returns whether all nodes know the same primaries, with the same slots and with epochs that differ.
+    fn agrees(&self) -> bool {
+        let mut views = self.nodes.iter().map(primaries_known_to);
+        let first = views.next().expect("a node");
+        let epochs: HashSet<_> = first.iter().map(|(_, epoch, _)| epoch).collect();
+        epochs.len() == first.len() && views.all(|view| view == first)
     }
 
     /// Waits until a condition holds for every node.
@@ -190,6 +200,23 @@ fn slots_of(node: &Server) -> Vec<usize> {
     let ranges: Vec<Vec<redis::Value>> =
         redis::from_redis_value(node.command(&["CLUSTER", "SLOTS"])).expect("ranges");
     ranges.iter().map(|range| range.len() - 2).collect()
+}
+
+/// Returns the id, the epoch and the slots of each primary that a node knows.
+fn primaries_known_to(node: &Server) -> BTreeSet<(String, String, String)> {
+    let nodes = node.command(&["CLUSTER", "NODES"]);
+    let nodes: String = redis::from_redis_value(nodes).expect("nodes");
+    let primaries = nodes.lines().filter(|node| node.contains("master"));
+    // id, address, flags, primary, ping sent, pong received, epoch, link, slots
+    let primaries = primaries.map(|node| {
+        let fields: Vec<_> = node.split(' ').collect();
+        (
+            fields[0].to_owned(),
+            fields[6].to_owned(),
+            fields[8..].join(" "),
+        )
+    });
+    primaries.collect()
 }
 
 const SLOTS: usize = 16_384;
