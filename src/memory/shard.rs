@@ -412,14 +412,17 @@ impl Shard {
         }
     }
 
-    /// Replaces the state of a charge's key by one with this usage.
+    /// Replaces the state of a charge's key by one with this usage, if there is room for a state of its own.
     pub(super) fn restore(&mut self, charge: &Charge<'_>, usage: Usage, now: Timestamp) {
         let key = KeyRef::of(charge).adding(true);
         with_states!(self, charge, |counter, states| {
-            let ((), _) = states.update(counter, &key, now, |state| {
-                *state = counter.restored(usage, now);
-                ((), true)
-            });
+            // The overflow state is that of other keys, too.
+            if !states.may_overflow(&key, now) {
+                let ((), _) = states.update(counter, &key, now, |state| {
+                    *state = counter.restored(usage, now);
+                    ((), true)
+                });
+            }
         });
     }
 

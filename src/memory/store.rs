@@ -438,8 +438,10 @@ impl Unplaced {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::quota::Quota;
+    use crate::{quota::Quota, state::Usage};
 
     #[test]
     fn refund_of_one_key_does_not_keep_others_from_the_fast_path() {
@@ -470,5 +472,32 @@ mod tests {
             }
             assert_eq!(is_lent(key), is_hot, "{key}");
         }
+    }
+
+    // Regression: the state of the one key became that of all keys without a slot.
+    #[test]
+    fn restored_state_of_a_key_without_a_slot_is_not_given_to_others() {
+        let now = Clock::system().now();
+        let store = MemoryStore::with(16, Clock::manual(now));
+        let policy = Policy::new("policy", Quota::per_hour(1_000));
+        let used = |key: String, units| {
+            let decision = store
+                .decide(&[policy.charge(Key::new(key)).cost(units)])
+                .take_ready();
+            let decision = decision.expect("memory decides at once").expect("decided");
+            decision.states()[0]
+                .usage()
+                .map(|usage| usage.limit - usage.remaining)
+        };
+        for number in 0..100 {
+            let _ = used(format!("{number}"), 1);
+        }
+        let before = used("other".to_owned(), 1);
+        assert!(before > Some(1), "it shares a state: {before:?}");
+        let usage = Usage::new(1_000, 993, now + Duration::from_secs(25));
+        store.restore(&policy.charge(Key::new("restored")), usage);
+        assert_eq!(used("other".to_owned(), 0), before);
+        store.restore(&policy.charge(Key::new("0")), usage);
+        assert_eq!(used("0".to_owned(), 0), Some(7));
     }
 }
