@@ -90,9 +90,9 @@ elseif is_ours then
   old1 = tat
   local from = tat > now and tat or now
   if merge_from then
-    -- The debt grows by `cost`, from at least `merge_from`, up to a whole span.
-    local merged, most = (merge_from > from and merge_from or from) + cost, from > now + span and from or now + span
-    cost = now < merge_until and (merged < most and merged or most) - from or 0
+    -- The TAT grows by `cost`, from at least `merge_from`, up to a whole span. Both may be in the past.
+    local merged, most = (merge_from > tat and merge_from or tat) + cost, from > now + span and from or now + span
+    cost = now < merge_until and merged > from and (merged < most and merged or most) - from or 0
   end
   local after
   if cost == 0 then

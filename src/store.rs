@@ -164,6 +164,21 @@ pub trait Store: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns whether the store decides on a key at present. A node of a cluster decides on some of the keys only.
+    ///
+    /// Default: always.
+    fn serves(&self, key: &Key) -> bool {
+        let _ = key;
+        true
+    }
+
+    /// Returns the time within which every future of the store completes, if it keeps such a deadline itself.
+    ///
+    /// A store that wraps this one then needs no timer. Default: `None`.
+    fn deadline(&self) -> Option<Duration> {
+        None
+    }
+
     /// Returns the address of the only server that decides, for the health and log events. A store that wraps another must
     /// forward the call.
     ///

@@ -60,6 +60,14 @@ async fn allowed_together(
     results.into_iter().filter(|allowed| *allowed).count()
 }
 
+/// Returns how often a node has redirected a command.
+fn redirects(node: &Server) -> u64 {
+    let stats = node.info("errorstats");
+    let moved = stats.get("errorstat_MOVED");
+    let moved = moved.and_then(|moved| moved.strip_prefix("count="));
+    moved.map_or(0, |moved| moved.parse().expect("a number"))
+}
+
 /// Waits until a condition holds.
 #[track_caller]
 fn until(started: Instant, message: &str) {
@@ -112,16 +120,7 @@ async fn redirects_stop_once_the_slots_are_known() {
     let cluster = Cluster::start(3, 0);
     let policy = per_hour("user", 1_000_000);
     let limiter = bare(&cluster.nodes[0].url());
-    let errors = || {
-        let moved = cluster.nodes.iter().map(|node| {
-            let stats = node.info("errorstats");
-            let moved = stats
-                .get("errorstat_MOVED")
-                .and_then(|moved| moved.strip_prefix("count="));
-            moved.map_or(0, |moved| moved.parse::<u64>().expect("a number"))
-        });
-        moved.sum::<u64>()
-    };
+    let errors = || cluster.nodes.iter().map(redirects).sum::<u64>();
     let identities = || (0..100).map(|number| number.to_string());
     let started = Instant::now();
     loop {
@@ -293,6 +292,59 @@ async fn dead_primary_degrades_its_own_keys_until_its_replica_takes_over() {
     assert!(!limiter.health().is_degraded(), "{:?}", limiter.health());
     let keys = cluster.nodes[3].keys();
     assert!(keys.iter().any(|key| key.ends_with("}:user")), "{keys:?}");
+}
+
+// Regression: each node was sent the merges of all nodes, again and again while one of them was down.
+#[tokio::test]
+async fn merges_of_a_dead_node_are_not_sent_to_others() {
+    let cluster = Cluster::start_with(3, 0, &["--cluster-node-timeout", "600000"]);
+    let limiter = resilient(&cluster.nodes[2].url(), Duration::from_millis(100));
+    let policy = per_hour("user", 1_000_000).algorithm(Algorithm::SlidingWindow);
+    let keys = [0, 1].map(|primary| {
+        let identities = (0..20).map(|number| format!("{number}-"));
+        let keys = identities.map(|start| Key::new(cluster.identity_at(primary, &start)));
+        keys.collect::<Vec<_>>()
+    });
+    let counted_by = async |key: &Key| {
+        let decision = check(&limiter, &[policy.charge(*key)]).await;
+        decision.counted_by()
+    };
+    let started = Instant::now();
+    for keys in &keys {
+        while counted_by(&keys[0]).await != CountedBy::Shared {
+            until(started, "never counted by Redis");
+        }
+    }
+    for (node, keys) in cluster.nodes.iter().zip(&keys) {
+        node.pause();
+        while limiter.health().outages().iter().all(|outage| {
+            let address = format!("127.0.0.1:{}", node.port());
+            outage.server() != Some(&address)
+        }) {
+            counted_by(&keys[0]).await;
+            until(started, "no outage");
+            yield_now().await;
+        }
+        for key in keys {
+            assert_eq!(counted_by(key).await, CountedBy::Fallback);
+        }
+    }
+    assert_eq!(limiter.health().pending_merges(), 40);
+    let before = redirects(&cluster.nodes[2]);
+    cluster.nodes[1].resume();
+    while limiter.health().pending_merges() > 20 {
+        counted_by(&keys[1][0]).await;
+        until(started, "the merges are not made");
+        yield_now().await;
+    }
+    assert_eq!(redirects(&cluster.nodes[1]), 0);
+    assert_eq!(redirects(&cluster.nodes[2]), before);
+    cluster.nodes[0].resume();
+    while limiter.health().pending_merges() > 0 {
+        counted_by(&keys[0][0]).await;
+        until(started, "the merges are not made");
+        yield_now().await;
+    }
 }
 
 // Regression: a replica that lacked the latest charges granted the whole quota again.

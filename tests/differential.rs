@@ -1020,6 +1020,9 @@ fn compare_run(
                         expected.push((plans.clone(), now, peek, results));
                         continue;
                     }
+                    Counter::Bucket(_) if *from == 0 => 0,
+                    // The TAT may be in the past.
+                    Counter::Bucket(_) if *from >= 20 => now + from - 5_000_000_000,
                     Counter::Bucket(_) => now + from,
                     _ => *from,
                 };

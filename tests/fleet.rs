@@ -387,6 +387,68 @@ async fn usage_that_redis_lost_in_a_restart_is_restored_by_the_first_decision_on
     }
 }
 
+// Regression: a decision in the outage, even a denied one, took the state that the server had lost out of the mirror.
+#[tokio::test]
+async fn used_up_key_stays_so_after_a_restart_without_data_although_it_was_asked_for_meanwhile() {
+    let mut server = Server::start();
+    let fleet = fleet(&server, 2);
+    until_acquainted(&fleet).await;
+    let policies = policies(40);
+    let (policies, _) = policies.split_at(6);
+    let key = Key::new("ada");
+    for policy in policies {
+        let before = admitted(&fleet, policy, key, 21).await;
+        assert_eq!(before.iter().sum::<u64>(), 40, "{}", policy.name());
+    }
+    server.kill();
+    until_degraded(&fleet).await;
+    for policy in policies {
+        assert_eq!(admitted(&fleet, policy, key, 3).await, [0, 0]);
+    }
+    server.restart();
+    until(&fleet, |one| {
+        let health = one.health();
+        !health.is_degraded() && health.pending_merges() == 0
+    })
+    .await;
+    for policy in policies {
+        let after = admitted(&fleet, policy, key, 3).await;
+        assert_eq!(after, [0, 0], "{}", policy.name());
+    }
+}
+
+// Regression: the first merge after an outage raised the usage to the one before the reset.
+#[tokio::test]
+async fn reset_on_another_instance_is_not_undone_by_an_outage() {
+    let server = Server::start();
+    let fleet = fleet(&server, 2);
+    until_acquainted(&fleet).await;
+    let policies = policies(40);
+    let (policies, _) = policies.split_at(6);
+    let key = Key::new("ada");
+    for policy in policies {
+        assert_eq!(admitted(&fleet[..1], policy, key, 30).await, [30]);
+        fleet[1].reset(policy, &key).await.expect("it is reset");
+    }
+    server.pause();
+    until_degraded(&fleet).await;
+    let mut used = Vec::new();
+    for policy in policies {
+        used.push(admitted(&fleet[..1], policy, key, 3).await[0]);
+        assert!(used.last() > Some(&0), "{}", policy.name());
+    }
+    server.resume();
+    until(&fleet, |one| {
+        let health = one.health();
+        !health.is_degraded() && health.pending_merges() == 0
+    })
+    .await;
+    for (policy, used) in policies.iter().zip(used) {
+        let after: u64 = admitted(&fleet, policy, key, 40).await.iter().sum();
+        assert_eq!(after, 40 - used, "{}", policy.name());
+    }
+}
+
 #[tokio::test]
 async fn merge_is_made_once_however_often_it_is_sent() {
     let server = Server::start();
@@ -396,14 +458,16 @@ async fn merge_is_made_once_however_often_it_is_sent() {
     let store = store.expect("a usable store");
     for policy in &policies(40)[..6] {
         let charge = policy.charge(Key::new("ada"));
-        let until = Clock::system().now() + Duration::from_secs(3_600);
-        let unit = if policy.name().as_str().starts_with(['t', 'l']) {
-            2_160_000_000
+        let now = Clock::system().now();
+        let until = now + Duration::from_secs(3_600);
+        let (unit, from) = if policy.name().as_str().starts_with(['t', 'l']) {
+            // Whichever clock is ahead.
+            (2_160_000_000, (now - Duration::from_secs(1)).as_micros())
         } else {
-            1
+            (1, 0)
         };
         for id in [7, 7, 8, 7] {
-            let merge = Merge::new(charge.to_owned(), Admitted::new(5 * unit, 0, until), id);
+            let merge = Merge::new(charge.to_owned(), Admitted::new(5 * unit, from, until), id);
             store
                 .merge(&merge)
                 .await

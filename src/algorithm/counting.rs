@@ -35,9 +35,9 @@ impl ChargeMark {
 pub struct Admitted {
     /// Units; for a bucket the microseconds by which they move its TAT.
     pub amount: u64,
-    /// The least usage before them, in units; for a bucket its TAT in microseconds.
+    /// The least usage before them, in units; for a bucket its TAT in microseconds, which may be in the past.
     ///
-    /// A shared store that lost its data shows less than was used.
+    /// A shared store that lost its data shows less than was used. A bucket that was full did not refill meanwhile.
     pub from: u64,
     /// When all of them are back: from then on, nothing is added.
     pub until: Timestamp,

@@ -334,11 +334,12 @@ impl Counting for TokenBucket {
     }
 
     fn merge(&self, state: &mut BucketState, now: Timestamp, admitted: Admitted) {
-        let from = self.tat(*state, now).max(now.as_micros());
-        let most = now.as_micros() + self.span;
-        let added = admitted.part_within(now, from, most);
-        if added > 0 {
-            *state = self.state(from + added);
+        let tat = self.tat(*state, now);
+        let from = tat.max(now.as_micros());
+        let most = from.max(now.as_micros() + self.span);
+        let merged = tat.max(admitted.from).saturating_add(admitted.amount);
+        if now < admitted.until && merged > from {
+            *state = self.state(merged.min(most));
         }
     }
 

@@ -91,7 +91,6 @@ impl Backend {
             }
             let mut builder = ResilientStore::builder_over(node, local.clone())
                 .deadline(deadline)
-                .primary_keeps_deadline()
                 .clock(clock.clone())
                 .server_clock(server_clock.clone());
             if let Some(count) = self.instances {

@@ -15,7 +15,10 @@
 //!
 //! A decision that takes slots goes through `slot_guard.rs` besides, which releases them if the caller leaves.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -227,6 +230,15 @@ impl Store for NodeStore {
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
         // A second breaker around this store judges it by its decisions.
         self.client.observer.set(observer).is_ok()
+    }
+
+    fn serves(&self, key: &Key) -> bool {
+        let owner = self.client.client_of(key.slot());
+        owner.is_none_or(|owner| Arc::ptr_eq(&owner, &self.client))
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        Some(self.client.deadline)
     }
 
     fn server(&self) -> Option<String> {

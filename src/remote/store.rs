@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -153,6 +154,10 @@ impl Store for RedisStore {
 
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
         self.cluster.observe_calls(observer)
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.cluster.first().store.deadline()
     }
 
     fn fleet(&self) -> Option<Arc<Fleet>> {

@@ -12,21 +12,19 @@
 //!
 //! # Refills that count twice
 //!
-//! Once Redis is back, it refills a bucket at the whole rate from the first merge on, while the shares of the instances that
-//! have not noticed yet are refilled too. So each of these merges adds what its share was refilled by since then. An
+//! Once Redis is back, it refills a bucket at the whole rate, while the shares of the instances that have not noticed yet are
+//! refilled too. So the debt of a bucket is that of the time when Redis came back, and is added to the TAT of that time. An
 //! instance only knows that Redis came back between its last two probes, and takes the middle:
 //!
 //! ```text
 //! probe failed    Redis is back?    good probes    merge
 //! ----|-----------------|----------------|-----------|---->
-//!                       '-- counted twice: the part --'
+//!                       '-- refill here does not lower the debt
 //! ```
-
-use std::time::Duration;
 
 use crate::{
     algorithm::{Admitted, Counter, SlidingWindow},
-    clock::{Timestamp, micros},
+    clock::Timestamp,
     state::Usage,
 };
 
@@ -38,8 +36,6 @@ pub(super) struct Start {
     pub(super) at: Timestamp,
     /// The usage of the share.
     pub(super) usage: Usage,
-    /// Units of the whole limit that were used in the shared store, if it returned a state; else 0.
-    pub(super) shared_used: u64,
 }
 
 impl Start {
@@ -55,69 +51,73 @@ impl Start {
         if usage.remaining >= usage.limit {
             return None;
         }
-        let admitted = match policies.whole.counter() {
-            Counter::Bucket(_) => self.admitted_by_bucket(policies, usage, (back_at, now)),
+        let outstanding = self.outstanding(policies, usage, (back_at, now));
+        let (amount, from) = match policies.whole.counter() {
+            Counter::Bucket(_) => {
+                let (part, whole) = (&policies.part, &policies.whole);
+                let (part, whole) = (part.counter().limit(), whole.counter().limit());
+                let scaled = u128::from(outstanding) * u128::from(part);
+                let scaled = scaled.div_ceil(u128::from(whole.max(1)));
+                let amount = u64::try_from(scaled).unwrap_or(u64::MAX);
+                (amount, self.at.max(back_at).as_micros())
+            }
+            Counter::Concurrency(_)
+            | Counter::FixedWindow(_)
+            | Counter::SlidingLog(_)
+            | Counter::SlidingWindow(_) => (outstanding, 0),
+        };
+        (amount > 0).then_some(Admitted::new(amount, from, usage.reset_at))
+    }
+
+    /// Notes a charge that the shared store made as well as the share, whose usage was `before` it, and is `after` it.
+    /// What was outstanding stays so.
+    pub(super) fn add_shared(
+        &mut self,
+        policies: &SharePolicy,
+        (before, after): (Usage, Usage),
+        (back_at, now): (Timestamp, Timestamp),
+    ) {
+        let outstanding = self.outstanding(policies, before, (back_at, now));
+        self.usage = after;
+        match policies.part.counter() {
+            Counter::Bucket(_) => {
+                let tat = after.reset_at.as_micros().saturating_sub(outstanding);
+                self.usage.reset_at = Timestamp::from_micros(tat);
+            }
+            Counter::Concurrency(_)
+            | Counter::FixedWindow(_)
+            | Counter::SlidingLog(_)
+            | Counter::SlidingWindow(_) => {
+                self.usage.remaining += outstanding;
+                self.at = now;
+            }
+        }
+    }
+
+    /// Returns the units of the share that were charged since; for a bucket, the microseconds of its TAT.
+    fn outstanding(
+        &self,
+        policies: &SharePolicy,
+        usage: Usage,
+        (back_at, now): (Timestamp, Timestamp),
+    ) -> u64 {
+        match policies.part.counter() {
+            Counter::Bucket(_) => {
+                let before = self.usage.reset_at.max(self.at).max(back_at);
+                let tat = usage.reset_at.as_micros();
+                tat.saturating_sub(before.as_micros())
+            }
             // The slots of requests in flight come back when the requests end.
-            Counter::Concurrency(_) => return None,
+            Counter::Concurrency(_) => 0,
             counter @ (Counter::FixedWindow(_)
             | Counter::SlidingLog(_)
             | Counter::SlidingWindow(_)) => {
                 let used = usage.limit.saturating_sub(usage.remaining);
                 let before = self.usage.limit.saturating_sub(self.usage.remaining);
-                let amount = used.saturating_sub(self.still_used(counter, before, now));
-                let from = self.still_used(counter, self.shared_used, now);
-                Admitted::new(amount, from, usage.reset_at)
-            }
-        };
-        (admitted.amount > 0).then_some(admitted)
-    }
-
-    /// Counts units as charged to the shared store, which admitted them as well as the share.
-    pub(super) fn add_shared(&mut self, policies: &SharePolicy, units: u64, now: Timestamp) {
-        match policies.part.counter() {
-            Counter::Bucket(bucket) => {
-                let micros = Duration::from_micros(bucket.micros_up(units));
-                self.usage.reset_at = self.usage.reset_at.max(now) + micros;
-            }
-            Counter::Concurrency(_) => {}
-            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
-                self.usage.remaining = self.usage.remaining.saturating_sub(units);
+                let span = (self.at, self.usage.reset_at);
+                used.saturating_sub(still_used(counter, before, span, now))
             }
         }
-    }
-
-    fn admitted_by_bucket(
-        &self,
-        policies: &SharePolicy,
-        usage: Usage,
-        (back_at, now): (Timestamp, Timestamp),
-    ) -> Admitted {
-        let before = self.usage.reset_at.max(now);
-        let mut debt = usage
-            .reset_at
-            .as_micros()
-            .saturating_sub(before.as_micros());
-        if debt > 0 && back_at > self.at {
-            debt = debt.saturating_add(micros(now.since(back_at)));
-        }
-        let (part, whole) = (
-            policies.part.counter().limit(),
-            policies.whole.counter().limit(),
-        );
-        let scaled = (u128::from(debt) * u128::from(part)).div_ceil(u128::from(whole.max(1)));
-        let amount = u64::try_from(scaled).unwrap_or(u64::MAX);
-        let is_known = self.shared_used > 0;
-        let from = if is_known {
-            self.usage.reset_at
-        } else {
-            Timestamp::default()
-        };
-        Admitted::new(amount, from.as_micros(), usage.reset_at)
-    }
-
-    /// Returns how many units that were used at the start still count.
-    fn still_used(&self, counter: &Counter, used: u64, now: Timestamp) -> u64 {
-        still_used(counter, used, (self.at, self.usage.reset_at), now)
     }
 }
 
@@ -182,7 +182,6 @@ mod tests {
         Start {
             at: at(0),
             usage: Usage::new(5, remaining, at(reset_at)),
-            shared_used: 4,
         }
     }
 
@@ -190,37 +189,21 @@ mod tests {
     fn bucket_admits_its_part_of_the_time_by_which_the_tat_moved() {
         let policies = halves(Algorithm::TokenBucket);
         let usage = Usage::new(5, 1, at(48));
-        let admitted = start(3, 24).admitted(&policies, usage, (at(0), at(10)));
-        assert_eq!(
-            admitted,
-            Some(Admitted::new(12_000_000, at(24).as_micros(), at(48)))
-        );
-        // The debt at the start has been paid back.
-        let admitted = start(3, 24).admitted(&policies, usage, (at(0), at(40)));
-        assert_eq!(admitted.map(|admitted| admitted.amount), Some(4_000_000));
-        assert_eq!(
-            start(3, 48).admitted(&policies, usage, (at(0), at(10))),
-            None
-        );
-    }
-
-    // Regression: a fleet admitted up to 1.5 s of the rate once more, while its instances noticed the recovery.
-    #[test]
-    fn bucket_adds_what_its_share_was_refilled_by_since_the_store_is_back() {
-        let policies = halves(Algorithm::TokenBucket);
-        let amount = |start: Start, usage, times| {
-            let admitted = start.admitted(&policies, usage, times);
-            admitted.map(|admitted| admitted.amount)
+        let admitted = |start: Start, back_at| {
+            let admitted = start.admitted(&policies, usage, (at(back_at), at(40)));
+            admitted.map(|admitted| (admitted.amount / 1_000_000, admitted.from, admitted.until))
         };
-        let usage = Usage::new(5, 1, at(48));
-        let both = (at(8), at(10));
-        assert_eq!(amount(start(3, 24), usage, both), Some(13_000_000));
+        let from = |second| at(second).as_micros();
+        assert_eq!(admitted(start(3, 24), 0), Some((12, from(0), at(48))));
+        // Part of the debt at the start has been paid back, and the whole of it.
+        assert_eq!(admitted(start(3, 24), 10), Some((12, from(10), at(48))));
+        assert_eq!(admitted(start(3, 24), 30), Some((9, from(30), at(48))));
         let later = Start {
-            at: at(9),
+            at: at(32),
             ..start(3, 24)
         };
-        assert_eq!(amount(later, usage, both), Some(12_000_000));
-        assert_eq!(amount(start(3, 48), usage, both), None);
+        assert_eq!(admitted(later, 30), Some((8, from(32), at(48))));
+        assert_eq!(admitted(start(3, 48), 30), None);
     }
 
     #[test]
@@ -231,14 +214,42 @@ mod tests {
         ] {
             let policies = halves(algorithm);
             let usage = Usage::new(5, 1, at(60));
-            let admitted = start(3, 60).admitted(&policies, usage, (at(0), at(10)));
-            assert_eq!(admitted, Some(Admitted::new(2, 4, at(60))));
-            let admitted = start(3, 5).admitted(&policies, usage, (at(0), at(10)));
-            assert_eq!(admitted, Some(Admitted::new(4, 0, at(60))));
-            assert_eq!(
-                start(1, 60).admitted(&policies, usage, (at(0), at(10))),
-                None
-            );
+            let admitted = |start: Start| start.admitted(&policies, usage, (at(0), at(10)));
+            assert_eq!(admitted(start(3, 60)), Some(Admitted::new(2, 0, at(60))));
+            assert_eq!(admitted(start(3, 5)), Some(Admitted::new(4, 0, at(60))));
+            assert_eq!(admitted(start(1, 60)), None);
+        }
+    }
+
+    // Regression: in a window that began after the outage, what Redis had charged was merged once more.
+    #[test]
+    fn charge_of_the_shared_store_leaves_outstanding_what_was_so() {
+        let algorithms = [
+            Algorithm::TokenBucket,
+            Algorithm::FixedWindow(WindowStart::Clock),
+            Algorithm::SlidingLog,
+            Algorithm::SlidingWindow,
+        ];
+        for algorithm in algorithms {
+            let policies = halves(algorithm);
+            let is_bucket = algorithm == Algorithm::TokenBucket;
+            let unit = if is_bucket { 6_000_000 } else { 1 };
+            for (reset_at, second) in [(24, 10), (24, 30), (60, 30)] {
+                let mut start = start(3, reset_at);
+                let times = (at(0), at(second));
+                let before = Usage::new(5, 3, at(66));
+                let usages = (before, Usage::new(5, 1, at(90)));
+                let amount = |start: &Start, usage| {
+                    let admitted = start.admitted(&policies, usage, times);
+                    admitted.map(|admitted| admitted.amount)
+                };
+                let outstanding = amount(&start, before);
+                start.add_shared(&policies, usages, times);
+                assert_eq!(amount(&start, usages.1), outstanding, "{algorithm:?}");
+                let more = Usage::new(5, 0, at(102));
+                let expected = outstanding.unwrap_or_default() + unit;
+                assert_eq!(amount(&start, more), Some(expected), "{algorithm:?}");
+            }
         }
     }
 

@@ -72,6 +72,11 @@ impl LocalFallback {
         }
     }
 
+    /// Returns whether decisions are shed now.
+    pub(super) fn is_shedding(&self) -> bool {
+        self.shedding.is_on()
+    }
+
     /// Decides because the primary is in an outage.
     pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Decision {
         self.decisions.fetch_add(1, Ordering::Relaxed);

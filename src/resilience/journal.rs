@@ -21,7 +21,11 @@ use std::{
 
 use crate::{clock::Timestamp, key::Key, store::Merge, sync::Mutex};
 
-use super::{admitted::Start, mirror::Fingerprint, shares::SharePolicy};
+use super::{
+    admitted::Start,
+    mirror::{Epoch, Fingerprint, Mirrored},
+    shares::SharePolicy,
+};
 
 /// Keys that were decided locally. At most [`MAX_KEYS`].
 #[derive(Debug)]
@@ -56,6 +60,10 @@ pub(super) struct Attempt {
     pub(super) merge: Merge,
     /// The start of the next merge, once this one is made.
     pub(super) next: Start,
+    /// The state that the merge restores, if the server may have lost it.
+    pub(super) lost: Option<Mirrored>,
+    /// How often the server may have lost its states before.
+    pub(super) epoch: Epoch,
     pub(super) first_tried_at: Timestamp,
     /// Whether an earlier try may have been executed.
     pub(super) is_repeated: bool,
@@ -86,29 +94,33 @@ impl Journal {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Returns all keys.
-    pub(super) fn keys(&self) -> Vec<Fingerprint> {
-        let shards = self.shards.iter();
-        shards
-            .flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>())
-            .collect()
+    /// Returns the keys for which this holds.
+    pub(super) fn keys_where(&self, holds: impl Fn(&Key) -> bool) -> Vec<Fingerprint> {
+        let mut keys = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let chosen = shard.iter().filter(|(_, entry)| holds(&entry.key));
+            keys.extend(chosen.map(|(fingerprint, _)| *fingerprint));
+        }
+        keys
     }
 
-    /// Returns the policies of a key. `start` makes the entry of a key that has none.
+    /// Returns the policies of a key. `start` makes the entry of a key that has none, and learns whether it is kept.
     ///
     /// The entry is made while others who ask for the same key wait, so a local state starts once.
     pub(super) fn policies_of(
         &self,
         fingerprint: Fingerprint,
-        start: impl FnOnce() -> Entry,
+        start: impl FnOnce(bool) -> Entry,
     ) -> Arc<SharePolicy> {
         let mut shard = self.shard(fingerprint).lock();
         if let Some(entry) = shard.get(&fingerprint) {
             return Arc::clone(&entry.policies);
         }
-        let entry = start();
+        let is_kept = self.len() < MAX_KEYS;
+        let entry = start(is_kept);
         let policies = Arc::clone(&entry.policies);
-        if self.len() < MAX_KEYS {
+        if is_kept {
             shard.insert(fingerprint, entry);
             self.len.fetch_add(1, Ordering::Relaxed);
         }

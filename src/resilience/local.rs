@@ -154,7 +154,7 @@ impl LocalCounts {
     /// Returns the policies to decide a charge under. The first time, local counting starts from the mirror.
     fn begin(&self, charge: &Charge<'_>) -> Arc<SharePolicy> {
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let start = || self.start(fingerprint, charge);
+        let start = |is_kept| self.start(fingerprint, charge, is_kept);
         let policies = self.journal.policies_of(fingerprint, start);
         if policies.is_of(charge.policy()) {
             policies
@@ -165,27 +165,28 @@ impl LocalCounts {
     }
 
     /// Starts local counting on a key from the state in the mirror, or from the one that is left of an earlier outage.
-    fn start(&self, fingerprint: Fingerprint, charge: &Charge<'_>) -> Entry {
+    ///
+    /// The state stays in the mirror, from which a server that lost it gets it back. But an entry that is not kept would
+    /// start from it again.
+    fn start(&self, fingerprint: Fingerprint, charge: &Charge<'_>, is_kept: bool) -> Entry {
         let (share, now) = (self.share_of(charge), self.clock.now());
         let policies = self.new_policies_of(charge, share);
         let local = charge.under(&policies.part).cost(0);
-        let mirrored = self.mirror.take(fingerprint, now);
+        let mirrored = if is_kept {
+            self.mirror.get(fingerprint, now)
+        } else {
+            self.mirror.take(fingerprint, now)
+        };
         let mirrored = mirrored.filter(|mirrored| mirrored.reset_at > now);
         let limit = charge.policy().counter().limit();
-        let mut shared_used = 0;
         if let Some(mirrored) = mirrored {
-            shared_used = still_used_of(charge, mirrored, now);
-            let remaining = share.of(limit - shared_used);
+            let remaining = share.of(limit - still_used_of(charge, mirrored, now));
             let usage = Usage::new(share.of(limit), remaining, mirrored.reset_at);
             // The slots of others must not have the ticket of this charge.
             let local = local.with_ticket(Ticket::random());
             self.store.restore(&local, usage);
         }
-        let start = self.usage_of(&local).map(|usage| Start {
-            at: now,
-            usage,
-            shared_used,
-        });
+        let start = self.usage_of(&local).map(|usage| Start { at: now, usage });
         Entry::new(policies, *charge.key(), start)
     }
 
@@ -233,18 +234,14 @@ impl LocalCounts {
         if mirrored.reset_at <= now || charge.policy().is_concurrency() {
             return None;
         }
-        let least = match charge.policy().counter() {
-            Counter::Bucket(_) => mirrored.reset_at.as_micros(),
-            Counter::Concurrency(_)
-            | Counter::FixedWindow(_)
-            | Counter::SlidingLog(_)
-            | Counter::SlidingWindow(_) => still_used_of(charge, mirrored, now),
-        };
-        let admitted = Admitted::new(0, least, mirrored.reset_at);
-        Some((
+        let admitted = restoring(
+            Admitted::new(0, 0, mirrored.reset_at),
+            charge,
             mirrored,
-            Box::new(Merge::new(charge.to_owned(), admitted, random())),
-        ))
+            now,
+        );
+        let merge = Merge::new(charge.to_owned(), admitted, random());
+        Some((mirrored, Box::new(merge)))
     }
 
     /// Ends a restore that failed, or may have failed.
@@ -268,22 +265,25 @@ impl LocalCounts {
         if charge.policy().is_concurrency() {
             return;
         }
-        let now = self.clock.now();
+        let times = (self.back_at(), self.clock.now());
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         self.journal.change(fingerprint, |entry| {
             let policies = Arc::clone(&entry.policies);
+            let local = charge.under(&policies.part);
+            let before = self.usage_of(&local);
             // It fits, unless another decision was made here meanwhile.
-            let counted = self.store.decide(&[charge.under(&policies.part)]);
+            let counted = self.store.decide(&[local]);
             drop(counted);
-            let next = match &mut entry.stage {
-                Stage::Pending => &mut entry.start,
-                Stage::UnderWay(attempt) | Stage::Unconfirmed(attempt) => {
-                    attempt.next.add_shared(&policies, charge.units(), now);
-                    &mut entry.start
+            if let (Some(before), Some(after)) = (before, self.usage_of(&local)) {
+                let next = match &mut entry.stage {
+                    Stage::Pending => None,
+                    Stage::UnderWay(attempt) | Stage::Unconfirmed(attempt) => {
+                        Some(&mut attempt.next)
+                    }
+                };
+                for start in entry.start.iter_mut().chain(next) {
+                    start.add_shared(&policies, (before, after), times);
                 }
-            };
-            if let Some(start) = next {
-                start.add_shared(&policies, charge.units(), now);
             }
             ((), true)
         });
@@ -307,11 +307,12 @@ impl LocalCounts {
                 // ## Unconfirmed => Pending
                 Stage::Unconfirmed(attempt) => {
                     self.unconfirmed_merges.fetch_add(1, Ordering::Relaxed);
+                    self.put_back_lost(fingerprint, &attempt);
                     entry.start = Some(attempt.next);
                 }
                 Stage::Pending => {}
             }
-            let Some(attempt) = self.attempt(entry, now) else {
+            let Some(attempt) = self.attempt(fingerprint, entry, now) else {
                 return (None, is_grace);
             };
             // ## Pending => UnderWay
@@ -336,12 +337,17 @@ impl LocalCounts {
                 Some(Ok(())) => {
                     // ## UnderWay => Pending, or no entry
                     self.merges.fetch_add(1, Ordering::Relaxed);
-                    // It is older than the merge.
-                    self.mirror.take(fingerprint, now);
+                    if self.mirror.epoch() == attempt.epoch {
+                        // It is older than the merge.
+                        self.mirror.take(fingerprint, now);
+                    }
                     entry.start = Some(attempt.next);
-                    ((), is_grace || self.attempt(entry, now).is_some())
+                    ((), is_grace || self.outstanding(entry, now).is_some())
                 }
-                Some(Err(error)) if error.was_not_executed() && !attempt.is_repeated => ((), true),
+                Some(Err(error)) if error.was_not_executed() && !attempt.is_repeated => {
+                    self.put_back_lost(fingerprint, &attempt);
+                    ((), true)
+                }
                 Some(Err(_)) | None => {
                     // ## UnderWay => Unconfirmed
                     attempt.is_repeated = true;
@@ -352,23 +358,46 @@ impl LocalCounts {
         });
     }
 
-    /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding.
-    fn attempt(&self, entry: &Entry, now: Timestamp) -> Option<Attempt> {
-        let local = entry.policies.part.charge(entry.key);
-        let (start, usage) = (entry.start?, self.usage_of(&local)?);
-        let back_at = Timestamp::from_micros(self.back_at.load(Ordering::Relaxed));
-        let admitted = start.admitted(&entry.policies, usage, (back_at, now))?;
-        let charge = entry.policies.whole.charge(entry.key).to_owned();
+    /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding. It also restores a state that the
+    /// server may have lost.
+    fn attempt(&self, fingerprint: Fingerprint, entry: &Entry, now: Timestamp) -> Option<Attempt> {
+        let (mut admitted, usage) = self.outstanding(entry, now)?;
+        let charge = entry.policies.whole.charge(entry.key);
+        let epoch = self.mirror.epoch();
+        let lost = self.mirror.take_doubtful(fingerprint, now);
+        let lost = lost.filter(|mirrored| mirrored.reset_at > now);
+        if let Some(mirrored) = lost {
+            admitted = restoring(admitted, &charge, mirrored, now);
+        }
         Some(Attempt {
-            merge: Merge::new(charge, admitted, random()),
-            next: Start {
-                at: now,
-                usage,
-                shared_used: 0,
-            },
+            merge: Merge::new(charge.to_owned(), admitted, random()),
+            next: Start { at: now, usage },
+            lost,
+            epoch,
             first_tried_at: now,
             is_repeated: false,
         })
+    }
+
+    /// Returns what was admitted on a key and is not in the shared store, and the usage of the share. `None` if there is
+    /// nothing.
+    fn outstanding(&self, entry: &Entry, now: Timestamp) -> Option<(Admitted, Usage)> {
+        let local = entry.policies.part.charge(entry.key);
+        let (start, usage) = (entry.start?, self.usage_of(&local)?);
+        let admitted = start.admitted(&entry.policies, usage, (self.back_at(), now))?;
+        Some((admitted, usage))
+    }
+
+    /// Puts back the state that a merge should have restored.
+    fn put_back_lost(&self, fingerprint: Fingerprint, attempt: &Attempt) {
+        if let Some(lost) = attempt.lost {
+            self.mirror.put_back(fingerprint, lost);
+        }
+    }
+
+    /// Returns since when the shared store can decide again.
+    fn back_at(&self) -> Timestamp {
+        Timestamp::from_micros(self.back_at.load(Ordering::Relaxed))
     }
 
     /// Returns the policies that a charge was decided under.
@@ -402,6 +431,19 @@ fn still_used_of(charge: &Charge<'_>, mirrored: Mirrored, now: Timestamp) -> u64
         (mirrored.noted_at, mirrored.reset_at),
     );
     still_used(counter, mirrored.used.into(), span, now).min(counter.limit())
+}
+
+/// Returns what was admitted on the charge's key, beyond a state that the shared store may have lost.
+fn restoring(admitted: Admitted, charge: &Charge<'_>, lost: Mirrored, now: Timestamp) -> Admitted {
+    let least = match charge.policy().counter() {
+        Counter::Bucket(_) => lost.reset_at.as_micros(),
+        Counter::Concurrency(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingLog(_)
+        | Counter::SlidingWindow(_) => still_used_of(charge, lost, now),
+    };
+    let until = admitted.until.max(lost.reset_at);
+    Admitted::new(admitted.amount, admitted.from.max(least), until)
 }
 
 /// Returns the state of a share as that of the policy: under its whole limit, which clients know.

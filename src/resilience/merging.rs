@@ -133,9 +133,11 @@ impl Merger {
         join_all(made).await.into_iter().collect()
     }
 
-    /// Merges all keys once. Returns `false` if the primary fails meanwhile, or another task takes over.
+    /// Merges all keys of the primary once. Returns `false` if it fails meanwhile, or another task takes over.
     async fn merge_all(&self, lease: u64) -> bool {
-        for keys in self.local.journal.keys().chunks(BATCH) {
+        let journal = &self.local.journal;
+        let keys = journal.keys_where(|key| self.monitor.primary.serves(key));
+        for keys in keys.chunks(BATCH) {
             let span = self.monitor.breaker.deadline() + PAUSE;
             if self.monitor.breaker.is_open() || !self.task.renew(lease, span) {
                 return false;

@@ -53,7 +53,7 @@ impl Fingerprint {
 pub(super) struct Mirror {
     sets: OnceLock<Box<[Mutex<Set>]>>,
     max_keys: usize,
-    /// Counts the times that the server may have lost its states. It wraps around.
+    /// An [`Epoch`].
     epoch: AtomicU8,
 }
 
@@ -67,6 +67,9 @@ struct Entry {
     used: u32,
     stamp: Stamp,
 }
+
+/// How often the server may have lost its states. It wraps around.
+pub(super) type Epoch = u8;
 
 /// When an entry was noted, in seconds that wrap around after 194 days, and in which epoch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,6 +126,13 @@ impl Mirror {
         }
     }
 
+    /// Returns the state of a key.
+    pub(super) fn get(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
+        let set = self.set_of(fingerprint)?.lock();
+        let own = set.iter().find(|entry| entry.fingerprint == fingerprint);
+        own.map(|entry| entry.state(now))
+    }
+
     /// Removes the state of a key, and returns it.
     pub(super) fn take(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
         self.take_if(fingerprint, now, |_| true)
@@ -174,22 +184,22 @@ impl Mirror {
         now: Timestamp,
         is_wanted: impl Fn(&Entry) -> bool,
     ) -> Option<Mirrored> {
-        let set = &self.sets.get()?;
-        let mut set = set[fingerprint.place(set.len())].lock();
+        let mut set = self.set_of(fingerprint)?.lock();
         let entry = set
             .iter_mut()
             .find(|entry| entry.fingerprint == fingerprint && is_wanted(entry))?;
-        let entry = std::mem::take(entry);
-        Some(Mirrored {
-            reset_at: entry.reset_at,
-            used: entry.used,
-            noted_at: entry.stamp.noted_at(now),
-        })
+        Some(std::mem::take(entry).state(now))
     }
 
     #[inline]
-    fn epoch(&self) -> u8 {
+    pub(super) fn epoch(&self) -> Epoch {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Returns the set of a key, unless no key has a state yet.
+    fn set_of(&self, fingerprint: Fingerprint) -> Option<&Mutex<Set>> {
+        let sets = self.sets.get()?;
+        Some(&sets[fingerprint.place(sets.len())])
     }
 
     #[inline]
@@ -217,7 +227,7 @@ impl Mirrored {
 
 impl Entry {
     #[inline]
-    fn new(fingerprint: Fingerprint, state: Mirrored, epoch: u8) -> Self {
+    fn new(fingerprint: Fingerprint, state: Mirrored, epoch: Epoch) -> Self {
         Self {
             fingerprint,
             reset_at: state.reset_at,
@@ -225,17 +235,25 @@ impl Entry {
             stamp: Stamp::new(state.noted_at, epoch),
         }
     }
+
+    fn state(&self, now: Timestamp) -> Mirrored {
+        Mirrored {
+            reset_at: self.reset_at,
+            used: self.used,
+            noted_at: self.stamp.noted_at(now),
+        }
+    }
 }
 
 impl Stamp {
     #[inline]
-    fn new(noted_at: Timestamp, epoch: u8) -> Self {
+    fn new(noted_at: Timestamp, epoch: Epoch) -> Self {
         let [.., a, b, c] = noted_at.as_secs_ceil().to_be_bytes();
         Self(u32::from_be_bytes([epoch, a, b, c]))
     }
 
     #[inline]
-    fn epoch(self) -> u8 {
+    fn epoch(self) -> Epoch {
         self.0.to_be_bytes()[0]
     }
 

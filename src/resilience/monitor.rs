@@ -56,7 +56,7 @@ pub(super) struct PrimaryMonitor {
     pub(super) clock: Clock,
     /// The clock of local decisions, which follows the primary's while it replies.
     pub(super) server_clock: Clock,
-    /// Whether the shared store keeps the deadline itself. Then no second timer is needed.
+    /// Whether the primary keeps the deadline itself. Then no second timer is needed.
     pub(super) primary_keeps_deadline: bool,
     /// Whether the primary reports its calls. Otherwise each decision is guarded as a call.
     pub(super) reports_calls: bool,
@@ -81,18 +81,17 @@ impl PrimaryMonitor {
     pub(super) fn new(
         primary: Arc<dyn Store>,
         deadline: Duration,
-        primary_keeps_deadline: bool,
         (clock, server_clock): (Clock, Clock),
         modes: Arc<Modes>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             reports_calls: primary.observe_calls(this.clone()),
+            primary_keeps_deadline: primary.deadline().is_some_and(|own| own <= deadline),
             primary,
             breaker: Breaker::new(deadline),
             prober: Prober::default(),
             clock,
             server_clock,
-            primary_keeps_deadline,
             modes,
             events: OnceLock::new(),
             failed_at: AtomicU64::new(0),
@@ -108,7 +107,6 @@ impl PrimaryMonitor {
         Self::new(
             node,
             self.breaker.deadline(),
-            self.primary_keeps_deadline,
             (self.clock.clone(), self.server_clock.clone()),
             Arc::clone(&self.modes),
         )

@@ -46,7 +46,7 @@ pub struct ResilientStore {
 impl ResilientStore {
     /// Returns a builder that puts a breaker in front of `primary`, and uses `local` while `primary` is unavailable.
     ///
-    /// The deadline set on the builder cuts `primary` off, whatever its own deadline is. `local` must reply at once, as
+    /// The deadline set on the builder cuts `primary` off, unless its [own](Store::deadline) is as early. `local` must reply at once, as
     /// [`MemoryStore`](crate::memory::MemoryStore) does.
     pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
         Self::builder_over(Arc::new(primary), local)
@@ -61,7 +61,6 @@ impl ResilientStore {
             primary,
             local: Arc::new(local),
             deadline: Duration::from_millis(50),
-            primary_keeps_deadline: false,
             clock: Clock::system(),
             server_clock: None,
             instances: None,
@@ -140,7 +139,8 @@ impl Store for ResilientStore {
         }
         monitor.prober.task.remember_runtime();
         let fallback = Arc::clone(&self.fallback);
-        if !fallback.local.journal.is_empty() {
+        let has_merges = !fallback.local.journal.is_empty();
+        if has_merges {
             fallback.merger.start();
             if fallback.local.is_grace() {
                 return match fallback.merger.due(charges) {
@@ -149,7 +149,8 @@ impl Store for ResilientStore {
                 };
             }
         }
-        if fallback.local.has_doubts() {
+        // More calls would prolong an overload.
+        if has_merges && !fallback.is_shedding() || fallback.local.has_doubts() {
             let merges = fallback.merger.begin_all(charges);
             if !merges.is_empty() {
                 return self.decide_after(merges, charges);
@@ -224,6 +225,10 @@ impl Store for ResilientStore {
         self.monitor.primary.probe()
     }
 
+    fn deadline(&self) -> Option<Duration> {
+        Some(self.monitor.breaker.deadline())
+    }
+
     fn server(&self) -> Option<String> {
         self.monitor.primary.server()
     }
@@ -250,7 +255,6 @@ pub struct ResilientStoreBuilder {
     primary: Arc<dyn Store>,
     local: Arc<dyn Store>,
     deadline: Duration,
-    primary_keeps_deadline: bool,
     clock: Clock,
     server_clock: Option<Clock>,
     instances: Option<u64>,
@@ -263,12 +267,6 @@ impl ResilientStoreBuilder {
     /// Default: 50 ms. Maximum: 1 hour.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
-        self
-    }
-
-    /// Relies on the primary to keep the deadline itself.
-    pub(crate) fn primary_keeps_deadline(mut self) -> Self {
-        self.primary_keeps_deadline = true;
         self
     }
 
@@ -331,7 +329,6 @@ impl ResilientStoreBuilder {
         let monitor = PrimaryMonitor::new(
             self.primary,
             self.deadline,
-            self.primary_keeps_deadline,
             (self.clock, server_clock.clone()),
             Arc::default(),
         );
