@@ -449,6 +449,34 @@ async fn reset_on_another_instance_is_not_undone_by_an_outage() {
     }
 }
 
+// Regression: a price that was settled before the restart came back as it was before.
+#[tokio::test]
+async fn usage_that_is_restored_lacks_what_was_refunded() {
+    let mut server = Server::start();
+    let one = fleet(&server, 1);
+    until_acquainted(&one).await;
+    let policies = policies(100);
+    let policies: Vec<_> = policies[..6]
+        .iter()
+        // A refund in a queue needs the exact time of the charge.
+        .filter(|policy| policy.name().as_str() != "leaky-queue")
+        .collect();
+    let key = Key::new("ada");
+    for policy in &policies {
+        let charges = [policy.charge(key).cost(40)];
+        let decision = one[0].check(&charges).await.expect("a decision");
+        let receipt = tollgate::store::Receipt::of(&charges, &decision).expect("a charge");
+        let settled = one[0].settle(receipt.actual_cost(|_, _| 5)).await;
+        settled.expect("it is settled");
+    }
+    server.restart();
+    until_shared(&one[0]).await;
+    for policy in policies {
+        let admitted = admitted(&one, policy, key, 100).await;
+        assert_eq!(admitted, [95], "{}", policy.name());
+    }
+}
+
 #[tokio::test]
 async fn merge_is_made_once_however_often_it_is_sent() {
     let server = Server::start();

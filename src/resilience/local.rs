@@ -30,7 +30,7 @@ use crate::{
     key::Key,
     policy::Policy,
     state::{CountedBy, PolicyState, Usage},
-    store::{Fleet, Health, Merge, MergeCounts, Receipt, Share, Store, StoreFuture},
+    store::{Correction, Fleet, Health, Merge, MergeCounts, Receipt, Share, Store, StoreFuture},
     ticket::Ticket,
 };
 
@@ -63,6 +63,9 @@ pub(super) struct LocalCounts {
     /// Shows the time of the shared store, as far as it is known.
     pub(super) clock: Clock,
 }
+
+/// Per refund the key, the units, and for a bucket the microseconds of its TAT.
+pub(super) type Refunds = SmallVec<[(Fingerprint, u64, u64); 2]>;
 
 impl LocalCounts {
     /// Returns counts in a local store with this clock, and a mirror of `warm_keys` keys.
@@ -105,6 +108,38 @@ impl LocalCounts {
             mirrored.reset_at = if is_free { now } else { now + slots.lease() };
         }
         self.mirror.put(fingerprint, mirrored);
+    }
+
+    /// Returns the refunds in a receipt, for [`note_refunds`](Self::note_refunds).
+    pub(super) fn refunds_in(&self, receipt: &Receipt) -> Refunds {
+        let settlements = receipt.settlements().iter();
+        let refunds = settlements.filter(|_| self.takes_notes());
+        let refunds = refunds.filter_map(|settlement| {
+            let Correction::Refund(units) = settlement.correction() else {
+                return None;
+            };
+            let charge = settlement.charge();
+            let micros = match charge.policy().counter() {
+                Counter::Bucket(bucket) => bucket.micros_up(units),
+                Counter::Concurrency(_)
+                | Counter::FixedWindow(_)
+                | Counter::SlidingLog(_)
+                | Counter::SlidingWindow(_) => 0,
+            };
+            Some((
+                Fingerprint::of(charge.policy(), charge.key()),
+                units,
+                micros,
+            ))
+        });
+        refunds.collect()
+    }
+
+    /// Lowers the states in the mirror by refunds that the shared store has made.
+    pub(super) fn note_refunds(&self, refunds: &Refunds) {
+        for (fingerprint, units, micros) in refunds {
+            self.mirror.lower(*fingerprint, *units, *micros);
+        }
     }
 
     /// Adds the number of live instances, and the numbers of merges.

@@ -133,6 +133,21 @@ impl Mirror {
         own.map(|entry| entry.state(now))
     }
 
+    /// Lowers the state of a key by a refund of units, whose quota is back by so many microseconds earlier.
+    pub(super) fn lower(&self, fingerprint: Fingerprint, units: u64, micros: u64) {
+        let Some(set) = self.set_of(fingerprint) else {
+            return;
+        };
+        let mut set = set.lock();
+        let own = set.iter_mut();
+        for entry in own.filter(|entry| entry.fingerprint == fingerprint) {
+            let units = u32::try_from(units).unwrap_or(u32::MAX);
+            entry.used = entry.used.saturating_sub(units);
+            let reset_at = entry.reset_at.as_micros().saturating_sub(micros);
+            entry.reset_at = Timestamp::from_micros(reset_at);
+        }
+    }
+
     /// Removes the state of a key, and returns it.
     pub(super) fn take(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
         self.take_if(fingerprint, now, |_| true)

@@ -180,10 +180,17 @@ impl Store for ResilientStore {
         if receipt.counted_by() == CountedBy::Fallback {
             return self.fallback.local.settle(receipt);
         }
-        match self.check_breaker("the shared store is unavailable") {
-            Ok(()) => self.bounded(self.monitor.primary.settle(receipt)),
-            Err(error) => StoreFuture::ready(Err(error)),
+        if let Err(error) = self.check_breaker("the shared store is unavailable") {
+            return StoreFuture::ready(Err(error));
         }
+        let (monitor, fallback) = (Arc::clone(&self.monitor), Arc::clone(&self.fallback));
+        let refunds = fallback.local.refunds_in(&receipt);
+        let settled = monitor.primary.settle(receipt);
+        StoreFuture::boxed(async move {
+            monitor.bounded(settled).await?;
+            fallback.local.note_refunds(&refunds);
+            Ok(())
+        })
     }
 
     fn hold(&self, receipt: &Receipt) {
