@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use tollgate::{
-    Key, Policy, Quota, RateLimiter,
+    Key, OnOutage, Policy, Quota, RateLimiter,
     algorithm::{Admitted, Algorithm, QueueLimits, WindowStart},
     builder::RateLimiterBuilder,
     clock::Clock,
     remote::{RedisStore, Script},
-    state::CountedBy,
+    state::{CountedBy, Outcome, PolicyState},
     store::{Merge, Store},
 };
 
@@ -475,6 +475,27 @@ async fn usage_that_is_restored_lacks_what_was_refunded() {
         let admitted = admitted(&one, policy, key, 100).await;
         assert_eq!(admitted, [95], "{}", policy.name());
     }
+}
+
+// Regression: a policy that denies in an outage made it 503, although Redis was back.
+#[tokio::test]
+async fn used_up_share_denies_after_an_outage_and_is_no_outage() {
+    let server = Server::start();
+    let one = fleet(&server, 1);
+    until_acquainted(&one).await;
+    let counted = Policy::new("counted", Quota::per_day(5));
+    let strict = Policy::new("strict", Quota::per_day(100)).on_outage(OnOutage::Deny);
+    let key = Key::new("ada");
+    server.pause();
+    until_degraded(&one).await;
+    assert_eq!(admitted(&one, &counted, key, 9).await, [5]);
+    server.resume();
+    until(&one, |one| !one.health().is_degraded()).await;
+    let charges = [counted.charge(key), strict.charge(key)];
+    let decision = one[0].check(&charges).await.expect("a decision");
+    let outcomes = decision.states().iter().map(PolicyState::outcome);
+    let outcomes: Vec<_> = outcomes.collect();
+    assert_eq!(outcomes, [Outcome::Limited, Outcome::Allowed]);
 }
 
 #[tokio::test]

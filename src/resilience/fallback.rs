@@ -83,6 +83,17 @@ impl LocalFallback {
         decide_locally(&self.local, charges)
     }
 
+    /// Decides because the share of a key is used up, although the primary is available.
+    pub(super) fn decide_by_share(&self, charges: &[Charge<'_>]) -> Decision {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        let decision = decide_counted(&self.local, charges);
+        if decision.is_allowed() && has_choice(charges, OnOutage::Deny) {
+            // A unit came back just now, and nobody has decided the other policies.
+            return unavailable(charges, decision.decided_at());
+        }
+        decision
+    }
+
     /// Decides because the primary returned this error.
     #[cold]
     fn decide_after(&self, error: &Error, charges: &[Charge<'_>]) -> Decision {
@@ -193,17 +204,26 @@ impl Fallback for LocalFallback {
 
 /// Decides by each policy's outage choice.
 ///
-/// If one policy denies, nothing is counted. Otherwise the local store decides the policies that count locally, all
-/// together, and the others allow. The usage of policies that nobody counts stays unknown.
+/// If one policy denies, nothing is counted.
 fn decide_locally(local: &LocalCounts, charges: &[Charge<'_>]) -> Decision {
+    if has_choice(charges, OnOutage::Deny) {
+        return unavailable(charges, local.clock.now());
+    }
+    decide_counted(local, charges)
+}
+
+/// Returns whether one of the policies has this outage choice.
+fn has_choice(charges: &[Charge<'_>], choice: OnOutage) -> bool {
+    let mut charges = charges.iter();
+    charges.any(|charge| charge.policy().outage_choice() == choice)
+}
+
+/// Decides the policies that count locally in the local store, all together. The others allow.
+///
+/// The usage of policies that nobody counts stays unknown.
+fn decide_counted(local: &LocalCounts, charges: &[Charge<'_>]) -> Decision {
     let now = local.clock.now();
     let choice = |charge: &Charge<'_>| charge.policy().outage_choice();
-    if charges
-        .iter()
-        .any(|charge| choice(charge) == OnOutage::Deny)
-    {
-        return unavailable(charges, now);
-    }
     let counted: SmallVec<[Charge<'_>; 4]> = charges
         .iter()
         .filter(|charge| choice(charge) == OnOutage::Local)

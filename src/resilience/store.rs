@@ -144,7 +144,7 @@ impl Store for ResilientStore {
             fallback.merger.start();
             if fallback.local.is_grace() {
                 return match fallback.merger.due(charges) {
-                    Due::Local => StoreFuture::ready(Ok(fallback.decide(charges))),
+                    Due::Local => StoreFuture::ready(Ok(fallback.decide_by_share(charges))),
                     Due::Merges(merges) => self.decide_after(merges, charges),
                 };
             }
