@@ -36,7 +36,8 @@ impl RateLimiterBuilder {
 
     /// Counts in Redis, with a breaker, and with each policy's [`OnOutage`](crate::OnOutage) choice if Redis fails.
     ///
-    /// Default: in process. Takes a URL, or a [`RedisStoreBuilder`] with settings.
+    /// Default: in process. Takes a URL, or a [`RedisStoreBuilder`] with settings. Build one limiter for each process, and clone
+    /// it: a second one counts as another [instance](Self::instances), and halves the share of both in an outage.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, server: impl Into<RedisStoreBuilder>) -> Self {
         self.backend.choose(Choice::Redis(server.into()));

@@ -1,9 +1,8 @@
 //! Charges to Redis what was admitted locally, once Redis decides again.
 //!
 //! ```text
-//! after an outage, a decision on a key with local charges   merge, then decide, within one deadline
-//! all other keys                                            in the background: after up to 0.5 s, 64 keys at a time,
-//!                                                           with 20 ms in between
+//! a decision on a key with local charges   merge, then decide, within one deadline; not while decisions are shed
+//! all other keys                           in the background: after up to 0.5 s, 64 keys at a time, with 20 ms in between
 //! ```
 //!
 //! # The first seconds

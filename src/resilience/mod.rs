@@ -70,22 +70,25 @@
 //! # After an outage
 //!
 //! Each instance charges to Redis what it admitted and what is still outstanding: the part of its share by which a TAT moved,
-//! or the units in a window. A bucket in debt adds what its share was refilled by since Redis is back, since Redis refills
-//! the whole bucket meanwhile. A merge adds up to the limit, starting at least from the usage that Redis had returned before.
-//! So a server that restarts without its data gets back the usage of the keys that were decided in the outage. A merge is
-//! made once: it leaves a mark in Redis (`prefix:{key}:policy#m..`) for 60 s, and is sent again for up to 30 s if no reply
-//! comes. Up to 100,000 keys are merged, at most 3,200 a second, after up to 0.5 s. Local charges of a decision that failed
-//! or was shed outside of an outage are merged in the same way.
+//! or the units in a window. The debt of a bucket is that of the time when Redis came back, since Redis refills the whole
+//! bucket from then on. The units of a sliding log count from the merge on, so they come back later by the time until then.
+//! A merge adds up to the limit.
+//!
+//! A merge is made once: it leaves a mark in Redis (`prefix:{key}:policy#m..`) for 60 s, of about 110 bytes, and is sent again
+//! for up to 30 s if no reply comes. A decision on a key with local charges merges them first, unless decisions are shed. All
+//! other keys follow in the background, after up to 0.5 s: up to 100,000 keys, at most 3,200 a second. Local charges of a
+//! decision that failed or was shed outside of an outage are merged in the same way.
 //!
 //! The instances notice the end of the outage within 2 s of each other. For 2.5 s, a key that was decided locally stays within
-//! the share besides the count in Redis, until the others have merged their charges. A decision on such a key merges it first.
+//! the share besides the count in Redis, until the others have merged their charges.
 //!
 //! # After a restart or a failover
 //!
 //! A server that restarts may lose its data, and a replica that is promoted may lack the latest charges. An instance notices
 //! both when it connects: by the `run_id` of the server, or by the slots of a cluster that have another node. From then on,
 //! its first decision on each key in its table merges the usage that Redis had returned before, if Redis has less now,
-//! whether or not the breaker opened. A key costs each instance one merge.
+//! whether or not the breaker opened. A key costs each instance one merge. Refunds of this instance are subtracted. A reset by
+//! another instance is not known here, and can be undone in this way.
 //!
 //! # Residuals
 //!
@@ -102,9 +105,9 @@
 //! | an instance ends during the outage | its local charges are lost: up to one share more |
 //! | a key that this instance did not decide in the outage, and others did | what those admitted, if they merge it later than this instance asks Redis |
 //! | an instance finds Redis available more than 2.5 s after another one, as on an overloaded machine | what it admitted locally, once more |
-//! | Redis loses its data, on keys whose share was used up when the outage began | up to the quota once more |
-//! | an outage of so many keys that merging takes longer than 2.5 s, on the keys that come last | up to one share more |
-//! | a charge that was settled, or a key that was reset, after this instance saw it last, and whose next decision here failed | the refund may count again |
+//! | an outage of so many keys that merging takes longer than 2.5 s, on the keys that come last | what an instance admitted that has neither merged the key nor decided on it again |
+//! | a key that another instance refunded or reset after this one saw it last | less, until Redis is back |
+//! | a local charge that is settled at a higher price after it was merged | the difference |
 //! | a charge whose reply was lost | counted twice: in Redis, and here |
 //! | Redis loses its data in a restart | what waits for a connection when it comes back: one request of each instance or a few |
 //! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
