@@ -13,14 +13,18 @@
 //! # Refills that count twice
 //!
 //! Once Redis is back, it refills a bucket at the whole rate, while the shares of the instances that have not noticed yet are
-//! refilled too. So the debt of a bucket is that of the time when Redis came back, and is added to the TAT of that time. An
-//! instance only knows that Redis came back between its last two probes, and takes the middle:
+//! refilled too. So the debt of a bucket is that of the time when Redis came back. An instance only knows that Redis came back
+//! between its last two probes, and takes the middle, which is right on average over a fleet:
 //!
 //! ```text
 //! probe failed    Redis is back?    good probes    merge
 //! ----|-----------------|----------------|-----------|---->
 //!                       '-- refill here does not lower the debt
+//!                                        '-- the debt is added to a TAT that is not earlier
 //! ```
+//!
+//! A bucket that Redis has not charged in the outage is full there. The first merge of a fleet decides from when on it is in
+//! debt, so that must not be too early.
 
 use crate::{
     algorithm::{Admitted, Counter, SlidingWindow},
@@ -29,6 +33,15 @@ use crate::{
 };
 
 use super::shares::SharePolicy;
+
+/// When the shared store came back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recovery {
+    /// The middle of the time in which it may have happened.
+    pub(super) at: Timestamp,
+    /// When it had certainly happened.
+    pub(super) noticed_at: Timestamp,
+}
 
 /// The state of a share at a time from which on local charges are not in the shared store.
 #[derive(Clone, Copy, Debug)]
@@ -41,17 +54,18 @@ pub(super) struct Start {
 impl Start {
     /// Returns what was admitted since, from the share's usage at `now`. `None` if nothing is outstanding.
     ///
-    /// The shared store has been back since `back_at`, if that is after the start.
+    /// The recovery may be one before the start.
     pub(super) fn admitted(
         &self,
         policies: &SharePolicy,
         usage: Usage,
-        (back_at, now): (Timestamp, Timestamp),
+        recovery: Recovery,
+        now: Timestamp,
     ) -> Option<Admitted> {
         if usage.remaining >= usage.limit {
             return None;
         }
-        let outstanding = self.outstanding(policies, usage, (back_at, now));
+        let outstanding = self.outstanding(policies, usage, recovery, now);
         let (amount, from) = match policies.whole.counter() {
             Counter::Bucket(_) => {
                 let (part, whole) = (&policies.part, &policies.whole);
@@ -59,7 +73,7 @@ impl Start {
                 let scaled = u128::from(outstanding) * u128::from(part);
                 let scaled = scaled.div_ceil(u128::from(whole.max(1)));
                 let amount = u64::try_from(scaled).unwrap_or(u64::MAX);
-                (amount, self.at.max(back_at).as_micros())
+                (amount, self.at.max(recovery.noticed_at).as_micros())
             }
             Counter::Concurrency(_)
             | Counter::FixedWindow(_)
@@ -75,9 +89,10 @@ impl Start {
         &mut self,
         policies: &SharePolicy,
         (before, after): (Usage, Usage),
-        (back_at, now): (Timestamp, Timestamp),
+        recovery: Recovery,
+        now: Timestamp,
     ) {
-        let outstanding = self.outstanding(policies, before, (back_at, now));
+        let outstanding = self.outstanding(policies, before, recovery, now);
         self.usage = after;
         match policies.part.counter() {
             Counter::Bucket(_) => {
@@ -99,11 +114,12 @@ impl Start {
         &self,
         policies: &SharePolicy,
         usage: Usage,
-        (back_at, now): (Timestamp, Timestamp),
+        recovery: Recovery,
+        now: Timestamp,
     ) -> u64 {
         match policies.part.counter() {
             Counter::Bucket(_) => {
-                let before = self.usage.reset_at.max(self.at).max(back_at);
+                let before = self.usage.reset_at.max(self.at).max(recovery.at);
                 let tat = usage.reset_at.as_micros();
                 tat.saturating_sub(before.as_micros())
             }
@@ -185,19 +201,26 @@ mod tests {
         }
     }
 
+    fn back(second: u64) -> Recovery {
+        Recovery {
+            at: at(second),
+            noticed_at: at(second + 1),
+        }
+    }
+
     #[test]
     fn bucket_admits_its_part_of_the_time_by_which_the_tat_moved() {
         let policies = halves(Algorithm::TokenBucket);
         let usage = Usage::new(5, 1, at(48));
         let admitted = |start: Start, back_at| {
-            let admitted = start.admitted(&policies, usage, (at(back_at), at(40)));
+            let admitted = start.admitted(&policies, usage, back(back_at), at(40));
             admitted.map(|admitted| (admitted.amount / 1_000_000, admitted.from, admitted.until))
         };
         let from = |second| at(second).as_micros();
-        assert_eq!(admitted(start(3, 24), 0), Some((12, from(0), at(48))));
+        assert_eq!(admitted(start(3, 24), 0), Some((12, from(1), at(48))));
         // Part of the debt at the start has been paid back, and the whole of it.
-        assert_eq!(admitted(start(3, 24), 10), Some((12, from(10), at(48))));
-        assert_eq!(admitted(start(3, 24), 30), Some((9, from(30), at(48))));
+        assert_eq!(admitted(start(3, 24), 10), Some((12, from(11), at(48))));
+        assert_eq!(admitted(start(3, 24), 30), Some((9, from(31), at(48))));
         let later = Start {
             at: at(32),
             ..start(3, 24)
@@ -214,7 +237,7 @@ mod tests {
         ] {
             let policies = halves(algorithm);
             let usage = Usage::new(5, 1, at(60));
-            let admitted = |start: Start| start.admitted(&policies, usage, (at(0), at(10)));
+            let admitted = |start: Start| start.admitted(&policies, usage, back(0), at(10));
             assert_eq!(admitted(start(3, 60)), Some(Admitted::new(2, 0, at(60))));
             assert_eq!(admitted(start(3, 5)), Some(Admitted::new(4, 0, at(60))));
             assert_eq!(admitted(start(1, 60)), None);
@@ -236,15 +259,14 @@ mod tests {
             let unit = if is_bucket { 6_000_000 } else { 1 };
             for (reset_at, second) in [(24, 10), (24, 30), (60, 30)] {
                 let mut start = start(3, reset_at);
-                let times = (at(0), at(second));
                 let before = Usage::new(5, 3, at(66));
                 let usages = (before, Usage::new(5, 1, at(90)));
                 let amount = |start: &Start, usage| {
-                    let admitted = start.admitted(&policies, usage, times);
+                    let admitted = start.admitted(&policies, usage, back(0), at(second));
                     admitted.map(|admitted| admitted.amount)
                 };
                 let outstanding = amount(&start, before);
-                start.add_shared(&policies, usages, times);
+                start.add_shared(&policies, usages, back(0), at(second));
                 assert_eq!(amount(&start, usages.1), outstanding, "{algorithm:?}");
                 let more = Usage::new(5, 0, at(102));
                 let expected = outstanding.unwrap_or_default() + unit;
@@ -259,7 +281,7 @@ mod tests {
         let amount = |start: Start, now| {
             let usage = Usage::new(5, 1, at(200));
             start
-                .admitted(&policies, usage, (at(0), at(now)))
+                .admitted(&policies, usage, back(0), at(now))
                 .map(|admitted| admitted.amount)
         };
         assert_eq!(amount(start(3, 100), 20), Some(2));
@@ -275,7 +297,7 @@ mod tests {
         let policies = halves(Algorithm::TokenBucket);
         let usage = Usage::new(5, 5, at(11));
         assert_eq!(
-            start(3, 0).admitted(&policies, usage, (at(0), at(10))),
+            start(3, 0).admitted(&policies, usage, back(0), at(10)),
             None
         );
     }
@@ -286,7 +308,7 @@ mod tests {
         let part = whole.part(5);
         let usage = Usage::new(5, 1, at(0));
         assert_eq!(
-            start(5, 0).admitted(&SharePolicy { whole, part }, usage, (at(0), at(0))),
+            start(5, 0).admitted(&SharePolicy { whole, part }, usage, back(0), at(0)),
             None
         );
     }

@@ -35,7 +35,7 @@ use crate::{
 };
 
 use super::{
-    admitted::{Start, still_used},
+    admitted::{Recovery, Start, still_used},
     journal::{Attempt, Entry, Journal, Stage},
     mirror::{Fingerprint, Mirror, Mirrored},
     shares::{SharePolicies, SharePolicy},
@@ -300,7 +300,7 @@ impl LocalCounts {
         if charge.policy().is_concurrency() {
             return;
         }
-        let times = (self.back_at(), self.clock.now());
+        let (recovery, now) = (self.recovery(), self.clock.now());
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         self.journal.change(fingerprint, |entry| {
             let policies = Arc::clone(&entry.policies);
@@ -317,7 +317,7 @@ impl LocalCounts {
                     }
                 };
                 for start in entry.start.iter_mut().chain(next) {
-                    start.add_shared(&policies, (before, after), times);
+                    start.add_shared(&policies, (before, after), recovery, now);
                 }
             }
             ((), true)
@@ -419,7 +419,7 @@ impl LocalCounts {
     fn outstanding(&self, entry: &Entry, now: Timestamp) -> Option<(Admitted, Usage)> {
         let local = entry.policies.part.charge(entry.key);
         let (start, usage) = (entry.start?, self.usage_of(&local)?);
-        let admitted = start.admitted(&entry.policies, usage, (self.back_at(), now))?;
+        let admitted = start.admitted(&entry.policies, usage, self.recovery(), now)?;
         Some((admitted, usage))
     }
 
@@ -430,9 +430,13 @@ impl LocalCounts {
         }
     }
 
-    /// Returns since when the shared store can decide again.
-    fn back_at(&self) -> Timestamp {
-        Timestamp::from_micros(self.back_at.load(Ordering::Relaxed))
+    /// Returns when the shared store came back the last time.
+    fn recovery(&self) -> Recovery {
+        let grace_ends = Timestamp::from_micros(self.grace_ends.load(Ordering::Relaxed));
+        Recovery {
+            at: Timestamp::from_micros(self.back_at.load(Ordering::Relaxed)),
+            noticed_at: grace_ends - GRACE,
+        }
     }
 
     /// Returns the policies that a charge was decided under.
