@@ -46,8 +46,13 @@
 //! # Cost
 //!
 //! While the breaker is closed, a decision in Redis costs five atomic loads and one reference count more than without a
-//! breaker: no lock, no timer and no allocation. The lock of the breaker is taken once per call to the server. A custom store
-//! that does not report its calls costs an allocation, a timer and that lock per decision.
+//! breaker: no timer and no allocation. The lock of the breaker is taken once per call to the server. A custom store that does
+//! not report its calls costs an allocation and that lock per decision, and a timer if it keeps no
+//! [deadline](crate::store::Store::deadline) itself.
+//!
+//! The table of last states costs one lock, which four keys share, for each decision and policy: 45 ns for one key, and 110 ns
+//! over 100,000 keys (`cargo bench --bench decision -- mirror`). With [`warm_keys(0)`](ResilientStoreBuilder::warm_keys) it
+//! costs nothing.
 //!
 //! # Limits during an outage
 //!
