@@ -499,6 +499,103 @@ async fn used_up_share_denies_after_an_outage_and_is_no_outage() {
 }
 
 #[tokio::test]
+async fn what_redis_charges_in_the_first_seconds_after_an_outage_is_not_merged() {
+    let server = Server::start();
+    let one = fleet(&server, 1);
+    until_acquainted(&one).await;
+    let policies = policies(100);
+    let (policies, _) = policies.split_at(6);
+    let key = Key::new("ada");
+    server.pause();
+    until_degraded(&one).await;
+    for policy in policies {
+        assert_eq!(admitted(&one, policy, key, 10).await, [10]);
+    }
+    server.resume();
+    until(&one, |one| !one.health().is_degraded()).await;
+    for policy in policies {
+        let after = admitted(&one, policy, key, 10).await;
+        assert_eq!(after, [10], "{}", policy.name());
+    }
+    until(&one, |one| one.health().pending_merges() == 0).await;
+    let store = RedisStore::builder(server.url()).deadline(HUNG).build();
+    let store = store.expect("a usable store");
+    for policy in policies {
+        let decision = store.decide(&[policy.charge(key).cost(0)]).await;
+        let usage = decision.expect("a decision").states()[0].usage();
+        let remaining = usage.expect("it is counted").remaining;
+        assert_eq!(remaining, 80, "{}", policy.name());
+    }
+}
+
+#[tokio::test]
+async fn first_instance_to_find_redis_again_stays_within_its_share_until_others_have_merged() {
+    let server = Server::start();
+    let proxies = [
+        Proxy::start(server.address()).await,
+        Proxy::start(server.address()).await,
+    ];
+    let fleet: Vec<RateLimiter> = proxies
+        .iter()
+        .map(|proxy| RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE))
+        .map(|builder| builder.build().expect("a usable limiter"))
+        .collect();
+    until_acquainted(&fleet).await;
+    let policy = Policy::new("daily", Quota::per_day(40));
+    let started = Instant::now();
+    for round in 0.. {
+        let key = Key::new(format!("ada{round}"));
+        for proxy in &proxies {
+            proxy.set(Mode::BlackHole);
+        }
+        until_degraded(&fleet).await;
+        assert_eq!(admitted(&fleet[..1], &policy, key, 5).await, [5]);
+        assert_eq!(admitted(&fleet[1..], &policy, key, 30).await, [20]);
+        let back = Instant::now();
+        proxies[0].set(Mode::Pass);
+        until(&fleet[..1], |one| !one.health().is_degraded()).await;
+        let after = admitted(&fleet[..1], &policy, key, 40).await[0];
+        // Again if the machine was too busy: 2.5 s after the recovery, the other instance is not waited for any more.
+        if back.elapsed() < Duration::from_millis(2_500) {
+            assert_eq!(after, 15);
+            return;
+        }
+        assert!(started.elapsed() < HUNG, "never in time");
+        proxies[1].set(Mode::Pass);
+        until(&fleet, |one| {
+            !one.health().is_degraded() && one.health().pending_merges() == 0
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn charge_of_a_decision_that_failed_is_merged_before_the_next_one() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
+    let one = [limiter.build().expect("a usable limiter")];
+    until_acquainted(&one).await;
+    let policy = Policy::new("once", Quota::per_day(1));
+    for round in 0..4 {
+        let key = Key::new(format!("ada{round}"));
+        proxy.set(Mode::BlackHole);
+        assert_eq!(admitted(&one, &policy, key, 1).await, [1]);
+        proxy.set(Mode::Pass);
+        let started = Instant::now();
+        loop {
+            let decision = one[0].check(&[policy.charge(key)]).await;
+            let decision = decision.expect("a decision");
+            assert!(!decision.is_allowed());
+            if decision.counted_by() == CountedBy::Shared {
+                break;
+            }
+            assert!(started.elapsed() < HUNG, "{:?}", one[0].health());
+        }
+    }
+}
+
+#[tokio::test]
 async fn merge_is_made_once_however_often_it_is_sent() {
     let server = Server::start();
     let store = RedisStore::builder(server.url())
