@@ -120,6 +120,8 @@ impl LocalCounts {
             };
             let charge = settlement.charge();
             let micros = match charge.policy().counter() {
+                // Only the last request in a queue can be refunded.
+                Counter::Bucket(bucket) if bucket.is_queue() => return None,
                 Counter::Bucket(bucket) => bucket.micros_up(units),
                 Counter::Concurrency(_)
                 | Counter::FixedWindow(_)
