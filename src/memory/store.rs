@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn restored_state_of_a_key_without_a_slot_is_not_given_to_others() {
         let now = Clock::system().now();
-        let store = MemoryStore::with(16, Clock::manual(now));
+        let store = MemoryStore::with(16, Clock::system());
         let policy = Policy::new("policy", Quota::per_hour(1_000));
         let used = |key: String, units| {
             let decision = store
