@@ -79,6 +79,16 @@ async fn until_degraded(fleet: &[RateLimiter]) {
     until(fleet, |one| one.health().is_degraded()).await;
 }
 
+/// Returns whether Redis decides for an instance again, and has its local charges.
+fn has_merged(one: &RateLimiter) -> bool {
+    let health = one.health();
+    !health.is_degraded() && health.pending_merges() == 0
+}
+
+async fn until_merged(fleet: &[RateLimiter]) {
+    until(fleet, has_merged).await;
+}
+
 /// Decides on an instance until Redis does.
 async fn until_shared(one: &RateLimiter) {
     let (started, idle) = (Instant::now(), idle());
@@ -320,12 +330,8 @@ async fn admitted_over(
         load().await;
     }
     mend(&mut server);
-    let is_settled = |one: &RateLimiter| {
-        let health = one.health();
-        !health.is_degraded() && health.pending_merges() == 0
-    };
     let started = Instant::now();
-    while !fleet.iter().all(is_settled) {
+    while !fleet.iter().all(has_merged) {
         load().await;
         assert!(started.elapsed() < HUNG, "{:?}", fleet[0].health());
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -406,11 +412,7 @@ async fn used_up_key_stays_so_after_a_restart_without_data_although_it_was_asked
         assert_eq!(admitted(&fleet, policy, key, 3).await, [0, 0]);
     }
     server.restart();
-    until(&fleet, |one| {
-        let health = one.health();
-        !health.is_degraded() && health.pending_merges() == 0
-    })
-    .await;
+    until_merged(&fleet).await;
     for policy in policies {
         let after = admitted(&fleet, policy, key, 3).await;
         assert_eq!(after, [0, 0], "{}", policy.name());
@@ -438,11 +440,7 @@ async fn reset_on_another_instance_is_not_undone_by_an_outage() {
         assert!(used.last() > Some(&0), "{}", policy.name());
     }
     server.resume();
-    until(&fleet, |one| {
-        let health = one.health();
-        !health.is_degraded() && health.pending_merges() == 0
-    })
-    .await;
+    until_merged(&fleet).await;
     for (policy, used) in policies.iter().zip(used) {
         let after: u64 = admitted(&fleet, policy, key, 40).await.iter().sum();
         assert_eq!(after, 40 - used, "{}", policy.name());
@@ -517,7 +515,7 @@ async fn what_redis_charges_in_the_first_seconds_after_an_outage_is_not_merged()
         let after = admitted(&one, policy, key, 10).await;
         assert_eq!(after, [10], "{}", policy.name());
     }
-    until(&one, |one| one.health().pending_merges() == 0).await;
+    until_merged(&one).await;
     let store = RedisStore::builder(server.url()).deadline(HUNG).build();
     let store = store.expect("a usable store");
     for policy in policies {
@@ -562,10 +560,7 @@ async fn first_instance_to_find_redis_again_stays_within_its_share_until_others_
         }
         assert!(started.elapsed() < HUNG, "never in time");
         proxies[1].set(Mode::Pass);
-        until(&fleet, |one| {
-            !one.health().is_degraded() && one.health().pending_merges() == 0
-        })
-        .await;
+        until_merged(&fleet).await;
     }
 }
 
@@ -660,7 +655,7 @@ async fn merge_whose_reply_is_lost_is_sent_again_and_made_once() {
         is_lost = one[0].health().merges() == made;
     }
     proxy.set(Mode::Pass);
-    while one[0].health().pending_merges() > 0 || one[0].health().is_degraded() {
+    while !has_merged(&one[0]) {
         assert!(started.elapsed() < HUNG, "{:?}", one[0].health());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -84,7 +84,8 @@ impl Start {
     }
 
     /// Notes a charge that the shared store made as well as the share, whose usage was `before` it, and is `after` it.
-    /// What was outstanding stays so.
+    ///
+    /// It adds nothing to the units that are to be merged, and takes none of them.
     pub(super) fn add_shared(
         &mut self,
         policies: &SharePolicy,

@@ -46,8 +46,8 @@ pub struct ResilientStore {
 impl ResilientStore {
     /// Returns a builder that puts a breaker in front of `primary`, and uses `local` while `primary` is unavailable.
     ///
-    /// The deadline set on the builder cuts `primary` off, unless its [own](Store::deadline) is as early. `local` must reply at once, as
-    /// [`MemoryStore`](crate::memory::MemoryStore) does.
+    /// The deadline set on the builder cuts `primary` off, unless its [own](Store::deadline) is as early. `local` must reply
+    /// at once, as [`MemoryStore`](crate::memory::MemoryStore) does.
     pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
         Self::builder_over(Arc::new(primary), local)
     }
