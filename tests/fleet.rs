@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redis::Value;
+use tokio::task::JoinSet;
 use tollgate::{
     Key, OnOutage, Policy, Quota, RateLimiter,
     algorithm::{Admitted, Algorithm, QueueLimits, WindowStart},
@@ -36,6 +37,13 @@ fn policies(units: u64) -> Vec<Policy> {
         daily("sliding-window").algorithm(Algorithm::SlidingWindow),
         Policy::concurrency("concurrency", units).algorithm(Algorithm::Concurrency { lease }),
     ]
+}
+
+/// The same without requests in flight, which are not merged.
+fn rate_policies(units: u64) -> Vec<Policy> {
+    let mut policies = policies(units);
+    policies.retain(|policy| policy.name().as_str() != "concurrency");
+    policies
 }
 
 fn builder(server: &Server) -> RateLimiterBuilder {
@@ -345,9 +353,8 @@ async fn admitted_over(
 
 #[tokio::test]
 async fn outage_and_recovery_admit_nothing_beyond_the_limit() {
-    let policies = policies(40);
-    let (policies, _) = policies.split_at(6);
-    let total = admitted_over(policies, |server| server.pause(), |server| server.resume()).await;
+    let policies = rate_policies(40);
+    let total = admitted_over(&policies, |server| server.pause(), |server| server.resume()).await;
     assert!(
         total.iter().all(|total| (34..=40).contains(total)),
         "{total:?}"
@@ -357,9 +364,8 @@ async fn outage_and_recovery_admit_nothing_beyond_the_limit() {
 #[tokio::test]
 async fn restart_without_data_admits_nothing_beyond_the_limit_on_keys_that_were_decided_in_the_outage()
  {
-    let policies = policies(40);
-    let (policies, _) = policies.split_at(6);
-    let total = admitted_over(policies, Server::kill, Server::restart).await;
+    let policies = rate_policies(40);
+    let total = admitted_over(&policies, Server::kill, Server::restart).await;
     assert!(
         total.iter().all(|total| (34..=40).contains(total)),
         "{total:?}"
@@ -372,10 +378,9 @@ async fn usage_that_redis_lost_in_a_restart_is_restored_by_the_first_decision_on
     let mut server = Server::start();
     let fleet = fleet(&server, 2);
     until_acquainted(&fleet).await;
-    let policies = policies(40);
-    let (policies, _) = policies.split_at(6);
+    let policies = rate_policies(40);
     let (key, used) = (Key::new("ada"), 27);
-    for policy in policies {
+    for policy in &policies {
         for one in fleet.iter().cycle().take(used) {
             let decision = one.check(&[policy.charge(key)]).await.expect("a decision");
             assert_eq!(decision.counted_by(), CountedBy::Shared);
@@ -385,7 +390,7 @@ async fn usage_that_redis_lost_in_a_restart_is_restored_by_the_first_decision_on
     for one in &fleet {
         until_shared(one).await;
     }
-    for policy in policies {
+    for policy in &policies {
         // The instance that decided last knows the usage exactly.
         let last = [fleet[(used + 1) % 2].clone()];
         let admitted: u64 = admitted(&last, policy, key, 20).await.iter().sum();
@@ -399,21 +404,20 @@ async fn used_up_key_stays_so_after_a_restart_without_data_although_it_was_asked
     let mut server = Server::start();
     let fleet = fleet(&server, 2);
     until_acquainted(&fleet).await;
-    let policies = policies(40);
-    let (policies, _) = policies.split_at(6);
+    let policies = rate_policies(40);
     let key = Key::new("ada");
-    for policy in policies {
+    for policy in &policies {
         let before = admitted(&fleet, policy, key, 21).await;
         assert_eq!(before.iter().sum::<u64>(), 40, "{}", policy.name());
     }
     server.kill();
     until_degraded(&fleet).await;
-    for policy in policies {
+    for policy in &policies {
         assert_eq!(admitted(&fleet, policy, key, 3).await, [0, 0]);
     }
     server.restart();
     until_merged(&fleet).await;
-    for policy in policies {
+    for policy in &policies {
         let after = admitted(&fleet, policy, key, 3).await;
         assert_eq!(after, [0, 0], "{}", policy.name());
     }
@@ -425,17 +429,16 @@ async fn reset_on_another_instance_is_not_undone_by_an_outage() {
     let server = Server::start();
     let fleet = fleet(&server, 2);
     until_acquainted(&fleet).await;
-    let policies = policies(40);
-    let (policies, _) = policies.split_at(6);
+    let policies = rate_policies(40);
     let key = Key::new("ada");
-    for policy in policies {
+    for policy in &policies {
         assert_eq!(admitted(&fleet[..1], policy, key, 30).await, [30]);
         fleet[1].reset(policy, &key).await.expect("it is reset");
     }
     server.pause();
     until_degraded(&fleet).await;
     let mut used = Vec::new();
-    for policy in policies {
+    for policy in &policies {
         used.push(admitted(&fleet[..1], policy, key, 3).await[0]);
         assert!(used.last() > Some(&0), "{}", policy.name());
     }
@@ -453,12 +456,9 @@ async fn usage_that_is_restored_lacks_what_was_refunded() {
     let mut server = Server::start();
     let one = fleet(&server, 1);
     until_acquainted(&one).await;
-    let policies = policies(100);
-    let policies: Vec<_> = policies[..6]
-        .iter()
-        // A refund in a queue needs the exact time of the charge.
-        .filter(|policy| policy.name().as_str() != "leaky-queue")
-        .collect();
+    let mut policies = rate_policies(100);
+    // A refund in a queue needs the exact time of the charge.
+    policies.retain(|policy| policy.name().as_str() != "leaky-queue");
     let key = Key::new("ada");
     for policy in &policies {
         let charges = [policy.charge(key).cost(40)];
@@ -469,7 +469,7 @@ async fn usage_that_is_restored_lacks_what_was_refunded() {
     }
     server.restart();
     until_shared(&one[0]).await;
-    for policy in policies {
+    for policy in &policies {
         let admitted = admitted(&one, policy, key, 100).await;
         assert_eq!(admitted, [95], "{}", policy.name());
     }
@@ -501,24 +501,23 @@ async fn what_redis_charges_in_the_first_seconds_after_an_outage_is_not_merged()
     let server = Server::start();
     let one = fleet(&server, 1);
     until_acquainted(&one).await;
-    let policies = policies(100);
-    let (policies, _) = policies.split_at(6);
+    let policies = rate_policies(100);
     let key = Key::new("ada");
     server.pause();
     until_degraded(&one).await;
-    for policy in policies {
+    for policy in &policies {
         assert_eq!(admitted(&one, policy, key, 10).await, [10]);
     }
     server.resume();
     until(&one, |one| !one.health().is_degraded()).await;
-    for policy in policies {
+    for policy in &policies {
         let after = admitted(&one, policy, key, 10).await;
         assert_eq!(after, [10], "{}", policy.name());
     }
     until_merged(&one).await;
     let store = RedisStore::builder(server.url()).deadline(HUNG).build();
     let store = store.expect("a usable store");
-    for policy in policies {
+    for policy in &policies {
         let decision = store.decide(&[policy.charge(key).cost(0)]).await;
         let usage = decision.expect("a decision").states()[0].usage();
         let remaining = usage.expect("it is counted").remaining;
@@ -597,7 +596,7 @@ async fn merge_is_made_once_however_often_it_is_sent() {
         .deadline(Duration::from_secs(10))
         .build();
     let store = store.expect("a usable store");
-    for policy in &policies(40)[..6] {
+    for policy in rate_policies(40) {
         let charge = policy.charge(Key::new("ada"));
         let now = Clock::system().now();
         let until = now + Duration::from_secs(3_600);
@@ -620,6 +619,49 @@ async fn merge_is_made_once_however_often_it_is_sent() {
     }
 }
 
+/// Uses 5 units in an outage, and lets the server make the merge of them but not reply. Returns the units used.
+async fn merge_without_reply(
+    server: &Server,
+    proxy: &Proxy,
+    one: &[RateLimiter; 1],
+    charge: (&Policy, Key),
+) -> u64 {
+    let (policy, key) = charge;
+    let mark = format!("{}#m", policy.name());
+    let marks = || {
+        let keys = server.keys().into_iter();
+        keys.filter(|key| key.contains(&mark)).count()
+    };
+    let (started, mut used) = (Instant::now(), 0);
+    // Again if the reply to the merge was faster than the network could be changed.
+    loop {
+        proxy.set(Mode::BlackHole);
+        until_degraded(one).await;
+        used += admitted(one, policy, key, 5).await[0];
+        let (before, made) = (marks(), one[0].health().merges());
+        while marks() == before {
+            assert!(started.elapsed() < HUNG, "{:?}", one[0].health());
+            proxy.set(if one[0].health().is_degraded() {
+                Mode::Pass
+            } else {
+                Mode::SwallowReplies
+            });
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if one[0].health().merges() == made {
+            return used;
+        }
+    }
+}
+
+async fn until_nothing_is_pending(one: &RateLimiter) {
+    let started = Instant::now();
+    while !has_merged(one) {
+        assert!(started.elapsed() < HUNG, "{:?}", one.health());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn merge_whose_reply_is_lost_is_sent_again_and_made_once() {
     let server = Server::start();
@@ -631,39 +673,36 @@ async fn merge_whose_reply_is_lost_is_sent_again_and_made_once() {
     let key = Key::new("ada");
     until_acquainted(&one).await;
     assert_eq!(admitted(&one, &policy, key, 10).await, [10]);
-    let marks = || {
-        let keys = server.keys().into_iter();
-        keys.filter(|key| key.contains("daily#m")).count()
-    };
-    let (started, mut used) = (Instant::now(), 10);
-    // Again if the reply to the merge was faster than the network could be changed.
-    let mut is_lost = false;
-    while !is_lost {
-        proxy.set(Mode::BlackHole);
-        until_degraded(&one).await;
-        used += admitted(&one, &policy, key, 5).await[0];
-        let (before, made) = (marks(), one[0].health().merges());
-        while marks() == before {
-            assert!(started.elapsed() < HUNG, "{:?}", one[0].health());
-            proxy.set(if one[0].health().is_degraded() {
-                Mode::Pass
-            } else {
-                Mode::SwallowReplies
-            });
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        is_lost = one[0].health().merges() == made;
-    }
+    let used = 10 + merge_without_reply(&server, &proxy, &one, (&policy, key)).await;
     proxy.set(Mode::Pass);
-    while !has_merged(&one[0]) {
-        assert!(started.elapsed() < HUNG, "{:?}", one[0].health());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_nothing_is_pending(&one[0]).await;
     let store = RedisStore::builder(server.url()).deadline(HUNG).build();
     let store = store.expect("a usable store");
     let decision = store.decide(&[policy.charge(key).cost(0)]).await;
     let usage = decision.expect("a decision").states()[0].usage();
     assert_eq!(usage.expect("it is counted").remaining, 100 - used);
+}
+
+// Regression: such a merge did not restore the usage that the server had lost since. What was merged was admitted again.
+#[tokio::test]
+async fn merge_that_the_server_has_lost_is_sent_again_with_the_usage_before_it() {
+    let lose = async |policy: Policy| {
+        let (mut server, key) = (Server::start(), Key::new("ada"));
+        let proxy = Proxy::start(server.address()).await;
+        let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
+        let one = [limiter.build().expect("a usable limiter")];
+        until_acquainted(&one).await;
+        assert_eq!(admitted(&one, &policy, key, 60).await, [60]);
+        let used = 60 + merge_without_reply(&server, &proxy, &one, (&policy, key)).await;
+        server.restart();
+        proxy.set(Mode::Pass);
+        until_nothing_is_pending(&one[0]).await;
+        let left = admitted(&one, &policy, key, 100).await;
+        assert_eq!(left, [100 - used], "{}", policy.name());
+    };
+    let policies = rate_policies(100).into_iter();
+    let all: JoinSet<()> = policies.map(lose).collect();
+    all.join_all().await;
 }
 
 // === The script ===

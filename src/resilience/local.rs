@@ -10,7 +10,6 @@
 //! ```
 
 use std::{
-    mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,21 +21,19 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Admitted, Counter},
-    backoff::random,
     charge::Charge,
     clock::{Clock, Timestamp},
     decision::Decision,
-    error::Error,
     key::Key,
     policy::Policy,
     state::{CountedBy, PolicyState, Usage},
-    store::{Correction, Fleet, Health, Merge, MergeCounts, Receipt, Share, Store, StoreFuture},
+    store::{Correction, Fleet, Health, MergeCounts, Receipt, Share, Store, StoreFuture},
     ticket::Ticket,
 };
 
 use super::{
     admitted::{Recovery, Start, still_used},
-    journal::{Attempt, Entry, Journal, Stage},
+    journal::{Entry, Journal, Stage},
     mirror::{Fingerprint, Mirror, Mirrored},
     shares::{SharePolicies, SharePolicy},
 };
@@ -49,11 +46,11 @@ pub(super) struct LocalCounts {
     /// `None` if the instances are unknown: then this one grants the whole quota.
     fleet: Option<Arc<Fleet>>,
     policies: SharePolicies,
-    mirror: Mirror,
+    pub(super) mirror: Mirror,
     pub(super) journal: Journal,
     /// Number of merges that were made, and of those without a confirmation.
-    merges: AtomicU64,
-    unconfirmed_merges: AtomicU64,
+    pub(super) merges: AtomicU64,
+    pub(super) unconfirmed_merges: AtomicU64,
     /// Since when the shared store can decide again, in microseconds since the Unix epoch.
     back_at: AtomicU64,
     /// When the other instances must have merged their charges, in microseconds since the Unix epoch.
@@ -262,30 +259,6 @@ impl LocalCounts {
         until > 0 && self.clock.now().as_micros() < until
     }
 
-    /// Begins to restore the state of a charge's key, if the shared store may lack it. The merge has no units, and the
-    /// least usage before them.
-    pub(super) fn begin_restore(&self, charge: &Charge<'_>) -> Option<(Mirrored, Box<Merge>)> {
-        let now = self.clock.now();
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let mirrored = self.mirror.take_doubtful(fingerprint, now)?;
-        if mirrored.reset_at <= now || charge.policy().is_concurrency() {
-            return None;
-        }
-        let admitted = restoring(
-            Admitted::new(0, 0, mirrored.reset_at),
-            charge,
-            mirrored,
-            now,
-        );
-        let merge = Merge::new(charge.to_owned(), admitted, random());
-        Some((mirrored, Box::new(merge)))
-    }
-
-    /// Ends a restore that failed, or may have failed.
-    pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored) {
-        self.mirror.put_back(fingerprint, state);
-    }
-
     /// Returns whether a charge is beyond what is left of the share of a key that was decided here.
     pub(super) fn exceeds_share(&self, fingerprint: Fingerprint, charge: &Charge<'_>) -> bool {
         let policies = self.journal.get(fingerprint);
@@ -326,110 +299,13 @@ impl LocalCounts {
         });
     }
 
-    /// Begins to merge the local charges of a key. `None` if it has none, or somebody else has begun.
-    pub(super) fn begin_merge(&self, fingerprint: Fingerprint) -> Option<Box<Merge>> {
-        let (now, is_grace) = (self.clock.now(), self.is_grace());
-        let begun = self.journal.change(fingerprint, |entry| {
-            let stage = mem::replace(&mut entry.stage, Stage::Pending);
-            match stage {
-                Stage::UnderWay(_) => {
-                    entry.stage = stage;
-                    return (None, true);
-                }
-                Stage::Unconfirmed(attempt) if now.since(attempt.first_tried_at) < MERGE_LIFE => {
-                    let merge = Box::new(attempt.merge.clone());
-                    entry.stage = Stage::UnderWay(attempt);
-                    return (Some(merge), true);
-                }
-                // ## Unconfirmed => Pending
-                Stage::Unconfirmed(attempt) => {
-                    self.unconfirmed_merges.fetch_add(1, Ordering::Relaxed);
-                    self.put_back_lost(fingerprint, &attempt);
-                    entry.start = Some(attempt.next);
-                }
-                Stage::Pending => {}
-            }
-            let Some(attempt) = self.attempt(fingerprint, entry, now) else {
-                return (None, is_grace);
-            };
-            // ## Pending => UnderWay
-            let merge = Box::new(attempt.merge.clone());
-            entry.stage = Stage::UnderWay(Box::new(attempt));
-            (Some(merge), true)
-        });
-        begun.flatten()
-    }
-
-    /// Notes how a merge ended. Without a result, it may have been made.
-    pub(super) fn end_merge(&self, fingerprint: Fingerprint, result: Option<Result<(), Error>>) {
-        let (now, is_grace) = (self.clock.now(), self.is_grace());
-        self.journal.change(fingerprint, |entry| {
-            let stage = mem::replace(&mut entry.stage, Stage::Pending);
-            let Stage::UnderWay(mut attempt) = stage else {
-                // The key was reset.
-                entry.stage = stage;
-                return ((), true);
-            };
-            match result {
-                Some(Ok(())) => {
-                    // ## UnderWay => Pending, or no entry
-                    self.merges.fetch_add(1, Ordering::Relaxed);
-                    if self.mirror.epoch() == attempt.epoch {
-                        // It is older than the merge.
-                        self.mirror.take(fingerprint, now);
-                    }
-                    entry.start = Some(attempt.next);
-                    ((), is_grace || self.outstanding(entry, now).is_some())
-                }
-                Some(Err(error)) if error.was_not_executed() && !attempt.is_repeated => {
-                    self.put_back_lost(fingerprint, &attempt);
-                    ((), true)
-                }
-                Some(Err(_)) | None => {
-                    // ## UnderWay => Unconfirmed
-                    attempt.is_repeated = true;
-                    entry.stage = Stage::Unconfirmed(attempt);
-                    ((), true)
-                }
-            }
-        });
-    }
-
-    /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding. It also restores a state that the
-    /// server may have lost.
-    fn attempt(&self, fingerprint: Fingerprint, entry: &Entry, now: Timestamp) -> Option<Attempt> {
-        let (mut admitted, usage) = self.outstanding(entry, now)?;
-        let charge = entry.policies.whole.charge(entry.key);
-        let epoch = self.mirror.epoch();
-        let lost = self.mirror.take_doubtful(fingerprint, now);
-        let lost = lost.filter(|mirrored| mirrored.reset_at > now);
-        if let Some(mirrored) = lost {
-            admitted = restoring(admitted, &charge, mirrored, now);
-        }
-        Some(Attempt {
-            merge: Merge::new(charge.to_owned(), admitted, random()),
-            next: Start { at: now, usage },
-            lost,
-            epoch,
-            first_tried_at: now,
-            is_repeated: false,
-        })
-    }
-
     /// Returns what was admitted on a key and is not in the shared store, and the usage of the share. `None` if there is
     /// nothing.
-    fn outstanding(&self, entry: &Entry, now: Timestamp) -> Option<(Admitted, Usage)> {
+    pub(super) fn outstanding(&self, entry: &Entry, now: Timestamp) -> Option<(Admitted, Usage)> {
         let local = entry.policies.part.charge(entry.key);
         let (start, usage) = (entry.start?, self.usage_of(&local)?);
         let admitted = start.admitted(&entry.policies, usage, self.recovery(), now)?;
         Some((admitted, usage))
-    }
-
-    /// Puts back the state that a merge should have restored.
-    fn put_back_lost(&self, fingerprint: Fingerprint, attempt: &Attempt) {
-        if let Some(lost) = attempt.lost {
-            self.mirror.put_back(fingerprint, lost);
-        }
     }
 
     /// Returns when the shared store came back the last time.
@@ -466,25 +342,12 @@ impl LocalCounts {
 }
 
 /// Returns how many units of a state in the mirror still count, at most the limit of the charge's policy.
-fn still_used_of(charge: &Charge<'_>, mirrored: Mirrored, now: Timestamp) -> u64 {
+pub(super) fn still_used_of(charge: &Charge<'_>, mirrored: Mirrored, now: Timestamp) -> u64 {
     let (counter, span) = (
         charge.policy().counter(),
         (mirrored.noted_at, mirrored.reset_at),
     );
     still_used(counter, mirrored.used.into(), span, now).min(counter.limit())
-}
-
-/// Returns what was admitted on the charge's key, beyond a state that the shared store may have lost.
-fn restoring(admitted: Admitted, charge: &Charge<'_>, lost: Mirrored, now: Timestamp) -> Admitted {
-    let least = match charge.policy().counter() {
-        Counter::Bucket(_) => lost.reset_at.as_micros(),
-        Counter::Concurrency(_)
-        | Counter::FixedWindow(_)
-        | Counter::SlidingLog(_)
-        | Counter::SlidingWindow(_) => still_used_of(charge, lost, now),
-    };
-    let until = admitted.until.max(lost.reset_at);
-    Admitted::new(admitted.amount, admitted.from.max(least), until)
 }
 
 /// Returns the state of a share as that of the policy: under its whole limit, which clients know.
@@ -503,5 +366,3 @@ const RETRY: Duration = Duration::from_secs(5);
 /// How long the other instances may take to find the store available again, and to merge their charges: a probe and its
 /// wait take at most 1.6 s, and merging begins within 0.5 s.
 const GRACE: Duration = Duration::from_millis(2_500);
-/// How long a merge without a confirmation is tried again. Redis knows for twice as long that it was made.
-const MERGE_LIFE: Duration = Duration::from_secs(30);

@@ -126,6 +126,7 @@
 //! [`warm_keys`]: ResilientStoreBuilder::warm_keys
 
 mod admitted;
+mod attempts;
 mod background;
 mod breaker;
 mod fallback;

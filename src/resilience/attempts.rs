@@ -1,0 +1,308 @@
+//! Begins and ends merges of what was admitted here, and of states that the shared store may have lost.
+
+use std::{mem, sync::atomic::Ordering, time::Duration};
+
+use crate::{
+    algorithm::{Admitted, Counter},
+    backoff::random,
+    charge::Charge,
+    clock::Timestamp,
+    error::Error,
+    store::Merge,
+};
+
+use super::{
+    admitted::Start,
+    journal::{Attempt, Entry, Stage},
+    local::{LocalCounts, still_used_of},
+    mirror::{Fingerprint, Mirrored},
+};
+
+impl LocalCounts {
+    /// Begins to merge the local charges of a key. `None` if it has none, or somebody else has begun.
+    pub(super) fn begin_merge(&self, fingerprint: Fingerprint) -> Option<Box<Merge>> {
+        let (now, is_grace) = (self.clock.now(), self.is_grace());
+        let begun = self.journal.change(fingerprint, |entry| {
+            let stage = mem::replace(&mut entry.stage, Stage::Pending);
+            match stage {
+                Stage::UnderWay(_) => {
+                    entry.stage = stage;
+                    return (None, true);
+                }
+                Stage::Unconfirmed(mut attempt)
+                    if now.since(attempt.first_tried_at) < MERGE_LIFE =>
+                {
+                    self.restore_with(&mut attempt, fingerprint, now);
+                    let merge = Box::new(attempt.merge.clone());
+                    entry.stage = Stage::UnderWay(attempt);
+                    return (Some(merge), true);
+                }
+                // ## Unconfirmed => Pending
+                Stage::Unconfirmed(attempt) => {
+                    self.unconfirmed_merges.fetch_add(1, Ordering::Relaxed);
+                    self.put_back_lost(fingerprint, &attempt);
+                    entry.start = Some(attempt.next);
+                }
+                Stage::Pending => {}
+            }
+            let Some(attempt) = self.attempt(fingerprint, entry, now) else {
+                return (None, is_grace);
+            };
+            // ## Pending => UnderWay
+            let merge = Box::new(attempt.merge.clone());
+            entry.stage = Stage::UnderWay(Box::new(attempt));
+            (Some(merge), true)
+        });
+        begun.flatten()
+    }
+
+    /// Notes how a merge ended. Without a result, it may have been made.
+    pub(super) fn end_merge(&self, fingerprint: Fingerprint, result: Option<Result<(), Error>>) {
+        let (now, is_grace) = (self.clock.now(), self.is_grace());
+        self.journal.change(fingerprint, |entry| {
+            let stage = mem::replace(&mut entry.stage, Stage::Pending);
+            let Stage::UnderWay(mut attempt) = stage else {
+                // The key was reset.
+                entry.stage = stage;
+                return ((), true);
+            };
+            match result {
+                Some(Ok(())) => {
+                    // ## UnderWay => Pending, or no entry
+                    self.merges.fetch_add(1, Ordering::Relaxed);
+                    self.note_merge(fingerprint, &attempt, now);
+                    entry.start = Some(attempt.next);
+                    ((), is_grace || self.outstanding(entry, now).is_some())
+                }
+                Some(Err(error)) if error.was_not_executed() && !attempt.is_repeated => {
+                    self.put_back_lost(fingerprint, &attempt);
+                    ((), true)
+                }
+                Some(Err(_)) | None => {
+                    // ## UnderWay => Unconfirmed
+                    attempt.is_repeated = true;
+                    entry.stage = Stage::Unconfirmed(attempt);
+                    ((), true)
+                }
+            }
+        });
+    }
+
+    /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding.
+    fn attempt(&self, fingerprint: Fingerprint, entry: &Entry, now: Timestamp) -> Option<Attempt> {
+        let (admitted, usage) = self.outstanding(entry, now)?;
+        let charge = entry.policies.whole.charge(entry.key);
+        let mut attempt = Attempt {
+            merge: Merge::new(charge.to_owned(), admitted, random()),
+            next: Start { at: now, usage },
+            lost: None,
+            epoch: self.mirror.epoch(),
+            first_tried_at: now,
+            is_repeated: false,
+        };
+        self.restore_with(&mut attempt, fingerprint, now);
+        Some(attempt)
+    }
+
+    /// Has a merge also restore a state that the server may have lost. The server of an earlier try may have been replaced.
+    fn restore_with(&self, attempt: &mut Attempt, fingerprint: Fingerprint, now: Timestamp) {
+        attempt.epoch = self.mirror.epoch();
+        let Some(lost) = self.mirror.take_doubtful(fingerprint, now) else {
+            return;
+        };
+        if lost.reset_at > now {
+            let charge = attempt.merge.charge();
+            let admitted = restoring(attempt.merge.admitted(), &charge, lost, now);
+            attempt.merge = Merge::new(charge.to_owned(), admitted, attempt.merge.id());
+            attempt.lost = Some(lost);
+        }
+    }
+
+    /// Begins to restore the state of a charge's key, if the shared store may lack it. The merge has no units, and the
+    /// least usage before them.
+    pub(super) fn begin_restore(&self, charge: &Charge<'_>) -> Option<(Mirrored, Box<Merge>)> {
+        let now = self.clock.now();
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let mirrored = self.mirror.take_doubtful(fingerprint, now)?;
+        if mirrored.reset_at <= now || charge.policy().is_concurrency() {
+            return None;
+        }
+        let with_merge = self.journal.change(fingerprint, |entry| {
+            let with_merge = match &entry.stage {
+                Stage::UnderWay(attempt) => Some(with_merge(mirrored, attempt, now)),
+                Stage::Pending | Stage::Unconfirmed(_) => None,
+            };
+            (with_merge, true)
+        });
+        let least = with_merge.flatten().unwrap_or(mirrored);
+        let admitted = restoring(Admitted::new(0, 0, least.reset_at), charge, least, now);
+        let merge = Merge::new(charge.to_owned(), admitted, random());
+        Some((mirrored, Box::new(merge)))
+    }
+
+    /// Ends a restore that failed, or may have failed.
+    pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored) {
+        self.mirror.put_back(fingerprint, state);
+    }
+
+    /// Corrects the state in the mirror after a merge.
+    fn note_merge(&self, fingerprint: Fingerprint, attempt: &Attempt, now: Timestamp) {
+        if self.mirror.epoch() == attempt.epoch {
+            // It is older than the merge.
+            self.mirror.take(fingerprint, now);
+            if attempt.is_repeated {
+                // If an earlier try was executed, this one restored nothing.
+                self.put_back_lost(fingerprint, attempt);
+            }
+            return;
+        }
+        // The server was replaced meanwhile, and has made the merge without the usage before it.
+        let lost = self.mirror.take_doubtful(fingerprint, now);
+        if let Some(lost) = lost.or(attempt.lost) {
+            self.mirror
+                .put_back(fingerprint, with_merge(lost, attempt, now));
+        }
+    }
+
+    /// Puts back the state that a merge should have restored.
+    fn put_back_lost(&self, fingerprint: Fingerprint, attempt: &Attempt) {
+        if let Some(lost) = attempt.lost {
+            self.mirror.put_back(fingerprint, lost);
+        }
+    }
+}
+
+/// Returns a state that the server may have lost, after this merge.
+fn with_merge(lost: Mirrored, attempt: &Attempt, now: Timestamp) -> Mirrored {
+    let (charge, admitted) = (attempt.merge.charge(), attempt.merge.admitted());
+    let Admitted {
+        amount,
+        from,
+        until,
+    } = admitted;
+    match charge.policy().counter() {
+        Counter::Bucket(_) => {
+            let tat = lost.reset_at.as_micros().max(from).saturating_add(amount);
+            Mirrored {
+                reset_at: Timestamp::from_micros(tat),
+                ..lost
+            }
+        }
+        Counter::Concurrency(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingLog(_)
+        | Counter::SlidingWindow(_) => {
+            let used = still_used_of(&charge, lost, now).max(from);
+            Mirrored {
+                reset_at: lost.reset_at.max(until),
+                used: u32::try_from(used.saturating_add(amount)).unwrap_or(u32::MAX),
+                noted_at: now,
+            }
+        }
+    }
+}
+
+/// Returns what was admitted on the charge's key, beyond a state that the shared store may have lost.
+fn restoring(admitted: Admitted, charge: &Charge<'_>, lost: Mirrored, now: Timestamp) -> Admitted {
+    let least = match charge.policy().counter() {
+        Counter::Bucket(_) => lost.reset_at.as_micros(),
+        Counter::Concurrency(_)
+        | Counter::FixedWindow(_)
+        | Counter::SlidingLog(_)
+        | Counter::SlidingWindow(_) => still_used_of(charge, lost, now),
+    };
+    let until = admitted.until.max(lost.reset_at);
+    Admitted::new(admitted.amount, admitted.from.max(least), until)
+}
+
+/// How long a merge without a confirmation is tried again. Redis knows for twice as long that it was made.
+const MERGE_LIFE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::{
+        algorithm::{Algorithm, WindowStart},
+        clock::Clock,
+        decision::Decision,
+        key::Key,
+        memory::MemoryStore,
+        policy::Policy,
+        quota::Quota,
+        store::Store,
+    };
+
+    use super::*;
+
+    fn decide(store: &impl Store, charge: Charge<'_>) -> Decision {
+        let decision = store.decide(&[charge]).take_ready();
+        decision.expect("it decides at once").expect("a decision")
+    }
+
+    /// Returns counts that know of 60 of 100 units used in the shared store and admitted 5 more, and the usage of all 65: in
+    /// units, or as a TAT in microseconds.
+    fn outage(policy: &Policy) -> (LocalCounts, u64) {
+        let (charge, clock) = (policy.charge(Key::GLOBAL), Clock::system());
+        let (shared, local) = (MemoryStore::new(), Arc::new(MemoryStore::new()));
+        let counts = LocalCounts::new(local, None, clock.clone(), 100);
+        let decision = decide(&shared, charge.cost(60));
+        counts.note(&charge, &decision.states()[0], clock.now());
+        counts.decide(&[charge.cost(5)]).expect("a decision");
+        let usage = decide(&shared, charge.cost(5)).states()[0].usage();
+        let usage = usage.expect("it is counted");
+        let used = match charge.policy().counter() {
+            Counter::Bucket(_) => usage.reset_at.as_micros(),
+            _ => usage.limit - usage.remaining,
+        };
+        (counts, used)
+    }
+
+    fn policies() -> impl Iterator<Item = Policy> {
+        let algorithms = [
+            Algorithm::TokenBucket,
+            Algorithm::FixedWindow(WindowStart::FirstHit),
+            Algorithm::SlidingLog,
+            Algorithm::SlidingWindow,
+        ];
+        let algorithms = algorithms.into_iter();
+        algorithms.map(|algorithm| Policy::new("daily", Quota::per_day(100)).algorithm(algorithm))
+    }
+
+    // Regression: what was merged into a server without its data was admitted again, once the usage before it was restored.
+    #[test]
+    fn state_of_a_server_that_is_replaced_during_a_merge_is_restored_with_the_merged_units() {
+        for policy in policies() {
+            let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
+            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            let merge = counts.begin_merge(fingerprint).expect("it is outstanding");
+            assert!(merge.admitted().amount > 0);
+            counts.doubt();
+            let (state, restore) = counts.begin_restore(&charge).expect("it is doubtful");
+            assert_eq!(restore.admitted().from, used, "{policy:?}");
+            counts.put_back(fingerprint, state);
+            counts.end_merge(fingerprint, Some(Ok(())));
+            let (_, restore) = counts.begin_restore(&charge).expect("it is doubtful");
+            assert_eq!(restore.admitted().from, used, "{policy:?}");
+            assert!(counts.begin_restore(&charge).is_none());
+        }
+    }
+
+    #[test]
+    fn repeated_merge_restores_the_state_and_leaves_it_doubtful() {
+        for policy in policies() {
+            let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
+            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            let first = counts.begin_merge(fingerprint).expect("it is outstanding");
+            counts.end_merge(fingerprint, None);
+            counts.doubt();
+            let second = counts.begin_merge(fingerprint).expect("it is repeated");
+            assert_eq!(second.id(), first.id());
+            let Admitted { amount, from, .. } = second.admitted();
+            assert_eq!(from + amount, used, "{policy:?}");
+            counts.end_merge(fingerprint, Some(Ok(())));
+            let (_, restore) = counts.begin_restore(&charge).expect("it is doubtful");
+            assert_eq!(restore.admitted().from, from, "{policy:?}");
+        }
+    }
+}
