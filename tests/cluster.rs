@@ -350,40 +350,83 @@ async fn merges_of_a_dead_node_are_not_sent_to_others() {
     }
 }
 
+/// Peeks until Redis decides on this key.
+async fn until_shared(limiter: &RateLimiter, policy: &Policy, key: Key) {
+    let started = Instant::now();
+    loop {
+        let decision = limiter.peek(&[policy.charge(key)]).await;
+        if decision.expect("a decision").counted_by() == CountedBy::Shared {
+            return;
+        }
+        until(started, "never counted by Redis");
+    }
+}
+
+/// Kills the first primary, and decides until its replica does.
+async fn replace_first_primary(cluster: &mut Cluster, limiter: &RateLimiter) {
+    let (idle, key) = (
+        per_hour("idle", 1_000_000),
+        Key::new(cluster.identity_at(0, "other")),
+    );
+    until_shared(limiter, &idle, key).await;
+    let is_shared = async || {
+        let decision = check(limiter, &[idle.charge(key)]).await;
+        decision.counted_by() == CountedBy::Shared
+    };
+    let started = Instant::now();
+    cluster.nodes[0].kill();
+    while is_shared().await {
+        until(started, "the primary is still there");
+    }
+    while !is_shared().await {
+        until(started, "the replica never decides");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Makes this many requests, which Redis decides. Returns how many were allowed.
+async fn allowed_by_redis(limiter: &RateLimiter, charge: Charge<'_>, requests: usize) -> usize {
+    let mut allowed = 0;
+    for _ in 0..requests {
+        let decision = check(limiter, &[charge]).await;
+        assert_eq!(decision.counted_by(), CountedBy::Shared);
+        allowed += usize::from(decision.is_allowed());
+    }
+    allowed
+}
+
 // Regression: a replica that lacked the latest charges granted the whole quota again.
 #[tokio::test]
 async fn usage_that_a_promoted_replica_lacks_is_restored() {
     let mut cluster = Cluster::start_with(3, 1, &["--replica-read-only", "no"]);
     let limiter = resilient(&cluster.nodes[1].url(), DEADLINE);
     let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
-    let (key, other) = (cluster.identity_at(0, "k"), cluster.identity_at(0, "other"));
-    let started = Instant::now();
-    let counted_by = async |identity: &str, policy: &Policy| {
-        let decision = check(&limiter, &[policy.charge(Key::new(identity))]).await;
-        assert!(decision.is_allowed());
-        decision.counted_by()
-    };
-    let idle = per_hour("idle", 1_000_000);
-    while counted_by(&other, &idle).await != CountedBy::Shared {
-        until(started, "never counted by Redis");
-    }
-    for _ in 0..27 {
-        assert_eq!(counted_by(&key, &policy).await, CountedBy::Shared);
-    }
+    let key = Key::new(cluster.identity_at(0, "k"));
+    until_shared(&limiter, &policy, key).await;
+    assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 27).await, 27);
     cluster.nodes[3].command(&["FLUSHALL"]);
-    cluster.nodes[0].kill();
-    while counted_by(&other, &idle).await == CountedBy::Shared {
-        until(started, "the primary is still there");
+    replace_first_primary(&mut cluster, &limiter).await;
+    assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 20).await, 13);
+}
+
+// Regression: the usage on all nodes was restored, so what others had reset or refunded since came back.
+#[tokio::test]
+async fn failover_of_one_node_restores_nothing_on_the_others() {
+    let mut cluster = Cluster::start(3, 1);
+    let limiters = [0, 1].map(|_| resilient(&cluster.nodes[1].url(), DEADLINE));
+    let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
+    let key = Key::new(cluster.identity_at(2, "k"));
+    for limiter in &limiters {
+        until_shared(limiter, &policy, key).await;
     }
-    while counted_by(&other, &idle).await != CountedBy::Shared {
-        until(started, "the replica never decides");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let mut admitted = 0;
-    for _ in 0..20 {
-        let decision = check(&limiter, &[policy.charge(Key::new(key.as_str()))]).await;
-        assert_eq!(decision.counted_by(), CountedBy::Shared);
-        admitted += u32::from(decision.is_allowed());
-    }
-    assert_eq!(admitted, 13);
+    assert_eq!(
+        allowed_by_redis(&limiters[0], policy.charge(key), 30).await,
+        30
+    );
+    limiters[1].reset(&policy, &key).await.expect("it is reset");
+    replace_first_primary(&mut cluster, &limiters[0]).await;
+    assert_eq!(
+        allowed_by_redis(&limiters[0], policy.charge(key), 50).await,
+        40
+    );
 }

@@ -15,12 +15,16 @@ use super::{
     admitted::Start,
     journal::{Attempt, Entry, Stage},
     local::{LocalCounts, still_used_of},
-    mirror::{Fingerprint, Mirrored},
+    mirror::{Doubts, Fingerprint, Mirrored},
 };
 
 impl LocalCounts {
     /// Begins to merge the local charges of a key. `None` if it has none, or somebody else has begun.
-    pub(super) fn begin_merge(&self, fingerprint: Fingerprint) -> Option<Box<Merge>> {
+    pub(super) fn begin_merge(
+        &self,
+        fingerprint: Fingerprint,
+        doubts: &Doubts,
+    ) -> Option<Box<Merge>> {
         let (now, is_grace) = (self.clock.now(), self.is_grace());
         let begun = self.journal.change(fingerprint, |entry| {
             let stage = mem::replace(&mut entry.stage, Stage::Pending);
@@ -32,7 +36,7 @@ impl LocalCounts {
                 Stage::Unconfirmed(mut attempt)
                     if now.since(attempt.first_tried_at) < MERGE_LIFE =>
                 {
-                    self.restore_with(&mut attempt, fingerprint, now);
+                    self.restore_with(&mut attempt, fingerprint, now, doubts);
                     let merge = Box::new(attempt.merge.clone());
                     entry.stage = Stage::UnderWay(attempt);
                     return (Some(merge), true);
@@ -40,12 +44,12 @@ impl LocalCounts {
                 // ## Unconfirmed => Pending
                 Stage::Unconfirmed(attempt) => {
                     self.unconfirmed_merges.fetch_add(1, Ordering::Relaxed);
-                    self.put_back_lost(fingerprint, &attempt);
+                    self.put_back_lost(fingerprint, &attempt, doubts);
                     entry.start = Some(attempt.next);
                 }
                 Stage::Pending => {}
             }
-            let Some(attempt) = self.attempt(fingerprint, entry, now) else {
+            let Some(attempt) = self.attempt(fingerprint, entry, now, doubts) else {
                 return (None, is_grace);
             };
             // ## Pending => UnderWay
@@ -57,7 +61,12 @@ impl LocalCounts {
     }
 
     /// Notes how a merge ended. Without a result, it may have been made.
-    pub(super) fn end_merge(&self, fingerprint: Fingerprint, result: Option<Result<(), Error>>) {
+    pub(super) fn end_merge(
+        &self,
+        fingerprint: Fingerprint,
+        result: Option<Result<(), Error>>,
+        doubts: &Doubts,
+    ) {
         let (now, is_grace) = (self.clock.now(), self.is_grace());
         self.journal.change(fingerprint, |entry| {
             let stage = mem::replace(&mut entry.stage, Stage::Pending);
@@ -70,12 +79,12 @@ impl LocalCounts {
                 Some(Ok(())) => {
                     // ## UnderWay => Pending, or no entry
                     self.merges.fetch_add(1, Ordering::Relaxed);
-                    self.note_merge(fingerprint, &attempt, now);
+                    self.note_merge(fingerprint, &attempt, now, doubts);
                     entry.start = Some(attempt.next);
                     ((), is_grace || self.outstanding(entry, now).is_some())
                 }
                 Some(Err(error)) if error.was_not_executed() && !attempt.is_repeated => {
-                    self.put_back_lost(fingerprint, &attempt);
+                    self.put_back_lost(fingerprint, &attempt, doubts);
                     ((), true)
                 }
                 Some(Err(_)) | None => {
@@ -89,25 +98,37 @@ impl LocalCounts {
     }
 
     /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding.
-    fn attempt(&self, fingerprint: Fingerprint, entry: &Entry, now: Timestamp) -> Option<Attempt> {
+    fn attempt(
+        &self,
+        fingerprint: Fingerprint,
+        entry: &Entry,
+        now: Timestamp,
+        doubts: &Doubts,
+    ) -> Option<Attempt> {
         let (admitted, usage) = self.outstanding(entry, now)?;
         let charge = entry.policies.whole.charge(entry.key);
         let mut attempt = Attempt {
             merge: Merge::new(charge.to_owned(), admitted, random()),
             next: Start { at: now, usage },
             lost: None,
-            epoch: self.mirror.epoch(),
+            epoch: doubts.since(),
             first_tried_at: now,
             is_repeated: false,
         };
-        self.restore_with(&mut attempt, fingerprint, now);
+        self.restore_with(&mut attempt, fingerprint, now, doubts);
         Some(attempt)
     }
 
     /// Has a merge also restore a state that the server may have lost. The server of an earlier try may have been replaced.
-    fn restore_with(&self, attempt: &mut Attempt, fingerprint: Fingerprint, now: Timestamp) {
-        attempt.epoch = self.mirror.epoch();
-        let Some(lost) = self.mirror.take_doubtful(fingerprint, now) else {
+    fn restore_with(
+        &self,
+        attempt: &mut Attempt,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        doubts: &Doubts,
+    ) {
+        attempt.epoch = doubts.since();
+        let Some(lost) = self.mirror.take_doubtful(fingerprint, now, doubts) else {
             return;
         };
         if lost.reset_at > now {
@@ -120,10 +141,14 @@ impl LocalCounts {
 
     /// Begins to restore the state of a charge's key, if the shared store may lack it. The merge has no units, and the
     /// least usage before them.
-    pub(super) fn begin_restore(&self, charge: &Charge<'_>) -> Option<(Mirrored, Box<Merge>)> {
+    pub(super) fn begin_restore(
+        &self,
+        charge: &Charge<'_>,
+        doubts: &Doubts,
+    ) -> Option<(Mirrored, Box<Merge>)> {
         let now = self.clock.now();
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let mirrored = self.mirror.take_doubtful(fingerprint, now)?;
+        let mirrored = self.mirror.take_doubtful(fingerprint, now, doubts)?;
         if mirrored.reset_at <= now || charge.policy().is_concurrency() {
             return None;
         }
@@ -140,34 +165,35 @@ impl LocalCounts {
         Some((mirrored, Box::new(merge)))
     }
 
-    /// Ends a restore that failed, or may have failed.
-    pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored) {
-        self.mirror.put_back(fingerprint, state);
-    }
-
     /// Corrects the state in the mirror after a merge.
-    fn note_merge(&self, fingerprint: Fingerprint, attempt: &Attempt, now: Timestamp) {
-        if self.mirror.epoch() == attempt.epoch {
+    fn note_merge(
+        &self,
+        fingerprint: Fingerprint,
+        attempt: &Attempt,
+        now: Timestamp,
+        doubts: &Doubts,
+    ) {
+        if doubts.since() == attempt.epoch {
             // It is older than the merge.
             self.mirror.take(fingerprint, now);
             if attempt.is_repeated {
                 // If an earlier try was executed, this one restored nothing.
-                self.put_back_lost(fingerprint, attempt);
+                self.put_back_lost(fingerprint, attempt, doubts);
             }
             return;
         }
         // The server was replaced meanwhile, and has made the merge without the usage before it.
-        let lost = self.mirror.take_doubtful(fingerprint, now);
+        let lost = self.mirror.take_doubtful(fingerprint, now, doubts);
         if let Some(lost) = lost.or(attempt.lost) {
             self.mirror
-                .put_back(fingerprint, with_merge(lost, attempt, now));
+                .put_back(fingerprint, with_merge(lost, attempt, now), doubts);
         }
     }
 
     /// Puts back the state that a merge should have restored.
-    fn put_back_lost(&self, fingerprint: Fingerprint, attempt: &Attempt) {
+    fn put_back_lost(&self, fingerprint: Fingerprint, attempt: &Attempt, doubts: &Doubts) {
         if let Some(lost) = attempt.lost {
-            self.mirror.put_back(fingerprint, lost);
+            self.mirror.put_back(fingerprint, lost, doubts);
         }
     }
 }
@@ -247,7 +273,12 @@ mod tests {
         let (shared, local) = (MemoryStore::new(), Arc::new(MemoryStore::new()));
         let counts = LocalCounts::new(local, None, clock.clone(), 100);
         let decision = decide(&shared, charge.cost(60));
-        counts.note(&charge, &decision.states()[0], clock.now());
+        counts.note(
+            &charge,
+            &decision.states()[0],
+            clock.now(),
+            &Doubts::default(),
+        );
         counts.decide(&[charge.cost(5)]).expect("a decision");
         let usage = decide(&shared, charge.cost(5)).states()[0].usage();
         let usage = usage.expect("it is counted");
@@ -273,35 +304,49 @@ mod tests {
     #[test]
     fn state_of_a_server_that_is_replaced_during_a_merge_is_restored_with_the_merged_units() {
         for policy in policies() {
+            let doubts = Doubts::default();
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
             let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
-            let merge = counts.begin_merge(fingerprint).expect("it is outstanding");
+            let merge = counts
+                .begin_merge(fingerprint, &doubts)
+                .expect("it is outstanding");
             assert!(merge.admitted().amount > 0);
-            counts.doubt();
-            let (state, restore) = counts.begin_restore(&charge).expect("it is doubtful");
+            counts.mirror.doubt(&doubts);
+            let (state, restore) = counts
+                .begin_restore(&charge, &doubts)
+                .expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
-            counts.put_back(fingerprint, state);
-            counts.end_merge(fingerprint, Some(Ok(())));
-            let (_, restore) = counts.begin_restore(&charge).expect("it is doubtful");
+            counts.mirror.put_back(fingerprint, state, &doubts);
+            counts.end_merge(fingerprint, Some(Ok(())), &doubts);
+            let (_, restore) = counts
+                .begin_restore(&charge, &doubts)
+                .expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
-            assert!(counts.begin_restore(&charge).is_none());
+            assert!(counts.begin_restore(&charge, &doubts).is_none());
         }
     }
 
     #[test]
     fn repeated_merge_restores_the_state_and_leaves_it_doubtful() {
         for policy in policies() {
+            let doubts = Doubts::default();
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
             let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
-            let first = counts.begin_merge(fingerprint).expect("it is outstanding");
-            counts.end_merge(fingerprint, None);
-            counts.doubt();
-            let second = counts.begin_merge(fingerprint).expect("it is repeated");
+            let first = counts
+                .begin_merge(fingerprint, &doubts)
+                .expect("it is outstanding");
+            counts.end_merge(fingerprint, None, &doubts);
+            counts.mirror.doubt(&doubts);
+            let second = counts
+                .begin_merge(fingerprint, &doubts)
+                .expect("it is repeated");
             assert_eq!(second.id(), first.id());
             let Admitted { amount, from, .. } = second.admitted();
             assert_eq!(from + amount, used, "{policy:?}");
-            counts.end_merge(fingerprint, Some(Ok(())));
-            let (_, restore) = counts.begin_restore(&charge).expect("it is doubtful");
+            counts.end_merge(fingerprint, Some(Ok(())), &doubts);
+            let (_, restore) = counts
+                .begin_restore(&charge, &doubts)
+                .expect("it is doubtful");
             assert_eq!(restore.admitted().from, from, "{policy:?}");
         }
     }

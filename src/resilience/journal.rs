@@ -62,7 +62,7 @@ pub(super) struct Attempt {
     pub(super) next: Start,
     /// The state that the merge restores, if the server may have lost it.
     pub(super) lost: Option<Mirrored>,
-    /// How often the server may have lost its states before.
+    /// That of the server's [`Doubts`](super::mirror::Doubts) at the latest try.
     pub(super) epoch: Epoch,
     pub(super) first_tried_at: Timestamp,
     /// Whether an earlier try may have been executed.

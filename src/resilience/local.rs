@@ -34,7 +34,7 @@ use crate::{
 use super::{
     admitted::{Recovery, Start, still_used},
     journal::{Entry, Journal, Stage},
-    mirror::{Fingerprint, Mirror, Mirrored},
+    mirror::{Doubts, Fingerprint, Mirror, Mirrored},
     shares::{SharePolicies, SharePolicy},
 };
 
@@ -55,8 +55,6 @@ pub(super) struct LocalCounts {
     back_at: AtomicU64,
     /// When the other instances must have merged their charges, in microseconds since the Unix epoch.
     grace_ends: AtomicU64,
-    /// When the last quota is back whose state the shared store may lack, in microseconds since the Unix epoch.
-    doubt_ends: AtomicU64,
     /// Shows the time of the shared store, as far as it is known.
     pub(super) clock: Clock,
 }
@@ -82,7 +80,6 @@ impl LocalCounts {
             unconfirmed_merges: AtomicU64::new(0),
             back_at: AtomicU64::new(0),
             grace_ends: AtomicU64::new(0),
-            doubt_ends: AtomicU64::new(0),
             clock,
         }
     }
@@ -95,7 +92,13 @@ impl LocalCounts {
 
     /// Keeps the state of a charge's key in a decision of the shared store.
     #[inline]
-    pub(super) fn note(&self, charge: &Charge<'_>, state: &PolicyState, now: Timestamp) {
+    pub(super) fn note(
+        &self,
+        charge: &Charge<'_>,
+        state: &PolicyState,
+        now: Timestamp,
+        doubts: &Doubts,
+    ) {
         let Some(usage) = state.usage() else { return };
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         let mut mirrored = Mirrored::of(usage, now);
@@ -104,7 +107,7 @@ impl LocalCounts {
             let is_free = usage.remaining >= usage.limit;
             mirrored.reset_at = if is_free { now } else { now + slots.lease() };
         }
-        self.mirror.put(fingerprint, mirrored);
+        self.mirror.put(fingerprint, mirrored, doubts);
     }
 
     /// Returns the refunds in a receipt, for [`note_refunds`](Self::note_refunds).
@@ -244,19 +247,6 @@ impl LocalCounts {
     /// Returns whether other instances may not have merged their local charges yet.
     pub(super) fn is_grace(&self) -> bool {
         self.clock.now().as_micros() < self.grace_ends.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the shared store may have lost its states.
-    pub(super) fn doubt(&self) {
-        let until = self.mirror.doubt().as_micros();
-        self.doubt_ends.fetch_max(until, Ordering::Relaxed);
-    }
-
-    /// Returns whether the shared store may lack a state that is known here.
-    #[inline]
-    pub(super) fn has_doubts(&self) -> bool {
-        let until = self.doubt_ends.load(Ordering::Relaxed);
-        until > 0 && self.clock.now().as_micros() < until
     }
 
     /// Returns whether a charge is beyond what is left of the share of a key that was decided here.

@@ -35,7 +35,7 @@ use futures_util::future::join_all;
 use super::{
     background::BackgroundTask,
     local::LocalCounts,
-    mirror::{Fingerprint, Mirrored},
+    mirror::{Doubts, Fingerprint, Mirrored},
     monitor::{PrimaryEvents, PrimaryMonitor},
 };
 
@@ -44,6 +44,8 @@ use super::{
 pub(super) struct Merger {
     local: Arc<LocalCounts>,
     monitor: Arc<PrimaryMonitor>,
+    /// Which states in the mirror the primary may lack.
+    pub(super) doubts: Doubts,
     task: BackgroundTask,
 }
 
@@ -62,11 +64,18 @@ impl Merger {
         let merger = Arc::new(Self {
             local,
             monitor: Arc::clone(&monitor),
+            doubts: Doubts::default(),
             task: BackgroundTask::default(),
         });
         let events: Weak<dyn PrimaryEvents> = Arc::downgrade(&merger) as _;
         let _ = monitor.events.set(events);
         merger
+    }
+
+    /// Returns whether the primary may lack a state that is known here.
+    #[inline]
+    pub(super) fn has_doubts(&self) -> bool {
+        self.doubts.are_present(&self.local.clock)
     }
 
     /// Starts to merge in the background, unless there is nothing to merge.
@@ -81,7 +90,7 @@ impl Merger {
     }
 
     /// Begins the merges of the charges' keys, unless the share of one is used up.
-    pub(super) fn due(&self, charges: &[Charge<'_>]) -> Due {
+    pub(super) fn due(self: &Arc<Self>, charges: &[Charge<'_>]) -> Due {
         let is_used_up = locally_counted(charges).any(|charge| {
             let fingerprint = Fingerprint::of(charge.policy(), charge.key());
             self.local.exceeds_share(fingerprint, charge)
@@ -97,11 +106,10 @@ impl Merger {
     ///
     /// A merge that is under way was sent before this decision is.
     #[cold]
-    pub(super) fn begin_all(&self, charges: &[Charge<'_>]) -> Vec<BegunMerge> {
+    pub(super) fn begin_all(self: &Arc<Self>, charges: &[Charge<'_>]) -> Vec<BegunMerge> {
         let begun = locally_counted(charges).filter_map(|charge| {
             let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-            BegunMerge::begin(&self.local, fingerprint)
-                .or_else(|| BegunMerge::restore(&self.local, charge))
+            BegunMerge::begin(self, fingerprint).or_else(|| BegunMerge::restore(self, charge))
         });
         begun.collect()
     }
@@ -133,7 +141,7 @@ impl Merger {
     }
 
     /// Merges all keys of the primary once. Returns `false` if it fails meanwhile, or another task takes over.
-    async fn merge_all(&self, lease: u64) -> bool {
+    async fn merge_all(self: &Arc<Self>, lease: u64) -> bool {
         let journal = &self.local.journal;
         let keys = journal.keys_where(|key| self.monitor.primary.serves(key));
         for keys in keys.chunks(BATCH) {
@@ -141,9 +149,7 @@ impl Merger {
             if self.monitor.breaker.is_open() || !self.task.renew(lease, span) {
                 return false;
             }
-            let begun = keys
-                .iter()
-                .filter_map(|key| BegunMerge::begin(&self.local, *key));
+            let begun = keys.iter().filter_map(|key| BegunMerge::begin(self, *key));
             let begun: Vec<BegunMerge> = begun.collect();
             // A failed merge stays in the journal, for the next round.
             let _ = self.make(begun).await;
@@ -162,7 +168,7 @@ impl PrimaryEvents for Merger {
     }
 
     fn replaced(self: Arc<Self>) {
-        self.local.doubt();
+        self.local.mirror.doubt(&self.doubts);
         // The states of keys that were decided locally meanwhile are not in the mirror any more, but in the journal.
         self.recovered(Duration::ZERO);
     }
@@ -179,7 +185,7 @@ fn locally_counted<'a, 'b>(charges: &'a [Charge<'b>]) -> impl Iterator<Item = &'
 /// A merge that nobody else makes. Dropped before its [end](Self::end), it may have been made.
 #[derive(Debug)]
 pub(super) struct BegunMerge {
-    local: Arc<LocalCounts>,
+    merger: Arc<Merger>,
     fingerprint: Fingerprint,
     merge: Box<Merge>,
     purpose: Purpose,
@@ -197,10 +203,10 @@ enum Purpose {
 
 impl BegunMerge {
     /// Begins to merge the local charges of a key, if it has any and nobody else does.
-    fn begin(local: &Arc<LocalCounts>, fingerprint: Fingerprint) -> Option<Self> {
-        let merge = local.begin_merge(fingerprint)?;
+    fn begin(merger: &Arc<Merger>, fingerprint: Fingerprint) -> Option<Self> {
+        let merge = merger.local.begin_merge(fingerprint, &merger.doubts)?;
         Some(Self {
-            local: Arc::clone(local),
+            merger: Arc::clone(merger),
             fingerprint,
             merge,
             purpose: Purpose::Charge,
@@ -209,10 +215,10 @@ impl BegunMerge {
     }
 
     /// Begins to restore the state of a charge's key, if the primary may lack it and nobody else does.
-    fn restore(local: &Arc<LocalCounts>, charge: &Charge<'_>) -> Option<Self> {
-        let (state, merge) = local.begin_restore(charge)?;
+    fn restore(merger: &Arc<Merger>, charge: &Charge<'_>) -> Option<Self> {
+        let (state, merge) = merger.local.begin_restore(charge, &merger.doubts)?;
         Some(Self {
-            local: Arc::clone(local),
+            merger: Arc::clone(merger),
             fingerprint: Fingerprint::of(charge.policy(), charge.key()),
             merge,
             purpose: Purpose::Restore(state),
@@ -227,11 +233,12 @@ impl BegunMerge {
     }
 
     fn note(&self, result: Option<Result<(), Error>>) {
+        let Merger { local, doubts, .. } = &*self.merger;
         match self.purpose {
-            Purpose::Charge => self.local.end_merge(self.fingerprint, result),
+            Purpose::Charge => local.end_merge(self.fingerprint, result, doubts),
             // Restored a second time, it changes nothing.
             Purpose::Restore(state) if !matches!(result, Some(Ok(()))) => {
-                self.local.put_back(self.fingerprint, state);
+                local.mirror.put_back(self.fingerprint, state, doubts);
             }
             Purpose::Restore(_) => {}
         }

@@ -15,17 +15,24 @@
 //!
 //! # Doubt
 //!
-//! A server that restarts may lose its states. Those that were kept before are then *doubtful*: they belong to an earlier
-//! epoch, and a reply does not replace them until they are back in the server.
+//! A server that restarts may lose its states. Those that were kept before are then *doubtful* for this server: they belong
+//! to an earlier epoch, and a reply does not replace them until they are back in the server. Each server of a cluster has
+//! [`Doubts`] of its own.
 
 use std::sync::{
     OnceLock,
-    atomic::{AtomicU8, Ordering},
+    atomic::{AtomicU8, AtomicU64, Ordering},
 };
 
 use siphasher::sip::SipHasher13;
 
-use crate::{clock::Timestamp, key::Key, policy::Policy, state::Usage, sync::Mutex};
+use crate::{
+    clock::{Clock, Timestamp},
+    key::Key,
+    policy::Policy,
+    state::Usage,
+    sync::Mutex,
+};
 
 /// Identifies a policy and a key in this process: 64 bits that clients cannot predict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,8 +60,17 @@ impl Fingerprint {
 pub(super) struct Mirror {
     sets: OnceLock<Box<[Mutex<Set>]>>,
     max_keys: usize,
-    /// An [`Epoch`].
+    /// The present [`Epoch`].
     epoch: AtomicU8,
+}
+
+/// Which states in a mirror a server may lack.
+#[derive(Debug, Default)]
+pub(super) struct Doubts {
+    /// An [`Epoch`]: the server may lack what was kept in earlier ones.
+    since: AtomicU8,
+    /// When the last of their quotas is back, in microseconds since the Unix epoch. 0 if the server lost nothing.
+    until: AtomicU64,
 }
 
 /// The entries that share a lock.
@@ -68,7 +84,7 @@ struct Entry {
     stamp: Stamp,
 }
 
-/// How often the server may have lost its states. It wraps around.
+/// How often a server may have lost its states. It wraps around.
 pub(super) type Epoch = u8;
 
 /// When an entry was noted, in seconds that wrap around after 194 days, and in which epoch.
@@ -102,9 +118,9 @@ impl Mirror {
         self.max_keys > 0
     }
 
-    /// Keeps the state in a reply of Redis, unless the present one is doubtful.
+    /// Keeps the state in a reply of a server, unless the present one is doubtful.
     #[inline]
-    pub(super) fn put(&self, fingerprint: Fingerprint, state: Mirrored) {
+    pub(super) fn put(&self, fingerprint: Fingerprint, state: Mirrored, doubts: &Doubts) {
         let epoch = self.epoch();
         let mut set = self.set(fingerprint).lock();
         let own = set
@@ -113,7 +129,7 @@ impl Mirror {
         // `reset_at` is later than the reply if anything of the quota is used.
         let is_full = state.reset_at <= state.noted_at;
         if let Some(own) = own {
-            if set[own].stamp.epoch() != epoch && set[own].reset_at > state.noted_at {
+            if doubts.concern(&set[own]) && set[own].reset_at > state.noted_at {
                 return;
             }
             if is_full {
@@ -158,14 +174,14 @@ impl Mirror {
         &self,
         fingerprint: Fingerprint,
         now: Timestamp,
+        doubts: &Doubts,
     ) -> Option<Mirrored> {
-        let epoch = self.epoch();
-        self.take_if(fingerprint, now, |entry| entry.stamp.epoch() != epoch)
+        self.take_if(fingerprint, now, |entry| doubts.concern(entry))
     }
 
     /// Puts back a doubtful state that was taken, unless a newer one was put meanwhile.
-    pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored) {
-        let before = self.epoch().wrapping_sub(1);
+    pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored, doubts: &Doubts) {
+        let before = doubts.since.load(Ordering::Acquire).wrapping_sub(1);
         let mut set = self.set(fingerprint).lock();
         let own = set
             .iter()
@@ -175,12 +191,14 @@ impl Mirror {
         }
     }
 
-    /// Makes all states doubtful. Returns when the last of their quotas is back.
-    pub(super) fn doubt(&self) -> Timestamp {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+    /// Makes all states doubtful for a server.
+    pub(super) fn doubt(&self, doubts: &Doubts) {
+        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        doubts.since.store(epoch, Ordering::Release);
         let sets = self.sets.get().into_iter().flatten();
         let latest = sets.flat_map(|set| set.lock().map(|entry| entry.reset_at));
-        latest.max().unwrap_or_default()
+        let until = latest.max().unwrap_or_default().as_micros();
+        doubts.until.fetch_max(until, Ordering::AcqRel);
     }
 
     /// Replaces the entry at `own`, or the one that is full again soonest.
@@ -207,7 +225,7 @@ impl Mirror {
     }
 
     #[inline]
-    pub(super) fn epoch(&self) -> Epoch {
+    fn epoch(&self) -> Epoch {
         self.epoch.load(Ordering::Acquire)
     }
 
@@ -224,6 +242,26 @@ impl Mirror {
             (0..sets).map(|_| Mutex::default()).collect()
         });
         &sets[fingerprint.place(sets.len())]
+    }
+}
+
+impl Doubts {
+    /// Returns whether the server may lack a state.
+    #[inline]
+    pub(super) fn are_present(&self, clock: &Clock) -> bool {
+        let until = self.until.load(Ordering::Relaxed);
+        until > 0 && clock.now().as_micros() < until
+    }
+
+    /// Returns the epoch in which the server had its states the last time, as far as is known.
+    pub(super) fn since(&self) -> Epoch {
+        self.since.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn concern(&self, entry: &Entry) -> bool {
+        let epochs = self.since().wrapping_sub(entry.stamp.epoch());
+        self.until.load(Ordering::Acquire) > 0 && (1..=Epoch::MAX / 2).contains(&epochs)
     }
 }
 
@@ -304,22 +342,22 @@ mod tests {
 
     #[test]
     fn state_is_kept_until_it_is_taken_or_replaced_or_the_quota_is_back() {
-        let (mirror, key) = (Mirror::new(100), Fingerprint(7));
+        let (mirror, key, doubts) = (Mirror::new(100), Fingerprint(7), Doubts::default());
         assert_eq!(mirror.take(key, at(0)), None);
-        mirror.put(key, until(10, 0));
-        mirror.put(key, until(20, 1));
+        mirror.put(key, until(10, 0), &doubts);
+        mirror.put(key, until(20, 1), &doubts);
         assert_eq!(mirror.take(key, at(5)), Some(until(20, 1)));
         assert_eq!(mirror.take(key, at(5)), None);
-        mirror.put(key, until(30, 2));
-        mirror.put(key, until(3, 3));
+        mirror.put(key, until(30, 2), &doubts);
+        mirror.put(key, until(3, 3), &doubts);
         assert_eq!(mirror.take(key, at(5)), None, "the quota is back");
     }
 
     #[test]
     fn full_set_gives_up_the_key_that_is_full_again_soonest() {
-        let mirror = Mirror::new(4);
+        let (mirror, doubts) = (Mirror::new(4), Doubts::default());
         for second in [40, 10, 30, 20, 50] {
-            mirror.put(Fingerprint(second), until(second, 0));
+            mirror.put(Fingerprint(second), until(second, 0), &doubts);
         }
         let kept = [10, 20, 30, 40, 50].map(|key| mirror.take(Fingerprint(key), at(0)).is_some());
         assert_eq!(kept, [false, true, true, true, true]);
@@ -327,24 +365,44 @@ mod tests {
 
     #[test]
     fn doubtful_state_stays_until_it_is_taken_or_its_quota_is_back() {
-        let (mirror, key) = (Mirror::new(100), Fingerprint(7));
-        assert_eq!(mirror.doubt(), Timestamp::default());
-        mirror.put(key, until(10, 0));
-        assert_eq!(mirror.take_doubtful(key, at(1)), None);
-        assert_eq!(mirror.doubt(), at(10));
-        mirror.put(key, until(60, 1));
-        let doubtful = mirror.take_doubtful(key, at(1));
+        let (mirror, key, doubts) = (Mirror::new(100), Fingerprint(7), Doubts::default());
+        mirror.doubt(&doubts);
+        assert_eq!(doubts.until.load(Ordering::Relaxed), 0);
+        mirror.put(key, until(10, 0), &doubts);
+        assert_eq!(mirror.take_doubtful(key, at(1), &doubts), None);
+        mirror.doubt(&doubts);
+        assert_eq!(doubts.until.load(Ordering::Relaxed), at(10).as_micros());
+        mirror.put(key, until(60, 1), &doubts);
+        let doubtful = mirror.take_doubtful(key, at(1), &doubts);
         assert_eq!(doubtful, Some(until(10, 0)));
-        mirror.put_back(key, until(10, 0));
-        assert_eq!(mirror.take_doubtful(key, at(1)), doubtful);
-        mirror.put(key, until(60, 1));
-        mirror.put_back(key, until(10, 0));
+        mirror.put_back(key, until(10, 0), &doubts);
+        assert_eq!(mirror.take_doubtful(key, at(1), &doubts), doubtful);
+        mirror.put(key, until(60, 1), &doubts);
+        mirror.put_back(key, until(10, 0), &doubts);
         assert_eq!(mirror.take(key, at(1)), Some(until(60, 1)));
-        mirror.put(key, until(10, 0));
-        mirror.doubt();
-        mirror.put(key, until(60, 10));
-        assert_eq!(mirror.take_doubtful(key, at(10)), None);
+        mirror.put(key, until(10, 0), &doubts);
+        mirror.doubt(&doubts);
+        mirror.put(key, until(60, 10), &doubts);
+        assert_eq!(mirror.take_doubtful(key, at(10), &doubts), None);
         assert_eq!(mirror.take(key, at(10)), Some(until(60, 10)));
+    }
+
+    #[test]
+    fn state_is_doubtful_for_the_server_that_was_replaced_and_no_other() {
+        let (mirror, key) = (Mirror::new(100), Fingerprint(7));
+        let [one, other] = [(); 2].map(|()| Doubts::default());
+        mirror.put(key, until(10, 0), &one);
+        mirror.doubt(&other);
+        assert_eq!(mirror.take_doubtful(key, at(1), &one), None);
+        mirror.put(key, until(20, 1), &one);
+        assert_eq!(mirror.get(key, at(1)), Some(until(20, 1)));
+        mirror.doubt(&one);
+        mirror.doubt(&other);
+        mirror.put(key, until(30, 1), &one);
+        let doubtful = mirror.take_doubtful(key, at(1), &one);
+        assert_eq!(doubtful, Some(until(20, 1)));
+        mirror.put(key, until(30, 1), &one);
+        assert_eq!(mirror.take_doubtful(key, at(1), &one), None);
     }
 
     #[test]
@@ -363,7 +421,7 @@ mod tests {
         let mirror = Mirror::new(0);
         assert!(!mirror.is_on());
         assert_eq!(mirror.take(Fingerprint(1), at(0)), None);
-        assert_eq!(mirror.doubt(), Timestamp::default());
+        mirror.doubt(&Doubts::default());
         assert!(mirror.sets.get().is_none());
     }
 

@@ -150,7 +150,7 @@ impl Store for ResilientStore {
             }
         }
         // More calls would prolong an overload.
-        if has_merges && !fallback.is_shedding() || fallback.local.has_doubts() {
+        if has_merges && !fallback.is_shedding() || fallback.merger.has_doubts() {
             let merges = fallback.merger.begin_all(charges);
             if !merges.is_empty() {
                 return self.decide_after(merges, charges);
