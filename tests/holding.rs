@@ -268,7 +268,8 @@ fn slots_are_renewed_when_the_runtime_that_renewed_them_is_gone_or_stands_still(
 // Regression: each hold whose runtime had to renew put the next renewal off, and none lived long enough to make it.
 #[test]
 fn slots_are_renewed_while_runtimes_come_and_go() {
-    let policy = slots_leased(100, BRIEF_LEASE);
+    let lease = BRIEF_LEASE * 4;
+    let policy = slots_leased(100, lease);
     let fleet = Fleet::new();
     let limiter = over(fleet.clone(), &policy);
     let ada = [policy.charge(Key::new("ada"))];
@@ -279,7 +280,7 @@ fn slots_are_renewed_while_runtimes_come_and_go() {
     let slot = *fleet.slots().last().expect("it is held");
     drop((early, first));
     let started = Instant::now();
-    while started.elapsed() < BRIEF_LEASE && !fleet.renewals().contains(&slot) {
+    while started.elapsed() < lease && !fleet.renewals().contains(&slot) {
         let brief = runtime();
         drop(brief.block_on(async { hold(&limiter, &ada) }));
         drop(brief);

@@ -72,12 +72,13 @@ impl RenewalTask {
             former.abort();
         }
         self.is_renewing = false;
-        // Each hold starts a task while none wakes. The alarm must not move later each time.
-        let pending = self.alarm.take().map(|_| self.late_at);
-        let pending = pending.filter(|late_at| *late_at > Clock::system().now());
-        if self.handle.is_some() {
-            let late_at = self.wakes_at + self.tolerance();
-            let late_at = pending.map_or(late_at, |pending| pending.min(late_at));
+        if self.handle.is_none() {
+            self.alarm = None;
+            return;
+        }
+        // Each hold starts a task while none wakes. The alarm must not move later each time, not even one that is about to ring.
+        let late_at = self.wakes_at + self.tolerance();
+        if self.alarm.is_none() || late_at < self.late_at {
             self.set_alarm(late_at, alarm);
         }
     }
@@ -93,7 +94,10 @@ impl RenewalTask {
             self.set_alarm(self.late_at, alarm);
         }
         let is_late = self.alarm.is_none() || self.is_late();
-        self.futile_starts += u32::from(is_late);
+        if is_late {
+            self.futile_starts += 1;
+            self.alarm = None;
+        }
         is_late
     }
 
@@ -190,5 +194,23 @@ mod tests {
         assert!(renewal.alarm.is_some(), "it rings again");
         renewal.late_at = now;
         assert!(renewal.must_replace(Waker::noop()));
+    }
+
+    // Regression: holds on runtimes that came and went moved an alarm that was due, and no other runtime took over.
+    #[tokio::test]
+    async fn alarm_that_is_due_is_not_moved_by_another_start() {
+        let mut renewal = RenewalTask::default();
+        let start = || Some(tokio::spawn(std::future::pending::<()>()).abort_handle());
+        renewal.next_task(Duration::ZERO);
+        renewal.task_started(start(), Waker::noop());
+        renewal.set_alarm(
+            Clock::system().now() + Duration::from_micros(50),
+            Waker::noop(),
+        );
+        let due = renewal.late_at;
+        while !renewal.is_late() {}
+        renewal.next_task(Duration::from_secs(1));
+        renewal.task_started(start(), Waker::noop());
+        assert_eq!(renewal.late_at, due);
     }
 }
