@@ -154,7 +154,7 @@ impl LocalCounts {
         }
         let with_merge = self.journal.change(fingerprint, |entry| {
             let with_merge = match &entry.stage {
-                Stage::UnderWay(attempt) => Some(with_merge(mirrored, attempt, now)),
+                Stage::UnderWay(attempt) => Some(with_merge(Some(mirrored), attempt, now)),
                 Stage::Pending | Stage::Unconfirmed(_) => None,
             };
             (with_merge, true)
@@ -174,8 +174,12 @@ impl LocalCounts {
         doubts: &Doubts,
     ) {
         if doubts.since() == attempt.epoch {
-            // It is older than the merge.
-            self.mirror.take(fingerprint, now);
+            let least = self.mirror.take(fingerprint, now).or(attempt.lost);
+            if self.mirror.is_on() {
+                // Others may have merged more.
+                self.mirror
+                    .put(fingerprint, with_merge(least, attempt, now), doubts);
+            }
             if attempt.is_repeated {
                 // If an earlier try was executed, this one restored nothing.
                 self.put_back_lost(fingerprint, attempt, doubts);
@@ -185,8 +189,8 @@ impl LocalCounts {
         // The server was replaced meanwhile, and has made the merge without the usage before it.
         let lost = self.mirror.take_doubtful(fingerprint, now, doubts);
         if let Some(lost) = lost.or(attempt.lost) {
-            self.mirror
-                .put_back(fingerprint, with_merge(lost, attempt, now), doubts);
+            let lost = with_merge(Some(lost), attempt, now);
+            self.mirror.put_back(fingerprint, lost, doubts);
         }
     }
 
@@ -198,9 +202,14 @@ impl LocalCounts {
     }
 }
 
-/// Returns a state that the server may have lost, after this merge.
-fn with_merge(lost: Mirrored, attempt: &Attempt, now: Timestamp) -> Mirrored {
+/// Returns a state of the server after this merge, from that before it, if that is known.
+fn with_merge(before: Option<Mirrored>, attempt: &Attempt, now: Timestamp) -> Mirrored {
     let (charge, admitted) = (attempt.merge.charge(), attempt.merge.admitted());
+    let before = before.unwrap_or(Mirrored {
+        reset_at: now,
+        used: 0,
+        noted_at: now,
+    });
     let Admitted {
         amount,
         from,
@@ -208,19 +217,19 @@ fn with_merge(lost: Mirrored, attempt: &Attempt, now: Timestamp) -> Mirrored {
     } = admitted;
     match charge.policy().counter() {
         Counter::Bucket(_) => {
-            let tat = lost.reset_at.as_micros().max(from).saturating_add(amount);
+            let tat = before.reset_at.as_micros().max(from);
             Mirrored {
-                reset_at: Timestamp::from_micros(tat),
-                ..lost
+                reset_at: Timestamp::from_micros(tat.saturating_add(amount)),
+                ..before
             }
         }
         Counter::Concurrency(_)
         | Counter::FixedWindow(_)
         | Counter::SlidingLog(_)
         | Counter::SlidingWindow(_) => {
-            let used = still_used_of(&charge, lost, now).max(from);
+            let used = still_used_of(&charge, before, now).max(from);
             Mirrored {
-                reset_at: lost.reset_at.max(until),
+                reset_at: before.reset_at.max(until),
                 used: u32::try_from(used.saturating_add(amount)).unwrap_or(u32::MAX),
                 noted_at: now,
             }
@@ -323,6 +332,22 @@ mod tests {
                 .expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
             assert!(counts.begin_restore(&charge, &doubts).is_none());
+        }
+    }
+
+    // Regression: after a merge nothing was known of the key, so a server that lost it afterwards granted it again.
+    #[test]
+    fn merged_units_are_restored_if_the_server_is_replaced_afterwards() {
+        for policy in policies() {
+            let doubts = Doubts::default();
+            let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
+            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            counts.begin_merge(fingerprint, &doubts).expect("a merge");
+            counts.end_merge(fingerprint, Some(Ok(())), &doubts);
+            counts.mirror.doubt(&doubts);
+            let restored = counts.begin_restore(&charge, &doubts);
+            let (_, restore) = restored.expect("it is doubtful");
+            assert_eq!(restore.admitted().from, used, "{policy:?}");
         }
     }
 

@@ -59,8 +59,8 @@ pub(super) struct LocalCounts {
     pub(super) clock: Clock,
 }
 
-/// Per refund the key, the units, and for a bucket the microseconds of its TAT.
-pub(super) type Refunds = SmallVec<[(Fingerprint, u64, u64); 2]>;
+/// Per settled charge the key, the correction, and for a bucket the microseconds of its TAT.
+pub(super) type Corrections = SmallVec<[(Fingerprint, Correction, u64); 2]>;
 
 impl LocalCounts {
     /// Returns counts in a local store with this clock, and a mirror of `warm_keys` keys.
@@ -110,37 +110,47 @@ impl LocalCounts {
         self.mirror.put(fingerprint, mirrored, doubts);
     }
 
-    /// Returns the refunds in a receipt, for [`note_refunds`](Self::note_refunds).
-    pub(super) fn refunds_in(&self, receipt: &Receipt) -> Refunds {
+    /// Returns what a receipt corrects, for [`note_corrections`](Self::note_corrections).
+    pub(super) fn corrections_in(&self, receipt: &Receipt) -> Corrections {
+        let now = self.clock.now();
         let settlements = receipt.settlements().iter();
-        let refunds = settlements.filter(|_| self.takes_notes());
-        let refunds = refunds.filter_map(|settlement| {
-            let Correction::Refund(units) = settlement.correction() else {
-                return None;
-            };
-            let charge = settlement.charge();
-            let micros = match charge.policy().counter() {
+        let settlements = settlements.filter(|_| self.takes_notes());
+        let corrections = settlements.filter_map(|settlement| {
+            let (charge, correction) = (settlement.charge(), settlement.correction());
+            let counter = charge.policy().counter();
+            // What has come back since is not refunded.
+            let left = settlement.mark().reset_at.since(now).as_micros();
+            let left = u64::try_from(left).unwrap_or(u64::MAX);
+            let micros = match (counter, correction) {
+                (_, Correction::Keep | Correction::Release) => return None,
+                (_, Correction::Refund(_)) if left == 0 => return None,
                 // Only the last request in a queue can be refunded.
-                Counter::Bucket(bucket) if bucket.is_queue() => return None,
-                Counter::Bucket(bucket) => bucket.micros_up(units),
-                Counter::Concurrency(_)
-                | Counter::FixedWindow(_)
-                | Counter::SlidingLog(_)
-                | Counter::SlidingWindow(_) => 0,
+                (Counter::Bucket(bucket), Correction::Refund(_)) if bucket.is_queue() => {
+                    return None;
+                }
+                (Counter::Bucket(bucket), Correction::Refund(units)) => {
+                    bucket.micros_up(units).min(left)
+                }
+                (Counter::Bucket(bucket), Correction::Charge(units)) => bucket.micros_up(units),
+                _ => 0,
             };
-            Some((
-                Fingerprint::of(charge.policy(), charge.key()),
-                units,
-                micros,
-            ))
+            let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+            Some((fingerprint, correction, micros))
         });
-        refunds.collect()
+        corrections.collect()
     }
 
-    /// Lowers the states in the mirror by refunds that the shared store has made.
-    pub(super) fn note_refunds(&self, refunds: &Refunds) {
-        for (fingerprint, units, micros) in refunds {
-            self.mirror.lower(*fingerprint, *units, *micros);
+    /// Corrects the states in the mirror as the shared store has corrected its own.
+    pub(super) fn note_corrections(&self, corrections: &Corrections) {
+        let now = self.clock.now();
+        for (fingerprint, correction, micros) in corrections {
+            match correction {
+                Correction::Charge(units) => {
+                    self.mirror.raise(*fingerprint, *units, *micros, now);
+                }
+                Correction::Refund(units) => self.mirror.lower(*fingerprint, *units, *micros),
+                Correction::Keep | Correction::Release => {}
+            }
         }
     }
 

@@ -19,9 +19,12 @@
 //! to an earlier epoch, and a reply does not replace them until they are back in the server. Each server of a cluster has
 //! [`Doubts`] of its own.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU8, AtomicU64, Ordering},
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use siphasher::sip::SipHasher13;
@@ -151,16 +154,34 @@ impl Mirror {
 
     /// Lowers the state of a key by a refund of units, whose quota is back by so many microseconds earlier.
     pub(super) fn lower(&self, fingerprint: Fingerprint, units: u64, micros: u64) {
+        self.amend(fingerprint, |entry| {
+            let units = u32::try_from(units).unwrap_or(u32::MAX);
+            entry.used = entry.used.saturating_sub(units);
+            let reset_at = entry.reset_at.as_micros().saturating_sub(micros);
+            entry.reset_at = Timestamp::from_micros(reset_at);
+        });
+    }
+
+    /// Raises the state of a key by units that were charged afterwards, whose quota is back by so many microseconds later.
+    pub(super) fn raise(&self, fingerprint: Fingerprint, units: u64, micros: u64, now: Timestamp) {
+        self.amend(fingerprint, |entry| {
+            let units = u32::try_from(units).unwrap_or(u32::MAX);
+            entry.used = entry.used.saturating_add(units);
+            if micros > 0 {
+                entry.reset_at = entry.reset_at.max(now) + Duration::from_micros(micros);
+            }
+        });
+    }
+
+    fn amend(&self, fingerprint: Fingerprint, amend: impl FnOnce(&mut Entry)) {
         let Some(set) = self.set_of(fingerprint) else {
             return;
         };
         let mut set = set.lock();
         let own = set.iter_mut();
-        for entry in own.filter(|entry| entry.fingerprint == fingerprint) {
-            let units = u32::try_from(units).unwrap_or(u32::MAX);
-            entry.used = entry.used.saturating_sub(units);
-            let reset_at = entry.reset_at.as_micros().saturating_sub(micros);
-            entry.reset_at = Timestamp::from_micros(reset_at);
+        let mut own = own.filter(|entry| entry.fingerprint == fingerprint);
+        if let Some(entry) = own.next() {
+            amend(entry);
         }
     }
 
@@ -179,14 +200,14 @@ impl Mirror {
         self.take_if(fingerprint, now, |entry| doubts.concern(entry))
     }
 
-    /// Puts back a doubtful state that was taken, unless a newer one was put meanwhile.
+    /// Puts back a doubtful state that was taken. A reply since then does not count it.
     pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored, doubts: &Doubts) {
         let before = doubts.since.load(Ordering::Acquire).wrapping_sub(1);
         let mut set = self.set(fingerprint).lock();
         let own = set
             .iter()
             .position(|entry| entry.fingerprint == fingerprint);
-        if own.is_none() {
+        if own.is_none_or(|own| !doubts.concern(&set[own])) {
             Self::insert(&mut set, own, Entry::new(fingerprint, state, before));
         }
     }
@@ -377,9 +398,10 @@ mod tests {
         assert_eq!(doubtful, Some(until(10, 0)));
         mirror.put_back(key, until(10, 0), &doubts);
         assert_eq!(mirror.take_doubtful(key, at(1), &doubts), doubtful);
-        mirror.put(key, until(60, 1), &doubts);
+        mirror.put(key, until(5, 1), &doubts);
         mirror.put_back(key, until(10, 0), &doubts);
-        assert_eq!(mirror.take(key, at(1)), Some(until(60, 1)));
+        mirror.put_back(key, until(5, 1), &doubts);
+        assert_eq!(mirror.take_doubtful(key, at(1), &doubts), doubtful);
         mirror.put(key, until(10, 0), &doubts);
         mirror.doubt(&doubts);
         mirror.put(key, until(60, 10), &doubts);

@@ -92,8 +92,8 @@
 //! A server that restarts may lose its data, and a replica that is promoted may lack the latest charges. An instance notices
 //! both when it connects: by the `run_id` of the server, or by the slots of a cluster that have another node. From then on,
 //! its first decision on each key of that server in its table merges the usage that Redis had returned before, if Redis has
-//! less now, whether or not the breaker opened. A key costs each instance one merge. Refunds of this instance are subtracted. A
-//! reset by another instance is not known here, and can be undone in this way.
+//! less now, whether or not the breaker opened. A key costs each instance one merge. Prices that this instance settled count
+//! as settled. A reset by another instance is not known here, and can be undone in this way.
 //!
 //! # Residuals
 //!

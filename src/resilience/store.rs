@@ -184,11 +184,11 @@ impl Store for ResilientStore {
             return StoreFuture::ready(Err(error));
         }
         let (monitor, fallback) = (Arc::clone(&self.monitor), Arc::clone(&self.fallback));
-        let refunds = fallback.local.refunds_in(&receipt);
+        let corrections = fallback.local.corrections_in(&receipt);
         let settled = monitor.primary.settle(receipt);
         StoreFuture::boxed(async move {
             monitor.bounded(settled).await?;
-            fallback.local.note_refunds(&refunds);
+            fallback.local.note_corrections(&corrections);
             Ok(())
         })
     }
