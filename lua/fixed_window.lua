@@ -68,7 +68,7 @@ if is_ours and not (is_open and stored_tag == quota_tag) then
     end
     ends = (era * 146097 + next_month_start - 719468) * 86400000000
   end
-  if is_open and cost > 0 and not refund_at then
+  if is_open and (cost > 0 or merge_from) and not refund_at then
     -- The window was changed: the units used stay used, until the end of the new window. This is stored even if the
     -- charge is denied, because the old window would end at its own time.
     extra = {

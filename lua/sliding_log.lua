@@ -153,7 +153,7 @@ if is_ours then
       sum_before = sum
     end
     used = (total_sum - sum_before) % 2 ^ 16
-    local is_changed = used > 0 and stored_length ~= length and cost > 0 and not refund_at
+    local is_changed = used > 0 and stored_length ~= length and (cost > 0 or merge_from) and not refund_at
     if is_changed then
       -- The period was changed, and perhaps the tick: write the times anew, rounded up, then look again which entries
       -- count. This is stored even if the charge is denied.
@@ -185,7 +185,9 @@ if is_ours then
   until not is_changed
 
   old1, old3 = used, used > 0 and newest_at + period or 0
+  local charged_at = now
   if merge_from then
+    charged_at = merge_until - period < now and merge_until - period or now
     local merged, most = (merge_from > used and merge_from or used) + cost, used > limit and used or limit
     cost = now < merge_until and (merged < most and merged or most) - used or 0
   end
@@ -267,7 +269,7 @@ if is_ours then
     if used + added > most then
       excess = used + added - most
     end
-    new_newest = ceil((newest_at > now and newest_at or now) / tick) * tick
+    new_newest = ceil((newest_at > charged_at and newest_at or charged_at) / tick) * tick
     if first <= entry_count then
       kept_from = excess > 0 and find_sum(excess + 1) or first
       -- A charge in the same tick as the newest entry replaces it, with the sum of both.

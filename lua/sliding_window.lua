@@ -56,7 +56,7 @@ if stored and is_ours then
         if current > 2 ^ 32 - 1 then
           current = 2 ^ 32 - 1
         end
-        if cost > 0 and current > 0 and not refund_at then
+        if (cost > 0 or merge_from) and current > 0 and not refund_at then
           extra = {
             uncounted_value = pack_bytes('>I6I4I4I5', ends, 0, current, length),
             uncounted_ttl = ends + length - now_millis + TTL_MARGIN,

@@ -56,7 +56,7 @@ if stored and is_ours then
     old_span = old_span > 0 and old_span or 1
     tat = now + ceil((tat - now < old_span and tat - now or old_span) * (span / old_span))
     is_changed = true
-    if cost ~= 0 and not refund_at then
+    if (cost ~= 0 or merge_from) and not refund_at then
       local rescaled, life = pack_bytes('>I7c4', tat, quota_tag), tat - now
       if refunded > 0 then
         rescaled, life = rescaled .. pack_bytes('>I7', refunded), span > life and span or life

@@ -241,9 +241,9 @@ fn any_run(
     })
 }
 
-/// Returns merges with one of this many policies. Amounts are units or the microseconds of a bucket.
+/// Returns merges with one of this many policies. Amounts are units or the microseconds of a bucket; 0 restores.
 fn any_merge(policies: usize) -> impl Strategy<Value = Step> {
-    let amount = prop_oneof![4 => 1_u64..20, 2 => 1_u64..10_000, 2 => 1_u64..10_000_000_000];
+    let amount = prop_oneof![2 => Just(0_u64), 4 => 1_u64..20, 2 => 1_u64..10_000, 2 => 1_u64..10_000_000_000];
     let from = prop_oneof![2 => Just(0_u64), 2 => 0_u64..20, 2 => 0_u64..10_000_000_000];
     let left = prop_oneof![1 => -1_000_i64..1_000, 6 => 0_i64..200_000_000_000];
     (any_jump(), 0..policies, 0_usize..2, amount, from, left).prop_map(Step::Merge)

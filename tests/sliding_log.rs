@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::{
     Quota,
-    algorithm::{Counting, LogState, SlidingLog},
+    algorithm::{Admitted, Counting, LogState, SlidingLog},
     clock::Timestamp,
     state::Retry,
 };
@@ -227,6 +227,26 @@ fn any_steps() -> impl Strategy<Value = Vec<(f64, u64)>> {
         (portion, prop_oneof![3 => Just(1_u64), 1 => 0_u64..12]),
         1..150,
     )
+}
+
+// Regression: units that were merged or restored came back a period after the merge.
+#[test]
+fn merged_units_come_back_when_the_latest_of_them_does() {
+    let (log, now) = (log(100, Duration::from_secs(60)), at(START + 100_000_000));
+    let until = at(START + 119_000_000);
+    for (amount, from) in [(0, 100), (100, 0)] {
+        // The entries stay in the order of their times.
+        for (newest, reset_at) in [
+            (START, until),
+            (START + 80_000_000, at(START + 140_000_000)),
+        ] {
+            let mut state = LogState::default();
+            assert!(log.take(&mut state, at(newest), 1));
+            log.merge(&mut state, now, Admitted::new(amount, from, until));
+            let usage = log.usage(&state, now);
+            assert_eq!((usage.remaining, usage.reset_at), (0, reset_at));
+        }
+    }
 }
 
 proptest! {

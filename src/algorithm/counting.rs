@@ -39,7 +39,7 @@ pub struct Admitted {
     ///
     /// A shared store that lost its data shows less than was used. A bucket that was full did not refill meanwhile.
     pub from: u64,
-    /// When all of them are back: from then on, nothing is added.
+    /// When all of them are back, and those before them: from then on, nothing is added.
     pub until: Timestamp,
 }
 

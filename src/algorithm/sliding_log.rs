@@ -209,11 +209,14 @@ impl Counting for SlidingLog {
         }
     }
 
+    /// Adds the units at the time of the latest of them, or of the newest entry if that is later.
     fn merge(&self, state: &mut LogState, now: Timestamp, admitted: Admitted) {
-        let used = self.live(state, now).used;
-        let added = admitted.part_within(now, used, self.window.limit);
+        let live = self.live(state, now);
+        let added = admitted.part_within(now, live.used, self.window.limit);
         if added > 0 {
-            self.force_charge(state, now, added);
+            state.drop_until(live.first);
+            let latest = admitted.until.as_micros().saturating_sub(self.period());
+            self.push(state, now.min(Timestamp::from_micros(latest)), added);
         }
     }
 

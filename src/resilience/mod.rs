@@ -76,8 +76,8 @@
 //!
 //! Each instance charges to Redis what it admitted and what is still outstanding: the part of its share by which a TAT moved,
 //! or the units in a window. The debt of a bucket is that of the time when Redis came back, since Redis refills the whole
-//! bucket from then on. The units of a sliding log count from the merge on, so they come back later by the time until then.
-//! A merge adds up to the limit.
+//! bucket from then on. The units of a sliding log come back together, when the latest of them does. A merge adds up to the
+//! limit.
 //!
 //! A merge is made once: it leaves a mark in Redis (`prefix:{key}:policy#m..`) for 60 s, of about 110 bytes, and is sent again
 //! for up to 30 s if no reply comes. A decision on a key with local charges merges them first, unless decisions are shed. All
@@ -93,7 +93,9 @@
 //! both when it connects: by the `run_id` of the server, or by the slots of a cluster that have another node. From then on,
 //! its first decision on each key of that server in its table merges the usage that Redis had returned before, if Redis has
 //! less now, whether or not the breaker opened. A key costs each instance one merge. Prices that this instance settled count
-//! as settled. A reset by another instance is not known here, and can be undone in this way.
+//! as settled. A reset by another instance is not known here, and can be undone in this way. The units of a sliding log and of
+//! a sliding window are restored as above, so such a key can be denied longer after a failover that lost nothing: with a log
+//! until the latest unit is back that this instance had seen, with a window for up to two periods.
 //!
 //! # Residuals
 //!
@@ -104,6 +106,7 @@
 //! | instances start or end, and Redis fails within 2 s | at most one share more for each that started |
 //! | an instance ended up to 20 s before | less: its share is granted by nobody |
 //! | an instance that never reached Redis since its start | the whole quota once more, unless [`instances`] is set |
+//! | decisions are shed, or fail while the breaker is closed | the quota once more: Redis and the shares admit at the same time |
 //! | only `k` of `n` instances lose Redis | `k` shares more |
 //! | a fixed number of [`instances`] | at most `q + n - 1` |
 //! | a request costs more than a share | it is denied until Redis is back |
