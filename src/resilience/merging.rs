@@ -160,17 +160,19 @@ impl Merger {
 }
 
 impl PrimaryEvents for Merger {
-    fn recovered(self: Arc<Self>, ago: Duration) {
-        if !self.local.journal.is_empty() {
-            self.local.begin_grace(ago);
-            self.start();
-        }
+    fn recovering(self: Arc<Self>, ago: Duration) {
+        self.local.begin_grace(ago);
+    }
+
+    fn recovered(self: Arc<Self>) {
+        self.start();
     }
 
     fn replaced(self: Arc<Self>) {
         self.local.mirror.doubt(&self.doubts);
         // The states of keys that were decided locally meanwhile are not in the mirror any more, but in the journal.
-        self.recovered(Duration::ZERO);
+        self.local.begin_grace(Duration::ZERO);
+        self.start();
     }
 }
 

@@ -108,6 +108,7 @@
 //! | an instance that never reached Redis since its start | the whole quota once more, unless [`instances`] is set |
 //! | decisions are shed, or fail while the breaker is closed | the quota once more: Redis and the shares admit at the same time |
 //! | only `k` of `n` instances lose Redis | `k` shares more |
+//! | a limit or tier changes during the outage, or between it and the merge | what was admitted under the new limit beyond the old share |
 //! | a fixed number of [`instances`] | at most `q + n - 1` |
 //! | a request costs more than a share | it is denied until Redis is back |
 //! | an instance ends during the outage | its local charges are lost: up to one share more |
@@ -121,6 +122,7 @@
 //! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | requests in flight (concurrency) | local slots are not merged: up to the limit more, while those requests run |
+//! | keys that share one count, since the local store is [full](crate::memory#when-it-is-full) | less: each is merged with the units of all |
 //! | more than 100,000 keys decided locally | further keys are not merged: up to the quota more on each |
 //! | no reply to a merge for 30 s | the merge counts as made: up to one share more ([`unconfirmed_merges`]) |
 //!

@@ -277,12 +277,18 @@ impl PrimaryMonitor {
 
     /// Closes the breaker: the primary decides again.
     fn recover(&self) {
+        let now = self.clock.now();
+        // Before the breaker closes: the next decision must know that local charges are to be merged.
+        if let Some(events) = self.events() {
+            // The fault ended at some time after the latest failure.
+            let failed_at = Timestamp::from_micros(self.failed_at.load(Ordering::Relaxed));
+            events.recovering(now.since(failed_at) / 2);
+        }
         // The server may have left the cluster meanwhile.
         let Some(outage) = self.breaker.close() else {
             return;
         };
         self.modes.closed();
-        let now = self.clock.now();
         self.prober.backoff.lock().closed(now);
         log::event!(
             INFO,
@@ -292,9 +298,7 @@ impl PrimaryMonitor {
             outage = format_args!("{:?}", now.since(outage.since)),
         );
         if let Some(events) = self.events() {
-            // The fault ended at some time after the latest failure.
-            let failed_at = Timestamp::from_micros(self.failed_at.load(Ordering::Relaxed));
-            events.recovered(now.since(failed_at) / 2);
+            events.recovered();
         }
     }
 
@@ -365,8 +369,11 @@ impl CallObserver for PrimaryMonitor {
 
 /// Learns what happens to the primary.
 pub(super) trait PrimaryEvents: Send + Sync {
-    /// The breaker has closed: the primary decides again, and has been able to for about this time.
-    fn recovered(self: Arc<Self>, ago: Duration);
+    /// The breaker is about to close. The primary has been able to decide for about this time.
+    fn recovering(self: Arc<Self>, ago: Duration);
+
+    /// The breaker has closed: the primary decides again.
+    fn recovered(self: Arc<Self>);
 
     /// The primary may have lost its states.
     fn replaced(self: Arc<Self>);
@@ -493,3 +500,53 @@ const REPORT_POLLS: u32 = 10;
 const REPORT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Time beyond the deadline in which the primary's own timeout can still name the phase that was late.
 const GRACE: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use crate::{memory::MemoryStore, sync::Mutex};
+
+    use super::*;
+
+    /// Notes whether the breaker was open at each recovery.
+    struct Recoveries {
+        monitor: Arc<PrimaryMonitor>,
+        open: Mutex<Vec<bool>>,
+    }
+
+    impl PrimaryEvents for Recoveries {
+        fn recovering(self: Arc<Self>, _: Duration) {
+            self.open.lock().push(self.monitor.breaker.is_open());
+        }
+
+        fn recovered(self: Arc<Self>) {
+            self.open.lock().push(self.monitor.breaker.is_open());
+        }
+
+        fn replaced(self: Arc<Self>) {}
+    }
+
+    // Regression: a decision just after the breaker closed merged as if no outage had ended.
+    #[test]
+    fn recovery_is_told_before_and_after_the_breaker_closes() {
+        let clock = Clock::system();
+        let clocks = (clock.clone(), clock.clone());
+        let deadline = Duration::from_millis(50);
+        let store = Arc::new(MemoryStore::default());
+        let monitor = PrimaryMonitor::new(store, deadline, clocks, Arc::default());
+        let events = Arc::new(Recoveries {
+            monitor: Arc::clone(&monitor),
+            open: Mutex::default(),
+        });
+        let weak: Weak<dyn PrimaryEvents> = Arc::downgrade(&events) as _;
+        assert!(monitor.events.set(weak).is_ok());
+        let error = Error::new(ErrorKind::Script, "no permission");
+        for _ in 0..3 {
+            let failed = CallResult::Failed { error: &error };
+            let _ = monitor.breaker.record(failed, clock.now());
+        }
+        assert!(monitor.breaker.is_open());
+        monitor.recover();
+        assert!(!monitor.breaker.is_open());
+        assert_eq!(*events.open.lock(), [true, false]);
+    }
+}
