@@ -56,6 +56,34 @@ async fn both_sides_are_verified_by_an_authority_of_their_own() {
     decide(builder).await.expect("a decision");
 }
 
+// Regression: the error was that of a server that cannot be reached.
+#[tokio::test]
+async fn server_without_tls_is_suspected_where_the_handshake_does_not_end() {
+    let server = Server::start();
+    let url = server.url().replace("redis://", "rediss://");
+    let tls = TlsConfig::new().ca_certificates(Authority::new().pem());
+    let limiter = RateLimiter::builder()
+        .policy(policy())
+        .redis(RedisStore::builder(url).tls(tls))
+        .deadline(Duration::from_millis(50));
+    let limiter = limiter.build().expect("a usable limiter");
+    let started = Instant::now();
+    while !limiter.health().is_degraded() {
+        let decided = limiter.check(&[policy().charge(Key::new("ada"))]).await;
+        assert_eq!(
+            decided.expect("a decision").counted_by(),
+            CountedBy::Fallback
+        );
+        assert!(started.elapsed() < HUNG, "{:?}", limiter.health());
+    }
+    let health = limiter.health();
+    let cause = health.outages()[0].cause().to_string();
+    assert!(
+        cause.ends_with("does the server use TLS on this port?"),
+        "{cause}"
+    );
+}
+
 #[tokio::test]
 async fn error_of_each_wrong_certificate_contains_what_to_do() {
     let authority = Authority::new();

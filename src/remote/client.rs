@@ -295,10 +295,10 @@ impl Client {
 
     /// Returns the error of a decision that the deadline ended in this phase.
     pub(super) fn timeout_error(&self, phase: Phase) -> Error {
-        let missing = match phase {
-            Phase::Connect => "no connection to redis",
-            Phase::Queue => "no room for another call to redis",
-            Phase::Reply => "no reply from redis",
+        let (missing, advice) = match phase {
+            Phase::Connect => ("no connection to redis", self.scheduler.lanes()[0].advice()),
+            Phase::Queue => ("no room for another call to redis", ""),
+            Phase::Reply => ("no reply from redis", ""),
         };
         let place = match &self.address {
             Some(address) => format!(" at {address}"),
@@ -307,7 +307,7 @@ impl Client {
         Error::new(
             ErrorKind::Timeout(phase),
             format!(
-                "{missing}{place} within the deadline of {:?}",
+                "{missing}{place} within the deadline of {:?}{advice}",
                 self.deadline
             ),
         )

@@ -157,7 +157,7 @@ fn invalid(message: &'static str) -> Error {
 
 const FORMS: &str = "the redis url cannot be parsed: write redis://[user:password@]host[:port][/number of the database], \
                      with % escapes for special characters in the password; rediss:// for TLS, unix:///path for a socket, \
-                     redis-sentinel:// for sentinels";
+                     redis-sentinel:// for sentinels, and redis:// with any node for a cluster";
 const SENTINEL: &str = "the sentinel url cannot be parsed: write redis-sentinel://[user:password@]host:port,host:port\
                         [/number of the database]?sentinelMasterId=name";
 /// The port of a sentinel in a URL without one.

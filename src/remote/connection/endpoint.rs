@@ -58,6 +58,16 @@ impl Endpoint {
         }
     }
 
+    /// Returns whether connections use TLS, as far as it is known here.
+    pub(super) fn is_encrypted(&self) -> bool {
+        match self {
+            Self::Pool(_) => false,
+            Self::Sentinels(_, settings) | Self::Server(_, settings) => {
+                settings.security.is_encrypted()
+            }
+        }
+    }
+
     /// Returns the most connections that can be made; `None` for no limit.
     pub(in crate::remote) fn max_connections(&self) -> Option<usize> {
         match self {

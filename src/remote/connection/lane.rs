@@ -141,6 +141,11 @@ impl Lane {
         self.endpoint.server()
     }
 
+    /// Returns a question for the message of a connection that was not made in time, if it may help.
+    pub(in crate::remote) fn advice(&self) -> &'static str {
+        dial::advice(&self.endpoint)
+    }
+
     /// Returns the generation of the lane's connection; `None` without one.
     #[inline]
     pub(in crate::remote) fn generation(&self) -> Option<u64> {
