@@ -19,7 +19,7 @@ use crate::support::{Mode, Proxy, Server};
 /// Longer than the default, so that a loaded machine does not look like an outage.
 const DEADLINE: Duration = Duration::from_millis(250);
 /// A wait that nothing here takes, however loaded the machine is.
-const HUNG: Duration = Duration::from_secs(60);
+pub(crate) const HUNG: Duration = Duration::from_secs(60);
 /// The size of most fleets here.
 const INSTANCES: usize = 8;
 
@@ -40,7 +40,7 @@ fn policies(units: u64) -> Vec<Policy> {
 }
 
 /// The same without requests in flight, which are not merged.
-fn rate_policies(units: u64) -> Vec<Policy> {
+pub(crate) fn rate_policies(units: u64) -> Vec<Policy> {
     let mut policies = policies(units);
     policies.retain(|policy| policy.name().as_str() != "concurrency");
     policies
@@ -52,7 +52,7 @@ fn builder(server: &Server) -> RateLimiterBuilder {
         .deadline(DEADLINE)
 }
 
-fn fleet(server: &Server, instances: usize) -> Vec<RateLimiter> {
+pub(crate) fn fleet(server: &Server, instances: usize) -> Vec<RateLimiter> {
     let instances = (0..instances).map(|_| builder(server).build());
     instances
         .map(|built| built.expect("a usable limiter"))
@@ -60,7 +60,7 @@ fn fleet(server: &Server, instances: usize) -> Vec<RateLimiter> {
 }
 
 /// A policy that nothing else uses.
-fn idle() -> Policy {
+pub(crate) fn idle() -> Policy {
     Policy::new("idle", Quota::per_second(1_000_000))
 }
 
@@ -78,12 +78,12 @@ async fn until(fleet: &[RateLimiter], holds: impl Fn(&RateLimiter) -> bool) {
     }
 }
 
-async fn until_acquainted(fleet: &[RateLimiter]) {
+pub(crate) async fn until_acquainted(fleet: &[RateLimiter]) {
     let instances = fleet.len() as u64;
     until(fleet, |one| one.health().instances() == Some(instances)).await;
 }
 
-async fn until_degraded(fleet: &[RateLimiter]) {
+pub(crate) async fn until_degraded(fleet: &[RateLimiter]) {
     until(fleet, |one| one.health().is_degraded()).await;
 }
 
@@ -93,12 +93,12 @@ fn has_merged(one: &RateLimiter) -> bool {
     !health.is_degraded() && health.pending_merges() == 0
 }
 
-async fn until_merged(fleet: &[RateLimiter]) {
+pub(crate) async fn until_merged(fleet: &[RateLimiter]) {
     until(fleet, has_merged).await;
 }
 
 /// Decides on an instance until Redis does.
-async fn until_shared(one: &RateLimiter) {
+pub(crate) async fn until_shared(one: &RateLimiter) {
     let (started, idle) = (Instant::now(), idle());
     loop {
         let decision = one.check(&[idle.charge(Key::GLOBAL)]).await;

@@ -30,6 +30,7 @@ mod extractors_routes;
 mod extractors_values;
 mod fixed_window;
 mod fleet;
+mod fleet_random;
 mod grpc;
 mod hammer;
 mod hammer_mixed;
