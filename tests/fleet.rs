@@ -1,6 +1,12 @@
 //! Several instances on one Redis, and the quota that they share while it is unavailable.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use redis::Value;
 use tokio::task::JoinSet;
@@ -448,6 +454,47 @@ async fn reset_on_another_instance_is_not_undone_by_an_outage() {
         let after: u64 = admitted(&fleet, policy, key, 40).await.iter().sum();
         assert_eq!(after, 40 - used, "{}", policy.name());
     }
+}
+
+// Regression: requests that waited for the new connection were decided before the lost usage was back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_wait_while_the_server_restarts_are_not_decided_without_the_usage_before() {
+    let mut server = Server::start();
+    let one = builder(&server).build().expect("a usable limiter");
+    until_acquainted(std::slice::from_ref(&one)).await;
+    let limit = 20;
+    let policies = rate_policies(limit);
+    let (admitted, has_ended) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+    let mut callers = JoinSet::new();
+    for caller in 0..32 {
+        let (one, policies) = (one.clone(), policies.clone());
+        let (admitted, has_ended) = (Arc::clone(&admitted), Arc::clone(&has_ended));
+        callers.spawn(async move {
+            let mut turn = caller;
+            while !has_ended.load(Ordering::Relaxed) {
+                turn += 1;
+                let policy = &policies[turn % policies.len()];
+                let decision = one.check(&[policy.charge(Key::new("ada"))]).await;
+                let is_allowed = decision.expect("a decision").is_allowed();
+                admitted.fetch_add(u64::from(is_allowed), Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let all = limit * policies.len() as u64;
+    let started = Instant::now();
+    for _ in 0..5 {
+        while admitted.load(Ordering::Relaxed) < all {
+            assert!(started.elapsed() < HUNG, "{:?}", one.health());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::task::block_in_place(|| server.restart());
+        until_shared(&one).await;
+    }
+    until_merged(std::slice::from_ref(&one)).await;
+    has_ended.store(true, Ordering::Relaxed);
+    callers.join_all().await;
+    assert_eq!(admitted.load(Ordering::Relaxed), all);
 }
 
 // Regression: a price that was settled before the restart came back as it was before.

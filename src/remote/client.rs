@@ -217,13 +217,17 @@ impl Client {
     }
 
     /// Notes the run of the server that a new connection leads to. If it is another one than before, the server may have
-    /// lost its states.
-    pub(super) fn note_run(&self, run: Option<ServerRun>) {
-        let Some(ServerRun(run)) = run else { return };
+    /// lost its states. Returns whether the breaker was told so.
+    pub(super) fn note_run(&self, run: Option<ServerRun>) -> bool {
+        let Some(ServerRun(run)) = run else {
+            return false;
+        };
         let before = self.run.swap(run.get(), Ordering::Relaxed);
-        if before != 0 && before != run.get() && self.is_one_server() {
+        let is_replaced = before != 0 && before != run.get() && self.is_one_server();
+        if is_replaced {
             self.report_replaced();
         }
+        is_replaced && self.observer.get().is_some()
     }
 
     /// Reports to the breaker that the server has left the cluster.

@@ -93,7 +93,8 @@
 //! both when it connects: by the `run_id` of the server, or by the slots of a cluster that have another node. From then on,
 //! its first decision on each key of that server in its table merges the usage that Redis had returned before, if Redis has
 //! less now, whether or not the breaker opened. A key costs each instance one merge. Prices that this instance settled count
-//! as settled. A reset by another instance is not known here, and can be undone in this way. The units of a sliding log and of
+//! as settled. What waits for the connection to a restarted server is not sent: [`OnOutage`](crate::OnOutage) applies. A reset
+//! by another instance is not known here, and can be undone in this way. The units of a sliding log and of
 //! a sliding window are restored as above, so such a key can be denied longer after a failover that lost nothing: with a log
 //! until the latest unit is back that this instance had seen, with a window for up to two periods.
 //!
@@ -118,7 +119,6 @@
 //! | a key that another instance refunded or reset after this one saw it last | less, until Redis is back |
 //! | a local charge that is settled at a higher price after it was merged | the difference |
 //! | a charge whose reply was lost | counted twice: in Redis, and here |
-//! | Redis loses its data in a restart | what waits for a connection when it comes back: one request of each instance or a few |
 //! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | requests in flight (concurrency) | local slots are not merged: up to the limit more, while those requests run |

@@ -198,6 +198,11 @@ impl Scheduler {
         }
     }
 
+    /// Returns the jobs that wait, which nobody sends then.
+    pub(super) fn take_waiting(&self) -> VecDeque<Job> {
+        self.traffic.lock().queue.drain()
+    }
+
     /// Notes a command that is not a decision, so that its deadline is kept. It belongs to no connection.
     pub(super) fn begin_command(&self, now: Timestamp) -> CallHandle {
         let mut traffic = self.traffic.lock();

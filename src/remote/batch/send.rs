@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 use crate::{
     clock::{Clock, Timestamp},
     error::Error,
+    spawn::contain_panic,
 };
 
 use super::super::{
@@ -50,9 +51,15 @@ pub(super) async fn send(
     requests: &[Box<Request>],
 ) -> Result<Vec<RequestResult>, CallFailure> {
     let now = client.clock.as_ref().map(Clock::now);
-    if connection.is_first_use {
-        // Before the first reply: it does not replace a state that the server may have lost.
-        client.note_run(connection.run);
+    // Before the first reply: it does not replace a state that the server may have lost.
+    let is_replaced = connection.is_first_use && client.note_run(connection.run);
+    if is_replaced && !requests.iter().any(|request| request.is_probe()) {
+        // These requests, and those that wait, would be decided before what the server has lost is back. While the breaker is
+        // open, a probe is sent and no decision waits.
+        for job in client.scheduler.take_waiting() {
+            contain_panic(|| job.waiter.complete(Err(classify::replaced())));
+        }
+        return Err(CallFailure::Lost(classify::replaced()));
     }
     if connection.is_first_use || client.mode.is_cluster() != Some(false) {
         // Boxed: it would make the future of every decision larger.

@@ -98,6 +98,14 @@ pub(in crate::remote) fn runtime_ended() -> Error {
     )
 }
 
+/// Returns the error of a request that was made before the server was found to be another one. It was not sent.
+pub(in crate::remote) fn replaced() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "redis was restarted or replaced: what waited for it was not sent",
+    )
+}
+
 /// Returns the error of a request whose redirect leads nowhere in time.
 pub(in crate::remote) fn unresolved(redirect: &Redirect) -> Error {
     let message = match redirect {

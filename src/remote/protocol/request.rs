@@ -52,6 +52,7 @@ pub(in crate::remote) struct Request {
     cancel_handle: Option<CancelHandle>,
     /// How a cluster gets the request.
     delivery: Delivery,
+    is_probe: bool,
 }
 
 /// How a request is sent to a node of a cluster.
@@ -85,6 +86,7 @@ impl Request {
             reply_lens: charges.iter().map(codec::reply_len).collect(),
             cancel_handle: None,
             delivery: Delivery::Shared,
+            is_probe: false,
         }
     }
 
@@ -132,6 +134,7 @@ impl Request {
             reply_lens: SmallVec::from_iter([codec::MERGE_MARK_LEN, codec::reply_len(&charge)]),
             cancel_handle: None,
             delivery: Delivery::Shared,
+            is_probe: false,
         })
     }
 
@@ -167,6 +170,7 @@ impl Request {
             reply_lens: SmallVec::new(),
             cancel_handle: None,
             delivery: Delivery::Shared,
+            is_probe: true,
         };
         for policy in &policies {
             let charge = policy.charge(Key::GLOBAL);
@@ -214,6 +218,7 @@ impl Request {
             reply_lens: SmallVec::from_iter([codec::reply_len(charge)]),
             cancel_handle: None,
             delivery: Delivery::Shared,
+            is_probe: false,
         }
     }
 
@@ -240,6 +245,11 @@ impl Request {
     /// Returns whether the command of this request follows ASKING.
     pub(in crate::remote) fn is_asking(&self) -> bool {
         self.delivery == Delivery::Asking
+    }
+
+    /// Returns whether it only tries what decisions need.
+    pub(in crate::remote) fn is_probe(&self) -> bool {
+        self.is_probe
     }
 
     /// Returns the slot of the request's keys; `None` if they are in several, so that a cluster refuses the command.
