@@ -1,5 +1,7 @@
 //! The crate's lock.
 
+#[cfg(feature = "redis")]
+use std::sync::TryLockError;
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
 /// A mutex that ignores poisoning.
@@ -16,5 +18,15 @@ impl<T> Mutex<T> {
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the lock, unless somebody has it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }

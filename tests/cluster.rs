@@ -93,6 +93,37 @@ async fn cluster_of_one_node_needs_no_setting() {
     );
 }
 
+// Regression: each search for the slots left a dial to each replica behind, for ever.
+#[tokio::test]
+async fn cluster_that_hangs_costs_a_bounded_number_of_tasks_and_they_end_with_the_limiter() {
+    let cluster = Cluster::start(1, 2);
+    let limiter = resilient(&cluster.nodes[0].url(), Duration::from_millis(50));
+    let policy = per_hour("user", 1_000_000);
+    let key = Key::new("ada");
+    until_shared(&limiter, &policy, key).await;
+    let alive = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    for node in &cluster.nodes {
+        node.pause();
+    }
+    let (started, mut most) = (Instant::now(), 0);
+    while limiter.health().probes() < 8 {
+        until(started, "no probes");
+        check(&limiter, &[policy.charge(key)]).await;
+        most = most.max(alive());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(limiter);
+    while alive() > 0 {
+        until(started, "tasks are left");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(most < 40, "{most} tasks");
+}
+
 #[tokio::test]
 async fn each_key_is_decided_by_the_node_of_its_slot() {
     let cluster = Cluster::start(3, 0);

@@ -57,6 +57,71 @@ async fn decide(builder: RedisStoreBuilder) -> Result<Decision, Error> {
     limiter.check(&[policy().charge(Key::new("ada"))]).await
 }
 
+// Regression: the renewal task panicked.
+#[tokio::test]
+async fn credentials_that_never_expire_may_have_the_longest_lifetime() {
+    let server = Server::start();
+    allow(&server, "token");
+    let provider =
+        || async { Ok::<_, io::Error>(Credentials::new("ada", "token").expires_in(Duration::MAX)) };
+    let alive = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let store = RedisStore::builder(server.url()).credentials(provider);
+    let store = store
+        .connections(1)
+        .deadline(Duration::from_secs(5))
+        .build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), [policy()]);
+    let limiter = limiter.expect("a usable limiter");
+    for _ in 0..20 {
+        check(&limiter).await;
+        tokio::task::yield_now().await;
+    }
+    // The driver of the connection, and the renewal.
+    assert!(alive() >= 2, "{}", alive());
+}
+
+// Regression: the thread that keeps the deadlines waited for the poll of the dial.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn provider_that_blocks_its_thread_delays_no_decision() {
+    let server = Server::start();
+    let (is_asked, is_released) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let provider = {
+        let (is_asked, is_released) = (Arc::clone(&is_asked), Arc::clone(&is_released));
+        move || {
+            let (is_asked, is_released) = (Arc::clone(&is_asked), Arc::clone(&is_released));
+            async move {
+                // The first one blocks. More would leave no thread for the test.
+                let is_first = !is_asked.swap(true, Ordering::Relaxed);
+                while is_first && !is_released.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                Err::<Credentials, _>(io::Error::other("no credentials"))
+            }
+        }
+    };
+    let store = RedisStore::builder(server.url())
+        .credentials(provider)
+        .connections(1)
+        .connect_timeout(Duration::from_millis(60))
+        .deadline(Duration::from_millis(50));
+    let limiter = RateLimiter::new(store.build().expect("a usable store"), [policy()]);
+    let limiter = limiter.expect("a usable limiter");
+    let decisions = async {
+        for _ in 0..5 {
+            let decided = limiter.check(&[policy().charge(Key::new("ada"))]).await;
+            decided.expect_err("no connection");
+            tokio::time::sleep(Duration::from_millis(40)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(HUNG, decisions).await;
+    is_released.store(true, Ordering::Relaxed);
+    in_time.expect("each has a deadline");
+}
+
 /// Lets the user log in with this password too.
 fn allow(server: &Server, password: &str) {
     let password = format!(">{password}");

@@ -318,6 +318,15 @@ impl Client {
     }
 }
 
+impl Drop for Client {
+    /// Ends the dials under way: their tasks keep the lanes alive, and the watchdog does not see them any more.
+    fn drop(&mut self) {
+        for lane in self.scheduler.lanes() {
+            lane.cancel_dial();
+        }
+    }
+}
+
 // === Watchdog ===
 
 /// A handle on the thread that keeps the deadlines, see `batch/watchdog.rs`.

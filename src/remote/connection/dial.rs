@@ -7,7 +7,10 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
 };
 
@@ -28,8 +31,9 @@ pub(super) struct Dial {
 
 struct PendingDial {
     endpoint: Endpoint,
-    /// `None` once it is cancelled.
+    /// `None` once it is dropped.
     future: Mutex<Option<DialFuture>>,
+    is_cancelled: AtomicBool,
     /// Wakes the task that polls it.
     waker: AtomicWaker,
 }
@@ -45,6 +49,7 @@ impl Dial {
             pending: Arc::new(PendingDial {
                 endpoint,
                 future: Mutex::new(Some(Box::pin(future))),
+                is_cancelled: AtomicBool::new(false),
                 waker: AtomicWaker::new(),
             }),
         }
@@ -58,20 +63,39 @@ impl Dial {
     pub(super) async fn finish(&self) -> Result<Connection, Error> {
         poll_fn(|context| {
             self.pending.waker.register(context.waker());
-            match self.pending.future.lock().as_mut() {
-                Some(future) => future.as_mut().poll(context),
-                None => Poll::Ready(Err(timed_out(&self.pending.endpoint))),
+            let polled = match self.pending.future.lock().as_mut() {
+                Some(future) if !self.is_cancelled() => future.as_mut().poll(context),
+                _ => Poll::Ready(Err(timed_out(&self.pending.endpoint))),
+            };
+            if polled.is_pending() && self.is_cancelled() {
+                // It was cancelled during the poll.
+                self.drop_future();
+                return Poll::Ready(Err(timed_out(&self.pending.endpoint)));
             }
+            polled
         })
         .await
     }
 
     /// Cancels the dial, which closes its socket or returns its place to the pool.
+    ///
+    /// Does not wait for a poll: a credentials provider may block its thread. The task that polls ends the dial then.
     pub(super) fn cancel(&self) {
-        let future = self.pending.future.lock().take();
+        self.pending.is_cancelled.store(true, Ordering::SeqCst);
+        self.drop_future();
+        self.pending.waker.wake();
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.pending.is_cancelled.load(Ordering::SeqCst)
+    }
+
+    /// Drops the future, unless it is being polled.
+    fn drop_future(&self) {
+        let future = self.pending.future.try_lock();
+        let future = future.and_then(|mut future| future.take());
         // After the lock is released: the drop wakes a task that waits for the place.
         drop(future);
-        self.pending.waker.wake();
     }
 }
 

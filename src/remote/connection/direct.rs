@@ -169,6 +169,8 @@ impl Renewal {
 /// Returns when to renew credentials: after 75 % to 85 % of their lifetime, at random, so that a fleet does not ask in
 /// step.
 fn time_to_renewal(lifetime: Duration) -> Duration {
+    // "Never" may be the longest duration there is.
+    let lifetime = lifetime.min(LONGEST_LIFETIME);
     (lifetime * 13 / 20 + jittered(lifetime / 5)).max(MIN_TIME)
 }
 
@@ -179,6 +181,8 @@ fn too_slow() -> Error {
     )
 }
 
+/// Credentials with a longer lifetime are renewed as if they had this one: a year.
+const LONGEST_LIFETIME: Duration = Duration::from_secs(366 * 86_400);
 /// The least time between two renewals.
 const MIN_TIME: Duration = Duration::from_millis(100);
 /// The longest time of an attempt: nobody waits for it.

@@ -298,6 +298,16 @@ impl Lane {
         None
     }
 
+    /// Cancels a dial under way, since nobody needs the connection any more.
+    pub(in crate::remote) fn cancel_dial(&self) {
+        let link = self.link.lock();
+        if let State::Dialling { dial, .. } = &link.state {
+            let dial = dial.clone();
+            drop(link);
+            dial.cancel();
+        }
+    }
+
     /// Returns the connection or the dial under way, and starts a dial if there is neither.
     ///
     /// # Errors
