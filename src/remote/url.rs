@@ -132,12 +132,31 @@ fn has_port(host: &str) -> bool {
 }
 
 fn parse_server(url: &str) -> Result<ConnectionInfo, Error> {
+    check_parts(url)?;
     let info: Result<_, RedisError> = url.into_connection_info();
     info.map_err(|error| match error.detail() {
         // A detail repeats a part of the URL, which may be of a password that is not escaped.
         Some(_) => invalid(FORMS),
         None => invalid(FORMS).with_source(error),
     })
+}
+
+/// Refuses parts of a URL that would be ignored: some change security or the database elsewhere.
+fn check_parts(url: &str) -> Result<(), Error> {
+    let (before, fragment) = url.split_once('#').unwrap_or((url, ""));
+    let (place, query) = before.split_once('?').unwrap_or((before, ""));
+    let names = query.split('&').filter(|part| !part.is_empty());
+    let mut names = names.map(|part| part.split('=').next().unwrap_or_default());
+    let known: &[&str] = if place.starts_with("redis:") || place.starts_with("valkey:") {
+        &["protocol", "sentinelMasterId"]
+    } else {
+        &["db", "user", "pass", "protocol"]
+    };
+    let host = place.rsplit('@').next().unwrap_or_default();
+    if names.any(|name| !known.contains(&name)) || !fragment.is_empty() || host.contains(',') {
+        return Err(invalid(UNKNOWN_PART));
+    }
+    Ok(())
 }
 
 fn location_of(server: &ConnectionInfo) -> Result<Location, Error> {
@@ -158,6 +177,8 @@ fn invalid(message: &'static str) -> Error {
 const FORMS: &str = "the redis url cannot be parsed: write redis://[user:password@]host[:port][/number of the database], \
                      with % escapes for special characters in the password; rediss:// for TLS, unix:///path for a socket, \
                      redis-sentinel:// for sentinels, and redis:// with any node for a cluster";
+const UNKNOWN_PART: &str = "the redis url has a part that nothing reads: remove a fragment (#), a second host, and what follows the \
+                            ? but for protocol (TCP), db, user, pass and protocol (sockets), sentinelMasterId (sentinels)";
 const SENTINEL: &str = "the sentinel url cannot be parsed: write redis-sentinel://[user:password@]host:port,host:port\
                         [/number of the database]?sentinelMasterId=name";
 /// The port of a sentinel in a URL without one.
@@ -166,6 +187,31 @@ const SENTINEL_PORT: u16 = 26_379;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Regression: each was ignored, and some promise encryption or another database.
+    #[test]
+    fn parts_that_would_be_ignored_are_refused() {
+        for url in [
+            "redis://host/?ssl=true",
+            "redis://host/?db=3",
+            "redis://host/0#insecure",
+            "redis://a,b:6379",
+            "rediss://host?verify=none",
+            "redis-sentinel://h?sentinelMasterId=x&sentinelPassword=p",
+            "unix:///socket?ssl=true",
+        ] {
+            let error = parse(url).err().expect(url);
+            assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{url}");
+        }
+        for url in [
+            "redis://host/3?protocol=resp3",
+            "redis://user:p,q@host",
+            "redis-sentinel://h,i?sentinelMasterId=x&protocol=resp3",
+            "unix:///socket?db=3&user=u&pass=p",
+        ] {
+            parse(url).map(drop).expect(url);
+        }
+    }
 
     fn tcp(host: &str, port: u16) -> NodeAddress {
         NodeAddress {

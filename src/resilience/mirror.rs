@@ -214,12 +214,16 @@ impl Mirror {
 
     /// Makes all states doubtful for a server.
     pub(super) fn doubt(&self, doubts: &Doubts) {
+        // First: from the next epoch on, a reply must not replace a state of this one.
+        doubts.until.store(u64::MAX, Ordering::Release);
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         doubts.since.store(epoch, Ordering::Release);
         let sets = self.sets.get().into_iter().flatten();
         let latest = sets.flat_map(|set| set.lock().map(|entry| entry.reset_at));
         let until = latest.max().unwrap_or_default().as_micros();
-        doubts.until.fetch_max(until, Ordering::AcqRel);
+        if doubts.since() == epoch {
+            doubts.until.store(until, Ordering::Release);
+        }
     }
 
     /// Replaces the entry at `own`, or the one that is full again soonest.

@@ -105,6 +105,7 @@
 //! | all instances know each other, and decided on the key just before | the quota, together with Redis |
 //! | an instance decided on the key long before, or never, or has it no longer in its table | up to one share more |
 //! | instances start or end, and Redis fails within 2 s | at most one share more for each that started |
+//! | instances that made no decision for 10 s: they do not count, and grant the share of the fleet that they saw last | up to the quota for each of them |
 //! | an instance ended up to 20 s before | less: its share is granted by nobody |
 //! | an instance that never reached Redis since its start | the whole quota once more, unless [`instances`] is set |
 //! | decisions are shed, or fail while the breaker is closed | the quota once more: Redis and the shares admit at the same time |
@@ -119,9 +120,10 @@
 //! | a key that another instance refunded or reset after this one saw it last | less, until Redis is back |
 //! | a local charge that is settled at a higher price after it was merged | the difference |
 //! | a charge whose reply was lost | counted twice: in Redis, and here |
+//! | Redis loses its data in a restart | what was on its way to a connection as it came back: up to 64 units on each connection of an instance |
 //! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
-//! | requests in flight (concurrency) | local slots are not merged: up to the limit more, while those requests run |
+//! | requests in flight (concurrency) | local slots are not merged, and slots that Redis has lost are not restored: up to the limit more, while those requests run |
 //! | keys that share one count, since the local store is [full](crate::memory#when-it-is-full) | less: each is merged with the units of all |
 //! | more than 100,000 keys decided locally | further keys are not merged: up to the quota more on each |
 //! | no reply to a merge for 30 s | the merge counts as made: up to one share more ([`unconfirmed_merges`]) |

@@ -23,9 +23,23 @@ use crate::error::{Error, ErrorKind};
 use super::super::protocol::Redirect;
 
 /// Returns the error of this crate for an error of the client library, which becomes its source.
+///
+/// The error of a server without a command repeats the arguments, which contain keys. So it is not the source.
 pub(in crate::remote) fn classify(error: RedisError) -> Error {
+    if let Some(command) = unknown_command(&error) {
+        let message = format!("redis does not have the command {command}, which tollgate needs");
+        return Error::new(ErrorKind::Script, message);
+    }
     let (kind, message) = kind_and_message(&error);
     Error::new(kind, message).with_source(error)
+}
+
+/// Returns the name of a command that the server does not have.
+fn unknown_command(error: &RedisError) -> Option<&str> {
+    let (_, named) = error.detail()?.split_once("unknown command")?;
+    let name = named.trim_start_matches([' ', '\'', '`', '"']);
+    let end = name.find(|c: char| !c.is_ascii_alphanumeric());
+    Some(&name[..end.unwrap_or(name.len())])
 }
 
 /// Returns the error of this crate for an error to AUTH or HELLO. It has no source: the text may repeat the password.
@@ -266,6 +280,20 @@ mod tests {
         }
         for (kind, ends) in [(ErrorKind::Protocol, true), (ErrorKind::Script, false)] {
             assert_eq!(ends_connection(&Error::new(kind, "ours")), ends, "{kind:?}");
+        }
+    }
+
+    // Regression: the error and the log contained the keys of callers.
+    #[test]
+    fn missing_command_is_named_without_its_arguments() {
+        for text in [
+            "ERR unknown command 'EVALSHA', with args beginning with: '86d2' '1' 'tollgate:{ada}:api' ",
+            "ERR unknown command `EVALSHA`, with args beginning with: `tollgate:{ada}:api`, ",
+        ] {
+            let error = error(text);
+            let expected = "redis does not have the command EVALSHA, which tollgate needs";
+            assert_eq!(error.to_string(), expected);
+            assert!(!format!("{error:?}").contains("ada"), "{error:?}");
         }
     }
 
