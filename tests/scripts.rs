@@ -917,5 +917,5 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const DECIDE_HASH: &str = "86d23af7ed652d0ab9d807decaa4778d40985f7e";
+const DECIDE_HASH: &str = "2bd64856c65afa6eceed11e9acf8589ea0d4d829";
 const MEMBERS_HASH: &str = "728fdd75135a7b518fbe5d2c9ab25a2262bc9933";
