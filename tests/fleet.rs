@@ -456,7 +456,7 @@ async fn reset_on_another_instance_is_not_undone_by_an_outage() {
     }
 }
 
-/// What an instance may have on its way to a server that restarts: a call of 64 charges on each of two connections.
+/// Units that an instance may be sending to a server as it restarts: a call of 64 charges on each of two connections.
 const ON_THE_WAY: u64 = 128;
 
 // Regression: replies on the second connection replaced the known states before they were found doubtful.

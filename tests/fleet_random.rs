@@ -44,7 +44,7 @@ const ALL: [Fault; 6] = [
     Fault::ShortStall,
 ];
 
-/// What all instances have admitted, at the prices that were settled.
+/// Units that all instances have admitted, at the settled prices.
 #[derive(Default)]
 struct Admitted {
     units: BTreeMap<(String, &'static str), u64>,

@@ -217,7 +217,7 @@ impl Client {
     }
 
     /// Notes the run of the server that a new connection leads to. If it is another one than before, the server may have
-    /// lost its states. Returns whether the breaker was told so.
+    /// lost its states: that is reported to the breaker. Returns whether there was one to report it to.
     pub(super) fn note_run(&self, run: Option<ServerRun>) -> bool {
         let Some(ServerRun(run)) = run else {
             return false;

@@ -527,7 +527,7 @@ mod tests {
 
     // Regression: a decision just after the breaker closed merged as if no outage had ended.
     #[test]
-    fn recovery_is_told_before_and_after_the_breaker_closes() {
+    fn recovery_is_reported_before_and_after_the_breaker_closes() {
         let clock = Clock::system();
         let clocks = (clock.clone(), clock.clone());
         let deadline = Duration::from_millis(50);

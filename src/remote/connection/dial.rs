@@ -105,17 +105,7 @@ pub(super) fn timed_out(endpoint: &Endpoint) -> Error {
         ErrorKind::Timeout(Phase::Connect),
         format!(
             "no connection to {endpoint} within the connect timeout{}",
-            advice(endpoint)
+            endpoint.advice()
         ),
     )
-}
-
-/// Returns a question for the message of a connection that was not made in time, if it may help.
-pub(super) fn advice(endpoint: &Endpoint) -> &'static str {
-    if endpoint.is_encrypted() {
-        // A server without TLS reads the handshake as a command that has not ended.
-        ": does the server use TLS on this port?"
-    } else {
-        ""
-    }
 }

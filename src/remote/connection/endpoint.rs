@@ -58,13 +58,16 @@ impl Endpoint {
         }
     }
 
-    /// Returns whether connections use TLS, as far as it is known here.
-    pub(super) fn is_encrypted(&self) -> bool {
+    /// Returns a question for the message of a connection that was not made in time; empty if none may help.
+    pub(super) fn advice(&self) -> &'static str {
         match self {
-            Self::Pool(_) => false,
-            Self::Sentinels(_, settings) | Self::Server(_, settings) => {
-                settings.security.is_encrypted()
+            // A server without TLS reads the handshake as a command that has not ended.
+            Self::Sentinels(_, settings) | Self::Server(_, settings)
+                if settings.security.is_encrypted() =>
+            {
+                ": does the server use TLS on this port?"
             }
+            Self::Pool(_) | Self::Sentinels(..) | Self::Server(..) => "",
         }
     }
 

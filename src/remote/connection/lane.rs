@@ -141,9 +141,9 @@ impl Lane {
         self.endpoint.server()
     }
 
-    /// Returns a question for the message of a connection that was not made in time, if it may help.
+    /// See [`Endpoint::advice`].
     pub(in crate::remote) fn advice(&self) -> &'static str {
-        dial::advice(&self.endpoint)
+        self.endpoint.advice()
     }
 
     /// Returns the generation of the lane's connection; `None` without one.
