@@ -147,13 +147,15 @@ fn check_parts(url: &str) -> Result<(), Error> {
     let (place, query) = before.split_once('?').unwrap_or((before, ""));
     let names = query.split('&').filter(|part| !part.is_empty());
     let mut names = names.map(|part| part.split('=').next().unwrap_or_default());
-    let known: &[&str] = if place.starts_with("redis:") || place.starts_with("valkey:") {
+    let is_tcp = place.starts_with("redis:") || place.starts_with("valkey:");
+    let known: &[&str] = if is_tcp {
         &["protocol", "sentinelMasterId"]
     } else {
         &["db", "user", "pass", "protocol"]
     };
     let host = place.rsplit('@').next().unwrap_or_default();
-    if names.any(|name| !known.contains(&name)) || !fragment.is_empty() || host.contains(',') {
+    let has_hosts = is_tcp && host.contains(',');
+    if names.any(|name| !known.contains(&name)) || !fragment.is_empty() || has_hosts {
         return Err(invalid(UNKNOWN_PART));
     }
     Ok(())
@@ -207,7 +209,7 @@ mod tests {
             "redis://host/3?protocol=resp3",
             "redis://user:p,q@host",
             "redis-sentinel://h,i?sentinelMasterId=x&protocol=resp3",
-            "unix:///socket?db=3&user=u&pass=p",
+            "unix:///socket,one?db=3&user=u&pass=p",
         ] {
             parse(url).map(drop).expect(url);
         }
