@@ -21,6 +21,8 @@
 //! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) runs before a router has matched the request | add the layer to the router, with `Router::layer` or with `route_layer` after the routes |
 //! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which is stripped where the layer runs | remove the prefix from the pattern, or add the layer to the outer router |
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
+//! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
+//! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | the Redis user may not register this instance | grant it the [rights](crate::remote#permissions); until then each instance admits the whole quota while Redis is unavailable |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -75,11 +77,15 @@ pub enum Code {
     NestedPath,
     /// TG014: a handler set the cost of a policy that no layer around it settles.
     UnsettledPolicy,
+    /// TG015: a Redis cluster has slots that no node serves, or that this store cannot reach.
+    UnreachableSlots,
+    /// TG016: the Redis user may not register this instance.
+    UnregisteredInstance,
 }
 
 impl Code {
     /// All codes, by number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -94,6 +100,8 @@ impl Code {
         Self::NoRoute,
         Self::NestedPath,
         Self::UnsettledPolicy,
+        Self::UnreachableSlots,
+        Self::UnregisteredInstance,
     ];
 
     /// Returns the code as text, such as `TG001`.
@@ -169,6 +177,16 @@ impl Code {
             Self::UnsettledPolicy => (
                 "TG014",
                 "check the spelling of the policy's name, and give its rule a settle closure; until then the charge stands",
+            ),
+            Self::UnreachableSlots => (
+                "TG015",
+                "assign all slots to nodes, and give a url in place of a pool; until then keys in these slots are decided \
+                 by on_outage",
+            ),
+            Self::UnregisteredInstance => (
+                "TG016",
+                "grant the redis user the rights in the docs of tollgate::remote; until then each instance admits the whole \
+                 quota while redis is unavailable",
             ),
         }
     }

@@ -593,7 +593,6 @@ impl Health {
         Self {
             mode: modes.into_iter().min().unwrap_or_default(),
             outages,
-            probes: self.probes + other.probes,
             ..other
         }
     }

@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
-    remote::RedisStore,
+    diagnosis::{Code, Warning},
+    memory::MemoryStore,
+    remote::{RedisStore, RedisStoreBuilder},
+    resilience::ResilientStore,
     state::CountedBy,
     store::{Charge, Mode},
 };
 
-use crate::support::{Cluster, Server};
+use crate::support::{Cluster, Server, logged};
 
 /// Longer than the default, so that a loaded machine does not look like an outage.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -409,10 +412,17 @@ async fn replace_first_primary(cluster: &mut Cluster, limiter: &RateLimiter) {
     while is_shared().await {
         until(started, "the primary is still there");
     }
+    let mut probes = 0;
     while !is_shared().await {
         until(started, "the replica never decides");
+        probes = limiter.health().probes();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    // Regression: those of the node that left were not counted any more.
+    assert!(
+        probes > 0 && limiter.health().probes() >= probes,
+        "{probes}"
+    );
 }
 
 /// Makes this many requests, which Redis decides. Returns how many were allowed.
@@ -438,6 +448,124 @@ async fn usage_that_a_promoted_replica_lacks_is_restored() {
     cluster.nodes[3].command(&["FLUSHALL"]);
     replace_first_primary(&mut cluster, &limiter).await;
     assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 20).await, 13);
+}
+
+// Regression: slots that moved to another primary were taken for those of a replica that was promoted.
+#[tokio::test]
+async fn node_that_gives_its_slots_away_restores_nothing_on_the_others() {
+    logged();
+    // Otherwise the empty primary becomes a replica by itself.
+    let cluster = Cluster::start_with(3, 0, &["--cluster-allow-replica-migration", "no"]);
+    let limiter = resilient(&cluster.nodes[0].url(), DEADLINE);
+    let policy = per_hour("user", 1_000_000);
+    let [key, other] = [1, 2].map(|node| cluster.identity_at(node, "k"));
+    until_shared(&limiter, &policy, Key::new(&key)).await;
+    // They have no keys, so nothing is left behind.
+    for node in &cluster.nodes[1..] {
+        node.command(&["FLUSHALL"]);
+    }
+    let taker = cluster.id(0);
+    let assign = |slots: std::ops::RangeInclusive<usize>| {
+        for node in &cluster.nodes {
+            let mut connection = node.connection();
+            for slot in slots.clone() {
+                let mut command = redis::cmd("CLUSTER");
+                let command = command.arg("SETSLOT").arg(slot).arg("NODE").arg(&taker);
+                command.query::<()>(&mut connection).expect("it is moved");
+            }
+        }
+    };
+    let lookups = || {
+        let calls = cluster.nodes.iter().map(Server::command_calls);
+        let calls = calls.filter_map(|calls| calls.get("cluster|slots").copied());
+        calls.sum::<u64>()
+    };
+    let started = Instant::now();
+    // The second look-up begins after the first has ended.
+    let slot_of_other = cluster.slot_of(&other);
+    for (slots, identity) in [
+        (cluster.slots(1), &key),
+        (slot_of_other..=slot_of_other, &other),
+    ] {
+        let before = lookups();
+        assign(slots);
+        while lookups() == before {
+            until(started, "the slots are not looked up");
+            check(&limiter, &[policy.charge(Key::new(identity))]).await;
+        }
+    }
+    let log = logged().join("\n");
+    assert!(!log.contains("replaced"), "{log}");
+}
+
+// Regression: half of all keys were decided by the fallback for ever, without a word.
+#[tokio::test]
+async fn slots_that_cannot_be_reached_are_told() {
+    let cluster = Cluster::start_with(2, 0, &["--cluster-require-full-coverage", "no"]);
+    let policy = per_hour("user", 1_000_000);
+    let key = Key::new(cluster.identity_at(1, "k"));
+    let pool = deadpool_redis::Config::from_url(cluster.nodes[0].url());
+    let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+    let store = RedisStoreBuilder::over_pool(pool.expect("a pool")).deadline(HUNG);
+    let store = store.build().expect("a usable store");
+    let pooled = RateLimiter::new(store, []).expect("a limiter");
+    let error = pooled.check(&[policy.charge(key)]).await;
+    let error = error.expect_err("at a node that is not in the pool");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error:?}");
+    assert!(
+        error.to_string().contains("in place of the pool"),
+        "{error}"
+    );
+    let limiter = resilient(&cluster.nodes[0].url(), DEADLINE);
+    until_shared(&limiter, &policy, key).await;
+    assert_eq!(limiter.warnings(), []);
+    for node in &cluster.nodes {
+        let slots = cluster.slots(1);
+        let (first, last) = (slots.start().to_string(), slots.end().to_string());
+        node.command(&["CLUSTER", "DELSLOTSRANGE", &first, &last]);
+    }
+    let started = Instant::now();
+    while limiter.warnings().is_empty() {
+        until(started, "never told");
+        check(&limiter, &[policy.charge(key)]).await;
+    }
+    for limiter in [&pooled, &limiter] {
+        let warnings = limiter.warnings();
+        let codes: Vec<Code> = warnings.iter().map(Warning::code).collect();
+        assert_eq!(codes, [Code::UnreachableSlots], "{warnings:?}");
+    }
+}
+
+// Regression: each look-up of the slots closed the breaker of a store around all nodes, if the url had a name.
+#[tokio::test]
+async fn outage_of_one_node_is_one_of_a_breaker_around_the_whole_cluster() {
+    let cluster = Cluster::start(2, 0);
+    let store = RedisStore::builder(format!("redis://localhost:{}", cluster.nodes[0].port()));
+    let store = store.build().expect("a usable store");
+    let store = ResilientStore::builder(store, MemoryStore::new()).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), []).expect("a limiter");
+    let policy = per_hour("user", 1_000_000);
+    let key = Key::new(cluster.identity_at(1, "k"));
+    until_shared(&limiter, &policy, key).await;
+    cluster.nodes[1].pause();
+    let started = Instant::now();
+    while !limiter.health().is_degraded() {
+        until(started, "never degraded");
+        check(&limiter, &[policy.charge(key)]).await;
+    }
+    // Each failed probe looks the slots up.
+    while limiter.health().probes() < 5 {
+        until(started, "no probes");
+        check(&limiter, &[policy.charge(key)]).await;
+        assert!(limiter.health().is_degraded(), "the node is still down");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    cluster.nodes[1].resume();
+    while limiter.health().is_degraded() {
+        until(started, "it decides again");
+        check(&limiter, &[policy.charge(key)]).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 // Regression: the usage on all nodes was restored, so what others had reset or refunded since came back.

@@ -418,7 +418,11 @@ async fn wrong_password_and_unused_password_are_errors_without_it() {
         .await
         .expect_err("no such user");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert_eq!(error.to_string(), "redis refused the user name or password");
+    let expected = format!(
+        "no connection to redis at {}: redis refused the user name or password",
+        server.address()
+    );
+    assert_eq!(error.to_string(), expected);
     let unused = format!("redis://:hunter2@{}", server.address());
     let error = decide(RedisStore::builder(unused))
         .await

@@ -98,10 +98,11 @@ async fn server_that_is_no_sentinel_is_an_error_with_its_address() {
     let sentinel = Sentinel::new("limits").address("127.0.0.1", server.port());
     let error = decide(RedisStoreBuilder::over_sentinel(sentinel)).await;
     let error = error.expect_err("not a sentinel");
-    assert!(
-        error.to_string().contains(&server.address().to_string()),
-        "{error}"
+    let expected = format!(
+        "the sentinel at {} did not return the primary: is it a sentinel?",
+        server.address()
     );
+    assert_eq!(error.to_string(), expected);
 }
 
 #[tokio::test]
@@ -116,7 +117,10 @@ async fn passwords_of_the_sentinels_and_of_the_server_are_separate() {
     ));
     let settings = settings(std::slice::from_ref(&sentinel));
     let error = decide(RedisStoreBuilder::over_sentinel(settings.clone())).await;
-    let error = format!("{:?}", error.expect_err("no password"));
+    let error = error.expect_err("no password");
+    let expected = "its login is that of Sentinel::username and Sentinel::password";
+    assert!(error.to_string().contains(expected), "{error}");
+    let error = format!("{error:?}");
     assert!(error.contains("redis needs a password"), "{error}");
     let settings = settings.password(password);
     decide(RedisStoreBuilder::over_sentinel(settings))

@@ -8,6 +8,7 @@ use std::{
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    diagnosis::Code,
     remote::{RedisStore, RedisStoreBuilder, Sentinel},
     state::CountedBy,
     store::{Receipt, Store},
@@ -21,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Longer than anything here takes on a loaded machine.
 const HUNG: Duration = Duration::from_secs(30);
 
-/// The rights that a user needs.
+/// The rights that a decision needs.
 pub(crate) const RIGHTS: [&str; 16] = [
     "-@all",
     "+eval",
@@ -40,14 +41,10 @@ pub(crate) const RIGHTS: [&str; 16] = [
     "+zrem",
     "+del",
 ];
+/// Those for the registration of an instance, beside some of a decision.
+pub(crate) const REGISTRATION_RIGHTS: [&str; 2] = ["+zscore", "+zremrangebyscore"];
 /// Those for what a single server can do without.
-pub(crate) const OPTIONAL_RIGHTS: [&str; 5] = [
-    "+zscore",
-    "+zremrangebyscore",
-    "+info",
-    "+cluster|slots",
-    "+asking",
-];
+pub(crate) const OPTIONAL_RIGHTS: [&str; 3] = ["+info", "+cluster|slots", "+asking"];
 
 fn policy() -> Policy {
     Policy::new("ways", Quota::per_hour(1_000_000))
@@ -176,7 +173,8 @@ async fn documented_rights_are_enough_and_each_script_right_is_needed() {
     ];
     for server in &servers {
         let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
-        user.extend(RIGHTS.iter().chain(&OPTIONAL_RIGHTS));
+        user.extend(RIGHTS.iter().chain(&REGISTRATION_RIGHTS));
+        user.extend(OPTIONAL_RIGHTS);
         server.command(&user);
         let url = format!("redis://limiter:secret@{}", server.address());
         use_everything(&url).await.expect("enough rights");
@@ -200,6 +198,7 @@ async fn documented_rights_are_enough_and_each_script_right_is_needed() {
                 "only CLIENT SETINFO is refused: {entry}"
             );
         }
+        assert_eq!(limiter.warnings(), []);
         // A right that nothing uses would be one too many. EVAL is for servers that do not know the script yet, and
         // ZCOUNT for many leases that end at once.
         for right in RIGHTS[2..].iter().filter(|right| **right != "+zcount") {
@@ -216,6 +215,92 @@ async fn documented_rights_are_enough_and_each_script_right_is_needed() {
             .await
             .expect_err("the script is not known");
     }
+}
+
+// Regression: each instance granted the whole quota in an outage, without a word.
+#[tokio::test]
+async fn user_that_may_not_register_an_instance_is_told() {
+    let server = Server::start();
+    for missing in REGISTRATION_RIGHTS {
+        let mut user = vec![
+            "ACL",
+            "SETUSER",
+            "limiter",
+            "reset",
+            "on",
+            ">secret",
+            "~tollgate:*",
+        ];
+        user.extend(
+            RIGHTS
+                .iter()
+                .chain(&REGISTRATION_RIGHTS)
+                .filter(|right| **right != missing),
+        );
+        server.command(&user);
+        let url = format!("redis://limiter:secret@{}", server.address());
+        let limiter = RateLimiter::builder()
+            .redis(url.as_str())
+            .deadline(DEADLINE)
+            .policy(policy());
+        let limiter = limiter.build().expect("a usable limiter");
+        let policy = policy();
+        let started = Instant::now();
+        while limiter.warnings().is_empty() {
+            let decision = limiter.check(&[policy.charge(Key::new("ada"))]).await;
+            assert_eq!(
+                decision.expect("a decision").counted_by(),
+                CountedBy::Shared
+            );
+            assert!(started.elapsed() < HUNG, "{missing}: never told");
+        }
+        let [warning] = limiter.warnings().try_into().expect("one warning");
+        assert_eq!(warning.code(), Code::UnregisteredInstance);
+        assert!(warning.detail().contains("may not run"), "{warning}");
+    }
+}
+
+/// Decides by a new connection, which must fail. Returns the error and its causes.
+async fn failure(builder: RedisStoreBuilder) -> String {
+    let mut error: Option<&dyn std::error::Error> = None;
+    let failed = decide(builder).await.expect_err("not usable");
+    error.replace(&failed);
+    let mut text = String::new();
+    while let Some(cause) = error {
+        text += &format!("{cause}\n");
+        error = cause.source();
+    }
+    text
+}
+
+// Regression: what a server wrote before it closed the connection was lost, and no error of a login had an address.
+#[tokio::test]
+async fn error_of_a_handshake_contains_the_address_and_what_to_do() {
+    let server = Server::start();
+    let at = server.address();
+    let held = server.connection();
+    server.command(&["CONFIG", "SET", "maxclients", "1"]);
+    let full = failure(RedisStore::builder(server.url())).await;
+    drop(held);
+    assert!(full.contains("redis has too many clients"), "{full}");
+    let login = format!("redis://ada:hunter2@{at}");
+    let refused = failure(RedisStore::builder(login)).await;
+    assert!(
+        refused.contains("redis refused the user name or password"),
+        "{refused}"
+    );
+    let cluster = Server::start_cluster();
+    let numbered = failure(RedisStore::builder(cluster.url()).database(1)).await;
+    assert!(numbered.contains("only database 0"), "{numbered}");
+    for error in [full, refused] {
+        assert!(
+            error.contains(&at.to_string()) && !error.contains("hunter2"),
+            "{error}"
+        );
+    }
+    let sentinel = Server::start_sentinel("");
+    let no_sentinel = failure(RedisStore::builder(sentinel.url())).await;
+    assert!(no_sentinel.contains("redis-sentinel://"), "{no_sentinel}");
 }
 
 /// Decides, renews, settles and resets by every algorithm, as the only caller.

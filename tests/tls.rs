@@ -84,6 +84,17 @@ async fn server_without_tls_is_suspected_where_the_handshake_does_not_end() {
     );
 }
 
+// Regression: the error was "broken pipe".
+#[tokio::test]
+async fn server_with_tls_is_suspected_where_a_plain_connection_is_closed() {
+    let authority = Authority::new();
+    let server = Server::start_tls(&authority, &authority.sign("localhost"), &[]);
+    let url = server.tls_url().replace("rediss://", "redis://");
+    let error = decide(RedisStore::builder(url)).await.expect_err("no TLS");
+    let expected = "does this port need TLS (rediss://)";
+    assert!(error.to_string().contains(expected), "{error}");
+}
+
 #[tokio::test]
 async fn error_of_each_wrong_certificate_contains_what_to_do() {
     let authority = Authority::new();

@@ -88,6 +88,8 @@ pub(super) struct Client {
     pub(super) registration: Arc<Registration>,
     /// Slots that nobody holds, whose release is not confirmed.
     pub(super) releases: RetryQueue<Settlement>,
+    /// Whether the check of the server's eviction policy was started.
+    pub(super) has_checked_eviction: AtomicBool,
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
     /// The run of the server that the latest new connection leads to; 0 if it is not known.
@@ -123,6 +125,7 @@ impl Client {
             observer: OnceLock::new(),
             registration,
             releases: RetryQueue::default(),
+            has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
             run: AtomicU64::new(0),
             mode: Arc::default(),
@@ -144,6 +147,7 @@ impl Client {
             observer: OnceLock::new(),
             registration: Arc::clone(&self.registration),
             releases: RetryQueue::default(),
+            has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
             run: AtomicU64::new(0),
             mode: Arc::clone(&self.mode),

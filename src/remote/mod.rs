@@ -109,6 +109,10 @@
 //! `READONLY` error lead to a new dial, so a failover by DNS or by Sentinel needs nothing else. Each failed dial makes
 //! the next one wait, from 20 ms up to 2 s.
 //!
+//! A primary that is cut off from its sentinels and replicas, but not from some instances, goes on deciding for these
+//! until the network heals, beside the new primary for the others: up to twice the limit meanwhile. With
+//! `min-replicas-to-write 1` such a primary refuses to write, and the instances follow the new one.
+//!
 //! Passwords, tokens and keys never appear in `Debug` output, errors or log events. User names and addresses do.
 //!
 //! Tested versions, and what differs in Dragonfly, KeyDB and Garnet, are listed in `docs/servers.md` of the package.
@@ -119,18 +123,18 @@
 //!
 //! ```text
 //! ACL SETUSER limiter on >password ~tollgate:* -@all +eval +evalsha +time +get +set +getrange +setrange
-//!     +strlen +pexpire +zadd +zcount +zmscore +zrange +zrem +del
+//!     +strlen +pexpire +zadd +zcount +zscore +zmscore +zrange +zrem +zremrangebyscore +del
 //! ```
 //!
 //! These are optional:
 //!
 //! | rights | for |
 //! |---|---|
-//! | `+zscore +zremrangebyscore` | sharing the quota among the instances in an outage |
 //! | `+info` | the warning about a server that evicts keys, and the usage that a restart lost is restored |
 //! | `+cluster\|slots +asking` | a cluster |
 //! | `+client\|setinfo` (since Redis 7.2) | the name of this library in the list of clients; without it, each connection adds an entry to `ACL LOG` |
 //! | `+ping +unwatch` | a pool of the application |
+//! | `+select` | a database other than 0 |
 //!
 //! # Memory
 //!

@@ -22,14 +22,15 @@ use redis::{Cmd, Value};
 
 use crate::{
     clock::{Clock, Timestamp},
+    error::ErrorKind,
     spawn,
     store::Fleet,
     timer::timeout,
 };
 
 use super::{
-    connection::{LaneConnection, classify},
-    protocol::{RedisKey, Script},
+    connection::{LaneConnection, ServerCheck, classify},
+    protocol::{Redirect, RedisKey, Script},
 };
 
 /// The registration of this instance, once a breaker needs to know the fleet.
@@ -63,18 +64,19 @@ impl Registration {
         Arc::clone(self.fleet.get_or_init(Arc::default))
     }
 
-    /// Registers this instance in the background, if that is due. `connection` returns the connection to use.
+    /// Registers this instance in the background, if that is due. `connection` returns the connection to use, and what warns
+    /// of a server that refuses.
     #[inline]
     pub(super) fn renew_if_due(
         self: &Arc<Self>,
         now: Timestamp,
-        connection: impl FnOnce() -> Option<LaneConnection>,
+        connection: impl FnOnce() -> Option<(LaneConnection, Arc<ServerCheck>)>,
     ) {
         if let Some(fleet) = self.fleet.get()
             && self.take_turn(now)
-            && let Some(connection) = connection()
+            && let Some((connection, check)) = connection()
         {
-            spawn::on_current(Arc::clone(self).renew(Arc::clone(fleet), connection));
+            spawn::on_current(Arc::clone(self).renew(Arc::clone(fleet), connection, check));
         }
     }
 
@@ -119,7 +121,12 @@ impl Registration {
     }
 
     /// Registers this instance once, on this connection.
-    async fn renew(self: Arc<Self>, fleet: Arc<Fleet>, mut connection: LaneConnection) {
+    async fn renew(
+        self: Arc<Self>,
+        fleet: Arc<Fleet>,
+        mut connection: LaneConnection,
+        check: Arc<ServerCheck>,
+    ) {
         let by_hash = self.command(&fleet, Script::by_hash);
         let mut reply = timeout(TIMEOUT, connection.send(&by_hash)).await;
         if let Some(Err(failed)) = &reply
@@ -128,8 +135,16 @@ impl Registration {
             let by_text = self.command(&fleet, Script::by_text);
             reply = timeout(TIMEOUT, connection.send(&by_text)).await;
         }
-        if let Some(Ok(reply)) = reply {
-            self.learn(&fleet, &reply);
+        match reply {
+            Some(Ok(reply)) => self.learn(&fleet, &reply),
+            Some(Err(failed)) => {
+                let error = classify::classify(failed.error);
+                // Any other error passes, or is one of the decisions too.
+                if error.kind() == ErrorKind::Script && Redirect::of(&error, 1).is_none() {
+                    check.warn_of_registration(error.to_string());
+                }
+            }
+            None => {}
         }
     }
 

@@ -16,7 +16,8 @@ use super::connection::TlsConfig;
 /// The sentinels of a primary, and the name that they have for it.
 ///
 /// Each dial asks all of them at once and uses the first address that is a primary. The store dials again when a
-/// connection is lost and when the server becomes a replica, so it follows every failover.
+/// connection is lost and when the server becomes a replica, and so it follows a failover. For a primary that is only cut
+/// off, see the [module docs](super#servers).
 ///
 /// User, password, database and TLS of the server are settings of the [`RedisStoreBuilder`](super::RedisStoreBuilder).
 /// Formatting it shows no password.

@@ -160,6 +160,13 @@ impl Store for RedisStore {
         self.cluster.first().store.deadline()
     }
 
+    fn server(&self) -> Option<String> {
+        if self.cluster.is_cluster() {
+            return None;
+        }
+        self.cluster.first().store.server()
+    }
+
     fn fleet(&self) -> Option<Arc<Fleet>> {
         self.cluster.first().store.fleet()
     }

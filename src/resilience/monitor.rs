@@ -83,13 +83,14 @@ impl PrimaryMonitor {
         deadline: Duration,
         (clock, server_clock): (Clock, Clock),
         modes: Arc<Modes>,
+        prober: Prober,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             reports_calls: primary.observe_calls(this.clone()),
             primary_keeps_deadline: primary.deadline().is_some_and(|own| own <= deadline),
             primary,
             breaker: Breaker::new(deadline),
-            prober: Prober::default(),
+            prober,
             clock,
             server_clock,
             modes,
@@ -109,6 +110,7 @@ impl PrimaryMonitor {
             self.breaker.deadline(),
             (self.clock.clone(), self.server_clock.clone()),
             Arc::clone(&self.modes),
+            self.prober.for_node(),
         )
     }
 
@@ -532,7 +534,8 @@ mod tests {
         let clocks = (clock.clone(), clock.clone());
         let deadline = Duration::from_millis(50);
         let store = Arc::new(MemoryStore::default());
-        let monitor = PrimaryMonitor::new(store, deadline, clocks, Arc::default());
+        let monitor =
+            PrimaryMonitor::new(store, deadline, clocks, Arc::default(), Prober::default());
         let events = Arc::new(Recoveries {
             monitor: Arc::clone(&monitor),
             open: Mutex::default(),

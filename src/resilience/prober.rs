@@ -1,7 +1,10 @@
 //! When to probe the primary.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -14,10 +17,19 @@ use super::background::BackgroundTask;
 pub(super) struct Prober {
     pub(super) backoff: Mutex<ProbeBackoff>,
     pub(super) task: BackgroundTask,
-    probes: AtomicU64,
+    /// Number of probes of all servers of a cluster.
+    probes: Arc<AtomicU64>,
 }
 
 impl Prober {
+    /// Returns the prober of another server of the same cluster.
+    pub(super) fn for_node(&self) -> Self {
+        Self {
+            probes: Arc::clone(&self.probes),
+            ..Self::default()
+        }
+    }
+
     /// Counts a probe.
     pub(super) fn count(&self) {
         self.probes.fetch_add(1, Ordering::Relaxed);

@@ -23,6 +23,7 @@ use super::{
     local::LocalCounts,
     merging::{BegunMerge, Due},
     monitor::{CallGuard, PrimaryMonitor},
+    prober::Prober,
 };
 
 /// A store with a breaker in front of the primary and a local store behind it. Every request gets a decision.
@@ -338,6 +339,7 @@ impl ResilientStoreBuilder {
             self.deadline,
             (self.clock, server_clock.clone()),
             Arc::default(),
+            Prober::default(),
         );
         let local = Arc::new(LocalCounts::new(
             self.local,

@@ -18,7 +18,7 @@ use tollgate::{
 };
 
 use crate::{
-    servers::{OPTIONAL_RIGHTS, RIGHTS},
+    servers::{OPTIONAL_RIGHTS, REGISTRATION_RIGHTS, RIGHTS},
     support::{Authority, Cluster, Sentinels, Server},
 };
 
@@ -93,7 +93,8 @@ impl Place {
         let authority = Authority::new();
         let server = Server::start_tls(&authority, &authority.sign("localhost"), &[]);
         let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
-        user.extend(RIGHTS.iter().chain(&OPTIONAL_RIGHTS));
+        user.extend(RIGHTS.iter().chain(&REGISTRATION_RIGHTS));
+        user.extend(OPTIONAL_RIGHTS);
         server.command(&user);
         let client = authority.sign("client");
         let tls = TlsConfig::new()

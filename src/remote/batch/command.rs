@@ -66,7 +66,10 @@ async fn send_redirected(client: &Arc<Client>, command: &Cmd) -> Result<Value, E
         redirects += 1;
         is_asking = matches!(redirect, Redirect::Ask(_));
         node = match redirect {
-            Redirect::Ask(_) | Redirect::Moved { .. } => node.follow(&redirect).ok_or(error)?,
+            Redirect::Ask(_) | Redirect::Moved { .. } => {
+                let next = node.follow(&redirect);
+                next.ok_or_else(|| classify::unreachable(&redirect))?
+            }
             Redirect::Split | Redirect::TryAgain => {
                 sleep(moving_wait(redirects)).await;
                 Arc::clone(client)

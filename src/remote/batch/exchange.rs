@@ -17,7 +17,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Duration,
 };
@@ -124,7 +124,12 @@ pub(super) async fn exchange(
             check_server(client, call.id, called_at, results);
             most_severe(results)
         }
-        Err(error) => Some(error).filter(|error| concerns_server(error)),
+        Err(error) => {
+            if classify::is_of_one_slot(error) {
+                warn_of_unserved_slot(client);
+            }
+            Some(error).filter(|error| concerns_server(error))
+        }
     };
     if let Some(error) = failure.filter(|error| classify::ends_connection(error)) {
         lane.disconnect(call.id.generation, Some(error));
@@ -233,18 +238,37 @@ fn report_slow(client: Arc<Client>, took: Duration) {
     spawn::on_current(reporting);
 }
 
-/// Checks the server by a reply, see [`ServerCheck::check_reply`].
-///
-/// [`ServerCheck::check_reply`]: crate::remote::connection::ServerCheck::check_reply
+/// Checks the server by a reply: its clock each time, its eviction policy once, and whether it serves the slots.
 fn check_server(client: &Client, id: CallId, called_at: Timestamp, results: &[RequestResult]) {
     // The caller's clock is not the server's.
     let decided_at = decided_at_of(results).filter(|_| client.clock.is_none());
     let lane = &client.scheduler.lanes()[id.lane];
     let connection = || lane.connection(id.generation);
-    client.check.check_reply(called_at, decided_at, connection);
+    if let Some(decided_at) = decided_at {
+        client.check.compare_clocks(called_at, decided_at);
+    }
+    if !client.has_checked_eviction.load(Ordering::Relaxed)
+        && let Some(connection) = connection()
+        && !client.has_checked_eviction.swap(true, Ordering::Relaxed)
+    {
+        client.check.check_eviction(connection);
+    }
+    let mut errors = results.iter().filter_map(|result| result.as_ref().err());
+    if errors.any(classify::is_of_one_slot) {
+        warn_of_unserved_slot(client);
+    }
     client.registration.renew_if_due(called_at, || {
-        client.connection_for(Keyspace::MEMBERS_IDENTITY, connection)
+        let connection = client.connection_for(Keyspace::MEMBERS_IDENTITY, connection);
+        connection.map(|connection| (connection, Arc::clone(&client.check)))
     });
+}
+
+/// Warns about a slot that no node serves.
+#[cold]
+fn warn_of_unserved_slot(client: &Client) {
+    client
+        .check
+        .warn_of_unreachable("no node of the redis cluster serves one of its slots");
 }
 
 /// Returns the time by which the script decided the requests of a call.

@@ -125,7 +125,11 @@ async fn follow(
     match redirect {
         Redirect::Ask(_) | Redirect::Moved { .. } => {
             let node = client.follow(redirect);
-            let node = node.ok_or_else(|| classify::unresolved(redirect))?;
+            let node = node.ok_or_else(|| {
+                let finding = "the redis cluster has slots at nodes that a pool of the application cannot reach";
+                client.check.warn_of_unreachable(finding);
+                classify::unreachable(redirect)
+            })?;
             Ok(Some(node))
         }
         Redirect::Split => {

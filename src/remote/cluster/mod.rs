@@ -6,7 +6,9 @@
 //! ```
 
 mod nodes;
+mod slot_map;
 pub(crate) mod split;
 mod topology;
 
-pub(super) use self::nodes::{Cluster, Node, NodeSettings};
+pub(super) use self::nodes::{Cluster, NodeSettings};
+pub(super) use self::slot_map::Node;

@@ -35,7 +35,7 @@ use crate::{
     settlement::{Receipt, Settlement},
     slot::{SLOTS, slot_of},
     spawn,
-    store::{CallObserver, Store},
+    store::{CallObserver, CallReport, Store},
     sync::Mutex,
     task_lease::TaskLease,
     timer::sleep,
@@ -48,6 +48,7 @@ use super::{
         connection::Lane,
         protocol::{NodeAddress, Redirect},
     },
+    slot_map::{Node, SlotMap, UNKNOWN},
     split::SplitStore,
     topology::{self, SlotRange},
 };
@@ -62,15 +63,8 @@ pub(in crate::remote) struct Cluster {
     /// Refunds and releases of decisions on several slots that were not executed.
     refunds: RetryQueue<Settlement>,
     /// Receives the reports on the calls to all nodes.
-    observer: OnceLock<Weak<dyn CallObserver>>,
+    observer: OnceLock<Arc<ClusterObserver>>,
     this: Weak<Self>,
-}
-
-/// A node, and the store that decides on it.
-#[derive(Clone, Debug)]
-pub(in crate::remote) struct Node {
-    pub(in crate::remote) client: Arc<Client>,
-    pub(in crate::remote) store: Arc<dyn Store>,
 }
 
 /// Makes the parts of a node when it is first needed.
@@ -91,18 +85,6 @@ struct Refreshes {
     lease: TaskLease,
     /// The runtime of the latest caller: a failure may be reported on a thread without one.
     runtime: Option<Handle>,
-}
-
-/// Which node has which slot, as far as it is known.
-#[derive(Default)]
-struct SlotMap {
-    /// Per slot, the index of its node; [`UNKNOWN`] without one. Empty until a slot is known.
-    slots: Box<[u16]>,
-    nodes: Vec<(NodeAddress, Node)>,
-    /// The indexes of nodes that had no connection when no node replied: another one may have their slots.
-    lost: Vec<u16>,
-    /// Nodes to ask for the slots if no primary replies.
-    replicas: Vec<NodeAddress>,
 }
 
 impl Cluster {
@@ -177,10 +159,12 @@ impl Cluster {
 
     /// Reports the calls to all nodes to `observer`. Returns whether their stores do so.
     pub(in crate::remote) fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
-        let reports = self.first.store.observe_calls(observer.clone());
-        if reports && self.observer.set(observer.clone()).is_ok() {
+        let observer = Arc::new(ClusterObserver { observer });
+        let weak: Weak<dyn CallObserver> = Arc::downgrade(&observer) as _;
+        let reports = self.first.store.observe_calls(weak.clone());
+        if reports && self.observer.set(observer).is_ok() {
             for (_, node) in &self.read().nodes {
-                node.store.observe_calls(observer.clone());
+                node.store.observe_calls(weak.clone());
             }
         }
         reports
@@ -217,7 +201,8 @@ impl Cluster {
         let client = first.for_node(address.clone(), (self.settings.lanes)(address)?);
         let store = (self.settings.store)(Arc::clone(&client)).ok()?;
         if let Some(observer) = self.observer.get() {
-            store.observe_calls(observer.clone());
+            let observer = Arc::downgrade(observer);
+            store.observe_calls(observer as _);
         }
         Some(Node { client, store })
     }
@@ -259,12 +244,7 @@ impl Cluster {
         {
             clients.push(Arc::clone(&self.first.client));
         }
-        let replicas = self.read().replicas.clone();
-        let replicas = replicas.into_iter().filter_map(|address| {
-            let lanes = (self.settings.lanes)(&address)?;
-            Some(self.first.client.for_node(address, lanes))
-        });
-        clients.extend(replicas);
+        clients.extend(self.read().replicas.iter().cloned());
         clients
     }
 
@@ -294,6 +274,11 @@ impl Cluster {
         let mut replicas: Vec<_> = replicas.collect();
         replicas.sort_unstable();
         replicas.dedup();
+        let replicas = replicas.into_iter().filter_map(|address| {
+            let lanes = (self.settings.lanes)(&address)?;
+            Some(self.first.client.for_node(address, lanes))
+        });
+        let replicas = replicas.collect();
         let next = SlotMap {
             slots,
             nodes,
@@ -314,33 +299,6 @@ impl Cluster {
         {
             self.first.client.report_retired();
         }
-    }
-}
-
-impl SlotMap {
-    /// Returns the node of a slot, if it is known and not lost.
-    fn known_node(&self, slot: u16) -> Option<&Node> {
-        let index = self.slots.get(usize::from(slot))?;
-        let (_, node) = self.nodes.get(usize::from(*index))?;
-        (!self.lost.contains(index)).then_some(node)
-    }
-
-    /// Returns the nodes with slots of nodes that have none any more: replicas that were promoted, which may lack the
-    /// latest states.
-    fn promoted_since(&self, before: &Self) -> Vec<Arc<Client>> {
-        let is_gone = |address| self.nodes.iter().all(|(other, _)| other != address);
-        let gone: Vec<bool> = before
-            .nodes
-            .iter()
-            .map(|(address, _)| is_gone(address))
-            .collect();
-        let slots = before.slots.iter().zip(&self.slots);
-        let taken_over = slots.filter(|(before, _)| gone.get(usize::from(**before)) == Some(&true));
-        let promoted: HashSet<u16> = taken_over.map(|(_, now)| *now).collect();
-        let nodes = promoted
-            .iter()
-            .filter_map(|index| self.nodes.get(usize::from(*index)));
-        nodes.map(|(_, node)| Arc::clone(&node.client)).collect()
     }
 }
 
@@ -450,6 +408,25 @@ impl RetryOwner for Cluster {
     }
 }
 
+// === ClusterObserver ===
+
+/// Passes on the reports on all nodes to one observer.
+#[derive(Debug)]
+struct ClusterObserver {
+    observer: Weak<dyn CallObserver>,
+}
+
+impl CallObserver for ClusterObserver {
+    fn call_ended(&self, call: CallReport<'_>) {
+        // One node may leave the cluster while another is unavailable, so that ends no outage.
+        if !matches!(call, CallReport::Retired)
+            && let Some(observer) = self.observer.upgrade()
+        {
+            observer.call_ended(call);
+        }
+    }
+}
+
 /// A look-up of the slots in the background. If its runtime ends or is not driven, another one may begin.
 struct Refresh {
     cluster: Weak<Cluster>,
@@ -485,8 +462,6 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// The index of a slot without a node.
-const UNKNOWN: u16 = u16::MAX;
 /// The least time between two look-ups of the slots.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The time after which a look-up counts as lost with its runtime.

@@ -58,12 +58,12 @@ pub(super) async fn connect(
 ) -> Result<Connection, Error> {
     let stream = stream::open(address, &settings.security).await?;
     let credentials = settings.login.credentials().await?;
-    let (mut connection, mut tasks) = multiplexed::multiplex(stream).await?;
+    let (connection, mut tasks) = multiplexed::multiplex(stream).await?;
     let asks_role = expects == Expects::Primary;
     let login = credentials.as_ref();
-    let greeting = handshake::perform(&mut connection, login, &settings.session, asks_role)
+    let greeting = handshake::perform(&connection, login, &settings.session, asks_role)
         .await
-        .map_err(|error| with_advice(address, &settings.security, error))?;
+        .map_err(|error| explain(address, &settings.security, error))?;
     if asks_role && greeting.role.is_some_and(|role| role != "master") {
         return Err(Error::new(
             ErrorKind::Unavailable,
@@ -84,16 +84,23 @@ pub(super) async fn connect(
     Ok(Connection::new(connection, tasks, greeting.run))
 }
 
-/// Explains the end of a connection over TLS 1.3, where a server checks the client's certificate only after the client
-/// has ended its part of the TLS handshake. Its error message is often lost.
-fn with_advice(address: &Address, security: &Security, error: Error) -> Error {
-    if error.kind() != ErrorKind::Connect || !security.is_encrypted() {
-        return error;
+/// Names the server in the error of a handshake, and explains the end of a connection: the message of the server is often
+/// lost.
+///
+/// Over TLS 1.3 a server checks the client's certificate only after the client has ended its part of the TLS handshake.
+fn explain(address: &Address, security: &Security, error: Error) -> Error {
+    if error.kind() != ErrorKind::Connect {
+        let message = format!("no connection to redis at {address}: {error}");
+        return Error::new(error.kind(), message).with_source(error);
     }
-    let message = format!(
-        "no connection to redis at {address}: it closed the connection after the TLS handshake, perhaps for the client \
-         certificate: check TlsConfig::client_certificate"
-    );
+    let advice = if security.is_encrypted() {
+        "it closed the connection after the TLS handshake, perhaps for the client certificate: check \
+         TlsConfig::client_certificate"
+    } else {
+        "it closed the connection during the handshake: does this port need TLS (rediss://), or has the server too many \
+         clients?"
+    };
+    let message = format!("no connection to redis at {address}: {advice}");
     Error::new(ErrorKind::Connect, message).with_source(error)
 }
 

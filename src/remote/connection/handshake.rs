@@ -1,17 +1,15 @@
 //! The first commands on a connection: AUTH or HELLO, SELECT, INFO, and the name of this library.
 //!
-//! All are sent at once, so the handshake takes one round trip.
+//! All are sent at once, so the handshake takes one round trip. Each is sent on its own: if the server closes the
+//! connection, what it said before is still read.
 //!
 //! A server that does not have a command repeats its arguments in the error, and so the password. Therefore the text of
 //! an error to AUTH or HELLO never leaves this file; its code does.
 
 use std::collections::HashMap;
 
-use redis::{
-    Cmd, Pipeline, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-    cmd,
-};
+use futures_util::future::join_all;
+use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection, cmd};
 
 use crate::error::Error;
 
@@ -43,14 +41,14 @@ pub(super) struct Greeting {
 ///
 /// Those of the connection, and the server's errors to AUTH, HELLO and SELECT.
 pub(super) async fn perform(
-    connection: &mut MultiplexedConnection,
+    connection: &MultiplexedConnection,
     credentials: Option<&Credentials>,
     session: &Session,
     asks_role: bool,
 ) -> Result<Greeting, Error> {
-    let mut commands = Pipeline::new();
+    let mut commands = Vec::new();
     let mut add = |command: Cmd| {
-        commands.add_command(command);
+        commands.push(command);
         commands.len() - 1
     };
     let login = if session.is_resp3 {
@@ -75,8 +73,18 @@ pub(super) async fn perform(
         set.arg("SETINFO").arg(name).arg(value);
         add(set);
     }
-    let replies = connection.req_packed_commands(&commands, 0, commands.len());
-    let replies = replies.await.map_err(classify::classify)?;
+    let replies = commands.iter().map(|command| {
+        let mut connection = connection.clone();
+        async move { connection.send_packed_command(command).await }
+    });
+    let replies = join_all(replies).await;
+    if let Some(refusal) = refusal(&replies) {
+        return Err(refusal);
+    }
+    let replies: Vec<Value> = replies
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .map_err(classify::classify)?;
     let reply = |index: Option<usize>| index.and_then(|index| replies.get(index));
     if let Some(Value::ServerError(error)) = reply(login) {
         return Err(classify::login_error(&error.clone().into()));
@@ -88,6 +96,17 @@ pub(super) async fn perform(
         role: reply(role).and_then(|hello| hello_field(hello, "role")),
         run: reply(info).and_then(ServerRun::of),
     })
+}
+
+/// Returns the error with which the server closed the connection, if it sent one first.
+fn refusal(replies: &[RedisResult<Value>]) -> Option<Error> {
+    let is_closed = replies.last()?.is_err();
+    match replies.first()? {
+        Ok(Value::ServerError(error)) if is_closed => {
+            Some(classify::login_error(&error.clone().into()))
+        }
+        Ok(_) | Err(_) => None,
+    }
 }
 
 /// Returns the command that authenticates.

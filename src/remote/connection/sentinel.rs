@@ -84,15 +84,23 @@ impl Sentinels {
     /// Asks one sentinel.
     async fn look_up(&self, sentinel: &NodeAddress) -> Result<NodeAddress, Error> {
         let address = Address::Tcp(sentinel.clone());
-        let connection = direct::connect(&address, &self.settings, Expects::Anything).await?;
+        let connection = direct::connect(&address, &self.settings, Expects::Anything);
+        let connection = connection
+            .await
+            .map_err(|error| login_error(sentinel, error))?;
         let mut command = cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.primary);
         let mut handle = connection.handle();
         let reply = handle.multiplexed.send_packed_command(&command).await;
         let reply = reply.and_then(redis::Value::extract_error);
         let reply = reply.map_err(|error| {
+            let advice = match error.code() {
+                Some("NOAUTH" | "NOPERM") => LOGIN_ADVICE,
+                Some("ERR") => ": is it a sentinel?",
+                Some(_) | None => "",
+            };
+            let message = format!("the sentinel at {sentinel} did not return the primary{advice}");
             let error = classify::classify(error);
-            let message = format!("the sentinel at {sentinel} did not return the primary");
             Error::new(error.kind(), message).with_source(error)
         })?;
         match redis::from_redis_value::<Option<(String, u16)>>(reply) {
@@ -133,6 +141,21 @@ impl fmt::Debug for Sentinels {
             .finish_non_exhaustive()
     }
 }
+
+/// Returns the error of a sentinel with which no connection was made.
+fn login_error(sentinel: &NodeAddress, error: Error) -> Error {
+    let advice = match error.kind() {
+        ErrorKind::Connect => "",
+        _ => {
+            ": its login is that of Sentinel::username and Sentinel::password, not that of the url"
+        }
+    };
+    let message = format!("no connection to the sentinel at {sentinel}{advice}");
+    Error::new(error.kind(), message).with_source(error)
+}
+
+const LOGIN_ADVICE: &str =
+    ": its login is that of Sentinel::username and Sentinel::password, not that of the url";
 
 fn no_sentinels() -> Error {
     Error::new(ErrorKind::InvalidConfig, "no sentinel has an address")

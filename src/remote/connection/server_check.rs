@@ -3,9 +3,11 @@
 //! ```text
 //! check            when                              finding
 //! clock            every reply                       warning, once, if it is over 5 s off
-//! eviction policy  after the first reply, by INFO    warning, once, if keys can be evicted
+//! eviction policy  first reply of each node, by INFO warning, once, if keys can be evicted
 //! cluster mode     first call of a connection        calls have one command per slot
 //! slots            decisions on several slots        warning, once, if the keys have a part in common
+//! reach            errors of single slots            warning, once, if no node serves one or a pool cannot reach it
+//! registration     every 2 s                         warning, once, if the user may not register this instance
 //! ```
 //!
 //! None of them fails a decision.
@@ -34,12 +36,12 @@ use super::{handshake::hello_field, lane::LaneConnection};
 /// Warns about a server that is not fit to keep counts.
 #[derive(Debug, Default)]
 pub(in crate::remote) struct ServerCheck {
-    /// Whether the check of the eviction policy was started.
-    has_checked_eviction: AtomicBool,
     /// Whether the clock's offset was reported: once per store.
     has_warned_of_clock: AtomicBool,
     /// Number of decisions on several slots that were looked at.
     decisions_on_slots: AtomicU32,
+    /// Whether a slot that cannot be reached was reported.
+    has_warned_of_reach: AtomicBool,
     /// Collects the warnings, and logs each once.
     warnings: Arc<WarningLog>,
 }
@@ -56,25 +58,6 @@ impl ServerCheck {
     /// Returns the warnings so far.
     pub(in crate::remote) fn warnings(&self) -> Vec<Warning> {
         self.warnings.warnings()
-    }
-
-    /// Checks the server by the reply to a call: its clock each time, and its eviction policy once.
-    ///
-    /// `decided_at` is the server's time in the reply; `None` if the server did not decide by its own clock.
-    /// `connection` returns the connection to ask on. It is called only for the first reply.
-    #[inline]
-    pub(in crate::remote) fn check_reply(
-        &self,
-        called_at: Timestamp,
-        decided_at: Option<Timestamp>,
-        connection: impl FnOnce() -> Option<LaneConnection>,
-    ) {
-        if let Some(decided_at) = decided_at {
-            self.compare_clocks(called_at, decided_at);
-        }
-        if !self.has_checked_eviction.load(Ordering::Relaxed) {
-            self.check_eviction(connection);
-        }
     }
 
     /// Warns if two charges in different slots could be in one, by a part that both keys have. Looks at the first 1,000
@@ -102,9 +85,23 @@ impl ServerCheck {
         }
     }
 
+    /// Warns about a slot whose decisions nobody makes. `finding` says why.
+    pub(in crate::remote) fn warn_of_unreachable(&self, finding: &str) {
+        if !self.has_warned_of_reach.swap(true, Ordering::Relaxed) {
+            let warning = Warning::new(Code::UnreachableSlots, finding);
+            self.warnings.report(warning);
+        }
+    }
+
+    /// Warns that the server refused to register this instance. `finding` is its reason.
+    pub(in crate::remote) fn warn_of_registration(&self, finding: String) {
+        let warning = Warning::new(Code::UnregisteredInstance, finding);
+        self.warnings.report(warning);
+    }
+
     /// Compares the server's time in a reply with the time of the call.
     #[inline]
-    fn compare_clocks(&self, called_at: Timestamp, decided_at: Timestamp) {
+    pub(in crate::remote) fn compare_clocks(&self, called_at: Timestamp, decided_at: Timestamp) {
         let behind = called_at.since(decided_at);
         let ahead = decided_at.since(called_at);
         if behind.max(ahead) > MAX_CLOCK_OFFSET {
@@ -128,15 +125,9 @@ impl ServerCheck {
         }
     }
 
-    /// Checks the eviction policy in the background, unless that was done before.
+    /// Checks the eviction policy of a server in the background, on this connection.
     #[cold]
-    fn check_eviction(&self, connection: impl FnOnce() -> Option<LaneConnection>) {
-        if self.has_checked_eviction.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let Some(mut connection) = connection() else {
-            return;
-        };
+    pub(in crate::remote) fn check_eviction(&self, mut connection: LaneConnection) {
         let warnings = Arc::clone(&self.warnings);
         // A server that refuses INFO is not warned about, and keeps its connection.
         spawn::on_current(async move {

@@ -40,7 +40,6 @@ use super::{
 };
 
 /// Keys and arguments of the script for one request. The number of keys is the number of its charges.
-#[derive(Debug)]
 pub(in crate::remote) struct Request {
     /// One key per charge.
     keys: SmallVec<[RedisKey; 1]>,
@@ -386,6 +385,17 @@ impl CancelHandle {
     }
 }
 
+// By hand: keys must not get into logs.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("charges", &self.keys.len())
+            .field("delivery", &self.delivery)
+            .field("is_probe", &self.is_probe)
+            .finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for CancelState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CancelState")
@@ -402,6 +412,17 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn debug_output_has_no_key() {
+        let policy = Policy::new("api", Quota::per_minute(10));
+        let keyspace = Keyspace::new("tollgate").expect("a prefix");
+        let request = Request::decide(&keyspace, &[policy.charge(Key::new("ada"))]);
+        let text = format!("{request:?}");
+        assert!(text.contains("charges: 1"), "{text}");
+        // As text, and as a list of bytes.
+        assert!(!text.contains("ada") && !text.contains("97"), "{text}");
+    }
 
     #[test]
     fn every_algorithm_can_be_probed() {

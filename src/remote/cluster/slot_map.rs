@@ -1,0 +1,65 @@
+//! Which node has which slot.
+
+use std::{collections::HashSet, sync::Arc};
+
+use crate::store::Store;
+
+use super::super::{client::Client, protocol::NodeAddress};
+
+/// A node, and the store that decides on it.
+#[derive(Clone, Debug)]
+pub(in crate::remote) struct Node {
+    pub(in crate::remote) client: Arc<Client>,
+    pub(in crate::remote) store: Arc<dyn Store>,
+}
+
+/// Which node has which slot, as far as it is known.
+#[derive(Default)]
+pub(super) struct SlotMap {
+    /// Per slot, the index of its node; [`UNKNOWN`] without one. Empty until a slot is known.
+    pub(super) slots: Box<[u16]>,
+    pub(super) nodes: Vec<(NodeAddress, Node)>,
+    /// The indexes of nodes that had no connection when no node replied: another one may have their slots.
+    pub(super) lost: Vec<u16>,
+    /// Nodes to ask for the slots if no primary replies. They connect when they are first asked, and stay connected until
+    /// a look-up succeeds: on a long way, one alone may end before its connection is there.
+    pub(super) replicas: Vec<Arc<Client>>,
+}
+
+impl SlotMap {
+    /// Returns the node of a slot, if it is known and not lost.
+    pub(super) fn known_node(&self, slot: u16) -> Option<&Node> {
+        let index = self.slots.get(usize::from(slot))?;
+        let (_, node) = self.nodes.get(usize::from(*index))?;
+        (!self.lost.contains(index)).then_some(node)
+    }
+
+    /// Returns the nodes with slots of nodes that have none any more, unless they had slots before: replicas that were
+    /// promoted, which may lack the latest states. A slot that is moved to another primary takes its keys along.
+    pub(super) fn promoted_since(&self, before: &Self) -> Vec<Arc<Client>> {
+        let is_gone = |address| self.nodes.iter().all(|(other, _)| other != address);
+        let gone: Vec<bool> = before
+            .nodes
+            .iter()
+            .map(|(address, _)| is_gone(address))
+            .collect();
+        let slots = before.slots.iter().zip(&self.slots);
+        let taken_over = slots.filter(|(before, _)| gone.get(usize::from(**before)) == Some(&true));
+        let promoted: HashSet<u16> = taken_over.map(|(_, now)| *now).collect();
+        let nodes = promoted
+            .iter()
+            .filter_map(|index| self.nodes.get(usize::from(*index)));
+        let was_replica = |address: &NodeAddress| {
+            let mut replicas = before.replicas.iter();
+            replicas.any(|replica| replica.address.as_ref() == Some(address))
+                || before.nodes.iter().all(|(other, _)| other != address)
+        };
+        nodes
+            .filter(|(address, _)| was_replica(address))
+            .map(|(_, node)| Arc::clone(&node.client))
+            .collect()
+    }
+}
+
+/// The index of a slot without a node.
+pub(super) const UNKNOWN: u16 = u16::MAX;
