@@ -456,10 +456,11 @@ async fn reset_on_another_instance_is_not_undone_by_an_outage() {
     }
 }
 
-/// Units that an instance may be sending to a server as it restarts: a call of 64 charges on each of two connections.
-const ON_THE_WAY: u64 = 128;
+/// Decisions that two threads may be making, before they are submitted, as a server is found to be another one.
+const ON_THE_WAY: u64 = 2;
 
-// Regression: replies on the second connection replaced the known states before they were found doubtful.
+// Regressions: replies on the second connection replaced the known states before they were found doubtful, and calls that
+// were begun for the old server were sent to the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restart_under_load_grants_no_quota_again() {
     let limit = 2_000;

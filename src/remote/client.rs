@@ -20,7 +20,7 @@ use std::{
     io,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::Thread,
     time::Duration,
@@ -92,8 +92,8 @@ pub(super) struct Client {
     pub(super) has_checked_eviction: AtomicBool,
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
-    /// The run of the server that the latest new connection leads to; 0 if it is not known.
-    run: AtomicU64,
+    /// The run of the server that the latest new connection leads to, if it is known.
+    run: Mutex<Option<ServerRun>>,
     /// Whether the server is part of a cluster. All its nodes share this.
     pub(super) mode: Arc<ServerMode>,
     /// The other nodes of the cluster.
@@ -127,7 +127,7 @@ impl Client {
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
-            run: AtomicU64::new(0),
+            run: Mutex::default(),
             mode: Arc::default(),
             nodes: OnceLock::new(),
         }
@@ -149,7 +149,7 @@ impl Client {
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
-            run: AtomicU64::new(0),
+            run: Mutex::default(),
             mode: Arc::clone(&self.mode),
             nodes: self.nodes.clone(),
         }
@@ -221,17 +221,17 @@ impl Client {
     }
 
     /// Notes the run of the server that a new connection leads to. If it is another one than before, the server may have
-    /// lost its states: that is reported to the breaker. Returns whether there was one to report it to.
-    pub(super) fn note_run(&self, run: Option<ServerRun>) -> bool {
-        let Some(ServerRun(run)) = run else {
-            return false;
-        };
-        let before = self.run.swap(run.get(), Ordering::Relaxed);
-        let is_replaced = before != 0 && before != run.get() && self.is_one_server();
-        if is_replaced {
+    /// lost its states: that is reported to the breaker, and `replaced` is called.
+    ///
+    /// The first calls on other connections to the same run wait here until that is done.
+    pub(super) fn note_run(&self, run: ServerRun, replaced: impl FnOnce()) {
+        let mut known = self.run.lock();
+        let before = known.replace(run);
+        let is_replaced = before.is_some_and(|before| before != run) && self.is_one_server();
+        if is_replaced && self.observer.get().is_some() {
             self.report_replaced();
+            replaced();
         }
-        is_replaced && self.observer.get().is_some()
     }
 
     /// Reports to the breaker that the server has left the cluster.

@@ -15,8 +15,15 @@ use super::{
     admitted::Start,
     journal::{Attempt, Entry, Stage},
     local::{LocalCounts, still_used_of},
-    mirror::{Doubts, Fingerprint, Mirrored},
+    mirror::{Doubts, Epoch, Fingerprint, Mirrored},
 };
+
+/// A state that a merge restores, and the epoch in which it was doubtful.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restored {
+    pub(super) mirrored: Mirrored,
+    pub(super) epoch: Epoch,
+}
 
 impl LocalCounts {
     /// Begins to merge the local charges of a key. `None` if it has none, or somebody else has begun.
@@ -141,15 +148,19 @@ impl LocalCounts {
 
     /// Begins to restore the state of a charge's key, if the shared store may lack it. The merge has no units, and the
     /// least usage before them.
+    ///
+    /// The state stays doubtful until one such merge is confirmed: a decision after it may be sent on another connection,
+    /// and arrive before it. So each of them restores the state itself. All these merges have one id, so the first counts.
     pub(super) fn begin_restore(
         &self,
         charge: &Charge<'_>,
         doubts: &Doubts,
-    ) -> Option<(Mirrored, Box<Merge>)> {
-        let now = self.clock.now();
+    ) -> Option<(Restored, Box<Merge>)> {
+        let (now, epoch) = (self.clock.now(), doubts.since());
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let mirrored = self.mirror.take_doubtful(fingerprint, now, doubts)?;
+        let mirrored = self.mirror.doubtful(fingerprint, now, doubts)?;
         if mirrored.reset_at <= now || charge.policy().is_concurrency() {
+            self.mirror.take_doubtful(fingerprint, now, doubts);
             return None;
         }
         let with_merge = self.journal.change(fingerprint, |entry| {
@@ -161,8 +172,9 @@ impl LocalCounts {
         });
         let least = with_merge.flatten().unwrap_or(mirrored);
         let admitted = restoring(Admitted::new(0, 0, least.reset_at), charge, least, now);
-        let merge = Merge::new(charge.to_owned(), admitted, random());
-        Some((mirrored, Box::new(merge)))
+        let id = fingerprint.restore_id(least, epoch);
+        let merge = Merge::new(charge.to_owned(), admitted, id);
+        Some((Restored { mirrored, epoch }, Box::new(merge)))
     }
 
     /// Corrects the state in the mirror after a merge.
@@ -321,17 +333,47 @@ mod tests {
                 .expect("it is outstanding");
             assert!(merge.admitted().amount > 0);
             counts.mirror.doubt(&doubts);
-            let (state, restore) = counts
+            let (_, restore) = counts
                 .begin_restore(&charge, &doubts)
                 .expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
-            counts.mirror.put_back(fingerprint, state, &doubts);
             counts.end_merge(fingerprint, Some(Ok(())), &doubts);
             let (_, restore) = counts
                 .begin_restore(&charge, &doubts)
                 .expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
-            assert!(counts.begin_restore(&charge, &doubts).is_none());
+        }
+    }
+
+    // Regression: decisions on another connection overtook the merge that restored their key.
+    #[test]
+    fn each_decision_restores_the_state_until_one_merge_is_confirmed_in_the_same_epoch() {
+        for policy in policies() {
+            let doubts = Doubts::default();
+            let ((counts, _), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
+            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            let known = counts.mirror.get(fingerprint, counts.clock.now());
+            let restore = || counts.begin_restore(&charge, &doubts);
+            let confirm = |restored: Restored| {
+                let Restored { mirrored, epoch } = restored;
+                counts.mirror.confirm(fingerprint, mirrored, epoch, &doubts);
+            };
+            counts.mirror.doubt(&doubts);
+            let (earlier, first) = restore().expect("it is doubtful");
+            let (_, second) = restore().expect("it is doubtful still");
+            assert_eq!(first.id(), second.id(), "so it is counted once");
+            counts.mirror.doubt(&doubts);
+            confirm(earlier);
+            let (restored, third) = restore().expect("the server was replaced since");
+            assert_ne!(first.id(), third.id());
+            counts.mirror.raise(fingerprint, 1, 1, counts.clock.now());
+            confirm(restored);
+            let (restored, _) = restore().expect("it was corrected since");
+            confirm(restored);
+            assert!(restore().is_none(), "{policy:?}");
+            let after = counts.mirror.get(fingerprint, counts.clock.now());
+            let used = |state: Option<Mirrored>| state.expect("it is known").used;
+            assert_eq!(used(after), used(known) + 1);
         }
     }
 

@@ -33,9 +33,10 @@ use crate::{
 use futures_util::future::join_all;
 
 use super::{
+    attempts::Restored,
     background::BackgroundTask,
     local::LocalCounts,
-    mirror::{Doubts, Fingerprint, Mirrored},
+    mirror::{Doubts, Fingerprint},
     monitor::{PrimaryEvents, PrimaryMonitor},
 };
 
@@ -184,7 +185,7 @@ fn locally_counted<'a, 'b>(charges: &'a [Charge<'b>]) -> impl Iterator<Item = &'
 
 // === BegunMerge ===
 
-/// A merge that nobody else makes. Dropped before its [end](Self::end), it may have been made.
+/// A merge. Nobody else charges the same units. Dropped before its [end](Self::end), it may have been made.
 #[derive(Debug)]
 pub(super) struct BegunMerge {
     merger: Arc<Merger>,
@@ -200,7 +201,7 @@ enum Purpose {
     /// To charge what was admitted locally.
     Charge,
     /// To restore this state.
-    Restore(Mirrored),
+    Restore(Restored),
 }
 
 impl BegunMerge {
@@ -216,7 +217,7 @@ impl BegunMerge {
         })
     }
 
-    /// Begins to restore the state of a charge's key, if the primary may lack it and nobody else does.
+    /// Begins to restore the state of a charge's key, if the primary may lack it.
     fn restore(merger: &Arc<Merger>, charge: &Charge<'_>) -> Option<Self> {
         let (state, merge) = merger.local.begin_restore(charge, &merger.doubts)?;
         Some(Self {
@@ -238,11 +239,13 @@ impl BegunMerge {
         let Merger { local, doubts, .. } = &*self.merger;
         match self.purpose {
             Purpose::Charge => local.end_merge(self.fingerprint, result, doubts),
-            // Restored a second time, it changes nothing.
-            Purpose::Restore(state) if !matches!(result, Some(Ok(()))) => {
-                local.mirror.put_back(self.fingerprint, state, doubts);
+            Purpose::Restore(Restored { mirrored, epoch }) => {
+                if result.is_some_and(|result| result.is_ok()) {
+                    local
+                        .mirror
+                        .confirm(self.fingerprint, mirrored, epoch, doubts);
+                }
             }
-            Purpose::Restore(_) => {}
         }
     }
 }

@@ -50,6 +50,15 @@ impl Fingerprint {
         Self(hash.max(1))
     }
 
+    /// Returns a number for the merge that restores this state in this epoch.
+    pub(super) fn restore_id(self, state: Mirrored, epoch: Epoch) -> u64 {
+        let hasher = SipHasher13::new_with_keys(self.0, u64::from(epoch));
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&state.reset_at.as_micros().to_be_bytes());
+        bytes[8..].copy_from_slice(&state.used.to_be_bytes());
+        hasher.hash(&bytes)
+    }
+
     /// Returns one of `places` for this fingerprint.
     #[inline]
     pub(super) fn place(self, places: usize) -> usize {
@@ -188,6 +197,35 @@ impl Mirror {
     /// Removes the state of a key, and returns it.
     pub(super) fn take(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
         self.take_if(fingerprint, now, |_| true)
+    }
+
+    /// Returns the state of a key if it is doubtful.
+    pub(super) fn doubtful(
+        &self,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        doubts: &Doubts,
+    ) -> Option<Mirrored> {
+        let set = self.set_of(fingerprint)?.lock();
+        let mut entries = set.iter();
+        let own = entries.find(|entry| entry.fingerprint == fingerprint)?;
+        doubts.concern(own).then(|| own.state(now))
+    }
+
+    /// Ends the doubt about a state that was restored in this epoch, unless the state was corrected meanwhile.
+    pub(super) fn confirm(
+        &self,
+        fingerprint: Fingerprint,
+        restored: Mirrored,
+        epoch: Epoch,
+        doubts: &Doubts,
+    ) {
+        self.amend(fingerprint, |entry| {
+            let is_same = (entry.reset_at, entry.used) == (restored.reset_at, restored.used);
+            if is_same && doubts.since() == epoch {
+                *entry = Entry::new(fingerprint, restored, epoch);
+            }
+        });
     }
 
     /// Removes the state of a key that is doubtful, and returns it.

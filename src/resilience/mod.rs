@@ -120,7 +120,7 @@
 //! | a key that another instance refunded or reset after this one saw it last | less, until Redis is back |
 //! | a local charge that is settled at a higher price after it was merged | the difference |
 //! | a charge whose reply was lost | counted twice: in Redis, and here |
-//! | Redis loses its data in a restart | what was on its way to a connection as it came back: up to 64 units on each connection of an instance |
+//! | Redis loses its data in a restart | decisions that are being made as an instance notices it: up to one for each thread |
 //! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | requests in flight (concurrency) | local slots are not merged, and slots that Redis has lost are not restored: up to the limit more, while those requests run |

@@ -99,7 +99,7 @@ pub(super) async fn exchange(
     };
     let called_at = now();
     let replied = {
-        let sending = pin!(send(client, &mut connection, requests));
+        let sending = pin!(send(client, &mut connection, call.id, requests));
         watched(client, call, sending).await
     };
     let took = now().since(called_at);

@@ -36,7 +36,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -58,6 +58,8 @@ pub(in crate::remote) struct Scheduler {
     lanes: Box<[Arc<Lane>]>,
     /// Whether new requests are shed. Every decision reads it without the lock.
     is_shedding: AtomicBool,
+    /// Calls with a lower number were begun for a server that has been replaced since.
+    first_current_call: AtomicU64,
     traffic: Mutex<Traffic>,
 }
 
@@ -144,6 +146,7 @@ impl Scheduler {
     pub(in crate::remote) fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
         Self {
             is_shedding: AtomicBool::new(false),
+            first_current_call: AtomicU64::new(0),
             traffic: Mutex::new(Traffic::new(deadline, lanes.len())),
             lanes,
         }
@@ -198,9 +201,19 @@ impl Scheduler {
         }
     }
 
-    /// Returns the jobs that wait, which nobody sends then.
-    pub(super) fn take_waiting(&self) -> VecDeque<Job> {
-        self.traffic.lock().queue.drain()
+    /// Notes that the server was replaced: calls begun so far must not be sent. Returns the jobs that wait, which nobody
+    /// sends then.
+    pub(super) fn note_replaced(&self) -> VecDeque<Job> {
+        let mut traffic = self.traffic.lock();
+        self.first_current_call
+            .store(traffic.next_number, Ordering::Release);
+        traffic.queue.drain()
+    }
+
+    /// Returns the number of the first call that was begun for the present server.
+    #[inline]
+    pub(super) fn first_current_call(&self) -> u64 {
+        self.first_current_call.load(Ordering::Acquire)
     }
 
     /// Notes a command that is not a decision, so that its deadline is kept. It belongs to no connection.
@@ -532,8 +545,9 @@ impl Traffic {
 
     /// Returns a number that no other call or dispatcher of this scheduler has.
     fn take_number(&mut self) -> u64 {
+        let number = self.next_number;
         self.next_number += 1;
-        self.next_number
+        number
     }
 }
 

@@ -24,10 +24,13 @@ use crate::{
     spawn::contain_panic,
 };
 
-use super::super::{
-    client::Client,
-    connection::{LaneConnection, SendError, classify, server_check},
-    protocol::{Request, RequestResult, Script, reply},
+use super::{
+    super::{
+        client::Client,
+        connection::{LaneConnection, SendError, classify, server_check},
+        protocol::{Request, RequestResult, Script, reply},
+    },
+    calls::CallId,
 };
 
 /// The failure of all requests of a call.
@@ -48,17 +51,23 @@ pub(super) enum CallFailure {
 pub(super) async fn send(
     client: &Client,
     connection: &mut LaneConnection,
+    call: CallId,
     requests: &[Box<Request>],
 ) -> Result<Vec<RequestResult>, CallFailure> {
     let now = client.clock.as_ref().map(Clock::now);
+    let lane = &client.scheduler.lanes()[call.lane];
     // Before the first reply: it does not replace a state that the server may have lost.
-    let is_replaced = connection.is_first_use && client.note_run(connection.run);
-    if is_replaced && !requests.iter().any(|request| request.is_probe()) {
-        // These requests, and those that wait, would be decided before what the server has lost is back. While the breaker is
-        // open, a probe is sent and no decision waits.
-        for job in client.scheduler.take_waiting() {
-            contain_panic(|| job.waiter.complete(Err(classify::replaced())));
-        }
+    lane.note_run(connection, |run| {
+        client.note_run(run, || {
+            for job in client.scheduler.note_replaced() {
+                contain_panic(|| job.waiter.complete(Err(classify::replaced())));
+            }
+        });
+    });
+    // Requests from before the server was replaced would be decided before what it has lost is back.
+    if call.number < client.scheduler.first_current_call()
+        && !requests.iter().any(|request| request.is_probe())
+    {
         return Err(CallFailure::Lost(classify::replaced()));
     }
     if connection.is_first_use || client.mode.is_cluster() != Some(false) {

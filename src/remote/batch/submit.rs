@@ -69,6 +69,7 @@ pub(in crate::remote) async fn submit_since(
     submitted_at: Timestamp,
 ) -> RequestResult {
     let mut tried_at = now();
+    let first_current_call = client.scheduler.first_current_call();
     // The node that a redirect leads to.
     let mut redirected = None;
     let (mut unsent, mut redirects, mut moving) = (0, 0, 0);
@@ -81,6 +82,9 @@ pub(in crate::remote) async fn submit_since(
                 unsent += 1;
                 if unsent == node.scheduler.lanes().len() + 2 {
                     return Err(classify::runtime_ended());
+                }
+                if client.scheduler.first_current_call() > first_current_call {
+                    return Err(classify::replaced());
                 }
                 request = handed_back;
             }

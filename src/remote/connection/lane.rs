@@ -73,6 +73,8 @@ pub(in crate::remote) struct Lane {
     connect_timeout: Duration,
     /// The generation of the connection that is up; 0 without one. Every decision reads it without the lock.
     generation: AtomicU64,
+    /// The generation of the latest connection whose server's run was noted.
+    noted: AtomicU64,
     link: Mutex<Link>,
 }
 
@@ -128,6 +130,7 @@ impl Lane {
             endpoint,
             connect_timeout,
             generation: AtomicU64::new(0),
+            noted: AtomicU64::new(0),
             link: Mutex::new(Link {
                 state: State::Down,
                 backoff: DialBackoff::default(),
@@ -173,6 +176,23 @@ impl Lane {
             *is_unused = false;
         }
         Some(connection)
+    }
+
+    /// Has `note` note the run of the server that this connection leads to, unless that is done.
+    ///
+    /// Several of the first calls may do so, since none of them must be sent before.
+    #[inline]
+    pub(in crate::remote) fn note_run(
+        &self,
+        connection: &LaneConnection,
+        note: impl FnOnce(ServerRun),
+    ) {
+        if self.noted.load(Ordering::Acquire) != connection.generation {
+            if let Some(run) = connection.run {
+                note(run);
+            }
+            self.noted.store(connection.generation, Ordering::Release);
+        }
     }
 
     /// Returns the connection, if there is one, for a command other than a decision.
@@ -403,7 +423,7 @@ pub(in crate::remote) struct LaneConnection {
     /// Whether this call is the first decision on the connection.
     pub(in crate::remote) is_first_use: bool,
     /// The run of the server, if it is known.
-    pub(in crate::remote) run: Option<ServerRun>,
+    run: Option<ServerRun>,
 }
 
 /// The error of a command.
