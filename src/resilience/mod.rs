@@ -91,14 +91,18 @@
 //!
 //! A server that restarts may lose its data, and a replica that is promoted may lack the latest charges. An instance notices
 //! both when it connects: by the `run_id` of the server, or by the slots of a cluster that have another node. From then on,
-//! its first decision on each key of that server in its table merges the usage that Redis had returned before, if Redis has
-//! less now, whether or not the breaker opened. A key costs each instance one merge. Prices that this instance settled count
-//! as settled. What waits for the connection to a restarted server is not sent: [`OnOutage`](crate::OnOutage) applies. A reset
-//! by another instance is not known here, and can be undone in this way. The units of a sliding log and of
-//! a sliding window are restored as above, so such a key can be denied longer after a failover that lost nothing: with a log
-//! until the latest unit is back that this instance had seen, with a window for up to two periods.
+//! a decision on a key of that server in its table first merges the usage that Redis had returned before, if Redis has less
+//! now, whether or not the breaker opened. That goes on until one such merge of the key is confirmed; they count once. Prices
+//! that this instance settled count as settled. Decisions that wait for the connection to a restarted server are not sent:
+//! [`OnOutage`](crate::OnOutage) applies. A reset by another instance is not known here, and can be undone in this way.
+//!
+//! The units of a sliding log and of a sliding window are restored as above, so such a key can be denied longer after a
+//! failover that lost nothing: with a log until the latest unit is back that this instance had seen, with a window for up to
+//! two periods.
 //!
 //! # Residuals
+//!
+//! For one key under one policy, in one outage. A *share* is the part of its quota that an instance grants.
 //!
 //! | case | what the fleet admits |
 //! |---|---|
@@ -114,7 +118,7 @@
 //! | a fixed number of [`instances`] | at most `q + n - 1` |
 //! | a request costs more than a share | it is denied until Redis is back |
 //! | an instance ends during the outage | its local charges are lost: up to one share more |
-//! | a key that this instance did not decide in the outage, and others did | what those admitted, if they merge it later than this instance asks Redis |
+//! | Redis decides on a key for an instance without local charges on it, before another instance has merged its own | those charges more |
 //! | an instance finds Redis available more than 2.5 s after another one, as on an overloaded machine | what it admitted locally, once more |
 //! | an outage of so many keys that merging takes longer than 2.5 s, on the keys that come last | what an instance admitted that has neither merged the key nor decided on it again |
 //! | a key that another instance refunded or reset after this one saw it last | less, until Redis is back |
