@@ -2,14 +2,19 @@
 
 use std::{
     env,
+    io::{self, Write},
+    net::TcpListener,
+    sync::Mutex,
+    thread,
     time::{Duration, Instant},
 };
 
+use tokio::sync::oneshot;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
     diagnosis::Code,
-    remote::{RedisStore, RedisStoreBuilder, Sentinel},
+    remote::{Credentials, RedisStore, RedisStoreBuilder, Sentinel},
     state::CountedBy,
     store::{Receipt, Store},
 };
@@ -131,8 +136,7 @@ async fn settings_take_the_place_of_those_in_the_url() {
 
 #[test]
 fn settings_that_contradict_each_other_fail_at_build() {
-    use tollgate::remote::Credentials;
-    let provided = || async { Ok::<_, std::io::Error>(Credentials::password("x")) };
+    let provided = || async { Ok::<_, io::Error>(Credentials::password("x")) };
     let pool = deadpool_redis::Config::from_url("redis://host");
     let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1));
     let pool = pool.expect("a pool");
@@ -278,10 +282,13 @@ async fn failure(builder: RedisStoreBuilder) -> String {
 async fn error_of_a_handshake_contains_the_address_and_what_to_do() {
     let server = Server::start();
     let at = server.address();
-    let held = server.connection();
+    let mut held = server.connection();
     server.command(&["CONFIG", "SET", "maxclients", "1"]);
     let full = failure(RedisStore::builder(server.url())).await;
-    drop(held);
+    let _: () = redis::cmd("CONFIG")
+        .arg(&["SET", "maxclients", "100"])
+        .query(&mut held)
+        .expect("the connection is still served");
     assert!(full.contains("redis has too many clients"), "{full}");
     let login = format!("redis://ada:hunter2@{at}");
     let refused = failure(RedisStore::builder(login)).await;
@@ -301,6 +308,33 @@ async fn error_of_a_handshake_contains_the_address_and_what_to_do() {
     let sentinel = Server::start_sentinel("");
     let no_sentinel = failure(RedisStore::builder(sentinel.url())).await;
     assert!(no_sentinel.contains("redis-sentinel://"), "{no_sentinel}");
+}
+
+// Regression: an error that came before the first command was sent was lost.
+#[tokio::test]
+async fn error_that_a_server_sends_before_it_is_asked_is_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("redis://{}", listener.local_addr().expect("an address"));
+    let (closed, is_closed) = oneshot::channel();
+    let server = thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        let full = client.write_all(b"-ERR max number of clients reached\r\n");
+        drop(client);
+        full.expect("the client is connected");
+        closed.send(()).expect("the client waits");
+    });
+    let is_closed = Mutex::new(Some(is_closed));
+    let provider = move || {
+        let is_closed = is_closed.lock().expect("no panic").take();
+        async move {
+            is_closed.expect("one dial").await.expect("it is closed");
+            Ok::<_, io::Error>(Credentials::password("secret"))
+        }
+    };
+    let builder = RedisStore::builder(url).credentials(provider);
+    let error = failure(builder).await;
+    server.join().expect("a server without errors");
+    assert!(error.contains("redis has too many clients"), "{error}");
 }
 
 /// Decides, renews, settles and resets by every algorithm, as the only caller.

@@ -37,7 +37,7 @@ use crate::{
 
 use super::{
     batch::Scheduler,
-    connection::{Lane, LaneConnection, ServerCheck, ServerMode, ServerRun},
+    connection::{Lane, LaneConnection, LatestRun, ServerCheck, ServerMode, ServerRun},
     protocol::{Keyspace, NodeAddress, Redirect},
     registration::Registration,
 };
@@ -92,8 +92,7 @@ pub(super) struct Client {
     pub(super) has_checked_eviction: AtomicBool,
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
-    /// The run of the server that the latest new connection leads to, if it is known.
-    run: Mutex<Option<ServerRun>>,
+    run: Mutex<LatestRun>,
     /// Whether the server is part of a cluster. All its nodes share this.
     pub(super) mode: Arc<ServerMode>,
     /// The other nodes of the cluster.
@@ -220,15 +219,13 @@ impl Client {
         }
     }
 
-    /// Notes the run of the server that a new connection leads to. If it is another one than before, the server may have
-    /// lost its states: that is reported to the breaker, and `replaced` is called.
+    /// Notes the run of the server that a connection leads to. If it has replaced another one, the server may have lost its
+    /// states: that is reported to the breaker, and `replaced` is called.
     ///
     /// The first calls on other connections to the same run wait here until that is done.
     pub(super) fn note_run(&self, run: ServerRun, replaced: impl FnOnce()) {
-        let mut known = self.run.lock();
-        let before = known.replace(run);
-        let is_replaced = before.is_some_and(|before| before != run) && self.is_one_server();
-        if is_replaced && self.observer.get().is_some() {
+        let mut latest = self.run.lock();
+        if latest.note(run) && self.is_one_server() && self.observer.get().is_some() {
             self.report_replaced();
             replaced();
         }

@@ -16,7 +16,7 @@ use crate::error::Error;
 use super::{
     classify,
     credentials::Credentials,
-    multiplexed::{ServerRun, info_server},
+    server_run::{ServerRun, info_server},
 };
 
 /// The database and the protocol of a connection.

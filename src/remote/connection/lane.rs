@@ -59,7 +59,8 @@ use super::{
     dial::{self, Dial},
     dial_backoff::DialBackoff,
     endpoint::Endpoint,
-    multiplexed::{Connection, ConnectionHandle, ServerRun},
+    multiplexed::{Connection, ConnectionHandle},
+    server_run::ServerRun,
 };
 
 /// A place for one connection.

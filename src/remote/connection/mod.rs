@@ -13,9 +13,11 @@ mod mode;
 mod multiplexed;
 mod sentinel;
 pub(crate) mod server_check;
+mod server_run;
 mod stream;
 #[cfg(feature = "tls-rustls-no-provider")]
 mod tls;
+mod write_first;
 
 pub use self::credentials::Credentials;
 #[cfg(feature = "tls-rustls-no-provider")]
@@ -28,7 +30,7 @@ pub(super) use self::endpoint::Endpoint;
 pub(super) use self::handshake::Session;
 pub(super) use self::lane::{Lane, LaneConnection, SendError};
 pub(super) use self::mode::ServerMode;
-pub(super) use self::multiplexed::ServerRun;
 pub(super) use self::sentinel::Sentinels;
 pub(super) use self::server_check::ServerCheck;
+pub(super) use self::server_run::{LatestRun, ServerRun};
 pub(super) use self::stream::Security;

@@ -1,16 +1,18 @@
 //! A connection, its handles, and the tasks that end with it.
 
-use std::{num::NonZeroU64, sync::Arc};
+use std::sync::Arc;
 
-use redis::{
-    AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value, aio::MultiplexedConnection, cmd,
-};
-use siphasher::sip::SipHasher13;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
 use tokio::task::AbortHandle;
 
 use crate::error::Error;
 
-use super::{classify, stream::BoxedStream};
+use super::{
+    classify,
+    server_run::{ServerRun, info_server},
+    stream::BoxedStream,
+    write_first::WriteFirst,
+};
 
 /// A connection, as its lane holds it.
 pub(super) struct Connection {
@@ -20,10 +22,6 @@ pub(super) struct Connection {
     /// The run of the server that it leads to, if it is known.
     pub(super) run: Option<ServerRun>,
 }
-
-/// Identifies a server from its start to its end: a hash of its `run_id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::remote) struct ServerRun(pub(in crate::remote) NonZeroU64);
 
 /// A connection for one call. It stays open until its last handle is dropped.
 #[derive(Clone)]
@@ -50,9 +48,10 @@ pub(super) async fn multiplex(
         .set_response_timeout(None);
     // Without credentials: the handshake of the library reports each error to AUTH as a wrong password.
     let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let (multiplexed, driver) = MultiplexedConnection::new_with_config(&silent, stream, config)
-        .await
-        .map_err(classify::classify)?;
+    let (multiplexed, driver) =
+        MultiplexedConnection::new_with_config(&silent, WriteFirst::new(stream), config)
+            .await
+            .map_err(classify::classify)?;
     let driver = tokio::spawn(driver).abort_handle();
     Ok((multiplexed, Tasks(vec![driver])))
 }
@@ -108,24 +107,6 @@ impl Connection {
         if let Some(pooled) = self.pooled {
             drop(deadpool_redis::Connection::take(pooled));
         }
-    }
-}
-
-/// Returns the command whose reply contains the run of a server.
-pub(super) fn info_server() -> Cmd {
-    let mut info = cmd("INFO");
-    info.arg("server");
-    info
-}
-
-impl ServerRun {
-    /// Returns the run in a reply to [`info_server`]; `None` if the user may not run it, or a proxy replied.
-    pub(super) fn of(info: &Value) -> Option<Self> {
-        let text: String = redis::from_redis_value_ref(info).ok()?;
-        let mut lines = text.lines();
-        let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
-        let hash = SipHasher13::new_with_keys(0, 0).hash(id.as_bytes());
-        NonZeroU64::new(hash.max(1)).map(Self)
     }
 }
 
