@@ -115,6 +115,10 @@ pub(super) async fn exchange(
             note_not_sent(client, call.id, &connection, requests);
             return (BatchResult::NotSent, end(false));
         }
+        Some(Err(CallFailure::Replaced)) => {
+            // Not reported to the breaker: the present server has not failed.
+            return (BatchResult::Failed(classify::replaced()), end(false));
+        }
         Some(Err(CallFailure::Lost(error))) => (Err(error), end(false)),
         Some(Err(CallFailure::Replied(error))) => (Err(error), end(true)),
         Some(Ok(results)) => (Ok(results), end(true)),

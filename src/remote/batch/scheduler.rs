@@ -207,6 +207,7 @@ impl Scheduler {
         let mut traffic = self.traffic.lock();
         self.first_current_call
             .store(traffic.next_number, Ordering::Release);
+        self.is_shedding.store(false, Ordering::Relaxed);
         traffic.queue.drain()
     }
 
@@ -847,6 +848,21 @@ mod tests {
         send_now(&scheduler, 1_000);
         let mut kept: Vec<_> = (0..400).map(|_| wait(&scheduler, 1_000)).collect();
         kept.push(wait(&scheduler, 1_011));
+        assert!(!scheduler.is_shedding());
+    }
+
+    // Regression: new requests were shed, although nothing waited any more.
+    #[test]
+    fn nobody_is_shed_after_the_server_was_replaced() {
+        let scheduler = slow_scheduler();
+        send_now(&scheduler, 1_000);
+        let mut kept: Vec<_> = (0..400).map(|_| wait(&scheduler, 1_000)).collect();
+        let dispatcher = kept[0].dispatcher.expect("a dispatcher");
+        // Fills the window.
+        let _calls = [0, 1].map(|_| take(&scheduler, dispatcher, 1_001));
+        kept.push(wait(&scheduler, 1_012));
+        assert!(scheduler.is_shedding());
+        assert_eq!(scheduler.note_replaced().len(), 397);
         assert!(!scheduler.is_shedding());
     }
 

@@ -39,6 +39,8 @@ pub(super) enum CallFailure {
     Lost(Error),
     /// The connection was closed before it took a command.
     NotSent,
+    /// The server was replaced since the call began. Nothing was sent.
+    Replaced,
     /// The server replied with an error, or with bytes that are not a reply of the script.
     Replied(Error),
 }
@@ -68,7 +70,7 @@ pub(super) async fn send(
     if call.number < client.scheduler.first_current_call()
         && !requests.iter().any(|request| request.is_probe())
     {
-        return Err(CallFailure::Lost(classify::replaced()));
+        return Err(CallFailure::Replaced);
     }
     if connection.is_first_use || client.mode.is_cluster() != Some(false) {
         // Boxed: it would make the future of every decision larger.

@@ -69,7 +69,7 @@ pub(in crate::remote) async fn submit_since(
     submitted_at: Timestamp,
 ) -> RequestResult {
     let mut tried_at = now();
-    let first_current_call = client.scheduler.first_current_call();
+    let mut first_current_call = client.scheduler.first_current_call();
     // The node that a redirect leads to.
     let mut redirected = None;
     let (mut unsent, mut redirects, mut moving) = (0, 0, 0);
@@ -83,7 +83,7 @@ pub(in crate::remote) async fn submit_since(
                 if unsent == node.scheduler.lanes().len() + 2 {
                     return Err(classify::runtime_ended());
                 }
-                if client.scheduler.first_current_call() > first_current_call {
+                if node.scheduler.first_current_call() > first_current_call {
                     return Err(classify::replaced());
                 }
                 request = handed_back;
@@ -102,6 +102,8 @@ pub(in crate::remote) async fn submit_since(
                     return Err(classify::unresolved(&redirect));
                 }
                 redirected = follow(node, &mut request, &redirect, wait).await?;
+                let node = redirected.as_ref().unwrap_or(client);
+                first_current_call = node.scheduler.first_current_call();
             }
         }
         tried_at = now();
