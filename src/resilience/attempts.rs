@@ -267,7 +267,7 @@ const MERGE_LIFE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{num::NonZeroU64, sync::Arc};
 
     use crate::{
         algorithm::{Algorithm, WindowStart},
@@ -277,7 +277,7 @@ mod tests {
         memory::MemoryStore,
         policy::Policy,
         quota::Quota,
-        store::Store,
+        store::{Fleet, Store},
     };
 
     use super::*;
@@ -342,6 +342,27 @@ mod tests {
                 .begin_restore(&charge, &doubts)
                 .expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
+        }
+    }
+
+    // Regression: each merge gave the share back, so that each instance admitted the whole quota while Redis answered too late.
+    #[test]
+    fn share_is_granted_once_while_local_decisions_and_merges_alternate() {
+        let eighth = NonZeroU64::new(8).map(Fleet::fixed).map(Arc::new);
+        for policy in policies() {
+            let (charge, clock) = (policy.charge(Key::GLOBAL), Clock::system());
+            let local = Arc::new(MemoryStore::new());
+            let counts = LocalCounts::new(local, eighth.clone(), clock, 100);
+            let (fingerprint, doubts) = (Fingerprint::of(&policy, &Key::GLOBAL), Doubts::default());
+            let mut admitted = 0;
+            for _ in 0..100 {
+                let decision = counts.decide(&[charge]).expect("it decides at once");
+                admitted += u64::from(decision.is_allowed());
+                counts.begin_merge(fingerprint, &doubts);
+                counts.end_merge(fingerprint, Some(Ok(())), &doubts);
+                assert!(counts.journal.is_empty() || !decision.is_allowed());
+            }
+            assert_eq!(admitted, 13, "{policy:?}");
         }
     }
 

@@ -10,6 +10,7 @@
 //! ```
 
 use std::{
+    cmp::Reverse,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -229,12 +230,22 @@ impl LocalCounts {
         if let Some(mirrored) = mirrored {
             let remaining = share.of(limit - still_used_of(charge, mirrored, now));
             let usage = Usage::new(share.of(limit), remaining, mirrored.reset_at);
-            // The slots of others must not have the ticket of this charge.
-            let local = local.with_ticket(Ticket::random());
-            self.store.restore(&local, usage);
+            if !self.has_used(&local, usage) {
+                // The slots of others must not have the ticket of this charge.
+                let local = local.with_ticket(Ticket::random());
+                self.store.restore(&local, usage);
+            }
         }
         let start = self.usage_of(&local).map(|usage| Start { at: now, usage });
         Entry::new(policies, *charge.key(), start)
+    }
+
+    /// Returns whether the local key has used as much. Then decisions were made here so shortly before that they count still,
+    /// while the mirror may not show what others have admitted since.
+    fn has_used(&self, local: &Charge<'_>, usage: Usage) -> bool {
+        let rank = |usage: Usage| (Reverse(usage.remaining), usage.reset_at);
+        let own = self.usage_of(local);
+        !local.policy().is_concurrency() && own.is_some_and(|own| rank(own) >= rank(usage))
     }
 
     /// Returns the usage of a local key.
