@@ -22,7 +22,7 @@
 //! # While the breaker is open
 //!
 //! No request waits. One background task probes the store, at first every 50 to 100 ms, then at intervals that double up to
-//! 1.5 s. So Redis decides again within 2 s of the end of the fault. Each interval is shortened by up to half at random, so
+//! 1 s. So Redis decides again within 2 s of the end of the fault. Each interval is shortened by up to half at random, so
 //! that a fleet does not probe in step. After a permanent error, all intervals are long. If the breaker opens again within
 //! 10 s, the intervals continue where they were. A probe is a script call that does what decisions did before: it writes a key
 //! for every algorithm in use, with its commands, and in a cluster in a slot of the node. So it fails on a read-only replica,

@@ -113,11 +113,11 @@ fn until_recovered(fleet: &Fleet, mended: Instant) -> Instant {
     recovered
 }
 
-/// Returns the most probes in an outage of this length: the waits double from 100 ms to 1.5 s after four short ones, each
+/// Returns the most probes in an outage of this length: the waits double from 100 ms to 1 s after four short ones, each
 /// may be half as long, and two good probes end the outage.
 fn most_probes(span: Duration) -> u64 {
     let waits = [100, 100, 100, 100, 200, 400, 800].into_iter();
-    let mut waits = waits.chain(std::iter::repeat(1_500));
+    let mut waits = waits.chain(std::iter::repeat(1_000));
     let (mut elapsed, mut probes) = (Duration::ZERO, 2);
     while elapsed < span {
         elapsed += Duration::from_millis(waits.next().expect("endless")) / 2;
