@@ -119,7 +119,7 @@ impl LocalCounts {
         let corrections = settlements.filter_map(|settlement| {
             let (charge, correction) = (settlement.charge(), settlement.correction());
             let counter = charge.policy().counter();
-            // What has come back since is not refunded.
+            // Units that have come back since are not refunded.
             let left = settlement.mark().reset_at.since(now).as_micros();
             let left = u64::try_from(left).unwrap_or(u64::MAX);
             let micros = match (counter, correction) {

@@ -1,7 +1,7 @@
 //! The first commands on a connection: AUTH or HELLO, SELECT, INFO, and the name of this library.
 //!
 //! All are sent at once, so the handshake takes one round trip. Each is sent on its own: if the server closes the
-//! connection, what it said before is still read.
+//! connection, its last reply is still read.
 //!
 //! A server that does not have a command repeats its arguments in the error, and so the password. Therefore the text of
 //! an error to AUTH or HELLO never leaves this file; its code does.

@@ -85,7 +85,7 @@ impl ServerCheck {
         }
     }
 
-    /// Warns about a slot whose decisions nobody makes. `finding` says why.
+    /// Warns about a slot whose decisions nobody makes. `finding` is the reason.
     pub(in crate::remote) fn warn_of_unreachable(&self, finding: &str) {
         if !self.has_warned_of_reach.swap(true, Ordering::Relaxed) {
             let warning = Warning::new(Code::UnreachableSlots, finding);

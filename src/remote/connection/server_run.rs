@@ -1,4 +1,4 @@
-//! Tells one run of a server from the next, which may lack its data.
+//! Distinguishes one run of a server from the next, which may lack its data.
 
 use std::{
     num::NonZeroU64,
