@@ -27,8 +27,9 @@
 //! |---|---|---|
 //! | `axum` | yes | addresses from `ConnectInfo`, [`Route`](extract::Route) and [`PathParam`](extract::PathParam), [`RateLimitInfo`](middleware::RateLimitInfo) as an extractor |
 //! | `redis` | yes | counts in Redis: [`remote`](remote/index.html) and [`resilience`](resilience/index.html) |
-//! | `tracing` | yes | [warnings](diagnosis) and outages as log events: install a subscriber to see them |
+//! | `tracing` | yes | [warnings](diagnosis), outages and [decisions](telemetry) as log events: install a subscriber to see them |
 //! | `grpc` | no | rejections that gRPC clients understand |
+//! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
 //!
 //! # Where to look
@@ -49,6 +50,7 @@
 //! | memory in process | [`memory`] |
 //! | Redis: deadlines, accuracy, failover | [`remote`](remote/index.html) |
 //! | outages of Redis | [`resilience`](resilience/index.html) |
+//! | metrics, and an event per decision | [`telemetry`] |
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
 
@@ -89,9 +91,11 @@ mod settlement;
 mod slot;
 mod spawn;
 pub mod state;
+mod stats;
 pub mod store;
 mod sync;
 mod task_lease;
+pub mod telemetry;
 mod ticket;
 pub mod tiers;
 mod timer;

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+#[cfg(feature = "metrics")]
+use crate::telemetry;
+
 use crate::{
     charge::{Charge, Charges},
     decision::Decision,
@@ -14,6 +17,7 @@ use crate::{
     policy::Policy,
     store::{Health, Mode, Receipt, Store, StoreFuture},
     sync::Mutex,
+    telemetry::DecisionObserver,
     ticket::Ticket,
 };
 
@@ -52,6 +56,7 @@ pub struct RateLimiter {
     /// The policies of all layers on this limiter: one name has one quota.
     known: Arc<Mutex<Vec<Policy>>>,
     holds: Arc<HoldRegistry>,
+    observer: DecisionObserver,
 }
 
 impl RateLimiter {
@@ -89,7 +94,7 @@ impl RateLimiter {
     pub fn check(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match validate_charges(charges) {
             Ok(()) if charges.iter().all(|charge| charge.ticket().is_none()) => {
-                self.store.decide(charges)
+                self.observer.observe(charges, self.store.decide(charges))
             }
             Ok(()) => self.check_slots(charges),
             Err(error) => StoreFuture::ready(Err(error)),
@@ -101,7 +106,7 @@ impl RateLimiter {
         let ticket = Ticket::random();
         let charges = charges.iter().map(|charge| charge.with_ticket(ticket));
         let charges: Charges<'_> = charges.collect();
-        let decided = self.store.decide(&charges);
+        let decided = self.observer.observe(&charges, self.store.decide(&charges));
         decided.map(move |decided| decided.map(|decision| decision.with_ticket(ticket)))
     }
 
@@ -212,6 +217,29 @@ impl RateLimiter {
         self.store.mode_changes()
     }
 
+    /// Sets the gauges of this limiter, with `limiter` as the label that tells them from those of others.
+    ///
+    /// Gauges change only here, so call it before each export: when the metrics are scraped, or in an interval. Call it once
+    /// per limiter, also if several layers share it. It locks each part of the in-process store for a moment.
+    /// [`telemetry`](crate::telemetry) lists the gauges.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder()
+    ///     .policy(Policy::new("jobs", Quota::per_minute(100)))
+    ///     .build()?;
+    /// limiter.record_gauges("jobs");
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn record_gauges(&self, limiter: &str) {
+        let (stats, health) = (self.store.stats(), self.store.health());
+        telemetry::gauges::record(limiter, &stats, &health, self.holds.held_slots());
+    }
+
     /// Returns the misconfigurations of the store found so far. Each was logged once.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
@@ -250,6 +278,7 @@ impl RateLimiter {
             store,
             known,
             holds,
+            observer: DecisionObserver::default(),
         };
         limiter.with_policies(policies)
     }

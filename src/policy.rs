@@ -46,6 +46,12 @@ pub struct Policy {
     on_outage: OnOutage,
     /// `None` for requests.
     unit: Option<Arc<str>>,
+    /// The tier whose quota this is.
+    #[cfg(feature = "metrics")]
+    tier: Option<PolicyName>,
+    /// Identifies the policy and the tier among the metrics.
+    #[cfg(feature = "metrics")]
+    series: u64,
 }
 
 impl Policy {
@@ -59,9 +65,10 @@ impl Policy {
             Ok(name) => (name, Counter::new(quota, algorithm)),
             Err(error) => (PolicyName::INVALID, Err(error)),
         };
+        let name_hash = NameHash::of(&name);
         Self {
             name,
-            name_hash: NameHash::of(&name),
+            name_hash,
             quota,
             algorithm,
             counter,
@@ -69,6 +76,10 @@ impl Policy {
             counts_denied: false,
             on_outage: OnOutage::default(),
             unit: None,
+            #[cfg(feature = "metrics")]
+            tier: None,
+            #[cfg(feature = "metrics")]
+            series: name_hash.low,
         }
     }
 
@@ -228,13 +239,39 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with another quota, and another algorithm if one is given.
-    pub(crate) fn with_quota(&self, quota: Quota, algorithm: Option<Algorithm>) -> Self {
+    /// Returns the policy with the quota of a tier, and another algorithm if one is given.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(unused_variables, reason = "only metrics name tiers")
+    )]
+    pub(crate) fn of_tier(
+        &self,
+        tier: &PolicyName,
+        quota: Quota,
+        algorithm: Option<Algorithm>,
+    ) -> Self {
         let policy = Self {
             quota,
+            #[cfg(feature = "metrics")]
+            tier: Some(*tier),
+            #[cfg(feature = "metrics")]
+            series: self.name_hash.low ^ NameHash::of(tier).low.rotate_left(32),
             ..self.clone()
         };
         policy.algorithm(algorithm.unwrap_or(self.algorithm))
+    }
+
+    /// Returns the tier whose quota this is; `None` for the policy's own.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn tier(&self) -> Option<&PolicyName> {
+        self.tier.as_ref()
+    }
+
+    /// Returns a hash of the name and the tier, different in each process.
+    #[cfg(feature = "metrics")]
+    #[inline]
+    pub(crate) fn series(&self) -> u64 {
+        self.series
     }
 
     /// Returns the policy of an instance that grants this many units of the limit, with the same name.

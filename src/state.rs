@@ -294,6 +294,17 @@ pub enum CountedBy {
 }
 
 impl CountedBy {
+    /// Returns the name in log events and metrics, such as `in_process`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fallback => "fallback",
+            Self::InProcess => "in_process",
+            Self::Nobody => "nobody",
+            Self::Shared => "shared",
+        }
+    }
+
     /// Returns the less reliable of two counts.
     pub(crate) fn least(self, other: Self) -> Self {
         let rank = |counted_by: &Self| match counted_by {
@@ -319,6 +330,18 @@ pub enum Outcome {
     Limited,
     /// No store could decide, and a policy denies requests in that case: 503.
     Unavailable,
+}
+
+impl Outcome {
+    /// Returns the name in log events and metrics, such as `limited`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Limited => "limited",
+            Self::Unavailable => "unavailable",
+        }
+    }
 }
 
 // === PolicyName ===

@@ -27,6 +27,7 @@ pub use crate::{
     fleet::{Fleet, Share},
     merge::Merge,
     settlement::{Correction, Receipt, Settlement},
+    stats::{ServerStats, Stats},
     ticket::Ticket,
 };
 
@@ -205,6 +206,13 @@ pub trait Store: Debug + Send + Sync + 'static {
         Health::default()
     }
 
+    /// Returns the present sizes and loads of the store, for metrics. A store that wraps another must forward the call.
+    ///
+    /// Default: none.
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
     /// Returns a channel that holds the present mode, and reports each change. A store that wraps another must forward
     /// the call.
     ///
@@ -338,6 +346,16 @@ impl<T> StoreFuture<T> {
     pub fn take_ready(&mut self) -> Option<Result<T, Error>> {
         match &mut self.state {
             State::Ready(result) => result.take(),
+            State::Pending(_) => None,
+        }
+    }
+
+    /// Returns the result if it is ready and was not taken.
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    #[inline]
+    pub(crate) fn as_ready(&self) -> Option<&Result<T, Error>> {
+        match &self.state {
+            State::Ready(result) => result.as_ref(),
             State::Pending(_) => None,
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 40] = [
+const FLOORS: [(&str, u8); 42] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -22,6 +22,7 @@ const FLOORS: [(&str, u8); 40] = [
     ("slot", 0),
     ("spawn", 0),
     ("state", 0),
+    ("stats", 0),
     ("sync", 0),
     ("task_lease", 0),
     ("ticket", 0),
@@ -33,6 +34,7 @@ const FLOORS: [(&str, u8); 40] = [
     ("policy", 1),
     ("settlement", 1),
     ("store", 2),
+    ("telemetry", 2),
     ("extract", 3),
     ("hold", 3),
     ("memory", 3),

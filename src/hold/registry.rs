@@ -29,6 +29,9 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "metrics")]
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tokio::runtime::Handle;
 
 use crate::{
@@ -56,6 +59,9 @@ pub(crate) struct HoldRegistry {
     settler: Arc<Settler>,
     /// Schedule and task of the renewals.
     renewal: Mutex<RenewalTask>,
+    /// Number of slots that the holds have.
+    #[cfg(feature = "metrics")]
+    held: AtomicU64,
 }
 
 impl HoldRegistry {
@@ -65,6 +71,8 @@ impl HoldRegistry {
             settler: Arc::new(Settler::new(Arc::clone(&store))),
             store,
             renewal: Mutex::default(),
+            #[cfg(feature = "metrics")]
+            held: AtomicU64::new(0),
         }
     }
 
@@ -84,6 +92,8 @@ impl HoldRegistry {
         if slots.is_empty() {
             return None;
         }
+        #[cfg(feature = "metrics")]
+        self.held.fetch_add(slots_of(receipt), Ordering::Relaxed);
         self.store.hold(receipt);
         let shared = slots
             .iter()
@@ -115,6 +125,8 @@ impl HoldRegistry {
     ///
     /// If one of its renewals is unconfirmed, the release is marked with a pending acquire.
     pub(super) fn end(&self, number: Option<u64>, mut receipt: Receipt) {
+        #[cfg(feature = "metrics")]
+        self.held.fetch_sub(slots_of(&receipt), Ordering::Relaxed);
         if let Some(number) = number
             && self.renewal.lock().schedule.remove(number)
         {
@@ -128,6 +140,12 @@ impl HoldRegistry {
         if let Some(number) = number {
             self.renewal.lock().schedule.remove(number);
         }
+    }
+
+    /// Returns the number of slots that the holds have.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn held_slots(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Starts a task that renews, after a wait, on this runtime or that of any hold. Returns whether a runtime took it.
@@ -231,6 +249,15 @@ impl HoldRegistry {
             self.settler.release_again(slots);
         }
     }
+}
+
+/// Returns the number of slots in a receipt.
+#[cfg(feature = "metrics")]
+fn slots_of(receipt: &Receipt) -> u64 {
+    let settlements = receipt.settlements().iter();
+    let charges = settlements.map(|settlement| settlement.charge());
+    let slots = charges.filter(|charge| charge.ticket().is_some());
+    slots.map(|charge| charge.units()).sum()
 }
 
 // === LateTaskAlarm ===

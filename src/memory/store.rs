@@ -35,7 +35,7 @@ use crate::{
     log,
     policy::Policy,
     state::{CountedBy, PolicyState, Usage},
-    store::{Correction, Receipt, Settlement, Store, StoreFuture},
+    store::{Correction, Receipt, Settlement, Stats, Store, StoreFuture},
     sync::Mutex,
 };
 
@@ -354,6 +354,10 @@ impl Store for MemoryStore {
         let mut shard = self.cell(fingerprint).lock();
         let now = shard.now(read, &self.shared.clock);
         shard.restore(charge, usage, now);
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default().in_process(self.keys(), self.bytes())
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {

@@ -26,6 +26,9 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "metrics")]
+use crate::telemetry::CallMetrics;
+
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
@@ -82,6 +85,9 @@ pub(super) struct Client {
     pub(super) check: Arc<ServerCheck>,
     /// The thread that keeps the deadlines.
     pub(super) watchdog: Arc<Watchdog>,
+    /// Records the latency of calls.
+    #[cfg(feature = "metrics")]
+    pub(super) metrics: CallMetrics,
     /// The breaker, which judges the server by its calls.
     pub(super) observer: OnceLock<Weak<dyn CallObserver>>,
     /// Registers this instance among those that share the server.
@@ -114,6 +120,8 @@ impl Client {
     ) -> Arc<Self> {
         let registration = Registration::new(keyspace.members_key(), clock.clone());
         Self {
+            #[cfg(feature = "metrics")]
+            metrics: CallMetrics::new(address.as_ref().map(ToString::to_string)),
             address,
             scheduler: Scheduler::new(deadline, lanes),
             keyspace: Arc::new(keyspace),
@@ -136,6 +144,8 @@ impl Client {
     /// Returns a client for another node of the same cluster, without connections.
     pub(super) fn for_node(&self, address: NodeAddress, lanes: Box<[Arc<Lane>]>) -> Arc<Self> {
         Self {
+            #[cfg(feature = "metrics")]
+            metrics: CallMetrics::new(Some(address.to_string())),
             address: Some(address),
             scheduler: Scheduler::new(self.deadline, lanes),
             keyspace: Arc::clone(&self.keyspace),

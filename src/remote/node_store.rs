@@ -33,7 +33,9 @@ use crate::{
     policy::Policy,
     settlement::Settlement,
     state::CountedBy,
-    store::{CallObserver, Fallback, Fleet, Merge, Receipt, Store, StoreFuture},
+    store::{
+        CallObserver, Fallback, Fleet, Merge, Receipt, ServerStats, Stats, Store, StoreFuture,
+    },
 };
 
 use super::{
@@ -247,6 +249,15 @@ impl Store for NodeStore {
 
     fn fleet(&self) -> Option<Arc<Fleet>> {
         Some(self.client.registration.start())
+    }
+
+    fn stats(&self) -> Stats {
+        let load = self.client.scheduler.load();
+        let server = ServerStats::new(self.server())
+            .in_flight(load.calls, load.charges)
+            .waiting(load.waiting)
+            .network(load.network);
+        Stats::default().server(server)
     }
 
     fn warnings(&self) -> Vec<Warning> {

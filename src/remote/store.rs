@@ -17,7 +17,9 @@ use crate::{
     key::Key,
     policy::Policy,
     settlement::Settlement,
-    store::{CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Store, StoreFuture},
+    store::{
+        CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture,
+    },
 };
 
 use super::cluster::{Cluster, Node, split};
@@ -187,6 +189,12 @@ impl Store for RedisStore {
     fn mode_changes(&self) -> watch::Receiver<Mode> {
         // The nodes share one channel.
         self.cluster.first().store.mode_changes()
+    }
+
+    fn stats(&self) -> Stats {
+        let nodes = self.cluster.nodes().into_iter();
+        let stats = nodes.map(|node| node.store.stats());
+        stats.reduce(Stats::and).unwrap_or_default()
     }
 
     fn health(&self) -> Health {

@@ -79,13 +79,13 @@ impl LocalFallback {
 
     /// Decides because the primary is in an outage.
     pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Decision {
-        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.count();
         decide_locally(&self.local, charges)
     }
 
     /// Decides because the share of a key is used up, although the primary is available.
     pub(super) fn decide_by_share(&self, charges: &[Charge<'_>]) -> Decision {
-        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.count();
         let decision = decide_counted(&self.local, charges);
         if decision.is_allowed() && has_choice(charges, OnOutage::Deny) {
             // A unit came back just now, and nobody has decided the other policies.
@@ -94,12 +94,19 @@ impl LocalFallback {
         decision
     }
 
+    /// Counts a decision that is made here.
+    fn count(&self) {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.monitor.metrics.decided_without();
+    }
+
     /// Decides because the primary returned this error.
     #[cold]
     fn decide_after(&self, error: &Error, charges: &[Charge<'_>]) -> Decision {
         if error.kind() != ErrorKind::Overloaded {
             return self.decide(charges);
         }
+        self.monitor.metrics.shed();
         let now = self.monitor.clock.now();
         if self.shedding.shed(now) {
             self.monitor.modes.set_shedding(true);

@@ -28,6 +28,7 @@ use crate::{
     error_chain::ErrorChain,
     log,
     store::{CallObserver, CallReport, Store, StoreFuture},
+    telemetry::BreakerMetrics,
     timer::{sleep, timeout},
 };
 
@@ -62,6 +63,7 @@ pub(super) struct PrimaryMonitor {
     pub(super) reports_calls: bool,
     /// The mode of the store, over all its servers.
     pub(super) modes: Arc<Modes>,
+    pub(super) metrics: BreakerMetrics,
     /// Learns what happens to the primary.
     pub(super) events: OnceLock<Weak<dyn PrimaryEvents>>,
     /// When the breaker opened, or the latest probe failed, in microseconds since the Unix epoch.
@@ -88,6 +90,7 @@ impl PrimaryMonitor {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             reports_calls: primary.observe_calls(this.clone()),
             primary_keeps_deadline: primary.deadline().is_some_and(|own| own <= deadline),
+            metrics: BreakerMetrics::new(|| primary.server()),
             primary,
             breaker: Breaker::new(deadline),
             prober,
@@ -178,6 +181,7 @@ impl PrimaryMonitor {
             server = self.server_name(),
             error = ErrorChain(&cause),
         );
+        self.metrics.opened();
         self.modes.opened();
         self.failed_at.store(now.as_micros(), Ordering::Relaxed);
         let mut backoff = self.prober.backoff.lock();
@@ -290,6 +294,7 @@ impl PrimaryMonitor {
         let Some(outage) = self.breaker.close() else {
             return;
         };
+        self.metrics.closed();
         self.modes.closed();
         self.prober.backoff.lock().closed(now);
         log::event!(
@@ -307,6 +312,7 @@ impl PrimaryMonitor {
     /// Ends the outage of a server that decides nothing any more. Its probes end too.
     fn retire(&self) {
         if self.breaker.close().is_some() {
+            self.metrics.closed();
             self.modes.closed();
             log::event!(
                 INFO,

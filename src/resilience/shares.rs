@@ -88,10 +88,13 @@ mod tests {
         let part = shares.part_of(&policy, 2);
         assert_eq!(part.part.counter().limit(), 2);
         assert!(Arc::ptr_eq(&part, &shares.part_of(&policy.clone(), 2)));
-        let tier = policy.with_quota(Quota::per_minute(100), None);
+        let tier = policy.of_tier(policy.name(), Quota::per_minute(100), None);
         assert!(!Arc::ptr_eq(&part, &shares.part_of(&tier, 2)));
         for count in 1..10_000 {
-            shares.part_of(&policy.with_quota(Quota::per_minute(count), None), 2);
+            shares.part_of(
+                &policy.of_tier(policy.name(), Quota::per_minute(count), None),
+                2,
+            );
         }
         let known = shares.by_name.read().expect("no panic");
         assert!(known.values().all(|all| all.len() <= MAX_TIERS));

@@ -14,7 +14,7 @@ use crate::{
     key::Key,
     policy::Policy,
     state::CountedBy,
-    store::{Fallback, Fleet, Health, Merge, Mode, Receipt, Store, StoreFuture},
+    store::{Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
     timer::timeout,
 };
 
@@ -243,6 +243,13 @@ impl Store for ResilientStore {
 
     fn warnings(&self) -> Vec<Warning> {
         self.monitor.primary.warnings()
+    }
+
+    fn stats(&self) -> Stats {
+        self.monitor.metrics.show();
+        let is_open = self.monitor.breaker.is_open();
+        let stats = self.monitor.primary.stats();
+        stats.behind_breaker(is_open, self.server(), &self.fallback.local.store.stats())
     }
 
     fn health(&self) -> Health {

@@ -20,6 +20,7 @@ use crate::{
     key::Key,
     log, spawn,
     sync::Mutex,
+    telemetry::TierMetrics,
 };
 
 use super::{
@@ -103,6 +104,7 @@ impl TierCache {
             running_lookups: AtomicUsize::new(0),
             next_lookup: AtomicU64::new(0),
             has_warned: AtomicBool::new(false),
+            metrics: TierMetrics::default(),
             settings,
         };
         Self {
@@ -116,6 +118,14 @@ impl TierCache {
         let cached = segment.cached(key, self.shared.settings.clock.now());
         if let Cached::Stale(_) = cached {
             self.shared.look_up(segment, parts, key);
+        } else {
+            drop(segment);
+        }
+        match cached {
+            Cached::Fresh(_) => self.shared.metrics.hit(),
+            Cached::Stale(_) => self.shared.metrics.stale_hit(),
+            // Counted by `resolve`, which follows.
+            Cached::Missing => {}
         }
         cached
     }
@@ -124,15 +134,25 @@ impl TierCache {
     pub(crate) fn resolve(&self, parts: &Parts, key: &Key) -> TierResolution {
         let mut segment = self.shared.segment(key).lock();
         match segment.cached(key, self.shared.settings.clock.now()) {
-            Cached::Fresh(tier) => TierResolution::Known(tier),
-            Cached::Stale(tier) => {
-                self.shared.look_up(segment, parts, key);
+            Cached::Fresh(tier) => {
+                // Recorders are foreign code, so they are not called under the lock.
+                drop(segment);
+                self.shared.metrics.hit();
                 TierResolution::Known(tier)
             }
-            Cached::Missing => match self.shared.look_up(segment, parts, key) {
-                Some(lookup) => TierResolution::Pending(finished(lookup)),
-                None => TierResolution::Known(self.last_known(key)),
-            },
+            Cached::Stale(tier) => {
+                self.shared.look_up(segment, parts, key);
+                self.shared.metrics.stale_hit();
+                TierResolution::Known(tier)
+            }
+            Cached::Missing => {
+                let lookup = self.shared.look_up(segment, parts, key);
+                self.shared.metrics.missed();
+                match lookup {
+                    Some(lookup) => TierResolution::Pending(finished(lookup)),
+                    None => TierResolution::Known(self.last_known(key)),
+                }
+            }
         }
     }
 
@@ -214,6 +234,7 @@ struct SharedTiers {
     next_lookup: AtomicU64,
     /// Whether a failed lookup was logged: only the first one is.
     has_warned: AtomicBool,
+    metrics: TierMetrics,
 }
 
 impl SharedTiers {
@@ -285,10 +306,10 @@ impl SharedTiers {
         tier
     }
 
-    fn warn_once(&self, result: &LookupResult) {
-        if let Err(error) = result
-            && !self.has_warned.swap(true, Ordering::Relaxed)
-        {
+    fn note_failure(&self, result: &LookupResult) {
+        let Err(error) = result else { return };
+        self.metrics.failed();
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
             log::event!(
                 WARN,
                 "a tier lookup failed: the last known tier or the policy's own quota applies",
@@ -355,7 +376,7 @@ impl Drop for LookupTask {
     fn drop(&mut self) {
         let tier = self.shared.finish(&self.key, self.number, &self.result);
         self.shared.running_lookups.fetch_sub(1, Ordering::Relaxed);
-        self.shared.warn_once(&self.result);
+        self.shared.note_failure(&self.result);
         self.sender.send_replace(LookupState::Finished(tier));
     }
 }

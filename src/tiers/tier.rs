@@ -212,7 +212,7 @@ fn derive(tier: &Tier, base: &Policy) -> Result<Policy, Error> {
     let Grant::Limit(quota, algorithm) = tier.data.grant else {
         return Err(tier.without_quota(ErrorKind::InvalidPolicy));
     };
-    let policy = base.with_quota(quota, algorithm);
+    let policy = base.of_tier(tier.name(), quota, algorithm);
     let name_tier =
         |error: Error| Error::new(error.kind(), format!("tier {:?}: {error}", tier.name()));
     policy.validate().map_err(name_tier)?;

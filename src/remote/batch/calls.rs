@@ -49,6 +49,9 @@ pub(super) struct CallId {
 pub(super) struct CallHandle {
     pub(super) id: CallId,
     pub(super) alarm: Arc<Alarm>,
+    /// How long its oldest job waited to be sent.
+    #[cfg(feature = "metrics")]
+    pub(super) waited: Duration,
 }
 
 /// A call in flight, for the deadlines.
@@ -146,7 +149,12 @@ impl Calls {
         waiters: Vec<Waiter>,
     ) -> CallHandle {
         let alarm = Arc::new(Alarm::default());
-        let call = CallHandle { id, alarm };
+        let call = CallHandle {
+            id,
+            alarm,
+            #[cfg(feature = "metrics")]
+            waited: self.deadline.saturating_sub(due.since(now)),
+        };
         self.charges += charges;
         self.in_flight.push(PendingCall {
             call: call.clone(),

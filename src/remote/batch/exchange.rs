@@ -123,6 +123,11 @@ pub(super) async fn exchange(
         Some(Err(CallFailure::Replied(error))) => (Err(error), end(true)),
         Some(Ok(results)) => (Ok(results), end(true)),
     };
+    #[cfg(feature = "metrics")]
+    if results.is_ok() {
+        let charges = requests.iter().map(|request| request.charges()).sum();
+        client.metrics.replied(call.waited, took, charges);
+    }
     let failure = match &results {
         Ok(results) => {
             check_server(client, call.id, called_at, results);

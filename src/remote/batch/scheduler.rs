@@ -139,6 +139,18 @@ pub(super) struct EndedCall {
     pub(super) in_time: bool,
 }
 
+/// What a server and its queue are busy with.
+#[derive(Debug)]
+pub(in crate::remote) struct Load {
+    /// Calls in flight, and their charges.
+    pub(in crate::remote) calls: usize,
+    pub(in crate::remote) charges: usize,
+    /// Charges in the queue.
+    pub(in crate::remote) waiting: usize,
+    /// The shortest round trip measured.
+    pub(in crate::remote) network: Option<Duration>,
+}
+
 // === Scheduler ===
 
 impl Scheduler {
@@ -160,6 +172,17 @@ impl Scheduler {
     /// Returns whether any lane has a connection.
     pub(in crate::remote) fn is_up(&self) -> bool {
         self.lanes.iter().any(|lane| lane.generation().is_some())
+    }
+
+    /// Returns the present load.
+    pub(in crate::remote) fn load(&self) -> Load {
+        let traffic = self.traffic.lock();
+        Load {
+            calls: traffic.calls.len(),
+            charges: traffic.calls.charges(),
+            waiting: traffic.queue.charges(),
+            network: traffic.window.min_round_trip(),
+        }
     }
 
     /// Returns whether a request would be decided too late, and must be shed before any work is done for it.

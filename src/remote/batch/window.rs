@@ -98,6 +98,11 @@ impl SendWindow {
         self.charges_in(self.time()).max(min)
     }
 
+    /// Returns the shortest round trip that was measured.
+    pub(super) fn min_round_trip(&self) -> Option<Duration> {
+        self.min_round_trip
+    }
+
     /// Returns how long a charge may be in flight.
     fn time(&self) -> Duration {
         let round_trips = self.min_round_trip.unwrap_or_default() * 2;

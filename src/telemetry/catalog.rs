@@ -1,0 +1,97 @@
+//! The metrics: names, kinds, units and descriptions.
+
+use metrics::Unit;
+
+/// A metric, as recorders describe it.
+#[derive(Debug)]
+pub(super) struct Metric {
+    pub(super) name: &'static str,
+    kind: Kind,
+    unit: Unit,
+    description: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// Describes all metrics to the installed recorder. Those without a value are not exported.
+pub(super) fn describe_all() {
+    for metric in ALL {
+        let Metric {
+            name,
+            kind,
+            unit,
+            description,
+        } = **metric;
+        match kind {
+            Kind::Counter => metrics::describe_counter!(name, unit, description),
+            Kind::Gauge => metrics::describe_gauge!(name, unit, description),
+            Kind::Histogram => metrics::describe_histogram!(name, unit, description),
+        }
+    }
+}
+
+/// Returns the label of a server.
+pub(super) fn server_label(address: Option<&str>) -> String {
+    address.unwrap_or("unknown").to_owned()
+}
+
+/// Defines one constant per metric, and the list of all.
+macro_rules! define {
+    ($($constant:ident = $kind:ident $name:literal in $unit:ident: $description:literal;)*) => {
+        $(pub(super) const $constant: Metric = Metric {
+            name: $name,
+            kind: Kind::$kind,
+            unit: Unit::$unit,
+            description: $description,
+        };)*
+        const ALL: &[&Metric] = &[$(&$constant),*];
+    };
+}
+
+define! {
+    BREAKER_OPEN = Gauge "tollgate_breaker_open" in Count:
+        "Whether the breaker of the server is open: 1 or 0.";
+    BREAKER_TRANSITIONS = Counter "tollgate_breaker_transitions_total" in Count:
+        "Times that the breaker of the server opened or closed.";
+    CALL_CHARGES = Histogram "tollgate_redis_call_charges" in Count:
+        "Charges in one call to Redis.";
+    CALLS_IN_FLIGHT = Gauge "tollgate_redis_calls_in_flight" in Count:
+        "Calls to Redis without a reply so far.";
+    CHARGES_IN_FLIGHT = Gauge "tollgate_redis_charges_in_flight" in Count:
+        "Charges in calls without a reply so far.";
+    CHARGES_WAITING = Gauge "tollgate_redis_charges_waiting" in Count:
+        "Charges that wait in this process to be sent to Redis.";
+    DECISIONS = Counter "tollgate_decisions_total" in Count:
+        "Decisions, one per policy that charged the request.";
+    FAILED_DECISIONS = Counter "tollgate_failed_decisions_total" in Count:
+        "Requests that got an error of the store instead of a decision.";
+    FAILED_LOOKUPS = Counter "tollgate_failed_tier_lookups_total" in Count:
+        "Tier lookups that failed or exceeded their deadline.";
+    FALLBACK_DECISIONS = Counter "tollgate_fallback_decisions_total" in Count:
+        "Requests decided without the server because it failed.";
+    HELD_SLOTS = Gauge "tollgate_held_slots" in Count:
+        "Concurrency slots that requests of this process hold.";
+    KEY_BYTES = Gauge "tollgate_key_bytes" in Bytes:
+        "Memory of the keys that are counted in this process.";
+    KEYS = Gauge "tollgate_keys" in Count:
+        "Keys that are counted in this process.";
+    LIVE_INSTANCES = Gauge "tollgate_live_instances" in Count:
+        "Live instances that share the store.";
+    NETWORK = Gauge "tollgate_redis_network_seconds" in Seconds:
+        "Shortest round trip measured: the network, without the server.";
+    PENDING_MERGES = Gauge "tollgate_pending_merges" in Count:
+        "Keys that were decided locally and are not merged yet.";
+    QUEUE_WAIT = Histogram "tollgate_redis_queue_seconds" in Seconds:
+        "Wait of the oldest charge of a call in this process.";
+    ROUND_TRIP = Histogram "tollgate_redis_round_trip_seconds" in Seconds:
+        "Time from sending a call until its reply was read.";
+    SHED_DECISIONS = Counter "tollgate_shed_decisions_total" in Count:
+        "Requests decided without the server because its decision would have come too late.";
+    TIER_REQUESTS = Counter "tollgate_tier_cache_requests_total" in Count:
+        "Tiers asked of a cache.";
+}

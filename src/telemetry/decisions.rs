@@ -1,0 +1,160 @@
+//! The one place that sees every decision of a limiter.
+
+#[cfg(feature = "metrics")]
+use std::sync::Arc;
+
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+use smallvec::SmallVec;
+
+use crate::{charge::Charge, decision::Decision, store::StoreFuture};
+
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+use crate::{charge::OwnedCharge, error::Error};
+
+#[cfg(feature = "metrics")]
+use crate::state::CountedBy;
+
+#[cfg(feature = "tracing")]
+use crate::state::PolicyState;
+
+#[cfg(feature = "metrics")]
+use super::{per_recorder::PerRecorder, series::DecisionCounters};
+
+/// Observes the decisions of one limiter, whether a layer or [`RateLimiter::check`](crate::RateLimiter::check) asked.
+///
+/// ```text
+/// RateLimiter::check --> Store::decide --> observe --> record --> counters, debug event
+/// ```
+///
+/// Without the features `metrics` and `tracing` it has no size, and does nothing. Clones share the counters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DecisionObserver {
+    #[cfg(feature = "metrics")]
+    counters: Arc<PerRecorder<DecisionCounters>>,
+}
+
+impl DecisionObserver {
+    /// Records the decision when it is made. A decision whose caller leaves before that is not recorded.
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    #[inline]
+    pub(crate) fn observe(
+        &self,
+        charges: &[Charge<'_>],
+        decided: StoreFuture<Decision>,
+    ) -> StoreFuture<Decision> {
+        match decided.as_ready() {
+            Some(result) => self.record(charges, result),
+            None if is_recorded() => return self.observe_pending(charges, decided),
+            None => {}
+        }
+        decided
+    }
+
+    /// Records nothing.
+    #[cfg(not(any(feature = "metrics", feature = "tracing")))]
+    #[inline]
+    pub(crate) fn observe(
+        &self,
+        _: &[Charge<'_>],
+        decided: StoreFuture<Decision>,
+    ) -> StoreFuture<Decision> {
+        decided
+    }
+
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    fn observe_pending(
+        &self,
+        charges: &[Charge<'_>],
+        decided: StoreFuture<Decision>,
+    ) -> StoreFuture<Decision> {
+        let observer = self.clone();
+        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        decided.map(move |result| {
+            let charges: SmallVec<[Charge<'_>; 1]> =
+                charges.iter().map(OwnedCharge::borrow).collect();
+            observer.record(&charges, &result);
+            result
+        })
+    }
+
+    /// Passes a decision to everything that records decisions.
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    #[inline]
+    fn record(&self, charges: &[Charge<'_>], result: &Result<Decision, Error>) {
+        #[cfg(feature = "metrics")]
+        self.count(charges, result);
+        #[cfg(not(feature = "metrics"))]
+        let _ = charges;
+        #[cfg(feature = "tracing")]
+        if is_logged() {
+            log(result);
+        }
+    }
+
+    /// Counts each policy of the decision. Peeks are left out.
+    #[cfg(feature = "metrics")]
+    #[inline]
+    fn count(&self, charges: &[Charge<'_>], result: &Result<Decision, Error>) {
+        self.counters.with(DecisionCounters::register, |counters| {
+            let Ok(decision) = result else {
+                return counters.failed.increment(1);
+            };
+            for (charge, state) in charges.iter().zip(decision.states()) {
+                let counted_by = match state.usage() {
+                    Some(_) => decision.counted_by(),
+                    None => CountedBy::Nobody,
+                };
+                if charge.units() > 0 {
+                    counters.count(charge.policy(), state.outcome(), counted_by);
+                }
+            }
+        });
+    }
+}
+
+/// Returns whether decisions that take time are recorded at present.
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[inline]
+fn is_recorded() -> bool {
+    #[cfg(feature = "metrics")]
+    return true;
+    #[cfg(not(feature = "metrics"))]
+    is_logged()
+}
+
+/// Returns whether a subscriber wants an event per decision.
+#[cfg(feature = "tracing")]
+#[inline]
+fn is_logged() -> bool {
+    tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+}
+
+/// Logs a decision, without the key.
+#[cfg(feature = "tracing")]
+#[cold]
+fn log(result: &Result<Decision, Error>) {
+    match result {
+        Ok(decision) => {
+            let state = decision.narrowest();
+            let usage = state.and_then(PolicyState::usage);
+            tracing::debug!(
+                target: TARGET,
+                policy = state.map(|state| state.policy().as_str()),
+                outcome = decision.outcome().name(),
+                counted_by = decision.counted_by().name(),
+                remaining = usage.map(|usage| usage.remaining),
+                retry_after = decision.retry_after().map(tracing::field::debug),
+                "rate limit decision",
+            );
+        }
+        Err(error) => tracing::debug!(
+            target: TARGET,
+            outcome = "failed",
+            error = %error,
+            "rate limit decision",
+        ),
+    }
+}
+
+#[cfg(feature = "tracing")]
+const TARGET: &str = "tollgate::decision";

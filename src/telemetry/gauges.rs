@@ -1,0 +1,61 @@
+//! Gauges, which are set when the application asks for it.
+
+use metrics::gauge;
+
+use crate::{
+    stats::{ServerStats, Stats},
+    store::Health,
+};
+
+use super::catalog::{self, Metric};
+
+/// Sets the gauges of a limiter. `limiter` is the label that tells them from those of other limiters.
+pub(crate) fn record(limiter: &str, stats: &Stats, health: &Health, held_slots: u64) {
+    catalog::describe_all();
+    let set = |metric: &Metric, value: f64| {
+        gauge!(metric.name, "limiter" => limiter.to_owned()).set(value);
+    };
+    if let Some(keys) = stats.keys() {
+        set(&catalog::KEYS, float(keys as u64));
+    }
+    if let Some(bytes) = stats.bytes() {
+        set(&catalog::KEY_BYTES, float(bytes as u64));
+    }
+    if let Some(instances) = health.instances() {
+        set(&catalog::LIVE_INSTANCES, float(instances));
+    }
+    set(&catalog::HELD_SLOTS, float(held_slots));
+    set(&catalog::PENDING_MERGES, float(health.pending_merges()));
+    for server in stats.servers() {
+        record_server(limiter, server);
+    }
+}
+
+fn record_server(limiter: &str, server: &ServerStats) {
+    let label = catalog::server_label(server.address());
+    let set = |metric: &Metric, value: f64| {
+        let labels = [("limiter", limiter.to_owned()), ("server", label.clone())];
+        gauge!(metric.name, &labels).set(value);
+    };
+    if let Some(is_open) = server.is_breaker_open() {
+        set(&catalog::BREAKER_OPEN, f64::from(u8::from(is_open)));
+    }
+    if let Some(network) = server.network_round_trip() {
+        set(&catalog::NETWORK, network.as_secs_f64());
+    }
+    let counts = [
+        (&catalog::CALLS_IN_FLIGHT, server.calls_in_flight()),
+        (&catalog::CHARGES_IN_FLIGHT, server.charges_in_flight()),
+        (&catalog::CHARGES_WAITING, server.charges_waiting()),
+    ];
+    for (metric, count) in counts {
+        if let Some(count) = count {
+            set(metric, float(count as u64));
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
