@@ -3,6 +3,15 @@
 //! `cargo bench --bench decision`, or `-- memory` for one group. The Redis group starts a server of its own: the one
 //! that `TOLLGATE_REDIS_SERVER` names, else the one on `PATH`.
 //!
+//! What do metrics cost? The group `recorded` repeats rows of `memory` with a Prometheus recorder installed. So for a hot
+//! key, compare three rows, best in turns:
+//!
+//! ```sh
+//! cargo bench --bench decision -- "memory/hot key, allowed$"                        # without the feature
+//! cargo bench --bench decision --features metrics -- "memory/hot key, allowed$"     # with it, without a recorder
+//! cargo bench --bench decision --features metrics -- "recorded/hot key, allowed$"   # with a recorder
+//! ```
+//!
 //! Keys are made from text for each decision, as a request would; the allowed quotas never run out.
 
 use std::{
@@ -27,7 +36,7 @@ use tollgate::{
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-criterion_group!(benches, memory, mirror, redis);
+criterion_group!(benches, memory, mirror, redis, recorded);
 criterion_main!(benches);
 
 fn memory(criterion: &mut Criterion) {
@@ -165,6 +174,32 @@ fn redis(criterion: &mut Criterion) {
     group.finish();
     assert!(!limiter.health().is_degraded(), "the server decided");
 }
+
+/// What it costs to count decisions in a recorder, which stays installed: so this group is the last one.
+#[cfg(feature = "metrics")]
+fn recorded(criterion: &mut Criterion) {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder();
+    recorder.expect("the first recorder");
+    let mut group = criterion.benchmark_group("recorded");
+    group.throughput(Throughput::Elements(1));
+    let plenty = Limit::new(PLENTY);
+    group.bench_function("hot key, allowed", |bencher| {
+        bencher.iter(|| plenty.decide(black_box("user:000042")));
+    });
+    group.bench_function("hot key, allowed, two threads", |bencher| {
+        bencher.iter_custom(|count| {
+            together(2, |_| {
+                for _ in 0..count {
+                    plenty.decide(black_box("user:000042"));
+                }
+            })
+        });
+    });
+    group.finish();
+}
+
+#[cfg(not(feature = "metrics"))]
+fn recorded(_: &mut Criterion) {}
 
 /// One policy over a store of its own.
 struct Limit {

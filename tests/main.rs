@@ -67,6 +67,7 @@ mod sockets;
 mod stacks;
 mod support;
 mod support_tests;
+mod telemetry;
 mod tiers;
 mod tls;
 mod token_bucket;

@@ -1,4 +1,100 @@
-//! Metrics and events about decisions.
+//! Metrics, and an event per decision.
+//!
+//! # Metrics
+//!
+//! With the feature `metrics`, the crate records to the recorder that the application installs for the
+//! [`metrics`](https://docs.rs/metrics) facade: Prometheus, OpenTelemetry or any other. The names and labels below are
+//! stable. Series of several limiters with the same labels add up.
+//!
+//! | metric | kind | unit | labels | meaning |
+//! |---|---|---|---|---|
+//! | `tollgate_decisions_total` | counter | | `policy`, `tier`, `mode`, `outcome`, `counted_by` | decisions: one for each policy of a request |
+//! | `tollgate_failed_decisions_total` | counter | | | requests for which the store returned an error instead of a decision |
+//! | `tollgate_fallback_decisions_total` | counter | | `server` | requests decided without the server because it failed |
+//! | `tollgate_shed_decisions_total` | counter | | `server` | requests decided without the server because its decision would have come too late |
+//! | `tollgate_breaker_transitions_total` | counter | | `server`, `to` | times that the breaker opened (`to="open"`) or closed (`to="closed"`) |
+//! | `tollgate_breaker_open` | gauge | | `limiter`, `server` | whether the breaker is open: 1 or 0 |
+//! | `tollgate_redis_queue_seconds` | histogram | seconds | `server` | how long the oldest charge of a call waited in this process |
+//! | `tollgate_redis_round_trip_seconds` | histogram | seconds | `server` | from sending a call until this process has read the reply |
+//! | `tollgate_redis_network_seconds` | gauge | seconds | `limiter`, `server` | the shortest round trip measured |
+//! | `tollgate_redis_call_charges` | histogram | | `server` | charges in a call |
+//! | `tollgate_redis_calls_in_flight` | gauge | | `limiter`, `server` | calls without a reply so far |
+//! | `tollgate_redis_charges_in_flight` | gauge | | `limiter`, `server` | charges in these calls |
+//! | `tollgate_redis_charges_waiting` | gauge | | `limiter`, `server` | charges that wait in this process to be sent |
+//! | `tollgate_live_instances` | gauge | | `limiter` | live instances that share the store, with this one; only once it is known |
+//! | `tollgate_pending_merges` | gauge | | `limiter` | keys that were decided locally and are not merged into the shared store yet |
+//! | `tollgate_keys` | gauge | | `limiter` | keys in the in-process store; over Redis, the one of the fallback |
+//! | `tollgate_key_bytes` | gauge | bytes | `limiter` | the memory of these keys |
+//! | `tollgate_held_slots` | gauge | | `limiter` | concurrency slots that requests of this process hold |
+//! | `tollgate_tier_cache_requests_total` | counter | | `result` | tiers asked of a cache: `hit`, `stale` (used, and looked up again), or `miss` |
+//! | `tollgate_failed_tier_lookups_total` | counter | | | tier lookups that failed or exceeded their deadline |
+//!
+//! | label | value |
+//! |---|---|
+//! | `policy` | name of the policy |
+//! | `tier` | name of the caller's tier; `none` for the policy's own quota |
+//! | `mode` | `enforced`. Later versions may add values for decisions that limit nobody, so filter by it |
+//! | `outcome` | `allowed`, `limited` or `unavailable`: the [outcome](crate::state::Outcome) of this policy |
+//! | `counted_by` | `shared`, `in_process`, `fallback` or `nobody`, see [`CountedBy`](crate::state::CountedBy) |
+//! | `server` | address of the server; `unknown` if only a pool of the application has it |
+//! | `limiter` | the argument of [`record_gauges`] |
+//!
+//! Policies of one request are decided together. If one is limited, the request is rejected, but the policies that had quota
+//! left count as `allowed`. Peeks, including charges of cost 0, are not counted. Neither are callers of an unlimited or
+//! forbidden tier, nor decisions whose caller left before they were made.
+//!
+//! ## Number of series
+//!
+//! Keys are never labels. Tiers may come from a closure, so the first 16 tiers of each policy have a label of their own, and
+//! all others share `tier="other"`. A limiter has at most 256 pairs of policy and tier; beyond that, both labels are `other`.
+//! A pair has at most twelve series, and only those that occur.
+//!
+//! ## Gauges
+//!
+//! Counters and histograms are recorded when something happens. Gauges change only when the application calls
+//! [`record_gauges`]: before each export, or in an interval. The first call also exports the counters of each server, with 0.
+//! A server that has left the cluster keeps its last values; an idle timeout of the exporter removes them.
+//!
+//! ## When to install the recorder
+//!
+//! At any time. Handles are registered when they are first used with a recorder, and decisions made before are not counted.
+//! A recorder that is only installed for one thread receives what happens on that thread.
+//!
+//! ## Latency of Redis
+//!
+//! ```text
+//! submitted ─── queue_seconds ──▶ sent ───────────── round_trip_seconds ─────────────▶ reply read
+//!                                      network ─▶ server ─▶ network ─▶ this process
+//!                                      └────────── network_seconds ──────────┘ measured without load
+//! ```
+//!
+//! The queue and the round trip are measured for each call with a reply, also a late one. A call that was sent at once has a
+//! queue time of 0. The round trip includes the time until this process runs the task that reads the reply. The network is
+//! the shortest round trip seen, which the send window tests under load by a call that it sends alone. So the time in the
+//! server is derived, and not measured: `round_trip_seconds - network_seconds`. It includes the wait in the server's
+//! sockets, and the script itself of the shortest call is part of `network_seconds`. The script cannot measure itself: its
+//! clock stands still while it runs.
+//!
+//! # Events
+//!
+//! With the feature `tracing`, each decision is an event at the level DEBUG: target `tollgate::decision`, message
+//! `rate limit decision`. No field contains the key. While no subscriber wants the event, a decision pays for one check of
+//! the level.
+//!
+//! | field | value |
+//! |---|---|
+//! | `policy` | the [narrowest](crate::Decision::narrowest) policy, if any was counted |
+//! | `outcome` | `allowed`, `limited`, `unavailable`; `failed` if the store returned an error |
+//! | `counted_by` | as the label above |
+//! | `remaining` | units that the policy has left |
+//! | `retry_after` | how long to wait, if the outcome is `limited` |
+//! | `error` | only with the outcome `failed` |
+//!
+//! # Cost
+//!
+//! COST
+//!
+//! [`record_gauges`]: ../struct.RateLimiter.html#method.record_gauges
 
 #[cfg(feature = "metrics")]
 mod catalog;
