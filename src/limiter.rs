@@ -217,7 +217,7 @@ impl RateLimiter {
         self.store.mode_changes()
     }
 
-    /// Sets the gauges of this limiter, with `limiter` as the label that tells them from those of others.
+    /// Sets the gauges of this limiter, with `limiter` as their label, so that limiters do not replace each other's values.
     ///
     /// Gauges change only here, so call it before each export: when the metrics are scraped, or in an interval. Call it once
     /// per limiter, also if several layers share it. It locks each part of the in-process store for a moment.

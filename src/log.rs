@@ -1,4 +1,4 @@
-//! Log events, for transitions and misconfigurations only: never one per request.
+//! Log events, for transitions and misconfigurations only: never one per request. `telemetry` has the event per decision.
 
 /// Logs an event with the target `tollgate`: a fixed message, then fields, each formatted with `Display`.
 ///

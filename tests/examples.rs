@@ -24,6 +24,8 @@ fn every_example_is_run_here() {
         .map(|entry| entry.expect("a readable entry").path())
         .map(|path| path.file_stem().expect("a name").display().to_string())
         .collect();
+    // Alerts, which are tested with the metrics, and a crate that tests/run.sh checks.
+    names.retain(|name| !["opentelemetry", "prometheus"].contains(&name.as_str()));
     names.sort();
     let tests = include_str!("examples.rs");
     for name in names {
@@ -140,6 +142,31 @@ fn jobs_are_refused_in_their_own_words() {
          globex  13 pages: paper jam\n\
          globex  17 pages: printing\n"
     );
+}
+
+#[tokio::test]
+async fn metrics_are_scraped_and_scrapes_are_not_limited() {
+    let mut running = Running::start("metrics_prometheus");
+    let address = running.address();
+    let mut client = Client::connect(address).await;
+    for status in [200, 200, 200, 429] {
+        assert_eq!(client.get("/").await.status, status);
+    }
+    let metrics = client.get("/metrics").await;
+    assert_eq!(metrics.status, 200);
+    let labels = r#"policy="per-ip",tier="none",mode="enforced""#;
+    let counted = |outcome, count| {
+        format!(
+            "tollgate_decisions_total{{{labels},outcome=\"{outcome}\",counted_by=\"in_process\"}} {count}"
+        )
+    };
+    for line in [
+        counted("allowed", 3),
+        counted("limited", 1),
+        r#"tollgate_keys{limiter="web"} 1"#.to_owned(),
+    ] {
+        assert!(metrics.body.contains(&line), "{line} in {}", metrics.body);
+    }
 }
 
 #[tokio::test]

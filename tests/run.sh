@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test against real servers, and first installs the servers and the Lua tools.
+# Runs every test against real servers, and first installs the servers, the Lua tools and promtool.
 #
 #   bash tests/run.sh                run everything
 #   bash tests/run.sh breaker        arguments go to `cargo test`
@@ -13,6 +13,7 @@
 # TOLLGATE_SKIP_VALKEY=1 and TOLLGATE_SKIP_REDIS62=1 do without the last two.
 #
 # Lua tools: luac and luacheck on PATH, installed by apt-get or brew. tests/lua.rs runs them on lua/.
+# promtool: on PATH, installed by apt-get or brew with Prometheus. tests/telemetry.rs runs it on metrics and alerts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,6 +24,7 @@ main() {
   mkdir -p "$servers"
   install_redis
   install_lua_tools
+  install_promtool
   provide_valkey
   provide_redis62
 
@@ -40,6 +42,7 @@ run_tests() {
   cargo test --workspace --all-features "$@" || status=$?
   cargo test --no-default-features --lib || status=$?
   check_downstream || status=$?
+  check_opentelemetry || status=$?
   return "$status"
 }
 
@@ -51,6 +54,12 @@ check_downstream() {
     cargo check --quiet --manifest-path tests/downstream/Cargo.toml \
       --target-dir "${CARGO_TARGET_DIR:-target}" --features "$features" || return
   done
+}
+
+# The example has a lock file of its own, because it brings many dependencies.
+check_opentelemetry() {
+  heading "checking examples/opentelemetry"
+  cargo check --quiet --manifest-path examples/opentelemetry/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}"
 }
 
 summary() {
@@ -69,7 +78,7 @@ install_redis() {
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive \
       apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends redis-server
-    stop_service
+    stop_service redis-server
   elif command -v brew > /dev/null; then
     heading "installing redis"
     brew install redis
@@ -100,10 +109,27 @@ has_lua_tools() {
   { command -v luac5.1 || command -v luac; } > /dev/null && command -v luacheck > /dev/null
 }
 
-# The tests start servers of their own and have no use for the one that the package starts.
+install_promtool() {
+  command -v promtool > /dev/null && return
+  if command -v apt-get > /dev/null; then
+    heading "installing prometheus, for promtool"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends prometheus
+    stop_service prometheus
+  elif command -v brew > /dev/null; then
+    heading "installing prometheus, for promtool"
+    brew install prometheus
+  else
+    die "no promtool: install Prometheus with this system's package manager"
+  fi
+  command -v promtool > /dev/null || die "prometheus was installed, but promtool isn't on PATH"
+}
+
+# stop_service <name>: the tests have no use for the service that a package starts.
 stop_service() {
   [[ -d /run/systemd/system ]] || return 0
-  as_root systemctl disable --quiet --now redis-server || true
+  as_root systemctl disable --quiet --now "$1" || true
 }
 
 provide_valkey() {

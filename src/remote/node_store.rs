@@ -252,12 +252,8 @@ impl Store for NodeStore {
     }
 
     fn stats(&self) -> Stats {
-        let load = self.client.scheduler.load();
-        let server = ServerStats::new(self.server())
-            .in_flight(load.calls, load.charges)
-            .waiting(load.waiting)
-            .network(load.network);
-        Stats::default().server(server)
+        let server = ServerStats::new(self.server());
+        Stats::default().server(self.client.scheduler.add_load(server))
     }
 
     fn warnings(&self) -> Vec<Warning> {

@@ -158,3 +158,82 @@ fn log(result: &Result<Decision, Error>) {
 
 #[cfg(feature = "tracing")]
 const TARGET: &str = "tollgate::decision";
+
+#[cfg(test)]
+#[cfg(feature = "tracing")]
+mod tests {
+    use std::{
+        io::{self, Write},
+        sync::Arc,
+    };
+
+    use tracing::{Level, subscriber::with_default};
+
+    use crate::{key::Key, limiter::RateLimiter, policy::Policy, quota::Quota, sync::Mutex};
+
+    /// Returns the log of two decisions on a quota of one, by a subscriber with this level.
+    fn log_of_two_decisions(level: Level) -> String {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .with_max_level(level)
+            .with_ansi(false)
+            .finish();
+        let policy = Policy::new("per-ip", Quota::per_hour(1));
+        with_default(subscriber, || {
+            let limiter = RateLimiter::builder().build().expect("a limiter");
+            let charges = [policy.charge(Key::new("ada"))];
+            for _ in 0..2 {
+                let decided = limiter.check(&charges).take_ready();
+                decided.expect("it is ready").expect("a decision");
+            }
+        });
+        let bytes = log.0.lock().clone();
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn decision_is_an_event_at_debug_without_the_key() {
+        let log = log_of_two_decisions(Level::DEBUG);
+        let events: Vec<&str> = log
+            .lines()
+            .filter_map(|line| {
+                line.split_once("DEBUG tollgate::decision: ")
+                    .map(|(_, event)| event)
+            })
+            .collect();
+        let [allowed, limited] = events.as_slice() else {
+            panic!("two events: {log}")
+        };
+        let message = "rate limit decision policy=\"per-ip\"";
+        assert_eq!(
+            *allowed,
+            format!("{message} outcome=\"allowed\" counted_by=\"in_process\" remaining=0")
+        );
+        let limited_by = format!(
+            "{message} outcome=\"limited\" counted_by=\"in_process\" remaining=0 retry_after=3"
+        );
+        assert!(limited.starts_with(&limited_by), "{limited}");
+        assert!(!log.contains("ada"), "{log}");
+    }
+
+    #[test]
+    fn decision_is_no_event_at_info() {
+        assert_eq!(log_of_two_decisions(Level::INFO), "");
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+}

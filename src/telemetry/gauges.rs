@@ -9,7 +9,7 @@ use crate::{
 
 use super::catalog::{self, Metric};
 
-/// Sets the gauges of a limiter. `limiter` is the label that tells them from those of other limiters.
+/// Sets the gauges of a limiter. `limiter` is their label, which distinguishes the limiters of a process.
 pub(crate) fn record(limiter: &str, stats: &Stats, health: &Health, held_slots: u64) {
     catalog::describe_all();
     let set = |metric: &Metric, value: f64| {

@@ -16,7 +16,7 @@ use super::catalog;
 /// PerRecorder --> no recorder: handles that do nothing --> the global recorder: handles --> (empty)
 /// ```
 ///
-/// Recorders are told apart by their addresses. A process has one or two of them, and tests have some local ones. If a
+/// Recorders are distinguished by their addresses. A process has one or two of them, and tests have some local ones. If a
 /// local recorder is dropped and another one takes its address, the handles of the first are used.
 #[derive(Debug)]
 pub(super) struct PerRecorder<T> {
@@ -81,3 +81,48 @@ fn address_of(recorder: &dyn Recorder) -> usize {
 
 /// More recorders only exist in tests that share a limiter.
 const MAX_RECORDERS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::Cell,
+        sync::{
+            Barrier,
+            atomic::{AtomicU32, Ordering},
+        },
+        thread,
+    };
+
+    use metrics::with_local_recorder;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn handles_are_registered_once_with_each_recorder_also_by_many_threads() {
+        let per_recorder = PerRecorder::default();
+        let recorders = [(); 2].map(|()| PrometheusBuilder::new().build_recorder());
+        let registrations = AtomicU32::new(0);
+        let barrier = Barrier::new(8);
+        thread::scope(|scope| {
+            for thread in 0..8_usize {
+                let (per_recorder, registrations) = (&per_recorder, &registrations);
+                let (recorder, barrier) = (&recorders[thread % 2], &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    with_local_recorder(recorder, || {
+                        let register = || registrations.fetch_add(1, Ordering::Relaxed);
+                        let seen = Cell::new(None);
+                        for _ in 0..100 {
+                            per_recorder.with(register, |number| {
+                                let before = seen.replace(Some(*number));
+                                assert!(before.is_none_or(|before| before == *number));
+                            });
+                        }
+                    });
+                });
+            }
+        });
+        assert_eq!(registrations.into_inner(), 2);
+    }
+}

@@ -84,7 +84,7 @@ impl DecisionCounters {
         after.iter().chain(before)
     }
 
-    /// Returns the series of a policy and tier that has none of its own so far: a new one, or one for all others.
+    /// Returns a new series for a policy and tier, or the series that all others share if there are too many.
     #[cold]
     fn add(&self, policy: &Policy) -> &Series {
         let id_of_others = !policy.name_hash().low;

@@ -30,7 +30,7 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-use crate::clock::Timestamp;
+use crate::{clock::Timestamp, store::ServerStats};
 
 use super::queue::{Job, Waiter};
 
@@ -131,6 +131,11 @@ impl Calls {
     /// Returns the number of charges in all calls.
     pub(super) fn charges(&self) -> usize {
         self.charges
+    }
+
+    /// Adds the calls to the stats of the server.
+    pub(super) fn add_to(&self, stats: ServerStats) -> ServerStats {
+        stats.in_flight(self.len(), self.charges)
     }
 
     /// Returns the number of calls on a lane.

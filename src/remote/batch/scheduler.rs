@@ -43,7 +43,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::{clock::Timestamp, sync::Mutex};
+use crate::{clock::Timestamp, store::ServerStats, sync::Mutex};
 
 use super::{
     super::{connection::Lane, protocol::Request},
@@ -139,18 +139,6 @@ pub(super) struct EndedCall {
     pub(super) in_time: bool,
 }
 
-/// What a server and its queue are busy with.
-#[derive(Debug)]
-pub(in crate::remote) struct Load {
-    /// Calls in flight, and their charges.
-    pub(in crate::remote) calls: usize,
-    pub(in crate::remote) charges: usize,
-    /// Charges in the queue.
-    pub(in crate::remote) waiting: usize,
-    /// The shortest round trip measured.
-    pub(in crate::remote) network: Option<Duration>,
-}
-
 // === Scheduler ===
 
 impl Scheduler {
@@ -174,15 +162,11 @@ impl Scheduler {
         self.lanes.iter().any(|lane| lane.generation().is_some())
     }
 
-    /// Returns the present load.
-    pub(in crate::remote) fn load(&self) -> Load {
+    /// Adds the present load to the stats of the server.
+    pub(in crate::remote) fn add_load(&self, stats: ServerStats) -> ServerStats {
         let traffic = self.traffic.lock();
-        Load {
-            calls: traffic.calls.len(),
-            charges: traffic.calls.charges(),
-            waiting: traffic.queue.charges(),
-            network: traffic.window.min_round_trip(),
-        }
+        let stats = traffic.window.add_to(traffic.calls.add_to(stats));
+        stats.waiting(traffic.queue.charges())
     }
 
     /// Returns whether a request would be decided too late, and must be shed before any work is done for it.

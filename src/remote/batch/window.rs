@@ -31,7 +31,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::{clock::Timestamp, store::ServerStats};
 
 /// The number of charges that may be in flight, and the measurements that it follows from. See the [module docs](self).
 #[derive(Debug)]
@@ -98,9 +98,9 @@ impl SendWindow {
         self.charges_in(self.time()).max(min)
     }
 
-    /// Returns the shortest round trip that was measured.
-    pub(super) fn min_round_trip(&self) -> Option<Duration> {
-        self.min_round_trip
+    /// Adds the shortest round trip that was measured to the stats of the server.
+    pub(super) fn add_to(&self, stats: ServerStats) -> ServerStats {
+        stats.network(self.min_round_trip)
     }
 
     /// Returns how long a charge may be in flight.
