@@ -115,7 +115,7 @@ pub use self::quota::Quota;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(all(doctest, feature = "axum", feature = "redis"))]
+#[cfg(all(doctest, feature = "axum", feature = "metrics", feature = "redis"))]
 #[doc = include_str!("../docs/guide.md")]
 struct Guide;
 

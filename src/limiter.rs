@@ -236,6 +236,7 @@ impl RateLimiter {
     /// ```
     #[cfg(feature = "metrics")]
     pub fn record_gauges(&self, limiter: &str) {
+        self.observer.show();
         let (stats, health) = (self.store.stats(), self.store.health());
         telemetry::gauges::record(limiter, &stats, &health, self.holds.held_slots());
     }

@@ -1,5 +1,6 @@
 //! The one place that sees every decision of a limiter.
 
+use std::fmt;
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
 
@@ -27,13 +28,19 @@ use super::{per_recorder::PerRecorder, series::DecisionCounters};
 /// ```
 ///
 /// Without the features `metrics` and `tracing` it has no size, and does nothing. Clones share the counters.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct DecisionObserver {
     #[cfg(feature = "metrics")]
     counters: Arc<PerRecorder<DecisionCounters>>,
 }
 
 impl DecisionObserver {
+    /// Describes all metrics to the recorder, and exports the counter of errors, at first with 0.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn show(&self) {
+        self.counters.with(DecisionCounters::register, |_| {});
+    }
+
     /// Records the decision when it is made. A decision whose caller leaves before that is not recorded.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     #[inline]
@@ -109,6 +116,13 @@ impl DecisionObserver {
                 }
             }
         });
+    }
+}
+
+// By hand: a derive would print all series.
+impl fmt::Debug for DecisionObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DecisionObserver").finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,6 @@ use super::catalog::{self, Metric};
 
 /// Sets the gauges of a limiter. `limiter` is their label, which distinguishes the limiters of a process.
 pub(crate) fn record(limiter: &str, stats: &Stats, health: &Health, held_slots: u64) {
-    catalog::describe_all();
     let set = |metric: &Metric, value: f64| {
         gauge!(metric.name, "limiter" => limiter.to_owned()).set(value);
     };

@@ -47,7 +47,8 @@
 //!
 //! Keys are never labels. Tiers may come from a closure, so the first 16 tiers of each policy have a label of their own, and
 //! all others share `tier="other"`. A limiter has at most 256 pairs of policy and tier; beyond that, both labels are `other`.
-//! A pair has at most twelve series, and only those that occur.
+//! A pair has at most twelve series, and only those that occur. A limiter takes 1.5 KB for them, and 400 bytes for each pair,
+//! besides the memory of the recorder.
 //!
 //! ## Gauges
 //!
@@ -77,7 +78,7 @@
 //!
 //! # Events
 //!
-//! With the feature `tracing`, each decision is an event at the level DEBUG: target `tollgate::decision`, message
+//! With the feature `tracing`, each decision, also a peek, is an event at the level DEBUG: target `tollgate::decision`, message
 //! `rate limit decision`. No field contains the key. While no subscriber wants the event, a decision pays for one check of
 //! the level.
 //!

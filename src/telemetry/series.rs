@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
@@ -24,27 +24,36 @@ use super::catalog;
 /// A hash table without removal, which readers search without a lock:
 ///
 /// ```text
-/// slots:  [ api, pro ][          ][ login ][ api ][          ] ...    at most half of them are used
-///              ^ the index is the hash of policy and tier; the next slots follow if it is taken
+/// heads:  [ 0 ]  [ 1 ]                 [ 2 ] ...
+///           |      '-> (api, none)       '-> (login, none) -> (api, pro)
+///           '-> empty
 /// ```
 pub(super) struct DecisionCounters {
-    slots: Box<[OnceLock<Box<Series>>]>,
-    /// Number of slots in use.
-    used: AtomicUsize,
-    /// Number of tiers of each policy. Locked while a slot is filled.
-    tiers: Mutex<HashMap<PolicyName, usize>>,
-    /// Counts everything for which no slot is left.
+    heads: [Link; HEADS],
+    /// Number of tiers of each policy, and of all pairs. Locked while a series is added.
+    counts: Mutex<Counts>,
+    /// Whether no more pairs get a series.
+    is_full: AtomicBool,
+    /// Counts everything beyond the last pair.
     overflow: Series,
     pub(super) failed: Counter,
+}
+
+type Link = OnceLock<Box<Series>>;
+
+#[derive(Debug, Default)]
+struct Counts {
+    tiers: HashMap<PolicyName, usize>,
+    pairs: usize,
 }
 
 impl DecisionCounters {
     /// Registers the counter of errors. The others follow with their first decision.
     pub(super) fn register() -> Self {
         Self {
-            slots: (0..2 * MAX_SERIES).map(|_| OnceLock::new()).collect(),
-            used: AtomicUsize::new(0),
-            tiers: Mutex::default(),
+            heads: [const { OnceLock::new() }; HEADS],
+            counts: Mutex::default(),
+            is_full: AtomicBool::new(false),
             overflow: Series::new(0, OTHER, OTHER),
             failed: counter!(catalog::FAILED_DECISIONS.name),
         }
@@ -54,34 +63,27 @@ impl DecisionCounters {
     #[inline]
     pub(super) fn count(&self, policy: &Policy, outcome: Outcome, counted_by: CountedBy) {
         let series = match self.find(policy.series()) {
-            Some(series) => series,
-            None => self.add(policy),
+            Ok(series) => series,
+            Err(_) => self.add(policy),
         };
         series.counter(outcome, counted_by).increment(1);
     }
 
+    /// Returns the series with this hash, or the place of a new one.
     #[inline]
-    fn find(&self, id: u64) -> Option<&Series> {
-        let mut slots = self.from(id);
-        loop {
-            // Half of the slots are empty, so the search ends.
-            let series = slots.next()?.get()?;
-            if series.id == id {
-                return Some(series);
-            }
-        }
-    }
-
-    /// Returns all slots, beginning with that of `id`.
-    #[inline]
-    fn from(&self, id: u64) -> impl Iterator<Item = &OnceLock<Box<Series>>> {
+    fn find(&self, id: u64) -> Result<&Series, &Link> {
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "the mask keeps the lowest bits"
+            reason = "the lowest bits are enough"
         )]
-        let index = id as usize & (self.slots.len() - 1);
-        let (before, after) = self.slots.split_at(index);
-        after.iter().chain(before)
+        let mut link = &self.heads[id as usize % HEADS];
+        while let Some(series) = link.get() {
+            if series.id == id {
+                return Ok(series);
+            }
+            link = &series.next;
+        }
+        Err(link)
     }
 
     /// Returns a new series for a policy and tier, or the series that all others share if there are too many.
@@ -89,44 +91,48 @@ impl DecisionCounters {
     fn add(&self, policy: &Policy) -> &Series {
         let id_of_others = !policy.name_hash().low;
         if policy.tier().is_some()
-            && let Some(others) = self.find(id_of_others)
+            && let Ok(others) = self.find(id_of_others)
         {
             return others;
         }
-        if self.used.load(Ordering::Relaxed) >= MAX_SERIES {
+        if self.is_full.load(Ordering::Relaxed) {
             return &self.overflow;
         }
-        let mut tiers = self.tiers.lock();
+        let mut counts = self.counts.lock();
+        // Another thread may have added it meanwhile.
+        if let Ok(series) = self.find(policy.series()) {
+            return series;
+        }
         let (id, tier) = match policy.tier() {
             None => (policy.series(), NO_TIER),
             Some(tier) => {
-                let count = tiers.entry(*policy.name()).or_insert(0);
-                *count += 1;
-                if *count <= MAX_TIERS {
+                let tiers = counts.tiers.entry(*policy.name()).or_insert(0);
+                *tiers += 1;
+                if *tiers <= MAX_TIERS {
                     (policy.series(), tier.as_str())
                 } else {
                     (id_of_others, OTHER)
                 }
             }
         };
-        let series = || Box::new(Series::new(id, policy.name().as_str(), tier));
-        for slot in self.from(id) {
-            if slot.get().is_none() {
-                self.used.fetch_add(1, Ordering::Relaxed);
-            }
-            let taken = slot.get_or_init(series);
-            if taken.id == id {
-                return taken;
+        if counts.pairs == MAX_PAIRS {
+            self.is_full.store(true, Ordering::Relaxed);
+            return &self.overflow;
+        }
+        match self.find(id) {
+            Ok(series) => series,
+            Err(link) => {
+                counts.pairs += 1;
+                link.get_or_init(|| Box::new(Series::new(id, policy.name().as_str(), tier)))
             }
         }
-        &self.overflow
     }
 }
 
 impl fmt::Debug for DecisionCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DecisionCounters")
-            .field("used", &self.used)
+            .field("counts", &self.counts)
             .finish_non_exhaustive()
     }
 }
@@ -139,6 +145,7 @@ struct Series {
     policy: String,
     tier: String,
     counters: [OnceLock<Counter>; OUTCOMES * PLACES],
+    next: Link,
 }
 
 impl Series {
@@ -148,6 +155,7 @@ impl Series {
             policy: policy.to_owned(),
             tier: tier.to_owned(),
             counters: Default::default(),
+            next: OnceLock::new(),
         }
     }
 
@@ -172,7 +180,9 @@ const OUTCOMES: usize = Outcome::Unavailable as usize + 1;
 const PLACES: usize = CountedBy::Shared as usize + 1;
 /// The most tiers of a policy, and the most pairs of policy and tier of a limiter, with a label of their own.
 const MAX_TIERS: usize = 16;
-const MAX_SERIES: usize = 256;
+const MAX_PAIRS: usize = 256;
+/// With few pairs, hardly any two have one head.
+const HEADS: usize = 64;
 const NO_TIER: &str = "none";
 const OTHER: &str = "other";
 const ENFORCED: &str = "enforced";
@@ -229,9 +239,9 @@ mod tests {
     #[test]
     fn policies_without_bound_share_a_series() {
         let policy = |number| Policy::new(format!("policy-{number}"), Quota::per_second(1));
-        let policies: Vec<_> = (0..2 * MAX_SERIES).map(policy).collect();
+        let policies: Vec<_> = (0..2 * MAX_PAIRS).map(policy).collect();
         let labels = labels(&policies);
-        assert_eq!(labels.len(), MAX_SERIES + 1);
+        assert_eq!(labels.len(), MAX_PAIRS + 1);
         assert!(labels.contains(&(OTHER.into(), OTHER.into())));
     }
 
