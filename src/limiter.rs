@@ -94,11 +94,20 @@ impl RateLimiter {
     pub fn check(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match validate_charges(charges) {
             Ok(()) if charges.iter().all(|charge| charge.ticket().is_none()) => {
-                self.observer.observe(charges, self.store.decide(charges))
+                self.decide(charges)
             }
             Ok(()) => self.check_slots(charges),
             Err(error) => StoreFuture::ready(Err(error)),
         }
+    }
+
+    /// Asks the store, and shows the decision to the observer.
+    #[inline]
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        // Changed in place: a move of the decision would cost more than counting it.
+        let mut decided = self.store.decide(charges);
+        self.observer.observe(charges, &mut decided);
+        decided
     }
 
     /// Decides under a new ticket, so that reused charges do not share slots.
@@ -106,7 +115,7 @@ impl RateLimiter {
         let ticket = Ticket::random();
         let charges = charges.iter().map(|charge| charge.with_ticket(ticket));
         let charges: Charges<'_> = charges.collect();
-        let decided = self.observer.observe(&charges, self.store.decide(&charges));
+        let decided = self.decide(&charges);
         decided.map(move |decided| decided.map(|decision| decision.with_ticket(ticket)))
     }
 

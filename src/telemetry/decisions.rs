@@ -1,6 +1,8 @@
 //! The one place that sees every decision of a limiter.
 
 use std::fmt;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+use std::mem;
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
 
@@ -10,7 +12,10 @@ use smallvec::SmallVec;
 use crate::{charge::Charge, decision::Decision, store::StoreFuture};
 
 #[cfg(any(feature = "metrics", feature = "tracing"))]
-use crate::{charge::OwnedCharge, error::Error};
+use crate::{
+    charge::OwnedCharge,
+    error::{Error, ErrorKind},
+};
 
 #[cfg(feature = "metrics")]
 use crate::state::CountedBy;
@@ -44,44 +49,31 @@ impl DecisionObserver {
     /// Records the decision when it is made. A decision whose caller leaves before that is not recorded.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     #[inline]
-    pub(crate) fn observe(
-        &self,
-        charges: &[Charge<'_>],
-        decided: StoreFuture<Decision>,
-    ) -> StoreFuture<Decision> {
+    pub(crate) fn observe(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
         match decided.as_ready() {
             Some(result) => self.record(charges, result),
-            None if is_recorded() => return self.observe_pending(charges, decided),
+            None if is_recorded() => self.observe_pending(charges, decided),
             None => {}
         }
-        decided
     }
 
     /// Records nothing.
     #[cfg(not(any(feature = "metrics", feature = "tracing")))]
     #[inline]
-    pub(crate) fn observe(
-        &self,
-        _: &[Charge<'_>],
-        decided: StoreFuture<Decision>,
-    ) -> StoreFuture<Decision> {
-        decided
-    }
+    pub(crate) fn observe(&self, _: &[Charge<'_>], _: &mut StoreFuture<Decision>) {}
 
     #[cfg(any(feature = "metrics", feature = "tracing"))]
-    fn observe_pending(
-        &self,
-        charges: &[Charge<'_>],
-        decided: StoreFuture<Decision>,
-    ) -> StoreFuture<Decision> {
+    fn observe_pending(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
         let observer = self.clone();
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
-        decided.map(move |result| {
+        let unmade = Err(Error::new(ErrorKind::Unavailable, "not decided"));
+        let pending = mem::replace(decided, StoreFuture::ready(unmade));
+        *decided = pending.map(move |result| {
             let charges: SmallVec<[Charge<'_>; 1]> =
                 charges.iter().map(OwnedCharge::borrow).collect();
             observer.record(&charges, &result);
             result
-        })
+        });
     }
 
     /// Passes a decision to everything that records decisions.
