@@ -46,14 +46,23 @@ impl DecisionObserver {
         self.counters.with(DecisionCounters::register, |_| {});
     }
 
+    /// Returns whether nothing would be done with a decision, so that it need not be shown.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        #[cfg(feature = "tracing")]
+        let is_logged = is_logged();
+        #[cfg(not(feature = "tracing"))]
+        let is_logged = false;
+        !cfg!(feature = "metrics") && !is_logged
+    }
+
     /// Records the decision when it is made. A decision whose caller leaves before that is not recorded.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     #[inline]
     pub(crate) fn observe(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
         match decided.as_ready() {
             Some(result) => self.record(charges, result),
-            None if is_recorded() => self.observe_pending(charges, decided),
-            None => {}
+            None => self.observe_pending(charges, decided),
         }
     }
 
@@ -116,16 +125,6 @@ impl fmt::Debug for DecisionObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DecisionObserver").finish_non_exhaustive()
     }
-}
-
-/// Returns whether decisions that take time are recorded at present.
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-#[inline]
-fn is_recorded() -> bool {
-    #[cfg(feature = "metrics")]
-    return true;
-    #[cfg(not(feature = "metrics"))]
-    is_logged()
 }
 
 /// Returns whether a subscriber wants an event per decision.
