@@ -5,6 +5,8 @@
 -- ARGV   optionally CALLER_TIME and the caller's time in us, else the server's time counts; then the requests, each one
 --        charge, or GROUP, the number of charges, and the charges. A charge is an optional mark with its arguments, the
 --        tag of its algorithm, and the arguments that the algorithm's file lists. Marks:
+--          CANDIDATE     SHADOW, but in place of the charge before it: made if it fits and all others but that one do
+--          CANDIDATE_COUNT_DENIED  CANDIDATE and COUNT_DENIED
 --          COUNT_DENIED  a denied attempt consumes quota too, at most until none is left
 --          FORCE         make the charge even if it does not fit
 --          MERGE         add units that were admitted without Redis, at most until no quota is left. Two arguments
@@ -14,9 +16,11 @@
 --          REFUND        refund as much of an earlier charge as is still outstanding. Two arguments follow: the time in
 --                        us when all of that charge was to be back, and the key's total of refunds before that charge
 --          REFUND_QUEUE  REFUND for a queue, which refunds only the last charge in it
+--          SHADOW        denies nothing: made if it fits and all charges without this mark or CANDIDATE fit
+--          SHADOW_COUNT_DENIED  SHADOW and COUNT_DENIED
 -- Reply  one string of integers, 8 bytes each, big-endian: the time of the decision in us; then for each request
---          its outcome  1  all charges were made
---                       0  denied: at least one charge did not fit
+--          its outcome  1  all charges were made, apart from those in shadow that did not fit
+--                       0  denied: at least one charge that is not in shadow did not fit
 --                       2  foreign: a key holds a value that tollgate did not write; nothing was charged
 --                       3  failed: the server refused a command; nothing was charged
 --          its charges  each 1 if it fits on its own, else 0, plus 2 if one integer more than usual follows; then the
@@ -50,12 +54,16 @@
 -- Tags. `enum Tag` in src/remote/protocol/codec.rs lists the same ones, and a test compares them.
 local CALLER_TIME = '@'
 local GROUP = '*'
+local CANDIDATE = '?'
+local CANDIDATE_COUNT_DENIED = '/'
 local COUNT_DENIED = '!'
 local FORCE = '+'
 local MERGE = '='
 local PROBE = '#'
 local REFUND = '-'
 local REFUND_QUEUE = ','
+local SHADOW = '~'
+local SHADOW_COUNT_DENIED = ';'
 local BUCKET = 'w'
 local UNEVEN_BUCKET = 'l'
 local CLOCK_WINDOW = 'f'
@@ -111,6 +119,8 @@ local reply, reply_length, errors = { now }, 1, nil
 local key_index, last_argument = 0, #ARGV
 while argument <= last_argument do
   local charge_count, outcome, keys_before, failure = 1, ADMITTED, key_index, nil
+  -- Number of charges that deny the request, and the index of the latest.
+  local denials, denied_by = 0, 0
   -- One record per charge if there are several, or if one has `extra`.
   local records
   -- Index in `reply` of the next charge. The index before the first charge is for the outcome.
@@ -128,10 +138,19 @@ while argument <= last_argument do
     local tag = ARGV[argument]
     local kind = sub(tag, 1, 1)
     local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before, merge_from, merge_until
+    local is_shadow, is_candidate
     -- A mark is one byte; a tag followed by the quota's tag is longer.
     if #tag == 1
       and (kind == COUNT_DENIED or kind == FORCE or kind == PROBE or kind == REFUND or kind == REFUND_QUEUE
-        or kind == MERGE) then
+        or kind == MERGE or kind == SHADOW or kind == CANDIDATE
+        or kind == SHADOW_COUNT_DENIED or kind == CANDIDATE_COUNT_DENIED) then
+      if kind == SHADOW_COUNT_DENIED then
+        is_shadow, kind = true, COUNT_DENIED
+      elseif kind == CANDIDATE_COUNT_DENIED then
+        is_candidate, kind = true, COUNT_DENIED
+      end
+      is_candidate = is_candidate or kind == CANDIDATE
+      is_shadow = is_shadow or is_candidate or kind == SHADOW
       is_probe = kind == PROBE
       counts_denied, is_forced = kind == COUNT_DENIED, kind == FORCE or is_probe
       if kind == REFUND or kind == REFUND_QUEUE then
@@ -191,8 +210,11 @@ while argument <= last_argument do
         failure = failure or refusal
       end
       outcome = failure and FAILED or FOREIGN
-    elseif not has_room and outcome == ADMITTED then
-      outcome = DENIED
+    elseif not has_room and not is_shadow then
+      denials, denied_by = denials + 1, charge_number
+      if outcome == ADMITTED then
+        outcome = DENIED
+      end
     end
     if not records and not extra then
       -- Without a record, because most requests are one charge.
@@ -230,20 +252,25 @@ while argument <= last_argument do
       -- A list, because a table with named fields costs more to create. Phase 2 names the indices.
       records[charge_number] = {
         (has_room and 1 or 0) + refunded_flag, number_count, old1, old2, old3, new1, new2, new3,
-        stored, value, patches, ttl_millis, extra, counts_denied,
+        stored, value, patches, ttl_millis, extra, counts_denied, is_candidate,
       }
     end
   end
 
-  -- Phase 2: write all charges if all fit, else only denied attempts that count and what is stored regardless.
+  -- Phase 2: write all charges if all fit, else only denied attempts that count, a candidate, and what is stored
+  -- regardless.
   if records then
     -- Indices in a record. The old and the new integers follow OLD and NEW.
     local FLAGS, NUMBER_COUNT, OLD, NEW, STORED, VALUE, TTL_MILLIS, EXTRA, COUNTS_DENIED = 1, 2, 2, 5, 9, 10, 12, 13, 14
+    local IS_CANDIDATE = 15
     for i = 1, charge_count do
       local key, record = KEYS[keys_before + i], records[i]
       local value, patches, ttl_millis, extra, counts_denied = unpack(record, VALUE, COUNTS_DENIED)
       local is_counted, commands = false, nil
-      if outcome == ADMITTED or outcome == DENIED and counts_denied then
+      -- A candidate is made in place of the charge before it.
+      local is_made = outcome == ADMITTED
+        or outcome == DENIED and denials == 1 and denied_by == i - 1 and record[IS_CANDIDATE]
+      if is_made or outcome == DENIED and counts_denied then
         commands = extra and extra.commands
         is_counted = value or patches or commands
       end

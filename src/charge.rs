@@ -13,6 +13,7 @@ pub struct Charge<'a> {
     key: Key,
     cost: u64,
     ticket: Option<Ticket>,
+    enforcement: Enforcement,
 }
 
 impl Policy {
@@ -25,6 +26,7 @@ impl Policy {
             key,
             cost: self.default_cost(),
             ticket: self.is_concurrency().then(Ticket::random),
+            enforcement: Enforcement::Enforced,
         }
     }
 }
@@ -38,6 +40,31 @@ impl<'a> Charge<'a> {
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;
         self
+    }
+
+    /// Sets whether the charge can deny the request, or is only counted.
+    ///
+    /// Default: [`Enforcement::Enforced`].
+    #[must_use]
+    #[inline]
+    pub fn enforcement(mut self, enforcement: Enforcement) -> Self {
+        self.enforcement = enforcement;
+        self
+    }
+
+    /// Returns whether the charge is only counted, and cannot deny the request.
+    #[must_use]
+    #[inline]
+    pub fn is_shadow(&self) -> bool {
+        self.enforcement != Enforcement::Enforced
+    }
+
+    /// Returns whether the charge is counted in place of the one before it.
+    ///
+    /// Slots of a request that is denied would never be released, so those of a concurrency policy are not.
+    #[inline]
+    pub(crate) fn is_candidate(&self) -> bool {
+        self.enforcement == Enforcement::Candidate && !self.policy.is_concurrency()
     }
 
     /// Returns the policy.
@@ -82,6 +109,7 @@ impl<'a> Charge<'a> {
             key: self.key,
             cost: self.cost,
             ticket: self.ticket,
+            enforcement: self.enforcement,
         }
     }
 
@@ -93,6 +121,7 @@ impl<'a> Charge<'a> {
             key: self.key,
             cost: self.cost,
             ticket: self.ticket,
+            enforcement: self.enforcement,
         }
     }
 }
@@ -109,6 +138,7 @@ pub struct OwnedCharge {
     key: Key,
     cost: u64,
     ticket: Option<Ticket>,
+    enforcement: Enforcement,
 }
 
 impl OwnedCharge {
@@ -120,6 +150,31 @@ impl OwnedCharge {
             key: self.key,
             cost: self.cost,
             ticket: self.ticket,
+            enforcement: self.enforcement,
         }
     }
+}
+
+// === Enforcement ===
+
+/// Whether a charge can deny a request.
+///
+/// | | denies the request | is made |
+/// |---|---|---|
+/// | `Enforced` | yes | if all enforced charges of the decision fit |
+/// | `Shadow` | no | if it fits and all enforced charges fit |
+/// | `Candidate` | no | if it fits and all enforced charges but the one before it fit |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Enforcement {
+    /// Counted in place of the enforced charge that comes just before it, to see what another quota would admit.
+    ///
+    /// A candidate of a [concurrency](Policy::concurrency) policy counts as `Shadow`: a request that is denied holds no
+    /// slots.
+    Candidate,
+    /// Counted, and denies the request if it does not fit.
+    #[default]
+    Enforced,
+    /// Counted, but never denies the request.
+    Shadow,
 }

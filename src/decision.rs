@@ -30,8 +30,8 @@ pub struct Decision {
 impl Decision {
     /// Creates a decision from the states of its policies, for a custom [`Store`](crate::store::Store).
     ///
-    /// `states` are in the order of the charges. The strictest of their outcomes becomes the decision's; without states
-    /// it is [`Outcome::Allowed`].
+    /// `states` are in the order of the charges. The strictest of their outcomes becomes the decision's, without those in
+    /// [shadow mode](PolicyState::is_shadow); without states it is [`Outcome::Allowed`].
     #[must_use]
     pub fn new(
         counted_by: CountedBy,
@@ -47,7 +47,7 @@ impl Decision {
         decided_at: Timestamp,
         states: SmallVec<[PolicyState; 1]>,
     ) -> Self {
-        let outcome = states.iter().map(PolicyState::outcome).max();
+        let outcome = states.iter().map(PolicyState::enforced_outcome).max();
         Self {
             outcome: outcome.unwrap_or(Outcome::Allowed),
             counted_by,
@@ -62,7 +62,7 @@ impl Decision {
     #[inline]
     pub(crate) fn of_one(counted_by: CountedBy, decided_at: Timestamp, state: PolicyState) -> Self {
         Self {
-            outcome: state.outcome(),
+            outcome: state.enforced_outcome(),
             counted_by,
             decided_at,
             states: SmallVec::from_buf([state]),
@@ -97,7 +97,7 @@ impl Decision {
         self.outcome == Outcome::Allowed
     }
 
-    /// Returns the outcome: the strictest of all policies.
+    /// Returns the outcome: the strictest of all policies that are not in shadow mode.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         self.outcome
@@ -123,6 +123,18 @@ impl Decision {
         &self.states
     }
 
+    /// Returns the states of the policies that can deny the request.
+    pub(crate) fn enforced_states(&self) -> impl Iterator<Item = &PolicyState> {
+        self.states.iter().filter(|state| !state.is_shadow())
+    }
+
+    /// Returns the states of the policies in shadow mode, and of candidates, that would have denied the request.
+    pub fn would_deny(&self) -> impl Iterator<Item = &PolicyState> {
+        let would_deny =
+            |state: &&PolicyState| state.is_shadow() && state.outcome() != Outcome::Allowed;
+        self.states.iter().filter(would_deny)
+    }
+
     /// Returns the state of the policy with this name; `None` if it was not charged.
     #[must_use]
     pub fn state(&self, policy: &str) -> Option<&PolicyState> {
@@ -139,12 +151,13 @@ impl Decision {
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
         if self.is_allowed() {
-            let counted = self.states.iter().filter(|state| state.usage().is_some());
+            let counted = self
+                .enforced_states()
+                .filter(|state| state.usage().is_some());
             return counted.min_by_key(|state| state.headroom());
         }
         let denying = self
-            .states
-            .iter()
+            .enforced_states()
             .filter(|state| state.outcome() == self.outcome);
         denying.max_by_key(|state| state.retry())
     }
@@ -155,7 +168,7 @@ impl Decision {
     /// [`RateLimiter::check`](crate::RateLimiter::check) must.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
-        let start = self.states.iter().map(PolicyState::starts_at).max()?;
+        let start = self.enforced_states().map(PolicyState::starts_at).max()?;
         let delay = start.since(self.decided_at);
         (self.is_allowed() && !delay.is_zero()).then_some(delay)
     }

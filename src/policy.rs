@@ -274,6 +274,31 @@ impl Policy {
         self.series
     }
 
+    /// Returns the policy with another quota, and `.candidate` behind its name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidPolicy`] if the name becomes too long.
+    pub(crate) fn candidate(&self, quota: Quota) -> Result<Self, Error> {
+        let name = format!("{}.candidate", self.name);
+        let name = PolicyName::new(&name).map_err(|_| {
+            self.error(
+                ErrorKind::InvalidPolicy,
+                "its candidate would have too long a name: use at most 29 characters",
+            )
+        })?;
+        let name_hash = NameHash::of(&name);
+        let policy = Self {
+            name,
+            name_hash,
+            quota,
+            #[cfg(feature = "metrics")]
+            series: name_hash.low,
+            ..self.clone()
+        };
+        Ok(policy.algorithm(self.algorithm))
+    }
+
     /// Returns the policy of an instance that grants this many units of the limit, with the same name.
     #[cfg(feature = "redis")]
     pub(crate) fn part(&self, units: u64) -> Self {

@@ -15,6 +15,7 @@ pub struct PolicyState {
     /// A separate field: `Option<Usage>` would be a word larger.
     is_counted: bool,
     is_concurrency: bool,
+    is_shadow: bool,
     /// Where the count is kept, if that is not where the decision's other counts are.
     counted_by: Option<CountedBy>,
     /// `usage.reset_at` is rounded up by at most this many microseconds.
@@ -52,6 +53,7 @@ impl PolicyState {
             outcome,
             is_counted: true,
             is_concurrency: false,
+            is_shadow: false,
             counted_by: None,
             reset_rounding: 0,
             usage,
@@ -69,6 +71,7 @@ impl PolicyState {
             outcome,
             is_counted: false,
             is_concurrency: false,
+            is_shadow: false,
             counted_by: None,
             reset_rounding: 0,
             usage: Usage::new(0, 0, NO_TIME),
@@ -105,6 +108,16 @@ impl PolicyState {
     #[inline]
     pub fn for_concurrency(mut self) -> Self {
         self.is_concurrency = true;
+        self
+    }
+
+    /// Sets whether the charge was only counted, and cannot deny the request.
+    ///
+    /// Default: `false`. A custom store passes [`Charge::is_shadow`](crate::store::Charge::is_shadow).
+    #[must_use]
+    #[inline]
+    pub fn with_shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
         self
     }
 
@@ -157,6 +170,24 @@ impl PolicyState {
     #[inline]
     pub fn outcome(&self) -> Outcome {
         self.outcome
+    }
+
+    /// Returns whether the policy was only counted. If its outcome is not [`Outcome::Allowed`], it would have denied the
+    /// request.
+    #[must_use]
+    #[inline]
+    pub fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
+    /// Returns the outcome that counts for the request: allowed for a policy in shadow mode.
+    #[inline]
+    pub(crate) fn enforced_outcome(&self) -> Outcome {
+        if self.is_shadow {
+            Outcome::Allowed
+        } else {
+            self.outcome
+        }
     }
 
     /// Returns the quota left and the reset time; `None` if it was not counted.

@@ -23,7 +23,7 @@ use crate::{
 };
 
 pub use crate::{
-    charge::{Charge, OwnedCharge},
+    charge::{Charge, Enforcement, OwnedCharge},
     fleet::{Fleet, Share},
     merge::Merge,
     settlement::{Correction, Receipt, Settlement},

@@ -72,6 +72,7 @@ mod changes;
 mod leases;
 mod place;
 mod refunds;
+mod shadow;
 mod slots;
 mod together;
 mod walk;

@@ -50,6 +50,7 @@ mod memory_hot_key;
 mod memory_in_flight;
 mod memory_logs;
 mod middleware;
+mod modes;
 mod network;
 mod outage;
 mod probing;

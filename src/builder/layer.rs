@@ -15,7 +15,7 @@ use crate::{
     matching::Matcher,
     middleware::{actual_cost::SettledPolicies, admission::Admission, layer::RateLimitLayer},
     rejection::{MakeRejection, RejectionFormat},
-    rules::{RequestFilter, Rule},
+    rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::Store,
 };
 
@@ -36,6 +36,7 @@ impl RateLimitLayer {
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RateLimitLayerBuilder {
     filter: RequestFilter,
+    mode: ModeSwitch,
     rules: Vec<Rule>,
     lookup_timeout: Duration,
     limiter: Option<RateLimiter>,
@@ -67,6 +68,16 @@ impl RateLimitLayerBuilder {
     /// Default: none. If called repeatedly, one exact match is enough. Possible matches are limited.
     pub fn skip(mut self, matcher: impl Matcher) -> Self {
         self.filter.skip(matcher);
+        self
+    }
+
+    /// Sets what the layer does with requests: deny them, only count them, or let them pass.
+    ///
+    /// Default: [`RuleMode::Enforce`]. Each rule has the weaker of this mode and its [own](Rule::mode). In shadow mode
+    /// nothing is rejected, neither by [`forbid`](Self::forbid) nor for a missing key.
+    /// [`RateLimitLayer::set_mode`] changes it while the service runs.
+    pub fn mode(self, mode: RuleMode) -> Self {
+        self.mode.set_mode(mode);
         self
     }
 
@@ -191,7 +202,7 @@ impl RateLimitLayerBuilder {
         self.validate()?;
         // Before the limiter adds the policies: a layer that fails to build must not leave its names there.
         let headers = HeaderWriter::new(self.headers, self.rules.iter().map(Rule::policy))?;
-        let policies = self.rules.iter().map(|rule| rule.policy().clone());
+        let policies = self.rules.iter().flat_map(Rule::policies).cloned();
         let silenced = self.settings.backend.silenced;
         let limiter = match self.limiter {
             Some(limiter) => limiter.with_policies(policies)?,
@@ -211,6 +222,7 @@ impl RateLimitLayerBuilder {
         };
         Ok(RateLimitLayer::with(Admission {
             filter: self.filter,
+            mode: self.mode,
             needs_lookups: self.rules.iter().any(Rule::needs_lookups),
             lookup_timeout: self.lookup_timeout,
             headers: Arc::new(headers),
@@ -272,6 +284,7 @@ impl Default for RateLimitLayerBuilder {
     fn default() -> Self {
         Self {
             filter: RequestFilter::default(),
+            mode: ModeSwitch::default(),
             rules: Vec::new(),
             lookup_timeout: Duration::from_millis(100),
             limiter: None,

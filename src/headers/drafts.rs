@@ -101,7 +101,7 @@ impl DraftInput<'_> {
         let first = self.decision.narrowest();
         let is_other =
             |state: &&PolicyState| first.is_none_or(|first| !std::ptr::eq(first, *state));
-        let others = self.decision.states().iter().filter(is_other);
+        let others = self.decision.enforced_states().filter(is_other);
         let mut list = ValueBuffer::default();
         for state in first.into_iter().chain(others) {
             self.write_state(&mut list, state, retry_after);
@@ -138,18 +138,15 @@ impl DraftInput<'_> {
 
     /// Whether the decision is about all policies of the layer, on the layer's terms.
     fn is_full(&self) -> bool {
-        let (states, own) = (self.decision.states(), &self.layer.terms);
+        let (mut states, mut own) = (self.decision.enforced_states(), self.layer.terms.iter());
         self.tier_terms.is_none()
-            && states.len() == own.len()
-            && states
-                .iter()
-                .zip(own)
-                .all(|(state, terms)| terms.apply_to(state))
+            && own.all(|terms| states.next().is_some_and(|state| terms.apply_to(state)))
+            && states.next().is_none()
     }
 
     fn policy_list(&self, draft: Draft) -> Option<HeaderValue> {
         let mut list = ValueBuffer::default();
-        for state in self.decision.states() {
+        for state in self.decision.enforced_states() {
             match self.terms_of(state) {
                 Some(terms) => terms.write(draft, &mut list),
                 None => write_limit_only(state, draft, &mut list),

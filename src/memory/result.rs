@@ -78,6 +78,45 @@ impl ChargeResult {
         PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
             .with_start(self.start)
             .with_refunded_before(self.refunded_before)
+            .with_shadow(charge.is_shadow())
+    }
+}
+
+// === Denials ===
+
+/// The enforced charges of a decision that do not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Denials {
+    None,
+    /// Only the charge with this index.
+    One(usize),
+    Several,
+}
+
+impl Denials {
+    /// Returns those of a decision.
+    #[inline]
+    pub(super) fn of(charges: &[Charge<'_>], prechecks: &[Precheck<'_>]) -> Self {
+        let mut denials = Self::None;
+        for (index, precheck) in prechecks.iter().enumerate() {
+            if !precheck.fits && !charges[index].is_shadow() {
+                denials = match denials {
+                    Self::None => Self::One(index),
+                    Self::One(_) | Self::Several => Self::Several,
+                };
+            }
+        }
+        denials
+    }
+
+    /// Returns whether the others let a charge that fits be made: there is none, or only that which it is a candidate for.
+    #[inline]
+    pub(super) fn admit(self, charges: &[Charge<'_>], index: usize) -> bool {
+        match self {
+            Self::None => true,
+            Self::One(denied) => denied + 1 == index && charges[index].is_candidate(),
+            Self::Several => false,
+        }
     }
 }
 

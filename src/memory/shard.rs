@@ -313,25 +313,25 @@ impl Shard {
         })
     }
 
-    /// Makes a charge if `all` charges of its decision fit, and returns its result.
+    /// Makes a charge if `is_made`, and returns its result.
     ///
-    /// If not all fit, a policy that counts denied requests is charged nevertheless.
+    /// If it is not made, a policy that counts denied requests is charged nevertheless.
     // Always inlined into its one caller, because a result that is returned through memory costs more.
     #[inline(always)]
     pub(super) fn conclude(
         &mut self,
         charge: &Charge<'_>,
         key: &KeyRef,
-        (all, precheck): (bool, &Precheck<'_>),
+        (is_made, precheck): (bool, &Precheck<'_>),
         now: Timestamp,
     ) -> (ChargeResult, Placement) {
         let cost = charge.units();
-        let is_penalised = !all && cost > 0 && charge.policy().counts_denied();
-        let is_changed = is_penalised || (all && cost > 0);
+        let is_penalised = !is_made && cost > 0 && charge.policy().counts_denied();
+        let is_changed = is_penalised || (is_made && cost > 0);
         let key = key.adding(is_changed);
         let (mut result, placement) = with_states!(self, charge, |counter, states| {
             states.update(counter, &key, now, |state| {
-                if all && cost > 0 {
+                if is_made && cost > 0 {
                     counter.charge(state, now, cost);
                 } else if is_penalised {
                     counter.charge_denied(state, now, cost);

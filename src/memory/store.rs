@@ -44,7 +44,7 @@ use super::{
     fingerprint::Fingerprint,
     hot_key::HotKey,
     keyed::{KeyRef, Placement},
-    result::{ChargeResult, Precheck},
+    result::{ChargeResult, Denials, Precheck},
     shard::Shard,
 };
 
@@ -226,12 +226,14 @@ impl MemoryStore {
             let shard = shards.shard(index);
             prechecks.push(shard.precheck(charge, key, (index, &prechecks), now));
         }
-        let all = prechecks.iter().all(|precheck| precheck.fits);
+        let denials = Denials::of(charges, &prechecks);
         let mut unplaced = Unplaced::default();
         let mut states = SmallVec::with_capacity(charges.len());
-        for ((charge, key), precheck) in charges.iter().zip(&keys).zip(&prechecks) {
+        for (index, (charge, key)) in charges.iter().zip(&keys).enumerate() {
+            let precheck = &prechecks[index];
+            let is_made = precheck.fits && denials.admit(charges, index);
             let shard = shards.shard(precheck.shard);
-            let (result, placement) = shard.conclude(charge, key, (all, precheck), now);
+            let (result, placement) = shard.conclude(charge, key, (is_made, precheck), now);
             unplaced = unplaced.and(placement);
             states.push(result.into_state(charge));
         }

@@ -29,7 +29,7 @@ use crate::{
     headers::{HeaderWriter, PendingHeaders, PolicyTerms},
     limiter::RateLimiter,
     rejection::{MakeRejection, Rejection},
-    rules::{RequestFilter, Rule},
+    rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::{PendingResult, Receipt, StoreFuture},
 };
 
@@ -45,6 +45,8 @@ use super::{
 /// Decides on the requests of one layer. Shared by all its clones and services.
 pub struct Admission {
     pub(crate) filter: RequestFilter,
+    /// The mode of the layer.
+    pub(crate) mode: ModeSwitch,
     pub(crate) rules: Arc<[Rule]>,
     pub(crate) limiter: RateLimiter,
     pub(crate) format: Arc<dyn MakeRejection>,
@@ -69,16 +71,22 @@ impl Admission {
     /// Begins with a request, and decides on it if nothing must be waited for.
     #[inline]
     pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Next {
-        if !self.filter.limits(parts, &self.warnings)? {
+        let mode = self.mode.get().mode();
+        if mode == RuleMode::Off {
             return Ok(self.pass(&mut parts.extensions));
         }
+        match self.filter.limits(parts, &self.warnings) {
+            Ok(true) => {}
+            Err(rejection) if mode == RuleMode::Enforce => return Err(rejection.into()),
+            Ok(false) | Err(_) => return Ok(self.pass(&mut parts.extensions)),
+        }
         if self.needs_lookups {
-            return self.resolve(Resolution::new(&self.rules), parts);
+            return self.resolve(Resolution::new(&self.rules, mode), parts);
         }
         let mut charges = Charges::new();
         let mut rejection = None;
         for rule in &*self.rules {
-            if let Err(fault) = rule.charge(parts, &mut charges) {
+            if let Err(fault) = rule.charge(mode, parts, &mut charges) {
                 rejection.get_or_insert(fault);
             }
         }

@@ -6,7 +6,7 @@ use crate::{
     charge::{Charge, OwnedCharge},
     decision::Decision,
     headers::PolicyTerms,
-    state::PolicyState,
+    state::{Outcome, PolicyState},
 };
 
 use super::settle::PendingSettlement;
@@ -101,7 +101,7 @@ impl FirstDecision {
         let states = self.decision.states().iter().zip(&self.charges);
         let states = states.map(|(state, charge)| {
             let charge = charge.borrow();
-            if charge.policy().counts_denied() {
+            if charge.policy().counts_denied() || state.outcome() != Outcome::Allowed {
                 *state
             } else {
                 state.refunded(charge.units())

@@ -7,7 +7,9 @@ use tower::Layer;
 
 use crate::{
     diagnosis::Warning,
+    error::{Error, ErrorKind},
     limiter::RateLimiter,
+    rules::{Rule, RuleMode},
     store::{Health, Mode},
 };
 
@@ -54,6 +56,60 @@ impl RateLimitLayer {
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         &self.admission.limiter
+    }
+
+    /// Returns the mode of the layer.
+    #[must_use]
+    pub fn mode(&self) -> RuleMode {
+        self.admission.mode.get().mode()
+    }
+
+    /// Changes what the layer does with requests, from the next one on: a kill switch.
+    ///
+    /// All clones of the layer change, in this process. Counts stay as they are.
+    pub fn set_mode(&self, mode: RuleMode) {
+        self.admission.mode.set_mode(mode);
+    }
+
+    /// Returns the mode of a rule, by the name of its policy; `None` if the layer has no such policy.
+    #[must_use]
+    pub fn rule_mode(&self, policy: &str) -> Option<RuleMode> {
+        let rule = self.rule(policy).ok()?;
+        Some(rule.mode.get().mode())
+    }
+
+    /// Changes the mode of a rule, by the name of its policy, from the next request on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the layer has no such policy.
+    pub fn set_rule_mode(&self, policy: &str, mode: RuleMode) -> Result<(), Error> {
+        self.rule(policy)?.mode.set_mode(mode);
+        Ok(())
+    }
+
+    /// Changes the [percentage of keys](crate::rules::Rule::rollout) for which a rule denies requests, from the next request
+    /// on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the layer has no such policy, or `percent` is not a number from 0 to 100.
+    pub fn set_rollout(&self, policy: &str, percent: f64) -> Result<(), Error> {
+        self.rule(policy)?.mode.set_rollout(percent)
+    }
+
+    fn rule(&self, policy: &str) -> Result<&Rule, Error> {
+        let mut rules = self.admission.rules.iter();
+        let named = rules.find(|rule| rule.policy().name().as_str() == policy);
+        named.ok_or_else(|| {
+            let rules = self.admission.rules.iter();
+            let names: Vec<_> = rules.map(|rule| rule.policy().name().as_str()).collect();
+            let names = names.join("\", \"");
+            Error::new(
+                ErrorKind::InvalidConfig,
+                format!("the layer has no policy {policy:?}; its policies are \"{names}\""),
+            )
+        })
     }
 
     /// Returns the misconfigurations that the layer and its store have found so far. Each was logged once.

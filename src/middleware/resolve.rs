@@ -26,11 +26,12 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
-    charge::Charge,
+    charge::{Charge, Charges},
     extract::{Extracted, KeyLookup},
     key::Key,
     rejection::Rejection,
-    rules::{Caller, KeySource, Rule},
+    rules::{Caller, KeySource, ModeSetting, Rule, RuleMode},
+    store::Enforcement,
     tiers::{Cached, Tier, TierFuture, TierResolution},
 };
 
@@ -42,6 +43,8 @@ use super::first_decision::{FirstDecision, RuleNumbers};
 pub(super) struct Resolution {
     /// One for each rule.
     keys: SmallVec<[KeyResolution; 2]>,
+    /// The mode of the layer when the request came.
+    layer: RuleMode,
     /// The decision before the first lookup.
     pub(super) first: Option<Box<FirstDecision>>,
     /// Ends when the lookups must; `None` before the first one.
@@ -49,9 +52,10 @@ pub(super) struct Resolution {
 }
 
 impl Resolution {
-    pub(super) fn new(rules: &[Rule]) -> Box<Self> {
+    pub(super) fn new(rules: &[Rule], layer: RuleMode) -> Box<Self> {
         Box::new(Self {
             keys: rules.iter().map(|_| KeyResolution::New).collect(),
+            layer,
             first: None,
             time_left: None,
         })
@@ -61,8 +65,12 @@ impl Resolution {
     pub(super) fn advance(&mut self, rules: &[Rule], parts: &Parts) -> Option<Rejection> {
         let mut first = None;
         for (rule, key) in rules.iter().zip(&mut self.keys) {
-            if let Err(rejection) = key.advance(rule, parts) {
-                first.get_or_insert(rejection);
+            let setting = rule.mode.get().within(self.layer);
+            match key.advance(rule, setting, parts) {
+                Err(rejection) if setting.is_enforced() => {
+                    first.get_or_insert(rejection);
+                }
+                Err(_) | Ok(()) => {}
             }
         }
         first
@@ -103,8 +111,10 @@ impl Resolution {
     ) -> Result<NumberedCharges<'a>, Rejection> {
         let mut charges = NumberedCharges::new();
         for (number, (rule, key)) in rules.iter().zip(&self.keys).enumerate() {
-            let charge = key.charge(rule, parts)?;
-            charges.extend(charge.map(|charge| (number, charge)));
+            let setting = rule.mode.get().within(self.layer);
+            let mut own = Charges::new();
+            key.add_charges(rule, (setting, parts), &mut own)?;
+            charges.extend(own.into_iter().map(|charge| (number, charge)));
         }
         Ok(charges)
     }
@@ -148,9 +158,14 @@ type Fault = Box<dyn Error + Send + Sync>;
 
 impl KeyResolution {
     /// Resolves the key and the tier, as far as that takes no lookup.
-    fn advance(&mut self, rule: &Rule, parts: &Parts) -> Result<(), Rejection> {
+    fn advance(
+        &mut self,
+        rule: &Rule,
+        setting: ModeSetting,
+        parts: &Parts,
+    ) -> Result<(), Rejection> {
         let caller = match mem::replace(self, Self::Done) {
-            Self::New if !rule.counts(parts) => return Ok(()),
+            Self::New if setting.mode() == RuleMode::Off || !rule.counts(parts) => return Ok(()),
             Self::New => match &rule.source {
                 Some(KeySource::Lookup(_)) => {
                     *self = Self::NeedsKey;
@@ -217,24 +232,30 @@ impl KeyResolution {
         }
     }
 
-    /// Returns the charge if key and tier are known.
-    fn charge<'a>(
+    /// Adds the charges if key and tier are known.
+    fn add_charges<'a>(
         &'a self,
         rule: &'a Rule,
-        parts: &Parts,
-    ) -> Result<Option<Charge<'a>>, Rejection> {
+        (setting, parts): (ModeSetting, &Parts),
+        charges: &mut Charges<'a>,
+    ) -> Result<(), Rejection> {
         let Self::Resolved(key, tier) = self else {
-            return Ok(None);
+            return Ok(());
         };
         let policy = match tier {
             None => rule.policy(),
-            Some(tier) if tier.is_unlimited() => return Ok(None),
+            Some(tier) if tier.is_unlimited() => return Ok(()),
             Some(tier) if tier.is_forbidden() => {
-                return Err(Rejection::forbidden(Some(*rule.policy().name())));
+                let name = rule.policy().name();
+                return match setting.enforcement(name.as_bytes(), key) {
+                    Enforcement::Enforced => Err(Rejection::forbidden(Some(*name))),
+                    _ => Ok(()),
+                };
             }
             Some(tier) => rule.policy_under(tier),
         };
-        Ok(Some(rule.with_cost(policy.charge(*key), parts)))
+        rule.add_charges(policy, key, (setting, parts), charges);
+        Ok(())
     }
 }
 

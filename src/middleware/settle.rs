@@ -182,7 +182,7 @@ impl PendingSettlement {
     /// Returns the rule that settles charges of this policy; `None` if no rule does.
     fn settling_rule(&self, policy: &Policy) -> Option<&Rule> {
         let mut rules = self.rules.iter();
-        rules.find(|rule| rule.settles() && rule.policy().name() == policy.name())
+        rules.find(|rule| rule.settles() && rule.has_policy(policy))
     }
 
     fn elapsed(&self) -> Duration {
@@ -203,12 +203,14 @@ impl PendingSettlement {
         let Some(rule) = self.settling_rule(policy) else {
             return charged;
         };
-        self.actual_cost.of(policy.name()).unwrap_or_else(|| {
-            let completed = self.completed(charged);
-            let price = || rule.price(&completed);
-            // A second panic while one unwinds would abort the process.
-            panic::catch_unwind(AssertUnwindSafe(price)).unwrap_or(charged)
-        })
+        self.actual_cost
+            .of(rule.policy().name())
+            .unwrap_or_else(|| {
+                let completed = self.completed(charged);
+                let price = || rule.price(&completed);
+                // A second panic while one unwinds would abort the process.
+                panic::catch_unwind(AssertUnwindSafe(price)).unwrap_or(charged)
+            })
     }
 
     fn completed(&self, charged: u64) -> CompletedRequest<'_> {

@@ -219,9 +219,9 @@ fn decide_locally(local: &LocalCounts, charges: &[Charge<'_>]) -> Decision {
     decide_counted(local, charges)
 }
 
-/// Returns whether one of the policies has this outage choice.
+/// Returns whether one of the policies that can deny has this outage choice.
 fn has_choice(charges: &[Charge<'_>], choice: OnOutage) -> bool {
-    let mut charges = charges.iter();
+    let mut charges = charges.iter().filter(|charge| !charge.is_shadow());
     charges.any(|charge| charge.policy().outage_choice() == choice)
 }
 
@@ -268,7 +268,7 @@ fn unavailable(charges: &[Charge<'_>], now: Timestamp) -> Decision {
 
 /// Returns the state of a policy that nobody counted: its usage is unknown.
 fn uncounted(charge: &Charge<'_>, outcome: Outcome) -> PolicyState {
-    PolicyState::uncounted(*charge.policy().name(), outcome)
+    PolicyState::uncounted(*charge.policy().name(), outcome).with_shadow(charge.is_shadow())
 }
 
 // === Shedding ===

@@ -92,7 +92,8 @@ impl Merger {
 
     /// Begins the merges of the charges' keys, unless the share of one is used up.
     pub(super) fn due(self: &Arc<Self>, charges: &[Charge<'_>]) -> Due {
-        let is_used_up = locally_counted(charges).any(|charge| {
+        let mut enforced = locally_counted(charges).filter(|charge| !charge.is_shadow());
+        let is_used_up = enforced.any(|charge| {
             let fingerprint = Fingerprint::of(charge.policy(), charge.key());
             self.local.exceeds_share(fingerprint, charge)
         });

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    state::CountedBy,
+    state::{CountedBy, Outcome},
     store::{Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
     timer::timeout,
 };
@@ -112,9 +112,14 @@ impl ResilientStore {
             };
             let result = timeout(monitor.breaker.deadline(), deciding).await;
             let result = result.unwrap_or_else(|| Err(monitor.late()));
-            if result.as_ref().is_ok_and(Decision::is_allowed) {
-                let charges = charges.iter().map(OwnedCharge::borrow);
-                fallback.merger.count_shared(charges);
+            if let Ok(decision) = &result
+                && decision.is_allowed()
+            {
+                let charges = charges.iter().zip(decision.states());
+                let made = charges.filter(|(_, state)| state.outcome() == Outcome::Allowed);
+                fallback
+                    .merger
+                    .count_shared(made.map(|(charge, _)| charge.borrow()));
             }
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })

@@ -11,10 +11,12 @@ use crate::{
     log,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
+    store::Enforcement,
     tiers::Tier,
 };
 
 use super::{
+    mode::{ModeSetting, RuleMode},
     on_missing_key::OnMissingKey,
     rule::{KeySource, Rule},
     setup_check::describe,
@@ -48,15 +50,17 @@ impl Rule {
     #[inline]
     pub(crate) fn charge<'a>(
         &'a self,
+        layer: RuleMode,
         parts: &Parts,
         charges: &mut Charges<'a>,
     ) -> Result<(), Rejection> {
+        let setting = self.mode.get().within(layer);
         let Some(KeySource::Extractor(extractor)) = &self.source else {
             unreachable!(
                 "build() fails for a rule without a key, and rules that need lookups are resolved"
             )
         };
-        if !self.counts(parts) {
+        if setting.mode() == RuleMode::Off || !self.counts(parts) {
             return Ok(());
         }
         let extractor = extractor.as_ref();
@@ -65,24 +69,48 @@ impl Rule {
             Extracted::Found(ref key) => {
                 let name = self.policy.name();
                 self.setup_check.check(name, extractor, (parts, key));
-                charges.push(self.with_cost(self.policy.charge(*key), parts));
+                self.add_charges(&self.policy, key, (setting, parts), charges);
                 return Ok(());
             }
-            Extracted::Absent => self.absent(extractor, parts)?,
-            Extracted::Ambiguous => return Err(self.ambiguous(extractor.missing_label(parts))),
+            Extracted::Absent => self.absent(extractor, parts),
+            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(parts))),
         };
         let key = match caller {
-            Caller::Known(key) => key,
-            Caller::Shared => Key::UNIDENTIFIED,
-            Caller::Uncounted => return Ok(()),
+            Ok(Caller::Known(key)) => key,
+            Ok(Caller::Shared) => Key::UNIDENTIFIED,
+            Ok(Caller::Uncounted) => return Ok(()),
+            Err(rejection) if setting.is_enforced() => return Err(rejection),
+            Err(_) => return Ok(()),
         };
-        charges.push(self.with_cost(self.policy.charge(key), parts));
+        self.add_charges(&self.policy, &key, (setting, parts), charges);
         Ok(())
+    }
+
+    /// Adds the charge of a policy to a key, and that of the candidate if the policy is the rule's own.
+    #[inline]
+    pub(crate) fn add_charges<'a>(
+        &'a self,
+        policy: &'a Policy,
+        key: &Key,
+        (setting, parts): (ModeSetting, &Parts),
+        charges: &mut Charges<'a>,
+    ) {
+        let mut charge = self.with_cost(policy.charge(*key), parts);
+        if !setting.is_enforced() {
+            charge = charge.enforcement(setting.enforcement(policy.name().as_bytes(), key));
+        }
+        charges.push(charge);
+        if let Some(candidate) = &self.candidate
+            && std::ptr::eq(policy, &raw const self.policy)
+        {
+            let charge = self.with_cost(candidate.charge(*key), parts);
+            charges.push(charge.enforcement(Enforcement::Candidate));
+        }
     }
 
     /// Returns the charge with the request's cost.
     #[inline]
-    pub(crate) fn with_cost<'a>(&self, charge: Charge<'a>, parts: &Parts) -> Charge<'a> {
+    fn with_cost<'a>(&self, charge: Charge<'a>, parts: &Parts) -> Charge<'a> {
         match self.costs.of(parts, charge.units()) {
             Some(cost) => charge.cost(cost),
             None => charge,

@@ -13,6 +13,7 @@ use crate::{
     extract::{AsyncKeyExtractor, KeyExtractor},
     matching::Matcher,
     policy::Policy,
+    quota::Quota,
     tiers::{TierCache, TierChoice},
 };
 
@@ -20,6 +21,7 @@ use super::{
     completed::CompletedRequest,
     cost::Costs,
     filter::RuleFilter,
+    mode::{ModeSwitch, RuleMode},
     on_missing_key::OnMissingKey,
     setup_check::{FirstMatches, FirstRequests},
 };
@@ -39,6 +41,11 @@ pub struct Rule {
     pub(crate) choice: Option<Arc<dyn TierChoice>>,
     pub(crate) cache: Option<TierCache>,
     price: Option<Price>,
+    pub(crate) mode: ModeSwitch,
+    /// The policy with the quota to try, counted beside the rule's own.
+    pub(crate) candidate: Option<Policy>,
+    /// An invalid setting is kept as an error until `build()` reports it.
+    fault: Option<Error>,
     pub(super) setup_check: FirstRequests,
     pub(super) first_matches: FirstMatches,
     /// Whether a failed lookup was logged.
@@ -199,6 +206,55 @@ impl Rule {
         self
     }
 
+    /// Sets whether the rule denies requests, only counts them, or does nothing.
+    ///
+    /// Default: [`RuleMode::Enforce`]. [`RateLimitLayer::set_rule_mode`](crate::RateLimitLayer::set_rule_mode) changes it while
+    /// the service runs.
+    #[must_use]
+    pub fn mode(self, mode: RuleMode) -> Self {
+        self.mode.set_mode(mode);
+        self
+    }
+
+    /// Sets the percentage of keys for which the rule denies requests. The others are counted as in
+    /// [shadow mode](RuleMode::Shadow).
+    ///
+    /// Default: 100. A key is always in or out, in all instances, and a larger percentage only adds keys. `build()` fails for
+    /// a number outside 0 to 100. A request without a key is not rejected unless the percentage is 100.
+    #[must_use]
+    pub fn rollout(mut self, percent: f64) -> Self {
+        let result = self.mode.set_rollout(percent);
+        self.fault = result.err().or(self.fault);
+        self
+    }
+
+    /// Counts another quota beside the policy's, by the same algorithm and at the same cost, to see what it would admit.
+    ///
+    /// Default: none. It denies nothing: [`Decision::would_deny`](crate::Decision::would_deny) contains it, under the
+    /// policy's name and `.candidate`, where it would have denied. A request that only the policy itself denies is charged
+    /// to the candidate as well, so that a larger quota can be tried too, unless it limits requests in flight. Both are
+    /// decided in one call. Requests under a [tier](crate::tiers) are not counted.
+    ///
+    /// `build()` fails if the algorithm cannot count the quota, or if the policy's name has more than 29 characters.
+    #[must_use]
+    pub fn candidate(mut self, quota: Quota) -> Self {
+        match self.policy.candidate(quota) {
+            Ok(candidate) => self.candidate = Some(candidate),
+            Err(error) => self.fault = Some(error),
+        }
+        self
+    }
+
+    /// Returns the policy, and that of the candidate if there is one.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        std::iter::once(&self.policy).chain(&self.candidate)
+    }
+
+    /// Returns whether a policy is the rule's own, or its candidate.
+    pub(crate) fn has_policy(&self, policy: &Policy) -> bool {
+        self.policies().any(|own| own.name() == policy.name())
+    }
+
     /// Whether the charges of this rule are kept until the request has ended.
     pub(crate) fn keeps_charges(&self) -> bool {
         self.policy.must_be_settled() || self.settles()
@@ -218,7 +274,10 @@ impl Rule {
         if let Some(KeySource::Extractor(extractor)) = &self.source {
             extractor.validate()?;
         }
-        self.policy.validate()?;
+        self.policies().try_for_each(Policy::validate)?;
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
         if self.settles() && self.costs.is_empty() && self.policy.default_cost() == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
@@ -291,6 +350,9 @@ impl From<Policy> for Rule {
             choice: None,
             cache: None,
             price: None,
+            mode: ModeSwitch::default(),
+            candidate: None,
+            fault: None,
             setup_check: FirstRequests::default(),
             first_matches: FirstMatches::default(),
             has_logged_lookup: Arc::default(),

@@ -113,7 +113,12 @@ impl DecisionObserver {
                     None => CountedBy::Nobody,
                 };
                 if charge.units() > 0 {
-                    counters.count(charge.policy(), state.outcome(), counted_by);
+                    counters.count(
+                        charge.policy(),
+                        charge.is_shadow(),
+                        state.outcome(),
+                        counted_by,
+                    );
                 }
             }
         });

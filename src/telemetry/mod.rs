@@ -33,7 +33,7 @@
 //! |---|---|
 //! | `policy` | name of the policy |
 //! | `tier` | name of the caller's tier; `none` for the policy's own quota |
-//! | `mode` | `enforced`. Later versions may add values for decisions that limit nobody, so filter by it |
+//! | `mode` | `enforced`, or `shadow` for rules in [shadow](crate::rules::RuleMode) and candidates, whose outcome `limited` denies nobody: filter by it |
 //! | `outcome` | `allowed`, `limited` or `unavailable`: the [outcome](crate::state::Outcome) of this policy |
 //! | `counted_by` | `shared`, `in_process`, `fallback` or `nobody`, see [`CountedBy`](crate::state::CountedBy) |
 //! | `server` | address of the server; `unknown` if only a pool of the application has it |

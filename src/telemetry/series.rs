@@ -61,12 +61,18 @@ impl DecisionCounters {
 
     /// Counts the decision of one policy.
     #[inline]
-    pub(super) fn count(&self, policy: &Policy, outcome: Outcome, counted_by: CountedBy) {
+    pub(super) fn count(
+        &self,
+        policy: &Policy,
+        is_shadow: bool,
+        outcome: Outcome,
+        counted_by: CountedBy,
+    ) {
         let series = match self.find(policy.series()) {
             Ok(series) => series,
             Err(_) => self.add(policy),
         };
-        series.counter(outcome, counted_by).increment(1);
+        series.counter(is_shadow, outcome, counted_by).increment(1);
     }
 
     /// Returns the series with this hash, or the place of a new one.
@@ -144,7 +150,7 @@ struct Series {
     id: u64,
     policy: String,
     tier: String,
-    counters: [OnceLock<Counter>; OUTCOMES * PLACES],
+    counters: [OnceLock<Counter>; 2 * OUTCOMES * PLACES],
     next: Link,
 }
 
@@ -154,20 +160,21 @@ impl Series {
             id,
             policy: policy.to_owned(),
             tier: tier.to_owned(),
-            counters: Default::default(),
+            counters: [const { OnceLock::new() }; 2 * OUTCOMES * PLACES],
             next: OnceLock::new(),
         }
     }
 
     #[inline]
-    fn counter(&self, outcome: Outcome, counted_by: CountedBy) -> &Counter {
-        let index = outcome as usize * PLACES + counted_by as usize;
+    fn counter(&self, is_shadow: bool, outcome: Outcome, counted_by: CountedBy) -> &Counter {
+        let outcomes = usize::from(is_shadow) * OUTCOMES + outcome as usize;
+        let index = outcomes * PLACES + counted_by as usize;
         self.counters[index].get_or_init(|| {
             counter!(
                 catalog::DECISIONS.name,
                 "policy" => self.policy.clone(),
                 "tier" => self.tier.clone(),
-                "mode" => ENFORCED,
+                "mode" => if is_shadow { SHADOW } else { ENFORCED },
                 "outcome" => outcome.name(),
                 "counted_by" => counted_by.name(),
             )
@@ -186,6 +193,7 @@ const HEADS: usize = 64;
 const NO_TIER: &str = "none";
 const OTHER: &str = "other";
 const ENFORCED: &str = "enforced";
+const SHADOW: &str = "shadow";
 
 #[cfg(test)]
 mod tests {
@@ -201,7 +209,7 @@ mod tests {
         metrics::with_local_recorder(&recorder, || {
             let counters = DecisionCounters::register();
             for policy in policies {
-                counters.count(policy, Outcome::Allowed, CountedBy::InProcess);
+                counters.count(policy, false, Outcome::Allowed, CountedBy::InProcess);
             }
         });
         let text = recorder.handle().render();

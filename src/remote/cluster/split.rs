@@ -38,7 +38,7 @@ use crate::{
     error::Error,
     settlement::{Receipt, Settlement},
     spawn,
-    state::{CountedBy, PolicyState},
+    state::{CountedBy, Outcome, PolicyState},
     store::{Store, StoreFuture},
 };
 
@@ -187,8 +187,10 @@ fn combine(parts: Vec<DecidedPart>) -> (Vec<DecidedPart>, Result<Decision, Error
         }));
         for ((index, charge), state) in part.charges.iter().zip(decision.states()) {
             let charge = charge.borrow();
-            let is_refunded =
-                decision.is_allowed() && !are_all_allowed && !charge.policy().counts_denied();
+            let is_refunded = decision.is_allowed()
+                && !are_all_allowed
+                && state.outcome() == Outcome::Allowed
+                && !charge.policy().counts_denied();
             let state = if is_refunded {
                 state.refunded(charge.units())
             } else {

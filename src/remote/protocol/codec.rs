@@ -57,6 +57,10 @@ pub(super) enum Argument {
 pub(super) enum Tag {
     /// A charge of a bucket whose units each take whole microseconds to come back.
     Bucket = b'w',
+    /// Before a charge that is made in place of the one before it, and denies nothing.
+    Candidate = b'?',
+    /// `Candidate` and `CountDenied`.
+    CandidateCountDenied = b'/',
     /// Before all requests of a call: the next argument is the time to decide by.
     CallerTime = b'@',
     /// A charge of a fixed window that begins by the clock.
@@ -83,6 +87,10 @@ pub(super) enum Tag {
     ReleaseSlots = b'e',
     /// Renews the leases of tickets.
     RenewSlots = b'k',
+    /// Before a charge that denies nothing.
+    Shadow = b'~',
+    /// `Shadow` and `CountDenied`.
+    ShadowCountDenied = b';',
     /// A charge of a sliding log.
     SlidingLog = b'g',
     /// A charge of a sliding window.
@@ -133,11 +141,18 @@ pub(super) fn group_of(charges: usize) -> Arguments {
 
 /// Appends a charge for the script to decide.
 ///
-/// If the policy counts denied requests, a mark before it makes the script charge them too, until nothing is left.
+/// A mark before it is for a policy that counts denied requests, which the script then charges until nothing is left, or for
+/// a charge that can deny nothing.
 pub(super) fn decide(arguments: &mut Arguments, charge: &Charge<'_>) {
-    if charge.policy().counts_denied() {
-        arguments.push(Argument::mark(Tag::CountDenied));
-    }
+    let mark = match (charge.policy().counts_denied(), charge.is_shadow()) {
+        (false, false) => None,
+        (true, false) => Some(Tag::CountDenied),
+        (false, true) if charge.is_candidate() => Some(Tag::Candidate),
+        (true, true) if charge.is_candidate() => Some(Tag::CandidateCountDenied),
+        (false, true) => Some(Tag::Shadow),
+        (true, true) => Some(Tag::ShadowCountDenied),
+    };
+    arguments.extend(mark.map(Argument::mark));
     write_charge(arguments, charge);
 }
 
@@ -369,20 +384,29 @@ fn ticket(charge: &Charge<'_>) -> u64 {
 pub(super) struct ChargeReply {
     /// Whether the charge fits on its own.
     pub(super) has_room: bool,
-    /// The integers that describe the state. The first [`reply_len`] are set.
+    /// The integers that describe the state. The first ones are set, by [`reply_len`].
     pub(super) numbers: [u64; 3],
     /// Total units refunded on this key so far.
     pub(super) returned: u64,
 }
 
-/// Returns the number of integers in the reply that describe the state after this charge.
+/// Returns the number of integers in the reply that describe the state after this charge, plus [`IN_SHADOW`] for a charge
+/// that denies nothing.
 pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
-    match charge.policy().counter() {
+    let len = match charge.policy().counter() {
         Counter::Bucket(_) | Counter::Concurrency(_) => 1,
         Counter::FixedWindow(_) => 2,
         Counter::SlidingLog(_) | Counter::SlidingWindow(_) => 3,
+    };
+    if charge.is_shadow() {
+        len | IN_SHADOW
+    } else {
+        len
     }
 }
+
+/// Added to the [`reply_len`] of a charge that denies nothing.
+pub(super) const IN_SHADOW: u8 = 4;
 
 /// Returns the state of a policy from the reply to its charge. `now` is the time that the script decided by.
 ///
@@ -422,7 +446,8 @@ pub(super) fn decode(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -
     let retry = if reply.has_room { Retry::Now } else { retry };
     let state = PolicyState::counted(*charge.policy().name(), usage, retry)
         .with_start(starts_at)
-        .with_refunded_before(reply.returned);
+        .with_refunded_before(reply.returned)
+        .with_shadow(charge.is_shadow());
     charge.policy().counter().annotate(state)
 }
 

@@ -27,7 +27,7 @@ use crate::{
 
 use super::{
     super::connection::classify,
-    codec::{self, ChargeReply},
+    codec::{self, ChargeReply, IN_SHADOW},
 };
 
 /// The part of the script's reply for one request.
@@ -166,12 +166,14 @@ impl Integers<'_> {
         let outcome = self.next()?;
         let charges = lens
             .iter()
-            .map(|len| self.charge(usize::from(*len)))
+            .map(|len| self.charge(usize::from(len & !IN_SHADOW)))
             .collect::<Result<SmallVec<[ChargeReply; 1]>, Error>>()?;
-        let all_have_room = charges.iter().all(|charge| charge.has_room);
+        let can_deny = |(charge, len): &(&ChargeReply, &u8)| !charge.has_room && **len < IN_SHADOW;
+        let is_denied = charges.iter().zip(lens).any(|charge| can_deny(&charge));
         let is_consistent = match outcome {
-            ADMITTED => all_have_room,
-            DENIED | FOREIGN => !all_have_room,
+            ADMITTED => !is_denied,
+            DENIED => is_denied,
+            FOREIGN => !charges.iter().all(|charge| charge.has_room),
             FAILED => true,
             _ => false,
         };
@@ -219,9 +221,9 @@ const ROOM: u64 = 1;
 /// Flag of a charge: one more integer follows, the total units refunded on the key before.
 const RETURNED: u64 = 2;
 
-/// Outcome of a request: at least one charge did not fit, and nothing was charged.
+/// Outcome of a request: at least one charge that can deny did not fit, and nothing was charged but candidates.
 const DENIED: u64 = 0;
-/// Outcome of a request: all charges were made.
+/// Outcome of a request: all charges were made, apart from those in shadow that did not fit.
 const ADMITTED: u64 = 1;
 /// Outcome of a request: a key holds a value that tollgate did not write.
 const FOREIGN: u64 = 2;
