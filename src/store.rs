@@ -35,7 +35,9 @@ pub use crate::{
 ///
 /// # Contract
 ///
-/// - A decision is all or nothing: if one charge is denied, none is made.
+/// - A decision is all or nothing: if one charge is denied, none is made. Charges in shadow deny nothing:
+///   [`Enforcement`] describes when they are made, and their states have
+///   [`with_shadow`](crate::state::PolicyState::with_shadow).
 /// - A decision never admits more than its policies allow, however many processes use the store at the same time.
 /// - A future completes within a time that the store documents. A store that cannot decide in time returns an error.
 /// - The charges of one call are distinct: no two have the same policy and key.
