@@ -60,6 +60,8 @@ pub mod builder;
 pub mod call;
 mod charge;
 pub mod clock;
+#[cfg(feature = "rules")]
+pub mod config;
 mod decision;
 pub mod diagnosis;
 pub mod error;

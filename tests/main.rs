@@ -57,6 +57,7 @@ mod probing;
 mod queueing;
 mod refused;
 mod repeated_keys;
+mod rule_files;
 mod rules;
 mod scripts;
 mod sentinel;

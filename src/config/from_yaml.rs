@@ -1,0 +1,166 @@
+//! YAML and JSON as trees. JSON is a subset of YAML 1.2.
+
+use std::{borrow::Cow, iter::Peekable};
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
+
+use super::{
+    fault::Fault,
+    node::{Entry, MAX_DEPTH, Node, Place, Value},
+};
+
+/// Parses the only document of a text.
+///
+/// # Errors
+///
+/// The first fault of the syntax, or something in the document that no rule needs: an alias, a tag, a second document.
+pub(super) fn parse(text: &str) -> Result<Node, Fault> {
+    let mut events = Events {
+        parser: Parser::new_from_str(text).peekable(),
+    };
+    loop {
+        match events.next()? {
+            (Event::StreamStart | Event::DocumentStart(_) | Event::Nothing, _) => {}
+            (Event::StreamEnd, at) => return Err(empty(at)),
+            (event, at) => {
+                let root = events.node(event, at, 0)?;
+                return match events.after_root()? {
+                    None => Ok(root),
+                    Some(second) => Err(Fault::new(
+                        second,
+                        "a second document",
+                        "write all rules into the first one",
+                    )),
+                };
+            }
+        }
+    }
+}
+
+struct Events<'a> {
+    parser: Peekable<Parser<'a, StrInput<'a>>>,
+}
+
+impl<'a> Events<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, Place), Fault> {
+        match self.parser.next() {
+            Some(Ok((event, span))) => Ok((event, place(span))),
+            Some(Err(error)) => Err(Fault::new(
+                at(error.marker()),
+                error.info().to_owned(),
+                "correct the syntax",
+            )),
+            None => Err(empty(Place { line: 1, column: 1 })),
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, place: Place, depth: usize) -> Result<Node, Fault> {
+        if depth > MAX_DEPTH {
+            return Err(Fault::new(
+                place,
+                format!("more than {MAX_DEPTH} levels"),
+                "nest less deeply",
+            ));
+        }
+        let value = match event {
+            Event::Scalar(text, style, 0, None) => scalar(text, style),
+            Event::SequenceStart(0, None) => self.list(depth)?,
+            Event::MappingStart(0, None) => self.map(depth)?,
+            Event::Alias(_) => {
+                return Err(Fault::new(
+                    place,
+                    "an alias",
+                    "repeat the value, or use `defaults`",
+                ));
+            }
+            Event::Scalar(_, _, 0, _) | Event::SequenceStart(0, _) | Event::MappingStart(0, _) => {
+                return Err(Fault::new(place, "a tag", "leave it out"));
+            }
+            Event::Scalar(..) | Event::SequenceStart(..) | Event::MappingStart(..) => {
+                return Err(Fault::new(place, "an anchor", "leave it out"));
+            }
+            _ => return Err(empty(place)),
+        };
+        Ok(Node { place, value })
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, Fault> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(Value::List(items)),
+                (event, place) => items.push(self.node(event, place, depth + 1)?),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Value, Fault> {
+        let mut entries = Vec::new();
+        loop {
+            let (name, place) = match self.next()? {
+                (Event::MappingEnd, _) => return Ok(Value::Map(entries)),
+                (Event::Scalar(name, _, 0, None), place) => (name.into_owned(), place),
+                (_, place) => {
+                    return Err(Fault::new(
+                        place,
+                        "a field whose name is not plain text",
+                        "write `name: value`",
+                    ));
+                }
+            };
+            let (event, at) = self.next()?;
+            let node = self.node(event, at, depth + 1)?;
+            entries.push(Entry { place, name, node });
+        }
+    }
+
+    /// Returns the place of what follows the first document.
+    fn after_root(&mut self) -> Result<Option<Place>, Fault> {
+        while let Some(next) = self.parser.peek() {
+            match next {
+                Ok((Event::DocumentStart(_), span)) => return Ok(Some(place(*span))),
+                Ok(_) => {}
+                Err(_) => return self.next().map(|(_, place)| Some(place)),
+            }
+            self.parser.next();
+        }
+        Ok(None)
+    }
+}
+
+/// Returns a plain scalar by the core schema of YAML 1.2, and any other as text.
+fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Value {
+    if style != ScalarStyle::Plain {
+        return Value::Text(text.into_owned());
+    }
+    match text.as_ref() {
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
+        "true" | "True" | "TRUE" => return Value::Bool(true),
+        "false" | "False" | "FALSE" => return Value::Bool(false),
+        _ => {}
+    }
+    let digits = text.replace('_', "");
+    let is_number = text.starts_with(|first: char| first.is_ascii_digit() || first == '-');
+    if let (true, Ok(number)) = (is_number, digits.parse()) {
+        return Value::Integer(number);
+    }
+    match digits.parse::<f64>() {
+        Ok(number) if is_number && number.is_finite() => Value::Float(number),
+        _ => Value::Text(text.into_owned()),
+    }
+}
+
+fn place(span: Span) -> Place {
+    at(&span.start)
+}
+
+fn at(marker: &Marker) -> Place {
+    Place {
+        line: marker.line(),
+        column: marker.col() + 1,
+    }
+}
+
+fn empty(place: Place) -> Fault {
+    Fault::new(place, "no rules", "begin with `rules:`")
+}

@@ -1,0 +1,58 @@
+//! Rules in files: YAML, TOML or JSON (feature `rules`).
+//!
+//! A [`RuleSet`] is read and checked as a whole. If anything in it cannot work, [`RuleSetError`] lists every fault with its
+//! line and column, and what to write instead.
+//!
+//! # Examples
+//!
+//! ```
+//! use tollgate::{RateLimitLayer, config::{Format, RuleSet}};
+//!
+//! let rules = RuleSet::parse(Format::Yaml, "
+//! rules:
+//!   - id: login
+//!     path: /login
+//!     method: POST
+//!     key: peer_ip
+//!     limit: 5/min
+//!   - id: api
+//!     key: { api_key: { header: x-api-key } }
+//!     limit: 600/min
+//!     burst: 50
+//!     unless: { path: /login }
+//! ")?;
+//! let layer = RateLimitLayer::builder().rules(&rules).build()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The guide to all fields is `docs/rules.md`; `docs/rules.schema.json` is a JSON Schema for editors, generated from
+//! [`RuleSetSpec`].
+//!
+//! # Bounds
+//!
+//! A file has at most 1 MiB, 32 levels and 16 policies (a candidate is a policy too). YAML anchors and aliases are refused,
+//! so a small file cannot become a large one. At most 100 faults are listed.
+
+mod decode;
+mod fault;
+mod fields;
+mod from_toml;
+mod from_yaml;
+mod keys;
+mod node;
+mod quota;
+mod registry;
+mod requests;
+mod rule_set;
+mod spec;
+mod tiers;
+mod units;
+
+pub use self::fault::{Fault, RuleSetError};
+pub use self::rule_set::{Format, RuleSet, RuleSetReader};
+pub use self::spec::{
+    AddressHeaderSpec, AlgorithmName, ApiKeySpec, CandidateSpec, ClientIpSpec, CookieSpec,
+    CostSpec, DefaultsSpec, HeaderFamily, KeySpec, LimitSpec, ModeName, OnMissingKeyName,
+    OneOrMany, OutageName, OverrideSpec, RequestSpec, RuleSetSpec, RuleSpec, TierSourceSpec,
+    TierSpec, WindowStartName,
+};

@@ -1,0 +1,54 @@
+//! A parsed file as a tree whose parts know their places.
+
+/// A place in a file. Both count from 1; the column counts characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) line: usize,
+    pub(super) column: usize,
+}
+
+/// A value with its place.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+}
+
+/// A value in any of the formats.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    Bool(bool),
+    /// A number that is not a whole one, or is too large.
+    Float(f64),
+    Integer(i64),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+    Null,
+    Text(String),
+}
+
+/// A field of a mapping.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) place: Place,
+    pub(super) name: String,
+    pub(super) node: Node,
+}
+
+impl Value {
+    /// Returns the kind of value, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Bool(_) => "true or false",
+            Self::Float(_) => "a fraction",
+            Self::Integer(_) => "a number",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a mapping",
+            Self::Null => "nothing",
+            Self::Text(_) => "text",
+        }
+    }
+}
+
+/// The most levels of lists and mappings.
+pub(super) const MAX_DEPTH: usize = 32;

@@ -1,0 +1,267 @@
+//! A set of rules: read from a file or a text, and given to a layer.
+
+use std::{fmt, fs, path::Path, sync::Arc};
+
+use http::request::Parts;
+
+use crate::{
+    builder::RateLimitLayerBuilder, extract::KeyExtractor, headers::Headers, key::Key,
+    matching::Matcher, rules::Rule,
+};
+
+use super::{
+    decode,
+    fault::{Fault, RuleSetError},
+    fields::Faults,
+    from_toml, from_yaml,
+    node::Place,
+    registry::Registry,
+    requests::AllOf,
+    spec::{HeaderFamily, RuleSetSpec},
+};
+
+/// The format of a rule file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// `.json`
+    Json,
+    /// `.toml`
+    Toml,
+    /// `.yaml` and `.yml`
+    Yaml,
+}
+
+/// Rules that were read from a file and checked. Clones are cheap.
+///
+/// Two sets are equal if the same is written in them, in whatever format.
+#[derive(Clone)]
+pub struct RuleSet {
+    data: Arc<Data>,
+}
+
+struct Data {
+    spec: RuleSetSpec,
+    rules: Vec<Rule>,
+    forbid: Vec<AllOf>,
+    skip: Vec<AllOf>,
+}
+
+impl RuleSet {
+    /// Reads a file. The extension of its name is its [`Format`].
+    ///
+    /// # Errors
+    ///
+    /// All faults of the file, or why it cannot be read.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RuleSetError> {
+        RuleSetReader::default().read_file(path)
+    }
+
+    /// Reads a text.
+    ///
+    /// # Errors
+    ///
+    /// All faults of the text.
+    pub fn parse(format: Format, text: &str) -> Result<Self, RuleSetError> {
+        RuleSetReader::default().parse(format, text)
+    }
+
+    /// Returns what is written in the file.
+    #[must_use]
+    pub fn spec(&self) -> &RuleSetSpec {
+        &self.data.spec
+    }
+
+    /// Returns the set as JSON, from which an equal set can be read.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(&self.data.spec).expect("the names of all fields are text")
+    }
+
+    /// Returns the rules.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.data.rules
+    }
+}
+
+impl PartialEq for RuleSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.data.spec == other.data.spec
+    }
+}
+
+impl fmt::Debug for RuleSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.data.spec.fmt(f)
+    }
+}
+
+impl RateLimitLayerBuilder {
+    /// Adds the rules of a [`RuleSet`], with its lists of requests that are forbidden or skipped, and its headers.
+    ///
+    /// Default: none. Rules from code can be added beside them.
+    #[must_use]
+    pub fn rules(mut self, set: &RuleSet) -> Self {
+        for rule in &set.data.rules {
+            self = self.policy(rule.clone());
+        }
+        for matcher in &set.data.forbid {
+            self = self.forbid(matcher.clone());
+        }
+        for matcher in &set.data.skip {
+            self = self.skip(matcher.clone());
+        }
+        match &set.data.spec.headers {
+            Some(families) => self.headers(headers(families.as_slice())),
+            None => self,
+        }
+    }
+}
+
+fn headers(families: &[HeaderFamily]) -> Headers {
+    let family = |family: &HeaderFamily| match family {
+        HeaderFamily::Discord => Headers::discord().into(),
+        HeaderFamily::Draft06 => Headers::draft06(),
+        HeaderFamily::Draft11 => Headers::draft11(),
+        HeaderFamily::Legacy => Headers::legacy().into(),
+        HeaderFamily::None => Headers::none(),
+    };
+    let all = families.iter().map(family);
+    all.reduce(Headers::and).unwrap_or_else(Headers::none)
+}
+
+// === RuleSetReader ===
+
+/// Reads rule sets that use extractors, matchers and tiers from code, by name.
+///
+/// # Examples
+///
+/// ```
+/// use http::request::Parts;
+/// use tollgate::{Key, config::{Format, RuleSetReader}};
+///
+/// let tenant = |parts: &Parts| parts.headers.get("x-tenant").map(|name| Key::new(name.as_bytes()));
+/// let rules = RuleSetReader::default()
+///     .extractor("tenant", tenant)
+///     .parse(Format::Yaml, "rules: [{ id: api, key: { custom: tenant }, limit: 100/min }]")?;
+/// # Ok::<(), tollgate::config::RuleSetError>(())
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "a reader does nothing until it reads"]
+pub struct RuleSetReader {
+    registry: Registry,
+}
+
+impl RuleSetReader {
+    /// Registers an extractor for `key: { custom: name }`.
+    pub fn extractor(mut self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
+        self.registry
+            .extractors
+            .insert(name.into(), Arc::new(extractor));
+        self
+    }
+
+    /// Registers a matcher for `{ custom: name }` in the conditions of requests.
+    pub fn matcher(mut self, name: impl Into<String>, matcher: impl Matcher) -> Self {
+        self.registry
+            .matchers
+            .insert(name.into(), Arc::new(matcher));
+        self
+    }
+
+    /// Registers a function that returns the name of a caller's tier, for `tier_from: { custom: name }`.
+    ///
+    /// With `None`, or a name that the rule does not have, the rule's own limit applies.
+    pub fn tier_name(
+        mut self,
+        name: impl Into<String>,
+        tier: impl Fn(&Parts, &Key) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.registry.tier_names.insert(name.into(), Arc::new(tier));
+        self
+    }
+
+    /// Reads a file. The extension of its name is its [`Format`].
+    ///
+    /// # Errors
+    ///
+    /// All faults of the file, or why it cannot be read.
+    pub fn read_file(&self, path: impl AsRef<Path>) -> Result<RuleSet, RuleSetError> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let whole = |reason: String, remedy: &str| {
+            let place = Place { line: 1, column: 1 };
+            RuleSetError::new(&name, vec![Fault::new(place, reason, remedy)])
+        };
+        let format = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => Format::Json,
+            Some("toml") => Format::Toml,
+            Some("yaml" | "yml") => Format::Yaml,
+            _ => {
+                return Err(whole(
+                    "an unknown format".into(),
+                    "name it .yaml, .toml or .json",
+                ));
+            }
+        };
+        let unreadable =
+            |error: std::io::Error| whole(error.to_string(), "check its name and permissions");
+        let length = fs::metadata(path).map_err(unreadable)?.len();
+        if length > MAX_BYTES as u64 {
+            return Err(whole(format!("{length} bytes"), "write at most 1 MiB"));
+        }
+        let text = fs::read_to_string(path).map_err(unreadable)?;
+        self.parse_named(&name, format, &text)
+    }
+
+    /// Reads a text.
+    ///
+    /// # Errors
+    ///
+    /// All faults of the text.
+    pub fn parse(&self, format: Format, text: &str) -> Result<RuleSet, RuleSetError> {
+        self.parse_named("rules", format, text)
+    }
+
+    fn parse_named(&self, name: &str, format: Format, text: &str) -> Result<RuleSet, RuleSetError> {
+        let place = Place { line: 1, column: 1 };
+        if text.len() > MAX_BYTES {
+            let fault = Fault::new(
+                place,
+                format!("{} bytes", text.len()),
+                "write at most 1 MiB",
+            );
+            return Err(RuleSetError::new(name, vec![fault]));
+        }
+        let root = match format {
+            Format::Toml => from_toml::parse(text),
+            Format::Json | Format::Yaml => from_yaml::parse(text).map_err(|fault| vec![fault]),
+        };
+        let root = root.map_err(|faults| RuleSetError::new(name, faults))?;
+        let mut faults = Faults::default();
+        match decode::rule_set(&root, &self.registry, &mut faults) {
+            Some(decoded) if faults.list.is_empty() => Ok(RuleSet {
+                data: Arc::new(Data {
+                    spec: decoded.spec,
+                    rules: decoded.rules,
+                    forbid: decoded.forbid,
+                    skip: decoded.skip,
+                }),
+            }),
+            _ => Err(RuleSetError::new(name, faults.list)),
+        }
+    }
+}
+
+impl fmt::Debug for RuleSetReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuleSetReader")
+            .field("extractors", &self.registry.extractors.keys())
+            .field("matchers", &self.registry.matchers.keys())
+            .field("tier_names", &self.registry.tier_names.keys())
+            .finish()
+    }
+}
+
+const MAX_BYTES: usize = 1 << 20;

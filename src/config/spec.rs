@@ -1,0 +1,457 @@
+//! The fields of a rule file, as they are written.
+//!
+//! The JSON Schema and the serialised form come from these types; `decode.rs` reads them.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A whole rule file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RuleSetSpec {
+    /// Version of the format: 1. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
+    /// Settings of all rules that do not have their own.
+    #[serde(skip_serializing_if = "DefaultsSpec::is_empty")]
+    #[schemars(default)]
+    pub defaults: DefaultsSpec,
+    /// Families of response headers. Default: `legacy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headers: Option<OneOrMany<HeaderFamily>>,
+    /// Requests that get 403 and are not charged.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(default)]
+    pub forbid: Vec<RequestSpec>,
+    /// Requests that are not limited.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(default)]
+    pub skip: Vec<RequestSpec>,
+    /// The rules. A request is decided by all that match it, together.
+    pub rules: Vec<RuleSpec>,
+}
+
+/// Settings of all rules that do not have their own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct DefaultsSpec {
+    /// Algorithm. Default: `token_bucket`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<AlgorithmName>,
+    /// Choice while Redis is unavailable. Default: `local`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outage: Option<OutageName>,
+    /// Mode. Default: `enforce`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ModeName>,
+    /// Choice for requests without a key. Default: that of the extractor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_missing_key: Option<OnMissingKeyName>,
+    /// Whether denied requests consume quota as well. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count_denied: Option<bool>,
+}
+
+impl DefaultsSpec {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One rule: a policy, the requests that it counts, and their key.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RuleSpec {
+    /// Name of the policy: 1 to 39 of `A-Z a-z 0-9 . _ -`, at most 29 with a candidate.
+    pub id: String,
+    /// The caller that a request is counted for.
+    pub key: KeySpec,
+    /// Paths, such as `/users/{id}` or `/static/*`. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<OneOrMany<String>>,
+    /// Methods, such as `POST`. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<OneOrMany<String>>,
+    /// Hosts, such as `api.example.com` or `*.example.com`. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<OneOrMany<String>>,
+    /// Requests that the rule does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unless: Option<OneOrMany<RequestSpec>>,
+    /// A rate such as `100/min`, or a count whose period is `window`. For `concurrency` the requests in flight.
+    pub limit: LimitSpec,
+    /// Period of a `limit` that is a count, such as `1m30s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
+    /// Units that an idle key can take at once. Default: the count for a token bucket, 1 for a leaky bucket and queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u64>,
+    /// Algorithm. Default: that of `defaults`, else `token_bucket`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<AlgorithmName>,
+    /// Start of a fixed window. Default: `clock`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_start: Option<WindowStartName>,
+    /// Length of a leaky queue, in units.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u64>,
+    /// The longest wait in a leaky queue, such as `2s`. Default: the time in which the queue drains.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_wait: Option<String>,
+    /// Time after which the slots of a crashed process are free again (`concurrency`). Default: `30s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<String>,
+    /// Units of a request. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<u64>,
+    /// Units of some requests, by the first entry that matches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(default)]
+    pub costs: Vec<CostSpec>,
+    /// Unit of the quota, such as `tokens`. Default: requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// Whether denied requests consume quota as well. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count_denied: Option<bool>,
+    /// Choice for requests without a key. Default: that of the extractor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_missing_key: Option<OnMissingKeyName>,
+    /// Other quotas for some callers, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(default)]
+    pub tiers: BTreeMap<String, TierSpec>,
+    /// Header that holds the name of the caller's tier, or `{ custom: name }` for a function registered in code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier_from: Option<TierSourceSpec>,
+    /// Quotas of single keys.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(default)]
+    pub overrides: Vec<OverrideSpec>,
+    /// `off`, `shadow` or `enforce`. Default: `enforce`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ModeName>,
+    /// Percentage of keys for which the rule denies requests, 0 to 100. Default: 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<f64>,
+    /// A quota that is tried beside the rule's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<CandidateSpec>,
+    /// Choice while Redis is unavailable. Default: `local`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outage: Option<OutageName>,
+}
+
+/// A rate, or a count.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum LimitSpec {
+    /// Units, whose period is `window`.
+    Count(u64),
+    /// A count and a period: `100/min`, `5 per second`, `10/30s`.
+    Rate(String),
+}
+
+/// One value, or a list of them.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum OneOrMany<T> {
+    /// One value.
+    One(T),
+    /// Several: one of them is enough.
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    /// Returns the values.
+    #[must_use]
+    pub fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// Conditions on a request; all of them must hold.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RequestSpec {
+    /// Paths, such as `/users/{id}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<OneOrMany<String>>,
+    /// Methods, such as `POST`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<OneOrMany<String>>,
+    /// Hosts, such as `*.example.com`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<OneOrMany<String>>,
+    /// Networks of the peer, such as `10.0.0.0/8`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<OneOrMany<String>>,
+    /// Whether it is a CORS preflight request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preflight: Option<bool>,
+    /// A matcher registered in code, by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom: Option<String>,
+}
+
+/// The units of requests that match.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CostSpec {
+    /// The requests.
+    pub when: RequestSpec,
+    /// Their units.
+    pub units: u64,
+}
+
+/// The caller that a request is counted for.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum KeySpec {
+    /// Both keys together.
+    And(Vec<KeySpec>),
+    /// API key or bearer token; hashed.
+    ApiKey(ApiKeySpec),
+    /// Client's address behind proxies.
+    ClientIp(ClientIpSpec),
+    /// One cookie.
+    Cookie(CookieSpec),
+    /// An extractor registered in code, by name.
+    Custom(String),
+    /// All requests together.
+    Global,
+    /// One header.
+    Header(String),
+    /// Authority or `Host` header.
+    Host,
+    /// The first of them that a request has.
+    OrElse(Vec<KeySpec>),
+    /// One parameter of the route.
+    PathParam(String),
+    /// Address of the peer. Behind a proxy use `client_ip`.
+    PeerIp,
+    /// One query parameter.
+    Query(String),
+    /// Method and route.
+    Route,
+    /// Method and route, or the method alone.
+    RouteOrUnmatched,
+}
+
+/// The place of an API key.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ApiKeySpec {
+    /// `Authorization: Bearer ..`
+    Bearer,
+    /// A header.
+    Header(String),
+    /// A query parameter.
+    Query(String),
+}
+
+/// The proxies in front of the service. Either `behind` or `hops` is required.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ClientIpSpec {
+    /// Networks of trusted proxies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<OneOrMany<String>>,
+    /// Number of proxies, 1 to 32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hops: Option<u64>,
+    /// The header that they set. Default: `x-forwarded-for`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<AddressHeaderSpec>,
+    /// Leading bits of an IPv4 address that make the key, 8 to 32. Default: 32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv4_prefix: Option<u64>,
+    /// Leading bits of an IPv6 address that make the key, 48 to 128. Default: 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv6_prefix: Option<u64>,
+}
+
+/// Name of the header with the client's address: `x-forwarded-for`, `forwarded`, or one with a single address.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(transparent)]
+#[non_exhaustive]
+pub struct AddressHeaderSpec(pub String);
+
+/// A cookie.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum CookieSpec {
+    /// The name of a cookie whose value is hashed.
+    Name(String),
+    /// A cookie with settings.
+    #[non_exhaustive]
+    With {
+        /// Its name.
+        name: String,
+        /// Whether its value is no secret, and stays readable in Redis. Default: false.
+        plaintext: bool,
+    },
+}
+
+/// Another quota for some callers.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum TierSpec {
+    /// A rate such as `5000/min`, `unlimited`, or `forbidden`.
+    Text(String),
+    /// A quota.
+    Quota(CandidateSpec),
+}
+
+/// A quota, as a rule has it.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CandidateSpec {
+    /// A rate, or a count whose period is `window`.
+    pub limit: LimitSpec,
+    /// Period of a `limit` that is a count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
+    /// Units that an idle key can take at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u64>,
+}
+
+/// Where the name of a caller's tier comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TierSourceSpec {
+    /// A function registered in code, by name.
+    Custom(String),
+    /// A header that a gateway sets. Clients must not be able to send it.
+    Header(String),
+}
+
+/// The tier of a single key.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OverrideSpec {
+    /// The key, as a request has it. Not for keys that are secret: choose their tier by `tier_from`.
+    pub key: String,
+    /// The name of one of the rule's tiers, a rate, `unlimited`, or `forbidden`.
+    pub tier: String,
+}
+
+macro_rules! names {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$doc])* $variant,)* }
+
+        impl $name {
+            /// All values with their names in files.
+            pub(super) const ALL: &'static [(&'static str, Self)] = &[$(($text, Self::$variant),)*];
+        }
+    };
+}
+
+names! {
+    /// The name of an [`Algorithm`](crate::algorithm::Algorithm).
+    AlgorithmName {
+        /// Requests in flight.
+        Concurrency = "concurrency",
+        /// Consecutive windows.
+        FixedWindow = "fixed_window",
+        /// Evenly spaced, without waiting.
+        LeakyBucket = "leaky_bucket",
+        /// Evenly spaced, by waiting.
+        LeakyQueue = "leaky_queue",
+        /// Exact times.
+        SlidingLog = "sliding_log",
+        /// Two weighted windows.
+        SlidingWindow = "sliding_window",
+        /// A burst, then the sustained rate.
+        TokenBucket = "token_bucket",
+    }
+}
+
+names! {
+    /// The start of a fixed window.
+    WindowStartName {
+        /// By the clock, in UTC.
+        Clock = "clock",
+        /// With the first request.
+        FirstHit = "first_hit",
+        /// With the calendar month, in UTC.
+        Month = "month",
+    }
+}
+
+names! {
+    /// A [`RuleMode`](crate::rules::RuleMode).
+    ModeName {
+        /// Does nothing.
+        Off = "off",
+        /// Counts, and denies nothing.
+        Shadow = "shadow",
+        /// Denies requests over the limit.
+        Enforce = "enforce",
+    }
+}
+
+names! {
+    /// An [`OnOutage`](crate::OnOutage) choice.
+    OutageName {
+        /// Admits uncounted.
+        Allow = "allow",
+        /// Counts in this process.
+        Local = "local",
+        /// Responds with 503.
+        Deny = "deny",
+    }
+}
+
+names! {
+    /// An [`OnMissingKey`](crate::rules::OnMissingKey) choice.
+    OnMissingKeyName {
+        /// Rejects the request.
+        Reject = "reject",
+        /// Counts all such requests together.
+        Share = "share",
+        /// Does not count the request.
+        Skip = "skip",
+    }
+}
+
+names! {
+    /// A family of response [headers](crate::headers).
+    HeaderFamily {
+        /// Those of Discord.
+        Discord = "discord",
+        /// Draft 6 of the IETF.
+        Draft06 = "draft06",
+        /// Draft 11 of the IETF.
+        Draft11 = "draft11",
+        /// `X-RateLimit-*`.
+        Legacy = "legacy",
+        /// None; `Retry-After` stays.
+        None = "none",
+    }
+}
