@@ -50,9 +50,8 @@ mod units;
 
 pub use self::fault::{Fault, RuleSetError};
 pub use self::rule_set::{Format, RuleSet, RuleSetReader};
-pub use self::spec::{
-    AddressHeaderSpec, AlgorithmName, ApiKeySpec, CandidateSpec, ClientIpSpec, CookieSpec,
-    CostSpec, DefaultsSpec, HeaderFamily, KeySpec, LimitSpec, ModeName, OnMissingKeyName,
-    OneOrMany, OutageName, OverrideSpec, RequestSpec, RuleSetSpec, RuleSpec, TierSourceSpec,
-    TierSpec, WindowStartName,
-};
+pub use self::spec::WindowStartName;
+pub use self::spec::{AddressHeaderSpec, ApiKeySpec, ClientIpSpec, CookieSpec, KeySpec};
+pub use self::spec::{AlgorithmName, HeaderFamily, ModeName, OnMissingKeyName, OutageName};
+pub use self::spec::{CandidateSpec, CostSpec, LimitSpec, OverrideSpec, RuleSpec, TierSpec};
+pub use self::spec::{DefaultsSpec, OneOrMany, RequestSpec, RuleSetSpec, TierSourceSpec};
