@@ -29,6 +29,7 @@
 //! | `redis` | yes | counts in Redis: [`remote`](remote/index.html) and [`resilience`](resilience/index.html) |
 //! | `tracing` | yes | [warnings](diagnosis), outages and [decisions](telemetry) as log events: install a subscriber to see them |
 //! | `grpc` | no | rejections that gRPC clients understand |
+//! | `rules` | no | rules in YAML, TOML and JSON files: `config` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
 //!
@@ -51,6 +52,7 @@
 //! | Redis: deadlines, accuracy, failover | [`remote`](remote/index.html) |
 //! | outages of Redis | [`resilience`](resilience/index.html) |
 //! | metrics, and an event per decision | [`telemetry`] |
+//! | rules in files | `config` (feature `rules`) |
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
 

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tollgate::{
     Decision, Key, RateLimitLayer,
     clock::{Clock, Timestamp},
-    config::{Format, RuleSet, RuleSetReader, RuleSetSpec},
+    config::{Fault, Format, RuleSet, RuleSetReader, RuleSetSpec},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -260,13 +260,9 @@ fn faults_of_toml_and_json_have_their_places_too() {
 fn all_faults_of_a_file_are_listed_at_once_in_their_order() {
     let yaml = "rules:\n  - id: a\n    key: peerip\n    limit: ten/s\n    mod: shadow\n  - id: b\n    key: global\n    limit: 5/s\n    rollout: 200";
     let error = RuleSet::parse(Format::Yaml, yaml).expect_err("it is broken");
-    let lines: Vec<usize> = error.faults().iter().map(|fault| fault.line()).collect();
+    let lines: Vec<usize> = error.faults().iter().map(Fault::line).collect();
     assert_eq!(lines, [3, 4, 5, 9], "{error}");
-    let rules: Vec<_> = error
-        .faults()
-        .iter()
-        .filter_map(|fault| fault.rule())
-        .collect();
+    let rules: Vec<_> = error.faults().iter().filter_map(Fault::rule).collect();
     assert_eq!(rules, ["a", "a", "a", "b"]);
     assert_eq!(error.faults()[2].remedy(), "write `mode`");
 }

@@ -101,7 +101,6 @@ impl RateLimitLayerBuilder {
     /// Adds the rules of a [`RuleSet`], with its lists of requests that are forbidden or skipped, and its headers.
     ///
     /// Default: none. Rules from code can be added beside them.
-    #[must_use]
     pub fn rules(mut self, set: &RuleSet) -> Self {
         for rule in &set.data.rules {
             self = self.policy(rule.clone());

@@ -71,7 +71,7 @@ pub(super) fn write_duration(duration: Duration) -> String {
     ];
     let exact = units
         .iter()
-        .find(|(size, _)| micros >= *size && micros % size == 0);
+        .find(|(size, _)| micros >= *size && micros.is_multiple_of(*size));
     exact.map_or("0s".to_owned(), |(size, name)| {
         format!("{}{name}", micros / size)
     })
