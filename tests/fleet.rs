@@ -586,6 +586,35 @@ async fn what_redis_charges_in_the_first_seconds_after_an_outage_is_not_merged()
 
 #[tokio::test]
 async fn first_instance_to_find_redis_again_stays_within_its_share_until_others_have_merged() {
+    first_instance_back_stays_within_its_share(|fleet, policy, key| async move {
+        admitted(&fleet, &policy, key, 40).await[0]
+    })
+    .await;
+}
+
+// Regression: all callers that came within one round trip saw the share before any of them was counted.
+#[tokio::test]
+async fn first_instance_to_find_redis_again_stays_within_its_share_under_many_callers_at_once() {
+    first_instance_back_stays_within_its_share(|fleet, policy, key| async move {
+        let mut checks = JoinSet::new();
+        for _ in 0..40 {
+            let (limiter, policy) = (fleet[0].clone(), policy.clone());
+            checks.spawn(async move { limiter.check(&[policy.charge(key)]).await });
+        }
+        let decisions = checks.join_all().await.into_iter();
+        let allowed = decisions.filter(|decision| {
+            let decision = decision.as_ref().expect("a decision");
+            decision.is_allowed()
+        });
+        allowed.count() as u64
+    })
+    .await;
+}
+
+/// Checks what the first of two instances admits after an outage before the other one has merged: the rest of its share.
+async fn first_instance_back_stays_within_its_share<F: Future<Output = u64>>(
+    admitted_by_first: impl Fn(Vec<RateLimiter>, Policy, Key) -> F,
+) {
     let server = Server::start();
     let proxies = [
         Proxy::start(server.address()).await,
@@ -610,7 +639,7 @@ async fn first_instance_to_find_redis_again_stays_within_its_share_until_others_
         let back = Instant::now();
         proxies[0].set(Mode::Pass);
         until(&fleet[..1], |one| !one.health().is_degraded()).await;
-        let after = admitted(&fleet[..1], &policy, key, 40).await[0];
+        let after = admitted_by_first(fleet[..1].to_vec(), policy.clone(), key).await;
         // Again if the machine was too busy: 2.5 s after the recovery, the other instance is not waited for any more.
         if back.elapsed() < Duration::from_millis(2_500) {
             assert_eq!(after, 15);

@@ -4,7 +4,7 @@ use std::{error::Error, fmt};
 
 use crate::error as limiter;
 
-use super::node::Place;
+use super::node::{MAX_DEPTH, Place};
 
 /// One fault of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,11 @@ impl Fault {
             reason: reason.into(),
             remedy: remedy.into(),
         }
+    }
+
+    pub(super) fn too_deep(place: Place) -> Self {
+        let reason = format!("more than {MAX_DEPTH} levels");
+        Self::new(place, reason, "nest less deeply")
     }
 
     /// Returns the line, from 1.
@@ -126,31 +131,67 @@ const MAX_FAULTS: usize = 100;
 
 /// Returns the message of an error without the name of the policy, and with fields in place of methods.
 pub(super) fn in_words_of_files(error: &limiter::Error) -> String {
-    let text = error.to_string();
-    let message = match text.split_once("\": ") {
-        Some((before, message)) if before.starts_with("policy \"") => message,
-        _ => &text,
-    };
-    let words = METHODS
+    let mut message = error.to_string();
+    for subject in ["tier \"", "policy \""] {
+        let rest = message
+            .strip_prefix(subject)
+            .and_then(|rest| rest.split_once("\": "));
+        if let Some((_, rest)) = rest {
+            message = rest.to_owned();
+        }
+    }
+    let message = METHODS.iter().fold(message, |message, (method, field)| {
+        replace(&message, method, field)
+    });
+    PHRASES
         .iter()
-        .fold(message.to_owned(), |message, (method, field)| {
-            message.replace(method, field)
-        });
-    words.replace(
-        "set at least 1, or remove the route to reject all requests",
-        "write at least 1",
-    )
+        .fold(message, |message, (code, file)| message.replace(code, file))
 }
 
-/// Methods that messages mention, and the fields of files for the same.
-const METHODS: [(&str, &str); 9] = [
-    ("ClientIp::behind_hops(n)", "`hops`"),
-    ("ClientIp::peer()", "`peer_ip`"),
-    ("Policy::concurrency", "`algorithm: concurrency`"),
-    ("burst()", "`burst`"),
-    ("cost_when()", "`costs`"),
-    ("count_denied()", "`count_denied`"),
-    ("forbid()", "`forbid`"),
-    ("settle()", "`settle`"),
+/// Replaces calls of a method, with whatever arguments.
+fn replace(message: &str, method: &str, field: &str) -> String {
+    let Some((before, rest)) = message.split_once(&format!("{method}(")) else {
+        return message.to_owned();
+    };
+    match rest.split_once(')') {
+        Some((_, after)) => format!("{before}{field}{}", replace(after, method, field)),
+        None => message.to_owned(),
+    }
+}
+
+/// Methods that messages mention, and the fields of files for the same. A longer name comes before a shorter one in it.
+const METHODS: [(&str, &str); 14] = [
+    ("ClientIp::behind_hops", "`hops`"),
+    ("ClientIp::behind", "`behind`"),
+    ("ClientIp::peer", "`peer_ip`"),
+    (
+        "Quota::in_flight",
+        "a number as `limit`, such as `limit: 10`,",
+    ),
+    ("Quota::per_month", "`limit: 100/month`"),
+    ("Tier::forbidden", "`forbidden`"),
+    ("behind_hops", "`hops`"),
+    ("behind", "`behind`"),
+    ("burst", "`burst`"),
+    ("cost_when", "`costs`"),
+    ("count_denied", "`count_denied`"),
+    ("forbid", "`forbid`"),
+    ("ipv4_prefix", "`ipv4_prefix`"),
+    ("ipv6_prefix", "`ipv6_prefix`"),
+];
+
+/// Other words of code, and those of files.
+const PHRASES: [(&str, &str); 6] = [
+    ("Algorithm::LeakyBucket", "`algorithm: leaky_bucket`"),
+    ("raise the count", "raise the limit"),
+    ("the count is", "the limit is"),
     ("unit()", "`unit`"),
+    (
+        "set at least 1, or remove the route to reject all requests",
+        "write at least 1",
+    ),
+    (
+        "forwarded_for() or forwarded()",
+        "`x-forwarded-for` or `forwarded`",
+    ),
 ];

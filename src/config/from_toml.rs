@@ -61,11 +61,7 @@ fn node(
     };
     let place = lines.place(start);
     if depth > MAX_DEPTH {
-        return Err(Fault::new(
-            place,
-            format!("more than {MAX_DEPTH} levels"),
-            "nest less deeply",
-        ));
+        return Err(Fault::too_deep(place));
     }
     let value = match value.get_ref() {
         DeValue::Array(items) => {
@@ -80,7 +76,7 @@ fn node(
             let digits = number.as_str().replace('_', "");
             Value::Float(digits.parse().unwrap_or(f64::NAN))
         }
-        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+        DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => Value::Integer(number),
             Err(_) => Value::Float(f64::INFINITY),
         },

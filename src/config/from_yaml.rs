@@ -1,4 +1,4 @@
-//! YAML and JSON as trees. JSON is a subset of YAML 1.2.
+//! YAML as a tree.
 
 use std::{borrow::Cow, iter::Peekable};
 
@@ -56,11 +56,7 @@ impl<'a> Events<'a> {
 
     fn node(&mut self, event: Event<'a>, place: Place, depth: usize) -> Result<Node, Fault> {
         if depth > MAX_DEPTH {
-            return Err(Fault::new(
-                place,
-                format!("more than {MAX_DEPTH} levels"),
-                "nest less deeply",
-            ));
+            return Err(Fault::too_deep(place));
         }
         let value = match event {
             Event::Scalar(text, style, 0, None) => scalar(text, style),
@@ -141,11 +137,9 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Value {
     }
     let digits = text.replace('_', "");
     let is_number = text.starts_with(|first: char| first.is_ascii_digit() || first == '-');
-    if let (true, Ok(number)) = (is_number, digits.parse()) {
-        return Value::Integer(number);
-    }
-    match digits.parse::<f64>() {
-        Ok(number) if is_number && number.is_finite() => Value::Float(number),
+    match Value::number(&digits) {
+        Value::Float(number) if !number.is_finite() => Value::Text(text.into_owned()),
+        number if is_number => number,
         _ => Value::Text(text.into_owned()),
     }
 }

@@ -18,9 +18,10 @@ pub(super) struct Node {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Bool(bool),
-    /// A number that is not a whole one, or is too large.
+    /// A number with a fraction or an exponent.
     Float(f64),
-    Integer(i64),
+    /// A whole number.
+    Integer(i128),
     List(Vec<Node>),
     Map(Vec<Entry>),
     Null,
@@ -36,6 +37,14 @@ pub(super) struct Entry {
 }
 
 impl Value {
+    /// Returns a number from digits that a parser has accepted.
+    pub(super) fn number(digits: &str) -> Self {
+        match digits.parse() {
+            Ok(number) => Self::Integer(number),
+            Err(_) => Self::Float(digits.parse().unwrap_or(f64::NAN)),
+        }
+    }
+
     /// Returns the kind of value, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {

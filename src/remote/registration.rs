@@ -140,7 +140,8 @@ impl Registration {
             Some(Err(failed)) => {
                 let error = classify::classify(failed.error);
                 // Any other error passes, or is one of the decisions too.
-                if error.kind() == ErrorKind::Script && Redirect::of(&error, 1).is_none() {
+                let stays = matches!(error.kind(), ErrorKind::ForeignValue | ErrorKind::Script);
+                if stays && Redirect::of(&error, 1).is_none() {
                     check.warn_of_registration(error.to_string());
                 }
             }

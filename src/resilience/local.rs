@@ -270,31 +270,28 @@ impl LocalCounts {
         self.clock.now().as_micros() < self.grace_ends.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a charge is beyond what is left of the share of a key that was decided here.
-    pub(super) fn exceeds_share(&self, fingerprint: Fingerprint, charge: &Charge<'_>) -> bool {
-        let policies = self.journal.get(fingerprint);
-        let exceeds = |policies: Arc<SharePolicy>| {
-            let usage = self.usage_of(&charge.under(&policies.part));
-            usage.is_some_and(|usage| usage.remaining < charge.units())
-        };
-        !charge.policy().is_concurrency() && policies.is_some_and(exceeds)
-    }
-
-    /// Counts a charge that the shared store made against the share of a key that was decided here.
-    pub(super) fn count_shared(&self, charge: &Charge<'_>) {
-        // Nobody would release the slots here.
-        if charge.policy().is_concurrency() {
-            return;
+    /// Takes a charge that the shared store is about to decide from the share of a key that was decided here. Returns whether
+    /// it fits.
+    ///
+    /// Before the shared store decides, so that of many callers at once only as many are sent as fit. A charge that it denies
+    /// stays taken until the share refills: its quota is used up then, too.
+    pub(super) fn take_share(&self, charge: &Charge<'_>) -> bool {
+        // Nobody would release slots here.
+        if charge.policy().is_concurrency() || charge.units() == 0 {
+            return true;
         }
         let (recovery, now) = (self.recovery(), self.clock.now());
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        self.journal.change(fingerprint, |entry| {
+        let fits = self.journal.change(fingerprint, |entry| {
             let policies = Arc::clone(&entry.policies);
             let local = charge.under(&policies.part);
             let before = self.usage_of(&local);
-            // It fits, unless another decision was made here meanwhile.
-            let counted = self.store.decide(&[local]);
-            drop(counted);
+            let decided = self.store.decide(&[local]).take_ready();
+            if let Some(Ok(decision)) = decided
+                && !decision.is_allowed()
+            {
+                return (false, true);
+            }
             if let (Some(before), Some(after)) = (before, self.usage_of(&local)) {
                 let next = match &mut entry.stage {
                     Stage::Pending => None,
@@ -306,8 +303,9 @@ impl LocalCounts {
                     start.add_shared(&policies, (before, after), recovery, now);
                 }
             }
-            ((), true)
+            (true, true)
         });
+        fits.unwrap_or(true)
     }
 
     /// Returns what was admitted on a key and is not in the shared store, and the usage of the share. `None` if there is

@@ -55,7 +55,7 @@ pub(super) struct Merger {
 pub(super) enum Due {
     /// The share of a key is used up: the decision is made locally.
     Local,
-    /// These merges come first. Afterwards, an admitted charge also counts against the share.
+    /// These merges come first. The charges were taken from the shares.
     Merges(Vec<BegunMerge>),
 }
 
@@ -90,14 +90,10 @@ impl Merger {
         });
     }
 
-    /// Begins the merges of the charges' keys, unless the share of one is used up.
+    /// Takes the charges from the shares of their keys, and begins the merges of the keys, unless a share is used up.
     pub(super) fn due(self: &Arc<Self>, charges: &[Charge<'_>]) -> Due {
         let mut enforced = locally_counted(charges).filter(|charge| !charge.is_shadow());
-        let is_used_up = enforced.any(|charge| {
-            let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-            self.local.exceeds_share(fingerprint, charge)
-        });
-        if is_used_up {
+        if !enforced.all(|charge| self.local.take_share(charge)) {
             return Due::Local;
         }
         Due::Merges(self.begin_all(charges))
@@ -114,14 +110,6 @@ impl Merger {
             BegunMerge::begin(self, fingerprint).or_else(|| BegunMerge::restore(self, charge))
         });
         begun.collect()
-    }
-
-    /// Counts charges that the primary made against the shares of keys that were decided locally.
-    pub(super) fn count_shared<'a>(&self, charges: impl Iterator<Item = Charge<'a>>) {
-        if self.local.is_grace() {
-            let local = charges.filter(|charge| charge.policy().outage_choice() == OnOutage::Local);
-            local.for_each(|charge| self.local.count_shared(&charge));
-        }
     }
 
     /// Makes these merges, and waits for all of them.

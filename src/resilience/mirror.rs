@@ -247,6 +247,9 @@ impl Mirror {
             .position(|entry| entry.fingerprint == fingerprint);
         if own.is_none_or(|own| !doubts.concern(&set[own])) {
             Self::insert(&mut set, own, Entry::new(fingerprint, state, before));
+            // It was not in the table when this time was computed.
+            let until = state.reset_at.as_micros();
+            doubts.until.fetch_max(until, Ordering::AcqRel);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    state::{CountedBy, Outcome},
+    state::CountedBy,
     store::{Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
     timer::timeout,
 };
@@ -112,15 +112,6 @@ impl ResilientStore {
             };
             let result = timeout(monitor.breaker.deadline(), deciding).await;
             let result = result.unwrap_or_else(|| Err(monitor.late()));
-            if let Ok(decision) = &result
-                && decision.is_allowed()
-            {
-                let charges = charges.iter().zip(decision.states());
-                let made = charges.filter(|(_, state)| state.outcome() == Outcome::Allowed);
-                fallback
-                    .merger
-                    .count_shared(made.map(|(charge, _)| charge.borrow()));
-            }
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
     }

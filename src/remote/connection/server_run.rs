@@ -7,6 +7,7 @@ use std::{
 
 use redis::{Cmd, Value, cmd};
 use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
 
 /// A server from its start to its end, as it was met on a connection.
 #[derive(Clone, Copy, Debug)]
@@ -17,9 +18,13 @@ pub(in crate::remote) struct ServerRun {
     met: NonZeroU64,
 }
 
-/// The run that was met last.
+/// The run that was met last, and the latest ones before it.
 #[derive(Debug, Default)]
-pub(in crate::remote) struct LatestRun(Option<ServerRun>);
+pub(in crate::remote) struct LatestRun {
+    latest: Option<ServerRun>,
+    /// Hashes of runs that were met, the latest at last.
+    known: SmallVec<[u64; KNOWN]>,
+}
 
 /// Returns the command whose reply contains the run of a server.
 pub(super) fn info_server() -> Cmd {
@@ -44,15 +49,27 @@ impl ServerRun {
 impl LatestRun {
     /// Notes a run. Returns whether it has replaced another one.
     ///
-    /// A connection may first be used long after it was made: then its run may be the one before.
+    /// A connection may first be used long after it was made: then its run may be the one before. A run that was never met
+    /// is a new one, though, also if a busy runtime has read its reply before that of the run it replaced.
     pub(in crate::remote) fn note(&mut self, run: ServerRun) -> bool {
-        let before = self.0;
-        if before.is_none_or(|before| before.met < run.met) {
-            self.0 = Some(run);
+        let before = self.latest;
+        let is_known = self.known.contains(&run.id);
+        let is_later = before.is_none_or(|before| before.met < run.met);
+        if is_later || !is_known {
+            self.latest = Some(run);
         }
-        before.is_some_and(|before| before.met < run.met && before.id != run.id)
+        if !is_known {
+            if self.known.len() == KNOWN {
+                self.known.remove(0);
+            }
+            self.known.push(run.id);
+        }
+        before.is_some_and(|before| before.id != run.id && (is_later || !is_known))
     }
 }
+
+/// Runs that are remembered: more than a server has while one connection waits for its first use.
+const KNOWN: usize = 8;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -75,5 +92,16 @@ mod tests {
         assert!(!latest.note(unused), "it leads to the run before");
         assert!(!latest.note(again));
         assert!(latest.note(run("c")));
+    }
+
+    // Regression: a restart was missed if a busy runtime read the reply of the run before it last.
+    #[test]
+    fn restart_is_noted_although_the_reply_of_the_run_before_was_read_later() {
+        let mut latest = LatestRun::default();
+        assert!(!latest.note(run("a")));
+        let (restarted, late) = (run("b"), run("a"));
+        assert!(!latest.note(late));
+        assert!(latest.note(restarted), "it was never met");
+        assert!(!latest.note(restarted));
     }
 }
