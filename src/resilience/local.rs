@@ -373,5 +373,5 @@ fn under_whole_limit(charge: &Charge<'_>, state: &PolicyState, now: Timestamp) -
 /// When to retry a request that costs more than this instance's share.
 const RETRY: Duration = Duration::from_secs(5);
 /// How long the other instances may take to find the store available again, and to merge their charges: a probe and its
-/// wait take at most 1.6 s, and merging begins within 0.5 s.
+/// wait take at most 1.1 s, and merging begins within 0.5 s.
 const GRACE: Duration = Duration::from_millis(2_500);

@@ -125,6 +125,10 @@
 //! | a local charge that is settled at a higher price after it was merged | the difference |
 //! | a charge whose reply was lost | counted twice: in Redis, and here |
 //! | Redis loses its data in a restart | decisions that are being made as an instance notices it: up to one for each thread |
+//! | a restart of a server whose `run_id` cannot be read: the user lacks `INFO`, it is Dragonfly, a slow script ran while all connections were made, or a pool at a cluster | the quota once more |
+//! | a promoted replica that a redirect leads to before the map of slots was read again, up to 100 ms and a round trip | what the replica lacked, on the keys decided then |
+//! | a node of a cluster is replaced within 2.5 s after another one came back | up to 2.5 s of the rate, on buckets that were not merged yet |
+//! | replies on two connections arrive out of order just before an outage | the decisions between them |
 //! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | requests in flight (concurrency) | local slots are not merged, and slots that Redis has lost are not restored: up to the limit more, while those requests run |

@@ -68,7 +68,7 @@ pub(super) async fn send(
     });
     // Requests from before the server was replaced would be decided before what it has lost is back.
     if call.number < client.scheduler.first_current_call()
-        && !requests.iter().any(|request| request.is_probe())
+        && !requests.iter().all(|request| request.is_probe())
     {
         return Err(CallFailure::Replaced);
     }

@@ -69,7 +69,8 @@ pub(in crate::remote) async fn submit_since(
     submitted_at: Timestamp,
 ) -> RequestResult {
     let mut tried_at = now();
-    let mut first_current_call = client.scheduler.first_current_call();
+    let own_current_call = client.scheduler.first_current_call();
+    let mut first_current_call = own_current_call;
     // The node that a redirect leads to.
     let mut redirected = None;
     let (mut unsent, mut redirects, mut moving) = (0, 0, 0);
@@ -102,8 +103,11 @@ pub(in crate::remote) async fn submit_since(
                     return Err(classify::unresolved(&redirect));
                 }
                 redirected = follow(node, &mut request, &redirect, wait).await?;
-                let node = redirected.as_ref().unwrap_or(client);
-                first_current_call = node.scheduler.first_current_call();
+                // The same server may have been replaced meanwhile.
+                first_current_call = match &redirected {
+                    Some(node) => node.scheduler.first_current_call(),
+                    None => own_current_call,
+                };
             }
         }
         tried_at = now();
