@@ -181,8 +181,12 @@ const METHODS: [(&str, &str); 14] = [
 ];
 
 /// Other words of code, and those of files.
-const PHRASES: [(&str, &str); 6] = [
+const PHRASES: [(&str, &str); 7] = [
     ("Algorithm::LeakyBucket", "`algorithm: leaky_bucket`"),
+    (
+        "Policy::concurrency limits",
+        "`algorithm: concurrency` limits",
+    ),
     ("raise the count", "raise the limit"),
     ("the count is", "the limit is"),
     ("unit()", "`unit`"),

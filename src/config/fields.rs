@@ -1,7 +1,9 @@
 //! Reads the fields of a mapping, and notes every fault.
 
+use crate::error::Error;
+
 use super::{
-    fault::Fault,
+    fault::{Fault, in_words_of_files},
     node::{Entry, Node, Place, Value},
 };
 
@@ -24,6 +26,15 @@ impl Faults {
             rule: self.rule.clone(),
             ..Fault::new(place, reason, remedy)
         });
+    }
+
+    /// Notes why the limiter refuses a value.
+    pub(super) fn refuse(&mut self, place: Place, error: &Error) {
+        let message = in_words_of_files(error);
+        match message.split_once(": ") {
+            Some((reason, remedy)) => self.add(place, reason, remedy),
+            None => self.add(place, "this cannot work", message),
+        }
     }
 
     /// Notes that a value is of another kind.
@@ -59,7 +70,9 @@ impl<'a> Fields<'a> {
 
     /// Returns the value of a field. One without a value counts as absent.
     pub(super) fn get(&mut self, name: &'static str) -> Option<&'a Node> {
-        self.asked.push(name);
+        if !self.asked.contains(&name) {
+            self.asked.push(name);
+        }
         let named = |entry: &&Entry| entry.name == name;
         let entry = self.entries.iter().find(named)?;
         (entry.node.value != Value::Null).then_some(&entry.node)
@@ -88,6 +101,12 @@ impl<'a> Fields<'a> {
     ) -> Option<T> {
         let node = self.get(name)?;
         read(node, faults)
+    }
+
+    /// Returns the place of a field's value, or of the mapping without it.
+    pub(super) fn place_of(&mut self, name: &'static str) -> Place {
+        let place = self.place;
+        self.get(name).map_or(place, |node| node.place)
     }
 
     /// Notes fields that nobody has asked for, and those that are there twice.
@@ -128,21 +147,19 @@ pub(super) fn text(node: &Node, faults: &mut Faults) -> Option<String> {
 }
 
 pub(super) fn whole(node: &Node, faults: &mut Faults) -> Option<u64> {
-    match node.value {
-        Value::Integer(number) if number >= 0 => u64::try_from(number).ok(),
-        Value::Integer(_) => {
-            faults.add(
-                node.place,
-                "a number below 0",
-                "write a whole number from 0",
-            );
-            None
-        }
-        _ => {
-            faults.expect(node, "write a whole number");
-            None
-        }
+    let Value::Integer(number) = node.value else {
+        faults.expect(node, "write a whole number");
+        return None;
+    };
+    let read = u64::try_from(number).ok();
+    if read.is_none() {
+        let (reason, remedy) = match number {
+            ..0 => ("a number below 0", "write a whole number from 0"),
+            _ => ("a number above 2^64", "write a smaller one"),
+        };
+        faults.add(node.place, reason, remedy);
     }
+    read
 }
 
 pub(super) fn number(node: &Node, faults: &mut Faults) -> Option<f64> {
@@ -201,15 +218,40 @@ pub(super) fn items(node: &Node) -> (&[Node], bool) {
 /// Returns what to write instead of a name: the nearest one, or all of them.
 pub(super) fn one_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
+    let meant = SYNONYMS.iter().find(|(synonym, _)| *synonym == name);
+    if let Some((_, meant)) = meant.filter(|(_, meant)| known.contains(meant)) {
+        return format!("write `{meant}`");
+    }
     let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
-    let nearest = known.iter().min_by_key(distance);
-    match nearest {
-        Some(nearest) if !name.is_empty() && distance(&nearest) <= MOST_EDITS => {
+    // Of a short name, few edits make any other.
+    let most = (name.chars().count() / 3).clamp(1, MOST_EDITS);
+    match known.iter().min_by_key(distance) {
+        Some(nearest) if !name.is_empty() && distance(&nearest) <= most => {
             format!("write `{nearest}`")
         }
+        _ if known.len() == 1 => format!("write `{}`", known[0]),
         _ => format!("write one of `{}`", known.join("`, `")),
     }
 }
+
+/// Names of other limiters, and those for the same here.
+const SYNONYMS: [(&str, &str); 15] = [
+    ("amount", "cost"),
+    ("except", "unless"),
+    ("exclude", "unless"),
+    ("gcra", "token_bucket"),
+    ("ip", "peer_ip"),
+    ("max_value", "limit"),
+    ("name", "id"),
+    ("period", "window"),
+    ("quota", "limit"),
+    ("rate", "limit"),
+    ("remote_address", "peer_ip"),
+    ("requests_per_unit", "limit"),
+    ("shadow_mode", "mode"),
+    ("skip", "unless"),
+    ("weight", "cost"),
+];
 
 /// The most edits from a name to the one that was probably meant.
 const MOST_EDITS: usize = 3;

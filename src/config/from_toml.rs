@@ -9,6 +9,7 @@ use toml::{
 
 use super::{
     fault::Fault,
+    lines::Lines,
     node::{Entry, MAX_DEPTH, Node, Place, Value},
 };
 
@@ -84,32 +85,4 @@ fn node(
         DeValue::Table(table) => map(table, lines, depth)?,
     };
     Ok(Node { place, value })
-}
-
-// === Lines ===
-
-/// The places of a text's bytes.
-struct Lines<'a> {
-    text: &'a str,
-    /// Where each line begins.
-    starts: Vec<usize>,
-}
-
-impl<'a> Lines<'a> {
-    fn of(text: &'a str) -> Self {
-        let after = text.match_indices('\n').map(|(index, _)| index + 1);
-        Self {
-            text,
-            starts: std::iter::once(0).chain(after).collect(),
-        }
-    }
-
-    fn place(&self, byte: usize) -> Place {
-        let line = self.starts.partition_point(|start| *start <= byte).max(1);
-        let before = self.text.get(self.starts[line - 1]..byte);
-        Place {
-            line,
-            column: before.unwrap_or_default().chars().count() + 1,
-        }
-    }
 }

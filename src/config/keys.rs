@@ -3,16 +3,17 @@
 use std::{net::IpAddr, sync::Arc};
 
 use http::HeaderName;
+use ipnet::IpNet;
 
 use crate::{
     extract::{
-        ApiKey, ClientIp, Cookie, Global, Header, HostHeader, KeyExtractor, PeerIp, QueryParam,
+        ApiKey, ClientIp, Cookie, Global, Header, HostHeader, KeyExtractor, Networks, PeerIp,
+        QueryParam,
     },
     key::Key,
 };
 
 use super::{
-    fault::in_words_of_files,
     fields::{self, Faults, Fields, one_of},
     node::{Node, Place, Value},
     registry::{DynExtractor, Registry},
@@ -51,11 +52,7 @@ pub(super) fn read(
     };
     let (spec, extractor) = read?;
     if let Err(error) = extractor.validate() {
-        faults.add(
-            node.place,
-            "this key cannot work",
-            in_words_of_files(&error),
-        );
+        faults.refuse(node.place, &error);
         return None;
     }
     Some((spec, extractor))
@@ -74,6 +71,8 @@ fn read_name(name: &str, place: Place, faults: &mut Faults) -> Option<(KeySpec, 
             KeySpec::RouteOrUnmatched,
             Arc::new(crate::extract::Route.or_unmatched()),
         ),
+        #[cfg(not(feature = "axum"))]
+        "route" | "route_or_unmatched" => return without_axum(name, place, faults),
         name if WITH_SETTING.contains(&name) => {
             let remedy = match name {
                 "and" | "or_else" => format!("write `{{ {name}: [..] }}`"),
@@ -112,9 +111,9 @@ fn read_with_setting(
                 extractors.into_iter().reduce(or_else)?,
             )
         }
-        "api_key" => read_api_key(node, faults)?,
+        "api_key" => read_api_key(node, registry, faults)?,
         "client_ip" => read_client_ip(node, faults)?,
-        "cookie" => read_cookie(node, faults)?,
+        "cookie" => read_cookie(node, registry, faults)?,
         "custom" => {
             let name = fields::text(node, faults)?;
             let found = registry.extractor(&name, node.place, faults)?;
@@ -130,6 +129,8 @@ fn read_with_setting(
             let extractor = crate::extract::PathParam::new(&name);
             (KeySpec::PathParam(name), Arc::new(extractor))
         }
+        #[cfg(not(feature = "axum"))]
+        "path_param" => return without_axum(name, place, faults),
         "query" => {
             let name = fields::text(node, faults)?;
             (
@@ -150,6 +151,17 @@ fn read_with_setting(
     })
 }
 
+#[cfg(not(feature = "axum"))]
+fn without_axum<T>(name: &str, place: Place, faults: &mut Faults) -> Option<T> {
+    let reason = format!("the key `{name}` needs routes of axum");
+    faults.add(
+        place,
+        reason,
+        "enable the feature `axum`, or use another key",
+    );
+    None
+}
+
 fn read_several(
     node: &Node,
     registry: &Registry,
@@ -168,53 +180,54 @@ fn read_several(
     Some(read?.into_iter().unzip())
 }
 
-fn read_api_key(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
-    if matches!(&node.value, Value::Text(text) if text == "bearer") {
-        return Some((
-            KeySpec::ApiKey(ApiKeySpec::Bearer),
-            Arc::new(ApiKey::bearer()),
-        ));
-    }
+fn read_api_key(
+    node: &Node,
+    registry: &Registry,
+    faults: &mut Faults,
+) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `bearer`, `{ header: name }` or `{ query: name }`";
-    let mut setting = Fields::of(node, remedy, faults)?;
-    let header = setting.read("header", faults, fields::text);
-    let query = setting.read("query", faults, fields::text);
-    setting.finish(faults);
-    match (header, query) {
-        (Some(name), None) => {
-            let extractor = ApiKey::header(&name);
-            Some((
-                KeySpec::ApiKey(ApiKeySpec::Header(name)),
-                Arc::new(extractor),
-            ))
+    let (spec, extractor) = if node.value == Value::Text("bearer".to_owned()) {
+        (ApiKeySpec::Bearer, ApiKey::bearer())
+    } else {
+        let mut setting = Fields::of(node, remedy, faults)?;
+        let header = setting.get("header");
+        let query = setting.get("query");
+        setting.finish(faults);
+        match (header, query) {
+            (Some(name), None) => {
+                let name = fields::text(name, faults)?;
+                let extractor = ApiKey::header(&name);
+                (ApiKeySpec::Header(name), extractor)
+            }
+            (None, Some(name)) => {
+                let name = fields::text(name, faults)?;
+                let extractor = ApiKey::query(&name);
+                (ApiKeySpec::Query(name), extractor)
+            }
+            (Some(_), Some(_)) => {
+                let remedy = "join two keys by `or_else`";
+                faults.add(node.place, "an API key in two places", remedy);
+                return None;
+            }
+            (None, None) => {
+                faults.add(node.place, "no place of the API key", remedy);
+                return None;
+            }
         }
-        (None, Some(name)) => {
-            let extractor = ApiKey::query(&name);
-            Some((
-                KeySpec::ApiKey(ApiKeySpec::Query(name)),
-                Arc::new(extractor),
-            ))
-        }
-        (Some(_), Some(_)) => {
-            faults.add(
-                node.place,
-                "an API key in two places",
-                "join two keys by `or_else`",
-            );
-            None
-        }
-        (None, None) => None,
-    }
+    };
+    let extractor = match registry.hash_secret {
+        Some(secret) => extractor.hash_secret(secret),
+        None => extractor,
+    };
+    Some((KeySpec::ApiKey(spec), Arc::new(extractor)))
 }
 
 fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
-    let mut setting = Fields::of(
-        node,
-        "write `{ behind: [networks] }` or `{ hops: 1 }`",
-        faults,
-    )?;
+    let remedy = "write `{ behind: [networks] }` or `{ hops: 1 }`";
+    let mut setting = Fields::of(node, remedy, faults)?;
+    let behind = setting.get("behind");
     let spec = ClientIpSpec {
-        behind: setting.read("behind", faults, texts),
+        behind: setting.read("behind", faults, networks),
         hops: setting.read("hops", faults, fields::whole),
         header: setting
             .read("header", faults, fields::text)
@@ -222,77 +235,124 @@ fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtra
         ipv4_prefix: setting.read("ipv4_prefix", faults, fields::whole),
         ipv6_prefix: setting.read("ipv6_prefix", faults, fields::whole),
     };
-    setting.finish(faults);
-    let mut extractor = match (&spec.behind, spec.hops) {
-        (Some(networks), None) => ClientIp::behind(networks.as_slice()),
-        (None, Some(hops)) => ClientIp::behind_hops(usize::try_from(hops).unwrap_or(usize::MAX)),
-        (Some(_), Some(_)) => {
+    let (mut extractor, place) = match (behind, &spec.behind, setting.get("hops"), spec.hops) {
+        (Some(_), _, Some(_), _) => {
             faults.add(node.place, "both `behind` and `hops`", "keep one of them");
-            return None;
+            (None, node.place)
         }
-        (None, None) => {
-            faults.add(
-                node.place,
-                "no proxies",
-                "name their networks with `behind`, count them with `hops`, or use `peer_ip`",
-            );
-            return None;
+        (Some(node), Some(networks), ..) => {
+            (Some(ClientIp::behind(networks.as_slice())), node.place)
         }
+        (_, _, Some(node), Some(hops)) => {
+            let hops = usize::try_from(hops).unwrap_or(usize::MAX);
+            (Some(ClientIp::behind_hops(hops)), node.place)
+        }
+        (None, _, None, _) => {
+            let remedy =
+                "name their networks with `behind`, count them with `hops`, or use `peer_ip`";
+            faults.add(node.place, "no proxies", remedy);
+            (None, node.place)
+        }
+        // What could not be read was noted.
+        _ => (None, node.place),
     };
+    if extractor
+        .as_ref()
+        .is_some_and(|made| !works(made, place, faults))
+    {
+        extractor = None;
+    }
+    // The other settings are checked also while the proxies have a fault.
+    let mut made = extractor
+        .clone()
+        .unwrap_or_else(|| ClientIp::behind_hops(1));
     if let Some(AddressHeaderSpec(name)) = &spec.header {
-        extractor = match name.to_ascii_lowercase().as_str() {
-            "forwarded" => extractor.forwarded(),
-            "x-forwarded-for" => extractor.forwarded_for(),
+        let place = setting.place_of("header");
+        let next = match name.to_ascii_lowercase().as_str() {
+            "forwarded" => Some(made.clone().forwarded()),
+            "x-forwarded-for" => Some(made.clone().forwarded_for()),
             name => match HeaderName::try_from(name) {
-                Ok(name) => extractor.header(name),
+                Ok(name) => Some(made.clone().header(name)),
                 Err(_) => {
-                    faults.add(
-                        node.place,
-                        format!("{name:?} is not a header name"),
-                        "correct `header`",
-                    );
-                    return None;
+                    let reason = format!("{name:?} is not a header name");
+                    faults.add(place, reason, "write it as `x-real-ip`");
+                    None
                 }
             },
         };
+        made = next
+            .filter(|next| works(next, place, faults))
+            .unwrap_or(made);
     }
     if let Some(bits) = spec.ipv4_prefix {
-        extractor = extractor.ipv4_prefix(u8::try_from(bits).unwrap_or(u8::MAX));
+        let next = made
+            .clone()
+            .ipv4_prefix(u8::try_from(bits).unwrap_or(u8::MAX));
+        if works(&next, setting.place_of("ipv4_prefix"), faults) {
+            made = next;
+        }
     }
     if let Some(bits) = spec.ipv6_prefix {
-        extractor = extractor.ipv6_prefix(u8::try_from(bits).unwrap_or(u8::MAX));
+        let next = made
+            .clone()
+            .ipv6_prefix(u8::try_from(bits).unwrap_or(u8::MAX));
+        if works(&next, setting.place_of("ipv6_prefix"), faults) {
+            made = next;
+        }
     }
-    Some((KeySpec::ClientIp(spec), Arc::new(extractor)))
+    setting.finish(faults);
+    extractor?;
+    Some((KeySpec::ClientIp(spec), Arc::new(made)))
 }
 
-fn read_cookie(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
-    if let Value::Text(name) = &node.value {
-        let extractor = Cookie::new(name);
-        return Some((
-            KeySpec::Cookie(CookieSpec::Name(name.clone())),
-            Arc::new(extractor),
-        ));
+/// Notes an extractor that cannot work.
+fn works(extractor: &ClientIp, place: Place, faults: &mut Faults) -> bool {
+    let result = KeyExtractor::validate(extractor);
+    if let Err(error) = &result {
+        faults.refuse(place, error);
     }
-    let mut setting = Fields::of(
-        node,
-        "write a name, or `{ name: .., plaintext: true }`",
-        faults,
-    )?;
+    result.is_ok()
+}
+
+/// Reads networks, and notes each that is none.
+fn networks(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
+    let read = texts(node, faults)?;
+    let mut all_work = true;
+    for (text, item) in read.as_slice().iter().zip(fields::items(node).0) {
+        if let Err(error) = Networks::new([text]) {
+            faults.refuse(item.place, &error);
+            all_work = false;
+        }
+    }
+    all_work.then_some(read)
+}
+
+fn read_cookie(
+    node: &Node,
+    registry: &Registry,
+    faults: &mut Faults,
+) -> Option<(KeySpec, DynExtractor)> {
+    let hashed = |name: &str| match registry.hash_secret {
+        Some(secret) => Cookie::new(name).hash_secret(secret),
+        None => Cookie::new(name),
+    };
+    if let Value::Text(name) = &node.value {
+        let spec = CookieSpec::Name(name.clone());
+        return Some((KeySpec::Cookie(spec), Arc::new(hashed(name))));
+    }
+    let remedy = "write a name, or `{ name: .., plaintext: true }`";
+    let mut setting = Fields::of(node, remedy, faults)?;
     let name = setting.require("name", "add the name of the cookie", faults);
     let name = name.and_then(|node| fields::text(node, faults));
     let plaintext = setting.read("plaintext", faults, fields::boolean);
     setting.finish(faults);
     let (name, plaintext) = (name?, plaintext.unwrap_or(false));
-    let cookie = Cookie::new(&name);
-    let cookie = if plaintext {
-        cookie.plaintext()
-    } else {
-        cookie
+    let cookie = match plaintext {
+        true => Cookie::new(&name).plaintext(),
+        false => hashed(&name),
     };
-    Some((
-        KeySpec::Cookie(CookieSpec::With { name, plaintext }),
-        Arc::new(cookie),
-    ))
+    let spec = CookieSpec::With { name, plaintext };
+    Some((KeySpec::Cookie(spec), Arc::new(cookie)))
 }
 
 /// Reads a text, or a list of texts.
@@ -310,12 +370,7 @@ pub(super) fn texts(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String
         .iter()
         .map(|item| fields::text(item, faults))
         .collect();
-    let mut read: Vec<String> = read.into_iter().collect::<Option<_>>()?;
-    Some(if is_list {
-        OneOrMany::Many(read)
-    } else {
-        OneOrMany::One(read.swap_remove(0))
-    })
+    OneOrMany::of(read.into_iter().collect::<Option<_>>()?, is_list)
 }
 
 /// Returns the key of a caller whose value stands in a file.
@@ -325,13 +380,17 @@ pub(super) fn texts(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String
 /// What to write instead.
 pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<Key, String> {
     match key {
-        KeySpec::ClientIp(_) | KeySpec::PeerIp => match value.parse::<IpAddr>() {
-            Ok(address @ IpAddr::V4(_)) => Ok(Key::from(address)),
-            Ok(IpAddr::V6(_)) => {
-                Err("IPv6 callers are networks: choose their tier by `tier_from`".to_owned())
-            }
-            Err(_) => Err("write an address such as `192.0.2.7`".to_owned()),
-        },
+        KeySpec::ClientIp(client) => {
+            let bits = |setting: Option<u64>, default| {
+                setting.map_or(default, |bits| u8::try_from(bits).unwrap_or(u8::MAX))
+            };
+            address_key(
+                value,
+                bits(client.ipv4_prefix, 32),
+                bits(client.ipv6_prefix, 64),
+            )
+        }
+        KeySpec::PeerIp => address_key(value, 32, 64),
         KeySpec::Header(_) | KeySpec::Query(_) | KeySpec::PathParam(_) => Ok(Key::new(value)),
         KeySpec::Cookie(CookieSpec::With {
             plaintext: true, ..
@@ -351,6 +410,25 @@ pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<Key, String> {
                 .to_owned(),
         ),
     }
+}
+
+/// Returns the key of an address, or of the network that is counted as one caller.
+fn address_key(value: &str, ipv4: u8, ipv6: u8) -> Result<Key, String> {
+    let written = match value.parse::<IpNet>() {
+        Ok(network) => network,
+        Err(_) => match value.parse::<IpAddr>() {
+            Ok(address) => IpNet::from(address.to_canonical()),
+            Err(_) => return Err("write an address such as `192.0.2.7`".to_owned()),
+        },
+    };
+    let bits = if written.addr().is_ipv4() { ipv4 } else { ipv6 };
+    let network = IpNet::new(written.addr(), bits)
+        .map_err(|error| error.to_string())?
+        .trunc();
+    if written != network {
+        return Err(format!("its callers are networks: write `{network}`"));
+    }
+    Ok(Key::from(network.addr()))
 }
 
 const WITHOUT_SETTING: &[&str] = &["global", "host", "peer_ip", "route", "route_or_unmatched"];

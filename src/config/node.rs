@@ -14,6 +14,17 @@ pub(super) struct Node {
     pub(super) value: Value,
 }
 
+impl Node {
+    /// Returns the value of a field, if this is a mapping that has it.
+    pub(super) fn field(&self, name: &str) -> Option<&Self> {
+        let Value::Map(entries) = &self.value else {
+            return None;
+        };
+        let entry = entries.iter().find(|entry| entry.name == name)?;
+        (entry.node.value != Value::Null).then_some(&entry.node)
+    }
+}
+
 /// A value in any of the formats.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {

@@ -1,48 +1,68 @@
-//! Limits and algorithms of rules.
+//! Limits, as they are written and as quotas.
 
 use std::time::Duration;
 
-use crate::{
-    algorithm::{Algorithm, QueueLimits, WindowStart},
-    quota::Quota,
-};
+use crate::quota::Quota;
 
 use super::{
     fields::{self, Faults, Fields},
-    node::{Node, Place, Value},
-    spec::{AlgorithmName, CandidateSpec, LimitSpec, WindowStartName},
+    node::{Node, Value},
+    spec::{LimitSettingsSpec, LimitSpec, QuotaSpec},
     units,
 };
 
-/// Reads `limit`, `window` and `burst`.
-pub(super) fn quota(
+/// Reads `limit`, `window` and `burst`. The quota is without the burst.
+pub(super) fn settings(
     fields: &mut Fields<'_>,
     in_flight: bool,
     faults: &mut Faults,
-) -> Option<(CandidateSpec, Quota)> {
+) -> Option<(LimitSettingsSpec, Quota)> {
     let window_node = fields.get("window");
     let window = window_node.and_then(|node| duration(node, faults));
     let burst = fields.read("burst", faults, fields::whole);
     let node = fields.require("limit", "add a rate, such as `limit: 100/min`", faults)?;
     let (limit, quota) = limit(node, (window_node.is_some(), window), in_flight, faults)?;
-    if let (LimitSpec::Rate(_), Some(window)) = (&limit, window_node) {
-        faults.add(
-            window.place,
-            "`window` beside a rate",
-            "leave it out, or write a count as `limit`",
-        );
-        return None;
+    if let Some(node) = window_node {
+        let (reason, remedy) = match &limit {
+            LimitSpec::Count(_) if in_flight => (
+                "requests in flight have no window",
+                "leave it out, or choose another `algorithm`",
+            ),
+            LimitSpec::Count(_) => ("", ""),
+            LimitSpec::Rate(_) => (
+                "`window` beside a rate",
+                "leave it out, or write a count as `limit`",
+            ),
+        };
+        if !reason.is_empty() {
+            faults.add(node.place, reason, remedy);
+        }
     }
-    let quota = burst.map_or(quota, |units| quota.burst(units));
     let window = window.map(units::write_duration);
-    Some((
-        CandidateSpec {
-            limit,
-            window,
-            burst,
-        },
-        quota,
-    ))
+    let spec = LimitSettingsSpec {
+        limit,
+        window,
+        burst,
+    };
+    Some((spec, quota))
+}
+
+/// Reads the quota of a candidate or a tier: a limit, or a mapping.
+pub(super) fn quota(
+    node: &Node,
+    in_flight: bool,
+    faults: &mut Faults,
+) -> Option<(QuotaSpec, Quota)> {
+    if !matches!(node.value, Value::Map(_)) {
+        let (limit, quota) = limit(node, (false, None), in_flight, faults)?;
+        return Some((QuotaSpec::Limit(limit), quota));
+    }
+    let mut fields = Fields::of(node, "write a rate", faults)?;
+    let read = settings(&mut fields, in_flight, faults);
+    fields.finish(faults);
+    let (spec, quota) = read?;
+    let quota = spec.burst.map_or(quota, |units| quota.burst(units));
+    Some((QuotaSpec::With(spec), quota))
 }
 
 fn limit(
@@ -53,6 +73,11 @@ fn limit(
 ) -> Option<(LimitSpec, Quota)> {
     match &node.value {
         Value::Text(text) => match units::rate(text) {
+            Ok(_) if in_flight => {
+                let remedy = "write how many may be in flight at once, such as `10`";
+                faults.add(node.place, "a rate of requests in flight", remedy);
+                None
+            }
             Ok((count, period)) => Some((LimitSpec::Rate(text.clone()), Quota::new(count, period))),
             Err(remedy) => {
                 faults.add(node.place, format!("{text:?} is not a rate"), remedy);
@@ -61,111 +86,21 @@ fn limit(
         },
         Value::Integer(_) => {
             let count = fields::whole(node, faults)?;
-            if !has_window && !in_flight {
-                faults.add(
-                    node.place,
-                    "a count without a period",
-                    "write a rate such as `100/min`, or add `window`",
-                );
-                return None;
+            if in_flight {
+                return Some((LimitSpec::Count(count), Quota::in_flight(count)));
+            }
+            if !has_window {
+                let remedy = "write a rate such as `100/min`, or add `window`";
+                faults.add(node.place, "a count without a period", remedy);
             }
             // A window that could not be read was noted.
-            let period = if has_window { window? } else { Duration::ZERO };
-            Some((LimitSpec::Count(count), Quota::new(count, period)))
+            Some((LimitSpec::Count(count), Quota::new(count, window?)))
         }
         _ => {
-            faults.expect(
-                node,
-                "write a rate such as `100/min`, or a count beside `window`",
-            );
+            let remedy = "write a rate such as `100/min`, or a count beside `window`";
+            faults.expect(node, remedy);
             None
         }
-    }
-}
-
-/// Reads the quota of a candidate: a rate, or a mapping.
-pub(super) fn candidate_quota(
-    node: &Node,
-    in_flight: bool,
-    faults: &mut Faults,
-) -> Option<(CandidateSpec, Quota)> {
-    if !matches!(node.value, Value::Map(_)) {
-        let (limit, quota) = limit(node, (false, None), in_flight, faults)?;
-        return Some((
-            CandidateSpec {
-                limit,
-                window: None,
-                burst: None,
-            },
-            quota,
-        ));
-    }
-    let mut fields = Fields::of(node, "write a rate", faults)?;
-    let read = quota(&mut fields, in_flight, faults);
-    fields.finish(faults);
-    read
-}
-
-/// The algorithm, and the settings that only some algorithms have.
-pub(super) struct Parameters {
-    pub(super) name: Option<AlgorithmName>,
-    pub(super) window_start: Option<WindowStartName>,
-    pub(super) queue: Option<u64>,
-    pub(super) max_wait: Option<Duration>,
-    pub(super) lease: Option<Duration>,
-}
-
-impl Parameters {
-    /// Returns the algorithm. Settings of another one are noted.
-    pub(super) fn algorithm(
-        &self,
-        place: Place,
-        fields: &mut Fields<'_>,
-        faults: &mut Faults,
-    ) -> Option<Algorithm> {
-        let name = self.name.unwrap_or(AlgorithmName::TokenBucket);
-        let settings = [
-            ("window_start", AlgorithmName::FixedWindow),
-            ("queue", AlgorithmName::LeakyQueue),
-            ("max_wait", AlgorithmName::LeakyQueue),
-            ("lease", AlgorithmName::Concurrency),
-        ];
-        for (setting, owner) in settings {
-            if let (Some(node), false) = (fields.get(setting), name == owner) {
-                let owner = AlgorithmName::ALL.iter().find(|(_, other)| *other == owner);
-                let owner = owner.map_or("", |(name, _)| name);
-                let reason = format!("`{setting}` is only for `algorithm: {owner}`");
-                faults.add(node.place, reason, "leave it out, or choose that algorithm");
-            }
-        }
-        Some(match name {
-            AlgorithmName::Concurrency => Algorithm::Concurrency {
-                lease: self.lease.unwrap_or(LEASE),
-            },
-            AlgorithmName::FixedWindow => Algorithm::FixedWindow(match self.window_start {
-                None | Some(WindowStartName::Clock) => WindowStart::Clock,
-                Some(WindowStartName::FirstHit) => WindowStart::FirstHit,
-                Some(WindowStartName::Month) => WindowStart::Month,
-            }),
-            AlgorithmName::LeakyBucket => Algorithm::LeakyBucket,
-            AlgorithmName::LeakyQueue => {
-                let Some(length) = self.queue else {
-                    if fields.get("queue").is_none() {
-                        faults.add(
-                            place,
-                            "`queue` is missing",
-                            "add the length of the queue, in units",
-                        );
-                    }
-                    return None;
-                };
-                let limits = QueueLimits::new(length);
-                Algorithm::LeakyQueue(self.max_wait.map_or(limits, |wait| limits.max_wait(wait)))
-            }
-            AlgorithmName::SlidingLog => Algorithm::SlidingLog,
-            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
-            AlgorithmName::TokenBucket => Algorithm::TokenBucket,
-        })
     }
 }
 
@@ -185,5 +120,3 @@ pub(super) fn duration(node: &Node, faults: &mut Faults) -> Option<Duration> {
         }
     }
 }
-
-const LEASE: Duration = Duration::from_secs(30);

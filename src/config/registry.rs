@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{extract::KeyExtractor, key::Key, matching::Matcher};
+use crate::{
+    extract::{HashSecret, KeyExtractor},
+    key::Key,
+    matching::Matcher,
+};
 
 use super::{
     fields::{Faults, one_of},
@@ -20,6 +24,8 @@ pub(super) struct Registry {
     pub(super) extractors: BTreeMap<String, DynExtractor>,
     pub(super) matchers: BTreeMap<String, Arc<dyn Matcher>>,
     pub(super) tier_names: BTreeMap<String, Arc<TierName>>,
+    /// Hashes API keys and cookies.
+    pub(super) hash_secret: Option<HashSecret>,
 }
 
 /// Returns the name of a caller's tier.

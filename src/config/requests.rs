@@ -11,7 +11,6 @@ use crate::{
 };
 
 use super::{
-    fault::in_words_of_files,
     fields::{self, Faults, Fields},
     keys,
     node::Node,
@@ -23,7 +22,7 @@ use super::{
 pub(super) type DynMatcher = Arc<dyn Matcher>;
 
 /// Matches requests that all of several matchers match.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct AllOf(Vec<DynMatcher>);
 
 impl Matcher for AllOf {
@@ -65,12 +64,12 @@ impl Matcher for AnyOf {
     }
 }
 
-/// Returns the matchers of a rule's `path`, `method` and `host`.
+/// Returns the matchers of a rule's `path`, `method` and `host`. Those that cannot work are noted.
 pub(super) fn matchers(
     fields: &mut Fields<'_>,
     spec: &RuleSpec,
     faults: &mut Faults,
-) -> Option<Vec<DynMatcher>> {
+) -> Vec<DynMatcher> {
     let request = RequestSpec {
         path: spec.path.clone(),
         method: spec.method.clone(),
@@ -80,38 +79,56 @@ pub(super) fn matchers(
     conditions(fields, &request, faults)
 }
 
-/// Returns the matchers of a request's plain fields.
-fn conditions(
-    fields: &mut Fields<'_>,
-    spec: &RequestSpec,
-    faults: &mut Faults,
-) -> Option<Vec<DynMatcher>> {
+/// Returns the matchers of a request's plain fields. Those that cannot work are noted.
+fn conditions(fields: &mut Fields<'_>, spec: &RequestSpec, faults: &mut Faults) -> Vec<DynMatcher> {
     let mut matchers: Vec<DynMatcher> = Vec::new();
     if let (Some(paths), Some(node)) = (&spec.path, fields.get("path")) {
         let pattern = |path: &String| -> DynMatcher { Arc::new(PathPattern::new(path)) };
-        matchers.push(any_of(node, paths.as_slice().iter().map(pattern), faults)?);
+        let patterns = paths.as_slice().iter().map(pattern);
+        matchers.extend(any_of(node, patterns, faults));
     }
     if let (Some(names), Some(node)) = (&spec.method, fields.get("method")) {
-        let mut methods = Vec::new();
-        for (name, item) in names.as_slice().iter().zip(fields::items(node).0) {
-            match Method::from_bytes(name.as_bytes()) {
-                Ok(method) if !name.chars().any(char::is_lowercase) => methods.push(method),
-                _ => {
-                    let remedy = format!("write `{}`", name.to_uppercase());
-                    faults.add(item.place, format!("`{name}` is not a method"), remedy);
-                }
-            }
-        }
+        let methods = names.as_slice().iter().zip(fields::items(node).0);
+        let methods = methods.filter_map(|(name, item)| method(name, item, faults));
+        let methods: Vec<Method> = methods.collect();
         matchers.push(Arc::new(Methods::new(methods)));
     }
     if let (Some(hosts), Some(node)) = (&spec.host, fields.get("host")) {
         let pattern = |host: &String| -> DynMatcher { Arc::new(HostPattern::new(host)) };
-        matchers.push(any_of(node, hosts.as_slice().iter().map(pattern), faults)?);
+        let patterns = hosts.as_slice().iter().map(pattern);
+        matchers.extend(any_of(node, patterns, faults));
     }
-    Some(matchers)
+    // Not asked for in a rule, where it is no field.
+    if let Some(networks) = &spec.peer
+        && let Some(node) = fields.get("peer")
+    {
+        let list =
+            |network: &String| -> DynMatcher { Arc::new(AddressList::new(PeerIp, [network])) };
+        // Each on its own only to note the one that cannot work: one list is searched faster.
+        if any_of(node, networks.as_slice().iter().map(list), faults).is_some() {
+            matchers.push(Arc::new(AddressList::new(PeerIp, networks.as_slice())));
+        }
+    }
+    matchers
 }
 
-/// Joins matchers, and notes those that cannot work.
+fn method(name: &str, item: &Node, faults: &mut Faults) -> Option<Method> {
+    let method = Method::from_bytes(name.as_bytes());
+    let method = method
+        .ok()
+        .filter(|_| !name.chars().any(char::is_lowercase));
+    if method.is_none() {
+        let upper = name.to_uppercase();
+        let remedy = match Method::from_bytes(upper.as_bytes()) {
+            Ok(_) => format!("write `{upper}`"),
+            Err(_) => "write one such as `GET` or `POST`".to_owned(),
+        };
+        faults.add(item.place, format!("{name:?} is not a method"), remedy);
+    }
+    method
+}
+
+/// Joins matchers, and notes those that cannot work. `None` if none is left.
 fn any_of(
     node: &Node,
     matchers: impl Iterator<Item = DynMatcher>,
@@ -121,18 +138,14 @@ fn any_of(
     for (matcher, item) in matchers.zip(fields::items(node).0) {
         match matcher.validate() {
             Ok(()) => all.push(matcher),
-            Err(error) => faults.add(
-                item.place,
-                "this pattern cannot work",
-                in_words_of_files(&error),
-            ),
+            Err(error) => faults.refuse(item.place, &error),
         }
     }
-    Some(match <[DynMatcher; 1]>::try_from(all) {
-        Ok([one]) => one,
-        Err(several) if several.is_empty() => return None,
-        Err(several) => Arc::new(AnyOf(several)),
-    })
+    match <[DynMatcher; 1]>::try_from(all) {
+        Ok([one]) => Some(one),
+        Err(several) if several.is_empty() => None,
+        Err(several) => Some(Arc::new(AnyOf(several))),
+    }
 }
 
 /// Reads requests: a mapping, or a list of them.
@@ -155,11 +168,9 @@ pub(super) fn request(
     registry: &Registry,
     faults: &mut Faults,
 ) -> Option<(RequestSpec, AllOf)> {
-    let mut fields = Fields::of(
-        node,
-        "write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`",
-        faults,
-    )?;
+    let noted = faults.list.len();
+    let remedy = "write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`";
+    let mut fields = Fields::of(node, remedy, faults)?;
     let spec = RequestSpec {
         path: fields.read("path", faults, keys::texts),
         method: fields.read("method", faults, keys::texts),
@@ -168,33 +179,22 @@ pub(super) fn request(
         preflight: fields.read("preflight", faults, fields::boolean),
         custom: fields.read("custom", faults, fields::text),
     };
-    let matchers = conditions(&mut fields, &spec, faults);
-    let peer = fields.get("peer").zip(spec.peer.as_ref());
-    let peer = peer.map(|(node, networks)| {
-        let list: DynMatcher = Arc::new(AddressList::new(PeerIp, networks.as_slice()));
-        any_of(node, std::iter::once(list), faults)
-    });
+    let mut all = conditions(&mut fields, &spec, faults);
     let custom = fields.get("custom").zip(spec.custom.as_ref());
     let custom = custom.map(|(node, name)| registry.matcher(name, node.place, faults));
     fields.finish(faults);
-    let mut all = matchers?;
-    if let Some(list) = peer {
-        all.push(list?);
-    }
-    if let Some(custom) = custom {
-        all.push(custom?);
-    }
+    all.extend(custom.flatten());
     match spec.preflight {
         Some(true) => all.push(Arc::new(Preflight)),
         Some(false) => all.push(Arc::new(Preflight.not())),
         None => {}
     }
+    if faults.list.len() > noted {
+        return None;
+    }
     if all.is_empty() {
-        faults.add(
-            node.place,
-            "no condition",
-            "write `path`, `method`, `host`, `peer`, `preflight` or `custom`",
-        );
+        let remedy = "write `path`, `method`, `host`, `peer`, `preflight` or `custom`";
+        faults.add(node.place, "no condition", remedy);
         return None;
     }
     Some((spec, AllOf(all)))

@@ -1,19 +1,31 @@
 //! A set of rules: read from a file or a text, and given to a layer.
 
-use std::{fmt, fs, path::Path, sync::Arc};
+use std::{
+    borrow::Borrow,
+    fmt,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+    sync::Arc,
+};
 
 use http::request::Parts;
 
 use crate::{
-    builder::RateLimitLayerBuilder, extract::KeyExtractor, headers::Headers, key::Key,
-    matching::Matcher, rules::Rule,
+    builder::RateLimitLayerBuilder,
+    extract::{HashSecret, KeyExtractor},
+    headers::Headers,
+    key::Key,
+    matching::Matcher,
+    rules::Rule,
 };
 
 use super::{
     decode,
     fault::{Fault, RuleSetError},
     fields::Faults,
-    from_toml, from_yaml,
+    from_json, from_toml, from_yaml,
+    lines::Lines,
     node::Place,
     registry::Registry,
     requests::AllOf,
@@ -30,6 +42,19 @@ pub enum Format {
     Toml,
     /// `.yaml` and `.yml`
     Yaml,
+}
+
+impl Format {
+    /// Returns the format that the extension of a name stands for.
+    fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        match extension.as_str() {
+            "json" => Some(Self::Json),
+            "toml" => Some(Self::Toml),
+            "yaml" | "yml" => Some(Self::Yaml),
+            _ => None,
+        }
+    }
 }
 
 /// Rules that were read from a file and checked. Clones are cheap.
@@ -101,7 +126,8 @@ impl RateLimitLayerBuilder {
     /// Adds the rules of a [`RuleSet`], with its lists of requests that are forbidden or skipped, and its headers.
     ///
     /// Default: none. Rules from code can be added beside them.
-    pub fn rules(mut self, set: &RuleSet) -> Self {
+    pub fn rules(mut self, set: impl Borrow<RuleSet>) -> Self {
+        let set = set.borrow();
         for rule in &set.data.rules {
             self = self.policy(rule.clone());
         }
@@ -153,6 +179,15 @@ pub struct RuleSetReader {
 }
 
 impl RuleSetReader {
+    /// Sets the secret that API keys and cookies of the rules are hashed with, which must be the same on every instance.
+    ///
+    /// Default: tollgate's constant, which is enough for keys that cannot be guessed. No field of a file contains it: read it
+    /// from where the application keeps its secrets.
+    pub fn hash_secret(mut self, secret: HashSecret) -> Self {
+        self.registry.hash_secret = Some(secret);
+        self
+    }
+
     /// Registers an extractor for `key: { custom: name }`.
     pub fn extractor(mut self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
         self.registry
@@ -189,28 +224,24 @@ impl RuleSetReader {
     pub fn read_file(&self, path: impl AsRef<Path>) -> Result<RuleSet, RuleSetError> {
         let path = path.as_ref();
         let name = path.display().to_string();
-        let whole = |reason: String, remedy: &str| {
-            let place = Place { line: 1, column: 1 };
+        let refused = |place, reason: String, remedy: &str| {
             RuleSetError::new(&name, vec![Fault::new(place, reason, remedy)])
         };
-        let format = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("json") => Format::Json,
-            Some("toml") => Format::Toml,
-            Some("yaml" | "yml") => Format::Yaml,
-            _ => {
-                return Err(whole(
-                    "an unknown format".into(),
-                    "name it .yaml, .toml or .json",
-                ));
-            }
+        let Some(format) = Format::of(path) else {
+            let remedy = "name it .yaml, .toml or .json";
+            return Err(refused(START, "an unknown format".to_owned(), remedy));
         };
-        let unreadable =
-            |error: std::io::Error| whole(error.to_string(), "check its name and permissions");
-        let length = fs::metadata(path).map_err(unreadable)?.len();
-        if length > MAX_BYTES as u64 {
-            return Err(whole(format!("{length} bytes"), "write at most 1 MiB"));
+        let bytes = read_bounded(path)
+            .map_err(|error| refused(START, error.to_string(), "check its name and permissions"))?;
+        if bytes.len() > MAX_BYTES {
+            return Err(refused(START, TOO_LARGE.to_owned(), LESS));
         }
-        let text = fs::read_to_string(path).map_err(unreadable)?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let (valid, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
+            let valid = String::from_utf8_lossy(valid);
+            let place = Lines::of(&valid).place(valid.len());
+            refused(place, "not UTF-8".to_owned(), "save it as UTF-8")
+        })?;
         self.parse_named(&name, format, &text)
     }
 
@@ -224,18 +255,15 @@ impl RuleSetReader {
     }
 
     fn parse_named(&self, name: &str, format: Format, text: &str) -> Result<RuleSet, RuleSetError> {
-        let place = Place { line: 1, column: 1 };
         if text.len() > MAX_BYTES {
-            let fault = Fault::new(
-                place,
-                format!("{} bytes", text.len()),
-                "write at most 1 MiB",
-            );
+            let fault = Fault::new(START, TOO_LARGE, LESS);
             return Err(RuleSetError::new(name, vec![fault]));
         }
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let root = match format {
             Format::Toml => from_toml::parse(text),
-            Format::Json | Format::Yaml => from_yaml::parse(text).map_err(|fault| vec![fault]),
+            Format::Json => from_json::parse(text).map_err(|fault| vec![fault]),
+            Format::Yaml => from_yaml::parse(text).map_err(|fault| vec![fault]),
         };
         let root = root.map_err(|faults| RuleSetError::new(name, faults))?;
         let mut faults = Faults::default();
@@ -263,4 +291,15 @@ impl fmt::Debug for RuleSetReader {
     }
 }
 
+/// Reads a file up to a byte more than it may have, also one that never ends.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let most = MAX_BYTES as u64 + 1;
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+const START: Place = Place { line: 1, column: 1 };
 const MAX_BYTES: usize = 1 << 20;
+const TOO_LARGE: &str = "more than 1 MiB";
+const LESS: &str = "write fewer rules, or move lists into code";

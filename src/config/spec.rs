@@ -7,6 +7,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::{
+    policy::OnOutage,
+    rules::{OnMissingKey, RuleMode},
+};
+
 /// A whole rule file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
@@ -24,11 +29,11 @@ pub struct RuleSetSpec {
     pub headers: Option<OneOrMany<HeaderFamily>>,
     /// Requests that get 403 and are not charged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default)]
+    #[schemars(default, with = "OneOrMany<RequestSpec>")]
     pub forbid: Vec<RequestSpec>,
     /// Requests that are not limited.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default)]
+    #[schemars(default, with = "OneOrMany<RequestSpec>")]
     pub skip: Vec<RequestSpec>,
     /// The rules. A request is decided by all that match it, together.
     pub rules: Vec<RuleSpec>,
@@ -111,7 +116,7 @@ pub struct RuleSpec {
     pub cost: Option<u64>,
     /// Units of some requests, by the first entry that matches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default)]
+    #[schemars(default, with = "OneOrMany<CostSpec>")]
     pub costs: Vec<CostSpec>,
     /// Unit of the quota, such as `tokens`. Default: requests.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,23 +130,24 @@ pub struct RuleSpec {
     /// Other quotas for some callers, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(default)]
-    pub tiers: BTreeMap<String, TierSpec>,
+    pub tiers: BTreeMap<String, QuotaSpec>,
     /// Header that holds the name of the caller's tier, or `{ custom: name }` for a function registered in code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier_from: Option<TierSourceSpec>,
     /// Quotas of single keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default)]
+    #[schemars(default, with = "OneOrMany<OverrideSpec>")]
     pub overrides: Vec<OverrideSpec>,
     /// `off`, `shadow` or `enforce`. Default: `enforce`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<ModeName>,
-    /// Percentage of keys for which the rule denies requests, 0 to 100. Default: 100.
+    /// Percentage of keys for which the rule denies requests, 0 to 100, such as `30` or `30%`. Default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Percentage>")]
     pub rollout: Option<f64>,
     /// A quota that is tried beside the rule's own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub candidate: Option<CandidateSpec>,
+    pub candidate: Option<QuotaSpec>,
     /// Choice while Redis is unavailable. Default: `local`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outage: Option<OutageName>,
@@ -170,6 +176,15 @@ pub enum OneOrMany<T> {
 }
 
 impl<T> OneOrMany<T> {
+    /// Returns values that were written as a list, or as one value. `None` if there are none.
+    pub(super) fn of(mut values: Vec<T>, is_list: bool) -> Option<Self> {
+        match (is_list, values.len()) {
+            (_, 0) => None,
+            (false, _) => Some(Self::One(values.swap_remove(0))),
+            (true, _) => Some(Self::Many(values)),
+        }
+    }
+
     /// Returns the values.
     #[must_use]
     pub fn as_slice(&self) -> &[T] {
@@ -305,26 +320,28 @@ pub enum CookieSpec {
         /// Its name.
         name: String,
         /// Whether its value is no secret, and stays readable in Redis. Default: false.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        #[schemars(default)]
         plaintext: bool,
     },
 }
 
-/// Another quota for some callers.
+/// The quota of a tier or a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[non_exhaustive]
-pub enum TierSpec {
-    /// A rate such as `5000/min`, `unlimited`, or `forbidden`.
-    Text(String),
-    /// A quota.
-    Quota(CandidateSpec),
+pub enum QuotaSpec {
+    /// A rate such as `5000/min`; for a tier also `unlimited` or `forbidden`; for `concurrency` the requests in flight.
+    Limit(LimitSpec),
+    /// A limit with its settings.
+    With(LimitSettingsSpec),
 }
 
-/// A quota, as a rule has it.
+/// A limit with its settings, as a rule has them.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct CandidateSpec {
+pub struct LimitSettingsSpec {
     /// A rate, or a count whose period is `window`.
     pub limit: LimitSpec,
     /// Period of a `limit` that is a count.
@@ -333,6 +350,15 @@ pub struct CandidateSpec {
     /// Units that an idle key can take at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
+}
+
+/// A percentage as a file can have it, for the schema.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Percentage {
+    Number(f64),
+    Text(String),
 }
 
 /// Where the name of a caller's tier comes from.
@@ -351,10 +377,10 @@ pub enum TierSourceSpec {
 #[schemars(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct OverrideSpec {
-    /// The key, as a request has it. Not for keys that are secret: choose their tier by `tier_from`.
+    /// The key, as a request has it; an address or a network. Not for keys that are secret: choose their tier by `tier_from`.
     pub key: String,
-    /// The name of one of the rule's tiers, a rate, `unlimited`, or `forbidden`.
-    pub tier: String,
+    /// The name of one of the rule's tiers, `unlimited`, `forbidden`, or a quota of its own.
+    pub tier: QuotaSpec,
 }
 
 macro_rules! names {
@@ -453,5 +479,37 @@ names! {
         Legacy = "legacy",
         /// None; `Retry-After` stays.
         None = "none",
+    }
+}
+
+// === What the names mean ===
+
+impl From<OutageName> for OnOutage {
+    fn from(name: OutageName) -> Self {
+        match name {
+            OutageName::Allow => Self::Allow,
+            OutageName::Deny => Self::Deny,
+            OutageName::Local => Self::Local,
+        }
+    }
+}
+
+impl From<OnMissingKeyName> for OnMissingKey {
+    fn from(name: OnMissingKeyName) -> Self {
+        match name {
+            OnMissingKeyName::Reject => Self::Reject,
+            OnMissingKeyName::Share => Self::Share,
+            OnMissingKeyName::Skip => Self::Skip,
+        }
+    }
+}
+
+impl From<ModeName> for RuleMode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Off => Self::Off,
+            ModeName::Shadow => Self::Shadow,
+            ModeName::Enforce => Self::Enforce,
+        }
     }
 }

@@ -1,9 +1,6 @@
 //! The tiers of a rule: by a header, by a function registered in code, or of single keys.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use http::{HeaderName, request::Parts};
 
@@ -20,137 +17,167 @@ use super::{
     fault::in_words_of_files,
     fields::{self, Faults, Fields, one_of},
     keys::named_key,
-    node::{Node, Place, Value},
-    quota::candidate_quota,
+    node::{Node, Value},
+    policy_steps::PolicySettings,
+    quota,
     registry::{Registry, TierName},
-    spec::{CandidateSpec, LimitSpec, OverrideSpec, RuleSpec, TierSourceSpec, TierSpec},
+    spec::{KeySpec, LimitSpec, OverrideSpec, QuotaSpec, RuleSpec, TierSourceSpec},
 };
 
-/// The fields of a rule that are about tiers.
-pub(super) struct Nodes<'a> {
-    tiers: Option<&'a Node>,
-    tier_from: Option<&'a Node>,
-    overrides: Option<&'a Node>,
-}
-
-impl<'a> Nodes<'a> {
-    pub(super) fn of(fields: &mut Fields<'a>) -> Self {
-        Self {
-            tiers: fields.get("tiers"),
-            tier_from: fields.get("tier_from"),
-            overrides: fields.get("overrides"),
-        }
+/// Reads `tiers`, `tier_from` and `overrides`. Those that cannot work are noted.
+///
+/// The key is absent if it has a fault itself.
+pub(super) fn read(
+    fields: &mut Fields<'_>,
+    (key, settings): (Option<&KeySpec>, &PolicySettings),
+    spec: &mut RuleSpec,
+    registry: &Registry,
+    faults: &mut Faults,
+) -> FileTiers {
+    let mut choice = FileTiers::default();
+    let tiers = fields.get("tiers");
+    let overrides = fields.get("overrides");
+    let mut names = Vec::new();
+    if let Some(node) = tiers {
+        names = read_tiers(node, settings, (&mut choice, spec), faults);
     }
-
-    /// Adds the tiers to a rule. `None` if they cannot be read, which is noted.
-    pub(super) fn apply(
-        self,
-        rule: Rule,
-        spec: &mut RuleSpec,
-        registry: &Registry,
-        faults: &mut Faults,
-    ) -> Option<Rule> {
-        let mut choice = FileTiers::default();
-        let in_flight = rule.policy().counter().concurrency().is_some();
-        if let Some(node) = self.tiers {
-            for (name, place, tier_spec, tier) in read_tiers(node, in_flight, faults)? {
-                check(&tier, rule.policy(), place, faults);
-                choice.by_name.insert(name.clone(), tier);
-                spec.tiers.insert(name, tier_spec);
-            }
-        }
-        if let Some(node) = self.tier_from {
-            let (source_spec, source) = read_source(node, registry, faults)?;
-            if choice.by_name.is_empty() {
-                faults.add(
-                    node.place,
-                    "`tier_from` without `tiers`",
-                    "add the tiers by name",
-                );
-            }
+    if let Some(node) = fields.get("tier_from") {
+        if let Some((source_spec, source)) = read_source(node, registry, faults) {
             choice.source = Some(source);
             spec.tier_from = Some(source_spec);
-        } else if let (Some(node), None) = (self.tiers, self.overrides) {
-            faults.add(
-                node.place,
-                "nothing chooses these tiers",
-                "add `tier_from` or `overrides`",
-            );
         }
-        if let Some(node) = self.overrides {
-            read_overrides(node, &mut choice, rule.policy(), spec, faults)?;
+        if names.is_empty() && tiers.is_none() {
+            let remedy = "add the tiers by name";
+            faults.add(node.place, "`tier_from` without `tiers`", remedy);
         }
-        let is_used = choice.source.is_some() || !choice.by_key.is_empty();
-        Some(if is_used { rule.tier_by(choice) } else { rule })
+    } else if let (Some(node), None) = (tiers, overrides) {
+        let remedy = "add `tier_from` or `overrides`";
+        faults.add(node.place, "nothing chooses these tiers", remedy);
     }
+    if let Some(node) = overrides {
+        for item in fields::items(node).0 {
+            let read = read_override(item, (key, settings), &names, &mut choice, faults);
+            spec.overrides.extend(read);
+        }
+    }
+    choice
 }
 
-fn check(tier: &Tier, policy: &Policy, place: Place, faults: &mut Faults) {
-    if tier.quota().is_some()
-        && let Err(error) = policy.under(tier)
-    {
-        faults.add(
-            place,
-            "the rule cannot have this tier",
-            in_words_of_files(&error),
-        );
-    }
-}
-
-type NamedTier = (String, Place, TierSpec, Tier);
-
-fn read_tiers(node: &Node, in_flight: bool, faults: &mut Faults) -> Option<Vec<NamedTier>> {
+/// Reads tiers by name. Returns all names, also those of tiers with faults.
+fn read_tiers<'a>(
+    node: &'a Node,
+    settings: &PolicySettings,
+    (choice, spec): (&mut FileTiers, &mut RuleSpec),
+    faults: &mut Faults,
+) -> Vec<&'a str> {
     let Value::Map(entries) = &node.value else {
         faults.expect(node, "write `name: 100/min` for each tier");
-        return None;
+        return Vec::new();
     };
-    let mut tiers: BTreeMap<&str, NamedTier> = BTreeMap::new();
+    let mut names = Vec::new();
     for entry in entries {
-        if tiers.contains_key(entry.name.as_str()) {
-            faults.add(
-                entry.place,
-                format!("`{}` is there twice", entry.name),
-                "keep one of them",
-            );
-        } else if let Some((spec, tier)) = read_tier(&entry.name, &entry.node, in_flight, faults) {
-            tiers.insert(
-                &entry.name,
-                (entry.name.clone(), entry.node.place, spec, tier),
-            );
+        let name = entry.name.as_str();
+        if names.contains(&name) {
+            let reason = format!("`{name}` is there twice");
+            faults.add(entry.place, reason, "keep one of them");
+        } else if GRANTS.contains(&name) {
+            let reason = format!("`{name}` is not a name for a tier");
+            faults.add(entry.place, reason, "choose another one");
+        } else if let Some((tier_spec, tier)) = read_tier(name, &entry.node, settings, faults) {
+            choice.by_name.insert(name.to_owned(), tier);
+            spec.tiers.insert(name.to_owned(), tier_spec);
         }
+        names.push(name);
     }
-    Some(tiers.into_values().collect())
+    names
 }
 
 fn read_tier(
     name: &str,
     node: &Node,
-    in_flight: bool,
+    settings: &PolicySettings,
     faults: &mut Faults,
-) -> Option<(TierSpec, Tier)> {
-    if let Value::Text(text) = &node.value {
-        match text.as_str() {
-            "unlimited" => return Some((TierSpec::Text(text.clone()), Tier::unlimited())),
-            "forbidden" => return Some((TierSpec::Text(text.clone()), Tier::forbidden())),
-            _ => {}
-        }
+) -> Option<(QuotaSpec, Tier)> {
+    if let Value::Text(text) = &node.value
+        && GRANTS.contains(&text.as_str())
+    {
+        let tier = match text.as_str() {
+            "unlimited" => Tier::unlimited(),
+            _ => Tier::forbidden(),
+        };
+        return Some((QuotaSpec::Limit(LimitSpec::Rate(text.clone())), tier));
     }
-    let (spec, quota) = candidate_quota(node, in_flight, faults)?;
-    let spec = match spec.limit {
-        LimitSpec::Rate(text) if spec.burst.is_none() => TierSpec::Text(text),
-        limit => TierSpec::Quota(CandidateSpec { limit, ..spec }),
-    };
-    match Tier::new(name, quota) {
+    let (spec, quota) = quota::quota(node, settings.is_concurrency(), faults)?;
+    let tier = Tier::new(name, quota);
+    let tier = tier.and_then(|tier| settings.check(quota).map(|()| tier));
+    match tier {
         Ok(tier) => Some((spec, tier)),
         Err(error) => {
-            faults.add(
-                node.place,
-                "this tier cannot work",
-                in_words_of_files(&error),
-            );
+            let reason = "the rule cannot have this tier";
+            faults.add(node.place, reason, in_words_of_files(&error));
             None
         }
     }
+}
+
+fn read_override(
+    item: &Node,
+    (key_spec, settings): (Option<&KeySpec>, &PolicySettings),
+    names: &[&str],
+    choice: &mut FileTiers,
+    faults: &mut Faults,
+) -> Option<OverrideSpec> {
+    let mut fields = Fields::of(item, "write `{ key: .., tier: .. }`", faults)?;
+    let key_node = fields.require("key", "add the value of the key", faults);
+    let key = key_node.and_then(|node| fields::text(node, faults));
+    let tier_node = fields.require("tier", "add a rate, or the name of a tier", faults);
+    fields.finish(faults);
+    let tier = tier_node.and_then(|node| overriding_tier(node, names, settings, choice, faults));
+    let place = key_node?.place;
+    let key = key?;
+    let named = match named_key(key_spec?, &key) {
+        Ok(named) => named,
+        Err(remedy) => {
+            faults.add(place, "this key has no override", remedy);
+            return None;
+        }
+    };
+    let (tier_spec, tier) = tier?;
+    if choice.by_key.insert(named, tier).is_some() {
+        let reason = format!("the key {key:?} is there twice");
+        faults.add(place, reason, "keep one of them");
+    }
+    Some(OverrideSpec {
+        key,
+        tier: tier_spec,
+    })
+}
+
+/// Returns a tier by its name, or one with its own quota.
+fn overriding_tier(
+    node: &Node,
+    names: &[&str],
+    settings: &PolicySettings,
+    choice: &FileTiers,
+    faults: &mut Faults,
+) -> Option<(QuotaSpec, Tier)> {
+    let Value::Text(name) = &node.value else {
+        return read_tier("override", node, settings, faults);
+    };
+    let is_rate = name.contains('/') || name.contains(" per ");
+    if names.contains(&name.as_str()) {
+        // A tier with a fault was noted.
+        let tier = choice.by_name.get(name)?.clone();
+        let spec = QuotaSpec::Limit(LimitSpec::Rate(name.clone()));
+        return Some((spec, tier));
+    }
+    if is_rate || GRANTS.contains(&name.as_str()) {
+        return read_tier("override", node, settings, faults);
+    }
+    let known = names.iter().copied().chain(GRANTS.iter().copied());
+    let remedy = format!("{}, or a rate", one_of(name, known));
+    faults.add(node.place, format!("unknown tier `{name}`"), remedy);
+    None
 }
 
 fn read_source(
@@ -170,11 +197,8 @@ fn read_source(
         (Some(node), None) => {
             let name = fields::text(node, faults)?;
             if HeaderName::try_from(&name).is_err() {
-                faults.add(
-                    node.place,
-                    format!("{name:?} is not a header name"),
-                    "correct it",
-                );
+                let reason = format!("{name:?} is not a header name");
+                faults.add(node.place, reason, "write it as `x-plan`");
                 return None;
             }
             let source = Source::Header(Header::new(&name));
@@ -196,75 +220,30 @@ fn read_source(
     }
 }
 
-fn read_overrides(
-    node: &Node,
-    choice: &mut FileTiers,
-    policy: &Policy,
-    spec: &mut RuleSpec,
-    faults: &mut Faults,
-) -> Option<()> {
-    for item in fields::items(node).0 {
-        let mut fields = Fields::of(item, "write `{ key: .., tier: .. }`", faults)?;
-        let key_node = fields.require("key", "add the value of the key", faults);
-        let key = key_node.and_then(|node| fields::text(node, faults));
-        let tier_node = fields.require("tier", "add a rate, or the name of a tier", faults);
-        let tier = tier_node.and_then(|node| fields::text(node, faults));
-        fields.finish(faults);
-        let (Some(key_node), Some(key), Some(tier_node), Some(tier)) =
-            (key_node, key, tier_node, tier)
-        else {
-            continue;
-        };
-        let named = choice.by_name.get(&tier).cloned();
-        let found = match named {
-            Some(found) => Some(found),
-            None if tier.contains('/')
-                || tier.contains(" per ")
-                || matches!(&*tier, "unlimited" | "forbidden") =>
-            {
-                read_tier(
-                    "override",
-                    tier_node,
-                    policy.counter().concurrency().is_some(),
-                    faults,
-                )
-                .map(|(_, tier)| tier)
-            }
-            None => {
-                let known = choice.by_name.keys().map(String::as_str);
-                let known = known.chain(["unlimited", "forbidden"]);
-                let remedy = format!("{}, or a rate", one_of(&tier, known));
-                faults.add(tier_node.place, format!("unknown tier `{tier}`"), remedy);
-                None
-            }
-        };
-        let Some(found) = found else { continue };
-        check(&found, policy, tier_node.place, faults);
-        match named_key(&spec.key, &key) {
-            Ok(named) => {
-                if choice.by_key.insert(named, found).is_some() {
-                    faults.add(
-                        key_node.place,
-                        format!("the key {key:?} is there twice"),
-                        "keep one of them",
-                    );
-                }
-                spec.overrides.push(OverrideSpec { key, tier });
-            }
-            Err(remedy) => faults.add(key_node.place, "this key has no override", remedy),
-        }
-    }
-    Some(())
-}
-
 // === FileTiers ===
 
 /// The tiers of a rule in a file: of a single key first, else by name.
 #[derive(Default)]
-struct FileTiers {
+pub(super) struct FileTiers {
     by_key: HashMap<Key, Tier>,
     by_name: HashMap<String, Tier>,
     source: Option<Source>,
+}
+
+impl FileTiers {
+    /// Whether some callers may have another limit.
+    pub(super) fn is_used(&self) -> bool {
+        self.source.is_some() || !self.by_key.is_empty()
+    }
+
+    /// Returns a rule with these tiers.
+    pub(super) fn apply(self, rule: Rule) -> Rule {
+        if self.is_used() {
+            rule.tier_by(self)
+        } else {
+            rule
+        }
+    }
 }
 
 enum Source {
@@ -293,3 +272,6 @@ impl TierChoice for FileTiers {
         limiting.try_for_each(|tier| policy.under(tier).map(drop))
     }
 }
+
+/// Tiers without a quota.
+const GRANTS: &[&str] = &["unlimited", "forbidden"];

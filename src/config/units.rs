@@ -47,7 +47,7 @@ pub(super) fn rate(text: &str) -> Result<(u64, Duration), String> {
     let Some((count, period)) = parts else {
         return Err(AS_RATE.to_owned());
     };
-    let count = whole(count.trim()).ok_or_else(|| AS_RATE.to_owned())?;
+    let count = whole(count.trim()).ok_or_else(|| instead_of_count(count.trim()))?;
     let period = period.trim();
     let is_unit = period.chars().all(char::is_alphabetic);
     let period = if is_unit {
@@ -56,6 +56,20 @@ pub(super) fn rate(text: &str) -> Result<(u64, Duration), String> {
         duration(period)?
     };
     Ok((count, period))
+}
+
+/// Returns what to write instead of a count that is not a whole number.
+fn instead_of_count(count: &str) -> String {
+    let digits = count.trim_end_matches(|last: char| "kKmM".contains(last));
+    match whole(digits) {
+        Some(number) if count[digits.len()..].eq_ignore_ascii_case("k") => {
+            format!("write the number in full: `{number}_000`")
+        }
+        Some(number) if count.len() == digits.len() + 1 => {
+            format!("write the number in full: `{number}_000_000`")
+        }
+        _ => AS_RATE.to_owned(),
+    }
 }
 
 /// Returns a duration as it can be written.
@@ -176,8 +190,13 @@ mod tests {
             "x/min",
             "1.5/s",
             "100/min/s",
+            "10k/day",
         ] {
             assert!(rate(text).is_err(), "{text}");
         }
+        let remedy = rate("10k/day").expect_err("ambiguous");
+        assert_eq!(remedy, "write the number in full: `10_000`");
+        let remedy = rate("2M/month").expect_err("ambiguous");
+        assert_eq!(remedy, "write the number in full: `2_000_000`");
     }
 }

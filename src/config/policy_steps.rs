@@ -1,0 +1,284 @@
+//! The policy of a rule, made setting by setting, so that a setting that cannot work is noted where it is.
+
+use std::time::Duration;
+
+use crate::{
+    algorithm::{Algorithm, QueueLimits, WindowStart},
+    error::Error,
+    policy::{OnOutage, Policy},
+    quota::Quota,
+};
+
+use super::{
+    fields::{self, Faults, Fields},
+    node::Place,
+    quota::{self, duration},
+    spec::{AlgorithmName, DefaultsSpec, LimitSettingsSpec, RuleSpec, WindowStartName},
+    units,
+};
+
+/// The settings of a policy so far; all of them can work together.
+#[derive(Clone)]
+pub(super) struct PolicySettings {
+    id: String,
+    /// The limit of the file, or one that every algorithm can count while that has a fault.
+    quota: Quota,
+    has_limit: bool,
+    /// Whether the algorithm is known, so that quotas can be checked.
+    has_algorithm: bool,
+    algorithm: Algorithm,
+    cost: u64,
+    unit: Option<String>,
+    count_denied: bool,
+    on_outage: OnOutage,
+}
+
+impl PolicySettings {
+    /// Reads the fields of a policy into the spec of its rule. Every setting that cannot work is noted.
+    pub(super) fn read(
+        fields: &mut Fields<'_>,
+        defaults: &DefaultsSpec,
+        spec: &mut RuleSpec,
+        faults: &mut Faults,
+    ) -> Self {
+        let node = fields.get("algorithm");
+        spec.algorithm = node.and_then(|node| fields::choice(AlgorithmName::ALL)(node, faults));
+        let has_algorithm = node.is_none() || spec.algorithm.is_some();
+        let name = spec.algorithm.or(defaults.algorithm);
+        let name = name.unwrap_or(AlgorithmName::TokenBucket);
+        let limits = quota::settings(fields, name == AlgorithmName::Concurrency, faults);
+        let mut settings = Self {
+            id: match spec.id.as_str() {
+                "" => STAND_IN.to_owned(),
+                id => id.to_owned(),
+            },
+            quota: stand_in(name),
+            has_limit: false,
+            has_algorithm,
+            algorithm: algorithm(name),
+            cost: 1,
+            unit: None,
+            count_denied: false,
+            on_outage: OnOutage::default(),
+        };
+        if let Some((limits, quota)) = limits {
+            settings.limit(fields, (&limits, quota), faults);
+            (spec.limit, spec.window, spec.burst) = (limits.limit, limits.window, limits.burst);
+        }
+        settings.parameters(fields, name, spec, faults);
+        settings.others(fields, defaults, spec, faults);
+        settings
+    }
+
+    /// Returns the policy.
+    pub(super) fn policy(&self) -> Policy {
+        let policy = Policy::new(&self.id, self.quota)
+            .algorithm(self.algorithm)
+            .cost(self.cost)
+            .count_denied(self.count_denied)
+            .on_outage(self.on_outage);
+        match &self.unit {
+            Some(unit) => policy.unit(unit),
+            None => policy,
+        }
+    }
+
+    /// Whether the limit can work, so that costs can be compared with it.
+    pub(super) fn has_limit(&self) -> bool {
+        self.has_limit
+    }
+
+    pub(super) fn is_concurrency(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Concurrency { .. })
+    }
+
+    /// Checks another quota in place of the limit.
+    ///
+    /// # Errors
+    ///
+    /// Why the policy cannot have it.
+    pub(super) fn check(&self, quota: Quota) -> Result<(), Error> {
+        if !self.has_algorithm {
+            return Ok(());
+        }
+        let other = Self {
+            quota,
+            ..self.clone()
+        };
+        other.policy().validate()
+    }
+
+    fn limit(
+        &mut self,
+        fields: &mut Fields<'_>,
+        (limits, quota): (&LimitSettingsSpec, Quota),
+        faults: &mut Faults,
+    ) {
+        let change = |next: &mut Self| next.quota = quota;
+        let has_no_period = limits.window.is_some() && quota.period().is_zero();
+        let place = fields.place_of(if has_no_period { "window" } else { "limit" });
+        self.has_limit = self.apply(place, faults, change);
+        if let Some(units) = limits.burst {
+            let place = fields.place_of("burst");
+            let change = |next: &mut Self| next.quota = next.quota.burst(units);
+            self.has_limit &= self.apply(place, faults, change);
+        }
+    }
+
+    /// Reads the settings that only some algorithms have.
+    fn parameters(
+        &mut self,
+        fields: &mut Fields<'_>,
+        name: AlgorithmName,
+        spec: &mut RuleSpec,
+        faults: &mut Faults,
+    ) {
+        let start = fields.read("window_start", faults, fields::choice(WindowStartName::ALL));
+        let queue = fields.read("queue", faults, fields::whole);
+        let max_wait = fields.read("max_wait", faults, duration);
+        let lease = fields.read("lease", faults, duration);
+        spec.window_start = start;
+        spec.queue = queue;
+        spec.max_wait = max_wait.map(units::write_duration);
+        spec.lease = lease.map(units::write_duration);
+        if self.has_algorithm {
+            note_foreign(fields, name, faults);
+        }
+        if let (AlgorithmName::FixedWindow, Some(start)) = (name, start) {
+            let start = match start {
+                WindowStartName::Clock => WindowStart::Clock,
+                WindowStartName::FirstHit => WindowStart::FirstHit,
+                WindowStartName::Month => WindowStart::Month,
+            };
+            let change = |next: &mut Self| next.algorithm = Algorithm::FixedWindow(start);
+            self.apply_to_limit(fields.place_of("window_start"), faults, change);
+        }
+        if name == AlgorithmName::LeakyQueue {
+            self.queue(fields, (queue, max_wait), faults);
+        }
+        if let (AlgorithmName::Concurrency, Some(lease)) = (name, lease) {
+            let change = |next: &mut Self| next.algorithm = Algorithm::Concurrency { lease };
+            self.apply(fields.place_of("lease"), faults, change);
+        }
+    }
+
+    fn queue(
+        &mut self,
+        fields: &mut Fields<'_>,
+        (length, max_wait): (Option<u64>, Option<Duration>),
+        faults: &mut Faults,
+    ) {
+        if fields.get("queue").is_none() {
+            let remedy = "add the length of the queue, in units";
+            faults.add(fields.place_of("algorithm"), "`queue` is missing", remedy);
+        }
+        let mut limits = QueueLimits::new(length.unwrap_or(1));
+        let change = |next: &mut Self| next.algorithm = Algorithm::LeakyQueue(limits);
+        if !self.apply(fields.place_of("queue"), faults, change) {
+            limits = QueueLimits::new(1);
+        }
+        if let Some(wait) = max_wait {
+            let limits = limits.max_wait(wait);
+            let change = |next: &mut Self| next.algorithm = Algorithm::LeakyQueue(limits);
+            self.apply(fields.place_of("max_wait"), faults, change);
+        }
+    }
+
+    fn others(
+        &mut self,
+        fields: &mut Fields<'_>,
+        defaults: &DefaultsSpec,
+        spec: &mut RuleSpec,
+        faults: &mut Faults,
+    ) {
+        spec.cost = fields.read("cost", faults, fields::whole);
+        if let Some(units) = spec.cost {
+            let change = |next: &mut Self| next.cost = units;
+            self.apply_to_limit(fields.place_of("cost"), faults, change);
+        }
+        spec.unit = fields.read("unit", faults, fields::text);
+        if let Some(unit) = &spec.unit {
+            let change = |next: &mut Self| next.unit = Some(unit.clone());
+            self.apply(fields.place_of("unit"), faults, change);
+        }
+        spec.count_denied = fields.read("count_denied", faults, fields::boolean);
+        // A default is for the rules that can have it.
+        let default = defaults.count_denied.filter(|_| !self.is_concurrency());
+        let count = spec.count_denied.or(default).unwrap_or(false);
+        let change = |next: &mut Self| next.count_denied = count;
+        self.apply(fields.place_of("count_denied"), faults, change);
+        spec.outage = fields.read(
+            "outage",
+            faults,
+            fields::choice(super::spec::OutageName::ALL),
+        );
+        let outage = spec.outage.or(defaults.outage);
+        self.on_outage = outage.map(OnOutage::from).unwrap_or_default();
+    }
+
+    /// Changes a setting whose fault only shows beside the limit of the file.
+    fn apply_to_limit(
+        &mut self,
+        place: Place,
+        faults: &mut Faults,
+        change: impl FnOnce(&mut Self),
+    ) {
+        if self.has_limit {
+            self.apply(place, faults, change);
+        }
+    }
+
+    /// Changes a setting, unless the policy could not work then, which is noted. Returns whether it was changed.
+    fn apply(&mut self, place: Place, faults: &mut Faults, change: impl FnOnce(&mut Self)) -> bool {
+        let mut next = self.clone();
+        change(&mut next);
+        if self.has_algorithm
+            && let Err(error) = next.policy().validate()
+        {
+            faults.refuse(place, &error);
+            return false;
+        }
+        *self = next;
+        true
+    }
+}
+
+/// Notes the settings of other algorithms.
+fn note_foreign(fields: &mut Fields<'_>, name: AlgorithmName, faults: &mut Faults) {
+    for (setting, owner, owner_name) in [
+        ("window_start", AlgorithmName::FixedWindow, "fixed_window"),
+        ("queue", AlgorithmName::LeakyQueue, "leaky_queue"),
+        ("max_wait", AlgorithmName::LeakyQueue, "leaky_queue"),
+        ("lease", AlgorithmName::Concurrency, "concurrency"),
+    ] {
+        if let (Some(node), false) = (fields.get(setting), name == owner) {
+            let reason = format!("`{setting}` is only for `algorithm: {owner_name}`");
+            faults.add(node.place, reason, "leave it out, or choose that algorithm");
+        }
+    }
+}
+
+/// Returns the algorithm with the defaults of its settings.
+fn algorithm(name: AlgorithmName) -> Algorithm {
+    match name {
+        AlgorithmName::Concurrency => Algorithm::Concurrency { lease: LEASE },
+        AlgorithmName::FixedWindow => Algorithm::FixedWindow(WindowStart::Clock),
+        AlgorithmName::LeakyBucket => Algorithm::LeakyBucket,
+        AlgorithmName::LeakyQueue => Algorithm::LeakyQueue(QueueLimits::new(1)),
+        AlgorithmName::SlidingLog => Algorithm::SlidingLog,
+        AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
+        AlgorithmName::TokenBucket => Algorithm::TokenBucket,
+    }
+}
+
+/// Returns a quota that the algorithm can count.
+fn stand_in(name: AlgorithmName) -> Quota {
+    match name {
+        AlgorithmName::Concurrency => Quota::in_flight(1_000),
+        _ => Quota::per_minute(1_000),
+    }
+}
+
+/// Name of a rule without one, and of other parts that need a name to be checked.
+const STAND_IN: &str = "rule";
+const LEASE: Duration = Duration::from_secs(30);

@@ -1,0 +1,1654 @@
+//! Broken rule files and the faults that each of them prints.
+//!
+//! All faults of a file are listed, in the order of their places.
+
+use tollgate::config::Format::{self, Json, Toml, Yaml};
+
+/// Format, text, and what is printed: `line:column: rule "id": reason: remedy`, one line for each fault.
+pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
+    // === The file ===
+    (Yaml, "", &["1:1: no rules: begin with `rules:`"]),
+    (
+        Yaml,
+        "rules: 5",
+        &["1:8: this is a number: write `- id: ..` for each rule"],
+    ),
+    (
+        Yaml,
+        "rules: []",
+        &["1:8: no rules: write `- id: ..` for each rule"],
+    ),
+    (Yaml, "[]", &["1:1: this is a list: begin with `rules:`"]),
+    (
+        Yaml,
+        "rulez: []",
+        &[
+            "1:1: `rules` is missing: add a list of rules",
+            "1:1: unknown field `rulez`: write `rules`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "version: 2\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["1:10: version 2: write `version: 1`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "headers: draft7\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["1:10: unknown value `draft7`: write `draft06`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "headers: [legacy, legacy, none]\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "1:19: a family that is there twice: keep one of them",
+            "1:27: `none` beside other families: leave it out",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "defaults:\n",
+            "  burst: 5\n",
+            "  outage: closed\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "2:3: unknown field `burst`: write one of `algorithm`, `outage`, `mode`, `on_missing_key`, `count_denied`",
+            "3:11: unknown value `closed`: write one of `allow`, `local`, `deny`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "defaults: enforce\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["1:11: this is text: write a mapping"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "forbid:\n",
+            "  - peer:\n",
+            "      - 10.0.0.0/8\n",
+            "      - 10.0.0.0/33\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "4:9: \"10.0.0.0/33\" is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "skip: [{}]\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["1:8: no condition: write `path`, `method`, `host`, `peer`, `preflight` or `custom`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "skip: /health\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["1:7: this is text: write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`"],
+    ),
+    // === The parts of a rule that must be there ===
+    (
+        Yaml,
+        concat!("rules:\n", "  - login\n",),
+        &["2:5: this is text: write a rule: `id`, `key`, `limit`"],
+    ),
+    (
+        Yaml,
+        concat!("rules:\n", "  - key: peer_ip\n", "    limit: 5/min\n",),
+        &["2:5: `id` is missing: add a name for the rule"],
+    ),
+    (
+        Yaml,
+        concat!("rules:\n", "  - id: a\n", "    limit: 5/min\n",),
+        &["2:5: rule \"a\": `key` is missing: add the caller to count, such as `key: peer_ip`"],
+    ),
+    (
+        Yaml,
+        concat!("rules:\n", "  - id: a\n", "    key: peer_ip\n",),
+        &["2:5: rule \"a\": `limit` is missing: add a rate, such as `limit: 100/min`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limt: 5/min\n",
+        ),
+        &[
+            "2:5: rule \"a\": `limit` is missing: add a rate, such as `limit: 100/min`",
+            "4:5: rule \"a\": unknown field `limt`: write `limit`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    rate: 5/min\n",
+        ),
+        &[
+            "2:5: rule \"a\": `limit` is missing: add a rate, such as `limit: 100/min`",
+            "4:5: rule \"a\": unknown field `rate`: write `limit`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a b\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["2:9: \"a b\" is not a name: use 1 to 39 of A-Z a-z 0-9 . _ -"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: 42\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["2:9: this is a number: write text, in quotes if it looks like a number"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "  - id: a\n",
+            "    key: host\n",
+            "    limit: 5/min\n",
+        ),
+        &["5:9: rule \"a\": the id \"a\" is used in line 2: give each rule another one"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    id: b\n",
+            "    key: host\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:5: rule \"a\": `id` is there twice: keep one of them"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    skip: [{ path: /health }]\n",
+        ),
+        &["5:5: rule \"a\": unknown field `skip`: write `unless`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    peer: 10.0.0.0/8\n",
+            "    headers: none\n",
+        ),
+        &[
+            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `unit`, `count_denied`, `outage`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `unit`, `count_denied`, `outage`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+        ],
+    ),
+    // === Keys ===
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer-ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:10: rule \"a\": unknown key `peer-ip`: write `peer_ip`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:10: rule \"a\": unknown key `ip`: write `peer_ip`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: user\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:10: rule \"a\": unknown key `user`: write one of `global`, `host`, `peer_ip`, `route`, `route_or_unmatched`, `and`, `api_key`, `client_ip`, `cookie`, `custom`, `header`, `or_else`, `path_param`, `query`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: header\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:10: rule \"a\": the key `header` needs a setting: write `{ header: .. }`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { peer_ip: true }\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:12: rule \"a\": the key `peer_ip` has no setting: write `peer_ip` alone"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { header: x, query: y }\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:10: rule \"a\": a key of several kinds: join them: `and: [..]` or `or_else: [..]`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { header: \"a b\" }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:10: rule \"a\": \"a b\" is not a header name: use letters, digits and -, as in \"x-api-key\"",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { and: [peer_ip] }\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:17: rule \"a\": this is a list: write a list of two or more keys"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { and: [peer_ip, rout, { header: 5 }] }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:27: rule \"a\": unknown key `rout`: write `route`",
+            "3:43: rule \"a\": this is a number: write text, in quotes if it looks like a number",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { custom: tenant }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:20: rule \"a\": \"tenant\" is not registered: register it by RuleSetReader::extractor()",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { client_ip: {} }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:23: rule \"a\": no proxies: name their networks with `behind`, count them with `hops`, or use `peer_ip`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { client_ip: { hops: 1, behind: [10.0.0.0/8] } }\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:23: rule \"a\": both `behind` and `hops`: keep one of them"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { client_ip: { behind: [0.0.0.0/0] } }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:33: rule \"a\": `behind` trusts every address, so clients can choose theirs: name the proxies' networks, or count the proxies with `hops`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { client_ip: { behind: [10.0.0.0/99, x], ipv4_prefix: 4, header: 'a b' } }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:34: rule \"a\": \"10.0.0.0/99\" is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
+            "3:47: rule \"a\": \"x\" is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
+            "3:64: rule \"a\": `ipv4_prefix`: use 8 to 32 bits",
+            "3:75: rule \"a\": \"a b\" is not a header name: write it as `x-real-ip`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { client_ip: { hops: 0, ipv6_prefix: 200 } }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:31: rule \"a\": `hops`: use 1 to 32, or `peer_ip` without a proxy",
+            "3:47: rule \"a\": `ipv6_prefix`: use 48 to 128 bits",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { client_ip: { hops: 1, header: x-forwarded-for } , custom: x }\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:10: rule \"a\": a key of several kinds: join them: `and: [..]` or `or_else: [..]`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { api_key: {} }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:21: rule \"a\": no place of the API key: write `bearer`, `{ header: name }` or `{ query: name }`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { api_key: { header: x, query: y } }\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:21: rule \"a\": an API key in two places: join two keys by `or_else`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { api_key: barer }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:21: rule \"a\": this is text: write `bearer`, `{ header: name }` or `{ query: name }`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { cookie: 'a b' }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:10: rule \"a\": \"a b\" is not the name of a cookie: use letters, digits, - and _, as in \"session\"",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { cookie: { plain: true } }\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:20: rule \"a\": `name` is missing: add the name of the cookie",
+            "3:22: rule \"a\": unknown field `plain`: write one of `name`, `plaintext`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { query: '' }\n",
+            "    limit: 5/min\n",
+        ),
+        &["3:19: rule \"a\": an empty text: write a value"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: 5\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:10: rule \"a\": this is a number: write a key such as `peer_ip` or `{ header: x-user }`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: [peer_ip, host]\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "3:10: rule \"a\": this is a list: write a key such as `peer_ip` or `{ header: x-user }`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key:\n",
+            "      client_ip:\n",
+            "        behind:\n",
+            "          - 10.0.0.0/8\n",
+            "          - 300.0.0.0/8\n",
+            "        ipv6_prefix: 20\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "7:13: rule \"a\": \"300.0.0.0/8\" is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
+            "8:22: rule \"a\": `ipv6_prefix`: use 48 to 128 bits",
+        ],
+    ),
+    // === Limits ===
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 100\n",
+        ),
+        &[
+            "4:12: rule \"a\": a count without a period: write a rate such as `100/min`, or add `window`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 100/parsec\n",
+        ),
+        &[
+            "4:12: rule \"a\": \"100/parsec\" is not a rate: `parsec` is not a unit of time: write `ms`, `s`, `min`, `h`, `d`, `week` or `month`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 1.5/s\n",
+        ),
+        &[
+            "4:12: rule \"a\": \"1.5/s\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 10k/day\n",
+        ),
+        &["4:12: rule \"a\": \"10k/day\" is not a rate: write the number in full: `10_000`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 0/s\n",
+        ),
+        &["4:12: rule \"a\": quota of 0: write at least 1"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/M\n",
+        ),
+        &["4:12: rule \"a\": \"5/M\" is not a rate: write `min` for minutes, or `month`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: five per minute\n",
+        ),
+        &[
+            "4:12: rule \"a\": \"five per minute\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: { rate: 5 }\n",
+        ),
+        &[
+            "4:12: rule \"a\": this is a mapping: write a rate such as `100/min`, or a count beside `window`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: -5\n",
+        ),
+        &["4:12: rule \"a\": a number below 0: write a whole number from 0"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 99999999999999999999999/s\n",
+        ),
+        &[
+            "4:12: rule \"a\": \"99999999999999999999999/s\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/0s\n",
+        ),
+        &[
+            "4:12: rule \"a\": period of 0: make it at least a microsecond; `algorithm: concurrency` limits requests in flight",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5\n",
+            "    window: 30\n",
+        ),
+        &[
+            "5:13: rule \"a\": this is a number: write a duration such as `30s`, `1m30s`, `500ms`, `2h` or `1d`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5\n",
+            "    window: 30s1m\n",
+        ),
+        &[
+            "5:13: rule \"a\": \"30s1m\" is not a duration: write each unit once, from the largest to the smallest: `1m30s`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5\n",
+            "    window: 1.5h\n",
+        ),
+        &[
+            "5:13: rule \"a\": \"1.5h\" is not a duration: write the unit: `30s`, `1m30s`, `500ms`, `2h` or `1d`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    window: 1m\n",
+        ),
+        &["5:13: rule \"a\": `window` beside a rate: leave it out, or write a count as `limit`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5\n",
+            "    window: 0s\n",
+        ),
+        &[
+            "5:13: rule \"a\": period of 0: make it at least a microsecond; `algorithm: concurrency` limits requests in flight",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    burst: -1\n",
+        ),
+        &["5:12: rule \"a\": a number below 0: write a whole number from 0"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    burst: 99999999999999999999\n",
+        ),
+        &["5:12: rule \"a\": a number above 2^64: write a smaller one"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    burst: 0\n",
+        ),
+        &["5:12: rule \"a\": burst of 0 admits nothing: set a burst of at least 1"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    burst: 9\n",
+            "    algorithm: sliding_log\n",
+        ),
+        &["5:12: rule \"a\": a window has no burst: remove `burst`, or use the token bucket"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 20_000/min\n",
+            "    algorithm: sliding_log\n",
+        ),
+        &[
+            "4:12: rule \"a\": the count of a sliding log must be at most 10,000: use a sliding window, or divide the count and the cost",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    algorithm: gcra\n",
+        ),
+        &["5:16: rule \"a\": unknown value `gcra`: write `token_bucket`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    algorithm: bucket\n",
+        ),
+        &[
+            "5:16: rule \"a\": unknown value `bucket`: write one of `concurrency`, `fixed_window`, `leaky_bucket`, `leaky_queue`, `sliding_log`, `sliding_window`, `token_bucket`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    algorithm: fixed_window\n",
+            "    window_start: month\n",
+        ),
+        &[
+            "6:19: rule \"a\": windows by calendar month need a quota per month: use `limit: 100/month`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    algorithm: leaky_queue\n",
+        ),
+        &["5:16: rule \"a\": `queue` is missing: add the length of the queue, in units"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    algorithm: leaky_queue\n",
+            "    queue: 0\n",
+            "    max_wait: 0s\n",
+        ),
+        &[
+            "6:12: rule \"a\": queue length or max_wait of 0: set both above 0, or use `algorithm: leaky_bucket`",
+            "7:15: rule \"a\": queue length or max_wait of 0: set both above 0, or use `algorithm: leaky_bucket`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    queue: 7\n",
+            "    max_wait: 2s\n",
+        ),
+        &[
+            "5:12: rule \"a\": `queue` is only for `algorithm: leaky_queue`: leave it out, or choose that algorithm",
+            "6:15: rule \"a\": `max_wait` is only for `algorithm: leaky_queue`: leave it out, or choose that algorithm",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    algorithm: concurrency\n",
+        ),
+        &[
+            "4:12: rule \"a\": a rate of requests in flight: write how many may be in flight at once, such as `10`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5\n",
+            "    algorithm: concurrency\n",
+            "    window: 1m\n",
+            "    lease: 5ms\n",
+            "    count_denied: true\n",
+            "    unit: tokens\n",
+        ),
+        &[
+            "6:13: rule \"a\": requests in flight have no window: leave it out, or choose another `algorithm`",
+            "7:12: rule \"a\": this cannot work: the lease must be a whole number of milliseconds, from 100 ms to 24 h",
+            "8:19: rule \"a\": denied requests are not in flight and cannot be counted: remove `count_denied`",
+            "9:11: rule \"a\": the unit of a concurrency policy is always concurrent-requests: remove `unit`",
+        ],
+    ),
+    // === Costs and units ===
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    cost: 9\n",
+        ),
+        &[
+            "5:11: rule \"a\": a request costs 9 but the burst is 5, so every request would be denied: raise the burst or lower the cost",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    costs:\n",
+            "      - when: { path: /reports }\n",
+            "        units: 50\n",
+            "      - units: 2\n",
+            "      - when: { path: reports }\n",
+        ),
+        &[
+            "7:16: rule \"a\": `costs` sets 50 units and the limit is 5, so such a request is always denied: raise the burst, or reject it with `forbid`",
+            "8:9: rule \"a\": `when` is missing: add the requests that cost so much",
+            "9:9: rule \"a\": `units` is missing: add the units of such a request",
+            "9:23: rule \"a\": path pattern \"reports\": a path starts with /",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    unit: two words\n",
+        ),
+        &[
+            "5:11: rule \"a\": quota unit name \"two words\" is invalid: use 1 to 39 of A-Z a-z 0-9 . _ -",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    cost: 1.5\n",
+        ),
+        &["5:11: rule \"a\": this is a fraction: write a whole number"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    costs: [{ when: { path: /x }, units: 10 }]\n",
+            "  - id: b\n",
+            "    key: host\n",
+            "    limit: 5/min\n",
+            "    costs: [{ when: { path: /x }, units: 10 }]\n",
+        ),
+        &[
+            "5:42: rule \"a\": `costs` sets 10 units and the limit is 5, so such a request is always denied: raise the burst, or reject it with `forbid`",
+            "9:42: rule \"b\": `costs` sets 10 units and the limit is 5, so such a request is always denied: raise the burst, or reject it with `forbid`",
+        ],
+    ),
+    // === Requests ===
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    path: users\n",
+        ),
+        &["5:11: rule \"a\": path pattern \"users\": a path starts with /"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    path:\n",
+            "      - /ok\n",
+            "      - users/*\n",
+            "      - \"/{*rest}/x\"\n",
+            "      - /:id\n",
+        ),
+        &[
+            "7:9: rule \"a\": path pattern \"users/*\": a path starts with /",
+            "8:9: rule \"a\": path pattern \"/{*rest}/x\": {*rest} must be the last segment",
+            "9:9: rule \"a\": path pattern \"/:id\": write a parameter as {name}, as in /users/{id}, and the rest of a path as {*name}; a literal : or < at the start of a segment as %3A or %3C",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    method: [GET, post]\n",
+        ),
+        &["5:19: rule \"a\": \"post\" is not a method: write `POST`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    method: G T\n",
+        ),
+        &["5:13: rule \"a\": \"G T\" is not a method: write one such as `GET` or `POST`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    method: []\n",
+        ),
+        &["5:13: rule \"a\": an empty list: write a value, or leave the field out"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    host: https://example.com\n",
+        ),
+        &[
+            "5:11: rule \"a\": \"https://example.com\" is not a host pattern: write \"api.example.com\" or \"*.example.com\", without a port",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    unless: {}\n",
+        ),
+        &[
+            "5:13: rule \"a\": no condition: write `path`, `method`, `host`, `peer`, `preflight` or `custom`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    unless: { paht: /x }\n",
+        ),
+        &["5:15: rule \"a\": unknown field `paht`: write `path`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    unless:\n",
+            "      - path: x\n",
+            "        method: get\n",
+            "        custom: internal\n",
+        ),
+        &[
+            "6:15: rule \"a\": path pattern \"x\": a path starts with /",
+            "7:17: rule \"a\": \"get\" is not a method: write `GET`",
+            "8:17: rule \"a\": \"internal\" is not registered: register it by RuleSetReader::matcher()",
+        ],
+    ),
+    // === Tiers and overrides ===
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    tiers: { pro: 9/min }\n",
+        ),
+        &["5:12: rule \"a\": nothing chooses these tiers: add `tier_from` or `overrides`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    tier_from: { header: x-plan }\n",
+        ),
+        &["5:16: rule \"a\": `tier_from` without `tiers`: add the tiers by name"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    tiers: { pro: 0/min, free: ten, unlimited: 5/min }\n",
+            "    tier_from: { heder: x }\n",
+        ),
+        &[
+            "5:19: rule \"a\": the rule cannot have this tier: quota of 0: to reject its callers, use `forbidden`; otherwise allow at least 1",
+            "5:32: rule \"a\": \"ten\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+            "5:37: rule \"a\": `unlimited` is not a name for a tier: choose another one",
+            "6:16: rule \"a\": not one source: write `{ header: name }` or `{ custom: name }`",
+            "6:18: rule \"a\": unknown field `heder`: write `header`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    tiers:\n",
+            "      pro: { limit: 9, burst: 3 }\n",
+            "      pro: 9/min\n",
+            "    tier_from: { header: 'a b' }\n",
+        ),
+        &[
+            "6:21: rule \"a\": a count without a period: write a rate such as `100/min`, or add `window`",
+            "7:7: rule \"a\": `pro` is there twice: keep one of them",
+            "8:26: rule \"a\": \"a b\" is not a header name: write it as `x-plan`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    tiers: { pro: 2/min }\n",
+            "    tier_from: { custom: plan }\n",
+            "    cost: 3\n",
+        ),
+        &[
+            "5:19: rule \"a\": the rule cannot have this tier: a request costs 3 but the burst is 2, so every request would be denied: raise the burst or lower the cost",
+            "6:26: rule \"a\": \"plan\" is not registered: register it by RuleSetReader::tier_name()",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { header: x }\n",
+            "    limit: 5/min\n",
+            "    overrides: [{ key: y, tier: pro }]\n",
+        ),
+        &["5:33: rule \"a\": unknown tier `pro`: write one of `unlimited`, `forbidden`, or a rate"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { header: x }\n",
+            "    limit: 5/min\n",
+            "    tiers: { pro: 9/min }\n",
+            "    overrides:\n",
+            "      - { key: y, tier: por }\n",
+            "      - { key: y, tier: 9/mn }\n",
+            "      - { key: 42, tier: pro }\n",
+            "      - { tier: pro }\n",
+        ),
+        &[
+            "7:25: rule \"a\": unknown tier `por`: write `pro`, or a rate",
+            "8:25: rule \"a\": \"9/mn\" is not a rate: `mn` is not a unit of time: write `ms`, `s`, `min`, `h`, `d`, `week` or `month`",
+            "9:16: rule \"a\": this is a number: write text, in quotes if it looks like a number",
+            "10:9: rule \"a\": `key` is missing: add the value of the key",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { header: x }\n",
+            "    limit: 5/min\n",
+            "    overrides: [{ key: y, tier: 9/min }, { key: y, tier: 8/min }]\n",
+        ),
+        &["5:49: rule \"a\": the key \"y\" is there twice: keep one of them"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { api_key: bearer }\n",
+            "    limit: 5/min\n",
+            "    overrides: [{ key: y, tier: 9/min }]\n",
+        ),
+        &[
+            "5:24: rule \"a\": this key has no override: this key is a secret, which must not stand in a file: choose the tier by `tier_from`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: global\n",
+            "    limit: 5/min\n",
+            "    overrides: [{ key: y, tier: 9/min }]\n",
+        ),
+        &[
+            "5:24: rule \"a\": this key has no override: keys of this kind cannot be written in a file: choose the tier by `tier_from`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    overrides:\n",
+            "      - { key: ada, tier: unlimited }\n",
+            "      - { key: \"2001:db8::7\", tier: unlimited }\n",
+        ),
+        &[
+            "6:16: rule \"a\": this key has no override: write an address such as `192.0.2.7`",
+            "7:16: rule \"a\": this key has no override: its callers are networks: write `2001:db8::/64`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: { client_ip: { hops: 1, ipv4_prefix: 24 } }\n",
+            "    limit: 5/min\n",
+            "    overrides: [{ key: 192.0.2.7, tier: unlimited }]\n",
+        ),
+        &[
+            "5:24: rule \"a\": this key has no override: its callers are networks: write `192.0.2.0/24`",
+        ],
+    ),
+    // === Modes, rollouts, candidates, outages ===
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    mode: shadwo\n",
+        ),
+        &["5:11: rule \"a\": unknown value `shadwo`: write `shadow`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    mode: true\n",
+        ),
+        &["5:11: rule \"a\": this is true or false: write one of `off`, `shadow`, `enforce`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    rollout: 130\n",
+        ),
+        &["5:14: rule \"a\": a rollout of 130 %: write a number from 0 to 100"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    rollout: a third\n",
+        ),
+        &["5:14: rule \"a\": this is text: write a percentage from 0 to 100, such as `30`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    candidate: 0/min\n",
+        ),
+        &["5:16: rule \"a\": the rule cannot have this candidate: quota of 0: write at least 1"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    candidate: { limit: 9/min, burts: 3 }\n",
+        ),
+        &["5:32: rule \"a\": unknown field `burts`: write `burst`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a-rule-with-a-name-of-some-length\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    candidate: 9/min\n",
+        ),
+        &[
+            "5:16: rule \"a-rule-with-a-name-of-some-length\": the rule cannot have this candidate: its candidate would have too long a name: use at most 29 characters",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    candidate: 9/min\n",
+            "  - id: a.candidate\n",
+            "    key: host\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "5:16: rule \"a\": the candidate is named \"a.candidate\", as the rule in line 6: give that rule another id",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    outage: open\n",
+        ),
+        &["5:13: rule \"a\": unknown value `open`: write one of `allow`, `local`, `deny`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    on_missing_key: skipp\n",
+        ),
+        &["5:21: rule \"a\": unknown value `skipp`: write `skip`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    count_denied: yes\n",
+        ),
+        &["5:19: rule \"a\": this is text: write `true` or `false`"],
+    ),
+    // === Many faults, all of them at once ===
+    (
+        Yaml,
+        concat!(
+            "version: 1\n",
+            "defaults: { mode: shadwo }\n",
+            "rules:\n",
+            "  - id: login\n",
+            "    key: peerip\n",
+            "    limit: 5/mn\n",
+            "    path: login\n",
+            "    method: post\n",
+            "    cost: -1\n",
+            "    tiers: { pro: 0/min }\n",
+            "    tier_from: { header: \"\" }\n",
+            "    overrides: [{ key: 7, tier: gold }]\n",
+            "    candidate: ten\n",
+            "    mod: off\n",
+            "  - id: login\n",
+            "    key: { api_key: {} }\n",
+            "    limit: 0/s\n",
+            "    burst: 0\n",
+            "    unit: two words\n",
+            "    unless: { path: health }\n",
+        ),
+        &[
+            "2:19: unknown value `shadwo`: write `shadow`",
+            "5:10: rule \"login\": unknown key `peerip`: write `peer_ip`",
+            "6:12: rule \"login\": \"5/mn\" is not a rate: `mn` is not a unit of time: write `ms`, `s`, `min`, `h`, `d`, `week` or `month`",
+            "7:11: rule \"login\": path pattern \"login\": a path starts with /",
+            "8:13: rule \"login\": \"post\" is not a method: write `POST`",
+            "9:11: rule \"login\": a number below 0: write a whole number from 0",
+            "10:19: rule \"login\": the rule cannot have this tier: quota of 0: to reject its callers, use `forbidden`; otherwise allow at least 1",
+            "11:26: rule \"login\": an empty text: write a value",
+            "12:24: rule \"login\": this is a number: write text, in quotes if it looks like a number",
+            "12:33: rule \"login\": unknown tier `gold`: write one of `pro`, `unlimited`, `forbidden`, or a rate",
+            "13:16: rule \"login\": \"ten\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+            "14:5: rule \"login\": unknown field `mod`: write `mode`",
+            "15:9: rule \"login\": the id \"login\" is used in line 4: give each rule another one",
+            "16:21: rule \"login\": no place of the API key: write `bearer`, `{ header: name }` or `{ query: name }`",
+            "17:12: rule \"login\": quota of 0: write at least 1",
+            "18:12: rule \"login\": burst of 0 admits nothing: set a burst of at least 1",
+            "19:11: rule \"login\": quota unit name \"two words\" is invalid: use 1 to 39 of A-Z a-z 0-9 . _ -",
+            "20:21: rule \"login\": path pattern \"health\": a path starts with /",
+        ],
+    ),
+    // === Syntax of YAML ===
+    (
+        Yaml,
+        concat!("rules:\n", "  - id: a\n", "   key: peer_ip\n",),
+        &[
+            "3:4: while parsing a block collection, did not find expected '-' indicator: correct the syntax",
+        ],
+    ),
+    (
+        Yaml,
+        concat!("rules:\n", "\t- id: a\n",),
+        &["2:2: tabs disallowed within this context (block indentation): correct the syntax"],
+    ),
+    (
+        Yaml,
+        "rules: [",
+        &["2:1: while parsing a node, did not find expected node content: correct the syntax"],
+    ),
+    (Yaml, "rules: &all []", &["1:8: an anchor: leave it out"]),
+    (
+        Yaml,
+        "rules: *all",
+        &["1:8: while parsing node, found unknown anchor: correct the syntax"],
+    ),
+    (Yaml, "rules: !!seq []", &["1:8: a tag: leave it out"]),
+    (
+        Yaml,
+        concat!("rules: []\n", "---\n", "rules: []\n",),
+        &["2:1: a second document: write all rules into the first one"],
+    ),
+    (
+        Yaml,
+        concat!("? [a]\n", ": b\n",),
+        &["1:3: a field whose name is not plain text: write `name: value`"],
+    ),
+    (
+        Yaml,
+        "rules: \"a",
+        &[
+            "1:8: while scanning a quoted scalar, found unexpected end of stream: correct the syntax",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "a: &a [x, x]\n",
+            "b: &b [*a, *a]\n",
+            "c: &c [*b, *b]\n",
+            "rules: *c\n",
+        ),
+        &["1:4: an anchor: leave it out"],
+    ),
+    // === TOML ===
+    (Toml, "", &["1:1: `rules` is missing: add a list of rules"]),
+    (
+        Toml,
+        concat!(
+            "[[rules]]\n",
+            "id = \"a\"\n",
+            "key = \"peer_ip\"\n",
+            "limit = \"5/min\"\n",
+            "brust = 7\n",
+            "\n",
+            "[[rules]]\n",
+            "id = \"b\"\n",
+            "key = \"globl\"\n",
+            "limit = 5\n",
+            "window = \"1m\"\n",
+            "lease = 3\n",
+        ),
+        &[
+            "5:1: rule \"a\": unknown field `brust`: write `burst`",
+            "9:7: rule \"b\": unknown key `globl`: write `global`",
+            "12:9: rule \"b\": this is a number: write a duration such as `30s`, `1m30s`, `500ms`, `2h` or `1d`",
+            "12:9: rule \"b\": `lease` is only for `algorithm: concurrency`: leave it out, or choose that algorithm",
+        ],
+    ),
+    (
+        Toml,
+        concat!("[[rules]]\n", "id = \"a\"\n", "id = \"b\"\n", "key = \n",),
+        &[
+            "3:1: duplicate key: correct the syntax",
+            "4:7: string values must be quoted, expected literal string: correct the syntax",
+        ],
+    ),
+    (
+        Toml,
+        "[[rules]",
+        &["1:9: unclosed array table, expected `]`: correct the syntax"],
+    ),
+    (
+        Toml,
+        "rules = 5",
+        &["1:9: this is a number: write `- id: ..` for each rule"],
+    ),
+    (
+        Toml,
+        concat!(
+            "[[rules]]\n",
+            "id = \"a\"\n",
+            "key.client_ip.behind = [\"10.0.0.0/8\", \"10.0.0.0/40\"]\n",
+            "limit = \"5/min\"\n",
+            "rollout = nan\n",
+        ),
+        &[
+            "3:39: rule \"a\": \"10.0.0.0/40\" is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
+            "5:11: rule \"a\": a rollout of NaN %: write a number from 0 to 100",
+        ],
+    ),
+    (
+        Toml,
+        concat!(
+            "[[rules]]\n",
+            "id = \"é\"\n",
+            "key = \"peer_ip\"\n",
+            "limit = 2024-01-01\n",
+            "[rules.tiers]\n",
+            "pro = \"x\"\n",
+        ),
+        &[
+            "2:6: \"é\" is not a name: use 1 to 39 of A-Z a-z 0-9 . _ -",
+            "4:9: \"2024-01-01\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+            "5:1: nothing chooses these tiers: add `tier_from` or `overrides`",
+            "6:7: \"x\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+        ],
+    ),
+    (
+        Toml,
+        concat!(
+            "[[rules]]\n",
+            "id = \"a\"\n",
+            "key = { header = \"x\", header = \"y\" }\n",
+        ),
+        &["3:23: duplicate key: correct the syntax"],
+    ),
+    // === JSON ===
+    (
+        Json,
+        "",
+        &["1:1: EOF while parsing a value: correct the syntax"],
+    ),
+    (
+        Json,
+        concat!(
+            "{\"rules\": [\n",
+            "  {\"id\": \"a\", \"key\": \"global\", \"limit\": \"5/mn\"}\n",
+            "]}\n",
+        ),
+        &[
+            "2:41: rule \"a\": \"5/mn\" is not a rate: `mn` is not a unit of time: write `ms`, `s`, `min`, `h`, `d`, `week` or `month`",
+        ],
+    ),
+    (
+        Json,
+        concat!(
+            "{\n",
+            "\t\"rules\": [\n",
+            "\t\t{\"id\": \"a\", \"key\": \"peer_ip\", \"limit\": \"5/min\", \"brust\": 7}\n",
+            "\t]\n",
+            "}\n",
+        ),
+        &["3:51: rule \"a\": unknown field `brust`: write `burst`"],
+    ),
+    (
+        Json,
+        "{\"rules\": [{\"id\": \"a\", \"id\": \"b\", \"key\": \"peer_ip\", \"limit\": \"5/min\"}]}",
+        &["1:24: rule \"a\": `id` is there twice: keep one of them"],
+    ),
+    (
+        Json,
+        "rules: [{ id: a, key: peer_ip, limit: 5/min }]",
+        &["1:1: expected value: correct the syntax"],
+    ),
+    (
+        Json,
+        "{\"rules\": [{\"id\": \"a\",}]}",
+        &["1:23: key must be a string: correct the syntax"],
+    ),
+    (
+        Json,
+        concat!(
+            "{\"rules\": [\n",
+            "  {\"id\": \"a\", \"key\": \"\\ud800\", \"limit\": 1e2}\n",
+            "]}\n",
+        ),
+        &["2:29: unexpected end of hex escape: correct the syntax"],
+    ),
+    (
+        Json,
+        "{\"rules\": []} {}",
+        &["1:15: trailing characters: correct the syntax"],
+    ),
+    (
+        Json,
+        "[1, 2",
+        &["1:5: EOF while parsing a list: correct the syntax"],
+    ),
+    (
+        Json,
+        "{\"rules\": [{\"id\": \"a\", \"\\u006bey\": \"peer-ip\", \"limit\": 10, \"window\": 1e400, \"burst\": 18446744073709551616}]}",
+        &[
+            "1:36: rule \"a\": unknown key `peer-ip`: write `peer_ip`",
+            "1:70: rule \"a\": this is a fraction: write a duration such as `30s`, `1m30s`, `500ms`, `2h` or `1d`",
+            "1:86: rule \"a\": a number above 2^64: write a smaller one",
+        ],
+    ),
+    (
+        Json,
+        "{\"rules\": [{\"id\": null, \"key\": \"peer_ip\", \"limit\": \"5/min\"}]}",
+        &["1:12: `id` is missing: add a name for the rule"],
+    ),
+];
