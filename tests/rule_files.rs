@@ -1,16 +1,21 @@
 //! Rule files: what they mean, and the faults they can have.
 
+mod broken;
+
 use std::{collections::BTreeSet, convert::Infallible, fs, net::SocketAddr, path::Path};
 
 use axum::{body::Body, extract::ConnectInfo};
 use http::{Request, Response, StatusCode};
 use proptest::prelude::*;
 use tollgate::{
-    Decision, Key, RateLimitLayer,
+    Decision, Key, RateLimitLayer, RateLimiter,
     clock::{Clock, Timestamp},
     config::{Fault, Format, RuleSet, RuleSetReader, RuleSetSpec},
+    extract::HashSecret,
 };
 use tower::{Layer, ServiceExt, service_fn};
+
+use broken::BROKEN;
 
 /// Parses YAML. Returns its faults as text.
 fn faults(yaml: &str) -> String {
@@ -24,236 +29,43 @@ fn faults_in(format: Format, text: &str) -> String {
     }
 }
 
-/// Broken files, and what each of them prints.
-const BROKEN: &[(&str, &str)] = &[
-    ("", "rules:1:1: no rules: begin with `rules:`"),
-    (
-        "rules: 5",
-        "rules:1:8: this is not a list: write `- id: ..` for each rule",
-    ),
-    (
-        "rules: []",
-        "rules:1:1: no rules: write `- id: ..` for each rule",
-    ),
-    ("[]", "rules:1:1: this is a list: begin with `rules:`"),
-    (
-        "rulez: []",
-        "rules:1:1: `rules` is missing: add a list of rules\nrules:1:1: unknown field `rulez`: write `rules`",
-    ),
-    (
-        "version: 2\nrules: [{ id: a, key: global, limit: 1/s }]",
-        "rules:1:10: version 2: write `version: 1`",
-    ),
-    (
-        "rules:\n  - id: a\n    key: global\n    limt: 1/s",
-        "rules:2:5: rule \"a\": `limit` is missing: add a rate, such as `limit: 100/min`\n\
-         rules:4:5: rule \"a\": unknown field `limt`: write `limit`",
-    ),
-    (
-        "rules:\n  - key: global\n    limit: 1/s",
-        "rules:2:5: `id` is missing: add a name for the rule",
-    ),
-    (
-        "rules: [{ id: a, limit: 1/s }]",
-        "rules:1:9: rule \"a\": `key` is missing: add the caller to count, such as `key: peer_ip`",
-    ),
-    (
-        "rules: [{ id: a b, key: global, limit: 1/s }]",
-        "rules:1:15: \"a b\" is not a name: use 1 to 39 of A-Z a-z 0-9 . _ -",
-    ),
-    (
-        "rules:\n- { id: a, key: global, limit: 1/s }\n- { id: a, key: host, limit: 1/s }",
-        "rules:3:9: rule \"a\": the id \"a\" is used in line 2: give each rule another one",
-    ),
-    (
-        "rules: [{ id: a, key: peer-ip, limit: 1/s }]",
-        "rules:1:23: rule \"a\": unknown key `peer-ip`: write `peer_ip`",
-    ),
-    (
-        "rules: [{ id: a, key: header, limit: 1/s }]",
-        "rules:1:23: rule \"a\": the key `header` needs a setting: write `{ header: .. }`",
-    ),
-    (
-        "rules: [{ id: a, key: { peer_ip: true }, limit: 1/s }]",
-        "rules:1:25: rule \"a\": the key `peer_ip` has no setting: write `peer_ip` alone",
-    ),
-    (
-        "rules: [{ id: a, key: { header: x, query: y }, limit: 1/s }]",
-        "rules:1:23: rule \"a\": a key of several kinds: join them: `and: [..]` or `or_else: [..]`",
-    ),
-    (
-        "rules: [{ id: a, key: { header: \"a b\" }, limit: 1/s }]",
-        "rules:1:23: rule \"a\": this key cannot work: \"a b\" is not a header name",
-    ),
-    (
-        "rules: [{ id: a, key: { and: [global] }, limit: 1/s }]",
-        "rules:1:30: rule \"a\": this is a list: write a list of two or more keys",
-    ),
-    (
-        "rules: [{ id: a, key: { custom: tenant }, limit: 1/s }]",
-        "rules:1:33: rule \"a\": \"tenant\" is not registered: register it by RuleSetReader::extractor()",
-    ),
-    (
-        "rules: [{ id: a, key: { client_ip: {} }, limit: 1/s }]",
-        "rules:1:36: rule \"a\": no proxies: name their networks with `behind`, count them with `hops`, or use `peer_ip`",
-    ),
-    (
-        "rules: [{ id: a, key: { client_ip: { behind: [10.0.0.0/99] } }, limit: 1/s }]",
-        "rules:1:23: rule \"a\": this key cannot work: \"10.0.0.0/99\" is not a network: write it as \"10.0.0.0/8\", \
-         \"2001:db8::/32\" or \"192.0.2.7\"",
-    ),
-    (
-        "rules: [{ id: a, key: { client_ip: { behind: [0.0.0.0/0] } }, limit: 1/s }]",
-        "rules:1:23: rule \"a\": this key cannot work: behind(0.0.0.0/0) trusts every address, so clients can choose \
-         theirs: name the proxies' networks, or count the proxies with `hops`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 100 }]",
-        "rules:1:38: rule \"a\": a count without a period: write a rate such as `100/min`, or add `window`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 100/parsec }]",
-        "rules:1:38: rule \"a\": \"100/parsec\" is not a rate: `parsec` is not a unit of time: write `ms`, `s`, `min`, `h`, \
-         `d`, `week` or `month`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 1.5/s }]",
-        "rules:1:38: rule \"a\": \"1.5/s\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or \
-         `1_000/hour`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 0/s }]",
-        "rules:1:38: rule \"a\": the algorithm cannot count this limit: quota of 0: write at least 1",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5, window: 30 }]",
-        "rules:1:49: rule \"a\": this is a number: write a duration such as `30s`, `1m30s`, `500ms`, `2h` or `1d`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5, window: 30s1m }]",
-        "rules:1:49: rule \"a\": \"30s1m\" is not a duration: write each unit once, from the largest to the smallest: `1m30s`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/s, window: 1m }]",
-        "rules:1:51: rule \"a\": `window` beside a rate: leave it out, or write a count as `limit`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, burst: -1 }]",
-        "rules:1:52: rule \"a\": a number below 0: write a whole number from 0",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, burst: 9, algorithm: sliding_log }]",
-        "rules:1:38: rule \"a\": the algorithm cannot count this limit: a window has no burst: remove `burst`, or use the token bucket",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, cost: 9 }]",
-        "rules:1:51: rule \"a\": this cannot work: a request costs 9 but the burst is 5, so every request would be denied: \
-         raise the burst or lower the cost",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, algorithm: gcra }]",
-        "rules:1:56: rule \"a\": unknown value `gcra`: write one of `concurrency`, `fixed_window`, `leaky_bucket`, \
-         `leaky_queue`, `sliding_log`, `sliding_window`, `token_bucket`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, algorithm: leaky_queue }]",
-        "rules:1:56: rule \"a\": `queue` is missing: add the length of the queue, in units",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, queue: 7 }]",
-        "rules:1:52: rule \"a\": `queue` is only for `algorithm: leaky_queue`: leave it out, or choose that algorithm",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, mode: shadwo }]",
-        "rules:1:51: rule \"a\": unknown value `shadwo`: write `shadow`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, rollout: 130 }]",
-        "rules:1:54: rule \"a\": a rollout of 130 %: write a number from 0 to 100",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, candidate: 0/min }]",
-        "rules:1:56: rule \"a\": this cannot work: quota of 0: write at least 1",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, path: users }]",
-        "rules:1:51: rule \"a\": this pattern cannot work: ",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, method: [GET, post] }]",
-        "rules:1:59: rule \"a\": `post` is not a method: write `POST`",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, unless: {} }]",
-        "rules:1:53: rule \"a\": no condition: write `path`, `method`, `host`, `peer`, `preflight` or `custom`",
-    ),
-    (
-        "rules: [{ id: a, key: { header: x }, limit: 5/min, tiers: { pro: 9/min } }]",
-        "rules:1:59: rule \"a\": nothing chooses these tiers: add `tier_from` or `overrides`",
-    ),
-    (
-        "rules: [{ id: a, key: { header: x }, limit: 5/min, overrides: [{ key: y, tier: pro }] }]",
-        "rules:1:80: rule \"a\": unknown tier `pro`: write one of `unlimited`, `forbidden`, or a rate",
-    ),
-    (
-        "rules: [{ id: a, key: { api_key: bearer }, limit: 5/min, overrides: [{ key: y, tier: 9/min }] }]",
-        "rules:1:77: rule \"a\": this key has no override: this key is a secret, which must not stand in a file: choose the \
-         tier by `tier_from`",
-    ),
-    (
-        "forbid: [{ peer: 10.0.0.0/33 }]\nrules: [{ id: a, key: global, limit: 5/min }]",
-        "rules:1:18: this pattern cannot work: \"10.0.0.0/33\" is not a network",
-    ),
-    (
-        "headers: draft7\nrules: [{ id: a, key: global, limit: 5/min }]",
-        "rules:1:10: unknown value `draft7`: write `draft06`",
-    ),
-    ("rules:\n  - id: a\n   key: global", "rules:3:"),
-    ("a: &x 5\nrules: *x", "rules:1:4: an anchor: leave it out"),
-    (
-        "rules: [{ id: a, id: b, key: global, limit: 5/min }]",
-        "rules:1:18: rule \"a\": `id` is there twice: keep one of them",
-    ),
-    (
-        "rules: [{ id: a, key: global, limit: 5/min, count_denied: yes }]",
-        "rules:1:59: rule \"a\": this is text: write `true` or `false`",
-    ),
-];
-
 #[test]
 fn broken_files_show_the_place_the_rule_the_reason_and_the_remedy() {
     let mut wrong = Vec::new();
-    for (yaml, expected) in BROKEN {
-        let printed = faults(yaml);
-        println!("{yaml}\n    {}\n", printed.replace('\n', "\n    "));
-        let is_prefix = !expected.ends_with(char::is_alphanumeric) || !printed.contains('\n');
-        if !(printed == *expected || is_prefix && printed.starts_with(expected)) {
+    for (format, text, expected) in BROKEN {
+        let printed = faults_in(*format, text);
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|fault| format!("rules:{fault}"))
+            .collect();
+        let expected = expected.join("\n");
+        if printed != expected {
             wrong.push(format!(
-                "{yaml}\n  printed  {printed}\n  expected {expected}"
+                "{text}\n  printed:\n{printed}\n  expected:\n{expected}"
             ));
         }
     }
     assert!(BROKEN.len() >= 30);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
 #[test]
-fn faults_of_toml_and_json_have_their_places_too() {
-    let toml = "[[rules]]\nid = \"a\"\nkey = { header = \"x\" }\nlimit = \"5/min\"\nbrust = 7\n\n\
-                [[rules]]\nid = \"b\"\nkey = \"globl\"\nlimit = 5\nwindow = \"1m\"\n";
-    assert_eq!(
-        faults_in(Format::Toml, toml),
-        "rules:5:1: rule \"a\": unknown field `brust`: write `burst`\n\
-         rules:9:7: rule \"b\": unknown key `globl`: write `global`"
-    );
-    let json = "{\"rules\": [\n  {\"id\": \"a\", \"key\": \"global\", \"limit\": \"5/mn\"}\n]}";
-    assert_eq!(
-        faults_in(Format::Json, json),
-        "rules:2:41: rule \"a\": \"5/mn\" is not a rate: `mn` is not a unit of time: write `ms`, `s`, `min`, `h`, `d`, \
-         `week` or `month`"
-    );
-    let syntax = faults_in(Format::Toml, "[[rules]\nid = ");
-    assert!(syntax.starts_with("rules:1:"), "{syntax}");
+fn faults_have_places_within_the_text_and_no_words_of_code() {
+    for (format, text, _) in BROKEN {
+        let error = RuleSet::parse(*format, text).expect_err("it is broken");
+        for fault in error.faults() {
+            let lines: Vec<_> = text.split('\n').collect();
+            let line = lines.get(fault.line() - 1).expect("the line exists");
+            assert!(
+                fault.column() <= line.chars().count() + 1,
+                "{text}\n{error}"
+            );
+            let said = format!("{}: {}", fault.reason(), fault.remedy());
+            // A reader is code, and only code can register something.
+            let is_code = said.contains("()") || said.replace("2001:db8::", "").contains("::");
+            assert!(!is_code || said.contains("RuleSetReader::"), "{said}");
+        }
+    }
 }
 
 #[test]
@@ -271,15 +83,16 @@ fn all_faults_of_a_file_are_listed_at_once_in_their_order() {
 fn too_many_policies_too_deep_and_too_large_files_are_refused() {
     let rule = |number| format!("- {{ id: r{number}, key: global, limit: 1/s, candidate: 2/s }}\n");
     let rules: String = (0..9).map(rule).collect();
-    let error = faults(&format!("rules:\n{rules}"));
-    assert_eq!(
-        error,
-        "rules:10:3: more than 16 policies (a candidate is one too): put some of the rules into another layer"
-    );
+    let too_many = "rules:10:3: more than 16 policies (a candidate is one too): put some of the rules into another layer";
+    assert_eq!(faults(&format!("rules:\n{rules}")), too_many);
+    let broken = rules.replacen("1/s", "1/x", 1);
+    let error = faults(&format!("rules:\n{broken}"));
+    assert!(error.starts_with("rules:2:33: rule \"r0\""), "{error}");
+    assert!(error.ends_with(too_many), "{error}");
     let deep = format!("rules: {}{}", "[".repeat(200), "]".repeat(200));
     assert!(faults(&deep).contains("more than 32 levels"));
     let large = format!("rules: [] # {}", "x".repeat(1 << 20));
-    assert!(faults(&large).contains("write at most 1 MiB"));
+    assert!(faults(&large).contains("more than 1 MiB"));
     let faults_of_many: String = (0..300).map(|number| format!("x{number}: 1\n")).collect();
     assert!(faults(&faults_of_many).ends_with("and 201 more"));
 }
@@ -339,6 +152,212 @@ fn names_of_other_than_built_in_parts_come_from_code() {
     );
 }
 
+#[test]
+fn every_built_in_extractor_has_a_key() {
+    let docs = fs::read_to_string("src/extract/mod.rs").expect("readable");
+    let table = docs
+        .split("| without a key |")
+        .nth(1)
+        .expect("the table of extractors");
+    let rows = table
+        .lines()
+        .take_while(|line| line.is_empty() || line.starts_with("//! |"));
+    let rows = rows.filter_map(|row| row.strip_prefix("//! | [`")?.split('`').next());
+    let rows: Vec<_> = rows.collect();
+    assert!(rows.len() >= 13, "{rows:?}");
+    for row in rows {
+        let key = match row {
+            "ApiKey" => "{ api_key: bearer }",
+            "ClientIp" => "{ client_ip: { hops: 1 } }",
+            "Cookie" => "{ cookie: session }",
+            "Global" => "global",
+            "Header" => "{ header: x-user }",
+            "HostHeader" => "host",
+            "PathParam" => "{ path_param: id }",
+            "PeerIp" => "peer_ip",
+            "QueryParam" => "{ query: tenant }",
+            "Route" => "route",
+            "RouteOrUnmatched" => "route_or_unmatched",
+            // They have a closure.
+            "Claim" | "ExtensionKey" => "{ custom: closure }",
+            other => panic!("no key in rule files for {other}"),
+        };
+        let reader = RuleSetReader::default()
+            .extractor("closure", |_: &http::request::Parts| Some(Key::new("t")));
+        let yaml = format!("rules: [{{ id: a, key: {key}, limit: 5/min }}]");
+        let set = reader.parse(Format::Yaml, &yaml);
+        assert!(set.is_ok(), "{row}: {set:?}");
+    }
+}
+
+#[test]
+fn fields_that_stand_in_the_schema_are_all_read_and_written_again() {
+    let reader = RuleSetReader::default()
+        .extractor("tenant", |_: &http::request::Parts| Some(Key::new("t")))
+        .matcher("internal", |_: &http::request::Parts| false)
+        .tier_name("plan", |_, _| None);
+    let read = |format, text: &str| {
+        let set = reader.parse(format, text);
+        set.unwrap_or_else(|error| panic!("{error}"))
+    };
+    let set = read(Format::Yaml, EVERYTHING);
+    let json = set.to_json();
+    let again = read(Format::Json, &json);
+    assert_eq!(set, again);
+    let schema = serde_json::to_value(schemars::schema_for!(RuleSetSpec)).expect("it is JSON");
+    let mut fields = Vec::new();
+    let types = schema["$defs"].as_object().expect("types").values();
+    for definition in types.chain([&schema]) {
+        let own = definition["properties"].as_object().into_iter().flatten();
+        fields.extend(own.map(|(name, _)| name.clone()));
+    }
+    fields.sort();
+    fields.dedup();
+    assert!(fields.len() > 35, "{fields:?}");
+    for field in fields {
+        assert!(
+            json.contains(&format!("\"{field}\":")),
+            "{field} is in no rule"
+        );
+    }
+}
+
+/// Each field at least once.
+const EVERYTHING: &str = r#"
+version: 1
+defaults: { algorithm: fixed_window, outage: deny, mode: enforce, on_missing_key: reject, count_denied: true }
+headers: [draft11, draft06]
+forbid:
+  - { path: [/admin, /root], method: [GET, PUT], host: "*.example.com", peer: [10.0.0.0/8, "fd00::/8"] }
+skip: [{ preflight: true }, { custom: internal }]
+rules:
+  - id: windows
+    key: { or_else: [{ api_key: { header: x-key } }, { api_key: { query: key } }, { client_ip: { behind: 10.0.0.0/8, header: forwarded, ipv4_prefix: 24, ipv6_prefix: 56 } }] }
+    path: "/users/{id}"
+    method: POST
+    host: api.example.com
+    unless: [{ path: /users/me }, { preflight: true }]
+    limit: 100
+    window: 1h30m
+    window_start: first_hit
+    cost: 2
+    costs: [{ when: { method: [PUT, DELETE] }, units: 5 }]
+    unit: tokens
+    count_denied: false
+    on_missing_key: share
+    mode: shadow
+    rollout: 12.5
+    candidate: { limit: 50, window: 1h, }
+    outage: allow
+  - id: queue
+    key: { and: [{ cookie: { name: theme, plaintext: true } }, { header: x-user }] }
+    algorithm: leaky_queue
+    limit: 10/s
+    queue: 50
+    max_wait: 1m
+    burst: 2
+  - id: slots
+    key: { client_ip: { hops: 2 } }
+    algorithm: concurrency
+    limit: 10
+    lease: 10s
+    tiers: { pro: 20 }
+    tier_from: { header: x-plan }
+    overrides: [{ key: 192.0.2.7, tier: pro }, { key: 192.0.2.8, tier: 30 }]
+  - id: custom
+    key: { custom: tenant }
+    limit: 5 per month
+    window_start: month
+    candidate: 40/month
+    tiers: { free: 1/month, none: forbidden }
+    tier_from: { custom: plan }
+"#;
+
+#[test]
+fn files_are_read_whatever_their_line_ends_marks_and_sizes_are() {
+    let folder = std::env::temp_dir().join(format!("tollgate-rules-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let at = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        fs::write(&path, bytes).expect("it can be written");
+        RuleSet::from_file(&path).map_err(|error| {
+            error
+                .to_string()
+                .split_off(path.display().to_string().len())
+        })
+    };
+    let yaml = "\u{feff}rules:\r\n  - id: a\r\n    key: peer_ip\r\n    limit: 5/min\r\n";
+    assert!(at("crlf.YML", yaml.as_bytes()).is_ok());
+    let broken = yaml.replace("5/min", "5/mn");
+    let error = at("crlf.yaml", broken.as_bytes()).expect_err("broken");
+    assert!(error.starts_with(":4:12: rule \"a\": \"5/mn\""), "{error}");
+    let error = at(
+        "latin1.yaml",
+        b"rules:\n  - id: a\n    key: { header: \xe9 }\n",
+    );
+    assert_eq!(
+        error.expect_err("not text"),
+        ":3:20: not UTF-8: save it as UTF-8"
+    );
+    let error = at("large.json", &vec![b' '; 3 << 20]).expect_err("too large");
+    assert!(error.starts_with(":1:1: more than 1 MiB"), "{error}");
+    fs::remove_dir_all(&folder).expect("it can be removed");
+}
+
+#[tokio::test]
+async fn secret_of_the_reader_hashes_api_keys_and_cookies() {
+    let secret = HashSecret::from_passphrase("of this fleet");
+    for (key, name, value) in [
+        ("{ api_key: { header: x-key } }", "x-key", "k-1"),
+        ("{ cookie: session }", "cookie", "session=k-1"),
+    ] {
+        let yaml = format!("rules: [{{ id: a, key: {key}, limit: 5/min }}]");
+        let set = RuleSetReader::default()
+            .hash_secret(secret)
+            .parse(Format::Yaml, &yaml);
+        let set = set.expect("no fault");
+        let limiter = RateLimiter::builder().build().expect("a limiter");
+        let layer = RateLimitLayer::builder()
+            .limiter(&limiter)
+            .rules(&set)
+            .build();
+        send(&layer.expect("a layer"), "/", &[(name, value)]).await;
+        let policy = set.rules()[0].policy();
+        for (key, remaining) in [
+            (Key::secret_with(&secret, "k-1"), 4),
+            (Key::secret("k-1"), 5),
+        ] {
+            let decision = limiter
+                .peek(&[policy.charge(key)])
+                .await
+                .expect("a decision");
+            assert_eq!(
+                decision.states()[0].usage().expect("counted").remaining,
+                remaining
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn override_of_an_address_applies_to_the_network_that_is_counted() {
+    let yaml = "rules:
+  - id: a
+    key: { client_ip: { hops: 1, ipv4_prefix: 24 } }
+    limit: 2/min
+    overrides: [{ key: 192.0.2.0/24, tier: forbidden }, { key: '2001:db8:1:2::/64', tier: unlimited }]";
+    let set = RuleSet::parse(Format::Yaml, yaml).expect("no fault");
+    let layer = RateLimitLayer::builder()
+        .rules(set)
+        .build()
+        .expect("a layer");
+    let from = |address: &'static str| [("x-forwarded-for", address)];
+    assert_eq!(admitted(&layer, "/", &from("198.51.100.1"), 5).await, 2);
+    assert_eq!(admitted(&layer, "/", &from("2001:db8:1:2::77"), 5).await, 5);
+    let response = send(&layer, "/", &from("192.0.2.77")).await;
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+}
+
 // === Examples ===
 
 fn examples() -> Vec<String> {
@@ -355,7 +374,7 @@ fn read(file: &str) -> RuleSet {
 
 fn layer_of(file: &str) -> RateLimitLayer {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
-    let layer = RateLimitLayer::builder().clock(clock).rules(&read(file));
+    let layer = RateLimitLayer::builder().clock(clock).rules(read(file));
     layer.build().expect("a layer")
 }
 
@@ -529,6 +548,149 @@ proptest! {
                 prop_assert!(!error.faults().is_empty());
                 prop_assert!(error.faults().iter().all(|fault| fault.line() > 0 && fault.column() > 0));
             }
+        }
+    }
+}
+
+// === Any rules ===
+
+/// A field of a rule with values that work, that do not, and that do only beside some others.
+const FIELDS: [(&str, &[&str]); 22] = [
+    (
+        "key",
+        &[
+            "peer_ip",
+            "global",
+            "route",
+            "{ header: x }",
+            "{ api_key: bearer }",
+            "{ api_key: {} }",
+            "{ client_ip: { hops: 1 } }",
+            "{ cookie: { plaintext: true } }",
+            "nobody",
+            "{ and: [host, peer_ip] }",
+        ],
+    ),
+    (
+        "limit",
+        &[
+            "5/min",
+            "100/s",
+            "3",
+            "0/s",
+            "1/month",
+            "20_000/day",
+            "ten",
+            "10 per hour",
+            "1000000000/s",
+            "99999999999/us",
+        ],
+    ),
+    ("window", &["1m", "0s", "31d", "soon", "100000w"]),
+    ("burst", &["1", "0", "50", "-1", "18446744073709551615"]),
+    (
+        "algorithm",
+        &[
+            "token_bucket",
+            "leaky_bucket",
+            "leaky_queue",
+            "fixed_window",
+            "sliding_window",
+            "sliding_log",
+            "concurrency",
+            "none",
+        ],
+    ),
+    ("window_start", &["clock", "first_hit", "month"]),
+    ("queue", &["0", "10", "1000000000000"]),
+    ("max_wait", &["0s", "2s", "1000d"]),
+    ("lease", &["1ms", "30s", "2d", "100us"]),
+    ("path", &["/a", "b", "[/a, /b/*]", "[]"]),
+    ("method", &["GET", "get", "[GET, POST]"]),
+    ("host", &["example.com", "a/b"]),
+    (
+        "unless",
+        &["{ path: /x }", "{}", "[{ peer: 10.0.0.0/8 }]", "[]"],
+    ),
+    ("cost", &["0", "1", "9", "1000"]),
+    (
+        "costs",
+        &[
+            "[{ when: { path: /x }, units: 3 }]",
+            "[{ when: { path: /x }, units: 99 }]",
+        ],
+    ),
+    ("unit", &["tokens", "two words"]),
+    ("count_denied", &["true", "false"]),
+    (
+        "tiers",
+        &[
+            "{ pro: 9/min }",
+            "{ pro: 9 }",
+            "{ pro: { limit: 9/min, burst: 2 } }",
+            "{ pro: forbidden }",
+            "{}",
+        ],
+    ),
+    ("tier_from", &["{ header: x-plan }", "{ custom: plan }"]),
+    (
+        "overrides",
+        &[
+            "[{ key: a, tier: 9/min }]",
+            "[{ key: 192.0.2.1, tier: pro }]",
+            "[]",
+        ],
+    ),
+    (
+        "candidate",
+        &["9/min", "2", "{ limit: 1/s, burst: 1 }", "0/s"],
+    ),
+    ("rollout", &["0", "33.3", "100%", "101"]),
+];
+
+/// A file with up to three rules, of which each field is there or not.
+fn any_rules() -> impl Strategy<Value = String> {
+    let field = |(name, values): (&'static str, &'static [&'static str])| {
+        let value = prop_oneof![Just(values[0]), prop::sample::select(values)];
+        let line = value.prop_map(move |value| format!("    {name}: {value}\n"));
+        // Most fields are absent, and have their first value, so that many rules are without a fault.
+        let is_there = if matches!(name, "key" | "limit") {
+            0.99
+        } else {
+            0.07
+        };
+        prop::option::weighted(is_there, line).prop_map(Option::unwrap_or_default)
+    };
+    let fields: Vec<_> = FIELDS
+        .into_iter()
+        .map(|entry| field(entry).boxed())
+        .collect();
+    let id = prop::sample::select(vec!["a", "b", "c", "a.candidate"]);
+    let rule = (id, fields).prop_map(|(id, fields)| format!("  - id: {id}\n{}", fields.concat()));
+    let defaults = prop::sample::select(vec![
+        "",
+        "defaults: { algorithm: concurrency }\n",
+        "defaults: { count_denied: true, mode: off }\n",
+    ]);
+    (defaults, prop::collection::vec(rule, 1..4))
+        .prop_map(|(defaults, rules)| format!("{defaults}rules:\n{}", rules.concat()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn file_without_a_fault_builds_a_layer_with_all_its_rules(text in any_rules()) {
+        let ids = text.matches("- id:").count();
+        match RuleSet::parse(Format::Yaml, &text) {
+            Ok(set) => {
+                prop_assert_eq!(set.rules().len(), ids);
+                let layer = RateLimitLayer::builder().rules(&set).build();
+                prop_assert!(layer.is_ok(), "{}\n{:?}", text, layer.err());
+                let again = RuleSet::parse(Format::Json, &set.to_json());
+                prop_assert_eq!(Ok(set), again);
+            }
+            Err(error) => prop_assert!(!error.faults().is_empty()),
         }
     }
 }

@@ -6,6 +6,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 
 use super::{
     fault::Fault,
+    lines::Lines,
     node::{Entry, MAX_DEPTH, Node, Place, Value},
 };
 
@@ -15,6 +16,15 @@ use super::{
 ///
 /// The first fault of the syntax, or something in the document that no rule needs: an alias, a tag, a second document.
 pub(super) fn parse(text: &str) -> Result<Node, Fault> {
+    let end = Lines::of(text).place(text.len());
+    tree(text).map_err(|fault| Fault {
+        // The parser is in the next line when the text ends too early.
+        place: fault.place.min(end),
+        ..fault
+    })
+}
+
+fn tree(text: &str) -> Result<Node, Fault> {
     let mut events = Events {
         parser: Parser::new_from_str(text).peekable(),
     };

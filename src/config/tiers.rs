@@ -35,8 +35,9 @@ pub(super) fn read(
     faults: &mut Faults,
 ) -> FileTiers {
     let mut choice = FileTiers::default();
-    let tiers = fields.get("tiers");
-    let overrides = fields.get("overrides");
+    // Written as empty is as good as not written: a set that is read again has neither.
+    let tiers = fields.get("tiers").filter(|node| !is_empty(node));
+    let overrides = fields.get("overrides").filter(|node| !is_empty(node));
     let mut names = Vec::new();
     if let Some(node) = tiers {
         names = read_tiers(node, settings, (&mut choice, spec), faults);
@@ -46,7 +47,7 @@ pub(super) fn read(
             choice.source = Some(source);
             spec.tier_from = Some(source_spec);
         }
-        if names.is_empty() && tiers.is_none() {
+        if tiers.is_none() {
             let remedy = "add the tiers by name";
             faults.add(node.place, "`tier_from` without `tiers`", remedy);
         }
@@ -54,13 +55,19 @@ pub(super) fn read(
         let remedy = "add `tier_from` or `overrides`";
         faults.add(node.place, "nothing chooses these tiers", remedy);
     }
-    if let Some(node) = overrides {
-        for item in fields::items(node).0 {
-            let read = read_override(item, (key, settings), &names, &mut choice, faults);
-            spec.overrides.extend(read);
-        }
+    for item in overrides.map_or(&[][..], |node| fields::items(node).0) {
+        let read = read_override(item, (key, settings), &names, &mut choice, faults);
+        spec.overrides.extend(read);
     }
     choice
+}
+
+fn is_empty(node: &Node) -> bool {
+    match &node.value {
+        Value::List(items) => items.is_empty(),
+        Value::Map(entries) => entries.is_empty(),
+        _ => false,
+    }
 }
 
 /// Reads tiers by name. Returns all names, also those of tiers with faults.

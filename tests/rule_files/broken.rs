@@ -1456,7 +1456,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
     (
         Yaml,
         "rules: [",
-        &["2:1: while parsing a node, did not find expected node content: correct the syntax"],
+        &["1:9: while parsing a node, did not find expected node content: correct the syntax"],
     ),
     (Yaml, "rules: &all []", &["1:8: an anchor: leave it out"]),
     (
