@@ -41,7 +41,7 @@ pub(super) fn rule_set(root: &Node, registry: &Registry, faults: &mut Faults) ->
         ids: Vec::new(),
     };
     let mut read = Vec::new();
-    for node in nodes {
+    for node in &nodes[..nodes.len().min(MAX_READ)] {
         let noted = faults.list.len();
         let rule = rule::read(node, &mut context, faults);
         if rule.is_none() && faults.list.len() == noted {
@@ -171,3 +171,5 @@ fn candidate_of(rule: &Node) -> Option<(&Node, Place)> {
 
 /// The most policies of a decision.
 const MAX_POLICIES: usize = 16;
+/// The most rules whose faults are listed: far more than a set can have.
+const MAX_READ: usize = 256;

@@ -1,5 +1,7 @@
 //! Reads the fields of a mapping, and notes every fault.
 
+use std::collections::HashSet;
+
 use crate::error::Error;
 
 use super::{
@@ -111,11 +113,9 @@ impl<'a> Fields<'a> {
 
     /// Notes fields that nobody has asked for, and those that are there twice.
     pub(super) fn finish(self, faults: &mut Faults) {
-        for (index, entry) in self.entries.iter().enumerate() {
-            if self.entries[..index]
-                .iter()
-                .any(|other| other.name == entry.name)
-            {
+        let mut seen = HashSet::new();
+        for entry in self.entries {
+            if !seen.insert(entry.name.as_str()) {
                 let reason = format!("`{}` is there twice", entry.name);
                 faults.add(entry.place, reason, "keep one of them");
             } else if !self.asked.contains(&entry.name.as_str()) {
@@ -225,8 +225,11 @@ pub(super) fn one_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> St
     let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
     // Of a short name, few edits make any other.
     let most = (name.chars().count() / 3).clamp(1, MOST_EDITS);
-    match known.iter().min_by_key(distance) {
-        Some(nearest) if !name.is_empty() && distance(&nearest) <= most => {
+    // No known name is near a long one, and the comparison would take long.
+    let is_comparable = (1..=LONGEST).contains(&name.len());
+    let nearest = known.iter().filter(|_| is_comparable).min_by_key(distance);
+    match nearest {
+        Some(nearest) if distance(&nearest) <= most => {
             format!("write `{nearest}`")
         }
         _ if known.len() == 1 => format!("write `{}`", known[0]),
@@ -255,3 +258,5 @@ const SYNONYMS: [(&str, &str); 15] = [
 
 /// The most edits from a name to the one that was probably meant.
 const MOST_EDITS: usize = 3;
+/// The most bytes of a name that is compared with known ones.
+const LONGEST: usize = 128;

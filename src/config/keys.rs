@@ -391,14 +391,12 @@ pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<Key, String> {
             )
         }
         KeySpec::PeerIp => address_key(value, 32, 64),
+        KeySpec::Header(name) if is_secret_header(name) => Err(SECRET.to_owned()),
         KeySpec::Header(_) | KeySpec::Query(_) | KeySpec::PathParam(_) => Ok(Key::new(value)),
         KeySpec::Cookie(CookieSpec::With {
             plaintext: true, ..
         }) => Ok(Key::new(value)),
-        KeySpec::ApiKey(_) | KeySpec::Cookie(_) => Err(
-            "this key is a secret, which must not stand in a file: choose the tier by `tier_from`"
-                .to_owned(),
-        ),
+        KeySpec::ApiKey(_) | KeySpec::Cookie(_) => Err(SECRET.to_owned()),
         KeySpec::And(_)
         | KeySpec::Custom(_)
         | KeySpec::Global
@@ -410,6 +408,13 @@ pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<Key, String> {
                 .to_owned(),
         ),
     }
+}
+
+/// Returns whether a header holds credentials.
+fn is_secret_header(name: &str) -> bool {
+    ["authorization", "cookie", "proxy-authorization"]
+        .iter()
+        .any(|secret| name.eq_ignore_ascii_case(secret))
 }
 
 /// Returns the key of an address, or of the network that is counted as one caller.
@@ -431,6 +436,8 @@ fn address_key(value: &str, ipv4: u8, ipv6: u8) -> Result<Key, String> {
     Ok(Key::from(network.addr()))
 }
 
+const SECRET: &str =
+    "this key is a secret, which must not stand in a file: choose the tier by `tier_from`";
 const WITHOUT_SETTING: &[&str] = &["global", "host", "peer_ip", "route", "route_or_unmatched"];
 const WITH_SETTING: &[&str] = &[
     "and",
