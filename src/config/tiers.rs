@@ -1,6 +1,9 @@
 //! The tiers of a rule: by a header, by a function registered in code, or of single keys.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use http::{HeaderName, request::Parts};
 
@@ -81,10 +84,10 @@ fn read_tiers<'a>(
         faults.expect(node, "write `name: 100/min` for each tier");
         return Vec::new();
     };
-    let mut names = Vec::new();
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for entry in entries {
         let name = entry.name.as_str();
-        if names.contains(&name) {
+        if !seen.insert(name) {
             let reason = format!("`{name}` is there twice");
             faults.add(entry.place, reason, "keep one of them");
         } else if GRANTS.contains(&name) {
