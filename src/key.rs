@@ -15,6 +15,8 @@
 //! aB3^a|b          a key that was put in the slot of another one, whose tag is aB3
 //! ```
 
+#[cfg(feature = "top-keys")]
+use std::hash::{BuildHasher, RandomState};
 use std::{fmt, net::IpAddr, ops::Range, sync::LazyLock};
 
 use crate::slot::{slot_of, tag_of};
@@ -444,6 +446,30 @@ impl HashSecret {
             "tollgate v1 passphrase",
             passphrase.as_ref(),
         ))
+    }
+
+    /// Makes a hash secret that only this process has, from the standard library's entropy.
+    #[cfg(feature = "top-keys")]
+    pub(crate) fn random() -> Self {
+        let mut bytes = [0; 32];
+        for (index, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+            chunk.copy_from_slice(&RandomState::new().hash_one(index).to_ne_bytes());
+        }
+        Self(bytes)
+    }
+
+    /// Derives the secret that hashes keys for operators, so that its hashes differ from those of API keys.
+    #[cfg(feature = "top-keys")]
+    pub(crate) fn for_shown_keys(&self) -> Self {
+        Self(blake3::derive_key("tollgate v1 shown key", &self.0))
+    }
+
+    /// Returns a number that identifies the secret and does not reveal it. It is never 0.
+    #[cfg(feature = "top-keys")]
+    pub(crate) fn tag(&self) -> u64 {
+        let hash = blake3::derive_key("tollgate v1 secret tag", &self.0);
+        let [a, b, c, d, e, f, g, h, ..] = hash;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
     }
 }
 

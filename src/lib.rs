@@ -31,6 +31,7 @@
 //! | `grpc` | no | rejections that gRPC clients understand |
 //! | `rules` | no | rules in YAML, TOML and JSON files: `config` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
+//! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
 //!
 //! # Where to look
@@ -52,6 +53,7 @@
 //! | Redis: deadlines, accuracy, failover | [`remote`](remote/index.html) |
 //! | outages of Redis | [`resilience`](resilience/index.html) |
 //! | metrics, and an event per decision | [`telemetry`] |
+//! | the keys that are denied most often | `top_keys` (feature `top-keys`) |
 //! | rules in files | `config` (feature `rules`) |
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
@@ -103,6 +105,8 @@ pub mod telemetry;
 mod ticket;
 pub mod tiers;
 mod timer;
+#[cfg(feature = "top-keys")]
+pub mod top_keys;
 
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};

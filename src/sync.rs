@@ -1,6 +1,6 @@
 //! The crate's lock.
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "top-keys"))]
 use std::sync::TryLockError;
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
@@ -21,7 +21,7 @@ impl<T> Mutex<T> {
     }
 
     /// Returns the lock, unless somebody has it.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "top-keys"))]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

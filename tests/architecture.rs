@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 43] = [
+const FLOORS: [(&str, u8); 44] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -34,6 +34,7 @@ const FLOORS: [(&str, u8); 43] = [
     ("policy", 1),
     ("settlement", 1),
     ("store", 2),
+    ("top_keys", 2),
     ("telemetry", 2),
     ("extract", 3),
     ("hold", 3),

@@ -73,6 +73,8 @@ mod telemetry;
 mod tiers;
 mod tls;
 mod token_bucket;
+mod top_keys;
+mod top_keys_fleet;
 mod warnings;
 mod witness;
 mod wording;

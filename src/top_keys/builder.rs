@@ -1,0 +1,145 @@
+//! Settings of the top keys.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind},
+};
+
+use super::{recorder::TopKeys, shown_keys::ShownKeys, summary::MAX_CAPACITY};
+
+/// Builds [`TopKeys`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until build() is called"]
+pub struct TopKeysBuilder {
+    capacity: usize,
+    clock: Clock,
+    max_policies: usize,
+    shown_keys: ShownKeys,
+    window: Duration,
+}
+
+impl TopKeysBuilder {
+    /// Sets the number of keys that are counted at once, for each policy, shard and half of the window.
+    ///
+    /// Default: 256, so errors are at most 1/256 (0.4 %) of a policy's denied requests. From 1 to 4,096.
+    pub fn capacity(mut self, keys: usize) -> Self {
+        self.capacity = keys;
+        self
+    }
+
+    /// Sets the clock.
+    ///
+    /// Default: [`Clock::system`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Sets the number of policies that are recorded: the first ones that deny a request.
+    ///
+    /// Default: 64. From 1 to 1,024. Records of further policies are not counted, but reported by
+    /// [`TopKeys::unrecorded`].
+    pub fn max_policies(mut self, policies: usize) -> Self {
+        self.max_policies = policies;
+        self
+    }
+
+    /// Sets the form in which keys are shown.
+    ///
+    /// Default: [hashed](ShownKeys::default) under a random secret of this process.
+    pub fn shown_keys(mut self, shown_keys: ShownKeys) -> Self {
+        self.shown_keys = shown_keys;
+        self
+    }
+
+    /// Sets the longest time that a snapshot covers. The shortest is half of it.
+    ///
+    /// Default: 10 minutes. From 2 seconds to 2 days.
+    pub fn window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Builds the recorder. It allocates nothing for a policy before the policy denies a request.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when a setting is outside of its range.
+    pub fn build(self) -> Result<TopKeys, Error> {
+        let Self {
+            capacity,
+            clock,
+            max_policies,
+            shown_keys,
+            window,
+        } = self;
+        if !(1..=MAX_CAPACITY).contains(&capacity) {
+            return Err(invalid(format!(
+                "capacity of {capacity}: top keys need 1 to {MAX_CAPACITY} counters"
+            )));
+        }
+        if !(1..=MAX_POLICIES).contains(&max_policies) {
+            return Err(invalid(format!(
+                "max_policies of {max_policies}: use 1 to {MAX_POLICIES}"
+            )));
+        }
+        if !(MIN_WINDOW..=MAX_WINDOW).contains(&window) {
+            return Err(invalid(format!(
+                "window of {window:?}: use {MIN_WINDOW:?} to {MAX_WINDOW:?}"
+            )));
+        }
+        Ok(TopKeys::with(
+            clock,
+            window,
+            capacity,
+            max_policies,
+            shown_keys,
+        ))
+    }
+}
+
+impl Default for TopKeysBuilder {
+    fn default() -> Self {
+        Self {
+            capacity: 256,
+            clock: Clock::system(),
+            max_policies: 64,
+            shown_keys: ShownKeys::default(),
+            window: Duration::from_secs(600),
+        }
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message)
+}
+
+/// A search for a policy visits at most this many places.
+const MAX_POLICIES: usize = 1_024;
+const MIN_WINDOW: Duration = Duration::from_secs(2);
+const MAX_WINDOW: Duration = Duration::from_secs(2 * 24 * 60 * 60);
+
+// === TopKeys ===
+
+impl TopKeys {
+    /// Returns a recorder with the default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        TopKeysBuilder::default()
+            .build()
+            .expect("the defaults are in range")
+    }
+
+    /// Returns a builder with the default settings.
+    pub fn builder() -> TopKeysBuilder {
+        TopKeysBuilder::default()
+    }
+}
+
+impl Default for TopKeys {
+    fn default() -> Self {
+        Self::new()
+    }
+}

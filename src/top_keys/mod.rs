@@ -1,0 +1,85 @@
+//! The keys that are denied most often, in bounded memory.
+//!
+//! [`TopKeys`] records denied requests and shows, for each policy, the keys with the most of them in the last minutes.
+//! Needs the feature `top-keys`.
+//!
+//! # Examples
+//!
+//! ```
+//! use tollgate::{Key, Policy, Quota, RateLimiter, top_keys::{ShownKeys, TopKeys}};
+//!
+//! # async fn example() -> Result<(), tollgate::Error> {
+//! let policy = Policy::new("per-ip", Quota::per_minute(2));
+//! let limiter = RateLimiter::builder().policy(policy.clone()).build()?;
+//! let top_keys = TopKeys::builder().shown_keys(ShownKeys::plain()).build()?;
+//!
+//! for _ in 0..5 {
+//!     let charges = [policy.charge(Key::new("203.0.113.7"))];
+//!     let decision = limiter.check(&charges).await?;
+//!     top_keys.record_denied(&charges, &decision);
+//! }
+//! let snapshot = top_keys.snapshot();
+//! let list = snapshot.policy("per-ip").expect("three requests were denied");
+//! let top = &list.keys()[0];
+//! assert_eq!((top.key(), top.count(), top.error()), ("203.0.113.7", 3, 0));
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(example()).expect("decided");
+//! ```
+//!
+//! With [settings](TopKeysBuilder): `TopKeys::builder().capacity(1_000).window(Duration::from_secs(3_600))`.
+//!
+//! # Accuracy
+//!
+//! Each key has a `count` and an `error`. The true number of denied requests is at least `count - error` and at most
+//! `count`. With a capacity of `m` and `N` denied requests under the policy in the window:
+//!
+//! - The error is at most `N / m`: 0.4 % of all denied requests with the default of 256.
+//! - Each key with more than `N / m` denied requests is in the list.
+//! - If at most `m` keys were denied, every count is exact.
+//!
+//! The algorithm is Space-Saving (Metwally, Agrawal and El Abbadi, 2005). A client that rotates its keys can raise the
+//! error to its bound and fill the end of the list. It can neither hide a key with more than `N / m` denied requests, nor
+//! can it use more memory.
+//!
+//! # Window
+//!
+//! Counts are kept in two halves of the window, and the older one is dropped when a half ends. A snapshot therefore covers
+//! between half a [window](TopKeysBuilder::window) and a whole one: 5 to 10 minutes by default.
+//! [`since`](Snapshot::since) returns the start of that time. Halves begin at multiples of their length since the Unix
+//! epoch.
+//!
+//! # Cost
+//!
+//! Admitted requests are not recorded. To record a denied request, a thread locks counts of its own, and no other thread
+//! waits for that lock unless more than 8 threads record at once. A record allocates nothing, except for the first one of a
+//! policy in each shard.
+//!
+//! A policy takes at most `shards * 2 * capacity * 96` bytes, with one shard for each core, rounded up to a power of two,
+//! and at most 8: 98 kB on two cores and 393 kB on 8 or more, by default. It takes nothing before it denies a request, and
+//! never more, whatever clients send.
+//!
+//! # Personal data
+//!
+//! Addresses and user names are personal data. So snapshots show a keyed hash of each key, unless
+//! [`ShownKeys::plain`] allows plain text. The counters themselves hold keys as they are, in the memory of the process.
+//!
+//! # Whole fleet
+//!
+//! Instances exchange snapshots as bytes ([`Snapshot::encode`], [`Snapshot::decode`]) and add them up by
+//! [`Snapshot::merge`]. The error of a merged count is at most `N / m` again, with the denied requests of all instances as
+//! `N`. All instances need the same [`ShownKeys::hashed`] secret, or plain text, so that a key looks the same everywhere.
+
+mod builder;
+mod codec;
+mod halves;
+mod merged_list;
+mod recorder;
+mod shown_keys;
+mod snapshot;
+mod summary;
+
+pub use self::builder::TopKeysBuilder;
+pub use self::recorder::TopKeys;
+pub use self::shown_keys::ShownKeys;
+pub use self::snapshot::{PolicyTopKeys, Snapshot, TopKey};

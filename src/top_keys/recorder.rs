@@ -1,0 +1,264 @@
+//! Records denied requests, from many threads.
+//!
+//! ```text
+//! policy       place by the hash of its name, allocated at its first denied request
+//!   shard      by thread: each has counts of its own, and a lock that is almost never contended
+//!     halves   the current and the previous half of the window
+//!       summary
+//! ```
+//!
+//! Any thread may record in any shard, since a snapshot adds all shards of a policy. A thread that finds its shard locked
+//! therefore takes the next one, and waits only if all are locked.
+
+use std::{
+    sync::{
+        Arc, MutexGuard, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use siphasher::sip128::SipHasher13;
+
+use crate::{
+    charge::Charge,
+    clock::{Clock, Timestamp, micros},
+    decision::Decision,
+    key::Key,
+    policy::{NameHash, Policy},
+    state::{Outcome, PolicyName},
+    sync::Mutex,
+};
+
+use super::{
+    halves::Halves,
+    merged_list::MergedList,
+    shown_keys::ShownKeys,
+    snapshot::{PolicyTopKeys, Snapshot},
+    summary::KeyCounter,
+};
+
+/// Finds the keys that are denied most often, in bounded memory. Clones share the counts.
+///
+/// See the [module docs](super) for bounds and costs.
+#[derive(Clone, Debug)]
+pub struct TopKeys {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    /// In microseconds.
+    half: u64,
+    capacity: usize,
+    shown_keys: ShownKeys,
+    started: Timestamp,
+    policies: Box<[OnceLock<PolicyShards>]>,
+    shards: usize,
+    unrecorded: AtomicU64,
+}
+
+impl TopKeys {
+    /// Creates a recorder with valid settings.
+    pub(super) fn with(
+        clock: Clock,
+        window: Duration,
+        capacity: usize,
+        max_policies: usize,
+        shown_keys: ShownKeys,
+    ) -> Self {
+        let started = clock.now();
+        let policies = (0..max_policies).map(|_| OnceLock::new());
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            shared: Arc::new(Shared {
+                clock,
+                half: micros(window) / 2,
+                capacity,
+                shown_keys,
+                started,
+                policies: policies.collect(),
+                shards: threads.next_power_of_two().min(MAX_SHARDS),
+                unrecorded: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// Records one denied request for each charge whose policy denied it.
+    ///
+    /// The charges must be those of the decision, in the same order. A request counts as 1 whatever it costs, so a client
+    /// cannot push other keys out of the list with a single expensive request. Does nothing for other outcomes than
+    /// [`Outcome::Limited`].
+    #[inline]
+    pub fn record_denied(&self, charges: &[Charge<'_>], decision: &Decision) {
+        if decision.outcome() != Outcome::Limited {
+            return;
+        }
+        for (charge, state) in charges.iter().zip(decision.states()) {
+            if state.outcome() == Outcome::Limited {
+                self.record(charge.policy(), charge.key(), 1);
+            }
+        }
+    }
+
+    /// Adds `units` to the count of a key under a policy.
+    ///
+    /// For custom counts: [`record_denied`](Self::record_denied) records denied requests. The first record of a policy in
+    /// each shard allocates its counters; later ones allocate nothing. Sums saturate at 2^64 - 1.
+    pub fn record(&self, policy: &Policy, key: &Key, units: u32) {
+        let shared = &*self.shared;
+        let name_hash = policy.name_hash();
+        let Some(shards) = shared.shards_of(policy.name(), name_hash) else {
+            shared.unrecorded.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let hash = SipHasher13::new_with_keys(name_hash.low, name_hash.high);
+        let hash = hash.hash(key.as_bytes()).h1;
+        let number = shared.half_at(shared.clock.now());
+        let mut halves = shards.lock();
+        let halves = halves.get_or_insert_with(|| Box::new(Halves::new(shared.capacity, number)));
+        halves.record(number, hash, key, units.into());
+    }
+
+    /// Returns the most frequent keys of the last half to whole window.
+    ///
+    /// Each shard is locked for as long as its counters are copied, about a microsecond.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let shared = &*self.shared;
+        let until = shared.clock.now();
+        let number = shared.half_at(until);
+        let previous_half = Timestamp::from_micros(number.saturating_sub(1) * shared.half);
+        let policies = shared.policies.iter().filter_map(OnceLock::get);
+        let policies = policies.filter_map(|shards| shared.list(shards, number));
+        let mut policies: Vec<PolicyTopKeys> = policies.collect();
+        policies.sort_unstable_by(|left, right| {
+            let [left, right] = [left, right].map(|list| list.policy.as_str());
+            left.cmp(right)
+        });
+        Snapshot {
+            since: previous_half.max(shared.started),
+            until,
+            capacity: shared.capacity,
+            shown_by: shared.shown_keys.tag(),
+            policies,
+        }
+    }
+
+    /// Returns a key in the form in which snapshots show it, so that an operator can find it.
+    #[must_use]
+    pub fn shown(&self, key: &Key) -> String {
+        self.shared.shown_keys.show(key.as_str())
+    }
+
+    /// Returns the number of records that were not counted, because they came after
+    /// [`max_policies`](super::TopKeysBuilder::max_policies) other policies.
+    #[must_use]
+    pub fn unrecorded(&self) -> u64 {
+        self.shared.unrecorded.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    /// Returns the number of the half window that contains this time.
+    fn half_at(&self, now: Timestamp) -> u64 {
+        now.as_micros() / self.half
+    }
+
+    /// Returns the shards of a policy, or adds it while there is a place.
+    fn shards_of(&self, name: &PolicyName, hash: NameHash) -> Option<&PolicyShards> {
+        let places = self.policies.len();
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "any place can be the first"
+        )]
+        let first = hash.high as usize % places;
+        let mut places = (first..places).chain(0..first);
+        places.find_map(|place| {
+            let create = || PolicyShards::new(*name, hash, self.shards);
+            let shards = self.policies[place].get_or_init(create);
+            (shards.hash == hash).then_some(shards)
+        })
+    }
+
+    /// Adds up the shards of a policy; `None` if it recorded nothing in the window.
+    fn list(&self, shards: &PolicyShards, number: u64) -> Option<PolicyTopKeys> {
+        let copies: Vec<Copied> = shards.copy(number);
+        let mut list = MergedList::default();
+        for copied in &copies {
+            let counters = copied.counters.iter();
+            let keys = counters.map(|counter| (counter.key.as_str(), counter.count, counter.error));
+            list.add(copied.total, copied.unlisted, keys);
+        }
+        let shown = |key: &str| self.shown_keys.show(key);
+        (list.total() > 0).then(|| PolicyTopKeys::of(shards.name, &list, self.capacity, shown))
+    }
+}
+
+// === PolicyShards ===
+
+/// The counts of one policy.
+#[derive(Debug)]
+struct PolicyShards {
+    name: PolicyName,
+    hash: NameHash,
+    /// A power of two.
+    shards: Box<[Shard]>,
+}
+
+/// A part of the counts, alone on its cache line. Empty until it is first used.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Shard(Mutex<Option<Box<Halves>>>);
+
+/// A copy of a summary.
+struct Copied {
+    total: u64,
+    unlisted: u64,
+    counters: Vec<KeyCounter>,
+}
+
+impl PolicyShards {
+    fn new(name: PolicyName, hash: NameHash, shards: usize) -> Self {
+        let shards = (0..shards).map(|_| Shard::default());
+        Self {
+            name,
+            hash,
+            shards: shards.collect(),
+        }
+    }
+
+    /// Locks the shard of this thread, or another one that is free.
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Halves>>> {
+        let own = THREAD.with(|number| number & (self.shards.len() - 1));
+        let shards = self.shards[own..].iter().chain(&self.shards[..own]);
+        let mut free = shards.filter_map(|shard| shard.0.try_lock());
+        free.next().unwrap_or_else(|| self.shards[own].0.lock())
+    }
+
+    fn copy(&self, number: u64) -> Vec<Copied> {
+        let mut copies = Vec::with_capacity(2 * self.shards.len());
+        for shard in &self.shards {
+            if let Some(halves) = shard.0.lock().as_mut() {
+                copies.extend(halves.at(number).map(|summary| Copied {
+                    total: summary.total(),
+                    unlisted: summary.unlisted(),
+                    counters: summary.counters().to_vec(),
+                }));
+            }
+        }
+        copies
+    }
+}
+
+thread_local! {
+    /// The number of this thread, in the order in which threads first record.
+    static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Bounds the memory of a policy. More threads than this share shards.
+const MAX_SHARDS: usize = 8;
