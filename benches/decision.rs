@@ -12,6 +12,8 @@
 //! cargo bench --bench decision --features metrics -- "recorded/hot key, allowed$"   # with a recorder
 //! ```
 //!
+//! What does it cost to record a denied request in the top keys? `--features top-keys -- "top keys"`.
+//!
 //! Keys are made from text for each decision, as a request would; the allowed quotas never run out.
 
 use std::{
@@ -23,6 +25,8 @@ use std::{
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use tokio::{runtime::Runtime, task::JoinSet};
+#[cfg(feature = "top-keys")]
+use tollgate::top_keys::TopKeys;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter, memory::MemoryStore, resilience::ResilientStore,
     store::StoreFuture,
@@ -36,7 +40,7 @@ use tollgate::{
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-criterion_group!(benches, memory, mirror, redis, recorded);
+criterion_group!(benches, memory, mirror, redis, recorded, top_keys);
 criterion_main!(benches);
 
 fn memory(criterion: &mut Criterion) {
@@ -200,6 +204,75 @@ fn recorded(criterion: &mut Criterion) {
 
 #[cfg(not(feature = "metrics"))]
 fn recorded(_: &mut Criterion) {}
+
+#[cfg(not(feature = "top-keys"))]
+fn top_keys(_: &mut Criterion) {}
+
+#[cfg(feature = "top-keys")]
+fn top_keys(criterion: &mut Criterion) {
+    let names = names(KEYS);
+    let mut group = criterion.benchmark_group("top keys");
+    group.throughput(Throughput::Elements(1));
+    let denies = Limit::new(Quota::per_day(1));
+    denies.decide("user:000042");
+
+    for name in ["off", "on"] {
+        let top_keys = (name == "on").then(TopKeys::new);
+        group.bench_function(format!("{name}, hot key, denied"), |bencher| {
+            bencher.iter(|| {
+                let charges = [denies.policy.charge(Key::new(black_box("user:000042")))];
+                let decision = at_once(denies.limiter.check(&charges));
+                if let Some(top_keys) = &top_keys {
+                    top_keys.record_denied(&charges, &decision);
+                }
+                decision
+            });
+        });
+    }
+
+    for threads in [1, 2] {
+        let top_keys = TopKeys::new();
+        let record = |name: &str| top_keys.record(&denies.policy, &Key::new(name), 1);
+        group.bench_function(format!("record, hot key, {threads} threads"), |bencher| {
+            bencher.iter_custom(|count| {
+                together(threads, |_| {
+                    (0..count).for_each(|_| record(black_box("user:000042")));
+                })
+            });
+        });
+        // A key has lost its counter when it comes again, so each record takes over the smallest one.
+        group.bench_function(
+            format!("record, rotating keys, {threads} threads"),
+            |bencher| {
+                bencher.iter_custom(|count| {
+                    together(threads, |_| {
+                        let count = usize::try_from(count).expect("a count of runs");
+                        names
+                            .iter()
+                            .cycle()
+                            .take(count)
+                            .for_each(|name| record(name));
+                    })
+                });
+            },
+        );
+        group.bench_function(format!("snapshot, {threads} shards"), |bencher| {
+            bencher.iter(|| top_keys.snapshot());
+        });
+    }
+    group.finish();
+
+    let memory = allocation_counter::measure(|| {
+        let top_keys = TopKeys::new();
+        for key in 0..10_000_000_u64 {
+            top_keys.record(&denies.policy, &Key::from(key), 1);
+        }
+    });
+    println!(
+        "top keys, 10,000,000 keys of one thread: {} allocations, {} bytes",
+        memory.count_total, memory.bytes_max
+    );
+}
 
 /// One policy over a store of its own.
 struct Limit {

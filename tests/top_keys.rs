@@ -117,7 +117,7 @@ pub(crate) fn any_stream() -> impl Strategy<Value = Vec<(u32, u32)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn counts_of_any_stream_are_within_their_bounds(stream in any_stream(), capacity in 1..40_usize) {

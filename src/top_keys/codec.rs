@@ -175,7 +175,8 @@ impl<'a> Reader<'a> {
         for shift in (0..u64::BITS).step_by(7) {
             let byte = *self.take(1)?.first()?;
             let bits = u64::from(byte & 0x7F);
-            if bits << shift >> shift != bits {
+            // Each number has one form: too many bits are refused, and so is a last byte that adds none.
+            if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
                 return None;
             }
             number |= bits << shift;
