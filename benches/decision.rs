@@ -268,7 +268,7 @@ fn top_keys(criterion: &mut Criterion) {
             top_keys.record(&denies.policy, &Key::from(key), 1);
         }
     });
-    println!(
+    eprintln!(
         "top keys, 10,000,000 keys of one thread: {} allocations, {} bytes",
         memory.count_total, memory.bytes_max
     );
