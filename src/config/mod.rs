@@ -41,6 +41,7 @@ mod from_toml;
 mod from_yaml;
 mod keys;
 mod lines;
+mod named_key;
 mod node;
 mod policy_steps;
 mod quota;

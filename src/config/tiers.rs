@@ -19,7 +19,7 @@ use crate::{
 use super::{
     fault::in_words_of_files,
     fields::{self, Faults, Fields, one_of},
-    keys::named_key,
+    named_key::named_key,
     node::{Node, Value},
     policy_steps::PolicySettings,
     quota,
