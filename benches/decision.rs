@@ -261,17 +261,6 @@ fn top_keys(criterion: &mut Criterion) {
         });
     }
     group.finish();
-
-    let memory = allocation_counter::measure(|| {
-        let top_keys = TopKeys::new();
-        for key in 0..10_000_000_u64 {
-            top_keys.record(&denies.policy, &Key::from(key), 1);
-        }
-    });
-    eprintln!(
-        "top keys, 10,000,000 keys of one thread: {} allocations, {} bytes",
-        memory.count_total, memory.bytes_max
-    );
 }
 
 /// One policy over a store of its own.

@@ -123,7 +123,13 @@ pub use self::quota::Quota;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(all(doctest, feature = "axum", feature = "metrics", feature = "redis"))]
+#[cfg(all(
+    doctest,
+    feature = "axum",
+    feature = "metrics",
+    feature = "redis",
+    feature = "top-keys"
+))]
 #[doc = include_str!("../docs/guide.md")]
 struct Guide;
 

@@ -51,8 +51,8 @@
 //!
 //! # Cost
 //!
-//! Admitted requests are not recorded. To record a denied request, a thread locks counts of its own, and no other thread
-//! waits for that lock unless more than 8 threads record at once. A record allocates nothing, except for the first one of a
+//! Admitted requests are not recorded. To record a denied request, a thread locks its own counts. It waits only while
+//! all shards of the policy are locked. A record allocates nothing, except for the first one of a
 //! policy in each shard.
 //!
 //! A policy takes at most `shards * 2 * capacity * 96` bytes, with one shard for each core, rounded up to a power of two,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! policy       place by the hash of its name, allocated at its first denied request
-//!   shard      by thread: each has counts of its own, and a lock that is almost never contended
+//!   shard      by thread: its own counts, and a lock that is almost never contended
 //!     halves   the current and the previous half of the window
 //!       summary
 //! ```
