@@ -51,9 +51,8 @@
 //!
 //! # Cost
 //!
-//! Admitted requests are not recorded. To record a denied request, a thread locks its own counts. It waits only while
-//! all shards of the policy are locked. A record allocates nothing, except for the first one of a
-//! policy in each shard.
+//! Admitted requests are not recorded. To record a denied request, a thread locks its own counts. It waits only while all
+//! shards of the policy are locked. A record allocates nothing, except for the first one of a policy in each shard.
 //!
 //! A policy takes at most `shards * 2 * capacity * 96` bytes, with one shard for each core, rounded up to a power of two,
 //! and at most 8: 98 kB on two cores and 393 kB on 8 or more, by default. It takes nothing before it denies a request, and
