@@ -179,7 +179,7 @@ fn redis(criterion: &mut Criterion) {
     assert!(!limiter.health().is_degraded(), "the server decided");
 }
 
-/// What it costs to count decisions in a recorder, which stays installed: so this group is the last one.
+/// Measures the cost of counting decisions in a recorder, which stays installed: so this group is the last one.
 #[cfg(feature = "metrics")]
 fn recorded(criterion: &mut Criterion) {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder();

@@ -12,7 +12,7 @@ use super::spec::{CookieSpec, KeySpec};
 ///
 /// # Errors
 ///
-/// What to write instead.
+/// The remedy: a sentence with a value that would be read.
 pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<Key, String> {
     match key {
         KeySpec::ClientIp(client) => {

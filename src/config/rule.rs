@@ -24,7 +24,7 @@ use super::{
     tiers,
 };
 
-/// What a rule is read with.
+/// The parts that every rule of a file is read with.
 pub(super) struct Context<'a> {
     pub(super) defaults: &'a DefaultsSpec,
     pub(super) registry: &'a Registry,
