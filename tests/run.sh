@@ -39,7 +39,7 @@ main() {
 
 run_tests() {
   local status=0
-  cargo test --workspace --all-features "$@" || status=$?
+  cargo test --workspace --all-features --no-fail-fast "$@" || status=$?
   cargo test --no-default-features --lib || status=$?
   check_downstream || status=$?
   check_opentelemetry || status=$?

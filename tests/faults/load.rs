@@ -14,6 +14,7 @@ use std::{
 
 use tokio::{
     runtime::{Builder, Handle},
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
     task::JoinSet,
     time,
 };
@@ -66,7 +67,7 @@ pub(crate) struct Sample {
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     pub(crate) requests: Vec<Sample>,
-    /// How late a timer of one deadline was, and when it began.
+    /// How late a timer was, and when it was due.
     pub(crate) timers: Vec<(Instant, Duration)>,
 }
 
@@ -153,12 +154,11 @@ impl Load {
                             tasks.spawn(caller.run());
                         }
                     }
-                    let timers =
-                        tokio::spawn(time_timers(deadline, Arc::clone(&has_ended), record));
+                    let timers = Timers::start(Arc::clone(&has_ended), &record);
                     // The other end waits for it.
                     let _ = started.send(());
                     let requests = tasks.join_all().await.concat();
-                    let timers = timers.await.expect("it does not panic");
+                    let timers = timers.stop().await;
                     Samples { requests, timers }
                 })
             }
@@ -207,18 +207,53 @@ impl Caller {
     }
 }
 
-/// Measures by how much the machine's own scheduling delays a timer.
-async fn time_timers(
-    deadline: Duration,
-    has_ended: Arc<AtomicBool>,
+/// Measures by how much the machine's own scheduling delays a decision that waits for its deadline: a thread sleeps, as
+/// that of the deadlines does, and wakes a task. There are as many measurements as requests of 64 callers, so that a
+/// stall that hits one in a thousand decisions hits one in a thousand of these too.
+struct Timers {
+    thread: JoinHandle<()>,
+    tasks: JoinSet<Vec<(Instant, Duration)>>,
+}
+
+impl Timers {
+    fn start(has_ended: Arc<AtomicBool>, record: &Record) -> Self {
+        let mut tasks = JoinSet::new();
+        let mut wakers = Vec::new();
+        for _ in 0..TIMERS {
+            let (waker, woken) = unbounded_channel();
+            wakers.push(waker);
+            tasks.spawn(note_lateness(woken, record.clone()));
+        }
+        let thread = thread::spawn(move || {
+            let mut due = Instant::now();
+            for waker in wakers.iter().cycle() {
+                if has_ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                due += PAUSE / TIMERS;
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                // Its task ends only after this thread.
+                let _ = waker.send(due);
+            }
+        });
+        Self { thread, tasks }
+    }
+
+    async fn stop(self) -> Vec<(Instant, Duration)> {
+        let late = self.tasks.join_all().await.concat();
+        self.thread.join().expect("it does not panic");
+        late
+    }
+}
+
+async fn note_lateness(
+    mut woken: UnboundedReceiver<Instant>,
     record: Record,
 ) -> Vec<(Instant, Duration)> {
     let mut late = Vec::new();
-    while !has_ended.load(Ordering::Relaxed) {
-        let started = Instant::now();
-        time::sleep(deadline).await;
+    while let Some(due) = woken.recv().await {
         match &record {
-            Record::Samples => late.push((started, started.elapsed().saturating_sub(deadline))),
+            Record::Samples => late.push((due, due.elapsed())),
             Record::Tally(tally) => {
                 let tasks = Handle::current().metrics().num_alive_tasks();
                 tally.tasks.store(tasks, Ordering::Relaxed);
@@ -232,5 +267,7 @@ async fn time_timers(
 pub(crate) const KEYS: usize = 8;
 /// The time between two requests of a caller.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+/// The number of tasks that measure how late timers are.
+const TIMERS: u32 = 64;
 /// The time after which a request without a response counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
