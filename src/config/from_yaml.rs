@@ -16,17 +16,11 @@ use super::{
 ///
 /// The first fault of the syntax, or something in the document that no rule needs: an alias, a tag, a second document.
 pub(super) fn parse(text: &str) -> Result<Node, Fault> {
-    let end = Lines::of(text).place(text.len());
-    tree(text).map_err(|fault| Fault {
-        // The parser is in the next line when the text ends too early.
-        place: fault.place.min(end),
-        ..fault
-    })
-}
-
-fn tree(text: &str) -> Result<Node, Fault> {
+    // In YAML, a carriage return alone ends a line.
+    let lines = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut events = Events {
         parser: Parser::new_from_str(text).peekable(),
+        end: Lines::of(&lines).place(lines.len()),
     };
     loop {
         match events.next()? {
@@ -49,14 +43,16 @@ fn tree(text: &str) -> Result<Node, Fault> {
 
 struct Events<'a> {
     parser: Peekable<Parser<'a, StrInput<'a>>>,
+    /// The parser is in the next line when the text ends: no place is after this one.
+    end: Place,
 }
 
 impl<'a> Events<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Place), Fault> {
         match self.parser.next() {
-            Some(Ok((event, span))) => Ok((event, place(span))),
+            Some(Ok((event, span))) => Ok((event, place(span).min(self.end))),
             Some(Err(error)) => Err(Fault::new(
-                at(error.marker()),
+                at(error.marker()).min(self.end),
                 error.info().to_owned(),
                 "correct the syntax",
             )),

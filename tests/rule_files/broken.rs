@@ -1492,6 +1492,14 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         ),
         &["1:4: an anchor: leave it out"],
     ),
+    (
+        Yaml,
+        "? ",
+        &[
+            "1:1: `rules` is missing: add a list of rules",
+            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `forbid`, `skip`, `rules`",
+        ],
+    ),
     // === TOML ===
     (Toml, "", &["1:1: `rules` is missing: add a list of rules"]),
     (
