@@ -358,6 +358,46 @@ async fn override_of_an_address_applies_to_the_network_that_is_counted() {
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
 }
 
+// === Guide ===
+
+/// Blocks of the guide in this language.
+fn blocks(language: &str) -> Vec<String> {
+    let guide = fs::read_to_string("docs/rules.md").expect("readable");
+    let parts = guide.split("```").skip(1).step_by(2);
+    let blocks = parts.filter_map(|part| part.strip_prefix(language)?.strip_prefix('\n'));
+    blocks.map(str::to_owned).collect()
+}
+
+#[test]
+fn faults_in_the_guide_are_those_of_its_file() {
+    let error = RuleSet::parse(Format::Yaml, &blocks("yaml")[0]).expect_err("it is broken");
+    let printed = error.to_string().replace("rules:", "rules.yaml:");
+    assert_eq!(blocks("text")[0].trim_end(), printed);
+}
+
+#[test]
+fn rules_in_the_guide_can_be_read() {
+    let blocks: Vec<_> = blocks("yaml")
+        .into_iter()
+        .skip(1)
+        .chain(blocks("text").into_iter().skip(1))
+        .collect();
+    assert_eq!(blocks.len(), 4);
+    for block in blocks {
+        // Beside the configuration of another limiter, ours begins in one column.
+        let start = block
+            .lines()
+            .next()
+            .and_then(|line| line.find("# tollgate"));
+        let ours = block
+            .lines()
+            .map(|line| line.get(start.unwrap_or(0)..).unwrap_or_default());
+        let ours = ours.collect::<Vec<_>>().join("\n");
+        let read = RuleSet::parse(Format::Yaml, &ours);
+        read.unwrap_or_else(|error| panic!("{error}\n{ours}"));
+    }
+}
+
 // === Examples ===
 
 fn examples() -> Vec<String> {

@@ -207,7 +207,7 @@ pub(super) fn choice<T: Copy>(
     }
 }
 
-/// Reads a list, or one item that stands for a list of one. Returns what could be read, and whether it was a list.
+/// Reads a list, or one item in place of a list of one. Returns what could be read, and whether it was a list.
 pub(super) fn items(node: &Node) -> (&[Node], bool) {
     match &node.value {
         Value::List(items) => (items, true),
@@ -223,7 +223,7 @@ pub(super) fn one_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> St
         return format!("write `{meant}`");
     }
     let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
-    // Of a short name, few edits make any other.
+    // A few edits turn a short name into any other.
     let most = (name.chars().count() / 3).clamp(1, MOST_EDITS);
     // No known name is near a long one, and the comparison would take long.
     let is_comparable = (1..=LONGEST).contains(&name.len());

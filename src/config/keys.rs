@@ -249,7 +249,7 @@ fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtra
             faults.add(node.place, "no proxies", remedy);
             (None, node.place)
         }
-        // What could not be read was noted.
+        // A setting that could not be read was noted.
         _ => (None, node.place),
     };
     if extractor

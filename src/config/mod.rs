@@ -21,7 +21,7 @@
 //!     burst: 50
 //!     unless: { path: /login }
 //! ")?;
-//! let layer = RateLimitLayer::builder().rules(&rules).build()?;
+//! let layer = RateLimitLayer::builder().rules(rules).build()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -8,11 +8,11 @@ use crate::key::Key;
 
 use super::spec::{CookieSpec, KeySpec};
 
-/// Returns the key of a caller whose value stands in a file.
+/// Returns the key of a caller that a file names.
 ///
 /// # Errors
 ///
-/// The remedy: a sentence with a value that would be read.
+/// The text to write instead.
 pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<Key, String> {
     match key {
         KeySpec::ClientIp(client) => {

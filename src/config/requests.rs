@@ -98,7 +98,7 @@ fn conditions(fields: &mut Fields<'_>, spec: &RequestSpec, faults: &mut Faults) 
         let patterns = hosts.as_slice().iter().map(pattern);
         matchers.extend(any_of(node, patterns, faults));
     }
-    // Not asked for in a rule, where it is no field.
+    // A rule has no such field: there it must stay unknown.
     if let Some(networks) = &spec.peer
         && let Some(node) = fields.get("peer")
     {

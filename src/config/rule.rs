@@ -24,7 +24,7 @@ use super::{
     tiers,
 };
 
-/// The parts that every rule of a file is read with.
+/// The context in which a rule is read.
 pub(super) struct Context<'a> {
     pub(super) defaults: &'a DefaultsSpec,
     pub(super) registry: &'a Registry,

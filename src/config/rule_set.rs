@@ -45,7 +45,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format that the extension of a name stands for.
+    /// Returns the format of files with the extension of this name.
     fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         match extension.as_str() {

@@ -319,7 +319,7 @@ pub enum CookieSpec {
     With {
         /// Its name.
         name: String,
-        /// Whether its value is no secret, and stays readable in Redis. Default: false.
+        /// Whether its value is not a secret, and stays readable in Redis. Default: false.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         #[schemars(default)]
         plaintext: bool,
@@ -379,7 +379,7 @@ pub enum TierSourceSpec {
 pub struct OverrideSpec {
     /// The key, as a request has it; an address or a network. Not for keys that are secret: choose their tier by `tier_from`.
     pub key: String,
-    /// The name of one of the rule's tiers, `unlimited`, `forbidden`, or a quota of its own.
+    /// The name of one of the rule's tiers, `unlimited`, `forbidden`, or a quota.
     pub tier: QuotaSpec,
 }
 

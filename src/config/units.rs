@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// # Errors
 ///
-/// The remedy: a sentence with a value that would be read.
+/// The text to write instead.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     let (mut sum, mut last) = (Duration::ZERO, u128::MAX);
@@ -41,7 +41,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 ///
-/// The remedy: a sentence with a value that would be read.
+/// The text to write instead.
 pub(super) fn rate(text: &str) -> Result<(u64, Duration), String> {
     let parts = text.split_once('/').or_else(|| text.split_once(" per "));
     let Some((count, period)) = parts else {
