@@ -1,4 +1,4 @@
-//! Keys of single callers, whose values stand in a file.
+//! Keys of single callers that a file names.
 
 use std::net::IpAddr;
 
