@@ -450,6 +450,44 @@ async fn usage_that_a_promoted_replica_lacks_is_restored() {
     assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 20).await, 13);
 }
 
+/// Makes the other of two nodes the primary, without any data. Returns how many of 20 requests are then allowed.
+async fn allowed_after_takeover(
+    cluster: &Cluster,
+    [from, to]: [usize; 2],
+    limiter: &RateLimiter,
+    charge: Charge<'_>,
+) -> usize {
+    cluster.nodes[to].command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    cluster.nodes[to].command(&["FLUSHALL"]);
+    let started = Instant::now();
+    while cluster.nodes[from].info("replication")["role"] != "slave" {
+        until(started, "the old primary does not step down");
+    }
+    let mut allowed = 0;
+    for _ in 0..20 {
+        let decision = check(limiter, &[charge]).await;
+        allowed += usize::from(decision.is_allowed());
+    }
+    allowed
+}
+
+// Regression: until the slots were looked up, a promoted replica that a redirect led to granted the whole quota again; and
+// always if it had been the primary before.
+#[tokio::test]
+async fn usage_that_a_promoted_replica_lacks_is_restored_before_a_redirect_to_it_is_followed() {
+    let cluster = Cluster::start(3, 1);
+    let limiter = resilient(&cluster.nodes[1].url(), DEADLINE);
+    let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
+    let key = Key::new(cluster.identity_at(0, "k"));
+    let charge = policy.charge(key);
+    until_shared(&limiter, &policy, key).await;
+    assert_eq!(allowed_by_redis(&limiter, charge, 27).await, 27);
+    for (nodes, left) in [([0, 3], 13), ([3, 0], 0)] {
+        let allowed = allowed_after_takeover(&cluster, nodes, &limiter, charge).await;
+        assert_eq!(allowed, left, "{nodes:?}");
+    }
+}
+
 // Regression: slots that moved to another primary were taken for those of a replica that was promoted.
 #[tokio::test]
 async fn node_that_gives_its_slots_away_restores_nothing_on_the_others() {

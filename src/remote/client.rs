@@ -20,7 +20,7 @@ use std::{
     io,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::Thread,
     time::Duration,
@@ -99,6 +99,8 @@ pub(super) struct Client {
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
     run: Mutex<LatestRun>,
+    /// When it was found to have been promoted the last time, in microseconds since the Unix epoch; 0 for never.
+    promoted_at: AtomicU64,
     /// Whether the server is part of a cluster. All its nodes share this.
     pub(super) mode: Arc<ServerMode>,
     /// The other nodes of the cluster.
@@ -135,6 +137,7 @@ impl Client {
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
             run: Mutex::default(),
+            promoted_at: AtomicU64::new(0),
             mode: Arc::default(),
             nodes: OnceLock::new(),
         }
@@ -159,6 +162,7 @@ impl Client {
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
             run: Mutex::default(),
+            promoted_at: AtomicU64::new(0),
             mode: Arc::clone(&self.mode),
             nodes: self.nodes.clone(),
         }
@@ -258,8 +262,21 @@ impl Client {
         }
     }
 
+    /// Notes that this node has taken the place of another one, whose latest states it may lack.
+    pub(super) fn note_promoted(&self) {
+        self.report_replaced();
+        let now = Clock::system().now().as_micros();
+        self.promoted_at.fetch_max(now, Ordering::Release);
+    }
+
+    /// Returns whether the node was found to have been promoted at this time or after it. What was submitted before would
+    /// be decided without the states that it may lack.
+    pub(super) fn was_promoted_since(&self, time: Timestamp) -> bool {
+        self.promoted_at.load(Ordering::Acquire) >= time.as_micros()
+    }
+
     /// Reports to the breaker that the server may have lost its states.
-    pub(super) fn report_replaced(&self) {
+    fn report_replaced(&self) {
         self.report(CallReport::Replaced);
     }
 

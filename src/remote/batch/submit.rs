@@ -103,6 +103,12 @@ pub(in crate::remote) async fn submit_since(
                     return Err(classify::unresolved(&redirect));
                 }
                 redirected = follow(node, &mut request, &redirect, wait).await?;
+                if !request.is_probe()
+                    && let Some(node) = &redirected
+                    && node.was_promoted_since(submitted_at)
+                {
+                    return Err(classify::replaced());
+                }
                 // The same server may have been replaced meanwhile.
                 first_current_call = match &redirected {
                     Some(node) => node.scheduler.first_current_call(),

@@ -251,17 +251,35 @@ impl Cluster {
     /// Replaces the map. Nodes without slots are dropped, and their connections closed.
     fn replace_map(&self, ranges: &[SlotRange]) {
         let mut map = self.write();
+        let promoted = self.map_of(&mut map, ranges).promoted_since(&map);
+        drop(map);
+        // Before decisions find the nodes in the map: each first restores what the node may lack.
+        promoted.iter().for_each(|client| client.note_promoted());
+        let mut map = self.write();
+        let next = self.map_of(&mut map, ranges);
+        let dropped = std::mem::replace(&mut *map, next);
+        // After the lock is released: to close connections wakes tasks.
+        drop(map);
+        drop(dropped);
+        // All other nodes without slots have been dropped.
+        if !self
+            .nodes()
+            .iter()
+            .any(|node| Arc::ptr_eq(&node.client, &self.first.client))
+        {
+            self.first.client.report_retired();
+        }
+    }
+
+    /// Returns the map of a look-up. New nodes are added to the present one, too, so that each address has one client.
+    fn map_of(&self, present: &mut SlotMap, ranges: &[SlotRange]) -> SlotMap {
         let mut slots = vec![UNKNOWN; usize::from(SLOTS)].into_boxed_slice();
         let mut nodes: Vec<(NodeAddress, Node)> = Vec::new();
         for range in ranges {
             let known = nodes.iter().position(|(known, _)| *known == range.primary);
             let index = known.or_else(|| {
-                let known = map.nodes.iter().find(|(known, _)| *known == range.primary);
-                let node = known.map(|(_, node)| node.clone());
-                nodes.push((
-                    range.primary.clone(),
-                    node.or_else(|| self.make(&range.primary))?,
-                ));
+                let index = self.index_of(present, &range.primary)?;
+                nodes.push(present.nodes[usize::from(index)].clone());
                 Some(nodes.len() - 1)
             });
             if let Some(index) = index.and_then(|index| u16::try_from(index).ok()) {
@@ -278,26 +296,12 @@ impl Cluster {
             let lanes = (self.settings.lanes)(&address)?;
             Some(self.first.client.for_node(address, lanes))
         });
-        let replicas = replicas.collect();
-        let next = SlotMap {
+        SlotMap {
             slots,
+            primaries: nodes.iter().map(|(address, _)| address.clone()).collect(),
             nodes,
             lost: Vec::new(),
-            replicas,
-        };
-        let promoted = next.promoted_since(&map);
-        let dropped = std::mem::replace(&mut *map, next);
-        // After the lock is released: to close connections wakes tasks.
-        drop(map);
-        drop(dropped);
-        promoted.iter().for_each(|client| client.report_replaced());
-        // All other nodes without slots have been dropped.
-        if !self
-            .nodes()
-            .iter()
-            .any(|node| Arc::ptr_eq(&node.client, &self.first.client))
-        {
-            self.first.client.report_retired();
+            replicas: replicas.collect(),
         }
     }
 }
@@ -311,17 +315,26 @@ impl Nodes for Cluster {
         let mut map = self.write();
         let index = self.index_of(&mut map, &to)?;
         let client = Arc::clone(&map.nodes[usize::from(index)].1.client);
-        if let Redirect::Moved { slot, .. } = redirect {
-            if map.slots.is_empty() {
-                map.slots = vec![UNKNOWN; usize::from(SLOTS)].into();
-            }
-            if let Some(node) = map.slots.get_mut(usize::from(*slot)) {
-                *node = index;
-            }
-            map.lost.retain(|lost| *lost != index);
+        let Redirect::Moved { slot, .. } = redirect else {
+            return Some(client);
+        };
+        if map.is_promotion(*slot, &to) {
             drop(map);
-            self.refresh();
+            // Before decisions find the slot there: each first restores what the node may lack.
+            client.note_promoted();
+            map = self.write();
+            map.primaries.insert(to.clone());
         }
+        let index = self.index_of(&mut map, &to)?;
+        if map.slots.is_empty() {
+            map.slots = vec![UNKNOWN; usize::from(SLOTS)].into();
+        }
+        if let Some(node) = map.slots.get_mut(usize::from(*slot)) {
+            *node = index;
+        }
+        map.lost.retain(|lost| *lost != index);
+        drop(map);
+        self.refresh();
         Some(client)
     }
 

@@ -21,6 +21,8 @@ pub(super) struct SlotMap {
     pub(super) nodes: Vec<(NodeAddress, Node)>,
     /// The indexes of nodes that had no connection when no node replied: another one may have their slots.
     pub(super) lost: Vec<u16>,
+    /// The primaries in the last look-up of the slots, and those that were found to be promoted since.
+    pub(super) primaries: HashSet<NodeAddress>,
     /// Nodes to ask for the slots if no primary replies. They connect when they are first asked, and stay connected until
     /// a look-up succeeds: on a long way, one alone may end before its connection is there.
     pub(super) replicas: Vec<Arc<Client>>,
@@ -34,7 +36,15 @@ impl SlotMap {
         (!self.lost.contains(index)).then_some(node)
     }
 
-    /// Returns the nodes with slots of nodes that have none any more, unless they had slots before: replicas that were
+    /// Returns whether a slot that moves to the node at `to` shows that this one was promoted: its node is known, and
+    /// the new one was no primary. An empty primary that gets its first slot looks the same.
+    pub(super) fn is_promotion(&self, slot: u16, to: &NodeAddress) -> bool {
+        let index = self.slots.get(usize::from(slot));
+        let owner = index.and_then(|index| self.nodes.get(usize::from(*index)));
+        owner.is_some_and(|(owner, _)| owner != to) && !self.primaries.contains(to)
+    }
+
+    /// Returns the nodes with slots of nodes that have none any more, unless they were primaries before: replicas that were
     /// promoted, which may lack the latest states. A slot that is moved to another primary takes its keys along.
     pub(super) fn promoted_since(&self, before: &Self) -> Vec<Arc<Client>> {
         let is_gone = |address| self.nodes.iter().all(|(other, _)| other != address);
@@ -49,13 +59,8 @@ impl SlotMap {
         let nodes = promoted
             .iter()
             .filter_map(|index| self.nodes.get(usize::from(*index)));
-        let was_replica = |address: &NodeAddress| {
-            let mut replicas = before.replicas.iter();
-            replicas.any(|replica| replica.address.as_ref() == Some(address))
-                || before.nodes.iter().all(|(other, _)| other != address)
-        };
         nodes
-            .filter(|(address, _)| was_replica(address))
+            .filter(|(address, _)| !before.primaries.contains(address))
             .map(|(_, node)| Arc::clone(&node.client))
             .collect()
     }
