@@ -56,6 +56,7 @@ mod outage;
 mod probing;
 mod queueing;
 mod refused;
+mod registration;
 mod repeated_keys;
 mod rule_files;
 mod rules;

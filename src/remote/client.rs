@@ -40,7 +40,7 @@ use crate::{
 
 use super::{
     batch::Scheduler,
-    connection::{Lane, LaneConnection, LatestRun, ServerCheck, ServerMode, ServerRun},
+    connection::{Lane, LaneConnection, LatestRuns, ServerCheck, ServerMode, ServerRun},
     protocol::{Keyspace, NodeAddress, Redirect},
     registration::Registration,
 };
@@ -98,7 +98,7 @@ pub(super) struct Client {
     pub(super) has_checked_eviction: AtomicBool,
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
-    run: Mutex<LatestRun>,
+    runs: Mutex<LatestRuns>,
     /// When it was found to have been promoted the last time, in microseconds since the Unix epoch; 0 for never.
     promoted_at: AtomicU64,
     /// Whether the server is part of a cluster. All its nodes share this.
@@ -136,7 +136,7 @@ impl Client {
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
-            run: Mutex::default(),
+            runs: Mutex::default(),
             promoted_at: AtomicU64::new(0),
             mode: Arc::default(),
             nodes: OnceLock::new(),
@@ -161,7 +161,7 @@ impl Client {
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
-            run: Mutex::default(),
+            runs: Mutex::default(),
             promoted_at: AtomicU64::new(0),
             mode: Arc::clone(&self.mode),
             nodes: self.nodes.clone(),
@@ -208,16 +208,15 @@ impl Client {
     /// Returns a connection to the server that has the keys of this identity, if there is one already. If there is none,
     /// dials in the background.
     ///
-    /// `own` returns a connection to this server.
+    /// `own` returns a connection to this server, which may have the keys, or redirects to their server.
     pub(super) fn connection_for(
         &self,
         identity: &[u8],
         own: impl FnOnce() -> Option<LaneConnection>,
     ) -> Option<LaneConnection> {
-        if self.mode.is_cluster() != Some(true) {
+        let Some(client) = self.client_of(slot_of(identity)) else {
             return own();
-        }
-        let client = self.client_of(slot_of(identity))?;
+        };
         let lanes = client.scheduler.lanes();
         let connection = lanes.iter().find_map(|lane| lane.side_connection());
         if connection.is_none() {
@@ -234,15 +233,16 @@ impl Client {
     }
 
     /// Notes the run of the server that a connection leads to. If it has replaced another one, the server may have lost its
-    /// states: that is reported to the breaker, and `replaced` is called.
+    /// states: that is reported to the breaker, and the output of `replaced` is returned.
     ///
     /// The first calls on other connections to the same run wait here until that is done.
-    pub(super) fn note_run(&self, run: ServerRun, replaced: impl FnOnce()) {
-        let mut latest = self.run.lock();
-        if latest.note(run) && self.is_one_server() && self.observer.get().is_some() {
+    pub(super) fn note_run<T>(&self, run: ServerRun, replaced: impl FnOnce() -> T) -> Option<T> {
+        let mut runs = self.runs.lock();
+        let is_replaced = runs.note(run, self.is_one_server());
+        (is_replaced && self.observer.get().is_some()).then(|| {
             self.report_replaced();
-            replaced();
-        }
+            replaced()
+        })
     }
 
     /// Reports to the breaker that the server has left the cluster.
@@ -250,7 +250,8 @@ impl Client {
         self.report(CallReport::Retired);
     }
 
-    /// Returns whether all connections lead to one server. The name of a whole cluster leads to any of its nodes.
+    /// Returns whether all connections lead to one server, whatever its address. The name of a whole cluster leads to any of
+    /// its nodes.
     fn is_one_server(&self) -> bool {
         match self.mode.is_cluster() {
             Some(true) => {

@@ -33,6 +33,15 @@ use super::{
     protocol::{Redirect, RedisKey, Script},
 };
 
+/// What a registration needs.
+pub(super) struct Turn {
+    pub(super) connection: LaneConnection,
+    /// Warns of a server that refuses.
+    pub(super) check: Arc<ServerCheck>,
+    /// Finds the node that a redirect leads to. Returns whether it can be reached.
+    pub(super) follow: Box<dyn FnOnce(&Redirect) -> bool + Send>,
+}
+
 /// The registration of this instance, once a breaker needs to know the fleet.
 #[derive(Debug)]
 pub(super) struct Registration {
@@ -64,19 +73,18 @@ impl Registration {
         Arc::clone(self.fleet.get_or_init(Arc::default))
     }
 
-    /// Registers this instance in the background, if that is due. `connection` returns the connection to use, and what warns
-    /// of a server that refuses.
+    /// Registers this instance in the background, if that is due. `turn` returns `None` without a connection.
     #[inline]
     pub(super) fn renew_if_due(
         self: &Arc<Self>,
         now: Timestamp,
-        connection: impl FnOnce() -> Option<(LaneConnection, Arc<ServerCheck>)>,
+        turn: impl FnOnce() -> Option<Turn>,
     ) {
         if let Some(fleet) = self.fleet.get()
             && self.take_turn(now)
-            && let Some((connection, check)) = connection()
+            && let Some(turn) = turn()
         {
-            spawn::on_current(Arc::clone(self).renew(Arc::clone(fleet), connection, check));
+            spawn::on_current(Arc::clone(self).renew(Arc::clone(fleet), turn));
         }
     }
 
@@ -120,13 +128,9 @@ impl Registration {
         }
     }
 
-    /// Registers this instance once, on this connection.
-    async fn renew(
-        self: Arc<Self>,
-        fleet: Arc<Fleet>,
-        mut connection: LaneConnection,
-        check: Arc<ServerCheck>,
-    ) {
+    /// Registers this instance once.
+    async fn renew(self: Arc<Self>, fleet: Arc<Fleet>, turn: Turn) {
+        let mut connection = turn.connection;
         let by_hash = self.command(&fleet, Script::by_hash);
         let mut reply = timeout(TIMEOUT, connection.send(&by_hash)).await;
         if let Some(Err(failed)) = &reply
@@ -139,10 +143,20 @@ impl Registration {
             Some(Ok(reply)) => self.learn(&fleet, &reply),
             Some(Err(failed)) => {
                 let error = classify::classify(failed.error);
+                if let Some(redirect) = Redirect::of(&error, 1) {
+                    if (turn.follow)(&redirect) {
+                        // The next decision registers it there.
+                        self.due.store(0, Ordering::Relaxed);
+                    } else {
+                        let finding = classify::unreachable(&redirect).to_string();
+                        turn.check.warn_of_registration(finding);
+                    }
+                    return;
+                }
                 // Any other error passes, or is one of the decisions too.
                 let stays = matches!(error.kind(), ErrorKind::ForeignValue | ErrorKind::Script);
-                if stays && Redirect::of(&error, 1).is_none() {
-                    check.warn_of_registration(error.to_string());
+                if stays {
+                    turn.check.warn_of_registration(error.to_string());
                 }
             }
             None => {}

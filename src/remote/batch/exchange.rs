@@ -35,6 +35,7 @@ use super::{
         client::Client,
         connection::{LaneConnection, classify},
         protocol::{Keyspace, Redirect, Reply, Request, RequestResult},
+        registration::Turn,
     },
     calls::{CallHandle, CallId},
     queue::JobResult,
@@ -248,7 +249,7 @@ fn report_slow(client: Arc<Client>, took: Duration) {
 }
 
 /// Checks the server by a reply: its clock each time, its eviction policy once, and whether it serves the slots.
-fn check_server(client: &Client, id: CallId, called_at: Timestamp, results: &[RequestResult]) {
+fn check_server(client: &Arc<Client>, id: CallId, called_at: Timestamp, results: &[RequestResult]) {
     // The caller's clock is not the server's.
     let decided_at = decided_at_of(results).filter(|_| client.clock.is_none());
     let lane = &client.scheduler.lanes()[id.lane];
@@ -267,8 +268,13 @@ fn check_server(client: &Client, id: CallId, called_at: Timestamp, results: &[Re
         warn_of_unserved_slot(client);
     }
     client.registration.renew_if_due(called_at, || {
-        let connection = client.connection_for(Keyspace::MEMBERS_IDENTITY, connection);
-        connection.map(|connection| (connection, Arc::clone(&client.check)))
+        let connection = client.connection_for(Keyspace::MEMBERS_IDENTITY, connection)?;
+        let follower = Arc::clone(client);
+        Some(Turn {
+            connection,
+            check: Arc::clone(&client.check),
+            follow: Box::new(move |redirect| follower.follow(redirect).is_some()),
+        })
     });
 }
 

@@ -60,11 +60,10 @@ pub(super) async fn send(
     let lane = &client.scheduler.lanes()[call.lane];
     // Before the first reply: it does not replace a state that the server may have lost.
     lane.note_run(connection, |run| {
-        client.note_run(run, || {
-            for job in client.scheduler.note_replaced() {
-                contain_panic(|| job.waiter.complete(Err(classify::replaced())));
-            }
-        });
+        let waiting = client.note_run(run, || client.scheduler.note_replaced());
+        for job in waiting.into_iter().flatten() {
+            contain_panic(|| job.waiter.complete(Err(classify::replaced())));
+        }
     });
     // Requests from before the server was replaced would be decided before what it has lost is back.
     if call.number < client.scheduler.first_current_call()

@@ -56,12 +56,12 @@ pub(super) async fn connect(
     settings: &Arc<ConnectionSettings>,
     expects: Expects,
 ) -> Result<Connection, Error> {
-    let stream = stream::open(address, &settings.security).await?;
+    let (stream, peer) = stream::open(address, &settings.security).await?;
     let credentials = settings.login.credentials().await?;
     let (connection, mut tasks) = multiplexed::multiplex(stream).await?;
     let asks_role = expects == Expects::Primary;
     let login = credentials.as_ref();
-    let greeting = handshake::perform(&connection, login, &settings.session, asks_role)
+    let greeting = handshake::perform(&connection, peer, login, &settings.session, asks_role)
         .await
         .map_err(|error| explain(address, &settings.security, error))?;
     if asks_role && greeting.role.is_some_and(|role| role != "master") {

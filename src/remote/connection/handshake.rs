@@ -6,7 +6,7 @@
 //! A server that does not have a command repeats its arguments in the error, and so the password. Therefore the text of
 //! an error to AUTH or HELLO never leaves this file; its code does.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::SocketAddr};
 
 use futures_util::future::join_all;
 use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection, cmd};
@@ -35,13 +35,15 @@ pub(super) struct Greeting {
     pub(super) run: Option<ServerRun>,
 }
 
-/// Performs the handshake. Asks for the role of the server if `asks_role` is set.
+/// Performs the handshake on a connection to `peer`. Asks for the role of the server if `asks_role` is set.
 ///
 /// # Errors
 ///
-/// Those of the connection, and the server's errors to AUTH, HELLO and SELECT.
+/// Those of the connection, the server's errors to AUTH, HELLO and SELECT, and that it runs a slow script: nothing could
+/// be decided, and the run of the server would stay unknown.
 pub(super) async fn perform(
     connection: &MultiplexedConnection,
+    peer: Option<SocketAddr>,
     credentials: Option<&Credentials>,
     session: &Session,
     asks_role: bool,
@@ -92,9 +94,10 @@ pub(super) async fn perform(
     if let Some(Value::ServerError(error)) = reply(select) {
         return Err(classify::classify(error.clone().into()));
     }
+    let run = reply(info).map(|info| ServerRun::of(info, peer));
     Ok(Greeting {
         role: reply(role).and_then(|hello| hello_field(hello, "role")),
-        run: reply(info).and_then(ServerRun::of),
+        run: run.transpose()?.flatten(),
     })
 }
 

@@ -32,5 +32,5 @@ pub(super) use self::lane::{Lane, LaneConnection, SendError};
 pub(super) use self::mode::ServerMode;
 pub(super) use self::sentinel::Sentinels;
 pub(super) use self::server_check::ServerCheck;
-pub(super) use self::server_run::{LatestRun, ServerRun};
+pub(super) use self::server_run::{LatestRuns, ServerRun};
 pub(super) use self::stream::Security;

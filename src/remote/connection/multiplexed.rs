@@ -85,16 +85,16 @@ impl Connection {
         }
     }
 
-    /// Asks for the run of the server. An error reply leaves it unknown.
+    /// Asks for the run of the server. It stays unknown if the user may not run the command.
     ///
     /// # Errors
     ///
-    /// Those of the connection.
+    /// Those of the connection, and that the server runs a slow script.
     pub(super) async fn identify(mut self) -> Result<Self, Error> {
         let info = info_server();
         let sending = self.handle.multiplexed.send_packed_command(&info);
         let reply = sending.await.map_err(classify::classify)?;
-        self.run = ServerRun::of(&reply);
+        self.run = ServerRun::of(&reply, None)?;
         Ok(self)
     }
 

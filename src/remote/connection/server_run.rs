@@ -1,6 +1,7 @@
 //! Distinguishes one run of a server from the next, which may lack its data.
 
 use std::{
+    net::SocketAddr,
     num::NonZeroU64,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -9,6 +10,10 @@ use redis::{Cmd, Value, cmd};
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
+use crate::error::Error;
+
+use super::classify;
+
 /// A server from its start to its end, as it was met on a connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::remote) struct ServerRun {
@@ -16,14 +21,15 @@ pub(in crate::remote) struct ServerRun {
     id: u64,
     /// The order in which runs were met.
     met: NonZeroU64,
+    /// The address that the connection leads to, if it is known.
+    peer: Option<SocketAddr>,
 }
 
-/// The run that was met last, and the latest ones before it.
+/// The latest runs that were met.
 #[derive(Debug, Default)]
-pub(in crate::remote) struct LatestRun {
-    latest: Option<ServerRun>,
-    /// Hashes of runs that were met, the latest at last.
-    known: SmallVec<[u64; KNOWN]>,
+pub(in crate::remote) struct LatestRuns {
+    /// The last one of each id, the latest at last.
+    runs: SmallVec<[ServerRun; KNOWN]>,
 }
 
 /// Returns the command whose reply contains the run of a server.
@@ -35,36 +41,48 @@ pub(super) fn info_server() -> Cmd {
 
 impl ServerRun {
     /// Returns the run in a reply to [`info_server`]; `None` if the user may not run it, or a proxy replied.
-    pub(super) fn of(info: &Value) -> Option<Self> {
-        let text: String = redis::from_redis_value_ref(info).ok()?;
+    ///
+    /// # Errors
+    ///
+    /// That of a server that runs a slow script: it replies later.
+    pub(super) fn of(info: &Value, peer: Option<SocketAddr>) -> Result<Option<Self>, Error> {
+        if let Value::ServerError(error) = info
+            && error.code() == "BUSY"
+        {
+            return Err(classify::classify(error.clone().into()));
+        }
+        let text: String = redis::from_redis_value_ref(info).unwrap_or_default();
         let mut lines = text.lines();
-        let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
-        Some(Self {
+        let id = lines.find_map(|line| line.strip_prefix("run_id:"));
+        let met = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        Ok(id.zip(met).map(|(id, met)| Self {
             id: SipHasher13::new_with_keys(0, 0).hash(id.as_bytes()),
-            met: NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed))?,
-        })
+            met,
+            peer,
+        }))
     }
 }
 
-impl LatestRun {
-    /// Notes a run. Returns whether it has replaced another one.
+impl LatestRuns {
+    /// Notes a run. Returns whether it has replaced another one: of the same address, unless `is_one_server` is set.
     ///
     /// A connection may first be used long after it was made: then its run may be the one before. A run that was never met
     /// is a new one, though, also if a busy runtime has read its reply before that of the run it replaced.
-    pub(in crate::remote) fn note(&mut self, run: ServerRun) -> bool {
-        let before = self.latest;
-        let is_known = self.known.contains(&run.id);
+    pub(in crate::remote) fn note(&mut self, run: ServerRun, is_one_server: bool) -> bool {
+        let mut before = self.runs.iter().rev();
+        let before = before.find(|before| is_one_server || before.peer == run.peer);
+        let before = before.copied();
+        let known = self.runs.iter().position(|known| known.id == run.id);
         let is_later = before.is_none_or(|before| before.met < run.met);
-        if is_later || !is_known {
-            self.latest = Some(run);
-        }
-        if !is_known {
-            if self.known.len() == KNOWN {
-                self.known.remove(0);
+        if is_later || known.is_none() {
+            if let Some(known) = known {
+                self.runs.remove(known);
+            } else if self.runs.len() == KNOWN {
+                self.runs.remove(0);
             }
-            self.known.push(run.id);
+            self.runs.push(run);
         }
-        before.is_some_and(|before| before.id != run.id && (is_later || !is_known))
+        before.is_some_and(|before| before.id != run.id && (is_later || known.is_none()))
     }
 }
 
@@ -77,31 +95,52 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 mod tests {
     use super::*;
 
-    fn run(id: &str) -> ServerRun {
+    fn run_at(id: &str, port: u16) -> ServerRun {
         let info = format!("# Server\r\nredis_version:7.0.0\r\nrun_id:{id}\r\n");
-        ServerRun::of(&Value::BulkString(info.into_bytes())).expect("it contains a run")
+        let info = Value::BulkString(info.into_bytes());
+        let run = ServerRun::of(&info, Some(([127, 0, 0, 1], port).into()));
+        run.expect("not busy").expect("it contains a run")
+    }
+
+    fn run(id: &str) -> ServerRun {
+        run_at(id, 1)
     }
 
     // Regression: a connection that was first used after a restart made it look like two more.
     #[test]
     fn restart_is_noted_once_although_an_older_connection_is_used_after_it() {
-        let mut latest = LatestRun::default();
+        let mut latest = LatestRuns::default();
         let (first, unused, restarted, again) = (run("a"), run("a"), run("b"), run("b"));
-        assert!(!latest.note(first));
-        assert!(latest.note(restarted));
-        assert!(!latest.note(unused), "it leads to the run before");
-        assert!(!latest.note(again));
-        assert!(latest.note(run("c")));
+        assert!(!latest.note(first, true));
+        assert!(latest.note(restarted, true));
+        assert!(!latest.note(unused, true), "it leads to the run before");
+        assert!(!latest.note(again, true));
+        assert!(latest.note(run("c"), true));
     }
 
     // Regression: a restart was missed if a busy runtime read the reply of the run before it last.
     #[test]
     fn restart_is_noted_although_the_reply_of_the_run_before_was_read_later() {
-        let mut latest = LatestRun::default();
-        assert!(!latest.note(run("a")));
+        let mut latest = LatestRuns::default();
+        assert!(!latest.note(run("a"), true));
         let (restarted, late) = (run("b"), run("a"));
-        assert!(!latest.note(late));
-        assert!(latest.note(restarted), "it was never met");
-        assert!(!latest.note(restarted));
+        assert!(!latest.note(late, true));
+        assert!(latest.note(restarted, true), "it was never met");
+        assert!(!latest.note(restarted, true));
+    }
+
+    // Regression: while the slots of a cluster were not known, no restart was noted.
+    #[test]
+    fn name_of_several_servers_is_replaced_only_where_one_of_them_is() {
+        let mut latest = LatestRuns::default();
+        for (id, port) in [("a", 1), ("b", 2), ("a", 1), ("b", 2)] {
+            assert!(!latest.note(run_at(id, port), false), "{id}");
+        }
+        assert!(latest.note(run_at("c", 1), false));
+        assert!(!latest.note(run_at("b", 2), false));
+        assert!(
+            latest.note(run_at("c", 1), true),
+            "as one server it is another one"
+        );
     }
 }

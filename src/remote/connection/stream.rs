@@ -3,7 +3,7 @@
 //! A host is resolved at each dial, so that a failover by DNS is followed. All its addresses are tried at once, and the
 //! first that accepts is used: an address that never responds does not use up the time of the dial.
 
-use std::{io, path::Path, pin::Pin, time::Duration};
+use std::{io, net::SocketAddr, path::Path, pin::Pin, time::Duration};
 
 use futures_util::future::select_ok;
 use redis::{
@@ -41,26 +41,39 @@ impl Security {
     }
 }
 
-/// Opens a stream to a server.
+/// Opens a stream to a server, and returns the address that it leads to; `None` for a Unix socket.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Connect`], with the address in the message and the error of the system or of TLS as the source.
-pub(super) async fn open(address: &Address, security: &Security) -> Result<BoxedStream, Error> {
+pub(super) async fn open(
+    address: &Address,
+    security: &Security,
+) -> Result<(BoxedStream, Option<SocketAddr>), Error> {
     let opened = match (address, security) {
-        (Address::Unix(path), _) => open_unix(path).await,
-        (Address::Tcp(tcp), Security::Plain) => open_tcp(tcp).await.map(|tcp| Box::pin(tcp) as _),
+        (Address::Unix(path), _) => open_unix(path).await.map(|stream| (stream, None)),
+        (Address::Tcp(tcp), Security::Plain) => open_plain(tcp).await,
         #[cfg(feature = "tls-rustls-no-provider")]
         (Address::Tcp(tcp), Security::Tls(tls)) => open_tls(tcp, tls).await,
     };
     opened.map_err(|error| connect_error(address, error))
 }
 
-#[cfg(feature = "tls-rustls-no-provider")]
-async fn open_tls(address: &NodeAddress, tls: &Tls) -> io::Result<BoxedStream> {
+async fn open_plain(address: &NodeAddress) -> io::Result<(BoxedStream, Option<SocketAddr>)> {
     let stream = open_tcp(address).await?;
+    let peer = stream.peer_addr().ok();
+    Ok((Box::pin(stream), peer))
+}
+
+#[cfg(feature = "tls-rustls-no-provider")]
+async fn open_tls(
+    address: &NodeAddress,
+    tls: &Tls,
+) -> io::Result<(BoxedStream, Option<SocketAddr>)> {
+    let stream = open_tcp(address).await?;
+    let peer = stream.peer_addr().ok();
     let stream = tls.connect(&address.host, stream).await?;
-    Ok(Box::pin(stream))
+    Ok((Box::pin(stream), peer))
 }
 
 async fn open_tcp(address: &NodeAddress) -> io::Result<TcpStream> {
