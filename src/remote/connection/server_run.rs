@@ -1,6 +1,7 @@
 //! Distinguishes one run of a server from the next, which may lack its data.
 
 use std::{
+    hash::{Hash, Hasher},
     net::SocketAddr,
     num::NonZeroU64,
     sync::atomic::{AtomicU64, Ordering},
@@ -21,8 +22,8 @@ pub(in crate::remote) struct ServerRun {
     id: u64,
     /// The order in which runs were met.
     met: NonZeroU64,
-    /// The address that the connection leads to, if it is known.
-    peer: Option<SocketAddr>,
+    /// A hash of the address that the connection leads to; of `None` if it is not known.
+    peer: u64,
 }
 
 /// The latest runs that were met.
@@ -56,9 +57,9 @@ impl ServerRun {
         let id = lines.find_map(|line| line.strip_prefix("run_id:"));
         let met = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed));
         Ok(id.zip(met).map(|(id, met)| Self {
-            id: SipHasher13::new_with_keys(0, 0).hash(id.as_bytes()),
+            id: hash_of(id),
             met,
-            peer,
+            peer: hash_of(peer),
         }))
     }
 }
@@ -84,6 +85,12 @@ impl LatestRuns {
         }
         before.is_some_and(|before| before.id != run.id && (is_later || known.is_none()))
     }
+}
+
+fn hash_of(value: impl Hash) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Runs that are remembered: more than a server has while one connection waits for its first use.
