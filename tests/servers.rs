@@ -221,6 +221,21 @@ async fn documented_rights_are_enough_and_each_script_right_is_needed() {
     }
 }
 
+// Regression: the error did not name the command, although all rights of the documentation were granted.
+#[tokio::test]
+async fn user_that_may_not_select_the_database_is_told() {
+    let server = Server::start();
+    let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
+    user.extend(RIGHTS);
+    server.command(&user);
+    let url = format!("redis://limiter:secret@{}", server.address());
+    use_everything(&url).await.expect("enough rights");
+    let error = use_everything(&format!("{url}/3")).await;
+    let error = error.expect_err("no right to select");
+    assert_eq!(error.kind(), ErrorKind::Script);
+    assert!(error.to_string().contains("grant it +select"), "{error}");
+}
+
 // Regression: each instance granted the whole quota in an outage, without a word.
 #[tokio::test]
 async fn user_that_may_not_register_an_instance_is_told() {

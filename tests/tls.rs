@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::{io::AsyncWriteExt, net::TcpListener};
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     remote::{RedisStore, RedisStoreBuilder, TlsConfig},
@@ -93,6 +94,25 @@ async fn server_with_tls_is_suspected_where_a_plain_connection_is_closed() {
     let error = decide(RedisStore::builder(url)).await.expect_err("no TLS");
     let expected = "does this port need TLS (rediss://)";
     assert!(error.to_string().contains(expected), "{error}");
+}
+
+// Regression: the error was that of a server that does not speak Redis's protocol.
+#[tokio::test]
+async fn server_with_tls_is_suspected_where_it_replies_with_an_alert() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let server = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let alert = [21, 3, 3, 0, 2, 2, 70];
+            stream.write_all(&alert).await.expect("it is connected");
+        }
+    });
+    let store = RedisStore::builder(format!("redis://{address}"));
+    let error = decide(store).await.expect_err("no TLS");
+    let expected = "does this port need TLS (rediss://)";
+    assert!(error.to_string().contains(expected), "{error}");
+    server.abort();
 }
 
 #[tokio::test]

@@ -67,6 +67,15 @@ pub(super) fn login_error(error: &RedisError) -> Error {
     Error::new(kind, message)
 }
 
+/// Returns the error of this crate for an error to SELECT.
+pub(super) fn select_error(error: RedisError) -> Error {
+    if error.code() != Some("NOPERM") {
+        return classify(error);
+    }
+    let message = "the user may not select the database: grant it +select, or use database 0";
+    Error::new(ErrorKind::Script, message).with_source(error)
+}
+
 /// Returns whether the connection that returned this error must not be used again.
 pub(in crate::remote) fn ends_connection(error: &Error) -> bool {
     let source = std::error::Error::source(error);

@@ -89,7 +89,9 @@ pub(super) async fn connect(
 ///
 /// Over TLS 1.3 a server checks the client's certificate only after the client has ended its part of the TLS handshake.
 fn explain(address: &Address, security: &Security, error: Error) -> Error {
-    if error.kind() != ErrorKind::Connect {
+    // A TLS port replies to plain text with an alert, or closes the connection.
+    let is_alert = error.kind() == ErrorKind::Protocol && !security.is_encrypted();
+    if error.kind() != ErrorKind::Connect && !is_alert {
         let message = format!("no connection to redis at {address}: {error}");
         return Error::new(error.kind(), message).with_source(error);
     }
@@ -97,7 +99,7 @@ fn explain(address: &Address, security: &Security, error: Error) -> Error {
         "it closed the connection after the TLS handshake, perhaps for the client certificate: check \
          TlsConfig::client_certificate"
     } else {
-        "it closed the connection during the handshake: does this port need TLS (rediss://), or has the server too many \
+        "it sent no reply during the handshake: does this port need TLS (rediss://), or has the server too many \
          clients?"
     };
     let message = format!("no connection to redis at {address}: {advice}");

@@ -92,7 +92,7 @@ pub(super) async fn perform(
         return Err(classify::login_error(&error.clone().into()));
     }
     if let Some(Value::ServerError(error)) = reply(select) {
-        return Err(classify::classify(error.clone().into()));
+        return Err(classify::select_error(error.clone().into()));
     }
     let run = reply(info).map(|info| ServerRun::of(info, peer));
     Ok(Greeting {
