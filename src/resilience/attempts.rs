@@ -13,9 +13,10 @@ use crate::{
 
 use super::{
     admitted::Start,
+    history::ServerHistory,
     journal::{Attempt, Entry, Stage},
     local::{LocalCounts, still_used_of},
-    mirror::{Doubts, Epoch, Fingerprint, Mirrored},
+    mirror::{Epoch, Fingerprint, Mirrored},
 };
 
 /// A state that a merge restores, and the epoch in which it was doubtful.
@@ -30,9 +31,9 @@ impl LocalCounts {
     pub(super) fn begin_merge(
         &self,
         fingerprint: Fingerprint,
-        doubts: &Doubts,
+        history: &ServerHistory,
     ) -> Option<Box<Merge>> {
-        let (now, is_grace) = (self.clock.now(), self.is_grace());
+        let (now, is_grace) = (self.clock.now(), history.is_grace());
         let begun = self.journal.change(fingerprint, |entry| {
             let stage = mem::replace(&mut entry.stage, Stage::Pending);
             match stage {
@@ -43,7 +44,7 @@ impl LocalCounts {
                 Stage::Unconfirmed(mut attempt)
                     if now.since(attempt.first_tried_at) < MERGE_LIFE =>
                 {
-                    self.restore_with(&mut attempt, fingerprint, now, doubts);
+                    self.restore_with(&mut attempt, fingerprint, now, history);
                     let merge = Box::new(attempt.merge.clone());
                     entry.stage = Stage::UnderWay(attempt);
                     return (Some(merge), true);
@@ -51,12 +52,12 @@ impl LocalCounts {
                 // ## Unconfirmed => Pending
                 Stage::Unconfirmed(attempt) => {
                     self.unconfirmed_merges.fetch_add(1, Ordering::Relaxed);
-                    self.put_back_lost(fingerprint, &attempt, doubts);
+                    self.put_back_lost(fingerprint, &attempt, now, history);
                     entry.start = Some(attempt.next);
                 }
                 Stage::Pending => {}
             }
-            let Some(attempt) = self.attempt(fingerprint, entry, now, doubts) else {
+            let Some(attempt) = self.attempt(fingerprint, entry, now, history) else {
                 return (None, is_grace);
             };
             // ## Pending => UnderWay
@@ -72,9 +73,9 @@ impl LocalCounts {
         &self,
         fingerprint: Fingerprint,
         result: Option<Result<(), Error>>,
-        doubts: &Doubts,
+        history: &ServerHistory,
     ) {
-        let (now, is_grace) = (self.clock.now(), self.is_grace());
+        let (now, is_grace) = (self.clock.now(), history.is_grace());
         self.journal.change(fingerprint, |entry| {
             let stage = mem::replace(&mut entry.stage, Stage::Pending);
             let Stage::UnderWay(mut attempt) = stage else {
@@ -86,12 +87,15 @@ impl LocalCounts {
                 Some(Ok(())) => {
                     // ## UnderWay => Pending, or no entry
                     self.merges.fetch_add(1, Ordering::Relaxed);
-                    self.note_merge(fingerprint, &attempt, now, doubts);
+                    self.note_merge(fingerprint, &attempt, now, history);
                     entry.start = Some(attempt.next);
-                    ((), is_grace || self.outstanding(entry, now).is_some())
+                    (
+                        (),
+                        is_grace || self.outstanding(entry, history.recovery(), now).is_some(),
+                    )
                 }
                 Some(Err(error)) if error.was_not_executed() && !attempt.is_repeated => {
-                    self.put_back_lost(fingerprint, &attempt, doubts);
+                    self.put_back_lost(fingerprint, &attempt, now, history);
                     ((), true)
                 }
                 Some(Err(_)) | None => {
@@ -110,19 +114,19 @@ impl LocalCounts {
         fingerprint: Fingerprint,
         entry: &Entry,
         now: Timestamp,
-        doubts: &Doubts,
+        history: &ServerHistory,
     ) -> Option<Attempt> {
-        let (admitted, usage) = self.outstanding(entry, now)?;
+        let (admitted, usage) = self.outstanding(entry, history.recovery(), now)?;
         let charge = entry.policies.whole.charge(entry.key);
         let mut attempt = Attempt {
             merge: Merge::new(charge.to_owned(), admitted, random()),
             next: Start { at: now, usage },
             lost: None,
-            epoch: doubts.since(),
+            epoch: history.doubts.since(),
             first_tried_at: now,
             is_repeated: false,
         };
-        self.restore_with(&mut attempt, fingerprint, now, doubts);
+        self.restore_with(&mut attempt, fingerprint, now, history);
         Some(attempt)
     }
 
@@ -132,10 +136,10 @@ impl LocalCounts {
         attempt: &mut Attempt,
         fingerprint: Fingerprint,
         now: Timestamp,
-        doubts: &Doubts,
+        history: &ServerHistory,
     ) {
-        attempt.epoch = doubts.since();
-        let Some(lost) = self.mirror.take_doubtful(fingerprint, now, doubts) else {
+        attempt.epoch = history.doubts.since();
+        let Some(lost) = self.mirror.take_doubtful(fingerprint, now, &history.doubts) else {
             return;
         };
         if lost.reset_at > now {
@@ -154,23 +158,28 @@ impl LocalCounts {
     pub(super) fn begin_restore(
         &self,
         charge: &Charge<'_>,
-        doubts: &Doubts,
+        history: &ServerHistory,
     ) -> Option<(Restored, Box<Merge>)> {
-        let (now, epoch) = (self.clock.now(), doubts.since());
+        let (now, epoch) = (self.clock.now(), history.doubts.since());
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let mirrored = self.mirror.doubtful(fingerprint, now, doubts)?;
-        if mirrored.reset_at <= now || charge.policy().is_concurrency() {
-            self.mirror.take_doubtful(fingerprint, now, doubts);
-            return None;
-        }
-        let with_merge = self.journal.change(fingerprint, |entry| {
-            let with_merge = match &entry.stage {
-                Stage::UnderWay(attempt) => Some(with_merge(Some(mirrored), attempt, now)),
+        let doubtful = self.mirror.doubtful(fingerprint, now, &history.doubts);
+        // A merge under way restores it, and a decision on another connection may overtake that merge.
+        let under_way = self.journal.change(fingerprint, |entry| {
+            let under_way = match &entry.stage {
+                Stage::UnderWay(attempt) => {
+                    let before = doubtful.or(attempt.lost);
+                    before.map(|before| (before, with_merge(Some(before), attempt, now)))
+                }
                 Stage::Pending | Stage::Unconfirmed(_) => None,
             };
-            (with_merge, true)
+            (under_way, true)
         });
-        let least = with_merge.flatten().unwrap_or(mirrored);
+        let under_way = under_way.flatten();
+        let (mirrored, least) = under_way.or(doubtful.map(|state| (state, state)))?;
+        if mirrored.reset_at <= now || charge.policy().is_concurrency() {
+            self.mirror.take_doubtful(fingerprint, now, &history.doubts);
+            return None;
+        }
         let admitted = restoring(Admitted::new(0, 0, least.reset_at), charge, least, now);
         let id = fingerprint.restore_id(least, epoch);
         let merge = Merge::new(charge.to_owned(), admitted, id);
@@ -183,33 +192,44 @@ impl LocalCounts {
         fingerprint: Fingerprint,
         attempt: &Attempt,
         now: Timestamp,
-        doubts: &Doubts,
+        history: &ServerHistory,
     ) {
-        if doubts.since() == attempt.epoch {
+        if history.doubts.since() == attempt.epoch {
             let least = self.mirror.take(fingerprint, now).or(attempt.lost);
             if self.mirror.is_on() {
                 // Others may have merged more.
-                self.mirror
-                    .put(fingerprint, with_merge(least, attempt, now), doubts);
+                self.mirror.put(
+                    fingerprint,
+                    with_merge(least, attempt, now),
+                    &history.doubts,
+                );
             }
             if attempt.is_repeated {
                 // If an earlier try was executed, this one restored nothing.
-                self.put_back_lost(fingerprint, attempt, doubts);
+                self.put_back_lost(fingerprint, attempt, now, history);
             }
             return;
         }
         // The server was replaced meanwhile, and has made the merge without the usage before it.
-        let lost = self.mirror.take_doubtful(fingerprint, now, doubts);
+        let lost = self.mirror.take_doubtful(fingerprint, now, &history.doubts);
         if let Some(lost) = lost.or(attempt.lost) {
             let lost = with_merge(Some(lost), attempt, now);
-            self.mirror.put_back(fingerprint, lost, doubts);
+            self.mirror
+                .put_back(fingerprint, lost, now, &history.doubts);
         }
     }
 
     /// Puts back the state that a merge should have restored.
-    fn put_back_lost(&self, fingerprint: Fingerprint, attempt: &Attempt, doubts: &Doubts) {
+    fn put_back_lost(
+        &self,
+        fingerprint: Fingerprint,
+        attempt: &Attempt,
+        now: Timestamp,
+        history: &ServerHistory,
+    ) {
         if let Some(lost) = attempt.lost {
-            self.mirror.put_back(fingerprint, lost, doubts);
+            self.mirror
+                .put_back(fingerprint, lost, now, &history.doubts);
         }
     }
 }
@@ -277,6 +297,7 @@ mod tests {
         memory::MemoryStore,
         policy::Policy,
         quota::Quota,
+        resilience::mirror::Doubts,
         store::{Fleet, Store},
     };
 
@@ -325,21 +346,21 @@ mod tests {
     #[test]
     fn state_of_a_server_that_is_replaced_during_a_merge_is_restored_with_the_merged_units() {
         for policy in policies() {
-            let doubts = Doubts::default();
+            let history = ServerHistory::new(Clock::system());
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
             let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
             let merge = counts
-                .begin_merge(fingerprint, &doubts)
+                .begin_merge(fingerprint, &history)
                 .expect("it is outstanding");
             assert!(merge.admitted().amount > 0);
-            counts.mirror.doubt(&doubts);
+            counts.mirror.doubt(&history.doubts);
             let (_, restore) = counts
-                .begin_restore(&charge, &doubts)
+                .begin_restore(&charge, &history)
                 .expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
-            counts.end_merge(fingerprint, Some(Ok(())), &doubts);
+            counts.end_merge(fingerprint, Some(Ok(())), &history);
             let (_, restore) = counts
-                .begin_restore(&charge, &doubts)
+                .begin_restore(&charge, &history)
                 .expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
         }
@@ -353,13 +374,16 @@ mod tests {
             let (charge, clock) = (policy.charge(Key::GLOBAL), Clock::system());
             let local = Arc::new(MemoryStore::new());
             let counts = LocalCounts::new(local, eighth.clone(), clock, 100);
-            let (fingerprint, doubts) = (Fingerprint::of(&policy, &Key::GLOBAL), Doubts::default());
+            let (fingerprint, history) = (
+                Fingerprint::of(&policy, &Key::GLOBAL),
+                ServerHistory::new(Clock::system()),
+            );
             let mut admitted = 0;
             for _ in 0..100 {
                 let decision = counts.decide(&[charge]).expect("it decides at once");
                 admitted += u64::from(decision.is_allowed());
-                counts.begin_merge(fingerprint, &doubts);
-                counts.end_merge(fingerprint, Some(Ok(())), &doubts);
+                counts.begin_merge(fingerprint, &history);
+                counts.end_merge(fingerprint, Some(Ok(())), &history);
                 assert!(counts.journal.is_empty() || !decision.is_allowed());
             }
             assert_eq!(admitted, 13, "{policy:?}");
@@ -370,20 +394,22 @@ mod tests {
     #[test]
     fn each_decision_restores_the_state_until_one_merge_is_confirmed_in_the_same_epoch() {
         for policy in policies() {
-            let doubts = Doubts::default();
+            let history = ServerHistory::new(Clock::system());
             let ((counts, _), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
             let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
             let known = counts.mirror.get(fingerprint, counts.clock.now());
-            let restore = || counts.begin_restore(&charge, &doubts);
+            let restore = || counts.begin_restore(&charge, &history);
             let confirm = |restored: Restored| {
                 let Restored { mirrored, epoch } = restored;
-                counts.mirror.confirm(fingerprint, mirrored, epoch, &doubts);
+                counts
+                    .mirror
+                    .confirm(fingerprint, mirrored, epoch, &history.doubts);
             };
-            counts.mirror.doubt(&doubts);
+            counts.mirror.doubt(&history.doubts);
             let (earlier, first) = restore().expect("it is doubtful");
             let (_, second) = restore().expect("it is doubtful still");
             assert_eq!(first.id(), second.id(), "so it is counted once");
-            counts.mirror.doubt(&doubts);
+            counts.mirror.doubt(&history.doubts);
             confirm(earlier);
             let (restored, third) = restore().expect("the server was replaced since");
             assert_ne!(first.id(), third.id());
@@ -402,38 +428,57 @@ mod tests {
     #[test]
     fn merged_units_are_restored_if_the_server_is_replaced_afterwards() {
         for policy in policies() {
-            let doubts = Doubts::default();
+            let history = ServerHistory::new(Clock::system());
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
             let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
-            counts.begin_merge(fingerprint, &doubts).expect("a merge");
-            counts.end_merge(fingerprint, Some(Ok(())), &doubts);
-            counts.mirror.doubt(&doubts);
-            let restored = counts.begin_restore(&charge, &doubts);
+            counts.begin_merge(fingerprint, &history).expect("a merge");
+            counts.end_merge(fingerprint, Some(Ok(())), &history);
+            counts.mirror.doubt(&history.doubts);
+            let restored = counts.begin_restore(&charge, &history);
             let (_, restore) = restored.expect("it is doubtful");
             assert_eq!(restore.admitted().from, used, "{policy:?}");
+        }
+    }
+
+    // Regression: a decision on another connection overtook the merge that restored its key, and found the quota unused.
+    #[test]
+    fn decision_restores_what_a_merge_under_way_restores() {
+        for policy in policies() {
+            let history = ServerHistory::new(Clock::system());
+            let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
+            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            counts.mirror.doubt(&history.doubts);
+            let merge = counts.begin_merge(fingerprint, &history);
+            let Admitted { amount, from, .. } = merge.expect("it is outstanding").admitted();
+            assert_eq!(from + amount, used, "{policy:?}");
+            let restored = counts.begin_restore(&charge, &history);
+            let (_, restore) = restored.expect("the merge may arrive after it");
+            assert_eq!(restore.admitted().from, used, "{policy:?}");
+            counts.end_merge(fingerprint, Some(Ok(())), &history);
+            assert!(counts.begin_restore(&charge, &history).is_none());
         }
     }
 
     #[test]
     fn repeated_merge_restores_the_state_and_leaves_it_doubtful() {
         for policy in policies() {
-            let doubts = Doubts::default();
+            let history = ServerHistory::new(Clock::system());
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
             let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
             let first = counts
-                .begin_merge(fingerprint, &doubts)
+                .begin_merge(fingerprint, &history)
                 .expect("it is outstanding");
-            counts.end_merge(fingerprint, None, &doubts);
-            counts.mirror.doubt(&doubts);
+            counts.end_merge(fingerprint, None, &history);
+            counts.mirror.doubt(&history.doubts);
             let second = counts
-                .begin_merge(fingerprint, &doubts)
+                .begin_merge(fingerprint, &history)
                 .expect("it is repeated");
             assert_eq!(second.id(), first.id());
             let Admitted { amount, from, .. } = second.admitted();
             assert_eq!(from + amount, used, "{policy:?}");
-            counts.end_merge(fingerprint, Some(Ok(())), &doubts);
+            counts.end_merge(fingerprint, Some(Ok(())), &history);
             let (_, restore) = counts
-                .begin_restore(&charge, &doubts)
+                .begin_restore(&charge, &history)
                 .expect("it is doubtful");
             assert_eq!(restore.admitted().from, from, "{policy:?}");
         }

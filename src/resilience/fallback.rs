@@ -148,7 +148,8 @@ impl LocalFallback {
         for (charge, state) in charges.zip(decision.states()) {
             is_charged |= charge.units() > 0;
             if takes_notes && charge.policy().outage_choice() == OnOutage::Local {
-                self.local.note(&charge, state, now, &self.merger.doubts);
+                self.local
+                    .note(&charge, state, now, &self.merger.history.doubts);
             }
         }
         is_charged

@@ -52,10 +52,6 @@ pub(super) struct LocalCounts {
     /// Number of merges that were made, and of those without a confirmation.
     pub(super) merges: AtomicU64,
     pub(super) unconfirmed_merges: AtomicU64,
-    /// Since when the shared store can decide again, in microseconds since the Unix epoch.
-    back_at: AtomicU64,
-    /// When the other instances must have merged their charges, in microseconds since the Unix epoch.
-    grace_ends: AtomicU64,
     /// Shows the time of the shared store, as far as it is known.
     pub(super) clock: Clock,
 }
@@ -79,8 +75,6 @@ impl LocalCounts {
             journal: Journal::default(),
             merges: AtomicU64::new(0),
             unconfirmed_merges: AtomicU64::new(0),
-            back_at: AtomicU64::new(0),
-            grace_ends: AtomicU64::new(0),
             clock,
         }
     }
@@ -254,33 +248,17 @@ impl LocalCounts {
         peeked.states().first()?.usage()
     }
 
-    /// Notes that the shared store decides again, and has been able to for about this time.
-    ///
-    /// For [`GRACE`], keys that were decided here stay within this instance's share, until the other instances have
-    /// merged theirs.
-    pub(super) fn begin_grace(&self, ago: Duration) {
-        let now = self.clock.now();
-        let (back_at, ends) = ((now - ago).as_micros(), (now + GRACE).as_micros());
-        self.back_at.store(back_at, Ordering::Relaxed);
-        self.grace_ends.store(ends, Ordering::Relaxed);
-    }
-
-    /// Returns whether other instances may not have merged their local charges yet.
-    pub(super) fn is_grace(&self) -> bool {
-        self.clock.now().as_micros() < self.grace_ends.load(Ordering::Relaxed)
-    }
-
     /// Takes a charge that the shared store is about to decide from the share of a key that was decided here. Returns whether
     /// it fits.
     ///
     /// Before the shared store decides, so that of many callers at once only as many are sent as fit. A charge that it denies
     /// stays taken until the share refills: its quota is used up then, too.
-    pub(super) fn take_share(&self, charge: &Charge<'_>) -> bool {
+    pub(super) fn take_share(&self, charge: &Charge<'_>, recovery: Recovery) -> bool {
         // Nobody would release slots here.
         if charge.policy().is_concurrency() || charge.units() == 0 {
             return true;
         }
-        let (recovery, now) = (self.recovery(), self.clock.now());
+        let now = self.clock.now();
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         let fits = self.journal.change(fingerprint, |entry| {
             let policies = Arc::clone(&entry.policies);
@@ -310,20 +288,16 @@ impl LocalCounts {
 
     /// Returns what was admitted on a key and is not in the shared store, and the usage of the share. `None` if there is
     /// nothing.
-    pub(super) fn outstanding(&self, entry: &Entry, now: Timestamp) -> Option<(Admitted, Usage)> {
+    pub(super) fn outstanding(
+        &self,
+        entry: &Entry,
+        recovery: Recovery,
+        now: Timestamp,
+    ) -> Option<(Admitted, Usage)> {
         let local = entry.policies.part.charge(entry.key);
         let (start, usage) = (entry.start?, self.usage_of(&local)?);
-        let admitted = start.admitted(&entry.policies, usage, self.recovery(), now)?;
+        let admitted = start.admitted(&entry.policies, usage, recovery, now)?;
         Some((admitted, usage))
-    }
-
-    /// Returns when the shared store came back the last time.
-    fn recovery(&self) -> Recovery {
-        let grace_ends = Timestamp::from_micros(self.grace_ends.load(Ordering::Relaxed));
-        Recovery {
-            at: Timestamp::from_micros(self.back_at.load(Ordering::Relaxed)),
-            noticed_at: grace_ends - GRACE,
-        }
     }
 
     /// Returns the policies that a charge was decided under.
@@ -372,6 +346,3 @@ fn under_whole_limit(charge: &Charge<'_>, state: &PolicyState, now: Timestamp) -
 
 /// When to retry a request that costs more than this instance's share.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long the other instances may take to find the store available again, and to merge their charges: a probe and its
-/// wait take at most 1.1 s, and merging begins within 0.5 s.
-const GRACE: Duration = Duration::from_millis(2_500);

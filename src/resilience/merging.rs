@@ -35,8 +35,9 @@ use futures_util::future::join_all;
 use super::{
     attempts::Restored,
     background::BackgroundTask,
+    history::ServerHistory,
     local::LocalCounts,
-    mirror::{Doubts, Fingerprint},
+    mirror::Fingerprint,
     monitor::{PrimaryEvents, PrimaryMonitor},
 };
 
@@ -45,8 +46,7 @@ use super::{
 pub(super) struct Merger {
     local: Arc<LocalCounts>,
     monitor: Arc<PrimaryMonitor>,
-    /// Which states in the mirror the primary may lack.
-    pub(super) doubts: Doubts,
+    pub(super) history: ServerHistory,
     task: BackgroundTask,
 }
 
@@ -63,20 +63,14 @@ impl Merger {
     /// Returns the merger of a primary, which starts whenever the breaker of the primary closes.
     pub(super) fn new(local: Arc<LocalCounts>, monitor: Arc<PrimaryMonitor>) -> Arc<Self> {
         let merger = Arc::new(Self {
+            history: ServerHistory::new(local.clock.clone()),
             local,
             monitor: Arc::clone(&monitor),
-            doubts: Doubts::default(),
             task: BackgroundTask::default(),
         });
         let events: Weak<dyn PrimaryEvents> = Arc::downgrade(&merger) as _;
         let _ = monitor.events.set(events);
         merger
-    }
-
-    /// Returns whether the primary may lack a state that is known here.
-    #[inline]
-    pub(super) fn has_doubts(&self) -> bool {
-        self.doubts.are_present(&self.local.clock)
     }
 
     /// Starts to merge in the background, unless there is nothing to merge.
@@ -93,7 +87,8 @@ impl Merger {
     /// Takes the charges from the shares of their keys, and begins the merges of the keys, unless a share is used up.
     pub(super) fn due(self: &Arc<Self>, charges: &[Charge<'_>]) -> Due {
         let mut enforced = locally_counted(charges).filter(|charge| !charge.is_shadow());
-        if !enforced.all(|charge| self.local.take_share(charge)) {
+        let recovery = self.history.recovery();
+        if !enforced.all(|charge| self.local.take_share(charge, recovery)) {
             return Due::Local;
         }
         Due::Merges(self.begin_all(charges))
@@ -151,7 +146,7 @@ impl Merger {
 
 impl PrimaryEvents for Merger {
     fn recovering(self: Arc<Self>, ago: Duration) {
-        self.local.begin_grace(ago);
+        self.history.begin_grace(ago);
     }
 
     fn recovered(self: Arc<Self>) {
@@ -159,9 +154,9 @@ impl PrimaryEvents for Merger {
     }
 
     fn replaced(self: Arc<Self>) {
-        self.local.mirror.doubt(&self.doubts);
+        self.local.mirror.doubt(&self.history.doubts);
         // The states of keys that were decided locally meanwhile are not in the mirror any more, but in the journal.
-        self.local.begin_grace(Duration::ZERO);
+        self.history.begin_grace(Duration::ZERO);
         self.start();
     }
 }
@@ -196,7 +191,7 @@ enum Purpose {
 impl BegunMerge {
     /// Begins to merge the local charges of a key, if it has any and nobody else does.
     fn begin(merger: &Arc<Merger>, fingerprint: Fingerprint) -> Option<Self> {
-        let merge = merger.local.begin_merge(fingerprint, &merger.doubts)?;
+        let merge = merger.local.begin_merge(fingerprint, &merger.history)?;
         Some(Self {
             merger: Arc::clone(merger),
             fingerprint,
@@ -208,7 +203,7 @@ impl BegunMerge {
 
     /// Begins to restore the state of a charge's key, if the primary may lack it.
     fn restore(merger: &Arc<Merger>, charge: &Charge<'_>) -> Option<Self> {
-        let (state, merge) = merger.local.begin_restore(charge, &merger.doubts)?;
+        let (state, merge) = merger.local.begin_restore(charge, &merger.history)?;
         Some(Self {
             merger: Arc::clone(merger),
             fingerprint: Fingerprint::of(charge.policy(), charge.key()),
@@ -225,14 +220,14 @@ impl BegunMerge {
     }
 
     fn note(&self, result: Option<Result<(), Error>>) {
-        let Merger { local, doubts, .. } = &*self.merger;
+        let Merger { local, history, .. } = &*self.merger;
         match self.purpose {
-            Purpose::Charge => local.end_merge(self.fingerprint, result, doubts),
+            Purpose::Charge => local.end_merge(self.fingerprint, result, history),
             Purpose::Restore(Restored { mirrored, epoch }) => {
                 if result.is_some_and(|result| result.is_ok()) {
                     local
                         .mirror
-                        .confirm(self.fingerprint, mirrored, epoch, doubts);
+                        .confirm(self.fingerprint, mirrored, epoch, &history.doubts);
                 }
             }
         }

@@ -141,7 +141,10 @@ impl Mirror {
         // `reset_at` is later than the reply if anything of the quota is used.
         let is_full = state.reset_at <= state.noted_at;
         if let Some(own) = own {
-            if doubts.concern(&set[own]) && set[own].reset_at > state.noted_at {
+            if doubts.concern(&set[own], state.noted_at) && set[own].reset_at > state.noted_at {
+                return;
+            }
+            if set[own].is_later_than(state) {
                 return;
             }
             if is_full {
@@ -209,7 +212,7 @@ impl Mirror {
         let set = self.set_of(fingerprint)?.lock();
         let mut entries = set.iter();
         let own = entries.find(|entry| entry.fingerprint == fingerprint)?;
-        doubts.concern(own).then(|| own.state(now))
+        doubts.concern(own, now).then(|| own.state(now))
     }
 
     /// Ends the doubt about a state that was restored in this epoch, unless the state was corrected meanwhile.
@@ -235,17 +238,23 @@ impl Mirror {
         now: Timestamp,
         doubts: &Doubts,
     ) -> Option<Mirrored> {
-        self.take_if(fingerprint, now, |entry| doubts.concern(entry))
+        self.take_if(fingerprint, now, |entry| doubts.concern(entry, now))
     }
 
     /// Puts back a doubtful state that was taken. A reply since then does not count it.
-    pub(super) fn put_back(&self, fingerprint: Fingerprint, state: Mirrored, doubts: &Doubts) {
+    pub(super) fn put_back(
+        &self,
+        fingerprint: Fingerprint,
+        state: Mirrored,
+        now: Timestamp,
+        doubts: &Doubts,
+    ) {
         let before = doubts.since.load(Ordering::Acquire).wrapping_sub(1);
         let mut set = self.set(fingerprint).lock();
         let own = set
             .iter()
             .position(|entry| entry.fingerprint == fingerprint);
-        if own.is_none_or(|own| !doubts.concern(&set[own])) {
+        if own.is_none_or(|own| !doubts.concern(&set[own], now)) {
             Self::insert(&mut set, own, Entry::new(fingerprint, state, before));
             // It was not in the table when this time was computed.
             let until = state.reset_at.as_micros();
@@ -325,9 +334,10 @@ impl Doubts {
     }
 
     #[inline]
-    fn concern(&self, entry: &Entry) -> bool {
+    fn concern(&self, entry: &Entry, now: Timestamp) -> bool {
         let epochs = self.since().wrapping_sub(entry.stamp.epoch());
-        self.until.load(Ordering::Acquire) > 0 && (1..=Epoch::MAX / 2).contains(&epochs)
+        now.as_micros() < self.until.load(Ordering::Acquire)
+            && (1..=Epoch::MAX / 2).contains(&epochs)
     }
 }
 
@@ -355,6 +365,14 @@ impl Entry {
         }
     }
 
+    /// Returns whether a reply was made before the one that this entry is of, as far as that can be known: replies on two
+    /// connections may be read out of order. Within a second, usage grows, except by refunds and resets.
+    #[inline]
+    fn is_later_than(&self, reply: Mirrored) -> bool {
+        self.stamp.is_near(reply.noted_at)
+            && (self.reset_at, self.used) > (reply.reset_at, reply.used)
+    }
+
     fn state(&self, now: Timestamp) -> Mirrored {
         Mirrored {
             reset_at: self.reset_at,
@@ -369,6 +387,13 @@ impl Stamp {
     fn new(noted_at: Timestamp, epoch: Epoch) -> Self {
         let [.., a, b, c] = noted_at.as_secs_ceil().to_be_bytes();
         Self(u32::from_be_bytes([epoch, a, b, c]))
+    }
+
+    /// Returns whether this is the second of a time, or the one after it.
+    #[inline]
+    fn is_near(self, time: Timestamp) -> bool {
+        let seconds = u64::from(self.0) % SECONDS;
+        (seconds + SECONDS - time.as_secs_ceil() % SECONDS) % SECONDS <= 1
     }
 
     #[inline]
@@ -441,11 +466,11 @@ mod tests {
         mirror.put(key, until(60, 1), &doubts);
         let doubtful = mirror.take_doubtful(key, at(1), &doubts);
         assert_eq!(doubtful, Some(until(10, 0)));
-        mirror.put_back(key, until(10, 0), &doubts);
+        mirror.put_back(key, until(10, 0), at(1), &doubts);
         assert_eq!(mirror.take_doubtful(key, at(1), &doubts), doubtful);
         mirror.put(key, until(5, 1), &doubts);
-        mirror.put_back(key, until(10, 0), &doubts);
-        mirror.put_back(key, until(5, 1), &doubts);
+        mirror.put_back(key, until(10, 0), at(1), &doubts);
+        mirror.put_back(key, until(5, 1), at(1), &doubts);
         assert_eq!(mirror.take_doubtful(key, at(1), &doubts), doubtful);
         mirror.put(key, until(10, 0), &doubts);
         mirror.doubt(&doubts);
@@ -470,6 +495,68 @@ mod tests {
         assert_eq!(doubtful, Some(until(20, 1)));
         mirror.put(key, until(30, 1), &one);
         assert_eq!(mirror.take_doubtful(key, at(1), &one), None);
+    }
+
+    // Regression: a reply that was read late replaced the state of a decision after it.
+    #[test]
+    fn reply_that_is_read_late_does_not_replace_a_later_one() {
+        let (mirror, key, doubts) = (Mirror::new(100), Fingerprint(7), Doubts::default());
+        let state = |second, used, noted_at| Mirrored {
+            used,
+            ..until(second, noted_at)
+        };
+        mirror.put(key, state(20, 5, 3), &doubts);
+        for late in [
+            state(20, 4, 3),
+            state(19, 9, 3),
+            state(20, 4, 2),
+            until(2, 3),
+        ] {
+            mirror.put(key, late, &doubts);
+            assert_eq!(mirror.get(key, at(3)), Some(state(20, 5, 3)), "{late:?}");
+        }
+        // A reset, a refund elsewhere, and a clock that was set back.
+        for next in [
+            state(18, 1, 4),
+            state(18, 6, 4),
+            state(12, 1, 9),
+            state(12, 1, 1),
+        ] {
+            mirror.put(key, next, &doubts);
+            let kept = mirror
+                .get(key, at(60))
+                .map(|state| (state.reset_at, state.used));
+            assert_eq!(kept, Some((next.reset_at, next.used)), "{next:?}");
+        }
+    }
+
+    // Regression: once other servers had been replaced 129 times, no reply of this one was noted any more.
+    #[test]
+    fn doubt_ends_when_the_quotas_are_back_however_often_other_servers_are_replaced() {
+        let (mirror, key) = (Mirror::new(100), Fingerprint(7));
+        let [one, other] = [(); 2].map(|()| Doubts::default());
+        mirror.put(key, until(10, 0), &one);
+        mirror.doubt(&one);
+        for _ in 0..129 {
+            mirror.doubt(&other);
+        }
+        for second in [30, 40] {
+            mirror.put(key, until(second, second - 10), &one);
+            let kept = mirror.get(key, at(second - 10));
+            assert_eq!(kept, Some(until(second, second - 10)));
+        }
+        assert_eq!(mirror.doubtful(key, at(30), &one), None);
+    }
+
+    #[test]
+    fn state_that_is_put_back_is_doubtful_until_its_own_quota_is_back() {
+        let (mirror, key, doubts) = (Mirror::new(100), Fingerprint(7), Doubts::default());
+        mirror.doubt(&doubts);
+        mirror.put_back(key, until(10, 0), at(1), &doubts);
+        assert!(doubts.until.load(Ordering::Relaxed) >= at(10).as_micros());
+        mirror.put(key, until(60, 2), &doubts);
+        assert_eq!(mirror.doubtful(key, at(3), &doubts), Some(until(10, 0)));
+        assert_eq!(mirror.doubtful(key, at(10), &doubts), None);
     }
 
     #[test]

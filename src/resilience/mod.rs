@@ -90,7 +90,8 @@
 //! # After a restart or a failover
 //!
 //! A server that restarts may lose its data, and a replica that is promoted may lack the latest charges. An instance notices
-//! both when it connects: by the `run_id` of the server, or by the slots of a cluster that have another node. From then on,
+//! a restart when it connects, by the `run_id` of the server, and a failover also by the slots of a cluster, once they have
+//! another node. From then on,
 //! a decision on a key of that server in its table first merges the usage that Redis had returned before, if Redis has less
 //! now, whether or not the breaker opened. That goes on until one such merge of the key is confirmed; they count once. Prices
 //! that this instance settled count as settled. Decisions that wait for the connection to a restarted server are not sent:
@@ -125,11 +126,8 @@
 //! | a local charge that is settled at a higher price after it was merged | the difference |
 //! | a charge whose reply was lost | counted twice: in Redis, and here |
 //! | Redis loses its data in a restart | decisions that are being made as an instance notices it: up to one for each thread |
-//! | a restart of a server whose `run_id` cannot be read: the user lacks `INFO`, it is Dragonfly, a slow script ran while all connections were made, or a pool at a cluster | the quota once more |
-//! | a promoted replica that a redirect leads to before the map of slots was read again, up to 100 ms and a round trip | what the replica lacked, on the keys decided then |
-//! | a node of a cluster is replaced within 2.5 s after another one came back | up to 2.5 s of the rate, on buckets that were not merged yet |
-//! | replies on two connections arrive out of order just before an outage | the decisions between them |
-//! | Redis loses its data, on keys that are not in the tables of the instances | the quota once more |
+//! | a restart of a server whose `run_id` cannot be read: the user lacks `INFO`, or it is Dragonfly | the quota once more |
+//! | Redis loses its data, on keys that are not in the table of the instance that decides on them next | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | requests in flight (concurrency) | local slots are not merged, and slots that Redis has lost are not restored: up to the limit more, while those requests run |
 //! | keys that share one count, since the local store is [full](crate::memory#when-it-is-full) | less: each is merged with the units of all |
@@ -145,6 +143,7 @@ mod attempts;
 mod background;
 mod breaker;
 mod fallback;
+mod history;
 mod journal;
 mod local;
 mod merging;

@@ -139,7 +139,7 @@ impl Store for ResilientStore {
         let has_merges = !fallback.local.journal.is_empty();
         if has_merges {
             fallback.merger.start();
-            if fallback.local.is_grace() {
+            if fallback.merger.history.is_grace() {
                 return match fallback.merger.due(charges) {
                     Due::Local => StoreFuture::ready(Ok(fallback.decide_by_share(charges))),
                     Due::Merges(merges) => self.decide_after(merges, charges),
@@ -147,7 +147,7 @@ impl Store for ResilientStore {
             }
         }
         // More calls would prolong an overload.
-        if has_merges && !fallback.is_shedding() || fallback.merger.has_doubts() {
+        if has_merges && !fallback.is_shedding() || fallback.merger.history.has_doubts() {
             let merges = fallback.merger.begin_all(charges);
             if !merges.is_empty() {
                 return self.decide_after(merges, charges);
