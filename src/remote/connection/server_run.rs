@@ -3,8 +3,8 @@
 use std::{
     hash::{Hash, Hasher},
     net::SocketAddr,
-    num::NonZeroU64,
-    sync::atomic::{AtomicU64, Ordering},
+    num::NonZeroU32,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use redis::{Cmd, Value, cmd};
@@ -21,9 +21,9 @@ pub(in crate::remote) struct ServerRun {
     /// A hash of its `run_id`.
     id: u64,
     /// The order in which runs were met.
-    met: NonZeroU64,
+    met: NonZeroU32,
     /// A hash of the address that the connection leads to; of `None` if it is not known.
-    peer: u64,
+    peer: u32,
 }
 
 /// The latest runs that were met.
@@ -55,11 +55,11 @@ impl ServerRun {
         let text: String = redis::from_redis_value_ref(info).unwrap_or_default();
         let mut lines = text.lines();
         let id = lines.find_map(|line| line.strip_prefix("run_id:"));
-        let met = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        let met = NonZeroU32::new(NEXT.fetch_add(1, Ordering::Relaxed));
         Ok(id.zip(met).map(|(id, met)| Self {
             id: hash_of(id),
             met,
-            peer: hash_of(peer),
+            peer: u32::try_from(hash_of(peer) >> 32).unwrap_or_default(),
         }))
     }
 }
@@ -96,7 +96,7 @@ fn hash_of(value: impl Hash) -> u64 {
 /// Runs that are remembered: more than a server has while one connection waits for its first use.
 const KNOWN: usize = 8;
 
-static NEXT: AtomicU64 = AtomicU64::new(1);
+static NEXT: AtomicU32 = AtomicU32::new(1);
 
 #[cfg(test)]
 mod tests {
