@@ -183,10 +183,12 @@ impl Server {
     /// Opens a blocking connection whose reads time out.
     pub(crate) fn connection(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("the url is well formed");
+        let started = Instant::now();
         let connection = loop {
             match client.get_connection_with_timeout(COMMAND_TIMEOUT) {
                 Ok(connection) => break connection,
                 Err(error) if is_interrupted(&error) => {}
+                Err(error) if is_closed(&error) && started.elapsed() < COMMAND_TIMEOUT => {}
                 Err(error) => panic!("no connection to {}: {error}", self.url()),
             }
         };
@@ -246,6 +248,7 @@ impl Server {
         for word in words {
             command.arg(word);
         }
+        let started = Instant::now();
         loop {
             let mut connection = self.connection();
             connection
@@ -255,6 +258,7 @@ impl Server {
                 Ok(reply) => return reply,
                 // commands that are sent here may be sent twice
                 Err(error) if is_interrupted(&error) => {}
+                Err(error) if is_closed(&error) && started.elapsed() < COMMAND_TIMEOUT => {}
                 Err(error) => panic!("{words:?}: {error}"),
             }
         }
@@ -312,6 +316,11 @@ fn default_binary() -> PathBuf {
 /// Returns whether the system ended a read that has a timeout, as Linux does if a process is stopped and continued.
 fn is_interrupted(error: &redis::RedisError) -> bool {
     error.is_io_error() && error.to_string().contains("(os error 4)")
+}
+
+/// Returns whether the server closed a connection: a sentinel has a server close all when it gives it another role.
+fn is_closed(error: &redis::RedisError) -> bool {
+    error.is_connection_dropped()
 }
 
 /// Reads `3` from `calls=3,usec=...`.
