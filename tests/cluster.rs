@@ -488,24 +488,230 @@ async fn usage_that_a_promoted_replica_lacks_is_restored_before_a_redirect_to_it
     }
 }
 
+// One that starts later learns the number of instances from another node; the shares of the earlier ones stay as they were.
+#[tokio::test]
+async fn instance_that_starts_while_one_node_is_down_grants_one_share_more_of_its_keys() {
+    let mut cluster = Cluster::start_with(2, 0, &["--cluster-require-full-coverage", "no"]);
+    let members = cluster.primary_of("{!}");
+    let [key, idle] = [1 - members, members].map(|node| Key::new(cluster.identity_at(node, "k")));
+    let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
+    let url = cluster.nodes[members].url();
+    let one = resilient(&url, DEADLINE);
+    until_shared(&one, &policy, key).await;
+    let started = Instant::now();
+    while one.health().instances() != Some(1) {
+        until(started, "never registered");
+        check(&one, &[policy.charge(key).cost(0)]).await;
+    }
+    cluster.nodes[1 - members].kill();
+    while !one.health().is_degraded() {
+        until(started, "never degraded");
+        check(&one, &[policy.charge(key).cost(0)]).await;
+    }
+    let mut allowed = allowed_at_once(&one, &policy, key, 50).await;
+    let other = resilient(&url, DEADLINE);
+    let idle_policy = per_hour("idle", 1_000_000);
+    while other.health().instances() != Some(2) {
+        until(started, "never registered");
+        check(&other, &[idle_policy.charge(idle)]).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    allowed += allowed_at_once(&other, &policy, key, 50).await;
+    assert_eq!(allowed, 40 + 20);
+}
+
+// Regression: where a node without a replica died, and another primary got its slots, as by `redis-cli --cluster fix`, the
+// whole quota was granted again.
+#[tokio::test]
+async fn usage_of_a_lost_node_whose_slots_another_primary_gets_is_restored() {
+    let mut cluster = Cluster::start_with(2, 0, &["--cluster-require-full-coverage", "no"]);
+    let limiter = resilient(&cluster.nodes[0].url(), DEADLINE);
+    let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
+    let key = Key::new(cluster.identity_at(1, "k"));
+    let slots = cluster.slots(1);
+    until_shared(&limiter, &policy, key).await;
+    assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 40).await, 40);
+    cluster.nodes[1].kill();
+    let started = Instant::now();
+    while !limiter.health().is_degraded() {
+        until(started, "never degraded");
+        check(&limiter, &[policy.charge(key)]).await;
+    }
+    let lost = {
+        let nodes = cluster.nodes[0].command(&["CLUSTER", "NODES"]);
+        let nodes: String = redis::from_redis_value(nodes).expect("nodes");
+        let lost = nodes.lines().find(|node| !node.contains("myself"));
+        lost.expect("another node")
+            .split(' ')
+            .next()
+            .expect("an id")
+            .to_owned()
+    };
+    let (first, last) = (slots.start().to_string(), slots.end().to_string());
+    cluster.nodes[0].command(&["CLUSTER", "FORGET", &lost]);
+    cluster.nodes[0].command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+    while limiter.health().is_degraded() {
+        until(started, "the slots are not found at the other primary");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut allowed = 0;
+    for _ in 0..50 {
+        allowed += allowed_at_once(&limiter, &policy, key, 1).await;
+    }
+    assert_eq!(allowed, 0);
+}
+
+/// Returns two identities in different slots of the first primary.
+fn two_slots_of_the_first(cluster: &Cluster) -> [Key; 2] {
+    let one = cluster.identity_at(0, "k");
+    let slot = cluster.slot_of(&one);
+    let others = (0..).map(|number| cluster.identity_at(0, &format!("other{number}-")));
+    let other = others
+        .into_iter()
+        .find(|other| cluster.slot_of(other) != slot);
+    [one, other.expect("there are many")].map(Key::new)
+}
+
+/// Makes this many requests at the same time. Returns how many were allowed.
+async fn allowed_at_once(
+    limiter: &RateLimiter,
+    policy: &Policy,
+    key: Key,
+    requests: usize,
+) -> usize {
+    let checks = (0..requests).map(async |_| check(limiter, &[policy.charge(key)]).await);
+    let decisions = futures_util::future::join_all(checks).await;
+    decisions.iter().filter(|one| one.is_allowed()).count()
+}
+
+/// Makes one node a primary in place of another one, without any data, and waits until this one redirects to it.
+fn take_over(cluster: &Cluster, from: usize, to: usize) {
+    cluster.nodes[to].command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    cluster.nodes[to].command(&["FLUSHALL"]);
+    let started = Instant::now();
+    while cluster.nodes[from].info("replication")["role"] != "slave" {
+        until(started, "the old primary does not step down");
+    }
+}
+
+// Regression: only the slot of the first redirect was restored, until the slots were looked up.
+#[tokio::test]
+async fn usage_in_all_slots_of_a_promoted_replica_is_restored_before_redirects_to_it_are_followed()
+{
+    let cluster = Cluster::start(3, 1);
+    let limiter = resilient(&cluster.nodes[1].url(), DEADLINE);
+    let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
+    let keys = two_slots_of_the_first(&cluster);
+    for key in keys {
+        until_shared(&limiter, &policy, key).await;
+        assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 40).await, 40);
+    }
+    take_over(&cluster, 0, 3);
+    let mut allowed = Vec::new();
+    for key in keys {
+        allowed.push(allowed_at_once(&limiter, &policy, key, 40).await);
+    }
+    assert_eq!(allowed, [0, 0]);
+}
+
+/// Returns the url of a node for a user who may not look the slots up.
+fn url_without_rights(cluster: &Cluster, node: usize) -> String {
+    for node in &cluster.nodes {
+        let rights = ["+@all", "-cluster", "+cluster|info"];
+        let user = ["ACL", "SETUSER", "ada", "on", ">secret", "~*"];
+        node.command(&[user.as_slice(), &rights].concat());
+    }
+    format!(
+        "redis://ada:secret@127.0.0.1:{}",
+        cluster.nodes[node].port()
+    )
+}
+
+// Regression: the usage in slots that had not been redirected was never restored.
+#[tokio::test]
+async fn user_that_may_not_look_the_slots_up_has_the_usage_in_all_slots_restored() {
+    let cluster = Cluster::start(3, 1);
+    let limiter = resilient(&url_without_rights(&cluster, 1), DEADLINE);
+    let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
+    let keys = two_slots_of_the_first(&cluster);
+    for key in keys {
+        until_shared(&limiter, &policy, key).await;
+        assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 40).await, 40);
+    }
+    take_over(&cluster, 0, 3);
+    assert_eq!(allowed_at_once(&limiter, &policy, keys[0], 40).await, 0);
+    // Longer than any look-up of the slots could take.
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(2) {
+        assert_eq!(allowed_at_once(&limiter, &policy, keys[0], 1).await, 0);
+    }
+    assert_eq!(allowed_at_once(&limiter, &policy, keys[1], 40).await, 0);
+}
+
+// Regression: a node that was promoted counted as a primary after it had stepped down, so its next promotion was missed.
+#[tokio::test]
+async fn user_that_may_not_look_the_slots_up_notices_each_failover() {
+    let cluster = Cluster::start(3, 1);
+    let limiter = resilient(&url_without_rights(&cluster, 1), DEADLINE);
+    let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
+    let key = Key::new(cluster.identity_at(0, "k"));
+    until_shared(&limiter, &policy, key).await;
+    assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 40).await, 40);
+    let mut allowed = Vec::new();
+    for [from, to] in [[0, 3], [3, 0], [0, 3]] {
+        take_over(&cluster, from, to);
+        let (started, mut sum) = (Instant::now(), 0);
+        // For 2.5 s, the share of the key denies it.
+        while started.elapsed() < Duration::from_secs(3) {
+            sum += allowed_at_once(&limiter, &policy, key, 1).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        allowed.push(sum);
+    }
+    assert_eq!(allowed, [0, 0, 0]);
+}
+
+// Regression: a slot that moved to a primary that was known by redirects only was taken for a failover.
+#[tokio::test]
+async fn user_that_may_not_look_the_slots_up_does_not_take_a_moved_slot_for_a_failover() {
+    logged();
+    let cluster = Cluster::start(3, 0);
+    let limiter = resilient(&url_without_rights(&cluster, 2), DEADLINE);
+    let policy = per_hour("user", 40);
+    let [one, other] = [0, 1].map(|node| cluster.identity_at(node, "k"));
+    for identity in [&one, &other] {
+        until_shared(&limiter, &policy, Key::new(identity)).await;
+    }
+    cluster.move_slot(cluster.slot_of(&one), 0, 1, || {});
+    let decision = check(&limiter, &[policy.charge(Key::new(&one))]).await;
+    let log = logged().join("\n");
+    assert!(!log.contains("replaced"), "{log}");
+    assert_eq!(decision.counted_by(), CountedBy::Shared);
+}
+
 // Regression: slots that moved to another primary were taken for those of a replica that was promoted.
 #[tokio::test]
 async fn node_that_gives_its_slots_away_restores_nothing_on_the_others() {
     logged();
     // Otherwise the empty primary becomes a replica by itself.
     let cluster = Cluster::start_with(3, 0, &["--cluster-allow-replica-migration", "no"]);
-    let limiter = resilient(&cluster.nodes[0].url(), DEADLINE);
+    let limiter = resilient(&cluster.nodes[2].url(), DEADLINE);
     let policy = per_hour("user", 1_000_000);
-    let [key, other] = [1, 2].map(|node| cluster.identity_at(node, "k"));
-    until_shared(&limiter, &policy, Key::new(&key)).await;
+    let [of_taker, key, other] = [0, 1, 2].map(|node| cluster.identity_at(node, "k"));
+    // The redirects show that both are primaries, before the slots are looked up.
+    for identity in [&of_taker, &key] {
+        until_shared(&limiter, &policy, Key::new(identity)).await;
+    }
     // They have no keys, so nothing is left behind.
     for node in &cluster.nodes[1..] {
         node.command(&["FLUSHALL"]);
     }
     let taker = cluster.id(0);
-    let assign = |slots: std::ops::RangeInclusive<usize>| {
-        for node in &cluster.nodes {
-            let mut connection = node.connection();
+    // The giver first, and with a higher epoch than its own: otherwise its next message takes the slots back.
+    cluster.nodes[0].command(&["CLUSTER", "BUMPEPOCH"]);
+    let assign = |slots: std::ops::RangeInclusive<usize>, giver: usize| {
+        for node in [giver, 0, 3 - giver] {
+            let mut connection = cluster.nodes[node].connection();
             for slot in slots.clone() {
                 let mut command = redis::cmd("CLUSTER");
                 let command = command.arg("SETSLOT").arg(slot).arg("NODE").arg(&taker);
@@ -521,12 +727,12 @@ async fn node_that_gives_its_slots_away_restores_nothing_on_the_others() {
     let started = Instant::now();
     // The second look-up begins after the first has ended.
     let slot_of_other = cluster.slot_of(&other);
-    for (slots, identity) in [
-        (cluster.slots(1), &key),
-        (slot_of_other..=slot_of_other, &other),
+    for (slots, giver, identity) in [
+        (cluster.slots(1), 1, &key),
+        (slot_of_other..=slot_of_other, 2, &other),
     ] {
         let before = lookups();
-        assign(slots);
+        assign(slots, giver);
         while lookups() == before {
             until(started, "the slots are not looked up");
             check(&limiter, &[policy.charge(Key::new(identity))]).await;

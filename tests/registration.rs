@@ -63,6 +63,47 @@ async fn user_that_may_not_look_the_slots_up_is_registered() {
     until_acquainted(&instances).await;
 }
 
+/// Returns how often a node has sent a redirect to a slot that is being moved.
+fn asks(node: &Server) -> u64 {
+    let stats = node.info("errorstats");
+    let asks = stats.get("errorstat_ASK");
+    let asks = asks.and_then(|asks| asks.strip_prefix("count="));
+    asks.map_or(0, |asks| asks.parse().expect("a number"))
+}
+
+// Regression: while its slot was being moved, a registration was sent with each reply.
+#[tokio::test]
+async fn registration_whose_slot_is_being_moved_is_sent_no_more_often() {
+    let cluster = Cluster::start(2, 0);
+    let one = limiter(RedisStore::builder(cluster.nodes[0].url()));
+    until_acquainted(std::slice::from_ref(&one)).await;
+    let members = "tollgate:{!}:members";
+    let from = cluster.primary_of("{!}");
+    assert!(cluster.nodes[from].keys().contains(&members.to_owned()));
+    let (source, target) = (&cluster.nodes[from], &cluster.nodes[1 - from]);
+    let slot = cluster.slot_of("{!}").to_string();
+    let (from_id, to_id) = (cluster.id(from), cluster.id(1 - from));
+    target.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+    source.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    let port = target.port().to_string();
+    source.command(&["MIGRATE", "127.0.0.1", &port, members, "0", "5000"]);
+    let key = Key::new(cluster.identity_at(1 - from, "k"));
+    let started = Instant::now();
+    while asks(source) == 0 {
+        assert!(started.elapsed() < HUNG, "it is never sent");
+        allowed(&one, key, 1).await;
+    }
+    let (started, before) = (Instant::now(), asks(source));
+    allowed(&one, key, 200).await;
+    let most = started.elapsed().as_secs() / 2 + 1;
+    let sent = asks(source) - before;
+    assert!(
+        sent <= most,
+        "{sent} registrations in {:?}",
+        started.elapsed()
+    );
+}
+
 // Regression: an instance with a pool was not registered in a cluster of one node, and noticed no restart of it.
 #[tokio::test]
 async fn pool_on_a_cluster_of_one_node_is_registered_and_notices_a_restart() {

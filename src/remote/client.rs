@@ -266,6 +266,12 @@ impl Client {
     /// Notes that this node has taken the place of another one, whose latest states it may lack.
     pub(super) fn note_promoted(&self) {
         self.report_replaced();
+        self.note_taken_over();
+    }
+
+    /// Notes that slots of the node whose place it has taken are found here from now on. Decisions that were submitted
+    /// before have passed the breaker of the other node, which restores nothing here.
+    pub(super) fn note_taken_over(&self) {
         let now = Clock::system().now().as_micros();
         self.promoted_at.fetch_max(now, Ordering::Release);
     }

@@ -68,7 +68,8 @@
 //!
 //! Until the first reply, the node in the URL is the only one that the store knows. Use a host name that resolves to
 //! several nodes: all its addresses are dialled, and the first that accepts is used. A user without the permission for
-//! `CLUSTER SLOTS` works too, but each slot then costs a redirect, and a failover is noticed later.
+//! `CLUSTER SLOTS` works too, but each slot then costs a redirect, and
+//! what a failover of the server in the URL lost is not restored.
 //!
 //! The identity of a caller is the hash tag of its keys, so all policies with the same key are one script on one node.
 //! While their slot is being moved, a decision waits until its keys are on one node, at most until its deadline. A call

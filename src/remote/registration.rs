@@ -13,7 +13,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -54,6 +54,8 @@ pub(super) struct Registration {
     due: AtomicU64,
     /// The version of the instances that are known; 0 for none.
     version: AtomicU64,
+    /// Whether the latest registration was redirected.
+    was_redirected: AtomicBool,
 }
 
 impl Registration {
@@ -65,6 +67,7 @@ impl Registration {
             fleet: OnceLock::new(),
             due: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            was_redirected: AtomicBool::new(false),
         })
     }
 
@@ -140,13 +143,18 @@ impl Registration {
             reply = timeout(TIMEOUT, connection.send(&by_text)).await;
         }
         match reply {
-            Some(Ok(reply)) => self.learn(&fleet, &reply),
+            Some(Ok(reply)) => {
+                self.was_redirected.store(false, Ordering::Relaxed);
+                self.learn(&fleet, &reply);
+            }
             Some(Err(failed)) => {
                 let error = classify::classify(failed.error);
                 if let Some(redirect) = Redirect::of(&error, 1) {
                     if (turn.follow)(&redirect) {
-                        // The next decision registers it there.
-                        self.due.store(0, Ordering::Relaxed);
+                        // The next decision registers it there, once: while a slot is moved, each one would be redirected.
+                        if !self.was_redirected.swap(true, Ordering::Relaxed) {
+                            self.due.store(0, Ordering::Relaxed);
+                        }
                     } else {
                         let finding = classify::unreachable(&redirect).to_string();
                         turn.check.warn_of_registration(finding);

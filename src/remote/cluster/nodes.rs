@@ -257,10 +257,19 @@ impl Cluster {
         promoted.iter().for_each(|client| client.note_promoted());
         let mut map = self.write();
         let next = self.map_of(&mut map, ranges);
+        let taken_over: Vec<Arc<Client>> = map
+            .promotions
+            .iter()
+            .filter_map(|(_, to)| next.nodes.iter().find(|(address, _)| address == to))
+            .map(|(_, node)| Arc::clone(&node.client))
+            .collect();
         let dropped = std::mem::replace(&mut *map, next);
         // After the lock is released: to close connections wakes tasks.
         drop(map);
         drop(dropped);
+        taken_over
+            .iter()
+            .for_each(|client| client.note_taken_over());
         // All other nodes without slots have been dropped.
         if !self
             .nodes()
@@ -301,6 +310,7 @@ impl Cluster {
             primaries: nodes.iter().map(|(address, _)| address.clone()).collect(),
             nodes,
             lost: Vec::new(),
+            promotions: Vec::new(),
             replicas: replicas.collect(),
         }
     }
@@ -323,8 +333,11 @@ impl Nodes for Cluster {
             // Before decisions find the slot there: each first restores what the node may lack.
             client.note_promoted();
             map = self.write();
-            map.primaries.insert(to.clone());
+            map.note_promotion(*slot, &to);
+        } else if map.was_replaced_by(*slot, &to) {
+            client.note_taken_over();
         }
+        map.primaries.insert(to.clone());
         let index = self.index_of(&mut map, &to)?;
         if map.slots.is_empty() {
             map.slots = vec![UNKNOWN; usize::from(SLOTS)].into();

@@ -23,6 +23,8 @@ pub(super) struct SlotMap {
     pub(super) lost: Vec<u16>,
     /// The primaries in the last look-up of the slots, and those that were found to be promoted since.
     pub(super) primaries: HashSet<NodeAddress>,
+    /// The nodes that were replaced since the last look-up, each with the one that was promoted. Their slots move one by one.
+    pub(super) promotions: Vec<(NodeAddress, NodeAddress)>,
     /// Nodes to ask for the slots if no primary replies. They connect when they are first asked, and stay connected until
     /// a look-up succeeds: on a long way, one alone may end before its connection is there.
     pub(super) replicas: Vec<Arc<Client>>,
@@ -39,9 +41,29 @@ impl SlotMap {
     /// Returns whether a slot that moves to the node at `to` shows that this one was promoted: its node is known, and
     /// the new one was no primary. An empty primary that gets its first slot looks the same.
     pub(super) fn is_promotion(&self, slot: u16, to: &NodeAddress) -> bool {
-        let index = self.slots.get(usize::from(slot));
-        let owner = index.and_then(|index| self.nodes.get(usize::from(*index)));
-        owner.is_some_and(|(owner, _)| owner != to) && !self.primaries.contains(to)
+        let owner = self.owner_of(slot);
+        owner.is_some_and(|owner| owner != to) && !self.primaries.contains(to)
+    }
+
+    /// Notes that the node at `to` was promoted in place of the one that has this slot. That one may be promoted again.
+    pub(super) fn note_promotion(&mut self, slot: u16, to: &NodeAddress) {
+        if let Some(owner) = self.owner_of(slot).cloned() {
+            self.primaries.remove(&owner);
+            self.promotions.push((owner, to.clone()));
+        }
+    }
+
+    /// Returns whether the node of this slot was replaced by the one at `to`.
+    pub(super) fn was_replaced_by(&self, slot: u16, to: &NodeAddress) -> bool {
+        let owner = self.owner_of(slot);
+        let mut promotions = self.promotions.iter();
+        promotions.any(|(from, promoted)| Some(from) == owner && promoted == to)
+    }
+
+    fn owner_of(&self, slot: u16) -> Option<&NodeAddress> {
+        let index = self.slots.get(usize::from(slot))?;
+        let (owner, _) = self.nodes.get(usize::from(*index))?;
+        Some(owner)
     }
 
     /// Returns the nodes with slots of nodes that have none any more, unless they were primaries before: replicas that were
@@ -53,16 +75,25 @@ impl SlotMap {
             .iter()
             .map(|(address, _)| is_gone(address))
             .collect();
+        let before_nodes = &before.nodes;
         let slots = before.slots.iter().zip(&self.slots);
         let taken_over = slots.filter(|(before, _)| gone.get(usize::from(**before)) == Some(&true));
-        let promoted: HashSet<u16> = taken_over.map(|(_, now)| *now).collect();
-        let nodes = promoted
-            .iter()
-            .filter_map(|index| self.nodes.get(usize::from(*index)));
-        nodes
-            .filter(|(address, _)| !before.primaries.contains(address))
-            .map(|(_, node)| Arc::clone(&node.client))
-            .collect()
+        // A node that is down gives no keys away.
+        let is_down = |before: u16| {
+            let (_, node) = &before_nodes[usize::from(before)];
+            node.client.scheduler.is_down()
+        };
+        let taken_over: HashSet<(u16, bool)> = taken_over
+            .map(|(before, now)| (*now, is_down(*before)))
+            .collect();
+        let nodes = taken_over.iter().filter_map(|(index, is_lost)| {
+            let (address, node) = self.nodes.get(usize::from(*index))?;
+            (*is_lost || !before.primaries.contains(address)).then_some(&node.client)
+        });
+        let mut promoted: Vec<Arc<Client>> = nodes.cloned().collect();
+        promoted.sort_by_key(Arc::as_ptr);
+        promoted.dedup_by_key(|client| Arc::as_ptr(client));
+        promoted
     }
 }
 

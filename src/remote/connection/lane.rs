@@ -296,6 +296,11 @@ impl Lane {
         Some(generation)
     }
 
+    /// Returns whether an error ended a connection or a dial.
+    pub(in crate::remote) fn has_failed(&self) -> bool {
+        self.link.lock().last_error.is_some()
+    }
+
     /// Returns whether a dial is under way.
     pub(in crate::remote) fn is_dialling(&self) -> bool {
         matches!(self.link.lock().state, State::Dialling { .. })
