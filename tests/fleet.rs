@@ -651,6 +651,68 @@ async fn first_instance_back_stays_within_its_share<F: Future<Output = u64>>(
     }
 }
 
+// Regression: in the first seconds after an outage, each request that one policy denied took a unit of the share of the
+// policies before it.
+#[tokio::test]
+async fn request_that_the_share_of_one_policy_denies_takes_nothing_from_the_share_of_another() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
+    let one = [limiter.build().expect("a usable limiter")];
+    until_acquainted(&one).await;
+    let all = Policy::new("all", Quota::per_day(40)).algorithm(Algorithm::SlidingLog);
+    let user = Policy::new("user", Quota::per_day(2)).algorithm(Algorithm::SlidingLog);
+    let started = Instant::now();
+    for round in 0.. {
+        let key = Key::new(format!("service{round}"));
+        let [ada, bob] = ["ada", "bob"].map(|user| Key::new(format!("{user}{round}")));
+        let allowed = async |who: Key, requests: usize| {
+            let mut allowed = 0;
+            for _ in 0..requests {
+                let charges = [all.charge(key), user.charge(who)];
+                let decision = one[0].check(&charges).await.expect("a decision");
+                allowed += usize::from(decision.is_allowed());
+            }
+            allowed
+        };
+        proxy.set(Mode::BlackHole);
+        until_degraded(&one).await;
+        assert_eq!(allowed(ada, 50).await, 2);
+        let back = Instant::now();
+        proxy.set(Mode::Pass);
+        until(&one, |one| !one.health().is_degraded()).await;
+        let again = (allowed(ada, 50).await, allowed(bob, 2).await);
+        // Again if the machine was too busy: 2.5 s after the recovery, nothing is denied by a share.
+        if back.elapsed() < Duration::from_millis(2_500) {
+            assert_eq!(again, (0, 2), "38 of 40 are left");
+            return;
+        }
+        assert!(started.elapsed() < HUNG, "never in time");
+        until_merged(&one).await;
+    }
+}
+
+// Regression: a reply that arrived before Redis had reset the key brought the forgotten state back.
+#[tokio::test]
+async fn key_that_is_reset_while_it_is_decided_starts_an_outage_with_a_full_share() {
+    let mut server = Server::start();
+    let one = fleet(&server, 1);
+    until_acquainted(&one).await;
+    let policy = Policy::new("daily", Quota::per_day(40)).algorithm(Algorithm::SlidingLog);
+    let key = Key::new("ada");
+    assert_eq!(admitted(&one, &policy, key, 30).await, [30]);
+    let charges = [policy.charge(key)];
+    let deciding = one[0].check(&charges);
+    let (decision, reset) = futures_util::future::join(deciding, one[0].reset(&policy, &key)).await;
+    assert!(decision.expect("a decision").is_allowed());
+    reset.expect("it is reset");
+    server.kill();
+    until_degraded(&one).await;
+    // One less if Redis decided after the reset.
+    let left = admitted(&one, &policy, key, 50).await[0];
+    assert!((39..=40).contains(&left), "{left} are left");
+}
+
 #[tokio::test]
 async fn charge_of_a_decision_that_failed_is_merged_before_the_next_one() {
     let server = Server::start();

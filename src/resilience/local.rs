@@ -248,6 +248,24 @@ impl LocalCounts {
         peeked.states().first()?.usage()
     }
 
+    /// Returns whether a charge seems to fit into the share of a key that was decided here.
+    ///
+    /// For all charges of a request, before any is [taken](Self::take_share): otherwise each request that one policy
+    /// denies would take from the shares of the others.
+    pub(super) fn has_share(&self, charge: &Charge<'_>) -> bool {
+        let counter = charge.policy().counter();
+        let can_wait = matches!(counter, Counter::Bucket(bucket) if bucket.is_queue());
+        if can_wait || charge.policy().is_concurrency() {
+            return true;
+        }
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let Some(policies) = self.journal.get(fingerprint) else {
+            return true;
+        };
+        let usage = self.usage_of(&charge.under(&policies.part));
+        usage.is_none_or(|usage| usage.remaining >= charge.units())
+    }
+
     /// Takes a charge that the shared store is about to decide from the share of a key that was decided here. Returns whether
     /// it fits.
     ///

@@ -86,9 +86,11 @@ impl Merger {
 
     /// Takes the charges from the shares of their keys, and begins the merges of the keys, unless a share is used up.
     pub(super) fn due(self: &Arc<Self>, charges: &[Charge<'_>]) -> Due {
-        let mut enforced = locally_counted(charges).filter(|charge| !charge.is_shadow());
+        let enforced = || locally_counted(charges).filter(|charge| !charge.is_shadow());
         let recovery = self.history.recovery();
-        if !enforced.all(|charge| self.local.take_share(charge, recovery)) {
+        let fit = enforced().all(|charge| self.local.has_share(charge))
+            && enforced().all(|charge| self.local.take_share(charge, recovery));
+        if !fit {
             return Due::Local;
         }
         Due::Merges(self.begin_all(charges))

@@ -91,11 +91,11 @@
 //!
 //! A server that restarts may lose its data, and a replica that is promoted may lack the latest charges. An instance notices
 //! a restart when it connects, by the `run_id` of the server, and a failover also by the slots of a cluster, once they have
-//! another node. From then on,
-//! a decision on a key of that server in its table first merges the usage that Redis had returned before, if Redis has less
-//! now, whether or not the breaker opened. That goes on until one such merge of the key is confirmed; they count once. Prices
-//! that this instance settled count as settled. Decisions that wait for the connection to a restarted server are not sent:
-//! [`OnOutage`](crate::OnOutage) applies. A reset by another instance is not known here, and can be undone in this way.
+//! another node. From then on, a decision under a policy with [`OnOutage::Local`](crate::OnOutage::Local), on a key of that
+//! server in its table, first merges the usage that Redis had returned before, if Redis has less now, whether or not the
+//! breaker opened. That goes on until one such merge of the key is confirmed; they count once. Prices that this instance
+//! settled count as settled. Decisions that wait for the connection to a restarted server, or are redirected to a promoted
+//! one, are not sent: [`OnOutage`](crate::OnOutage) applies. A reset by another instance is not known here, and can be undone in this way.
 //!
 //! The units of a sliding log and of a sliding window are restored as above, so such a key can be denied longer after a
 //! failover that lost nothing: with a log until the latest unit is back that this instance had seen, with a window for up to
@@ -110,9 +110,11 @@
 //! | all instances know each other, and decided on the key just before | the quota, together with Redis |
 //! | an instance decided on the key long before, or never, or has it no longer in its table | up to one share more |
 //! | instances start or end, and Redis fails within 2 s | at most one share more for each that started |
+//! | an instance starts while one node of a cluster is down, on the keys of that node | up to one share more for each |
+//! | the failover of the server in the URL, in a cluster whose slots the user may not look up | what the replica lacked |
 //! | instances that made no decision for 10 s: they do not count, and grant the share of the fleet that they saw last | up to the quota for each of them |
 //! | an instance ended up to 20 s before | less: its share is granted by nobody |
-//! | an instance that never reached Redis since its start | the whole quota once more, unless [`instances`] is set |
+//! | an instance that was never registered since its start | the whole quota once more, unless [`instances`] is set |
 //! | decisions are shed, or fail while the breaker is closed | the quota once more: Redis and the shares admit at the same time |
 //! | only `k` of `n` instances lose Redis | `k` shares more |
 //! | a limit or tier changes during the outage, or between it and the merge | what was admitted under the new limit beyond the old share |
@@ -129,6 +131,7 @@
 //! | a restart of a server whose `run_id` cannot be read: the user lacks `INFO`, or it is Dragonfly | the quota once more |
 //! | Redis loses its data, on keys that are not in the table of the instance that decides on them next | the quota once more |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
+//! | Redis loses its data, under a policy with [`OnOutage::Allow`](crate::OnOutage::Allow) or [`Deny`](crate::OnOutage::Deny) | the quota once more: states are kept for `Local` only |
 //! | requests in flight (concurrency) | local slots are not merged, and slots that Redis has lost are not restored: up to the limit more, while those requests run |
 //! | keys that share one count, since the local store is [full](crate::memory#when-it-is-full) | less: each is merged with the units of all |
 //! | more than 100,000 keys decided locally | further keys are not merged: up to the quota more on each |

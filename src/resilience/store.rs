@@ -22,6 +22,7 @@ use super::{
     fallback::LocalFallback,
     local::LocalCounts,
     merging::{BegunMerge, Due},
+    mirror::Fingerprint,
     monitor::{CallGuard, PrimaryMonitor},
     prober::Prober,
 };
@@ -219,9 +220,14 @@ impl Store for ResilientStore {
             return StoreFuture::ready(Err(error));
         }
         let primary = self.bounded(self.monitor.primary.reset(policy, key));
+        let (fallback, fingerprint) = (Arc::clone(&self.fallback), Fingerprint::of(policy, key));
         StoreFuture::boxed(async move {
             local.await?;
-            primary.await
+            let result = primary.await;
+            // Replies that came meanwhile may be those of decisions before the reset.
+            let local = &fallback.local;
+            local.mirror.take(fingerprint, local.clock.now());
+            result
         })
     }
 
