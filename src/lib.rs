@@ -30,6 +30,7 @@
 //! | `tracing` | yes | [warnings](diagnosis), outages and [decisions](telemetry) as log events: install a subscriber to see them |
 //! | `grpc` | no | rejections that gRPC clients understand |
 //! | `rules` | no | rules in YAML, TOML and JSON files: `config` |
+//! | `reload` | no | rules that change while the service runs, from a watched file: `config::reload` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
@@ -55,6 +56,7 @@
 //! | metrics, and an event per decision | [`telemetry`] |
 //! | the keys that are denied most often | `top_keys` (feature `top-keys`) |
 //! | rules in files | `config` (feature `rules`) |
+//! | rules that change while the service runs | `config::reload` (feature `reload`) |
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
 

@@ -54,7 +54,7 @@ use crate::{
 pub struct RateLimiter {
     store: Arc<dyn Store>,
     /// The policies of all layers on this limiter: one name has one quota.
-    known: Arc<Mutex<Vec<Policy>>>,
+    known: Arc<Mutex<Vec<KnownPolicy>>>,
     holds: Arc<HoldRegistry>,
     observer: DecisionObserver,
 }
@@ -273,17 +273,42 @@ impl RateLimiter {
         let policies: Vec<Policy> = policies.into_iter().collect();
         validate_policies(&policies)?;
         let mut known = self.known.lock();
-        let named = |policy: &Policy| known.iter().find(|other| other.name() == policy.name());
-        let is_new = |policy: &Policy| match named(policy) {
-            Some(other) if !other.counts_same_as(policy) => Err(conflicting_policy(policy)),
-            other => Ok(other.is_none()),
-        };
         // All are checked before any is added: a layer that fails to build leaves no name behind.
-        let new: Vec<bool> = policies.iter().map(is_new).collect::<Result<_, _>>()?;
-        let new = policies.into_iter().zip(new).filter(|(_, is_new)| *is_new);
-        known.extend(new.map(|(policy, _)| policy));
+        check_known(&known, &policies)?;
+        add_known(&mut known, policies);
         drop(known);
         Ok(self)
+    }
+
+    /// Replaces the policies of a layer by others. The keys that have a debt keep it: it is converted to the new limit by the
+    /// next decision on the key.
+    ///
+    /// # Errors
+    ///
+    /// As for a new layer: see [`new`](Self::new). Nothing has changed then.
+    #[cfg(feature = "reload")]
+    pub(crate) fn replace_policies<'a>(
+        &self,
+        old: impl IntoIterator<Item = &'a Policy>,
+        new: impl IntoIterator<Item = Policy>,
+    ) -> Result<(), Error> {
+        let new: Vec<Policy> = new.into_iter().collect();
+        validate_policies(&new)?;
+        let mut known = self.known.lock();
+        let mut rest = known.clone();
+        for policy in old {
+            if let Some(own) = rest
+                .iter_mut()
+                .find(|other| other.policy.name() == policy.name())
+            {
+                own.layers -= 1;
+            }
+        }
+        rest.retain(|other| other.layers > 0);
+        check_known(&rest, &new)?;
+        add_known(&mut rest, new);
+        *known = rest;
+        Ok(())
     }
 
     /// As [`new`](Self::new) over a shared store.
@@ -302,6 +327,39 @@ impl RateLimiter {
         limiter.with_policies(policies)
     }
 }
+
+// === KnownPolicy ===
+
+/// A policy, and how many layers have it.
+#[derive(Clone, Debug)]
+struct KnownPolicy {
+    policy: Policy,
+    layers: usize,
+}
+
+/// Checks that no layer has a policy of the same name with another quota.
+fn check_known(known: &[KnownPolicy], policies: &[Policy]) -> Result<(), Error> {
+    for policy in policies {
+        let mut others = known.iter().map(|other| &other.policy);
+        let other = others.find(|other| other.name() == policy.name());
+        if other.is_some_and(|other| !other.counts_same_as(policy)) {
+            return Err(conflicting_policy(policy));
+        }
+    }
+    Ok(())
+}
+
+fn add_known(known: &mut Vec<KnownPolicy>, policies: Vec<Policy>) {
+    for policy in policies {
+        let mut others = known.iter_mut();
+        match others.find(|other| other.policy.name() == policy.name()) {
+            Some(other) => other.layers += 1,
+            None => known.push(KnownPolicy { policy, layers: 1 }),
+        }
+    }
+}
+
+// === Checks ===
 
 fn validate_policies(policies: &[Policy]) -> Result<(), Error> {
     for (index, policy) in policies.iter().enumerate() {

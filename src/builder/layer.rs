@@ -14,6 +14,7 @@ use crate::{
     limiter::RateLimiter,
     matching::Matcher,
     middleware::{actual_cost::SettledPolicies, admission::Admission, layer::RateLimitLayer},
+    policy::Policy,
     rejection::{MakeRejection, RejectionFormat},
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::Store,
@@ -21,6 +22,9 @@ use crate::{
 
 #[cfg(feature = "redis")]
 use crate::remote::RedisStoreBuilder;
+
+#[cfg(feature = "reload")]
+use crate::middleware::in_force::{InForce, Replaceable};
 
 use super::limiter::RateLimiterBuilder;
 
@@ -198,19 +202,69 @@ impl RateLimitLayerBuilder {
     ///
     /// One [`ErrorKind`] per mistake, with a remedy in the message: no policy, a policy without a key, an extractor,
     /// matcher, policy or URL that cannot work, two policies with one name, or a timeout of zero.
-    pub fn build(mut self) -> Result<RateLimitLayer, Error> {
+    pub fn build(self) -> Result<RateLimitLayer, Error> {
+        Ok(RateLimitLayer::with(self.build_admission()?))
+    }
+
+    /// Builds a layer whose rules can be replaced.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    #[cfg(feature = "reload")]
+    pub(crate) fn build_replaceable(self) -> Result<(RateLimitLayer, Arc<Replaceable>), Error> {
+        let replaceable = Arc::new(Replaceable::new(self.build_admission()?));
+        let rules = InForce::Replaceable(Arc::clone(&replaceable));
+        Ok((RateLimitLayer { rules }, replaceable))
+    }
+
+    /// Builds the admission that follows another one, with its limiter and its warnings. Settings of the limiter here have no
+    /// effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build). Nothing has changed then.
+    #[cfg(feature = "reload")]
+    pub(crate) fn build_successor(self, old: &Admission) -> Result<Admission, Error> {
+        self.validate()?;
+        let headers = self.header_writer()?;
+        let limiter = old.limiter.clone();
+        let old_policies = old.rules.iter().flat_map(Rule::policies);
+        limiter.replace_policies(old_policies, self.policies())?;
+        Ok(self.admission(headers, limiter, Arc::clone(&old.warnings)))
+    }
+
+    fn build_admission(mut self) -> Result<Admission, Error> {
         self.validate()?;
         // Before the limiter adds the policies: a layer that fails to build must not leave its names there.
-        let headers = HeaderWriter::new(self.headers, self.rules.iter().map(Rule::policy))?;
-        let policies = self.rules.iter().flat_map(Rule::policies).cloned();
+        let headers = self.header_writer()?;
         let silenced = self.settings.backend.silenced;
-        let limiter = match self.limiter {
-            Some(limiter) => limiter.with_policies(policies)?,
-            None => policies
-                .fold(*self.settings, RateLimiterBuilder::policy)
-                .build()?,
+        let limiter = match self.limiter.take() {
+            Some(limiter) => limiter.with_policies(self.policies())?,
+            None => {
+                let settings = std::mem::take(&mut *self.settings);
+                self.policies()
+                    .fold(settings, RateLimiterBuilder::policy)
+                    .build()?
+            }
         };
-        let warnings = Arc::new(WarningLog::new(silenced));
+        Ok(self.admission(headers, limiter, Arc::new(WarningLog::new(silenced))))
+    }
+
+    fn header_writer(&self) -> Result<HeaderWriter, Error> {
+        HeaderWriter::new(self.headers.clone(), self.rules.iter().map(Rule::policy))
+    }
+
+    fn policies(&self) -> impl Iterator<Item = Policy> {
+        self.rules.iter().flat_map(Rule::policies).cloned()
+    }
+
+    fn admission(
+        mut self,
+        headers: HeaderWriter,
+        limiter: RateLimiter,
+        warnings: Arc<WarningLog>,
+    ) -> Admission {
         for rule in &mut self.rules {
             rule.report_to(&warnings);
         }
@@ -220,7 +274,7 @@ impl RateLimitLayerBuilder {
             names,
             warnings: Arc::clone(&warnings),
         };
-        Ok(RateLimitLayer::with(Admission {
+        Admission {
             filter: self.filter,
             mode: self.mode,
             needs_lookups: self.rules.iter().any(Rule::needs_lookups),
@@ -229,12 +283,14 @@ impl RateLimitLayerBuilder {
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             exposes_decision: self.exposes_decision,
             settled: (!settled.names.is_empty()).then(|| Arc::new(settled)),
+            #[cfg(feature = "reload")]
+            written_modes: self.rules.iter().map(|rule| rule.mode.get()).collect(),
             rules: self.rules.into(),
             limiter,
             format: self.format,
             has_logged_failure: AtomicBool::new(false),
             warnings,
-        }))
+        }
     }
 
     /// # Errors

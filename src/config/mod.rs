@@ -28,6 +28,8 @@
 //! The guide to all fields is `docs/rules.md`; `docs/rules.schema.json` is a JSON Schema for editors, generated from
 //! [`RuleSetSpec`].
 //!
+//! With the feature `reload`, rules change while the service runs: see `config::reload`.
+//!
 //! # Bounds
 //!
 //! A file has at most 1 MiB, 32 levels and 16 policies (a candidate is a policy too). YAML anchors and aliases are refused,
@@ -46,6 +48,8 @@ mod node;
 mod policy_steps;
 mod quota;
 mod registry;
+#[cfg(feature = "reload")]
+pub mod reload;
 mod requests;
 mod rule;
 mod rule_set;

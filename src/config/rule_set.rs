@@ -223,8 +223,14 @@ impl RuleSetReader {
     /// All faults of the file, or why it cannot be read.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Result<RuleSet, RuleSetError> {
         let path = path.as_ref();
-        let name = path.display().to_string();
+        let (format, text) = self.read_text(path)?;
+        self.parse_named(&path.display().to_string(), format, &text)
+    }
+
+    /// Reads the text of a file, and its format.
+    pub(super) fn read_text(&self, path: &Path) -> Result<(Format, String), RuleSetError> {
         let refused = |place, reason: String, remedy: &str| {
+            let name = path.display().to_string();
             RuleSetError::new(&name, vec![Fault::new(place, reason, remedy)])
         };
         let Some(format) = Format::of(path) else {
@@ -242,7 +248,7 @@ impl RuleSetReader {
             let place = Lines::of(&valid).place(valid.len());
             refused(place, "not UTF-8".to_owned(), "save it as UTF-8")
         })?;
-        self.parse_named(&name, format, &text)
+        Ok((format, text))
     }
 
     /// Reads a text.
@@ -254,7 +260,12 @@ impl RuleSetReader {
         self.parse_named("rules", format, text)
     }
 
-    fn parse_named(&self, name: &str, format: Format, text: &str) -> Result<RuleSet, RuleSetError> {
+    pub(super) fn parse_named(
+        &self,
+        name: &str,
+        format: Format,
+        text: &str,
+    ) -> Result<RuleSet, RuleSetError> {
         if text.len() > MAX_BYTES {
             let fault = Fault::new(START, TOO_LARGE, LESS);
             return Err(RuleSetError::new(name, vec![fault]));

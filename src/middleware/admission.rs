@@ -19,19 +19,25 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "reload")]
+use std::sync::atomic::Ordering;
+
 use http::{Extensions, Method, Request, Response, request::Parts};
 
 use crate::{
     charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
     diagnosis::{Code, Warning, WarningLog},
-    error::Error,
+    error::{Error, ErrorKind},
     headers::{HeaderWriter, PendingHeaders, PolicyTerms},
     limiter::RateLimiter,
     rejection::{MakeRejection, Rejection},
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::{PendingResult, Receipt, StoreFuture},
 };
+
+#[cfg(feature = "reload")]
+use crate::rules::ModeSetting;
 
 use super::{
     actual_cost::{ActualCost, SettledPolicies},
@@ -48,6 +54,9 @@ pub struct Admission {
     /// The mode of the layer.
     pub(crate) mode: ModeSwitch,
     pub(crate) rules: Arc<[Rule]>,
+    /// The modes and rollouts that the rules were built with.
+    #[cfg(feature = "reload")]
+    pub(crate) written_modes: Box<[ModeSetting]>,
     pub(crate) limiter: RateLimiter,
     pub(crate) format: Arc<dyn MakeRejection>,
     pub(crate) headers: Arc<HeaderWriter>,
@@ -68,6 +77,43 @@ pub struct Admission {
 pub(super) type Next = future::Next<Pending, Admitted, Rejected>;
 
 impl Admission {
+    /// Returns the rule with this policy.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if there is none.
+    pub(super) fn rule(&self, policy: &str) -> Result<&Rule, Error> {
+        let name = |rule: &Rule| rule.policy().name().as_str().to_owned();
+        let named = self.rules.iter().find(|rule| name(rule) == policy);
+        named.ok_or_else(|| {
+            let names: Vec<_> = self.rules.iter().map(name).collect();
+            let names = names.join("\", \"");
+            Error::new(
+                ErrorKind::InvalidConfig,
+                format!("the layer has no policy {policy:?}; its policies are \"{names}\""),
+            )
+        })
+    }
+
+    /// Takes over what was changed while the service ran under another admission: the mode of the layer, and the modes and
+    /// rollouts of rules for which both have the same one written.
+    #[cfg(feature = "reload")]
+    pub(super) fn take_over_settings(&self, old: &Self) {
+        self.mode.set(old.mode.get());
+        let has_logged = old.has_logged_failure.load(Ordering::Relaxed);
+        self.has_logged_failure.store(has_logged, Ordering::Relaxed);
+        let old_rules = || old.rules.iter().zip(&old.written_modes);
+        for (rule, written) in self.rules.iter().zip(&self.written_modes) {
+            let name = rule.policy().name();
+            let same = old_rules().find(|(other, _)| other.policy().name() == name);
+            if let Some((other, other_written)) = same
+                && written == other_written
+            {
+                rule.mode.set(other.mode.get());
+            }
+        }
+    }
+
     /// Begins with a request, and decides on it if nothing must be waited for.
     #[inline]
     pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Next {

@@ -7,13 +7,13 @@ use tower::Layer;
 
 use crate::{
     diagnosis::Warning,
-    error::{Error, ErrorKind},
+    error::Error,
     limiter::RateLimiter,
-    rules::{Rule, RuleMode},
+    rules::RuleMode,
     store::{Health, Mode},
 };
 
-use super::{admission::Admission, service::RateLimit};
+use super::{admission::Admission, in_force::InForce, service::RateLimit};
 
 /// Limits requests to a Tower service.
 ///
@@ -34,14 +34,14 @@ use super::{admission::Admission, service::RateLimit};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    admission: Arc<Admission>,
+    pub(crate) rules: InForce,
 }
 
 impl RateLimitLayer {
     /// Returns the health of the store: in use, or in an outage.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.admission.limiter.health()
+        self.limiter().health()
     }
 
     /// Returns a channel that holds the present mode of the store, and reports each change.
@@ -49,32 +49,33 @@ impl RateLimitLayer {
     /// See [`RateLimiter::mode_changes`].
     #[must_use]
     pub fn mode_changes(&self) -> watch::Receiver<Mode> {
-        self.admission.limiter.mode_changes()
+        self.limiter().mode_changes()
     }
 
     /// Returns the limiter that decides, to peek at keys, reset them, or charge for other things than requests.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
-        &self.admission.limiter
+        self.rules.limiter()
     }
 
     /// Returns the mode of the layer.
     #[must_use]
     pub fn mode(&self) -> RuleMode {
-        self.admission.mode.get().mode()
+        self.rules.load().mode.get().mode()
     }
 
     /// Changes what the layer does with requests, from the next one on: a kill switch.
     ///
     /// All clones of the layer change, in this process. Counts stay as they are.
     pub fn set_mode(&self, mode: RuleMode) {
-        self.admission.mode.set_mode(mode);
+        self.rules.change(|admission| admission.mode.set_mode(mode));
     }
 
     /// Returns the mode of a rule, by the name of its policy; `None` if the layer has no such policy.
     #[must_use]
     pub fn rule_mode(&self, policy: &str) -> Option<RuleMode> {
-        let rule = self.rule(policy).ok()?;
+        let admission = self.rules.load();
+        let rule = admission.rule(policy).ok()?;
         Some(rule.mode.get().mode())
     }
 
@@ -82,10 +83,12 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if the layer has no such policy.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the layer has no such policy.
     pub fn set_rule_mode(&self, policy: &str, mode: RuleMode) -> Result<(), Error> {
-        self.rule(policy)?.mode.set_mode(mode);
-        Ok(())
+        self.rules.change(|admission| {
+            admission.rule(policy)?.mode.set_mode(mode);
+            Ok(())
+        })
     }
 
     /// Changes the [percentage of keys](crate::rules::Rule::rollout) for which a rule denies requests, from the next request
@@ -93,23 +96,11 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if the layer has no such policy, or `percent` is not a number from 0 to 100.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the layer has no such policy, or `percent` is not a
+    /// number from 0 to 100.
     pub fn set_rollout(&self, policy: &str, percent: f64) -> Result<(), Error> {
-        self.rule(policy)?.mode.set_rollout(percent)
-    }
-
-    fn rule(&self, policy: &str) -> Result<&Rule, Error> {
-        let mut rules = self.admission.rules.iter();
-        let named = rules.find(|rule| rule.policy().name().as_str() == policy);
-        named.ok_or_else(|| {
-            let rules = self.admission.rules.iter();
-            let names: Vec<_> = rules.map(|rule| rule.policy().name().as_str()).collect();
-            let names = names.join("\", \"");
-            Error::new(
-                ErrorKind::InvalidConfig,
-                format!("the layer has no policy {policy:?}; its policies are \"{names}\""),
-            )
-        })
+        self.rules
+            .change(|admission| admission.rule(policy)?.mode.set_rollout(percent))
     }
 
     /// Returns the misconfigurations that the layer and its store have found so far. Each was logged once.
@@ -117,21 +108,16 @@ impl RateLimitLayer {
     /// See [`diagnosis`](crate::diagnosis) for the codes and the checks.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
-        let mut warnings = self.admission.warnings.warnings();
-        let is_heard = |warning: &Warning| !self.admission.warnings.is_silenced(warning.code());
-        warnings.extend(
-            self.admission
-                .limiter
-                .warnings()
-                .into_iter()
-                .filter(is_heard),
-        );
+        let log = Arc::clone(&self.rules.load().warnings);
+        let mut warnings = log.warnings();
+        let is_heard = |warning: &Warning| !log.is_silenced(warning.code());
+        warnings.extend(self.limiter().warnings().into_iter().filter(is_heard));
         warnings
     }
 
     pub(crate) fn with(admission: Admission) -> Self {
         Self {
-            admission: Arc::new(admission),
+            rules: InForce::Fixed(Arc::new(admission)),
         }
     }
 }
@@ -140,6 +126,6 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, Arc::clone(&self.admission))
+        RateLimit::new(inner, self.rules.clone())
     }
 }

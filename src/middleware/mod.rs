@@ -120,6 +120,7 @@ pub(crate) mod admission;
 mod body;
 mod first_decision;
 pub(crate) mod future;
+pub(crate) mod in_force;
 mod info;
 pub(crate) mod layer;
 mod resolve;

@@ -13,21 +13,22 @@ use super::{
     admission::Admission,
     body::ResponseBody,
     future::{LimitFuture, Step},
+    in_force::InForce,
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    admission: Arc<Admission>,
+    rules: InForce,
 }
 
 /// Future of [`RateLimit`].
 pub type ResponseFuture<S, A> = LimitFuture<S, Request<A>, Arc<Admission>>;
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, admission: Arc<Admission>) -> Self {
-        Self { inner, admission }
+    pub(super) fn new(inner: S, rules: InForce) -> Self {
+        Self { inner, rules }
     }
 }
 
@@ -47,7 +48,8 @@ where
     #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let mut request = request.into_parts();
-        match self.admission.begin(&mut request.0) {
+        let admission = self.rules.load();
+        match admission.begin(&mut request.0) {
             Ok(Step::Admitted(admitted)) => {
                 LimitFuture::running(&mut self.inner, request, admitted)
             }
@@ -55,7 +57,7 @@ where
                 // The original was polled ready; the clone that stays was not.
                 let unready = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, unready);
-                LimitFuture::taking(step, ready, request, &self.admission)
+                ResponseFuture::taking(step, ready, request, &admission)
             }
         }
     }

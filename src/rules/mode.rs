@@ -61,6 +61,12 @@ impl ModeSwitch {
         ModeSetting(self.0.load(Ordering::Relaxed))
     }
 
+    /// Changes mode and rollout from the next request on.
+    #[cfg(feature = "reload")]
+    pub(crate) fn set(&self, setting: ModeSetting) {
+        self.0.store(setting.0, Ordering::Relaxed);
+    }
+
     /// Changes the mode from the next request on.
     pub(crate) fn set_mode(&self, mode: RuleMode) {
         self.change(|setting| setting.with_mode(mode));

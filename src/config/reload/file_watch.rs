@@ -1,0 +1,268 @@
+//! Watches a rule file.
+//!
+//! ```text
+//! events of the folder ──┐
+//! events of the folder   ├──> wait 50 ms ──> read until two reads are equal ──> Reloader::take_read
+//!   behind its links   ──┤
+//! poll interval        ──┘
+//! ```
+//!
+//! Folders are watched and not the file: an editor that writes a new file and renames it leaves a watch on the old one.
+//! Kubernetes replaces a link beside the file (`..data`), which is an event of the folder too. Every event leads to a read,
+//! whatever it is about, and a text that is in force already changes nothing.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, SyncSender},
+    },
+    thread,
+    time::Duration,
+};
+
+use notify::{
+    EventKind, RecommendedWatcher, RecursiveMode, Watcher,
+    event::{AccessKind, AccessMode},
+};
+
+use crate::{
+    error::{Error, ErrorKind},
+    log,
+};
+
+use super::reloader::{Place, Reloader};
+
+/// Starts the thread that watches the file of a reloader, until the returned value is dropped.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unavailable`] if the system cannot start a thread.
+pub(super) fn start(reloader: Arc<Reloader>, interval: Duration) -> Result<FileWatch, Error> {
+    // One wake-up is enough, however many events lead to it.
+    let (waker, wakes) = mpsc::sync_channel(1);
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    let watch = FileWatch {
+        waker: waker.clone(),
+        is_stopped: Arc::clone(&is_stopped),
+    };
+    let run = move || FileWatcher::new(reloader, (waker, wakes), is_stopped, interval).run();
+    let thread = thread::Builder::new().name("tollgate-rules".to_owned());
+    thread.spawn(run).map_err(|error| {
+        let message = "the system cannot start the thread that watches the rules";
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
+    })?;
+    Ok(watch)
+}
+
+// === FileWatch ===
+
+/// Ends the thread when it is dropped.
+pub(super) struct FileWatch {
+    waker: SyncSender<()>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl Drop for FileWatch {
+    fn drop(&mut self) {
+        self.is_stopped.store(true, Ordering::Release);
+        // Full means that the thread is about to wake anyway.
+        let _ = self.waker.try_send(());
+    }
+}
+
+// === FileWatcher ===
+
+/// The thread that watches.
+struct FileWatcher {
+    reloader: Arc<Reloader>,
+    wakes: Receiver<()>,
+    is_stopped: Arc<AtomicBool>,
+    interval: Duration,
+    /// `None` if the system has no watch left: then the file is polled.
+    watcher: Option<RecommendedWatcher>,
+    watched: Vec<PathBuf>,
+}
+
+/// The end of the thread.
+struct Stopped;
+
+impl FileWatcher {
+    fn new(
+        reloader: Arc<Reloader>,
+        (waker, wakes): (SyncSender<()>, Receiver<()>),
+        is_stopped: Arc<AtomicBool>,
+        interval: Duration,
+    ) -> Self {
+        let on_event = move |event: notify::Result<notify::Event>| {
+            if event.map_or(true, |event| may_change_text(event.kind)) {
+                // Full means that the thread is about to wake anyway.
+                let _ = waker.try_send(());
+            }
+        };
+        let watcher = notify::recommended_watcher(on_event);
+        let watcher = watcher
+            .inspect_err(|error| log_polling(&reloader.place, interval, error))
+            .ok();
+        Self {
+            reloader,
+            wakes,
+            is_stopped,
+            interval,
+            watcher,
+            watched: Vec::new(),
+        }
+    }
+
+    fn run(mut self) {
+        while let Ok(()) = self.turn() {}
+    }
+
+    /// Looks at the file once, and waits for the next event or poll.
+    fn turn(&mut self) -> Result<(), Stopped> {
+        self.watch_folders();
+        self.take_settled()?;
+        if self.wakes.recv_timeout(self.interval).is_ok() {
+            self.check_stopped()?;
+            self.pause()?;
+        }
+        self.check_stopped()
+    }
+
+    /// Watches the folders of the file, anew each time: one that was deleted and made again is another one.
+    fn watch_folders(&mut self) {
+        let (Some(watcher), Place::File(file)) = (&mut self.watcher, &self.reloader.place) else {
+            return;
+        };
+        for folder in self.watched.drain(..) {
+            // It may be gone, and its watch with it.
+            let _ = watcher.unwatch(&folder);
+        }
+        for folder in file.folders() {
+            // A folder that is not there is looked for at the next poll.
+            if watcher.watch(&folder, RecursiveMode::NonRecursive).is_ok() {
+                self.watched.push(folder);
+            }
+        }
+    }
+
+    /// Takes the text of the file once two reads of it are equal: what is being written is not taken by halves.
+    fn take_settled(&self) -> Result<(), Stopped> {
+        let Place::File(file) = &self.reloader.place else {
+            return Ok(());
+        };
+        let read = || file.read(&self.reloader.reader);
+        if self.reloader.is_known(&read()) {
+            return Ok(());
+        }
+        if let Some(settled) = settled(read, || self.pause())? {
+            // Refusals are logged where they are noted.
+            let _ = self.reloader.take_read(|| settled);
+        }
+        Ok(())
+    }
+
+    /// Waits for a moment. The events until then are those of one change.
+    fn pause(&self) -> Result<(), Stopped> {
+        thread::sleep(SETTLED);
+        let _ = self.wakes.try_recv();
+        self.check_stopped()
+    }
+
+    fn check_stopped(&self) -> Result<(), Stopped> {
+        if self.is_stopped.load(Ordering::Acquire) {
+            return Err(Stopped);
+        }
+        Ok(())
+    }
+}
+
+/// Reads until two reads in a row are equal, with a pause before each but the first. `None` if they never are.
+fn settled<T: PartialEq>(
+    read: impl Fn() -> T,
+    pause: impl Fn() -> Result<(), Stopped>,
+) -> Result<Option<T>, Stopped> {
+    let mut last = read();
+    for _ in 1..MAX_READS {
+        pause()?;
+        let next = read();
+        if next == last {
+            return Ok(Some(next));
+        }
+        last = next;
+    }
+    Ok(None)
+}
+
+/// Returns whether an event may be about another text. Reads of the file are events too.
+fn may_change_text(kind: EventKind) -> bool {
+    match kind {
+        EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
+        _ => true,
+    }
+}
+
+fn log_polling(place: &Place, interval: Duration, error: &notify::Error) {
+    log::event!(
+        WARN,
+        "no events for the rule file, it is polled",
+        source = place.name(),
+        interval_secs = interval.as_secs_f64(),
+        error = error,
+    );
+}
+
+/// The time for which a text must not change, and the least time between two reads.
+const SETTLED: Duration = Duration::from_millis(50);
+/// Reads of a text that changes all the time, before the next event or poll is waited for.
+const MAX_READS: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Reads these in turn, and then the last one again and again. Returns what is settled, and the number of pauses.
+    fn settle(reads: &[u8]) -> (Option<u8>, usize) {
+        let (count, pauses) = (Cell::new(0), Cell::new(0));
+        let read = || {
+            let index = count.replace(count.get() + 1);
+            reads[index.min(reads.len() - 1)]
+        };
+        let pause = || {
+            pauses.set(pauses.get() + 1);
+            Ok(())
+        };
+        let settled = settled(read, pause).unwrap_or_else(|Stopped| panic!("it goes on"));
+        (settled, pauses.get())
+    }
+
+    #[test]
+    fn text_that_changes_from_read_to_read_is_not_taken() {
+        assert_eq!(settle(&[1]), (Some(1), 1));
+        assert_eq!(settle(&[1, 2, 3, 4]), (Some(4), 4));
+        assert_eq!(settle(&[1, 2, 1, 2, 2, 3]), (Some(2), 4));
+        let all: Vec<u8> = (0..100).collect();
+        assert_eq!(settle(&all), (None, MAX_READS - 1));
+        assert!(settled(|| 1, || Err(Stopped)).is_err());
+    }
+
+    #[test]
+    fn reading_a_file_does_not_lead_to_another_read() {
+        use notify::event::{AccessMode, ModifyKind, RenameMode};
+        for kind in [
+            EventKind::Access(AccessKind::Open(AccessMode::Read)),
+            EventKind::Access(AccessKind::Close(AccessMode::Read)),
+        ] {
+            assert!(!may_change_text(kind), "{kind:?}");
+        }
+        for kind in [
+            EventKind::Access(AccessKind::Close(AccessMode::Write)),
+            EventKind::Modify(ModifyKind::Name(RenameMode::To)),
+        ] {
+            assert!(may_change_text(kind), "{kind:?}");
+        }
+    }
+}

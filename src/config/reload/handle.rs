@@ -1,0 +1,158 @@
+//! The handle on a layer's rules, for operators.
+
+use std::sync::{Arc, Weak};
+
+use tokio::sync::watch;
+
+use crate::error::{Error, ErrorKind};
+
+use super::{
+    error::ReloadError,
+    new_rules::NewRules,
+    reloader::{Place, Reloader},
+    state::{RuleVersion, RulesState},
+};
+
+/// Shows and changes the rules of a layer that was built by
+/// [`build_reloading`](crate::builder::RateLimitLayerBuilder::build_reloading).
+///
+/// Clones show the same layer. A handle keeps neither the layer nor what watches its source: once the last layer and service
+/// are dropped, it shows the last rules, and its other methods fail.
+#[derive(Clone, Debug)]
+pub struct RulesHandle {
+    reloader: Weak<Reloader>,
+    state: watch::Receiver<RulesState>,
+}
+
+impl RulesHandle {
+    pub(super) fn new(reloader: &Arc<Reloader>) -> Self {
+        Self {
+            reloader: Arc::downgrade(reloader),
+            state: reloader.subscribe(),
+        }
+    }
+
+    /// Returns the rules in force, and the latest refusal.
+    #[must_use]
+    pub fn state(&self) -> RulesState {
+        self.state.borrow().clone()
+    }
+
+    /// Returns the version in force, with its text.
+    #[must_use]
+    pub fn version(&self) -> RuleVersion {
+        self.state.borrow().version.clone()
+    }
+
+    /// Returns why the latest rules of the source were refused; `None` if they are in force.
+    #[must_use]
+    pub fn last_error(&self) -> Option<ReloadError> {
+        self.state.borrow().last_error.clone()
+    }
+
+    /// Returns a channel that holds the present state, and reports each swap and each refusal.
+    ///
+    /// It is closed once the last layer and service are dropped.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<RulesState> {
+        self.state.clone()
+    }
+
+    /// Returns the last ten versions that were in force, from the oldest; the last one is in force.
+    ///
+    /// Those of a file, and those in process, are the versions that this process has had.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Source`] if the layer was dropped.
+    pub async fn history(&self) -> Result<Vec<RuleVersion>, ReloadError> {
+        Ok(self.reloader()?.history())
+    }
+
+    /// Replaces the rules, if they have no faults and nobody else has replaced them meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{RateLimitLayer, config::{Format, RuleSet, reload::{NewRules, RuleSource}}};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = RuleSet::parse(Format::Yaml, "rules: [{ id: api, key: peer_ip, limit: 100/min }]")?;
+    /// let (layer, rules) = RateLimitLayer::builder().build_reloading(RuleSource::in_process(rules))?;
+    ///
+    /// let text = "rules: [{ id: api, key: peer_ip, limit: 200/min }]";
+    /// let version = rules.push(NewRules::new(Format::Yaml, text).author("ada")).await?;
+    /// assert_eq!(version.number(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ReloadError::Rules`] and [`ReloadError::Layer`] for rules that cannot be in force. Nothing was pushed.
+    /// - [`ReloadError::Conflict`] if another version is in force than the one that they [replace](NewRules::replacing).
+    /// - [`ReloadError::Source`] for rules from a file, which is changed by editing it, or if the layer was dropped.
+    pub async fn push(&self, rules: NewRules) -> Result<RuleVersion, ReloadError> {
+        rules.validate()?;
+        let reloader = self.reloader()?;
+        match &reloader.place {
+            Place::File(file) => Err(failed(&format!(
+                "the rules come from {}: edit that file",
+                file.name()
+            ))),
+            Place::InProcess => reloader.take_pushed(&rules),
+        }
+    }
+
+    /// Pushes the text of an earlier version as a new version.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`push`](Self::push), and [`ReloadError::Source`] for a version that is not in the
+    /// [history](Self::history).
+    pub async fn roll_back(
+        &self,
+        version: u64,
+        author: impl Into<String>,
+    ) -> Result<RuleVersion, ReloadError> {
+        let present = self.version().number();
+        let history = self.history().await?;
+        let old = history.iter().find(|old| old.number() == version);
+        let Some(old) = old else {
+            let numbers: Vec<_> = history.iter().map(|old| old.number().to_string()).collect();
+            let numbers = numbers.join(", ");
+            return Err(failed(&format!(
+                "no version {version}: the history has {numbers}"
+            )));
+        };
+        let rules = NewRules::new(old.format(), old.text())
+            .author(author)
+            .comment(format!("roll back to version {version}"))
+            .replacing(present);
+        self.push(rules).await
+    }
+
+    /// Reads the source now, without waiting for an event: for a signal such as `SIGHUP`, or a button.
+    ///
+    /// A file is read on the caller's thread.
+    ///
+    /// # Errors
+    ///
+    /// Why the rules were refused, now or before.
+    pub async fn reload(&self) -> Result<(), ReloadError> {
+        let reloader = self.reloader()?;
+        match &reloader.place {
+            Place::File(file) => reloader.take_read(|| file.read(&reloader.reader)),
+            Place::InProcess => Ok(()),
+        }
+    }
+
+    fn reloader(&self) -> Result<Arc<Reloader>, ReloadError> {
+        let reloader = self.reloader.upgrade();
+        reloader.ok_or_else(|| failed("the layer of these rules was dropped"))
+    }
+}
+
+fn failed(message: &str) -> ReloadError {
+    ReloadError::Source(Error::new(ErrorKind::InvalidConfig, message.to_owned()))
+}

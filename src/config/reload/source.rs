@@ -1,0 +1,77 @@
+//! Where the rules of a layer come from.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::super::rule_set::{RuleSet, RuleSetReader};
+
+/// Where the rules of a layer come from, also later on.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use http::request::Parts;
+/// use tollgate::{Key, config::{RuleSetReader, reload::RuleSource}};
+///
+/// let tenant = |parts: &Parts| parts.headers.get("x-tenant").map(|name| Key::new(name.as_bytes()));
+/// let source = RuleSource::file("/etc/app/rules.yaml")
+///     .reader(RuleSetReader::default().extractor("tenant", tenant))
+///     .poll_interval(Duration::from_secs(30));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a source does nothing until a layer is built with it"]
+pub struct RuleSource {
+    pub(super) origin: Origin,
+    pub(super) reader: RuleSetReader,
+    pub(super) poll_interval: Duration,
+}
+
+/// The kinds of sources.
+#[derive(Clone, Debug)]
+pub(super) enum Origin {
+    File(PathBuf),
+    InProcess(RuleSet),
+}
+
+impl RuleSource {
+    /// Reads a file, and reads it again whenever it changes. The extension of its name is its [`Format`](crate::config::Format).
+    ///
+    /// A file that is replaced by renaming another one, written in place, deleted and made again, or reached through a
+    /// symbolic link that is replaced (as in Kubernetes) is noticed at once by the events of the system, and otherwise at the
+    /// next [poll](Self::poll_interval). Text that is still being written is waited for: the file must be the same for 50 ms.
+    /// While it is missing or has faults, the rules in force stay.
+    ///
+    /// A thread named `tollgate-rules` watches; it ends with the last layer and service.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self::of(Origin::File(path.into()))
+    }
+
+    /// Begins with these rules, which only [`RulesHandle::push`](super::RulesHandle::push) replaces, in this process alone.
+    pub fn in_process(rules: RuleSet) -> Self {
+        Self::of(Origin::InProcess(rules))
+    }
+
+    fn of(origin: Origin) -> Self {
+        Self {
+            origin,
+            reader: RuleSetReader::default(),
+            poll_interval: Duration::from_secs(5),
+        }
+    }
+
+    /// Sets the reader, which knows the extractors, matchers and tiers from code, and the secret for hashed keys.
+    ///
+    /// Default: one that knows none.
+    pub fn reader(mut self, reader: RuleSetReader) -> Self {
+        self.reader = reader;
+        self
+    }
+
+    /// Sets how often the source is read without an event: the longest time until a change is seen, if its event is lost.
+    ///
+    /// Default: 5 seconds. Some network file systems have no events at all. Rules in process are not polled.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval;
+        self
+    }
+}

@@ -1,0 +1,121 @@
+//! Versions of the rules, and which one is in force.
+
+use std::{fmt, sync::Arc};
+
+use crate::clock::Timestamp;
+
+use super::{
+    super::rule_set::{Format, RuleSet},
+    error::ReloadError,
+};
+
+/// The rules in force, and the latest refusal.
+#[derive(Clone, Debug)]
+pub struct RulesState {
+    pub(super) version: RuleVersion,
+    pub(super) rules: RuleSet,
+    pub(super) last_error: Option<ReloadError>,
+}
+
+impl RulesState {
+    /// Returns the version in force.
+    #[must_use]
+    pub fn version(&self) -> &RuleVersion {
+        &self.version
+    }
+
+    /// Returns the rules in force.
+    #[must_use]
+    pub fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// Returns why the latest rules were refused; `None` if they are in force.
+    #[must_use]
+    pub fn last_error(&self) -> Option<&ReloadError> {
+        self.last_error.as_ref()
+    }
+}
+
+// === RuleVersion ===
+
+/// A text of rules that was in force, with its author and its time. Clones are cheap.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RuleVersion {
+    data: Arc<VersionData>,
+}
+
+/// The data that clones of a [`RuleVersion`] share.
+#[derive(PartialEq, Eq)]
+pub(super) struct VersionData {
+    pub(super) number: u64,
+    pub(super) format: Format,
+    pub(super) text: String,
+    pub(super) author: Option<String>,
+    pub(super) comment: Option<String>,
+    pub(super) time: Timestamp,
+}
+
+impl RuleVersion {
+    pub(super) fn new(data: VersionData) -> Self {
+        Self {
+            data: Arc::new(data),
+        }
+    }
+
+    /// Returns the number of the version. A later version has a higher one.
+    ///
+    /// Versions of a file are counted by each process, from 1.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.data.number
+    }
+
+    /// Returns the format of the text.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.data.format
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.data.text
+    }
+
+    /// Returns who pushed it; `None` for a file, and for the rules that a layer was built with.
+    #[must_use]
+    pub fn author(&self) -> Option<&str> {
+        self.data.author.as_deref()
+    }
+
+    /// Returns the author's comment.
+    #[must_use]
+    pub fn comment(&self) -> Option<&str> {
+        self.data.comment.as_deref()
+    }
+
+    /// Returns when it was pushed, or read from a file.
+    #[must_use]
+    pub fn time(&self) -> Timestamp {
+        self.data.time
+    }
+
+    /// Returns whether this is the text of the version.
+    pub(super) fn has_text(&self, format: Format, text: &str) -> bool {
+        self.format() == format && self.text() == text
+    }
+}
+
+// By hand: the text may be long.
+impl fmt::Debug for RuleVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuleVersion")
+            .field("number", &self.number())
+            .field("format", &self.format())
+            .field("author", &self.author())
+            .field("comment", &self.comment())
+            .field("time", &self.time())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! The rules that a layer applies to its next request: fixed, or replaced while the service runs.
+//!
+//! ```text
+//! layer, services ──> InForce::Fixed ────────────────────> Admission
+//!                 └─> InForce::Replaceable ──> ArcSwap ──> Admission of version 1   kept by the requests that began under it
+//!                                                └──────>  Admission of version 2   what the next request gets
+//! ```
+
+use std::{ops::Deref, sync::Arc};
+
+#[cfg(feature = "reload")]
+use std::{
+    any::Any,
+    fmt,
+    sync::{OnceLock, Weak},
+};
+
+#[cfg(feature = "reload")]
+use arc_swap::{ArcSwap, Guard};
+
+use crate::limiter::RateLimiter;
+
+#[cfg(feature = "reload")]
+use crate::{error::Error, sync::Mutex};
+
+use super::admission::Admission;
+
+/// The admission of a layer and of all its services.
+#[derive(Clone, Debug)]
+pub(crate) enum InForce {
+    /// As it was built.
+    Fixed(Arc<Admission>),
+    /// Replaced while the service runs.
+    #[cfg(feature = "reload")]
+    Replaceable(Arc<Replaceable>),
+}
+
+impl InForce {
+    /// Returns the admission for the next request, which keeps it to its end. Takes no lock.
+    #[inline]
+    pub(super) fn load(&self) -> Loaded<'_> {
+        match self {
+            Self::Fixed(admission) => Loaded::Fixed(admission),
+            #[cfg(feature = "reload")]
+            Self::Replaceable(replaceable) => Loaded::Guarded(replaceable.admission.load()),
+        }
+    }
+
+    /// Changes a setting of the admission in force. No replacement happens meanwhile, so the change is not lost.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&Admission) -> T) -> T {
+        #[cfg(feature = "reload")]
+        if let Self::Replaceable(replaceable) = self {
+            let _unchanged = replaceable.replacing.lock();
+            return change(&replaceable.admission.load());
+        }
+        change(&self.load())
+    }
+
+    /// Returns the limiter, which is the same for all admissions.
+    pub(super) fn limiter(&self) -> &RateLimiter {
+        match self {
+            Self::Fixed(admission) => &admission.limiter,
+            #[cfg(feature = "reload")]
+            Self::Replaceable(replaceable) => &replaceable.limiter,
+        }
+    }
+}
+
+// === Loaded ===
+
+/// An admission that a request is about to use.
+pub(super) enum Loaded<'a> {
+    Fixed(&'a Arc<Admission>),
+    #[cfg(feature = "reload")]
+    Guarded(Guard<Arc<Admission>>),
+}
+
+impl Deref for Loaded<'_> {
+    type Target = Arc<Admission>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Admission> {
+        match self {
+            Self::Fixed(admission) => admission,
+            #[cfg(feature = "reload")]
+            Self::Guarded(admission) => admission,
+        }
+    }
+}
+
+// === Replaceable ===
+
+/// An admission that is replaced as a whole.
+#[cfg(feature = "reload")]
+pub(crate) struct Replaceable {
+    admission: ArcSwap<Admission>,
+    limiter: RateLimiter,
+    /// Held while the admission is replaced, or a setting in it is changed. No request takes it.
+    replacing: Mutex<()>,
+    /// Dropped with the last layer and service: ends what watches for new rules.
+    companion: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+#[cfg(feature = "reload")]
+impl Replaceable {
+    /// Returns an admission that can be replaced.
+    pub(crate) fn new(admission: Admission) -> Self {
+        Self {
+            limiter: admission.limiter.clone(),
+            admission: ArcSwap::from_pointee(admission),
+            replacing: Mutex::new(()),
+            companion: OnceLock::new(),
+        }
+    }
+
+    /// Replaces the admission by another one, which gets the settings that were changed while the service ran.
+    ///
+    /// # Errors
+    ///
+    /// That of `next`; the old admission stays.
+    pub(crate) fn replace(
+        &self,
+        next: impl FnOnce(&Admission) -> Result<Admission, Error>,
+    ) -> Result<(), Error> {
+        let replaced;
+        {
+            let _alone = self.replacing.lock();
+            let next = {
+                let present = self.admission.load();
+                let next = next(&present)?;
+                next.take_over_settings(&present);
+                next
+            };
+            replaced = self.admission.swap(Arc::new(next));
+        }
+        // After the lock is released: the last request under the old rules may have ended.
+        drop(replaced);
+        Ok(())
+    }
+
+    /// Keeps a value until the last layer and service is dropped. Only the first call has an effect.
+    pub(crate) fn accompany(&self, companion: impl Any + Send + Sync) {
+        let _ = self.companion.set(Box::new(companion));
+    }
+
+    /// Returns a reference that keeps nothing alive.
+    pub(crate) fn downgrade(this: &Arc<Self>) -> Weak<Self> {
+        Arc::downgrade(this)
+    }
+}
+
+#[cfg(feature = "reload")]
+impl fmt::Debug for Replaceable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.admission.load().fmt(f)
+    }
+}

@@ -1,0 +1,299 @@
+//! Rule files that change while they are watched, on real files.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use tollgate::{
+    RateLimitLayer,
+    config::{
+        Format, RuleSet,
+        reload::{NewRules, ReloadError, RuleSource, RulesHandle, RulesState},
+    },
+};
+
+use crate::support::logged;
+
+/// A folder of one test, which is removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-watch-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(limit: u64) -> String {
+    format!("rules:\n  - id: api\n    key: peer_ip\n    limit: {limit}/min\n")
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).expect("it can be written");
+}
+
+/// Watches a file by events alone: the next poll is an hour away.
+fn watch(path: &Path) -> (RateLimitLayer, RulesHandle) {
+    let source = RuleSource::file(path).poll_interval(Duration::from_secs(3_600));
+    let built = RateLimitLayer::builder().build_reloading(source);
+    built.unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn until(
+    states: &mut watch::Receiver<RulesState>,
+    is_reached: impl Fn(&RulesState) -> bool,
+) -> RulesState {
+    let reached = states.wait_for(is_reached);
+    let reached = tokio::time::timeout(Duration::from_secs(20), reached).await;
+    let state = reached.expect("it is reached in time");
+    state.expect("the layer is there").clone()
+}
+
+/// Waits until the rules have this limit, and nothing is refused.
+async fn until_limit(states: &mut watch::Receiver<RulesState>, limit: u64) -> RulesState {
+    let text = text(limit);
+    until(states, |state| {
+        state.version().text() == text && state.last_error().is_none()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn file_that_is_written_in_place_is_taken() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    write(&path, &text(1));
+    let (_layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    for limit in 2..=4 {
+        write(&path, &text(limit));
+        let state = until_limit(&mut states, limit).await;
+        assert_eq!(state.version().number(), limit);
+        assert_eq!(state.rules().rules().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn file_that_an_editor_replaces_by_renaming_is_taken_each_time() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    write(&path, &text(1));
+    let (_layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    for limit in 2..=4 {
+        // As vim does: the old file becomes a backup, and another one gets its name.
+        let (new, backup) = (folder.path("rules.yaml~new"), folder.path("rules.yaml~"));
+        write(&new, &text(limit));
+        fs::rename(&path, &backup).expect("a backup");
+        fs::rename(&new, &path).expect("renamed");
+        until_limit(&mut states, limit).await;
+    }
+}
+
+#[tokio::test]
+async fn file_that_is_deleted_is_refused_once_and_taken_when_it_is_there_again() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    write(&path, &text(1));
+    let (_layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    fs::remove_file(&path).expect("deleted");
+    let state = until(&mut states, |state| state.last_error().is_some()).await;
+    let error = RuleSet::from_file(&path).expect_err("it is gone");
+    let refused = state.last_error().expect("refused").to_string();
+    assert_eq!(refused, error.to_string());
+    assert_eq!(state.version().text(), text(1));
+    // The same rules again are no new version.
+    write(&path, &text(1));
+    assert_eq!(until_limit(&mut states, 1).await.version().number(), 1);
+    write(&path, &text(2));
+    assert_eq!(until_limit(&mut states, 2).await.version().number(), 2);
+}
+
+#[tokio::test]
+async fn kubernetes_swap_of_a_link_to_a_folder_is_taken_each_time() {
+    let folder = Folder::new();
+    let version = |limit: u64| format!("..2026_{limit}");
+    let place = |limit| {
+        let own = folder.path(&version(limit));
+        fs::create_dir(&own).expect("a folder");
+        write(&own.join("rules.yaml"), &text(limit));
+    };
+    place(1);
+    symlink(version(1), folder.path("..data")).expect("a link");
+    let path = folder.path("rules.yaml");
+    symlink("..data/rules.yaml", &path).expect("a link");
+    let (_layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    for limit in 2..=4 {
+        place(limit);
+        symlink(version(limit), folder.path("..data_tmp")).expect("a link");
+        fs::rename(folder.path("..data_tmp"), folder.path("..data")).expect("swapped");
+        fs::remove_dir_all(folder.path(&version(limit - 1))).expect("the old one goes");
+        until_limit(&mut states, limit).await;
+    }
+}
+
+#[tokio::test]
+async fn file_behind_a_link_to_another_folder_is_taken_when_it_is_written_there() {
+    let (folder, elsewhere) = (Folder::new(), Folder::new());
+    let (path, target) = (folder.path("rules.yaml"), elsewhere.path("shared.yaml"));
+    write(&target, &text(1));
+    symlink(&target, &path).expect("a link");
+    let (_layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    write(&target, &text(2));
+    until_limit(&mut states, 2).await;
+}
+
+#[tokio::test]
+async fn broken_file_is_refused_with_the_text_of_its_faults_and_the_next_good_one_is_taken() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    write(&path, &text(1));
+    let (_layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    // Truncated and half written, for longer than a write takes.
+    for broken in [
+        "",
+        "rules:\n  - id: api\n    key: pe",
+        "rules:\n  - id: api\n    limt: 5/mn\n",
+    ] {
+        write(&path, broken);
+        let error = RuleSet::from_file(&path).expect_err("broken").to_string();
+        let state = until(&mut states, |state| {
+            state
+                .last_error()
+                .is_some_and(|last| last.to_string() == error)
+        });
+        assert_eq!(state.await.version().text(), text(1));
+        assert!(matches!(rules.last_error(), Some(ReloadError::Rules(_))));
+    }
+    write(&path, &text(2));
+    assert_eq!(until_limit(&mut states, 2).await.version().number(), 2);
+}
+
+/// A file behind a link to its folder, and a function that replaces the link: nothing that is watched reports that.
+fn behind_a_replaced_link(folder: &Folder) -> (PathBuf, impl Fn(&str, &str)) {
+    let root = folder.0.clone();
+    let place = move |release: &str, text: &str| {
+        fs::create_dir(root.join(release)).expect("a folder");
+        write(&root.join(release).join("rules.yaml"), text);
+        symlink(release, root.join("next")).expect("a link");
+        fs::rename(root.join("next"), root.join("current")).expect("swapped");
+    };
+    (folder.path("current").join("rules.yaml"), place)
+}
+
+#[tokio::test]
+async fn change_without_an_event_is_taken_at_the_next_poll() {
+    let folder = Folder::new();
+    let (path, place) = behind_a_replaced_link(&folder);
+    place("1", &text(1));
+    let source = RuleSource::file(&path).poll_interval(Duration::from_millis(20));
+    let built = RateLimitLayer::builder().build_reloading(source);
+    let (_layer, rules) = built.expect("rules without a fault");
+    let mut states = rules.subscribe();
+    place("2", &text(2));
+    until_limit(&mut states, 2).await;
+    place("3", &text(3));
+    until_limit(&mut states, 3).await;
+}
+
+#[tokio::test]
+async fn reload_reads_at_once_and_each_swap_and_each_refusal_is_one_event() {
+    let folder = Folder::new();
+    let (path, place) = behind_a_replaced_link(&folder);
+    place("1", &text(1));
+    let (_layer, rules) = watch(&path);
+    logged();
+    rules.reload().await.expect("the rules in force");
+    assert_eq!(logged(), [""; 0]);
+    place("2", &text(2));
+    rules.reload().await.expect("new rules");
+    assert_eq!(rules.version().text(), text(2));
+    let name = path.display();
+    let [line] = &logged()[..] else {
+        panic!("one line for a swap");
+    };
+    let event =
+        format!("INFO tollgate: rules replaced source={name} version=2 rules=1 author=unknown");
+    assert!(line.ends_with(&event), "{line}");
+    place("3", "rules: [{ id: api, key: peer_ip, limit: 5/mn }]");
+    for _ in 0..2 {
+        let error = rules.reload().await.expect_err("broken");
+        let faults = RuleSet::from_file(&path).expect_err("broken");
+        assert_eq!(error.to_string(), faults.to_string());
+        assert_eq!(
+            rules.last_error().expect("refused").to_string(),
+            faults.to_string()
+        );
+    }
+    let faults = RuleSet::from_file(&path).expect_err("broken");
+    let [line] = &logged()[..] else {
+        panic!("one line for a refusal");
+    };
+    let event = format!(
+        "WARN tollgate: rules refused, those in force stay source={name} version=2 error={faults}"
+    );
+    assert!(line.ends_with(&event), "{line}");
+    let pushed = rules.push(NewRules::new(Format::Yaml, text(4)));
+    let error = pushed.await.expect_err("a file is edited").to_string();
+    assert_eq!(error, format!("the rules come from {name}: edit that file"));
+    assert_eq!(rules.history().await.expect("a history").len(), 2);
+}
+
+#[test]
+fn layer_is_not_built_with_a_file_that_is_missing_or_broken() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    for text in [None, Some("rules: []")] {
+        if let Some(text) = text {
+            write(&path, text);
+        }
+        let built = RateLimitLayer::builder().build_reloading(RuleSource::file(&path));
+        let error = RuleSet::from_file(&path).expect_err("not usable");
+        assert_eq!(
+            built.expect_err("not usable").to_string(),
+            error.to_string()
+        );
+    }
+}
+
+#[tokio::test]
+async fn thread_that_watches_ends_with_the_layer() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    write(&path, &text(1));
+    let (layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    write(&path, &text(2));
+    until_limit(&mut states, 2).await;
+    drop(layer);
+    // The thread has the only sender.
+    let closed = async { while states.changed().await.is_ok() {} };
+    tokio::time::timeout(Duration::from_secs(20), closed)
+        .await
+        .expect("the thread has ended");
+    assert_eq!(rules.version().text(), text(2));
+    assert!(rules.reload().await.is_err());
+}
