@@ -30,7 +30,7 @@
 //! | `tracing` | yes | [warnings](diagnosis), outages and [decisions](telemetry) as log events: install a subscriber to see them |
 //! | `grpc` | no | rejections that gRPC clients understand |
 //! | `rules` | no | rules in YAML, TOML and JSON files: `config` |
-//! | `reload` | no | rules that change while the service runs, from a watched file: `config::reload` |
+//! | `reload` | no | rules that change while the service runs, from a watched file or from Redis: `config::reload` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
@@ -101,6 +101,8 @@ mod spawn;
 pub mod state;
 mod stats;
 pub mod store;
+#[cfg(feature = "reload")]
+mod stored_rules;
 mod sync;
 mod task_lease;
 pub mod telemetry;

@@ -7,6 +7,9 @@ use tokio::sync::watch;
 #[cfg(feature = "metrics")]
 use crate::telemetry;
 
+#[cfg(all(feature = "redis", feature = "reload"))]
+use crate::store::RuleStore;
+
 use crate::{
     charge::{Charge, Charges},
     decision::Decision,
@@ -265,6 +268,12 @@ impl RateLimiter {
         self.store.warnings()
     }
 
+    /// Returns the place for rules that all instances share; `None` if the store has none.
+    #[cfg(all(feature = "redis", feature = "reload"))]
+    pub(crate) fn rule_store(&self) -> Option<Arc<dyn RuleStore>> {
+        self.store.rule_store()
+    }
+
     /// Adds the policies of a layer.
     pub(crate) fn with_policies(
         self,
@@ -292,22 +301,19 @@ impl RateLimiter {
         old: impl IntoIterator<Item = &'a Policy>,
         new: impl IntoIterator<Item = Policy>,
     ) -> Result<(), Error> {
-        let new: Vec<Policy> = new.into_iter().collect();
-        validate_policies(&new)?;
         let mut known = self.known.lock();
-        let mut rest = known.clone();
-        for policy in old {
-            if let Some(own) = rest
-                .iter_mut()
-                .find(|other| other.policy.name() == policy.name())
-            {
-                own.layers -= 1;
-            }
-        }
-        rest.retain(|other| other.layers > 0);
-        check_known(&rest, &new)?;
-        add_known(&mut rest, new);
-        *known = rest;
+        *known = replaced(&known, old, new.into_iter().collect())?;
+        Ok(())
+    }
+
+    /// Checks that [`replace_policies`](Self::replace_policies) would succeed.
+    #[cfg(all(feature = "redis", feature = "reload"))]
+    pub(crate) fn check_replacement<'a>(
+        &self,
+        old: impl IntoIterator<Item = &'a Policy>,
+        new: impl IntoIterator<Item = Policy>,
+    ) -> Result<(), Error> {
+        replaced(&self.known.lock(), old, new.into_iter().collect())?;
         Ok(())
     }
 
@@ -357,6 +363,27 @@ fn add_known(known: &mut Vec<KnownPolicy>, policies: Vec<Policy>) {
             None => known.push(KnownPolicy { policy, layers: 1 }),
         }
     }
+}
+
+/// Returns the policies that are known once a layer has others.
+#[cfg(feature = "reload")]
+fn replaced<'a>(
+    known: &[KnownPolicy],
+    old: impl IntoIterator<Item = &'a Policy>,
+    new: Vec<Policy>,
+) -> Result<Vec<KnownPolicy>, Error> {
+    validate_policies(&new)?;
+    let mut rest = known.to_vec();
+    for policy in old {
+        let mut others = rest.iter_mut();
+        if let Some(own) = others.find(|other| other.policy.name() == policy.name()) {
+            own.layers -= 1;
+        }
+    }
+    rest.retain(|other| other.layers > 0);
+    check_known(&rest, &new)?;
+    add_known(&mut rest, new);
+    Ok(rest)
 }
 
 // === Checks ===

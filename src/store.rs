@@ -22,6 +22,12 @@ use crate::{
     state::Usage,
 };
 
+#[cfg(feature = "reload")]
+#[doc(hidden)]
+pub use crate::stored_rules::{
+    ReadRulesReply, RulesId, RulesToStore, StoreRulesReply, StoredRules,
+};
+
 pub use crate::{
     charge::{Charge, Enforcement, OwnedCharge},
     fleet::{Fleet, Share},
@@ -222,6 +228,37 @@ pub trait Store: Debug + Send + Sync + 'static {
     fn mode_changes(&self) -> watch::Receiver<Mode> {
         watch::channel(Mode::Healthy).1
     }
+
+    /// Returns the place for rules that all instances share. A store that wraps another must forward the call.
+    ///
+    /// Default: none.
+    #[cfg(feature = "reload")]
+    #[doc(hidden)]
+    fn rule_store(&self) -> Option<Arc<dyn RuleStore>> {
+        None
+    }
+}
+
+// === RuleStore ===
+
+/// Keeps the rules that all instances share, and reports new ones.
+#[cfg(feature = "reload")]
+#[doc(hidden)]
+pub trait RuleStore: Debug + Send + Sync + 'static {
+    /// Returns the stored rules, unless they are the known ones.
+    fn read_rules(&self, known: Option<RulesId>) -> StoreFuture<ReadRulesReply>;
+
+    /// Stores rules as the next version, if the stored one is that which they replace.
+    fn store_rules(&self, rules: RulesToStore) -> StoreFuture<StoreRulesReply>;
+
+    /// Returns the last ten versions, from the oldest.
+    fn rules_history(&self) -> StoreFuture<Vec<StoredRules>>;
+
+    /// Waits until rules may have been stored since the last call that completed. Returns `false` at once if the store cannot
+    /// report that.
+    ///
+    /// It can be dropped at any time, and reports the same at the next call.
+    fn rules_stored(&self) -> StoreFuture<bool>;
 }
 
 // === Fallback ===

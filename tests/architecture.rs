@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 44] = [
+const FLOORS: [(&str, u8); 45] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -33,6 +33,7 @@ const FLOORS: [(&str, u8); 44] = [
     ("merge", 1),
     ("policy", 1),
     ("settlement", 1),
+    ("stored_rules", 1),
     ("store", 2),
     ("top_keys", 2),
     ("telemetry", 2),

@@ -66,6 +66,7 @@ mod scripts;
 mod sentinel;
 mod servers;
 mod settling;
+mod shared_rules;
 mod sliding_log;
 mod sliding_window;
 mod sockets;

@@ -234,6 +234,19 @@ impl RateLimitLayerBuilder {
         Ok(self.admission(headers, limiter, Arc::clone(&old.warnings)))
     }
 
+    /// Checks that [`build_successor`](Self::build_successor) would succeed.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    #[cfg(all(feature = "redis", feature = "reload"))]
+    pub(crate) fn check_successor(&self, old: &Admission) -> Result<(), Error> {
+        self.validate()?;
+        self.header_writer()?;
+        let old_policies = old.rules.iter().flat_map(Rule::policies);
+        old.limiter.check_replacement(old_policies, self.policies())
+    }
+
     fn build_admission(mut self) -> Result<Admission, Error> {
         self.validate()?;
         // Before the limiter adds the policies: a layer that fails to build must not leave its names there.

@@ -45,15 +45,29 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format of files with the extension of this name.
-    fn of(path: &Path) -> Option<Self> {
-        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
-        match extension.as_str() {
+    /// Returns the name, as in the extension of files: `json`, `toml` or `yaml`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Toml => "toml",
+            Self::Yaml => "yaml",
+        }
+    }
+
+    /// Returns the format of files with this extension.
+    pub(super) fn of_extension(extension: &str) -> Option<Self> {
+        match extension.to_ascii_lowercase().as_str() {
             "json" => Some(Self::Json),
             "toml" => Some(Self::Toml),
             "yaml" | "yml" => Some(Self::Yaml),
             _ => None,
         }
+    }
+
+    /// Returns the format of files with the extension of this name.
+    fn of(path: &Path) -> Option<Self> {
+        Self::of_extension(path.extension()?.to_str()?)
     }
 }
 

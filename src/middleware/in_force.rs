@@ -138,6 +138,18 @@ impl Replaceable {
         Ok(())
     }
 
+    /// Calls `read` with the admission in force.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&Admission) -> T) -> T {
+        read(&self.admission.load())
+    }
+
+    /// Returns the limiter, which is the same for all admissions.
+    #[cfg(feature = "redis")]
+    pub(crate) fn limiter(&self) -> &RateLimiter {
+        &self.limiter
+    }
+
     /// Keeps a value until the last layer and service is dropped. Only the first call has an effect.
     pub(crate) fn accompany(&self, companion: impl Any + Send + Sync) {
         let _ = self.companion.set(Box::new(companion));

@@ -137,6 +137,18 @@
 //! | `+ping +unwatch` | a pool of the application |
 //! | `+select` | a database other than 0 |
 //!
+//! # Rules
+//!
+//! Rules that all instances share (feature `reload`) are in one hash, `prefix:{!}:rules`, with the last ten versions. It has no
+//! expiry. New versions are announced on the channel of that name. A layer that has its rules there holds one more connection
+//! for them, in RESP3, so that a long text never delays a decision. An ACL user needs these rights besides:
+//!
+//! ```text
+//! ACL SETUSER limiter &tollgate:* +subscribe +publish +hget +hset +hmget +hgetall +hkeys +hdel
+//! ```
+//!
+//! An instance that only reads needs `+hmget`, and `+subscribe` with the channel to learn of new rules at once.
+//!
 //! # Memory
 //!
 //! One string per policy and key (a sorted set for concurrency). It expires about a second after the key is back at its
@@ -171,6 +183,8 @@ pub mod fuzzing;
 mod node_store;
 mod protocol;
 mod registration;
+#[cfg(feature = "reload")]
+mod rule_store;
 mod sentinel;
 mod server;
 mod slot_guard;

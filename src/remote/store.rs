@@ -22,7 +22,13 @@ use crate::{
     },
 };
 
+#[cfg(feature = "reload")]
+use crate::store::RuleStore;
+
 use super::cluster::{Cluster, Node, split};
+
+#[cfg(feature = "reload")]
+use super::rule_store::RedisRuleStore;
 
 /// Counts in Redis. Clones share the connections.
 ///
@@ -79,6 +85,11 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
+    #[cfg(feature = "reload")]
+    fn rule_store(&self) -> Option<Arc<dyn RuleStore>> {
+        Some(Arc::new(RedisRuleStore::new(Arc::clone(&self.cluster))))
+    }
+
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let decided = self.with_one_store(charges, |store| store.decide(charges));
         decided.unwrap_or_else(|| self.decide_split(charges))

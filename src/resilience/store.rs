@@ -18,6 +18,9 @@ use crate::{
     timer::timeout,
 };
 
+#[cfg(feature = "reload")]
+use crate::store::RuleStore;
+
 use super::{
     fallback::LocalFallback,
     local::LocalCounts,
@@ -260,6 +263,11 @@ impl Store for ResilientStore {
 
     fn mode_changes(&self) -> watch::Receiver<Mode> {
         self.monitor.modes.changes()
+    }
+
+    #[cfg(feature = "reload")]
+    fn rule_store(&self) -> Option<Arc<dyn RuleStore>> {
+        self.monitor.primary.rule_store()
     }
 }
 

@@ -4,19 +4,26 @@ use std::sync::Arc;
 
 use crate::{
     builder::RateLimitLayerBuilder,
+    clock::Clock,
     error::{Error, ErrorKind},
     middleware::{in_force::Replaceable, layer::RateLimitLayer},
 };
 
 use super::{
-    super::rule_set::Format,
+    super::rule_set::{Format, RuleSet},
     error::ReloadError,
     file_watch,
     handle::RulesHandle,
-    reloader::{Place, Reloader},
+    new_rules::NewRules,
+    place::Place,
+    reloader::Reloader,
     rule_file::RuleFile,
     source::{Origin, RuleSource},
+    state::RuleVersion,
 };
+
+#[cfg(feature = "redis")]
+use super::{shared_rules::SharedRules, shared_watch};
 
 impl RateLimitLayerBuilder {
     /// Builds a layer whose rules come from a source, and are replaced while the service runs.
@@ -38,7 +45,8 @@ impl RateLimitLayerBuilder {
     /// # Errors
     ///
     /// [`ReloadError::Rules`] for a file that is missing or has faults, [`ReloadError::Layer`] for the errors of
-    /// [`build`](Self::build), and [`ReloadError::Source`] for a poll interval of zero, or if the system cannot start a thread.
+    /// [`build`](Self::build), and [`ReloadError::Source`] for a poll interval of zero, for rules in Redis
+    /// without a Redis store or outside of a Tokio runtime, and if the system cannot start a thread.
     pub fn build_reloading(
         self,
         source: RuleSource,
@@ -48,26 +56,25 @@ impl RateLimitLayerBuilder {
             let error = Error::new(ErrorKind::InvalidConfig, message);
             return Err(ReloadError::Source(error));
         }
-        let (place, rules, format, text) = match source.origin {
-            Origin::File(path) => {
-                let file = RuleFile::new(path);
-                let (format, text) = file.read(&source.reader)?;
-                let rules = source.reader.parse_named(&file.name(), format, &text)?;
-                (Place::File(file), rules, format, text)
-            }
-            Origin::InProcess(rules) => {
-                let text = rules.to_json();
-                (Place::InProcess, rules, Format::Json, text)
-            }
-        };
+        let (rules, version) = source.initial()?;
         let with_rules = self.clone().rules(&rules);
         let built = with_rules.build_replaceable();
         let (layer, replaceable) = built.map_err(ReloadError::Layer)?;
+        let place = match source.origin {
+            Origin::File(path) => Place::File(RuleFile::new(path)),
+            Origin::InProcess(_) => Place::InProcess,
+            #[cfg(feature = "redis")]
+            Origin::Redis(_) => {
+                let store = replaceable.limiter().rule_store();
+                let store = store.ok_or_else(no_redis)?;
+                Place::Redis(Arc::new(SharedRules::new(store)))
+            }
+        };
         let reloader = Arc::new(Reloader::new(
             (self, source.reader),
             place,
             Replaceable::downgrade(&replaceable),
-            (rules, format, text),
+            (rules, version),
         ));
         let handle = RulesHandle::new(&reloader);
         match &reloader.place {
@@ -76,7 +83,41 @@ impl RateLimitLayerBuilder {
                 replaceable.accompany(watch.map_err(ReloadError::Source)?);
             }
             Place::InProcess => replaceable.accompany(reloader),
+            #[cfg(feature = "redis")]
+            Place::Redis(shared) => {
+                let shared = Arc::clone(shared);
+                let watch = shared_watch::start(reloader, shared, source.poll_interval);
+                replaceable.accompany(watch.map_err(ReloadError::Source)?);
+            }
         }
         Ok((layer, handle))
     }
+}
+
+impl RuleSource {
+    /// Returns the rules to begin with.
+    fn initial(&self) -> Result<(RuleSet, RuleVersion), ReloadError> {
+        let (rules, format, text, number) = match &self.origin {
+            Origin::File(path) => {
+                let file = RuleFile::new(path.clone());
+                let (format, text) = file.read(&self.reader)?;
+                let rules = self.reader.parse_named(&file.name(), format, &text)?;
+                (rules, format, text, 1)
+            }
+            Origin::InProcess(rules) => (rules.clone(), Format::Json, rules.to_json(), 1),
+            // Not a version that is stored.
+            #[cfg(feature = "redis")]
+            Origin::Redis(rules) => (rules.clone(), Format::Json, rules.to_json(), 0),
+        };
+        let version = NewRules::new(format, text).into_version(number, Clock::system().now());
+        Ok((rules, RuleVersion::new(version)))
+    }
+}
+
+#[cfg(feature = "redis")]
+fn no_redis() -> ReloadError {
+    ReloadError::Source(Error::new(
+        ErrorKind::InvalidConfig,
+        "rules in redis need a layer that counts there: call redis(), or limiter() with such a limiter",
+    ))
 }

@@ -32,7 +32,7 @@ use crate::{
     log,
 };
 
-use super::reloader::{Place, Reloader};
+use super::{place::Place, reloader::Reloader};
 
 /// Starts the thread that watches the file of a reloader, until the returned value is dropped.
 ///

@@ -9,9 +9,13 @@ use crate::error::{Error, ErrorKind};
 use super::{
     error::ReloadError,
     new_rules::NewRules,
-    reloader::{Place, Reloader},
+    place::Place,
+    reloader::Reloader,
     state::{RuleVersion, RulesState},
 };
+
+#[cfg(feature = "redis")]
+use super::shared_watch;
 
 /// Shows and changes the rules of a layer that was built by
 /// [`build_reloading`](crate::builder::RateLimitLayerBuilder::build_reloading).
@@ -60,13 +64,22 @@ impl RulesHandle {
 
     /// Returns the last ten versions that were in force, from the oldest; the last one is in force.
     ///
-    /// Those of a file, and those in process, are the versions that this process has had.
+    /// Those of a file, and those in process, are the versions that this process has had. Those in Redis are the same for all
+    /// instances; the initial rules are not among them.
     ///
     /// # Errors
     ///
-    /// [`ReloadError::Source`] if the layer was dropped.
+    /// [`ReloadError::Source`] if the layer was dropped, or Redis cannot be read.
     pub async fn history(&self) -> Result<Vec<RuleVersion>, ReloadError> {
-        Ok(self.reloader()?.history())
+        let reloader = self.reloader()?;
+        match &reloader.place {
+            Place::File(_) | Place::InProcess => Ok(reloader.history()),
+            #[cfg(feature = "redis")]
+            Place::Redis(shared) => {
+                let versions = shared.history().await?;
+                Ok(versions.into_iter().map(RuleVersion::new).collect())
+            }
+        }
     }
 
     /// Replaces the rules, if they have no faults and nobody else has replaced them meanwhile.
@@ -91,7 +104,8 @@ impl RulesHandle {
     ///
     /// - [`ReloadError::Rules`] and [`ReloadError::Layer`] for rules that cannot be in force. Nothing was pushed.
     /// - [`ReloadError::Conflict`] if another version is in force than the one that they [replace](NewRules::replacing).
-    /// - [`ReloadError::Source`] for rules from a file, which is changed by editing it, or if the layer was dropped.
+    /// - [`ReloadError::Source`] for rules from a file, which is changed by editing it; if Redis does not store them; or if the
+    ///   layer was dropped. After a timeout they may have been stored.
     pub async fn push(&self, rules: NewRules) -> Result<RuleVersion, ReloadError> {
         rules.validate()?;
         let reloader = self.reloader()?;
@@ -100,7 +114,9 @@ impl RulesHandle {
                 "the rules come from {}: edit that file",
                 file.name()
             ))),
-            Place::InProcess => reloader.take_pushed(&rules),
+            Place::InProcess => reloader.take_pushed(rules),
+            #[cfg(feature = "redis")]
+            Place::Redis(shared) => shared_watch::push(&reloader, shared, rules).await,
         }
     }
 
@@ -144,6 +160,8 @@ impl RulesHandle {
         match &reloader.place {
             Place::File(file) => reloader.take_read(|| file.read(&reloader.reader)),
             Place::InProcess => Ok(()),
+            #[cfg(feature = "redis")]
+            Place::Redis(shared) => shared_watch::take(&reloader, shared).await,
         }
     }
 

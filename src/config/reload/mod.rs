@@ -4,8 +4,8 @@
 //! [`RuleSource`], and returns a [`RulesHandle`] to see and change them.
 //!
 //! ```text
-//! file, handle ──> Reloader: read, check, build ──> swapped: the next request gets the new rules
-//!                                             └───> refused: an error in the log and in RulesState, the old rules stay
+//! file, Redis, handle ──> Reloader: read, check, build ──> swapped: the next request gets the new rules
+//!                                                    └───> refused: an error in the log and in RulesState, the old rules stay
 //! ```
 //!
 //! # Guarantees
@@ -18,6 +18,16 @@
 //!   [`RuleSetError`](crate::config::RuleSetError), and the rules in force stay.
 //! - A mode or rollout that was [set while the service runs](crate::RateLimitLayer::set_rule_mode) stays, unless the new set
 //!   has another one written than the old set. The mode of the layer always stays.
+//!
+//! # Rules of a fleet
+//!
+//! With [`RuleSource::redis`], all instances have the rules that are stored in Redis. Whichever of them [pushes](RulesHandle::push)
+//! a set, all take it within a second: the push is announced to a connection that listens. Where no announcement can be
+//! received, an instance reads twice a second. Every [`poll_interval`](RuleSource::poll_interval) (5 s) it reads anyway; if
+//! a connection dies in silence, a new set is taken within that interval and 5 seconds more.
+//!
+//! A push replaces the version that its author has seen, or fails with a [conflict](ReloadError::Conflict). While Redis is down,
+//! nothing can be pushed and the rules in force stay. They also stay if Redis loses them, until the next push.
 //!
 //! # What begins anew
 //!
@@ -49,8 +59,13 @@ mod error;
 mod file_watch;
 mod handle;
 mod new_rules;
+mod place;
 mod reloader;
 mod rule_file;
+#[cfg(feature = "redis")]
+mod shared_rules;
+#[cfg(feature = "redis")]
+mod shared_watch;
 mod source;
 mod state;
 

@@ -1,8 +1,11 @@
 //! Rules that are to be pushed.
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    clock::Timestamp,
+    error::{Error, ErrorKind},
+};
 
-use super::{super::rule_set::Format, error::ReloadError};
+use super::{super::rule_set::Format, error::ReloadError, state::VersionData};
 
 /// A text of rules to push, with who pushes it and why.
 ///
@@ -59,6 +62,18 @@ impl NewRules {
     pub fn replacing(mut self, version: u64) -> Self {
         self.replaced = Some(version);
         self
+    }
+
+    /// Returns the version that these rules are.
+    pub(super) fn into_version(self, number: u64, time: Timestamp) -> VersionData {
+        VersionData {
+            number,
+            format: self.format,
+            text: self.text,
+            author: self.author,
+            comment: self.comment,
+            time,
+        }
     }
 
     /// # Errors

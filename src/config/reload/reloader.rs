@@ -9,6 +9,9 @@ use crate::{
     sync::Mutex,
 };
 
+#[cfg(feature = "redis")]
+use crate::middleware::admission::Admission;
+
 use super::{
     super::{
         fault::RuleSetError,
@@ -16,7 +19,7 @@ use super::{
     },
     error::ReloadError,
     new_rules::NewRules,
-    rule_file::RuleFile,
+    place::Place,
     state::{RuleVersion, RulesState, VersionData},
 };
 
@@ -29,43 +32,30 @@ pub(super) struct Reloader {
     pub(super) reader: RuleSetReader,
     pub(super) place: Place,
     layer: Weak<Replaceable>,
-    /// Held from the reading of a source to the swap, so that no older text replaces a newer one.
+    /// Held from the reading of a file to the swap, so that no older text replaces a newer one.
     progress: Mutex<Progress>,
     state: watch::Sender<RulesState>,
 }
 
-/// Where a reloader finds new rules.
-#[derive(Debug)]
-pub(super) enum Place {
-    File(RuleFile),
-    InProcess,
-}
-
 /// The versions that a reloader has taken, and the text that it has refused.
 #[derive(Debug)]
-pub(super) struct Progress {
+struct Progress {
     /// The latest versions that were in force, from the oldest.
     history: VecDeque<RuleVersion>,
     /// The text that was refused last; `None` if it could not be read.
     refused: Option<(Format, String)>,
+    /// Why it was refused.
+    refusal: Option<ReloadError>,
 }
 
 impl Reloader {
-    /// Returns a reloader of a layer that was built by `template` and these rules.
+    /// Returns a reloader of a layer that was built by `template` and has this version in force.
     pub(super) fn new(
         (template, reader): (RateLimitLayerBuilder, RuleSetReader),
         place: Place,
         layer: Weak<Replaceable>,
-        (rules, format, text): (RuleSet, Format, String),
+        (rules, version): (RuleSet, RuleVersion),
     ) -> Self {
-        let version = RuleVersion::new(VersionData {
-            number: 1,
-            format,
-            text,
-            author: None,
-            comment: None,
-            time: Clock::system().now(),
-        });
         let state = RulesState {
             version: version.clone(),
             rules,
@@ -79,6 +69,7 @@ impl Reloader {
             progress: Mutex::new(Progress {
                 history: VecDeque::from([version]),
                 refused: None,
+                refusal: None,
             }),
             state: watch::Sender::new(state),
         }
@@ -92,6 +83,13 @@ impl Reloader {
     pub(super) fn history(&self) -> Vec<RuleVersion> {
         self.progress.lock().history.iter().cloned().collect()
     }
+
+    /// Returns the number of the version in force.
+    pub(super) fn number(&self) -> u64 {
+        self.state.borrow().version.number()
+    }
+
+    // === Text that was read ===
 
     /// Returns whether what was read is in force or was refused already.
     pub(super) fn is_known(&self, read: &Result<(Format, String), RuleSetError>) -> bool {
@@ -123,58 +121,96 @@ impl Reloader {
             Ok(read) => read,
             Err(error) => return Err(self.refuse(&mut progress, None, error.into())),
         };
-        let state = self.state.borrow().clone();
-        if state.version.has_text(format, &text) {
+        if self.state.borrow().version.has_text(format, &text) {
             progress.refused = None;
-            self.forget_error();
+            progress.refusal = None;
+            self.set_error(None);
             return Ok(());
         }
-        let is_refused = progress.refused.as_ref();
-        if is_refused.is_some_and(|refused| refused.0 == format && refused.1 == text)
-            && let Some(error) = state.last_error
+        let known = (format, text);
+        if progress.refused.as_ref() == Some(&known)
+            && let Some(error) = progress.refusal.clone()
         {
             return Err(error);
         }
-        let new = NewRules::new(format, text);
-        match self.swap(&mut progress, &new) {
+        let number = self.number() + 1;
+        let version =
+            NewRules::new(known.0, known.1.clone()).into_version(number, Clock::system().now());
+        match self.swap(&mut progress, version) {
             Ok(_) => Ok(()),
-            Err(error) => Err(self.refuse(&mut progress, Some((format, new.text)), error)),
+            Err(error) => Err(self.refuse(&mut progress, Some(known), error)),
         }
     }
+
+    // === Pushed rules ===
 
     /// Takes rules that were pushed in this process.
     ///
     /// # Errors
     ///
     /// Why they were not taken. The source has not changed, so it is not noted as a refusal.
-    pub(super) fn take_pushed(&self, new: &NewRules) -> Result<RuleVersion, ReloadError> {
+    pub(super) fn take_pushed(&self, new: NewRules) -> Result<RuleVersion, ReloadError> {
         let mut progress = self.progress.lock();
-        let stored = self.state.borrow().version.number();
+        let stored = self.number();
         if new.replaced.is_some_and(|replaced| replaced != stored) {
             return Err(ReloadError::Conflict { stored });
         }
-        self.swap(&mut progress, new)
+        let version = new.into_version(stored + 1, Clock::system().now());
+        self.swap(&mut progress, version)
     }
 
+    /// Takes a version that all instances share.
+    ///
+    /// # Errors
+    ///
+    /// Why it was refused.
+    #[cfg(feature = "redis")]
+    pub(super) fn take_version(&self, version: VersionData) -> Result<RuleVersion, ReloadError> {
+        let mut progress = self.progress.lock();
+        let refused = (version.format, version.text.clone());
+        let swapped = self.swap(&mut progress, version);
+        swapped.map_err(|error| self.refuse(&mut progress, Some(refused), error))
+    }
+
+    /// Checks that rules could be in force.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    #[cfg(feature = "redis")]
+    pub(super) fn check(&self, new: &NewRules) -> Result<(), ReloadError> {
+        let rules = self
+            .reader
+            .parse_named(&self.place.name(), new.format, &new.text)?;
+        let template = self.template.clone().rules(&rules);
+        let check = |old: &Admission| template.check_successor(old);
+        match self.layer.upgrade() {
+            Some(layer) => layer.with(check).map_err(ReloadError::Layer),
+            None => Ok(()),
+        }
+    }
+
+    // === Outcomes ===
+
     /// Replaces the rules in force.
-    fn swap(&self, progress: &mut Progress, new: &NewRules) -> Result<RuleVersion, ReloadError> {
+    fn swap(
+        &self,
+        progress: &mut Progress,
+        version: VersionData,
+    ) -> Result<RuleVersion, ReloadError> {
         let name = self.place.name();
-        let rules = self.reader.parse_named(&name, new.format, &new.text)?;
+        let rules = self
+            .reader
+            .parse_named(&name, version.format, &version.text)?;
         let template = self.template.clone().rules(&rules);
         if let Some(layer) = self.layer.upgrade() {
             layer
                 .replace(|old| template.build_successor(old))
                 .map_err(ReloadError::Layer)?;
         }
-        let version = RuleVersion::new(VersionData {
-            number: self.state.borrow().version.number() + 1,
-            format: new.format,
-            text: new.text.clone(),
-            author: new.author.clone(),
-            comment: new.comment.clone(),
-            time: Clock::system().now(),
-        });
+        let version = RuleVersion::new(version);
         progress.refused = None;
+        progress.refusal = None;
         progress.history.push_back(version.clone());
         while progress.history.len() > KEPT {
             progress.history.pop_front();
@@ -203,29 +239,59 @@ impl Reloader {
         error: ReloadError,
     ) -> ReloadError {
         progress.refused = text;
-        let noted = error.clone();
-        let is_new = self.state.send_if_modified(|state| {
-            let same = state.last_error.as_ref();
-            let is_new = !same.is_some_and(|last| last.is_same(&noted));
-            state.last_error = Some(noted);
-            is_new
-        });
-        if is_new {
+        progress.refusal = Some(error.clone());
+        if self.set_error(Some(error.clone())) {
             log::event!(
                 WARN,
                 "rules refused, those in force stay",
                 source = self.place.name(),
-                version = self.state.borrow().version.number(),
+                version = self.number(),
                 error = error,
             );
         }
         error
     }
 
-    /// Notes that the source has the rules in force again.
-    fn forget_error(&self) {
-        self.state
-            .send_if_modified(|state| state.last_error.take().is_some());
+    /// Notes that the source cannot be reached. That is logged once until it [can](Self::note_reached).
+    #[cfg(feature = "redis")]
+    pub(super) fn note_unreachable(&self, error: ReloadError) -> ReloadError {
+        let was_reachable = !matches!(self.state.borrow().last_error, Some(ReloadError::Source(_)));
+        self.set_error(Some(error.clone()));
+        if was_reachable {
+            log::event!(
+                WARN,
+                "rules cannot be read, those in force stay",
+                source = self.place.name(),
+                version = self.number(),
+                error = error,
+            );
+        }
+        error
+    }
+
+    /// Notes that the source was read, and had nothing new.
+    ///
+    /// # Errors
+    ///
+    /// Why what it has was refused.
+    #[cfg(feature = "redis")]
+    pub(super) fn note_reached(&self) -> Result<(), ReloadError> {
+        let progress = self.progress.lock();
+        self.set_error(progress.refusal.clone());
+        progress.refusal.clone().map_or(Ok(()), Err)
+    }
+
+    /// Sets the error that handles show. Returns whether it is another one.
+    fn set_error(&self, error: Option<ReloadError>) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_same = match (&state.last_error, &error) {
+                (Some(last), Some(error)) => last.is_same(error),
+                (None, None) => true,
+                _ => false,
+            };
+            state.last_error = error;
+            !is_same
+        })
     }
 }
 
@@ -238,15 +304,5 @@ impl fmt::Debug for Reloader {
     }
 }
 
-impl Place {
-    /// Returns the name of the source in messages.
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::File(file) => file.name(),
-            Self::InProcess => "rules".to_owned(),
-        }
-    }
-}
-
 /// The number of versions in a history.
-pub(super) const KEPT: usize = 10;
+const KEPT: usize = 10;

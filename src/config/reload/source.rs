@@ -31,6 +31,8 @@ pub struct RuleSource {
 pub(super) enum Origin {
     File(PathBuf),
     InProcess(RuleSet),
+    #[cfg(feature = "redis")]
+    Redis(RuleSet),
 }
 
 impl RuleSource {
@@ -49,6 +51,21 @@ impl RuleSource {
     /// Begins with these rules, which only [`RulesHandle::push`](super::RulesHandle::push) replaces, in this process alone.
     pub fn in_process(rules: RuleSet) -> Self {
         Self::of(Origin::InProcess(rules))
+    }
+
+    /// Reads the rules that all instances share in Redis, through the store of the layer, and takes others within a second
+    /// after they are [pushed](super::RulesHandle::push).
+    ///
+    /// `initial` is in force until rules are found there, or for as long as Redis has none. To begin with those in Redis, await
+    /// [`RulesHandle::reload`](super::RulesHandle::reload) before the service starts. While Redis is down, the rules in force
+    /// stay.
+    ///
+    /// One key (`prefix:{!}:rules`, a hash without expiry) has the last ten versions. Each layer holds one more connection, which
+    /// listens on the channel of that name. [`remote`](crate::remote#rules) lists the rights that it needs. If it cannot
+    /// listen, it reads twice a second. Two layers with different rules need stores with different prefixes.
+    #[cfg(feature = "redis")]
+    pub fn redis(initial: RuleSet) -> Self {
+        Self::of(Origin::Redis(initial))
     }
 
     fn of(origin: Origin) -> Self {

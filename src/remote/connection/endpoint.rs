@@ -91,7 +91,10 @@ impl Endpoint {
                 let pooled = pooled.map(Connection::pooled).map_err(pool_error)?;
                 pooled.identify().await
             }
-            Self::Sentinels(sentinels, settings) => sentinels.connect(settings).await,
+            Self::Sentinels(sentinels, settings) => {
+                let (_, connection) = sentinels.connect(settings).await?;
+                Ok(connection)
+            }
             Self::Server(address, settings) => {
                 direct::connect(address, settings, Expects::Anything).await
             }

@@ -145,6 +145,12 @@ impl Lane {
         self.endpoint.server()
     }
 
+    /// Returns what makes its connections.
+    #[cfg(feature = "reload")]
+    pub(in crate::remote) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// See [`Endpoint::advice`].
     pub(in crate::remote) fn advice(&self) -> &'static str {
         self.endpoint.advice()

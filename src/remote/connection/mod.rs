@@ -9,6 +9,8 @@ mod direct;
 mod endpoint;
 mod handshake;
 mod lane;
+#[cfg(feature = "reload")]
+mod listening;
 mod mode;
 mod multiplexed;
 mod sentinel;
@@ -29,6 +31,8 @@ pub(super) use self::direct::ConnectionSettings;
 pub(super) use self::endpoint::Endpoint;
 pub(super) use self::handshake::Session;
 pub(super) use self::lane::{Lane, LaneConnection, SendError};
+#[cfg(feature = "reload")]
+pub(super) use self::listening::Listening;
 pub(super) use self::mode::ServerMode;
 pub(super) use self::sentinel::Sentinels;
 pub(super) use self::server_check::ServerCheck;

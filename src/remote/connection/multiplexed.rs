@@ -111,6 +111,11 @@ impl Connection {
 }
 
 impl Tasks {
+    #[cfg(feature = "reload")]
+    pub(super) fn of(task: AbortHandle) -> Self {
+        Self(vec![task])
+    }
+
     /// Adds a task that ends with the connection.
     pub(super) fn add(&mut self, task: AbortHandle) {
         self.0.push(task);

@@ -42,11 +42,11 @@ pub(in crate::remote) struct Sentinels {
 enum Step {
     /// A sentinel returned an address.
     Found(Result<NodeAddress, Error>),
-    Dialled(Result<Connection, Error>),
+    Dialled(NodeAddress, Result<Connection, Error>),
 }
 
 impl Sentinels {
-    /// Connects to the primary, with these settings.
+    /// Connects to the primary, with these settings. Returns its address, too.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl Sentinels {
     pub(super) async fn connect(
         &self,
         settings: &Arc<ConnectionSettings>,
-    ) -> Result<Connection, Error> {
+    ) -> Result<(NodeAddress, Connection), Error> {
         let mut steps = FuturesUnordered::new();
         for sentinel in &self.addresses {
             let look_up = async { Step::Found(self.look_up(sentinel).await) };
@@ -68,14 +68,15 @@ impl Sentinels {
                 Step::Found(Ok(address)) => {
                     tried.push(address.clone());
                     let dial = async move {
-                        let address = Address::Tcp(address);
-                        Step::Dialled(direct::connect(&address, settings, Expects::Primary).await)
+                        let tcp = Address::Tcp(address.clone());
+                        let dialled = direct::connect(&tcp, settings, Expects::Primary).await;
+                        Step::Dialled(address, dialled)
                     };
                     steps.push(futures_util::future::Either::Right(dial));
                 }
                 Step::Found(Err(error)) => failure = failure.or(Some(error)),
-                Step::Dialled(Ok(connection)) => return Ok(connection),
-                Step::Dialled(Err(error)) => failure = Some(error),
+                Step::Dialled(address, Ok(connection)) => return Ok((address, connection)),
+                Step::Dialled(_, Err(error)) => failure = Some(error),
             }
         }
         Err(failure.unwrap_or_else(no_sentinels))

@@ -11,6 +11,7 @@
 //! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::in_slot_of`
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
 //! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`
+//! tollgate:{!}        : rules          the rules of all instances, see `Keyspace::rules_key`
 //! ```
 //!
 //! (The spaces are not part of a key.) The identity is the hash tag, so in a cluster all policies about one identity
@@ -103,6 +104,12 @@ impl Keyspace {
     /// Returns the key of the live instances. No caller has the identity `!`, and no probe this name.
     pub(in crate::remote) fn members_key(&self) -> RedisKey {
         self.join(Self::MEMBERS_IDENTITY, b"members", b"")
+    }
+
+    /// Returns the key of the rules that all instances share, which is also the name of the channel that announces them.
+    #[cfg(feature = "reload")]
+    pub(in crate::remote) fn rules_key(&self) -> RedisKey {
+        self.join(Self::MEMBERS_IDENTITY, b"rules", b"")
     }
 
     /// Returns the key that a merge leaves, in the slot of its identity. No policy's name contains a `#`.

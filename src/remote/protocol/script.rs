@@ -31,8 +31,11 @@ impl Script {
     /// Registers an instance. `lua/members.lua` documents its key, its arguments and its reply.
     pub const MEMBERS: &'static Self = &MEMBERS;
 
+    /// Stores rules for all instances. `lua/rules.lua` documents its key, its arguments and its reply.
+    pub const RULES: &'static Self = &RULES;
+
     /// Every script there is.
-    pub const ALL: [&'static Self; 2] = [Self::DECIDE, Self::MEMBERS];
+    pub const ALL: [&'static Self; 3] = [Self::DECIDE, Self::MEMBERS, Self::RULES];
 
     /// The Lua text, without comments.
     #[must_use]
@@ -68,6 +71,10 @@ static DECIDE: Script = Script {
 
 static MEMBERS: Script = Script {
     text: LazyLock::new(|| Text::of(include_str!("../../../lua/members.lua"))),
+};
+
+static RULES: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/rules.lua"))),
 };
 
 /// A script once it is composed.

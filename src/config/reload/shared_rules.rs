@@ -1,0 +1,132 @@
+//! The rules in Redis, as this process last saw them.
+
+use std::sync::Arc;
+
+use crate::{
+    error::{Error, ErrorKind},
+    store::{ReadRulesReply, RuleStore, RulesId, RulesToStore, StoreRulesReply, StoredRules},
+};
+
+use super::{super::rule_set::Format, error::ReloadError, new_rules::NewRules, state::VersionData};
+
+/// The rules that all instances share.
+#[derive(Debug)]
+pub(super) struct SharedRules {
+    store: Arc<dyn RuleStore>,
+    /// Held over a read or a push, and until its rules are in force: an older version never replaces a newer one.
+    seen: tokio::sync::Mutex<Option<RulesId>>,
+}
+
+/// The version that was stored last, as far as it is known. No other call changes it meanwhile.
+pub(super) type Seen<'a> = tokio::sync::MutexGuard<'a, Option<RulesId>>;
+
+impl SharedRules {
+    pub(super) fn new(store: Arc<dyn RuleStore>) -> Self {
+        Self {
+            store,
+            seen: tokio::sync::Mutex::new(None),
+        }
+    }
+
+    pub(super) fn store(&self) -> &Arc<dyn RuleStore> {
+        &self.store
+    }
+
+    /// Waits until no other call reads or pushes.
+    pub(super) async fn turn(&self) -> Seen<'_> {
+        self.seen.lock().await
+    }
+
+    /// Returns the stored version if it is another one than the last that was seen.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Source`] if Redis cannot be read.
+    pub(super) async fn read(
+        &self,
+        seen: &mut Seen<'_>,
+    ) -> Result<Option<VersionData>, ReloadError> {
+        let read = self.store.read_rules(**seen).await;
+        match read.map_err(ReloadError::Source)? {
+            ReadRulesReply::Known => Ok(None),
+            ReadRulesReply::Missing => {
+                **seen = None;
+                Ok(None)
+            }
+            ReadRulesReply::Stored(stored) => {
+                let id = stored.id;
+                let version = version(stored)?;
+                **seen = Some(id);
+                Ok(Some(version))
+            }
+        }
+    }
+
+    /// Stores rules as the next version. `number` is that in force.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Conflict`] if others were stored meanwhile, and [`ReloadError::Source`] if Redis does not store them.
+    pub(super) async fn push(
+        &self,
+        seen: &mut Seen<'_>,
+        new: NewRules,
+        number: u64,
+    ) -> Result<VersionData, ReloadError> {
+        let stored = seen.map_or(0, |seen| seen.version);
+        let replaced = match new.replaced {
+            // The version in force is not stored any more, so nothing that the author has not seen is replaced.
+            Some(replaced) if replaced == number && stored == 0 => 0,
+            Some(replaced) => replaced,
+            None => stored,
+        };
+        let pushed = RulesToStore {
+            format: new.format.name(),
+            text: new.text.clone(),
+            author: new.author.clone().unwrap_or_default(),
+            comment: new.comment.clone().unwrap_or_default(),
+            replaced,
+            floor: number,
+        };
+        let reply = self.store.store_rules(pushed).await;
+        match reply.map_err(ReloadError::Source)? {
+            StoreRulesReply::Conflict { stored } => Err(ReloadError::Conflict { stored }),
+            StoreRulesReply::Stored(id) => {
+                **seen = Some(id);
+                Ok(new.into_version(id.version, id.time))
+            }
+        }
+    }
+
+    /// Returns the last ten versions, from the oldest.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Source`] if Redis cannot be read.
+    pub(super) async fn history(&self) -> Result<Vec<VersionData>, ReloadError> {
+        let stored = self.store.rules_history().await;
+        let stored = stored.map_err(ReloadError::Source)?;
+        stored.into_iter().map(version).collect()
+    }
+}
+
+/// Returns a version from what is stored.
+fn version(stored: StoredRules) -> Result<VersionData, ReloadError> {
+    let Some(format) = Format::of_extension(&stored.format) else {
+        let message = format!(
+            "version {} of the rules in redis has the unknown format {:?}: push it again by a newer tollgate",
+            stored.id.version, stored.format
+        );
+        let error = Error::new(ErrorKind::ForeignValue, message);
+        return Err(ReloadError::Source(error));
+    };
+    let present = |text: String| (!text.is_empty()).then_some(text);
+    Ok(VersionData {
+        number: stored.id.version,
+        format,
+        text: stored.text,
+        author: present(stored.author),
+        comment: present(stored.comment),
+        time: stored.id.time,
+    })
+}

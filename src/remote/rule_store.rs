@@ -1,0 +1,349 @@
+//! The rules that all instances share, in one hash. `lua/rules.lua` describes its fields.
+//!
+//! ```text
+//! push      EVALSHA rules.lua ──> stored as the next version, announced on the channel of the key's name
+//! listen    SUBSCRIBE on a connection of its own ──> read
+//! read      HMGET version time ──> others than the known ones? HMGET 7:text 7:format ..
+//! ```
+//!
+//! The connection leads to the node that has the key. It is made at the first call, and again after an error. With a pool of
+//! the application, whose connections cannot listen, commands go over a lane.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use redis::{Cmd, RedisError, Value};
+use tokio::sync::Mutex;
+
+use crate::{
+    clock::Timestamp,
+    error::{Error, ErrorKind, Phase},
+    slot::slot_of,
+    store::{
+        ReadRulesReply, RuleStore, RulesId, RulesToStore, StoreFuture, StoreRulesReply, StoredRules,
+    },
+    timer::timeout,
+};
+
+use super::{
+    client::Client,
+    cluster::Cluster,
+    connection::{Endpoint, Listening, classify},
+    protocol::{Keyspace, Redirect, Script},
+};
+
+/// The rules in Redis. Clones share the connection.
+#[derive(Clone)]
+pub(super) struct RedisRuleStore {
+    cluster: Arc<Cluster>,
+    /// `None` until it is needed, and after an error.
+    link: Arc<Mutex<Option<Arc<Link>>>>,
+}
+
+/// The way of commands to the server.
+enum Link {
+    /// A lane, since the connections of a pool cannot listen.
+    Lane(Arc<Client>),
+    Own(Listening, Arc<Client>),
+}
+
+impl RedisRuleStore {
+    pub(super) fn new(cluster: Arc<Cluster>) -> Self {
+        Self {
+            cluster,
+            link: Arc::default(),
+        }
+    }
+
+    fn key(&self) -> Vec<u8> {
+        let keyspace = &self.cluster.first().client.keyspace;
+        keyspace.rules_key().to_vec()
+    }
+
+    /// Returns the client of the node that has the key, as far as it is known.
+    fn client(&self) -> Arc<Client> {
+        if self.cluster.is_cluster() {
+            let slot = slot_of(Keyspace::MEMBERS_IDENTITY);
+            self.cluster.node_of(slot).client
+        } else {
+            Arc::clone(&self.cluster.first().client)
+        }
+    }
+
+    /// Returns the connection, and whether it was made just now.
+    async fn link(&self) -> Result<(Arc<Link>, bool), Error> {
+        let mut place = self.link.lock().await;
+        if let Some(link) = &*place {
+            return Ok((Arc::clone(link), false));
+        }
+        let client = self.client();
+        let endpoint = client.scheduler.lanes()[0].endpoint().clone();
+        let link = if let Endpoint::Pool(_) = endpoint {
+            Link::Lane(client)
+        } else {
+            let opened = timeout(CONNECT_TIMEOUT, Listening::open(&endpoint, &self.key())).await;
+            let opened = opened.unwrap_or_else(|| Err(too_slow(Phase::Connect)));
+            match opened {
+                Ok(listening) => Link::Own(listening, client),
+                Err(error) => {
+                    self.look_up_nodes(&client);
+                    return Err(error);
+                }
+            }
+        };
+        let link = Arc::new(link);
+        *place = Some(Arc::clone(&link));
+        Ok((link, true))
+    }
+
+    /// Gives up a connection, unless another one has replaced it.
+    async fn give_up(&self, link: &Arc<Link>) {
+        let mut place = self.link.lock().await;
+        place.take_if(|present| Arc::ptr_eq(present, link));
+    }
+
+    /// Looks in the background which node has the key: the one that had it may be down.
+    fn look_up_nodes(&self, client: &Client) {
+        if self.cluster.is_cluster()
+            && let Some(nodes) = client.nodes()
+        {
+            nodes.refresh();
+        }
+    }
+
+    /// Sends a command, to where a cluster redirects it. `commands` are the same one: if the server does not know the first,
+    /// the next is sent.
+    async fn run(&self, commands: &[Cmd]) -> Result<Value, Error> {
+        let mut error = too_slow(Phase::Connect);
+        for _ in 0..ATTEMPTS {
+            let (link, _) = self.link().await?;
+            let sent = timeout(TIMEOUT, link.send(commands)).await;
+            error = match sent {
+                Some(Ok(reply)) => return Ok(reply),
+                Some(Err(error)) => error,
+                None => too_slow(Phase::Reply),
+            };
+            match Redirect::of(&error, 1) {
+                Some(redirect) => {
+                    self.give_up(&link).await;
+                    if link.client().follow(&redirect).is_none() {
+                        return Err(classify::unreachable(&redirect));
+                    }
+                }
+                None => {
+                    if sent_in_vain(&error) {
+                        self.give_up(&link).await;
+                        self.look_up_nodes(link.client());
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Err(error)
+    }
+
+    async fn read(&self, known: Option<RulesId>) -> Result<ReadRulesReply, Error> {
+        let key = self.key();
+        let Some(id) = self.stored_id(&key).await? else {
+            return Ok(ReadRulesReply::Missing);
+        };
+        if Some(id) == known {
+            return Ok(ReadRulesReply::Known);
+        }
+        let mut command = redis::cmd("HMGET");
+        command.arg(&key);
+        for field in FIELDS {
+            command.arg(format!("{}:{field}", id.version));
+        }
+        let reply = self.run(&[command]).await?;
+        let fields: Vec<Option<String>> = parse(reply)?;
+        let fields = FIELDS.iter().copied().zip(fields);
+        let fields: HashMap<&str, Option<String>> = fields.collect();
+        let field = |name: &str| fields.get(name).cloned().flatten();
+        let rules = stored(id, field).ok_or_else(foreign)?;
+        Ok(ReadRulesReply::Stored(rules))
+    }
+
+    /// Returns the stored version; `None` if there is none.
+    async fn stored_id(&self, key: &[u8]) -> Result<Option<RulesId>, Error> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(key).arg("version").arg("time");
+        let reply = self.run(&[command]).await?;
+        let (version, time): (Option<u64>, Option<u64>) = parse(reply)?;
+        Ok(version.zip(time).map(|(version, micros)| RulesId {
+            version,
+            time: Timestamp::from_micros(micros),
+        }))
+    }
+
+    async fn store(&self, rules: RulesToStore) -> Result<StoreRulesReply, Error> {
+        let key = self.key();
+        let command = |start: fn(&Script, usize) -> Cmd| {
+            let mut command = start(Script::RULES, 8);
+            command
+                .arg(1)
+                .arg(&key)
+                .arg(rules.replaced)
+                .arg(rules.floor)
+                .arg(rules.format)
+                .arg(&rules.text)
+                .arg(&rules.author)
+                .arg(&rules.comment);
+            if let Some(clock) = &self.cluster.first().client.clock {
+                command.arg(clock.now().as_micros());
+            }
+            command
+        };
+        let commands = [command(Script::by_hash), command(Script::by_text)];
+        let reply: Vec<u64> = parse(self.run(&commands).await?)?;
+        match reply[..] {
+            [0, stored] => Ok(StoreRulesReply::Conflict { stored }),
+            [1, version, micros] => Ok(StoreRulesReply::Stored(RulesId {
+                version,
+                time: Timestamp::from_micros(micros),
+            })),
+            _ => Err(foreign()),
+        }
+    }
+
+    async fn history(&self) -> Result<Vec<StoredRules>, Error> {
+        let mut command = redis::cmd("HGETALL");
+        command.arg(self.key());
+        let fields: HashMap<String, String> = parse(self.run(&[command]).await?)?;
+        let versions = fields.keys().filter_map(|field| {
+            let (version, _) = field.split_once(":text")?;
+            version.parse().ok()
+        });
+        let mut versions: Vec<u64> = versions.collect();
+        versions.sort_unstable();
+        let version = |version: u64| {
+            let field = |name: &str| fields.get(&format!("{version}:{name}")).cloned();
+            let micros = field("time")?.parse().ok()?;
+            let time = Timestamp::from_micros(micros);
+            stored(RulesId { version, time }, field)
+        };
+        Ok(versions.into_iter().filter_map(version).collect())
+    }
+
+    async fn stored_since(&self) -> Result<bool, Error> {
+        let (link, is_new) = self.link().await?;
+        if is_new {
+            // Anything may have been stored before it listened.
+            return Ok(true);
+        }
+        let Link::Own(listening, client) = &*link else {
+            return Ok(false);
+        };
+        let message = listening.message().await;
+        if message.is_err() {
+            self.give_up(&link).await;
+            self.look_up_nodes(client);
+        }
+        message
+    }
+}
+
+impl RuleStore for RedisRuleStore {
+    fn read_rules(&self, known: Option<RulesId>) -> StoreFuture<ReadRulesReply> {
+        let store = self.clone();
+        StoreFuture::boxed(async move { store.read(known).await })
+    }
+
+    fn store_rules(&self, rules: RulesToStore) -> StoreFuture<StoreRulesReply> {
+        let store = self.clone();
+        StoreFuture::boxed(async move { store.store(rules).await })
+    }
+
+    fn rules_history(&self) -> StoreFuture<Vec<StoredRules>> {
+        let store = self.clone();
+        StoreFuture::boxed(async move { store.history().await })
+    }
+
+    fn rules_stored(&self) -> StoreFuture<bool> {
+        let store = self.clone();
+        StoreFuture::boxed(async move { store.stored_since().await })
+    }
+}
+
+impl fmt::Debug for RedisRuleStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisRuleStore").finish_non_exhaustive()
+    }
+}
+
+// === Link ===
+
+impl Link {
+    fn client(&self) -> &Arc<Client> {
+        match self {
+            Self::Lane(client) | Self::Own(_, client) => client,
+        }
+    }
+
+    /// Sends the first of these commands that the server knows.
+    async fn send(&self, commands: &[Cmd]) -> Result<Value, Error> {
+        let mut reply = Err(classify::closed());
+        for command in commands {
+            match self.send_one(command).await? {
+                Ok(value) => return Ok(value),
+                Err(error) if classify::is_unknown_script(&error) => {
+                    reply = Err(classify::classify(error));
+                }
+                Err(error) => return Err(classify::classify(error)),
+            }
+        }
+        reply
+    }
+
+    async fn send_one(&self, command: &Cmd) -> Result<Result<Value, RedisError>, Error> {
+        match self {
+            Self::Own(listening, _) => Ok(listening.send(command).await),
+            Self::Lane(client) => {
+                let mut connection = client.scheduler.lanes()[0].connect(false).await?;
+                let sent = connection.send(command).await;
+                Ok(sent.map_err(|failed| failed.error))
+            }
+        }
+    }
+}
+
+// === Replies ===
+
+/// Returns a version from its fields; `None` if one is missing.
+fn stored(id: RulesId, field: impl Fn(&str) -> Option<String>) -> Option<StoredRules> {
+    let mut rules = StoredRules::new(id, field("format")?, field("text")?);
+    rules.author = field("author").unwrap_or_default();
+    rules.comment = field("comment").unwrap_or_default();
+    Some(rules)
+}
+
+fn parse<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
+    redis::from_redis_value(reply).map_err(|error| foreign().with_source(error))
+}
+
+fn foreign() -> Error {
+    Error::new(
+        ErrorKind::ForeignValue,
+        "the key of the rules holds a value that tollgate did not write",
+    )
+}
+
+fn too_slow(phase: Phase) -> Error {
+    let message = match phase {
+        Phase::Connect => "no connection for rules to redis in time",
+        _ => "no reply about rules from redis in time",
+    };
+    Error::new(ErrorKind::Timeout(phase), message)
+}
+
+/// Returns whether a connection is of no more use after this error.
+fn sent_in_vain(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Timeout(_)) || classify::ends_connection(error)
+}
+
+const FIELDS: [&str; 4] = ["format", "text", "author", "comment"];
+/// The longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest wait for a reply: a text may have a megabyte.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Redirects are followed as often, and once less.
+const ATTEMPTS: usize = 5;
