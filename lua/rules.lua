@@ -17,7 +17,7 @@
 --          7:text      the rules of version 7; so for the latest ten versions
 --          7:format    7:author    7:comment    7:time
 --
---        The key has no expiry: rules are no counts, and stay until others replace them. The channel with the name of
+--        The key has no expiry: rules stay until others replace them. The channel with the name of
 --        the key gets each new version.
 --
 -- Example: times with a `+` are us after 1700000000000000

@@ -22,7 +22,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
     servers::{OPTIONAL_RIGHTS, REGISTRATION_RIGHTS, RIGHTS},
-    support::{Cluster, Sentinels, Server, logged},
+    support::{Cluster, Mode, Proxy, Sentinels, Server, logged},
 };
 
 /// Longer than anything here takes on a loaded machine.
@@ -631,4 +631,72 @@ fn script_stores_the_next_version_unless_another_one_was_stored_meanwhile() {
     versions.sort_unstable();
     assert_eq!(versions, (99..=108).collect::<Vec<_>>());
     assert_eq!(keys.len(), 2 + 10 * 5);
+}
+
+// === Faults ===
+
+#[tokio::test]
+async fn announcement_that_is_lost_is_made_up_for_by_a_poll() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let one = Instance::start(server.url());
+    let mut other = Instance::polling(proxy.url().as_str(), Duration::from_millis(100));
+    until(|| listeners(&server, "tollgate") == 2).await;
+    one.rules.push(new("limit: 8/h")).await.expect("pushed");
+    other.until_version(1).await;
+    // The connections stay open, and nothing comes through any more.
+    proxy.set(Mode::BlackHole);
+    one.rules.push(new("limit: 9/h")).await.expect("pushed");
+    other.until(|state| state.last_error().is_some()).await;
+    assert_eq!(other.rules.version().number(), 1);
+    proxy.set(Mode::Pass);
+    other.until_version(2).await;
+}
+
+#[tokio::test]
+async fn rules_are_found_at_the_replica_that_took_over_from_the_node_that_had_them() {
+    let mut cluster = Cluster::start(3, 1);
+    let owner = cluster.primary_of("!");
+    let others = (0..3).filter(|primary| *primary != owner);
+    let others: Vec<_> = others.map(|primary| cluster.nodes[primary].url()).collect();
+    let (mut one, mut other) = (
+        Instance::start(others[0].as_str()),
+        Instance::start(others[1].as_str()),
+    );
+    one.rules.push(new("limit: 8/h")).await.expect("pushed");
+    other.until_version(1).await;
+    // It has reached the replica by then.
+    cluster.nodes[owner].command(&["WAIT", "1", "30000"]);
+    cluster.nodes[owner].kill();
+    for instance in [&mut one, &mut other] {
+        let state = instance.until(|state| state.last_error().is_some()).await;
+        assert_eq!(state.version().number(), 1);
+    }
+    other.until_version(1).await;
+    one.until_version(1).await;
+    one.rules.push(new("limit: 9/h")).await.expect("pushed");
+    other.until_version(2).await;
+    assert_eq!(
+        numbers(&other.rules.history().await.expect("a history")),
+        [1, 2]
+    );
+}
+
+#[tokio::test]
+async fn longest_text_is_shared_and_the_script_is_sent_again_when_it_was_flushed() {
+    let server = Server::start();
+    let (one, mut other) = (Instance::start(server.url()), Instance::start(server.url()));
+    let comment = "# ".repeat((1 << 20) / 2 - 100);
+    for number in 1..=2 {
+        server.command(&["SCRIPT", "FLUSH"]);
+        let text = format!("{}\n{comment}\n", rule(&format!("limit: {number}/h")));
+        one.rules
+            .push(NewRules::new(Format::Yaml, text.as_str()))
+            .await
+            .expect("pushed");
+        assert_eq!(other.until_version(number).await.version().text(), text);
+    }
+    let text = "# ".repeat(1 << 20);
+    let too_long = one.rules.push(NewRules::new(Format::Yaml, text)).await;
+    assert!(matches!(too_long, Err(ReloadError::Rules(_))));
 }

@@ -65,7 +65,7 @@ async fn run(reloader: Arc<Reloader>, shared: Arc<SharedRules>, interval: Durati
                 continue;
             }
         };
-        // What cannot be taken is noted where that is found.
+        // A refusal is noted where it is found.
         let _ = take(&reloader, &shared).await;
         if !can_listen {
             sleep(RETRY.min(interval)).await;

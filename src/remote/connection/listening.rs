@@ -1,6 +1,6 @@
-//! A connection of its own, for commands whose replies may be large and for what is published on a channel.
+//! A separate connection for commands with large replies, and for the messages of a channel.
 //!
-//! It speaks RESP3, in which messages come between the replies. Lanes carry decisions only: a large reply on one of them would
+//! Its protocol is RESP3, in which messages come between the replies. Lanes carry decisions only: a large reply on one of them would
 //! delay the decisions behind it.
 
 use std::convert::Infallible;
