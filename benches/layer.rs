@@ -152,7 +152,26 @@ fn layer(criterion: &mut Criterion) {
             bencher.iter(|| call(&mut service));
         });
     }
+    #[cfg(feature = "reload")]
+    {
+        let mut service = replaceable().layer(inner);
+        warm(&runtime, &mut service);
+        group.bench_function("allowed, headers, rules that can be replaced", |bencher| {
+            bencher.iter(|| call(&mut service));
+        });
+    }
     group.finish();
+}
+
+/// A layer whose rules are read anew for each request.
+#[cfg(feature = "reload")]
+fn replaceable() -> RateLimitLayer {
+    use tollgate::config::{Format, RuleSet, reload::RuleSource};
+
+    let rules = "rules: [{ id: peer, key: peer_ip, limit: 1000000/s, burst: 1000000000000 }]";
+    let rules = RuleSet::parse(Format::Yaml, rules).expect("rules without a fault");
+    let built = RateLimitLayer::builder().build_reloading(RuleSource::in_process(rules));
+    built.expect("the rules fit").0
 }
 
 /// The first request, which may have to wait for what is looked up.

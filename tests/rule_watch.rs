@@ -256,6 +256,11 @@ async fn reload_reads_at_once_and_each_swap_and_each_refusal_is_one_event() {
         "WARN tollgate: rules refused, those in force stay source={name} version=2 error={faults}"
     );
     assert!(line.ends_with(&event), "{line}");
+    fs::remove_file(&path).expect("deleted");
+    for _ in 0..2 {
+        rules.reload().await.expect_err("it is gone");
+    }
+    assert_eq!(logged().len(), 1, "one line for a file that is gone");
     let pushed = rules.push(NewRules::new(Format::Yaml, text(4)));
     let error = pushed.await.expect_err("a file is edited").to_string();
     assert_eq!(error, format!("the rules come from {name}: edit that file"));

@@ -654,6 +654,23 @@ async fn announcement_that_is_lost_is_made_up_for_by_a_poll() {
 }
 
 #[tokio::test]
+async fn push_that_was_made_while_an_instance_was_cut_off_is_taken_when_it_is_back() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let one = Instance::start(server.url());
+    let mut other = Instance::start(proxy.url().as_str());
+    until(|| listeners(&server, "tollgate") == 2).await;
+    for number in 1..=3 {
+        proxy.set(Mode::Refuse);
+        other.until(|state| state.last_error().is_some()).await;
+        let limit = format!("limit: {number}/h");
+        one.rules.push(new(&limit)).await.expect("pushed");
+        proxy.set(Mode::Pass);
+        other.until_version(number).await;
+    }
+}
+
+#[tokio::test]
 async fn rules_are_found_at_the_replica_that_took_over_from_the_node_that_had_them() {
     let mut cluster = Cluster::start(3, 1);
     let owner = cluster.primary_of("!");
