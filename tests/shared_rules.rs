@@ -320,7 +320,10 @@ async fn push_is_taken_after_the_connections_were_lost() {
         server.close_connections();
         let limit = format!("limit: {number}/h");
         // The first attempt may find its connection closed.
-        while one.rules.push(new(&limit)).await.is_err() {}
+        let started = Instant::now();
+        while let Err(error) = one.rules.push(new(&limit)).await {
+            assert!(started.elapsed() < HUNG, "{error}");
+        }
         other
             .until(|state| state.version().text() == rule(&limit))
             .await;
