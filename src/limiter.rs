@@ -17,9 +17,12 @@ use crate::{
     policy::Policy,
     store::{Health, Mode, Receipt, Store, StoreFuture},
     sync::Mutex,
-    telemetry::DecisionObserver,
+    telemetry::{DecisionObserver, Recorders},
     ticket::Ticket,
 };
+
+#[cfg(feature = "top-keys")]
+use crate::top_keys::Snapshot;
 
 /// Decides on charges, independently of the transport.
 ///
@@ -71,7 +74,7 @@ impl RateLimiter {
         store: impl Store,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
-        Self::over(Arc::new(store), policies)
+        Self::over(Arc::new(store), policies, Recorders::default())
     }
 
     /// Decides all charges together: if one is denied, none is made.
@@ -259,6 +262,29 @@ impl RateLimiter {
         telemetry::gauges::record(limiter, &stats, &health, self.holds.held_slots());
     }
 
+    /// Returns the keys that were denied most often by this instance; `None` unless the limiter
+    /// [records](crate::builder::RateLimiterBuilder::top_keys) them.
+    ///
+    /// [`Snapshot::policy`] selects a policy. [`top_keys`](crate::top_keys) states the bounds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(limiter: tollgate::RateLimiter) {
+    /// let snapshot = limiter.top_keys();
+    /// if let Some(list) = snapshot.as_ref().and_then(|snapshot| snapshot.policy("per-ip")) {
+    ///     for top in list.keys().iter().take(10) {
+    ///         println!("{} was denied {} times", top.key(), top.count());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    #[cfg(feature = "top-keys")]
+    #[must_use]
+    pub fn top_keys(&self) -> Option<Snapshot> {
+        Some(self.observer.recorders.top_keys.as_ref()?.snapshot())
+    }
+
     /// Returns the misconfigurations of the store found so far. Each was logged once.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
@@ -286,10 +312,11 @@ impl RateLimiter {
         Ok(self)
     }
 
-    /// As [`new`](Self::new) over a shared store.
+    /// As [`new`](Self::new) over a shared store, with recorders of denied requests.
     pub(crate) fn over(
         store: Arc<dyn Store>,
         policies: impl IntoIterator<Item = Policy>,
+        recorders: Recorders,
     ) -> Result<Self, Error> {
         let known = Arc::default();
         let holds = Arc::new(HoldRegistry::new(Arc::clone(&store)));
@@ -297,7 +324,7 @@ impl RateLimiter {
             store,
             known,
             holds,
-            observer: DecisionObserver::default(),
+            observer: DecisionObserver::with(recorders),
         };
         limiter.with_policies(policies)
     }

@@ -76,6 +76,7 @@ mod tls;
 mod token_bucket;
 mod top_keys;
 mod top_keys_fleet;
+mod top_keys_recorded;
 mod warnings;
 mod witness;
 mod wording;

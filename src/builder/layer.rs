@@ -22,6 +22,9 @@ use crate::{
 #[cfg(feature = "redis")]
 use crate::remote::RedisStoreBuilder;
 
+#[cfg(feature = "top-keys")]
+use crate::top_keys::TopKeys;
+
 use super::limiter::RateLimiterBuilder;
 
 impl RateLimitLayer {
@@ -143,6 +146,15 @@ impl RateLimitLayerBuilder {
     /// Default: [`Clock::system`].
     pub fn clock(self, clock: Clock) -> Self {
         self.configure(|limiter| limiter.clock(clock))
+    }
+
+    /// Records denied requests, to find the keys that are denied most often.
+    ///
+    /// Default: none are recorded. See
+    /// [`RateLimiterBuilder::top_keys`](super::RateLimiterBuilder::top_keys).
+    #[cfg(feature = "top-keys")]
+    pub fn top_keys(self, top_keys: TopKeys) -> Self {
+        self.configure(|limiter| limiter.top_keys(top_keys))
     }
 
     /// Decides with an existing limiter, so that several layers share connections, breaker and counts.
@@ -267,7 +279,7 @@ impl RateLimitLayerBuilder {
         if self.limiter.is_some() && self.has_settings {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "a layer with a limiter uses its store: set redis, store, deadline, clock and max_keys on the limiter",
+                "a layer with a limiter uses its store: set redis, store, deadline, clock, max_keys and top_keys on the limiter",
             ));
         }
         Ok(())

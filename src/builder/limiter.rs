@@ -5,10 +5,16 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::time::Duration;
 
-use crate::{clock::Clock, error::Error, limiter::RateLimiter, policy::Policy, store::Store};
+use crate::{
+    clock::Clock, error::Error, limiter::RateLimiter, policy::Policy, store::Store,
+    telemetry::Recorders,
+};
 
 #[cfg(feature = "redis")]
 use crate::remote::RedisStoreBuilder;
+
+#[cfg(feature = "top-keys")]
+use crate::top_keys::TopKeys;
 
 use super::backend::{Backend, Choice};
 
@@ -25,6 +31,7 @@ impl RateLimiter {
 pub struct RateLimiterBuilder {
     policies: Vec<Policy>,
     pub(super) backend: Backend,
+    recorders: Recorders,
 }
 
 impl RateLimiterBuilder {
@@ -98,6 +105,16 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Records denied requests, to find the keys that are denied most often.
+    ///
+    /// Default: none are recorded. [`RateLimiter::top_keys`] returns them. Recorders are shared by their clones: give each
+    /// limiter its own, unless you want their sums.
+    #[cfg(feature = "top-keys")]
+    pub fn top_keys(mut self, top_keys: TopKeys) -> Self {
+        self.recorders.top_keys = Some(top_keys);
+        self
+    }
+
     /// Builds the limiter.
     ///
     /// # Errors
@@ -106,6 +123,6 @@ impl RateLimiterBuilder {
     /// policies with one name, or a deadline of zero.
     pub fn build(self) -> Result<RateLimiter, Error> {
         let store = self.backend.build()?;
-        RateLimiter::over(store, self.policies)
+        RateLimiter::over(store, self.policies, self.recorders)
     }
 }
