@@ -55,6 +55,7 @@ mod network;
 mod outage;
 mod probing;
 mod queueing;
+mod reason_header;
 mod refused;
 mod registration;
 mod repeated_keys;
