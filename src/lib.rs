@@ -31,6 +31,7 @@
 //! | `grpc` | no | rejections that gRPC clients understand |
 //! | `rules` | no | rules in YAML, TOML and JSON files: `config` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
+//! | `explain` | no | why a client was limited: `explain` |
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
 //!
@@ -53,6 +54,7 @@
 //! | Redis: deadlines, accuracy, failover | [`remote`](remote/index.html) |
 //! | outages of Redis | [`resilience`](resilience/index.html) |
 //! | metrics, and an event per decision | [`telemetry`] |
+//! | why a client was limited | `explain` (feature `explain`) |
 //! | the keys that are denied most often | `top_keys` (feature `top-keys`) |
 //! | rules in files | `config` (feature `rules`) |
 //! | a custom store | [`store`] |
@@ -70,12 +72,15 @@ mod decision;
 pub mod diagnosis;
 pub mod error;
 mod error_chain;
+#[cfg(feature = "explain")]
+pub mod explain;
 pub mod extract;
 mod fleet;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod headers;
+mod health;
 mod hold;
 mod key;
 mod limiter;
@@ -126,6 +131,7 @@ struct Readme;
 #[cfg(all(
     doctest,
     feature = "axum",
+    feature = "explain",
     feature = "metrics",
     feature = "redis",
     feature = "top-keys"

@@ -21,6 +21,12 @@ use crate::{
     ticket::Ticket,
 };
 
+#[cfg(feature = "explain")]
+use crate::{
+    explain::{self, Explanation},
+    store::OwnedCharge,
+};
+
 #[cfg(feature = "top-keys")]
 use crate::top_keys::Snapshot;
 
@@ -174,6 +180,29 @@ impl RateLimiter {
     /// are retried until the lease must have ended, even if the future is dropped.
     pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.holds.settle(receipt)
+    }
+
+    /// Returns the state of a key under every policy of the limiter, for an operator who asks why it was limited.
+    ///
+    /// Charges nothing. A policy is of the limiter once a builder or a layer has added it, and is shown with its own quota:
+    /// [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) also knows tiers and modes. Takes at most three calls for
+    /// 16 policies, each within the deadline of the store. See [`explain`](crate::explain) for an example.
+    ///
+    /// # Errors
+    ///
+    /// The error of the store, if it could not return the state. A limiter with a fallback always returns it.
+    #[cfg(feature = "explain")]
+    pub fn explain(&self, key: &Key) -> StoreFuture<Explanation> {
+        let known = self.known.lock();
+        let charges = known.iter().map(|policy| policy.charge(*key).to_owned());
+        self.explain_charges(charges.collect())
+    }
+
+    /// As [`explain`](Self::explain), for these charges in their order.
+    #[cfg(feature = "explain")]
+    pub(crate) fn explain_charges(&self, charges: Vec<OwnedCharge>) -> StoreFuture<Explanation> {
+        let denials = self.observer.recorders.denials.clone();
+        StoreFuture::boxed(explain::ask(Arc::clone(&self.store), denials, charges))
     }
 
     /// Holds the slots of a decision until the returned [`Hold`] is dropped or settled.

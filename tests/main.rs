@@ -24,6 +24,7 @@ mod credentials;
 mod denials;
 mod differential;
 mod examples;
+mod explain;
 mod extractors;
 mod extractors_combined;
 mod extractors_routes;

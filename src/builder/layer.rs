@@ -148,6 +148,14 @@ impl RateLimitLayerBuilder {
         self.configure(|limiter| limiter.clock(clock))
     }
 
+    /// Keeps the last denial of each key, for this many pairs of policy and key.
+    ///
+    /// Default: none. See [`RateLimiterBuilder::record_denials`](super::RateLimiterBuilder::record_denials).
+    #[cfg(feature = "explain")]
+    pub fn record_denials(self, pairs: usize) -> Self {
+        self.configure(|limiter| limiter.record_denials(pairs))
+    }
+
     /// Records denied requests, to find the keys that are denied most often.
     ///
     /// Default: none are recorded. See
@@ -279,7 +287,7 @@ impl RateLimitLayerBuilder {
         if self.limiter.is_some() && self.has_settings {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "a layer with a limiter uses its store: set redis, store, deadline, clock, max_keys and top_keys on the limiter",
+                "a layer with a limiter uses its store: set redis, store, deadline, clock, max_keys, top_keys and record_denials on the limiter",
             ));
         }
         Ok(())

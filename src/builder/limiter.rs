@@ -32,6 +32,9 @@ pub struct RateLimiterBuilder {
     policies: Vec<Policy>,
     pub(super) backend: Backend,
     recorders: Recorders,
+    /// For how many pairs of policy and key the last denial is kept.
+    #[cfg(feature = "explain")]
+    last_denials: Option<usize>,
 }
 
 impl RateLimiterBuilder {
@@ -105,6 +108,16 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Keeps the last denial of each key, for this many pairs of policy and key.
+    ///
+    /// Default: none. From 1 to 1,000,000, in 65 bytes each. [`RateLimiter::explain`] returns them;
+    /// [`explain`](crate::explain#last-denials) states the bounds.
+    #[cfg(feature = "explain")]
+    pub fn record_denials(mut self, pairs: usize) -> Self {
+        self.last_denials = Some(pairs);
+        self
+    }
+
     /// Records denied requests, to find the keys that are denied most often.
     ///
     /// Default: none are recorded. [`RateLimiter::top_keys`] returns them. Recorders are shared by their clones: give each
@@ -122,7 +135,10 @@ impl RateLimiterBuilder {
     /// One [`ErrorKind`](crate::ErrorKind) per mistake, with a remedy in the message: a policy or URL that cannot work, two
     /// policies with one name, or a deadline of zero.
     pub fn build(self) -> Result<RateLimiter, Error> {
+        let recorders = self.recorders;
+        #[cfg(feature = "explain")]
+        let recorders = recorders.keeping_denials(self.last_denials)?;
         let store = self.backend.build()?;
-        RateLimiter::over(store, self.policies, self.recorders)
+        RateLimiter::over(store, self.policies, recorders)
     }
 }

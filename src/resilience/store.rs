@@ -22,6 +22,7 @@ use super::{
     fallback::LocalFallback,
     local::LocalCounts,
     merging::{BegunMerge, Due},
+    modes::Modes,
     monitor::{CallGuard, PrimaryMonitor},
     prober::Prober,
 };
@@ -337,11 +338,12 @@ impl ResilientStoreBuilder {
             None => self.primary.fleet(),
         };
         let server_clock = self.server_clock.unwrap_or_else(|| self.clock.clone());
+        let modes = Arc::new(Modes::new(self.clock.now()));
         let monitor = PrimaryMonitor::new(
             self.primary,
             self.deadline,
             (self.clock, server_clock.clone()),
-            Arc::default(),
+            modes,
             Prober::default(),
         );
         let local = Arc::new(LocalCounts::new(
