@@ -314,6 +314,22 @@ impl RateLimiter {
         Some(self.observer.recorders.top_keys.as_ref()?.snapshot())
     }
 
+    /// Returns the keys that were denied most often by all instances together; `None` while none of them has shared any.
+    ///
+    /// For limiters that [share](crate::builder::RateLimiterBuilder::share_top_keys) their top keys through Redis. What other
+    /// instances have denied in the last two seconds, or since their last decision, may be missing.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::InvalidConfig`] if the instances show keys in different ways.
+    /// - [`ErrorKind::ForeignValue`] if an instance of another version has shared what this one cannot read.
+    /// - The error of the store. During an outage, [`top_keys`](Self::top_keys) still returns those of this instance.
+    #[cfg(feature = "top-keys")]
+    pub fn fleet_top_keys(&self) -> StoreFuture<Option<Snapshot>> {
+        let shared = self.store.shared_top_keys();
+        shared.map(|snapshots| Snapshot::merge(&snapshots?))
+    }
+
     /// Returns the misconfigurations of the store found so far. Each was logged once.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {

@@ -22,6 +22,9 @@ use crate::{
     state::Usage,
 };
 
+#[cfg(feature = "top-keys")]
+use crate::top_keys::Snapshot;
+
 pub use crate::{
     charge::{Charge, Enforcement, OwnedCharge},
     fleet::{Fleet, Share},
@@ -197,6 +200,19 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// instance grants the whole quota.
     fn fleet(&self) -> Option<Arc<Fleet>> {
         None
+    }
+
+    /// Returns what the instances share of their top keys: for each, a snapshot of each half of the window. A store that
+    /// wraps another must forward the call.
+    ///
+    /// Default: nothing.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why they could not be read.
+    #[cfg(feature = "top-keys")]
+    fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
+        StoreFuture::ready(Ok(Vec::new()))
     }
 
     /// Returns the misconfigurations found so far. A store that wraps another must forward the call.

@@ -31,7 +31,7 @@ fn files() -> BTreeMap<String, String> {
 /// Returns the files of the algorithms.
 fn algorithms() -> BTreeMap<String, String> {
     let mut files = files();
-    for own_script in [DECIDE, MEMBERS] {
+    for own_script in [DECIDE, MEMBERS, TOP_KEYS] {
         files.remove(own_script).expect("a script's own file");
     }
     files
@@ -47,6 +47,7 @@ fn root() -> &'static Path {
 
 const DECIDE: &str = "decide.lua";
 const MEMBERS: &str = "members.lua";
+const TOP_KEYS: &str = "top_keys.lua";
 
 // === Tools ===
 

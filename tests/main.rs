@@ -79,6 +79,7 @@ mod token_bucket;
 mod top_keys;
 mod top_keys_fleet;
 mod top_keys_recorded;
+mod top_keys_shared;
 mod warnings;
 mod witness;
 mod wording;

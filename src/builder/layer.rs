@@ -165,6 +165,15 @@ impl RateLimitLayerBuilder {
         self.configure(|limiter| limiter.top_keys(top_keys))
     }
 
+    /// Shares the top keys with the other instances through Redis.
+    ///
+    /// Default: not shared. See
+    /// [`RateLimiterBuilder::share_top_keys`](super::RateLimiterBuilder::share_top_keys).
+    #[cfg(all(feature = "redis", feature = "top-keys"))]
+    pub fn share_top_keys(self) -> Self {
+        self.configure(RateLimiterBuilder::share_top_keys)
+    }
+
     /// Decides with an existing limiter, so that several layers share connections, breaker and counts.
     ///
     /// Default: a new limiter. The limiter has its own store: [`build`](Self::build) fails if one is set here too.

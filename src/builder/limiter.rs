@@ -35,6 +35,8 @@ pub struct RateLimiterBuilder {
     /// For how many pairs of policy and key the last denial is kept.
     #[cfg(feature = "explain")]
     last_denials: Option<usize>,
+    #[cfg(all(feature = "redis", feature = "top-keys"))]
+    shares_top_keys: bool,
 }
 
 impl RateLimiterBuilder {
@@ -128,6 +130,18 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Shares the [top keys](Self::top_keys) with the other instances through Redis, so that
+    /// [`RateLimiter::fleet_top_keys`] returns those of all together.
+    ///
+    /// Default: not shared. `build()` fails without [`redis`](Self::redis), and unless all instances can show keys in the same
+    /// form: [`ShownKeys::hashed`](crate::top_keys::ShownKeys::hashed) with the secret of the fleet, or plain text.
+    /// [`top_keys`](crate::top_keys#whole-fleet) states the bounds and the cost.
+    #[cfg(all(feature = "redis", feature = "top-keys"))]
+    pub fn share_top_keys(mut self) -> Self {
+        self.shares_top_keys = true;
+        self
+    }
+
     /// Builds the limiter.
     ///
     /// # Errors
@@ -138,7 +152,14 @@ impl RateLimiterBuilder {
         let recorders = self.recorders;
         #[cfg(feature = "explain")]
         let recorders = recorders.keeping_denials(self.last_denials)?;
-        let store = self.backend.build()?;
+        let backend = self.backend;
+        #[cfg(all(feature = "redis", feature = "top-keys"))]
+        let backend = if self.shares_top_keys {
+            backend.sharing(recorders.top_keys.as_ref())?
+        } else {
+            backend
+        };
+        let store = backend.build()?;
         RateLimiter::over(store, self.policies, recorders)
     }
 }

@@ -7,6 +7,8 @@
 //!                                         reply: the version, and the ids if they have changed ──> Fleet
 //! ```
 //!
+//! If the instances share their top keys, the task then writes those of this instance (`shared_top_keys.rs`).
+//!
 //! No decision waits for a registration, and no timer runs: an instance without decisions does not register. A failed
 //! registration has no effect on the breaker, and leaves the known instances as they are.
 
@@ -33,6 +35,9 @@ use super::{
     protocol::{Redirect, RedisKey, Script},
 };
 
+#[cfg(feature = "top-keys")]
+use super::shared_top_keys::SharedTopKeys;
+
 /// What a registration needs.
 pub(super) struct Turn {
     pub(super) connection: LaneConnection,
@@ -54,6 +59,9 @@ pub(super) struct Registration {
     due: AtomicU64,
     /// The version of the instances that are known; 0 for none.
     version: AtomicU64,
+    /// What this instance shares besides.
+    #[cfg(feature = "top-keys")]
+    pub(super) top_keys: OnceLock<SharedTopKeys>,
 }
 
 impl Registration {
@@ -65,6 +73,8 @@ impl Registration {
             fleet: OnceLock::new(),
             due: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            #[cfg(feature = "top-keys")]
+            top_keys: OnceLock::new(),
         })
     }
 
@@ -140,7 +150,13 @@ impl Registration {
             reply = timeout(TIMEOUT, connection.send(&by_text)).await;
         }
         match reply {
-            Some(Ok(reply)) => self.learn(&fleet, &reply),
+            Some(Ok(reply)) => {
+                self.learn(&fleet, &reply);
+                #[cfg(feature = "top-keys")]
+                if let Some(top_keys) = self.top_keys.get() {
+                    top_keys.write(&mut connection, fleet.instance()).await;
+                }
+            }
             Some(Err(failed)) => {
                 let error = classify::classify(failed.error);
                 if let Some(redirect) = Redirect::of(&error, 1) {
@@ -183,5 +199,5 @@ impl Registration {
 const INTERVAL: Duration = Duration::from_secs(2);
 /// How long an instance counts after its last registration, in milliseconds.
 const LIFETIME_MILLIS: u64 = 10_000;
-/// The longest wait for the reply.
+/// The longest wait for a reply.
 const TIMEOUT: Duration = Duration::from_secs(1);

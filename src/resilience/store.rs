@@ -18,6 +18,9 @@ use crate::{
     timer::timeout,
 };
 
+#[cfg(feature = "top-keys")]
+use crate::top_keys::Snapshot;
+
 use super::{
     fallback::LocalFallback,
     local::LocalCounts,
@@ -240,6 +243,14 @@ impl Store for ResilientStore {
 
     fn warnings(&self) -> Vec<Warning> {
         self.monitor.primary.warnings()
+    }
+
+    #[cfg(feature = "top-keys")]
+    fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
+        match self.check_breaker("the shared store is unavailable: only this instance is known") {
+            Ok(()) => self.monitor.primary.shared_top_keys(),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
     }
 
     fn stats(&self) -> Stats {

@@ -64,7 +64,24 @@
 //!
 //! # Whole fleet
 //!
-//! Instances exchange snapshots as bytes ([`Snapshot::encode`], [`Snapshot::decode`]) and add them up by
+//! With [`share_top_keys`](crate::builder::RateLimiterBuilder), each instance writes its counts to Redis, and
+//! [`RateLimiter::fleet_top_keys`](crate::RateLimiter::fleet_top_keys) returns the sum:
+//!
+//! - **Bound**: an instance shares the 100 largest counts of each policy, so the error of a sum is at most `N / 100`, with the
+//!   denied requests of the whole fleet as `N`. With a [capacity](TopKeysBuilder::capacity) below 100, it is `N / m` for the
+//!   smallest capacity.
+//! - **Age**: written at most every two seconds, after a decision's reply. A sum lacks what was denied since.
+//! - **Size**: for each half of the window, a hash `prefix:{!}:top:<number>` with a field for each instance, about 4 kB per
+//!   policy. It holds at most 1,000 instances, those that were restarted in that time among them; more are left out. It
+//!   expires with the window.
+//! - **Cost**: one script call for each write, and none while nothing is denied. A sum is only read when it is asked for, 16
+//!   instances at a time.
+//! - **Window**: all instances need the same one, and clocks that agree. An instance that ends counts until the window is over.
+//!   After a restart of Redis, instances write the current half again, and not the previous one.
+//!
+//! Give each limiter a separate recorder: one that two limiters share counts twice.
+//!
+//! Programs can also exchange snapshots as bytes ([`Snapshot::encode`], [`Snapshot::decode`]) and add them up by
 //! [`Snapshot::merge`]. The error of a merged count is at most `N / m` again, with the denied requests of all instances as
 //! `N`. All instances need the same [`ShownKeys::hashed`] secret, or plain text, so that a key looks the same everywhere.
 

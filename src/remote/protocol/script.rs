@@ -31,8 +31,12 @@ impl Script {
     /// Registers an instance. `lua/members.lua` documents its key, its arguments and its reply.
     pub const MEMBERS: &'static Self = &MEMBERS;
 
+    /// Shares the top keys of an instance, with the feature `top-keys`. `lua/top_keys.lua` documents its key, its arguments and
+    /// its reply.
+    pub const TOP_KEYS: &'static Self = &TOP_KEYS;
+
     /// Every script there is.
-    pub const ALL: [&'static Self; 2] = [Self::DECIDE, Self::MEMBERS];
+    pub const ALL: [&'static Self; 3] = [Self::DECIDE, Self::MEMBERS, Self::TOP_KEYS];
 
     /// The Lua text, without comments.
     #[must_use]
@@ -68,6 +72,10 @@ static DECIDE: Script = Script {
 
 static MEMBERS: Script = Script {
     text: LazyLock::new(|| Text::of(include_str!("../../../lua/members.lua"))),
+};
+
+static TOP_KEYS: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/top_keys.lua"))),
 };
 
 /// A script once it is composed.
