@@ -8,7 +8,7 @@ use tollgate::{
     extract::{Global, HashSecret},
     remote::{RedisStore, RedisStoreBuilder, Script},
     state::CountedBy,
-    top_keys::{ShownKeys, Snapshot, TopKeys},
+    top_keys::{ShownKeys, Snapshot, TopKey, TopKeys},
 };
 
 use crate::{
@@ -154,7 +154,7 @@ async fn error_over_the_fleet_is_within_the_bound_of_the_smallest_list() {
         assert_eq!(snapshot.capacity(), bound);
         assert_bounds(&snapshot, bound, &exact);
         let list = snapshot.policy("per-ip").expect("a list");
-        let first: Vec<&str> = list.keys()[..5].iter().map(|top| top.key()).collect();
+        let first: Vec<&str> = list.keys()[..5].iter().map(TopKey::key).collect();
         for key in 0..5 {
             assert!(first.contains(&&*format!("user:{key}")), "{first:?}");
         }
