@@ -32,6 +32,7 @@
 //! | `rules` | no | rules in YAML, TOML and JSON files: `config` |
 //! | `reload` | no | rules that change while the service runs, from a watched file or from Redis: `config::reload` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
+//! | `explain` | no | why a client was limited: `explain` |
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
 //!
@@ -54,6 +55,7 @@
 //! | Redis: deadlines, accuracy, failover | [`remote`](remote/index.html) |
 //! | outages of Redis | [`resilience`](resilience/index.html) |
 //! | metrics, and an event per decision | [`telemetry`] |
+//! | why a client was limited | `explain` (feature `explain`) |
 //! | the keys that are denied most often | `top_keys` (feature `top-keys`) |
 //! | rules in files | `config` (feature `rules`) |
 //! | rules that change while the service runs | `config::reload` (feature `reload`) |
@@ -72,12 +74,15 @@ mod decision;
 pub mod diagnosis;
 pub mod error;
 mod error_chain;
+#[cfg(feature = "explain")]
+pub mod explain;
 pub mod extract;
 mod fleet;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod headers;
+mod health;
 mod hold;
 mod key;
 mod limiter;
@@ -130,6 +135,7 @@ struct Readme;
 #[cfg(all(
     doctest,
     feature = "axum",
+    feature = "explain",
     feature = "metrics",
     feature = "redis",
     feature = "top-keys"

@@ -20,9 +20,18 @@ use crate::{
     policy::Policy,
     store::{Health, Mode, Receipt, Store, StoreFuture},
     sync::Mutex,
-    telemetry::DecisionObserver,
+    telemetry::{DecisionObserver, Recorders},
     ticket::Ticket,
 };
+
+#[cfg(feature = "explain")]
+use crate::{
+    explain::{self, Explanation},
+    store::OwnedCharge,
+};
+
+#[cfg(feature = "top-keys")]
+use crate::top_keys::Snapshot;
 
 /// Decides on charges, independently of the transport.
 ///
@@ -74,7 +83,7 @@ impl RateLimiter {
         store: impl Store,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
-        Self::over(Arc::new(store), policies)
+        Self::over(Arc::new(store), policies, Recorders::default())
     }
 
     /// Decides all charges together: if one is denied, none is made.
@@ -176,6 +185,29 @@ impl RateLimiter {
         self.holds.settle(receipt)
     }
 
+    /// Returns the state of a key under every policy of the limiter, for an operator who asks why it was limited.
+    ///
+    /// Charges nothing. A policy is of the limiter once a builder or a layer has added it, and is shown with its own quota:
+    /// [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) also knows tiers and modes. Takes at most three calls for
+    /// 16 policies, each within the deadline of the store. See [`explain`](crate::explain) for an example.
+    ///
+    /// # Errors
+    ///
+    /// The error of the store, if it could not return the state. A limiter with a fallback always returns it.
+    #[cfg(feature = "explain")]
+    pub fn explain(&self, key: &Key) -> StoreFuture<Explanation> {
+        let known = self.known.lock();
+        let charges = known.iter().map(|policy| policy.policy.charge(*key).to_owned());
+        self.explain_charges(charges.collect())
+    }
+
+    /// As [`explain`](Self::explain), for these charges in their order.
+    #[cfg(feature = "explain")]
+    pub(crate) fn explain_charges(&self, charges: Vec<OwnedCharge>) -> StoreFuture<Explanation> {
+        let denials = self.observer.recorders.denials.clone();
+        StoreFuture::boxed(explain::ask(Arc::clone(&self.store), denials, charges))
+    }
+
     /// Holds the slots of a decision until the returned [`Hold`] is dropped or settled.
     ///
     /// For [concurrency](Policy::concurrency) policies: slots that are not held come back when their lease ends.
@@ -262,6 +294,45 @@ impl RateLimiter {
         telemetry::gauges::record(limiter, &stats, &health, self.holds.held_slots());
     }
 
+    /// Returns the keys that were denied most often by this instance; `None` unless the limiter
+    /// [records](crate::builder::RateLimiterBuilder::top_keys) them.
+    ///
+    /// [`Snapshot::policy`] selects a policy. [`top_keys`](crate::top_keys) states the bounds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn example(limiter: tollgate::RateLimiter) {
+    /// let snapshot = limiter.top_keys();
+    /// if let Some(list) = snapshot.as_ref().and_then(|snapshot| snapshot.policy("per-ip")) {
+    ///     for top in list.keys().iter().take(10) {
+    ///         println!("{} was denied {} times", top.key(), top.count());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    #[cfg(feature = "top-keys")]
+    #[must_use]
+    pub fn top_keys(&self) -> Option<Snapshot> {
+        Some(self.observer.recorders.top_keys.as_ref()?.snapshot())
+    }
+
+    /// Returns the keys that were denied most often by all instances together; `None` while none of them has shared any.
+    ///
+    /// For limiters that [share](crate::builder::RateLimiterBuilder::share_top_keys) their top keys through Redis. What other
+    /// instances have denied in the last two seconds, or since their last decision, may be missing.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::InvalidConfig`] if the instances show keys in different ways.
+    /// - [`ErrorKind::ForeignValue`] if an instance of another version has shared what this one cannot read.
+    /// - The error of the store. During an outage, [`top_keys`](Self::top_keys) still returns those of this instance.
+    #[cfg(feature = "top-keys")]
+    pub fn fleet_top_keys(&self) -> StoreFuture<Option<Snapshot>> {
+        let shared = self.store.shared_top_keys();
+        shared.map(|snapshots| Snapshot::merge(&snapshots?))
+    }
+
     /// Returns the misconfigurations of the store found so far. Each was logged once.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
@@ -317,10 +388,11 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// As [`new`](Self::new) over a shared store.
+    /// As [`new`](Self::new) over a shared store, with recorders of denied requests.
     pub(crate) fn over(
         store: Arc<dyn Store>,
         policies: impl IntoIterator<Item = Policy>,
+        recorders: Recorders,
     ) -> Result<Self, Error> {
         let known = Arc::default();
         let holds = Arc::new(HoldRegistry::new(Arc::clone(&store)));
@@ -328,7 +400,7 @@ impl RateLimiter {
             store,
             known,
             holds,
-            observer: DecisionObserver::default(),
+            observer: DecisionObserver::with(recorders),
         };
         limiter.with_policies(policies)
     }

@@ -47,7 +47,7 @@ pub struct Policy {
     /// `None` for requests.
     unit: Option<Arc<str>>,
     /// The tier whose quota this is.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "explain", feature = "metrics"))]
     tier: Option<PolicyName>,
     /// Identifies the policy and the tier among the metrics.
     #[cfg(feature = "metrics")]
@@ -76,7 +76,7 @@ impl Policy {
             counts_denied: false,
             on_outage: OnOutage::default(),
             unit: None,
-            #[cfg(feature = "metrics")]
+            #[cfg(any(feature = "explain", feature = "metrics"))]
             tier: None,
             #[cfg(feature = "metrics")]
             series: name_hash.low,
@@ -241,8 +241,8 @@ impl Policy {
 
     /// Returns the policy with the quota of a tier, and another algorithm if one is given.
     #[cfg_attr(
-        not(feature = "metrics"),
-        expect(unused_variables, reason = "only metrics name tiers")
+        not(any(feature = "explain", feature = "metrics")),
+        expect(unused_variables, reason = "only metrics and explanations name tiers")
     )]
     pub(crate) fn of_tier(
         &self,
@@ -252,7 +252,7 @@ impl Policy {
     ) -> Self {
         let policy = Self {
             quota,
-            #[cfg(feature = "metrics")]
+            #[cfg(any(feature = "explain", feature = "metrics"))]
             tier: Some(*tier),
             #[cfg(feature = "metrics")]
             series: self.name_hash.low ^ NameHash::of(tier).low.rotate_left(32),
@@ -262,7 +262,7 @@ impl Policy {
     }
 
     /// Returns the tier whose quota this is; `None` for the policy's own.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "explain", feature = "metrics"))]
     pub(crate) fn tier(&self) -> Option<&PolicyName> {
         self.tier.as_ref()
     }

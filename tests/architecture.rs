@@ -8,13 +8,14 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 45] = [
+const FLOORS: [(&str, u8); 47] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
     ("diagnosis", 0),
     ("error", 0),
     ("error_chain", 0),
+    ("health", 0),
     ("key", 0),
     ("log", 0),
     ("quota", 0),
@@ -35,6 +36,7 @@ const FLOORS: [(&str, u8); 45] = [
     ("settlement", 1),
     ("stored_rules", 1),
     ("store", 2),
+    ("explain", 2),
     ("top_keys", 2),
     ("telemetry", 2),
     ("extract", 3),

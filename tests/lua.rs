@@ -31,7 +31,7 @@ fn files() -> BTreeMap<String, String> {
 /// Returns the files of the algorithms.
 fn algorithms() -> BTreeMap<String, String> {
     let mut files = files();
-    for own_script in [DECIDE, MEMBERS, RULES] {
+    for own_script in [DECIDE, MEMBERS, RULES, TOP_KEYS] {
         files.remove(own_script).expect("a script's own file");
     }
     files
@@ -48,6 +48,7 @@ fn root() -> &'static Path {
 const DECIDE: &str = "decide.lua";
 const MEMBERS: &str = "members.lua";
 const RULES: &str = "rules.lua";
+const TOP_KEYS: &str = "top_keys.lua";
 
 // === Tools ===
 

@@ -287,7 +287,8 @@ fn hash_of_the_script_is_pinned() {
     assert_eq!(Script::DECIDE.hash(), DECIDE_HASH);
     assert_eq!(Script::MEMBERS.hash(), MEMBERS_HASH);
     assert_eq!(Script::RULES.hash(), RULES_HASH);
-    assert_eq!(Script::ALL.len(), 3);
+    assert_eq!(Script::TOP_KEYS.hash(), TOP_KEYS_HASH);
+    assert_eq!(Script::ALL.len(), 4);
 }
 
 #[test]
@@ -920,4 +921,5 @@ async fn server_counts_by_its_own_time() {
 
 const DECIDE_HASH: &str = "3880e56cf5fcaa16a0b13d6deb6ae0d5bd7b15a8";
 const RULES_HASH: &str = "e7636fc3ffbce1a70142ca373e95cc60740e06e8";
+const TOP_KEYS_HASH: &str = "e5233c712c78c3b81d3dad8b367e0c7a499351bd";
 const MEMBERS_HASH: &str = "728fdd75135a7b518fbe5d2c9ab25a2262bc9933";

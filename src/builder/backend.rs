@@ -22,6 +22,9 @@ use crate::{
     resilience::ResilientStore,
 };
 
+#[cfg(all(feature = "redis", feature = "top-keys"))]
+use crate::top_keys::TopKeys;
+
 /// Settings of a limiter's store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Backend {
@@ -37,6 +40,9 @@ pub(super) struct Backend {
     #[cfg(feature = "redis")]
     pub(super) warm_keys: Option<usize>,
     pub(super) silenced: SilencedCodes,
+    /// Shared with the other instances.
+    #[cfg(all(feature = "redis", feature = "top-keys"))]
+    top_keys: Option<TopKeys>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -52,6 +58,29 @@ impl Backend {
     pub(super) fn choose(&mut self, choice: Choice) {
         self.has_two_stores |= !matches!(self.choice, Choice::Memory);
         self.choice = choice;
+    }
+
+    /// Shares these top keys with the other instances.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if there are none, no Redis, or if other instances would show keys in another form.
+    #[cfg(all(feature = "redis", feature = "top-keys"))]
+    pub(super) fn sharing(mut self, top_keys: Option<&TopKeys>) -> Result<Self, Error> {
+        let invalid = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
+        let Some(top_keys) = top_keys else {
+            return invalid("share_top_keys without top keys: add top_keys(TopKeys)");
+        };
+        if !matches!(self.choice, Choice::Redis(_)) {
+            return invalid("share_top_keys without redis: call redis(), or leave it out");
+        }
+        if !top_keys.has_common_form() {
+            return invalid(
+                "share_top_keys with keys that are hashed under a secret of this process: give all instances                  ShownKeys::hashed(..) with the same secret",
+            );
+        }
+        self.top_keys = Some(top_keys.clone());
+        Ok(self)
     }
 
     pub(super) fn build(self) -> Result<Arc<dyn Store>, Error> {
@@ -84,6 +113,11 @@ impl Backend {
         let local = self.memory(server_clock.clone())?;
         let deadline = self.deadline.unwrap_or(server.decision_deadline());
         let server = server.silence(self.silenced).deadline(deadline);
+        #[cfg(feature = "top-keys")]
+        let server = match self.top_keys.clone() {
+            Some(top_keys) => server.share_top_keys(top_keys),
+            None => server,
+        };
         let first: OnceLock<ResilientStore> = OnceLock::new();
         server.build_with(move |node| {
             if let Some(first) = first.get() {

@@ -25,6 +25,8 @@ use crate::remote::RedisStoreBuilder;
 
 #[cfg(feature = "reload")]
 use crate::middleware::in_force::{InForce, Replaceable};
+#[cfg(feature = "top-keys")]
+use crate::top_keys::TopKeys;
 
 use super::limiter::RateLimiterBuilder;
 
@@ -147,6 +149,32 @@ impl RateLimitLayerBuilder {
     /// Default: [`Clock::system`].
     pub fn clock(self, clock: Clock) -> Self {
         self.configure(|limiter| limiter.clock(clock))
+    }
+
+    /// Keeps the last denial of each key, for this many pairs of policy and key.
+    ///
+    /// Default: none. See [`RateLimiterBuilder::record_denials`](super::RateLimiterBuilder::record_denials).
+    #[cfg(feature = "explain")]
+    pub fn record_denials(self, pairs: usize) -> Self {
+        self.configure(|limiter| limiter.record_denials(pairs))
+    }
+
+    /// Records denied requests, to find the keys that are denied most often.
+    ///
+    /// Default: none are recorded. See
+    /// [`RateLimiterBuilder::top_keys`](super::RateLimiterBuilder::top_keys).
+    #[cfg(feature = "top-keys")]
+    pub fn top_keys(self, top_keys: TopKeys) -> Self {
+        self.configure(|limiter| limiter.top_keys(top_keys))
+    }
+
+    /// Shares the top keys with the other instances through Redis.
+    ///
+    /// Default: not shared. See
+    /// [`RateLimiterBuilder::share_top_keys`](super::RateLimiterBuilder::share_top_keys).
+    #[cfg(all(feature = "redis", feature = "top-keys"))]
+    pub fn share_top_keys(self) -> Self {
+        self.configure(RateLimiterBuilder::share_top_keys)
     }
 
     /// Decides with an existing limiter, so that several layers share connections, breaker and counts.
@@ -336,7 +364,7 @@ impl RateLimitLayerBuilder {
         if self.limiter.is_some() && self.has_settings {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "a layer with a limiter uses its store: set redis, store, deadline, clock and max_keys on the limiter",
+                "a layer with a limiter uses its store: set redis, store, deadline, clock, max_keys, top_keys and record_denials on the limiter",
             ));
         }
         Ok(())

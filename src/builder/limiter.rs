@@ -5,10 +5,16 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::time::Duration;
 
-use crate::{clock::Clock, error::Error, limiter::RateLimiter, policy::Policy, store::Store};
+use crate::{
+    clock::Clock, error::Error, limiter::RateLimiter, policy::Policy, store::Store,
+    telemetry::Recorders,
+};
 
 #[cfg(feature = "redis")]
 use crate::remote::RedisStoreBuilder;
+
+#[cfg(feature = "top-keys")]
+use crate::top_keys::TopKeys;
 
 use super::backend::{Backend, Choice};
 
@@ -25,6 +31,12 @@ impl RateLimiter {
 pub struct RateLimiterBuilder {
     policies: Vec<Policy>,
     pub(super) backend: Backend,
+    recorders: Recorders,
+    /// For how many pairs of policy and key the last denial is kept.
+    #[cfg(feature = "explain")]
+    last_denials: Option<usize>,
+    #[cfg(all(feature = "redis", feature = "top-keys"))]
+    shares_top_keys: bool,
 }
 
 impl RateLimiterBuilder {
@@ -98,6 +110,38 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Keeps the last denial of each key, for this many pairs of policy and key.
+    ///
+    /// Default: none. From 1 to 1,000,000, in 65 bytes each. [`RateLimiter::explain`] returns them;
+    /// [`explain`](crate::explain#last-denials) states the bounds.
+    #[cfg(feature = "explain")]
+    pub fn record_denials(mut self, pairs: usize) -> Self {
+        self.last_denials = Some(pairs);
+        self
+    }
+
+    /// Records denied requests, to find the keys that are denied most often.
+    ///
+    /// Default: none are recorded. [`RateLimiter::top_keys`] returns them. Recorders are shared by their clones: give each
+    /// limiter its own, unless you want their sums.
+    #[cfg(feature = "top-keys")]
+    pub fn top_keys(mut self, top_keys: TopKeys) -> Self {
+        self.recorders.top_keys = Some(top_keys);
+        self
+    }
+
+    /// Shares the [top keys](Self::top_keys) with the other instances through Redis, so that
+    /// [`RateLimiter::fleet_top_keys`] returns those of all together.
+    ///
+    /// Default: not shared. `build()` fails without [`redis`](Self::redis), and unless all instances can show keys in the same
+    /// form: [`ShownKeys::hashed`](crate::top_keys::ShownKeys::hashed) with the secret of the fleet, or plain text.
+    /// [`top_keys`](crate::top_keys#whole-fleet) states the bounds and the cost.
+    #[cfg(all(feature = "redis", feature = "top-keys"))]
+    pub fn share_top_keys(mut self) -> Self {
+        self.shares_top_keys = true;
+        self
+    }
+
     /// Builds the limiter.
     ///
     /// # Errors
@@ -105,7 +149,17 @@ impl RateLimiterBuilder {
     /// One [`ErrorKind`](crate::ErrorKind) per mistake, with a remedy in the message: a policy or URL that cannot work, two
     /// policies with one name, or a deadline of zero.
     pub fn build(self) -> Result<RateLimiter, Error> {
-        let store = self.backend.build()?;
-        RateLimiter::over(store, self.policies)
+        let recorders = self.recorders;
+        #[cfg(feature = "explain")]
+        let recorders = recorders.keeping_denials(self.last_denials)?;
+        let backend = self.backend;
+        #[cfg(all(feature = "redis", feature = "top-keys"))]
+        let backend = if self.shares_top_keys {
+            backend.sharing(recorders.top_keys.as_ref())?
+        } else {
+            backend
+        };
+        let store = backend.build()?;
+        RateLimiter::over(store, self.policies, recorders)
     }
 }

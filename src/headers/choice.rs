@@ -57,6 +57,15 @@ use http::HeaderName;
 pub struct Headers {
     pub(super) families: Vec<Family>,
     pub(super) sends_retry_after: bool,
+    /// `None` if rejections carry no reason.
+    pub(super) reason: Option<ReasonDetail>,
+}
+
+/// The content of `X-RateLimit-Reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReasonDetail {
+    Code,
+    CodeAndPolicy,
 }
 
 /// Headers that one service or draft defines.
@@ -126,6 +135,39 @@ impl Headers {
         Self {
             families: Vec::new(),
             sends_retry_after: true,
+            reason: None,
+        }
+    }
+
+    /// `X-RateLimit-Reason` on rejections: why the request was rejected, as a short code. Off by default.
+    ///
+    /// Add it to other headers: `Headers::legacy().and(Headers::reason())`.
+    ///
+    /// ```text
+    /// X-RateLimit-Reason: rate_limited
+    /// ```
+    ///
+    /// The codes are those of [`Rejection::code`](crate::rejection::Rejection::code): `forbidden`, `internal_error`,
+    /// `key_ambiguous`, `key_missing`, `rate_limited` and `unavailable`. They show nothing of the configuration. A response
+    /// that has the header already keeps it.
+    pub fn reason() -> Self {
+        Self {
+            reason: Some(ReasonDetail::Code),
+            ..Self::none()
+        }
+    }
+
+    /// As [`reason`](Self::reason), with the name of the policy that rejects the request, if one does.
+    ///
+    /// ```text
+    /// X-RateLimit-Reason: rate_limited;policy="per-ip"
+    /// ```
+    ///
+    /// Clients see the name, and so which of the limits they exceed. The value is an item with a parameter by RFC 9651.
+    pub fn reason_with_policy() -> Self {
+        Self {
+            reason: Some(ReasonDetail::CodeAndPolicy),
+            ..Self::none()
         }
     }
 
@@ -134,6 +176,7 @@ impl Headers {
         let others = others.into();
         self.families.extend(others.families);
         self.sends_retry_after &= others.sends_retry_after;
+        self.reason = self.reason.or(others.reason);
         self
     }
 
@@ -149,6 +192,7 @@ impl Headers {
         Self {
             families: vec![family],
             sends_retry_after: true,
+            reason: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     clock::whole_seconds,
     decision::Decision,
     error::{Error, ErrorKind},
-    state::{Outcome, Usage},
+    state::{Outcome, PolicyName, Usage},
 };
 
 use super::{
@@ -129,6 +129,23 @@ pub(super) fn insert_default(headers: &mut HeaderMap, usage: &Usage) -> bool {
     headers.insert(REMAINING, number(usage.remaining));
     headers.insert(RESET, recurring_number(usage.reset_at.as_secs_ceil()));
     true
+}
+
+/// Sets the reason of a rejection.
+pub(super) fn write_reason(
+    headers: &mut HeaderMap,
+    code: &'static str,
+    policy: Option<&PolicyName>,
+) {
+    let value = match policy {
+        Some(policy) => HeaderValue::try_from(format!("{code};policy=\"{policy}\"")),
+        None => Ok(HeaderValue::from_static(code)),
+    };
+    set(
+        headers,
+        REASON,
+        value.expect("a policy's name is visible ASCII"),
+    );
 }
 
 fn write_discord(
@@ -326,6 +343,7 @@ const GLOBAL: HeaderName = HeaderName::from_static("x-ratelimit-global");
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const REASON: HeaderName = HeaderName::from_static("x-ratelimit-reason");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");

@@ -9,13 +9,13 @@ use crate::{
     decision::Decision,
     error::Error,
     policy::Policy,
-    state::{PolicyState, Usage, headroom},
+    state::{PolicyName, PolicyState, Usage, headroom},
 };
 
 use super::{
-    choice::{Family, Headers, LegacyHeaders, ResetFormat},
+    choice::{Family, Headers, LegacyHeaders, ReasonDetail, ResetFormat},
     drafts::LayerTerms,
-    families::{DEFAULT_NAMES, HeaderValues, insert_default},
+    families::{DEFAULT_NAMES, HeaderValues, insert_default, write_reason},
     merge::{SetClaim, WrittenSets},
     numbers::recurring_number,
     terms::PolicyTerms,
@@ -100,6 +100,21 @@ impl HeaderWriter {
             let mut values = self.values(decision, tier_terms, true);
             self.write(&mut values, response);
         }
+    }
+
+    /// Adds the reason to a rejection, with the policy that rejects the request, if the layer sends it.
+    pub(crate) fn write_reason<B>(
+        &self,
+        code: &'static str,
+        policy: Option<&PolicyName>,
+        response: &mut Response<B>,
+    ) {
+        let policy = match self.headers.reason {
+            None => return,
+            Some(ReasonDetail::Code) => None,
+            Some(ReasonDetail::CodeAndPolicy) => policy,
+        };
+        write_reason(response.headers_mut(), code, policy);
     }
 
     /// Writes the default headers of a denial unless the response has one of them. Returns whether it did.

@@ -314,6 +314,9 @@ impl Admission {
             self.headers
                 .write_rejection(decision, terms.as_deref(), &mut response);
         }
+        let policy = rejection.reason().policy();
+        self.headers
+            .write_reason(rejection.code(), policy, &mut response);
         response.extensions_mut().insert(rejection);
         if let Some(settlement) = settlement {
             settlement.reject(&response);

@@ -118,6 +118,8 @@
 pub(crate) mod actual_cost;
 pub(crate) mod admission;
 mod body;
+#[cfg(feature = "explain")]
+mod explanation;
 mod first_decision;
 pub(crate) mod future;
 pub(crate) mod in_force;
@@ -130,5 +132,7 @@ mod with_lookups;
 
 pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
+#[cfg(feature = "explain")]
+pub use self::explanation::RequestExplanation;
 pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
 pub use self::service::{RateLimit, ResponseFuture};

@@ -66,6 +66,20 @@ pub enum Reason {
     Unavailable,
 }
 
+impl Reason {
+    /// Returns the name of the policy that rejects the request; `None` if no single policy does.
+    #[must_use]
+    pub fn policy(&self) -> Option<&PolicyName> {
+        match self {
+            Self::AmbiguousKey { policy, .. }
+            | Self::Limited { policy }
+            | Self::MissingKey { policy, .. } => Some(policy),
+            Self::Forbidden { policy } => policy.as_ref(),
+            Self::Unavailable => None,
+        }
+    }
+}
+
 impl Rejection {
     /// For a decision that does not admit the request: 429 if a policy is over its limit, otherwise 503.
     pub(crate) fn of_decision(decision: Decision) -> Self {

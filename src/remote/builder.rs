@@ -13,6 +13,9 @@ use crate::{
     store::Store,
 };
 
+#[cfg(feature = "top-keys")]
+use crate::top_keys::TopKeys;
+
 use super::{
     client::Client,
     cluster::{Cluster, NodeSettings},
@@ -27,6 +30,9 @@ use super::{
 #[cfg(feature = "tls-rustls-no-provider")]
 use super::connection::TlsConfig;
 
+#[cfg(feature = "top-keys")]
+use super::shared_top_keys::SharedTopKeys;
+
 /// Settings of a [`RedisStore`].
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
@@ -39,6 +45,9 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     clock: Option<Clock>,
     silenced: SilencedCodes,
+    /// Shared with the other instances.
+    #[cfg(feature = "top-keys")]
+    top_keys: Option<TopKeys>,
 }
 
 impl RedisStore {
@@ -250,6 +259,13 @@ impl RedisStoreBuilder {
             self.clock,
             check,
         );
+        #[cfg(feature = "top-keys")]
+        if let Some(top_keys) = self.top_keys {
+            let shared = SharedTopKeys::new(top_keys, Arc::clone(&client.keyspace));
+            // Nobody has set others: the client is new.
+            let _ = client.registration.top_keys.set(shared);
+            client.registration.start();
+        }
         let settings = NodeSettings {
             lanes: Box::new(move |address| endpoint.at(address).as_ref().map(&lanes_of)),
             store: Box::new(move |client| wrap(Arc::new(NodeStore::new(client)))),
@@ -273,7 +289,16 @@ impl RedisStoreBuilder {
             connect_timeout: Duration::from_millis(500),
             clock: None,
             silenced: SilencedCodes::default(),
+            #[cfg(feature = "top-keys")]
+            top_keys: None,
         }
+    }
+
+    /// Shares these top keys with the other instances.
+    #[cfg(feature = "top-keys")]
+    pub(crate) fn share_top_keys(mut self, top_keys: TopKeys) -> Self {
+        self.top_keys = Some(top_keys);
+        self
     }
 
     /// Silences warnings with these codes.

@@ -136,6 +136,7 @@
 //! | `+client\|setinfo` (since Redis 7.2) | the name of this library in the list of clients; without it, each connection adds an entry to `ACL LOG` |
 //! | `+ping +unwatch` | a pool of the application |
 //! | `+select` | a database other than 0 |
+//! | `+hlen +hexists +hset +hscan` | instances that share their top keys (feature `top-keys`) |
 //!
 //! # Rules
 //!
@@ -178,6 +179,8 @@ mod builder;
 mod client;
 mod cluster;
 mod connection;
+#[cfg(feature = "top-keys")]
+mod fleet_top_keys;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod node_store;
@@ -187,6 +190,8 @@ mod registration;
 mod rule_store;
 mod sentinel;
 mod server;
+#[cfg(feature = "top-keys")]
+mod shared_top_keys;
 mod slot_guard;
 mod store;
 mod url;

@@ -38,6 +38,12 @@ use crate::{
     },
 };
 
+#[cfg(feature = "top-keys")]
+use crate::top_keys::Snapshot;
+
+#[cfg(feature = "top-keys")]
+use super::fleet_top_keys;
+
 use super::{
     batch,
     client::Client,
@@ -254,6 +260,12 @@ impl Store for NodeStore {
     fn stats(&self) -> Stats {
         let server = ServerStats::new(self.server());
         Stats::default().server(self.client.scheduler.add_load(server))
+    }
+
+    #[cfg(feature = "top-keys")]
+    fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
+        let client = Arc::clone(&self.client);
+        StoreFuture::boxed(async move { fleet_top_keys::read(&client).await })
     }
 
     fn warnings(&self) -> Vec<Warning> {

@@ -7,6 +7,8 @@
 //!                                         reply: the version, and the ids if they have changed ──> Fleet
 //! ```
 //!
+//! If the instances share their top keys, the task then writes those of this instance (`shared_top_keys.rs`).
+//!
 //! No decision waits for a registration, and no timer runs: an instance without decisions does not register. A failed
 //! registration has no effect on the breaker, and leaves the known instances as they are.
 
@@ -33,6 +35,9 @@ use super::{
     protocol::{Redirect, RedisKey, Script},
 };
 
+#[cfg(feature = "top-keys")]
+use super::shared_top_keys::SharedTopKeys;
+
 /// What a registration needs.
 pub(super) struct Turn {
     pub(super) connection: LaneConnection,
@@ -56,6 +61,9 @@ pub(super) struct Registration {
     version: AtomicU64,
     /// Whether the latest registration was redirected.
     was_redirected: AtomicBool,
+    /// What this instance shares besides.
+    #[cfg(feature = "top-keys")]
+    pub(super) top_keys: OnceLock<SharedTopKeys>,
 }
 
 impl Registration {
@@ -68,6 +76,8 @@ impl Registration {
             due: AtomicU64::new(0),
             version: AtomicU64::new(0),
             was_redirected: AtomicBool::new(false),
+            #[cfg(feature = "top-keys")]
+            top_keys: OnceLock::new(),
         })
     }
 
@@ -146,6 +156,10 @@ impl Registration {
             Some(Ok(reply)) => {
                 self.was_redirected.store(false, Ordering::Relaxed);
                 self.learn(&fleet, &reply);
+                #[cfg(feature = "top-keys")]
+                if let Some(top_keys) = self.top_keys.get() {
+                    top_keys.write(&mut connection, fleet.instance()).await;
+                }
             }
             Some(Err(failed)) => {
                 let error = classify::classify(failed.error);
@@ -191,5 +205,5 @@ impl Registration {
 const INTERVAL: Duration = Duration::from_secs(2);
 /// How long an instance counts after its last registration, in milliseconds.
 const LIFETIME_MILLIS: u64 = 10_000;
-/// The longest wait for the reply.
+/// The longest wait for a reply.
 const TIMEOUT: Duration = Duration::from_secs(1);

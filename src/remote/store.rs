@@ -24,9 +24,13 @@ use crate::{
 
 #[cfg(feature = "reload")]
 use crate::store::RuleStore;
+#[cfg(feature = "top-keys")]
+use crate::{slot::slot_of, top_keys::Snapshot};
 
 use super::cluster::{Cluster, Node, split};
 
+#[cfg(feature = "top-keys")]
+use super::protocol::Keyspace;
 #[cfg(feature = "reload")]
 use super::rule_store::RedisRuleStore;
 
@@ -182,6 +186,17 @@ impl Store for RedisStore {
 
     fn fleet(&self) -> Option<Arc<Fleet>> {
         self.cluster.first().store.fleet()
+    }
+
+    #[cfg(feature = "top-keys")]
+    fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
+        let slot = slot_of(Keyspace::MEMBERS_IDENTITY);
+        let node = if self.cluster.is_cluster() {
+            self.cluster.node_of(slot)
+        } else {
+            self.cluster.first().clone()
+        };
+        node.store.shared_top_keys()
     }
 
     fn warnings(&self) -> Vec<Warning> {

@@ -109,7 +109,7 @@ impl LocalFallback {
         self.monitor.metrics.shed();
         let now = self.monitor.clock.now();
         if self.shedding.shed(now) {
-            self.monitor.modes.set_shedding(true);
+            self.monitor.modes.set_shedding(true, now);
             log::event!(
                 WARN,
                 "some decisions are not sent, because they would come too late: their policies apply `on_outage`",
@@ -123,8 +123,9 @@ impl LocalFallback {
     /// Ends shedding if it was calm for long enough, and logs that.
     #[cold]
     fn end_shedding(&self) {
-        if self.shedding.end(self.monitor.clock.now()) {
-            self.monitor.modes.set_shedding(false);
+        let now = self.monitor.clock.now();
+        if self.shedding.end(now) {
+            self.monitor.modes.set_shedding(false, now);
             log::event!(
                 INFO,
                 "all decisions are sent again",
@@ -162,7 +163,8 @@ impl LocalFallback {
         let health = self
             .local
             .add_to(health)
-            .with_probes(self.monitor.prober.probes());
+            .with_probes(self.monitor.prober.probes())
+            .in_mode_since(self.monitor.modes.since(), self.monitor.clock.now());
         match self.monitor.breaker.outage() {
             Some(outage) => health.degraded(Outage {
                 server: self.monitor.primary.server(),

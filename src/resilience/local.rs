@@ -25,10 +25,11 @@ use crate::{
     charge::Charge,
     clock::{Clock, Timestamp},
     decision::Decision,
+    health::MergeCounts,
     key::Key,
     policy::Policy,
     state::{CountedBy, PolicyState, Usage},
-    store::{Correction, Fleet, Health, MergeCounts, Receipt, Share, Store, StoreFuture},
+    store::{Correction, Fleet, Health, Receipt, Share, Store, StoreFuture},
     ticket::Ticket,
 };
 

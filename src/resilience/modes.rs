@@ -4,48 +4,74 @@ use std::mem;
 
 use tokio::sync::watch;
 
-use crate::{store::Mode, sync::Mutex};
+use crate::{clock::Timestamp, store::Mode, sync::Mutex};
 
 /// The modes of all servers of one store. The most severe one is that of the store.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Modes {
     state: Mutex<State>,
     reported: watch::Sender<Mode>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// When the present mode began.
+    since: Timestamp,
     /// Number of servers whose breakers are open.
     degraded: usize,
     is_shedding: bool,
 }
 
 impl Modes {
+    /// Returns the modes of servers that are taken to be healthy from now on.
+    pub(super) fn new(now: Timestamp) -> Self {
+        let state = State {
+            since: now,
+            degraded: 0,
+            is_shedding: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            reported: watch::Sender::default(),
+        }
+    }
+
+    /// Returns when the present mode began.
+    pub(super) fn since(&self) -> Timestamp {
+        self.state.lock().since
+    }
+
     /// Returns a channel that holds the present mode, and reports each change.
     pub(super) fn changes(&self) -> watch::Receiver<Mode> {
         self.reported.subscribe()
     }
 
     /// Notes that the breaker of a server has opened.
-    pub(super) fn opened(&self) {
-        self.change(|state| state.degraded += 1);
+    pub(super) fn opened(&self, now: Timestamp) {
+        self.change(now, |state| state.degraded += 1);
     }
 
     /// Notes that it has closed.
-    pub(super) fn closed(&self) {
-        self.change(|state| state.degraded = state.degraded.saturating_sub(1));
+    pub(super) fn closed(&self, now: Timestamp) {
+        self.change(now, |state| {
+            state.degraded = state.degraded.saturating_sub(1);
+        });
     }
 
     /// Notes whether decisions are shed.
-    pub(super) fn set_shedding(&self, is_shedding: bool) {
-        self.change(|state| state.is_shedding = is_shedding);
+    pub(super) fn set_shedding(&self, is_shedding: bool, now: Timestamp) {
+        self.change(now, |state| state.is_shedding = is_shedding);
     }
 
     /// Changes the state, and reports the mode if that has changed.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, now: Timestamp, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
+        let before = state.mode();
         change(&mut state);
         let mode = state.mode();
+        if mode != before {
+            state.since = now;
+        }
         // Under the lock, so that of two changes the later one is reported last.
         self.reported
             .send_if_modified(|reported| mem::replace(reported, mode) != mode);
@@ -70,19 +96,20 @@ mod tests {
 
     #[test]
     fn store_is_healthy_once_all_its_servers_are() {
-        let modes = Modes::default();
+        let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+        let modes = Modes::new(at(1));
         let changes = modes.changes();
-        let mode = || *changes.borrow();
-        assert_eq!(mode(), Mode::Healthy);
-        modes.set_shedding(true);
-        assert_eq!(mode(), Mode::Shedding);
-        modes.opened();
-        modes.opened();
-        modes.closed();
-        assert_eq!(mode(), Mode::Degraded);
-        modes.closed();
-        assert_eq!(mode(), Mode::Shedding);
-        modes.set_shedding(false);
-        assert_eq!(mode(), Mode::Healthy);
+        let mode = || (*changes.borrow(), modes.since());
+        assert_eq!(mode(), (Mode::Healthy, at(1)));
+        modes.set_shedding(true, at(2));
+        assert_eq!(mode(), (Mode::Shedding, at(2)));
+        modes.opened(at(3));
+        modes.opened(at(4));
+        modes.closed(at(5));
+        assert_eq!(mode(), (Mode::Degraded, at(3)));
+        modes.closed(at(6));
+        assert_eq!(mode(), (Mode::Shedding, at(6)));
+        modes.set_shedding(false, at(7));
+        assert_eq!(mode(), (Mode::Healthy, at(7)));
     }
 }

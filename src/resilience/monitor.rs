@@ -182,7 +182,7 @@ impl PrimaryMonitor {
             error = ErrorChain(&cause),
         );
         self.metrics.opened();
-        self.modes.opened();
+        self.modes.opened(now);
         self.failed_at.store(now.as_micros(), Ordering::Relaxed);
         let mut backoff = self.prober.backoff.lock();
         backoff.opened(now);
@@ -295,7 +295,7 @@ impl PrimaryMonitor {
             return;
         };
         self.metrics.closed();
-        self.modes.closed();
+        self.modes.closed(now);
         self.prober.backoff.lock().closed(now);
         log::event!(
             INFO,
@@ -313,7 +313,7 @@ impl PrimaryMonitor {
     fn retire(&self) {
         if self.breaker.close().is_some() {
             self.metrics.closed();
-            self.modes.closed();
+            self.modes.closed(self.clock.now());
             log::event!(
                 INFO,
                 "an unavailable server has left the cluster",
@@ -330,7 +330,7 @@ impl PrimaryMonitor {
 impl Drop for PrimaryMonitor {
     fn drop(&mut self) {
         if self.breaker.is_open() {
-            self.modes.closed();
+            self.modes.closed(self.clock.now());
         }
     }
 }
@@ -540,8 +540,8 @@ mod tests {
         let clocks = (clock.clone(), clock.clone());
         let deadline = Duration::from_millis(50);
         let store = Arc::new(MemoryStore::default());
-        let monitor =
-            PrimaryMonitor::new(store, deadline, clocks, Arc::default(), Prober::default());
+        let modes = Arc::new(Modes::new(clock.now()));
+        let monitor = PrimaryMonitor::new(store, deadline, clocks, modes, Prober::default());
         let events = Arc::new(Recoveries {
             monitor: Arc::clone(&monitor),
             open: Mutex::default(),

@@ -20,12 +20,15 @@ use crate::{
 
 #[cfg(feature = "reload")]
 use crate::store::RuleStore;
+#[cfg(feature = "top-keys")]
+use crate::top_keys::Snapshot;
 
 use super::{
     fallback::LocalFallback,
     local::LocalCounts,
     merging::{BegunMerge, Due},
     mirror::Fingerprint,
+    modes::Modes,
     monitor::{CallGuard, PrimaryMonitor},
     prober::Prober,
 };
@@ -250,6 +253,14 @@ impl Store for ResilientStore {
         self.monitor.primary.warnings()
     }
 
+    #[cfg(feature = "top-keys")]
+    fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
+        match self.check_breaker("the shared store is unavailable: only this instance is known") {
+            Ok(()) => self.monitor.primary.shared_top_keys(),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
+    }
+
     fn stats(&self) -> Stats {
         self.monitor.metrics.show();
         let is_open = self.monitor.breaker.is_open();
@@ -351,11 +362,12 @@ impl ResilientStoreBuilder {
             None => self.primary.fleet(),
         };
         let server_clock = self.server_clock.unwrap_or_else(|| self.clock.clone());
+        let modes = Arc::new(Modes::new(self.clock.now()));
         let monitor = PrimaryMonitor::new(
             self.primary,
             self.deadline,
             (self.clock, server_clock.clone()),
-            Arc::default(),
+            modes,
             Prober::default(),
         );
         let local = Arc::new(LocalCounts::new(

@@ -201,7 +201,7 @@ impl Rule {
         }
     }
 
-    fn on_missing(&self) -> OnMissingKey {
+    pub(super) fn on_missing(&self) -> OnMissingKey {
         self.missing.unwrap_or_default()
     }
 

@@ -50,14 +50,24 @@ impl RequestFilter {
         if self.first_matches.is_due() {
             self.check_setup(parts, warnings);
         }
-        if self
-            .forbid
-            .iter()
-            .any(|matcher| is_possible(matcher, parts))
-        {
+        if self.is_forbidden(parts) {
             return Err(Rejection::forbidden(None));
         }
-        Ok(!self.skip.iter().any(|matcher| is_exact(matcher, parts)))
+        Ok(!self.is_skipped(parts))
+    }
+
+    /// Returns whether the forbid list contains a request.
+    #[inline]
+    pub(crate) fn is_forbidden(&self, parts: &Parts) -> bool {
+        let mut matchers = self.forbid.iter();
+        matchers.any(|matcher| is_possible(matcher, parts))
+    }
+
+    /// Returns whether the skip list contains a request.
+    #[inline]
+    pub(crate) fn is_skipped(&self, parts: &Parts) -> bool {
+        let mut matchers = self.skip.iter();
+        matchers.any(|matcher| is_exact(matcher, parts))
     }
 
     /// Reports misconfigured matchers.

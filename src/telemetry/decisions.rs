@@ -1,17 +1,32 @@
 //! The one place that sees every decision of a limiter.
 
 use std::fmt;
-#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[cfg(any(
+    feature = "explain",
+    feature = "metrics",
+    feature = "top-keys",
+    feature = "tracing"
+))]
 use std::mem;
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
 
-#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[cfg(any(
+    feature = "explain",
+    feature = "metrics",
+    feature = "top-keys",
+    feature = "tracing"
+))]
 use smallvec::SmallVec;
 
 use crate::{charge::Charge, decision::Decision, store::StoreFuture};
 
-#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[cfg(any(
+    feature = "explain",
+    feature = "metrics",
+    feature = "top-keys",
+    feature = "tracing"
+))]
 use crate::{
     charge::OwnedCharge,
     error::{Error, ErrorKind},
@@ -23,23 +38,35 @@ use crate::state::CountedBy;
 #[cfg(feature = "tracing")]
 use crate::state::PolicyState;
 
+use super::recorders::Recorders;
+
 #[cfg(feature = "metrics")]
 use super::{per_recorder::PerRecorder, series::DecisionCounters};
 
 /// Observes the decisions of one limiter, whether a layer or [`RateLimiter::check`](crate::RateLimiter::check) asked.
 ///
 /// ```text
-/// RateLimiter::check --> Store::decide --> observe --> record --> counters, debug event
+/// RateLimiter::check --> Store::decide --> observe --> record --> counters, recorders, debug event
 /// ```
 ///
-/// Without the features `metrics` and `tracing` it has no size, and does nothing. Clones share the counters.
-#[derive(Clone, Default)]
+/// Without the features `explain`, `metrics`, `top-keys` and `tracing` it has no size, and does nothing. Clones share the counters.
+#[derive(Clone)]
 pub(crate) struct DecisionObserver {
     #[cfg(feature = "metrics")]
     counters: Arc<PerRecorder<DecisionCounters>>,
+    pub(crate) recorders: Recorders,
 }
 
 impl DecisionObserver {
+    /// Returns an observer that passes decisions to these recorders too.
+    pub(crate) fn with(recorders: Recorders) -> Self {
+        Self {
+            #[cfg(feature = "metrics")]
+            counters: Arc::default(),
+            recorders,
+        }
+    }
+
     /// Describes all metrics to the recorder, and exports the counter of errors, at first with 0.
     #[cfg(feature = "metrics")]
     pub(crate) fn show(&self) {
@@ -53,11 +80,16 @@ impl DecisionObserver {
         let is_logged = is_logged();
         #[cfg(not(feature = "tracing"))]
         let is_logged = false;
-        !cfg!(feature = "metrics") && !is_logged
+        !cfg!(feature = "metrics") && self.recorders.is_empty() && !is_logged
     }
 
     /// Records the decision when it is made. A decision whose caller leaves before that is not recorded.
-    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    #[cfg(any(
+        feature = "explain",
+        feature = "metrics",
+        feature = "top-keys",
+        feature = "tracing"
+    ))]
     #[inline]
     pub(crate) fn observe(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
         match decided.as_ready() {
@@ -67,11 +99,21 @@ impl DecisionObserver {
     }
 
     /// Records nothing.
-    #[cfg(not(any(feature = "metrics", feature = "tracing")))]
+    #[cfg(not(any(
+        feature = "explain",
+        feature = "metrics",
+        feature = "top-keys",
+        feature = "tracing"
+    )))]
     #[inline]
     pub(crate) fn observe(&self, _: &[Charge<'_>], _: &mut StoreFuture<Decision>) {}
 
-    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    #[cfg(any(
+        feature = "explain",
+        feature = "metrics",
+        feature = "top-keys",
+        feature = "tracing"
+    ))]
     fn observe_pending(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
         let observer = self.clone();
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
@@ -86,12 +128,19 @@ impl DecisionObserver {
     }
 
     /// Passes a decision to everything that records decisions.
-    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    #[cfg(any(
+        feature = "explain",
+        feature = "metrics",
+        feature = "top-keys",
+        feature = "tracing"
+    ))]
     #[inline]
     fn record(&self, charges: &[Charge<'_>], result: &Result<Decision, Error>) {
         #[cfg(feature = "metrics")]
         self.count(charges, result);
-        #[cfg(not(feature = "metrics"))]
+        #[cfg(any(feature = "explain", feature = "top-keys"))]
+        self.recorders.record(charges, result);
+        #[cfg(not(any(feature = "explain", feature = "metrics", feature = "top-keys")))]
         let _ = charges;
         #[cfg(feature = "tracing")]
         if is_logged() {

@@ -108,6 +108,7 @@ mod decisions;
 pub(crate) mod gauges;
 #[cfg(feature = "metrics")]
 mod per_recorder;
+mod recorders;
 #[cfg(feature = "metrics")]
 mod series;
 #[cfg(feature = "redis")]
@@ -115,6 +116,7 @@ mod servers;
 mod tiers;
 
 pub(crate) use self::decisions::DecisionObserver;
+pub(crate) use self::recorders::Recorders;
 #[cfg(feature = "redis")]
 pub(crate) use self::servers::BreakerMetrics;
 #[cfg(all(feature = "metrics", feature = "redis"))]

@@ -40,10 +40,13 @@ impl Halves {
         self.current.record(hash, key, units);
     }
 
-    /// Returns the summaries of the half with this number and the half before it.
-    pub(super) fn at(&mut self, number: u64) -> [&Summary; 2] {
-        self.rotate_to(number);
-        [&self.current, &self.previous]
+    /// Returns the summary of the half with this number. `None` if it is neither the current half nor the previous one.
+    pub(super) fn of(&self, number: u64) -> Option<&Summary> {
+        match self.number.checked_sub(number)? {
+            0 => Some(&self.current),
+            1 => Some(&self.previous),
+            _ => None,
+        }
     }
 
     /// Begins the half with this number. An earlier number changes nothing: threads read the clock in any order.

@@ -1,7 +1,8 @@
 //! The keys that are denied most often, in bounded memory.
 //!
 //! [`TopKeys`] records denied requests and shows, for each policy, the keys with the most of them in the last minutes.
-//! Needs the feature `top-keys`.
+//! A limiter or a layer that gets one records each request that it denies, whether Redis, this process or the fallback
+//! counted it. Needs the feature `top-keys`.
 //!
 //! # Examples
 //!
@@ -10,15 +11,13 @@
 //!
 //! # async fn example() -> Result<(), tollgate::Error> {
 //! let policy = Policy::new("per-ip", Quota::per_minute(2));
-//! let limiter = RateLimiter::builder().policy(policy.clone()).build()?;
 //! let top_keys = TopKeys::builder().shown_keys(ShownKeys::plain()).build()?;
+//! let limiter = RateLimiter::builder().policy(policy.clone()).top_keys(top_keys).build()?;
 //!
 //! for _ in 0..5 {
-//!     let charges = [policy.charge(Key::new("203.0.113.7"))];
-//!     let decision = limiter.check(&charges).await?;
-//!     top_keys.record_denied(&charges, &decision);
+//!     limiter.check(&[policy.charge(Key::new("203.0.113.7"))]).await?;
 //! }
-//! let snapshot = top_keys.snapshot();
+//! let snapshot = limiter.top_keys().expect("the limiter records them");
 //! let list = snapshot.policy("per-ip").expect("three requests were denied");
 //! let top = &list.keys()[0];
 //! assert_eq!((top.key(), top.count(), top.error()), ("203.0.113.7", 3, 0));
@@ -51,7 +50,7 @@
 //!
 //! # Cost
 //!
-//! Admitted requests are not recorded. To record a denied request, a thread locks its own counts. It waits only while all
+//! Admitted requests are not recorded, and cost a limiter without top keys nothing. To record a denied request, a thread locks its own counts. It waits only while all
 //! shards of the policy are locked. A record allocates nothing, except for the first one of a policy in each shard.
 //!
 //! A policy takes at most `shards * 2 * capacity * 96` bytes, with one shard for each core, rounded up to a power of two,
@@ -65,7 +64,24 @@
 //!
 //! # Whole fleet
 //!
-//! Instances exchange snapshots as bytes ([`Snapshot::encode`], [`Snapshot::decode`]) and add them up by
+//! With [`share_top_keys`](crate::builder::RateLimiterBuilder), each instance writes its counts to Redis, and
+//! [`RateLimiter::fleet_top_keys`](crate::RateLimiter::fleet_top_keys) returns the sum:
+//!
+//! - **Bound**: an instance shares the 100 largest counts of each policy, so the error of a sum is at most `N / 100`, with the
+//!   denied requests of the whole fleet as `N`. With a [capacity](TopKeysBuilder::capacity) below 100, it is `N / m` for the
+//!   smallest capacity.
+//! - **Age**: written at most every two seconds, after a decision's reply. A sum lacks what was denied since.
+//! - **Size**: for each half of the window, a hash `prefix:{!}:top:<number>` with a field for each instance, about 4 kB per
+//!   policy. It holds at most 1,000 instances, those that were restarted in that time among them; more are left out. It
+//!   expires with the window.
+//! - **Cost**: one script call for each write, and none while nothing is denied. A sum is only read when it is asked for, 16
+//!   instances at a time.
+//! - **Window**: all instances need the same one, and clocks that agree. An instance that ends counts until the window is over.
+//!   After a restart of Redis, instances write the current half again, and not the previous one.
+//!
+//! Give each limiter a separate recorder: one that two limiters share counts twice.
+//!
+//! Programs can also exchange snapshots as bytes ([`Snapshot::encode`], [`Snapshot::decode`]) and add them up by
 //! [`Snapshot::merge`]. The error of a merged count is at most `N / m` again, with the denied requests of all instances as
 //! `N`. All instances need the same [`ShownKeys::hashed`] secret, or plain text, so that a key looks the same everywhere.
 

@@ -11,6 +11,7 @@
 //! therefore takes the next one, and waits only if all are locked.
 
 use std::{
+    ops::RangeInclusive,
     sync::{
         Arc, MutexGuard, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -127,24 +128,38 @@ impl TopKeys {
     /// Each shard is locked for as long as its counters are copied, about a microsecond.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let shared = &*self.shared;
-        let until = shared.clock.now();
-        let number = shared.half_at(until);
-        let previous_half = Timestamp::from_micros(number.saturating_sub(1) * shared.half);
-        let policies = shared.policies.iter().filter_map(OnceLock::get);
-        let policies = policies.filter_map(|shards| shared.list(shards, number));
-        let mut policies: Vec<PolicyTopKeys> = policies.collect();
-        policies.sort_unstable_by(|left, right| {
-            let [left, right] = [left, right].map(|list| list.policy.as_str());
-            left.cmp(right)
-        });
-        Snapshot {
-            since: previous_half.max(shared.started),
-            until,
-            capacity: shared.capacity,
-            shown_by: shared.shown_keys.tag(),
-            policies,
-        }
+        let now = self.shared.clock.now();
+        let number = self.shared.half_at(now);
+        self.shared.snapshot(number.saturating_sub(1)..=number, now)
+    }
+
+    /// Returns a snapshot of the current half of the window, and one of the previous half, each with its number.
+    #[cfg(feature = "redis")]
+    pub(crate) fn halves(&self) -> [(u64, Snapshot); 2] {
+        let now = self.shared.clock.now();
+        let number = self.shared.half_at(now);
+        [number, number.saturating_sub(1)].map(|half| {
+            let end = Timestamp::from_micros((half + 1).saturating_mul(self.shared.half));
+            (half, self.shared.snapshot(half..=half, now.min(end)))
+        })
+    }
+
+    /// Returns the number of the current half of the window.
+    #[cfg(feature = "redis")]
+    pub(crate) fn current_half(&self) -> u64 {
+        self.shared.half_at(self.shared.clock.now())
+    }
+
+    /// Returns the longest time that a snapshot covers.
+    #[cfg(feature = "redis")]
+    pub(crate) fn window(&self) -> Duration {
+        Duration::from_micros(2 * self.shared.half)
+    }
+
+    /// Returns whether other instances can show keys in the same form.
+    #[cfg(feature = "redis")]
+    pub(crate) fn has_common_form(&self) -> bool {
+        self.shared.shown_keys != ShownKeys::default()
     }
 
     /// Returns a key in the form in which snapshots show it, so that an operator can find it.
@@ -183,9 +198,28 @@ impl Shared {
         })
     }
 
-    /// Adds up the shards of a policy; `None` if it recorded nothing in the window.
-    fn list(&self, shards: &PolicyShards, number: u64) -> Option<PolicyTopKeys> {
-        let copies: Vec<Copied> = shards.copy(number);
+    /// Returns the most frequent keys of these halves.
+    fn snapshot(&self, halves: RangeInclusive<u64>, until: Timestamp) -> Snapshot {
+        let start = Timestamp::from_micros(halves.start().saturating_mul(self.half));
+        let policies = self.policies.iter().filter_map(OnceLock::get);
+        let policies = policies.filter_map(|shards| self.list(shards, halves.clone()));
+        let mut policies: Vec<PolicyTopKeys> = policies.collect();
+        policies.sort_unstable_by(|left, right| {
+            let [left, right] = [left, right].map(|list| list.policy.as_str());
+            left.cmp(right)
+        });
+        Snapshot {
+            since: start.max(self.started).min(until),
+            until,
+            capacity: self.capacity,
+            shown_by: self.shown_keys.tag(),
+            policies,
+        }
+    }
+
+    /// Adds up the shards of a policy; `None` if it recorded nothing in these halves.
+    fn list(&self, shards: &PolicyShards, halves: RangeInclusive<u64>) -> Option<PolicyTopKeys> {
+        let copies: Vec<Copied> = shards.copy(halves);
         let mut list = MergedList::default();
         for copied in &copies {
             let counters = copied.counters.iter();
@@ -238,11 +272,12 @@ impl PolicyShards {
         free.next().unwrap_or_else(|| self.shards[own].0.lock())
     }
 
-    fn copy(&self, number: u64) -> Vec<Copied> {
+    fn copy(&self, numbers: RangeInclusive<u64>) -> Vec<Copied> {
         let mut copies = Vec::with_capacity(2 * self.shards.len());
         for shard in &self.shards {
-            if let Some(halves) = shard.0.lock().as_mut() {
-                copies.extend(halves.at(number).map(|summary| Copied {
+            if let Some(halves) = shard.0.lock().as_deref() {
+                let summaries = numbers.clone().filter_map(|number| halves.of(number));
+                copies.extend(summaries.map(|summary| Copied {
                     total: summary.total(),
                     unlisted: summary.unlisted(),
                     counters: summary.counters().to_vec(),

@@ -243,7 +243,7 @@ impl Server {
     }
 
     #[track_caller]
-    fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+    pub(crate) fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::Cmd::new();
         for word in words {
             command.arg(word);

@@ -12,6 +12,7 @@
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
 //! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`
 //! tollgate:{!}        : rules          the rules of all instances, see `Keyspace::rules_key`
+//! tollgate:{!}        : top:566932     what instances share of their top keys, see `Keyspace::top_keys_key`
 //! ```
 //!
 //! (The spaces are not part of a key.) The identity is the hash tag, so in a cluster all policies about one identity
@@ -44,7 +45,7 @@ pub(in crate::remote) struct Keyspace {
 }
 
 impl Keyspace {
-    /// The identity in the key of the live instances.
+    /// The identity in the keys that instances share.
     pub(in crate::remote) const MEMBERS_IDENTITY: &'static [u8] = b"!";
 
     /// Returns the keyspace below a prefix of 1 to 64 visible ASCII characters without braces.
@@ -110,6 +111,13 @@ impl Keyspace {
     #[cfg(feature = "reload")]
     pub(in crate::remote) fn rules_key(&self) -> RedisKey {
         self.join(Self::MEMBERS_IDENTITY, b"rules", b"")
+    }
+
+    /// Returns the key of what instances share of their top keys, for the half of the window with this number.
+    #[cfg(feature = "top-keys")]
+    pub(in crate::remote) fn top_keys_key(&self, half: u64) -> RedisKey {
+        let name = format!("top:{half}");
+        self.join(Self::MEMBERS_IDENTITY, name.as_bytes(), b"")
     }
 
     /// Returns the key that a merge leaves, in the slot of its identity. No policy's name contains a `#`.

@@ -34,8 +34,12 @@ impl Script {
     /// Stores rules for all instances. `lua/rules.lua` documents its key, its arguments and its reply.
     pub const RULES: &'static Self = &RULES;
 
+    /// Shares the top keys of an instance, with the feature `top-keys`. `lua/top_keys.lua` documents its key, its arguments and
+    /// its reply.
+    pub const TOP_KEYS: &'static Self = &TOP_KEYS;
+
     /// Every script there is.
-    pub const ALL: [&'static Self; 3] = [Self::DECIDE, Self::MEMBERS, Self::RULES];
+    pub const ALL: [&'static Self; 4] = [Self::DECIDE, Self::MEMBERS, Self::RULES, Self::TOP_KEYS];
 
     /// The Lua text, without comments.
     #[must_use]
@@ -75,6 +79,10 @@ static MEMBERS: Script = Script {
 
 static RULES: Script = Script {
     text: LazyLock::new(|| Text::of(include_str!("../../../lua/rules.lua"))),
+};
+
+static TOP_KEYS: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/top_keys.lua"))),
 };
 
 /// A script once it is composed.

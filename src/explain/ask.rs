@@ -1,0 +1,67 @@
+//! Asks the store for the state of charges without making them.
+
+use std::sync::Arc;
+
+use crate::{
+    charge::{Charge, OwnedCharge},
+    error::Error,
+    policy::OnOutage,
+    state::CountedBy,
+    store::Store,
+};
+
+use super::{
+    denials::RecentDenials,
+    explanation::{Explanation, PolicyExplanation},
+};
+
+/// Returns the state of each charge, in their order.
+///
+/// Policies with different outage choices are asked separately: together, one that denies would hide the others. So there
+/// are at most three calls for 16 charges, each within the deadline of the store.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) async fn ask(
+    store: Arc<dyn Store>,
+    denials: Option<RecentDenials>,
+    charges: Vec<OwnedCharge>,
+) -> Result<Explanation, Error> {
+    let mut explained: Vec<Option<PolicyExplanation>> = charges.iter().map(|_| None).collect();
+    for choice in [OnOutage::Allow, OnOutage::Local, OnOutage::Deny] {
+        let numbers = (0..charges.len())
+            .filter(|number| charges[*number].borrow().policy().outage_choice() == choice);
+        let numbers: Vec<usize> = numbers.collect();
+        for numbers in numbers.chunks(MOST_CHARGES) {
+            let peek = {
+                let borrowed = numbers.iter().map(|number| charges[*number].borrow());
+                let peeks: Vec<Charge<'_>> = borrowed.map(|charge| charge.cost(0)).collect();
+                store.decide(&peeks)
+            };
+            let decision = peek.await?;
+            for (number, state) in numbers.iter().zip(decision.states()) {
+                let charge = charges[*number].borrow();
+                let last = denials.as_ref();
+                let counted_by = match state.usage() {
+                    Some(_) => state.counted_by().unwrap_or(decision.counted_by()),
+                    None => CountedBy::Nobody,
+                };
+                explained[*number] = Some(PolicyExplanation {
+                    policy: charge.policy().clone(),
+                    cost: charge.units(),
+                    state: *state,
+                    counted_by,
+                    counted_at: decision.decided_at(),
+                    outage_age: None,
+                    last_denial: last.and_then(|last| last.last(charge.policy(), charge.key())),
+                });
+            }
+        }
+    }
+    let policies = explained.into_iter().flatten().collect();
+    Ok(Explanation::new(store.health(), policies))
+}
+
+/// The most charges of one decision.
+const MOST_CHARGES: usize = 16;

@@ -1,0 +1,241 @@
+//! The state of a key under each policy.
+
+use std::{fmt, time::Duration};
+
+use crate::{
+    clock::Timestamp,
+    policy::Policy,
+    state::{CountedBy, Outcome, PolicyName, PolicyState, Retry, Usage},
+    store::Health,
+};
+
+use super::{denials::LastDenial, span::Span};
+
+/// The state of a key under every policy of a limiter, and the health of the store.
+///
+/// [`RateLimiter::explain`](crate::RateLimiter::explain) returns one. It displays as a few lines for a terminal; see the
+/// [module docs](super).
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    health: Health,
+    policies: Vec<PolicyExplanation>,
+}
+
+impl Explanation {
+    /// Takes the states of the policies, and the health of the store after they were read.
+    pub(super) fn new(health: Health, mut policies: Vec<PolicyExplanation>) -> Self {
+        for policy in &mut policies {
+            policy.outage_age = health.outage_age();
+        }
+        Self { health, policies }
+    }
+
+    /// Returns the health of the store: its mode, [since when](Health::mode_since), and its outages.
+    #[must_use]
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Returns the state under each policy. Those of a layer are in the order of its rules.
+    #[must_use]
+    pub fn policies(&self) -> &[PolicyExplanation] {
+        &self.policies
+    }
+
+    /// Returns the state under the policy with this name; `None` if the limiter does not have it.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&PolicyExplanation> {
+        let mut policies = self.policies.iter();
+        policies.find(|policy| policy.name().as_str() == name)
+    }
+
+    /// Returns the health, and the states.
+    pub(crate) fn into_parts(self) -> (Health, Vec<PolicyExplanation>) {
+        (self.health, self.policies)
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_health(f, &self.health)?;
+        self.policies
+            .iter()
+            .try_for_each(|policy| write!(f, "\n{policy}"))
+    }
+}
+
+/// Writes the mode of the store, and its outages.
+pub(crate) fn write_health(f: &mut fmt::Formatter<'_>, health: &Health) -> fmt::Result {
+    write!(f, "store: {}", health.mode().name())?;
+    if let Some(age) = health.mode_age() {
+        write!(f, " for {}", Span(age))?;
+    }
+    if let Some(instances) = health.instances().filter(|_| health.is_degraded()) {
+        write!(f, ", each of {instances} instances grants its share")?;
+    }
+    for outage in health.outages() {
+        let server = outage.server().unwrap_or("the server");
+        write!(f, "\n  {server} is unavailable: {}", outage.cause())?;
+    }
+    Ok(())
+}
+
+// === PolicyExplanation ===
+
+/// The state of a key under one policy.
+#[derive(Clone, Debug)]
+pub struct PolicyExplanation {
+    pub(super) policy: Policy,
+    pub(super) cost: u64,
+    pub(super) state: PolicyState,
+    pub(super) counted_by: CountedBy,
+    pub(super) counted_at: Timestamp,
+    /// How long the longest outage has lasted.
+    pub(super) outage_age: Option<Duration>,
+    pub(super) last_denial: Option<LastDenial>,
+}
+
+impl PolicyExplanation {
+    /// Returns the name of the policy.
+    #[must_use]
+    pub fn name(&self) -> &PolicyName {
+        self.policy.name()
+    }
+
+    /// Returns the policy, with the quota of the tier if there is one.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Returns the name of the tier whose quota applies; `None` for the policy's own.
+    #[must_use]
+    pub fn tier(&self) -> Option<&PolicyName> {
+        self.policy.tier()
+    }
+
+    /// Returns the units that the next request would take.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Returns the outcome of a request of this [cost](Self::cost) at that time, if the policy is enforced.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self.usage() {
+            Some(usage) if usage.remaining < self.cost => Outcome::Limited,
+            Some(_) | None => self.state.outcome(),
+        }
+    }
+
+    /// Returns the units left, and when all are back; `None` if nobody counts.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        self.state.usage()
+    }
+
+    /// Returns who counts: Redis for all instances, this process by configuration, the fallback, or nobody.
+    #[must_use]
+    pub fn counted_by(&self) -> CountedBy {
+        self.counted_by
+    }
+
+    /// Returns when the state was read, by the clock of the store.
+    #[must_use]
+    pub fn counted_at(&self) -> Timestamp {
+        self.counted_at
+    }
+
+    /// Returns the age of the count of all instances: zero if it was read now, and during an outage its length.
+    ///
+    /// The fallback continues from the last state that Redis returned for the key, which may be older than the outage. `None`
+    /// if a single failure, and not an outage, is the reason for the fallback, or if nobody counts.
+    #[must_use]
+    pub fn shared_count_age(&self) -> Option<Duration> {
+        match self.counted_by {
+            CountedBy::InProcess | CountedBy::Shared => Some(Duration::ZERO),
+            CountedBy::Fallback => self.outage_age,
+            CountedBy::Nobody => None,
+        }
+    }
+
+    /// Returns the last denial of the key by this instance; `None` if there was none, or if they are not
+    /// [recorded](crate::builder::RateLimiterBuilder::record_denials).
+    #[must_use]
+    pub fn last_denial(&self) -> Option<&LastDenial> {
+        self.last_denial.as_ref()
+    }
+
+    fn write_quota(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quota = self.policy.quota();
+        write!(f, "\n  quota: {}", quota.count())?;
+        match quota.period() {
+            Duration::ZERO => f.write_str(" at once")?,
+            period => write!(f, " per {}", Span(period))?,
+        }
+        if let Some(burst) = quota.explicit_burst() {
+            write!(f, ", burst {burst}")?;
+        }
+        write!(
+            f,
+            " by {}, {} a request",
+            self.policy.algorithm_name(),
+            self.cost
+        )?;
+        match self.tier() {
+            Some(tier) => write!(f, ", tier {tier}"),
+            None => Ok(()),
+        }
+    }
+
+    fn write_denial(&self, f: &mut fmt::Formatter<'_>, denial: &LastDenial) -> fmt::Result {
+        let ago = |time: Timestamp| Span(self.counted_at.since(time));
+        write!(
+            f,
+            "\n  last denial: {} ago, {}",
+            ago(denial.at()),
+            denial.outcome().name()
+        )?;
+        if denial.is_shadow() {
+            f.write_str(" in shadow mode, so that the request passed")?;
+        }
+        write!(f, ", counted by {}", denial.counted_by().name())?;
+        match denial.retry() {
+            Retry::At(at) if at > self.counted_at => {
+                write!(f, ", retry in {}", Span(at.since(self.counted_at)))?;
+            }
+            Retry::Never => f.write_str(", costs more than the limit")?,
+            Retry::At(_) | Retry::Now => {}
+        }
+        if denial.count() > 1 {
+            write!(f, "; {} in {}", denial.count(), ago(denial.first_at()))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PolicyExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name(), self.outcome().name())?;
+        if let Some(usage) = self.usage() {
+            write!(f, ", {} of {} units left", usage.remaining, usage.limit)?;
+            if usage.reset_at > self.counted_at {
+                let reset = Span(usage.reset_at.since(self.counted_at));
+                write!(f, ", all back in {reset}")?;
+            }
+        }
+        self.write_quota(f)?;
+        write!(f, "\n  counted by: {}", self.counted_by.name())?;
+        if self.counted_by == CountedBy::Fallback {
+            match self.shared_count_age() {
+                Some(age) => write!(f, ", since the count of all instances is {} old", Span(age))?,
+                None => f.write_str(", since a call failed or came too late")?,
+            }
+        }
+        match &self.last_denial {
+            Some(denial) => self.write_denial(f, denial),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! "Why was I limited?": the state of a key under every policy, for operators.
+//!
+//! [`RateLimiter::explain`](crate::RateLimiter::explain) returns the state of a key under all policies of a limiter.
+//! [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) takes the head of a request, and also returns what each rule
+//! does with it: whether it counts the request, in which mode, under which tier. Both charge nothing, and are not counted as
+//! decisions; during an outage they are among the [fallback decisions](crate::store::Health::fallback_decisions), as all peeks.
+//! Needs the feature `explain`.
+//!
+//! # Examples
+//!
+//! ```
+//! use tollgate::{Key, Policy, Quota, RateLimiter, state::Outcome};
+//!
+//! # async fn example() -> Result<(), tollgate::Error> {
+//! let policy = Policy::new("per-user", Quota::per_hour(2));
+//! let limiter = RateLimiter::builder().policy(policy.clone()).record_denials(1_000).build()?;
+//! let ada = Key::new("ada");
+//! for _ in 0..5 {
+//!     limiter.check(&[policy.charge(ada)]).await?;
+//! }
+//! let explanation = limiter.explain(&ada).await?;
+//! let state = explanation.policy("per-user").expect("a policy of the limiter");
+//! assert_eq!(state.outcome(), Outcome::Limited);
+//! assert_eq!(state.last_denial().map(|denial| denial.count()), Some(3));
+//! println!("{explanation}");
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(example()).expect("explained");
+//! ```
+//!
+//! It prints:
+//!
+//! ```text
+//! store: healthy
+//! per-user: limited, 0 of 2 units left, all back in 60 min
+//!   quota: 2 per 60 min by token_bucket, 1 a request
+//!   counted by: in_process
+//!   last denial: 1 ms ago, limited, counted by in_process, retry in 30 min; 3 in 1 ms
+//! ```
+//!
+//! # Age
+//!
+//! The state is read from where the next request would be counted: Redis, this process, or the fallback. It is as old as the
+//! [call](PolicyExplanation::counted_at). During an outage it continues from the last state that Redis returned, which is as
+//! old as the outage [at least](PolicyExplanation::shared_count_age).
+//!
+//! # Last denials
+//!
+//! A limiter keeps them only with
+//! [`record_denials(n)`](crate::builder::RateLimiterBuilder::record_denials), for `n` pairs of policy and key, in 65 bytes
+//! each. They are denials by this instance. A pair keeps one entry however often it is denied. The entries are in sets of
+//! eight by a hash that clients do not know, and a new pair replaces the entry of its set that was denied the longest time
+//! ago. So a client that rotates its keys can evict others; it cannot use more memory.
+//!
+//! # Personal data
+//!
+//! An explanation contains neither the key nor values of the request, only names from the configuration: policies, tiers,
+//! labels of extractors, and addresses of servers. It is for operators: do not send it to clients.
+
+mod ask;
+mod denials;
+mod explanation;
+mod span;
+
+pub(crate) use self::ask::ask;
+pub use self::denials::LastDenial;
+pub(crate) use self::denials::RecentDenials;
+pub(crate) use self::explanation::write_health;
+pub use self::explanation::{Explanation, PolicyExplanation};
