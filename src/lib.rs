@@ -30,6 +30,7 @@
 //! | `tracing` | yes | [warnings](diagnosis), outages and [decisions](telemetry) as log events: install a subscriber to see them |
 //! | `grpc` | no | rejections that gRPC clients understand |
 //! | `rules` | no | rules in YAML, TOML and JSON files: `config` |
+//! | `dashboard` | no | a web page and an API for operators: `dashboard` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
@@ -55,6 +56,7 @@
 //! | metrics, and an event per decision | [`telemetry`] |
 //! | the keys that are denied most often | `top_keys` (feature `top-keys`) |
 //! | rules in files | `config` (feature `rules`) |
+//! | live decisions and kill switches in a browser | `dashboard` (feature `dashboard`) |
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
 
@@ -66,8 +68,12 @@ mod charge;
 pub mod clock;
 #[cfg(feature = "rules")]
 pub mod config;
+#[cfg(feature = "dashboard")]
+pub mod dashboard;
 mod decision;
 pub mod diagnosis;
+#[cfg(feature = "dashboard")]
+mod durations;
 pub mod error;
 mod error_chain;
 pub mod extract;
@@ -126,6 +132,7 @@ struct Readme;
 #[cfg(all(
     doctest,
     feature = "axum",
+    feature = "dashboard",
     feature = "metrics",
     feature = "redis",
     feature = "top-keys"

@@ -7,6 +7,9 @@ use tokio::sync::watch;
 #[cfg(feature = "metrics")]
 use crate::telemetry;
 
+#[cfg(feature = "dashboard")]
+use crate::{stats::Stats, telemetry::DecisionTally};
+
 use crate::{
     charge::{Charge, Charges},
     decision::Decision,
@@ -300,6 +303,29 @@ impl RateLimiter {
             observer: DecisionObserver::default(),
         };
         limiter.with_policies(policies)
+    }
+}
+
+#[cfg(feature = "dashboard")]
+impl RateLimiter {
+    /// Returns the policies of all layers on this limiter, and those it was built with.
+    pub(crate) fn policies(&self) -> Vec<Policy> {
+        self.known.lock().clone()
+    }
+
+    /// Returns the sizes and loads of the store.
+    pub(crate) fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    /// Returns the number of concurrency slots that requests of this process hold.
+    pub(crate) fn held_slots(&self) -> u64 {
+        self.holds.held_slots()
+    }
+
+    /// Returns the numbers of decisions, which are counted from the first call on.
+    pub(crate) fn tally(&self) -> &DecisionTally {
+        self.observer.tally()
     }
 }
 

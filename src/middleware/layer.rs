@@ -98,6 +98,19 @@ impl RateLimitLayer {
         self.rule(policy)?.mode.set_rollout(percent)
     }
 
+    /// Returns the percentage of keys for which a rule denies requests; `None` if the layer has no such policy.
+    #[must_use]
+    pub fn rollout(&self, policy: &str) -> Option<f64> {
+        let rule = self.rule(policy).ok()?;
+        Some(rule.mode.get().rollout())
+    }
+
+    /// Returns the rules in force.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn rules(&self) -> Arc<[Rule]> {
+        Arc::clone(&self.admission.rules)
+    }
+
     fn rule(&self, policy: &str) -> Result<&Rule, Error> {
         let mut rules = self.admission.rules.iter();
         let named = rules.find(|rule| rule.policy().name().as_str() == policy);
