@@ -1,11 +1,13 @@
 //! The dashboard over HTTP: what it shows and changes, and whom it refuses.
 
+mod browser;
 mod guards;
 mod hostile;
 mod live;
 mod mounting;
 mod numbers;
 mod operations;
+mod pictures;
 
 use axum::{Router, body::Body};
 use http::{Method, Request, StatusCode, request, response::Parts};
