@@ -51,10 +51,11 @@ impl Access {
 
     /// Sets the name of the operator, which the page and the log events of changes show.
     ///
-    /// Default: no name. Longer names are cut after 64 characters.
+    /// Default: no name. Longer names are cut after 64 characters, and control characters are left out.
     #[must_use]
     pub fn operator(mut self, name: &str) -> Self {
-        let name: String = name.chars().take(MAX_NAME).collect();
+        let shown = name.chars().filter(|character| !character.is_control());
+        let name: String = shown.take(MAX_NAME).collect();
         self.operator = Some(name.into());
         self
     }
@@ -74,3 +75,16 @@ impl Access {
 
 /// In characters.
 const MAX_NAME: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_an_operator_cannot_forge_a_line_of_the_log() {
+        let access = Access::read_write().operator("ada\nINFO forged\u{1b}[31m");
+        assert_eq!(access.operator_name(), Some("adaINFO forged[31m"));
+        let long = Access::read_only().operator(&"x".repeat(1_000));
+        assert_eq!(long.operator_name().map(str::len), Some(MAX_NAME));
+    }
+}

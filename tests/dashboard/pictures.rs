@@ -46,8 +46,8 @@ async fn pictures_show_five_minutes_of_load() {
 fn take_pictures(url: &str) {
     let mut page = Browser::start();
     for (name, width, scheme, height) in [
-        ("light", 1_280, "light", 1_700),
-        ("dark", 1_280, "dark", 1_700),
+        ("light", 1_280, "light", 2_200),
+        ("dark", 1_280, "dark", 2_200),
         ("phone", 390, "light", 1_400),
     ] {
         page.show_on(width, 900, scheme);
