@@ -44,7 +44,7 @@ impl Watched {
 
     /// Returns the rules of the layer; `None` without a layer.
     pub(super) fn rules(&self) -> Option<Arc<[Rule]>> {
-        self.layer.as_ref().map(RateLimitLayer::rules)
+        self.layer.as_ref().map(RateLimitLayer::present_rules)
     }
 
     /// Returns the policies that keys can be looked up in: those of the layer with their candidates, or of the limiter.

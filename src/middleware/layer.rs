@@ -107,7 +107,7 @@ impl RateLimitLayer {
 
     /// Returns the rules in force.
     #[cfg(feature = "dashboard")]
-    pub(crate) fn rules(&self) -> Arc<[Rule]> {
+    pub(crate) fn present_rules(&self) -> Arc<[Rule]> {
         Arc::clone(&self.admission.rules)
     }
 
