@@ -7,16 +7,16 @@
 //!
 //! Each power of two has four buckets, so a quantile is at most an eighth off.
 
-use std::{
-    array,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+#[cfg(any(feature = "redis", test))]
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{array, time::Duration};
 
 /// Counts of durations since the start, which threads add to at the same time.
+#[cfg(any(feature = "redis", test))]
 #[derive(Debug)]
 pub(crate) struct DurationCounter([AtomicU64; BUCKETS]);
 
+#[cfg(any(feature = "redis", test))]
 impl DurationCounter {
     /// Counts a duration.
     pub(crate) fn add(&self, duration: Duration) {
@@ -31,6 +31,7 @@ impl DurationCounter {
     }
 }
 
+#[cfg(any(feature = "redis", test))]
 impl Default for DurationCounter {
     fn default() -> Self {
         Self(array::from_fn(|_| AtomicU64::new(0)))
@@ -76,6 +77,7 @@ impl Default for DurationCounts {
     }
 }
 
+#[cfg(any(feature = "redis", test))]
 fn bucket_of(micros: u64) -> usize {
     if micros < 4 {
         return usize::try_from(micros).unwrap_or_default();

@@ -526,7 +526,7 @@ function renderKey({ policies }) {
       entry.limit === null ? 'not counted now' : `${number(entry.remaining)} of ${number(entry.limit)}`);
     const cells = [
       { text: entry.policy, head: true },
-      { node: entry.limit ? group(meter(entry.remaining / entry.limit), ' ', left) : left },
+      { node: entry.limit ? group(meter(entry.remaining / entry.limit), left) : left },
       { text: entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
       { text: entry.counted_by.replace('_', ' ') },
     ];
@@ -741,7 +741,7 @@ function option(value, text) {
 }
 
 function group(...nodes) {
-  const node = document.createElement('span');
+  const node = element('span', { class: 'group' });
   node.append(...nodes);
   return node;
 }
