@@ -14,7 +14,8 @@
 #
 # Lua tools: luac and luacheck on PATH, installed by apt-get or brew. tests/lua.rs runs them on lua/.
 # promtool: on PATH, installed by apt-get or brew with Prometheus. tests/telemetry.rs runs it on metrics and alerts.
-# Chromium: TOLLGATE_CHROMIUM, else chromium on PATH, installed by apt-get. tests/dashboard/browser.rs opens the dashboard in it.
+# Chromium: TOLLGATE_CHROMIUM, else chromium or google-chrome on PATH, installed by apt-get.
+# tests/dashboard/browser.rs opens the dashboard in it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -129,8 +130,13 @@ install_promtool() {
 }
 
 install_chromium() {
+  local name
   [[ -z ${TOLLGATE_CHROMIUM:-} ]] || return 0
-  command -v chromium > /dev/null && return
+  for name in chromium google-chrome chromium-browser; do
+    command -v "$name" > /dev/null || continue
+    export TOLLGATE_CHROMIUM="$name"
+    return
+  done
   command -v apt-get > /dev/null || die "no chromium: install Chromium or Chrome, and set TOLLGATE_CHROMIUM to the program"
   heading "installing chromium"
   as_root apt-get update -qq
