@@ -127,6 +127,14 @@ impl Key {
         label.into().joined(b'!', self)
     }
 
+    /// Returns the key with this canonical identity, as [`as_str`](Self::as_str) returns it; `None` if it has none.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn of_identity(identity: &str) -> Option<Self> {
+        let is_written = |byte: &u8| PLAIN[usize::from(*byte)] || b"%#$&|!*?^".contains(byte);
+        let is_identity = !identity.is_empty() && identity.bytes().all(|byte| is_written(&byte));
+        is_identity.then(|| Self::unchanged(identity.as_bytes()))?
+    }
+
     /// Returns the key in a form that no [`labelled`](Self::labelled) key equals.
     pub(crate) fn unlabelled(&self) -> Self {
         // A key without `!` was not labelled, unless it is the hash of one that was: it stays readable. Other keys get

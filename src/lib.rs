@@ -30,6 +30,7 @@
 //! | `tracing` | yes | [warnings](diagnosis), outages and [decisions](telemetry) as log events: install a subscriber to see them |
 //! | `grpc` | no | rejections that gRPC clients understand |
 //! | `rules` | no | rules in YAML, TOML and JSON files: `config` |
+//! | `dashboard` | no | a web page and an API for operators: `dashboard` |
 //! | `reload` | no | rules that change while the service runs, from a watched file or from Redis: `config::reload` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
 //! | `explain` | no | why a client was limited: `explain` |
@@ -58,6 +59,7 @@
 //! | why a client was limited | `explain` (feature `explain`) |
 //! | the keys that are denied most often | `top_keys` (feature `top-keys`) |
 //! | rules in files | `config` (feature `rules`) |
+//! | live decisions and kill switches in a browser | `dashboard` (feature `dashboard`) |
 //! | rules that change while the service runs | `config::reload` (feature `reload`) |
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
@@ -70,8 +72,12 @@ mod charge;
 pub mod clock;
 #[cfg(feature = "rules")]
 pub mod config;
+#[cfg(feature = "dashboard")]
+pub mod dashboard;
 mod decision;
 pub mod diagnosis;
+#[cfg(feature = "dashboard")]
+mod durations;
 pub mod error;
 mod error_chain;
 #[cfg(feature = "explain")]
@@ -135,6 +141,7 @@ struct Readme;
 #[cfg(all(
     doctest,
     feature = "axum",
+    feature = "dashboard",
     feature = "explain",
     feature = "metrics",
     feature = "redis",

@@ -9,6 +9,8 @@ use crate::telemetry;
 
 #[cfg(all(feature = "redis", feature = "reload"))]
 use crate::store::RuleStore;
+#[cfg(feature = "dashboard")]
+use crate::{stats::Stats, telemetry::DecisionTally};
 
 use crate::{
     charge::{Charge, Charges},
@@ -197,7 +199,9 @@ impl RateLimiter {
     #[cfg(feature = "explain")]
     pub fn explain(&self, key: &Key) -> StoreFuture<Explanation> {
         let known = self.known.lock();
-        let charges = known.iter().map(|policy| policy.policy.charge(*key).to_owned());
+        let charges = known
+            .iter()
+            .map(|policy| policy.policy.charge(*key).to_owned());
         self.explain_charges(charges.collect())
     }
 
@@ -403,6 +407,30 @@ impl RateLimiter {
             observer: DecisionObserver::with(recorders),
         };
         limiter.with_policies(policies)
+    }
+}
+
+#[cfg(feature = "dashboard")]
+impl RateLimiter {
+    /// Returns the policies of all layers on this limiter, and those it was built with.
+    pub(crate) fn policies(&self) -> Vec<Policy> {
+        let known = self.known.lock();
+        known.iter().map(|known| known.policy.clone()).collect()
+    }
+
+    /// Returns the sizes and loads of the store.
+    pub(crate) fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    /// Returns the number of concurrency slots that requests of this process hold.
+    pub(crate) fn held_slots(&self) -> u64 {
+        self.holds.held_slots()
+    }
+
+    /// Returns the numbers of decisions, which are counted from the first call on.
+    pub(crate) fn tally(&self) -> &DecisionTally {
+        self.observer.tally()
     }
 }
 

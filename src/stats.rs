@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "dashboard")]
+use crate::durations::DurationCounts;
+
 /// The sizes and loads of a store at one moment.
 ///
 /// A custom [`Store`](crate::store::Store) returns what it knows; the rest stays unknown, and no metric is emitted for it.
@@ -86,6 +89,18 @@ pub struct ServerStats {
     charges_in_flight: Option<usize>,
     charges_waiting: Option<usize>,
     network: Option<Duration>,
+    #[cfg(feature = "dashboard")]
+    latency: Option<CallLatency>,
+}
+
+/// The latencies of the calls to a server.
+#[cfg(feature = "dashboard")]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CallLatency {
+    /// From the first decision of a call until the call is sent.
+    pub(crate) queue_wait: DurationCounts,
+    /// From sending a call until its reply is read.
+    pub(crate) round_trip: DurationCounts,
 }
 
 impl ServerStats {
@@ -117,6 +132,19 @@ impl ServerStats {
     pub fn network(mut self, round_trip: Option<Duration>) -> Self {
         self.network = round_trip;
         self
+    }
+
+    /// Sets the latencies of all calls so far.
+    #[cfg(all(feature = "dashboard", feature = "redis"))]
+    pub(crate) fn with_latency(mut self, latency: CallLatency) -> Self {
+        self.latency = Some(latency);
+        self
+    }
+
+    /// Returns the latencies of all calls so far; `None` if they are unknown.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn latency(&self) -> Option<&CallLatency> {
+        self.latency.as_ref()
     }
 
     /// Returns the address; `None` if only a pool of the application has it.

@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     process::{Child, ChildStdout, Command, Stdio},
     sync::OnceLock,
+    time::{Duration, Instant},
 };
 
 use http::{Request, Version};
@@ -24,8 +25,10 @@ fn every_example_is_run_here() {
         .map(|entry| entry.expect("a readable entry").path())
         .map(|path| path.file_stem().expect("a name").display().to_string())
         .collect();
-    // Alerts are tested with the metrics, rule files by tests/rule_files.rs, and a crate of its own by tests/run.sh.
-    names.retain(|name| !["opentelemetry", "prometheus", "rules"].contains(&name.as_str()));
+    // Alerts and charts are tested with the metrics, rule files by tests/rule_files.rs, and a crate of its own by tests/run.sh.
+    names.retain(|name| {
+        !["grafana", "opentelemetry", "prometheus", "rules"].contains(&name.as_str())
+    });
     names.sort();
     let tests = include_str!("examples.rs");
     for name in names {
@@ -99,6 +102,36 @@ async fn custom_keys_are_found_in_requests_of_http_1_and_http_2() {
         let answer = client.send_request(request).await.expect("it answers");
         assert_eq!(answer.status(), status, "{host}");
         assert_eq!(answer.version(), Version::HTTP_2);
+    }
+}
+
+#[tokio::test]
+async fn dashboard_shows_the_demo_load_to_who_has_a_token() {
+    let mut running = Running::start("dashboard");
+    let address = running.address();
+    let mut client = Client::connect(address).await;
+    let page = client.get("/ops/limits").await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains("<title>tollgate</title>"));
+    assert_eq!(client.get("/ops/limits/api/state").await.status, 401);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        client
+            .send(
+                "GET /ops/limits/api/state HTTP/1.1\r\nhost: test\r\n\
+                 authorization: Bearer look-at-the-limits\r\n\r\n",
+            )
+            .await;
+        let state = client.receive().await;
+        assert_eq!(state.status, 200);
+        let state: serde_json::Value = serde_json::from_str(&state.body).expect("JSON");
+        let decisions = state["decisions"].as_array().expect("a list").iter();
+        let denied: u64 = decisions.filter_map(|row| row["totals"][1].as_u64()).sum();
+        if denied > 0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{state}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

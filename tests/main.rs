@@ -21,6 +21,7 @@ mod concurrency;
 mod conformance;
 mod counting;
 mod credentials;
+mod dashboard;
 mod denials;
 mod differential;
 mod examples;

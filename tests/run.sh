@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test against real servers, and first installs the servers, the Lua tools and promtool.
+# Runs every test against real servers, and first installs the servers, the Lua tools, promtool and Chromium.
 #
 #   bash tests/run.sh                run everything
 #   bash tests/run.sh breaker        arguments go to `cargo test`
@@ -14,6 +14,8 @@
 #
 # Lua tools: luac and luacheck on PATH, installed by apt-get or brew. tests/lua.rs runs them on lua/.
 # promtool: on PATH, installed by apt-get or brew with Prometheus. tests/telemetry.rs runs it on metrics and alerts.
+# Chromium: TOLLGATE_CHROMIUM, else chromium or google-chrome on PATH, installed by apt-get.
+# tests/dashboard/browser.rs opens the dashboard in it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,6 +27,7 @@ main() {
   install_redis
   install_lua_tools
   install_promtool
+  install_chromium
   provide_valkey
   provide_redis62
 
@@ -124,6 +127,22 @@ install_promtool() {
     die "no promtool: install Prometheus with this system's package manager"
   fi
   command -v promtool > /dev/null || die "prometheus was installed, but promtool isn't on PATH"
+}
+
+install_chromium() {
+  local name
+  [[ -z ${TOLLGATE_CHROMIUM:-} ]] || return 0
+  for name in chromium google-chrome chromium-browser; do
+    command -v "$name" > /dev/null || continue
+    export TOLLGATE_CHROMIUM="$name"
+    return
+  done
+  command -v apt-get > /dev/null || die "no chromium: install Chromium or Chrome, and set TOLLGATE_CHROMIUM to the program"
+  heading "installing chromium"
+  as_root apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends chromium
+  command -v chromium > /dev/null || die "chromium was installed, but isn't on PATH"
 }
 
 # stop_service <name>: the tests have no use for the service that a package starts.

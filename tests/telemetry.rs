@@ -81,6 +81,85 @@ fn alerts_use_exported_metrics_and_values_of_labels_only() {
     }
 }
 
+#[test]
+fn grafana_dashboard_shows_exported_metrics_by_labels_that_they_have() {
+    let table = table();
+    let mut shown = BTreeSet::new();
+    for expression in grafana_expressions() {
+        let words: Vec<&str> = expression
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .collect();
+        let names = words.iter().filter(|word| word.starts_with("tollgate_"));
+        let names: Vec<&str> = names
+            .map(|name| {
+                let suffixes = ["_bucket", "_sum", "_count"];
+                let base = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+                base.filter(|base| table.contains_key(*base))
+                    .unwrap_or(name)
+            })
+            .collect();
+        assert!(!names.is_empty(), "{expression}");
+        for name in &names {
+            let (_, _, labels) = table
+                .get(*name)
+                .unwrap_or_else(|| panic!("{name} does not exist"));
+            let known =
+                |label: &str| labels.contains(label) || ["job", "instance", "le"].contains(&label);
+            for label in labels_in(&expression) {
+                assert!(known(label), "{name} has no label {label}: {expression}");
+            }
+        }
+        shown.extend(names.into_iter().map(str::to_owned));
+    }
+    assert_eq!(
+        table.keys().collect::<Vec<_>>(),
+        shown.iter().collect::<Vec<_>>(),
+        "each metric has a place in the dashboard"
+    );
+}
+
+#[test]
+fn promtool_understands_every_expression_of_the_grafana_dashboard() {
+    let rules = grafana_expressions().map(|expression| {
+        let expression = expression.replace("$__rate_interval", "5m");
+        serde_json::json!({ "record": "shown", "expr": expression })
+    });
+    let rules: Vec<_> = rules.collect();
+    assert!(rules.len() > 30);
+    // Rules of one group may not be equal, and JSON is YAML.
+    let groups = rules.iter().enumerate().map(
+        |(number, rule)| serde_json::json!({ "name": format!("panel-{number}"), "rules": [rule] }),
+    );
+    let file = serde_json::json!({ "groups": groups.collect::<Vec<_>>() });
+    let path = std::env::temp_dir().join(format!("tollgate-grafana-{}.yml", std::process::id()));
+    std::fs::write(&path, file.to_string()).expect("written");
+    let (is_ok, said) = promtool(&["check", "rules", &path.display().to_string()], "");
+    std::fs::remove_file(&path).expect("removed");
+    assert!(is_ok, "{said}");
+}
+
+/// Returns the expressions of all panels of the Grafana dashboard.
+fn grafana_expressions() -> impl Iterator<Item = String> {
+    let text = std::fs::read_to_string(root().join("examples/grafana/tollgate.json"));
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&text.expect("the dashboard")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("a list").clone();
+    let targets = panels
+        .into_iter()
+        .flat_map(|panel| panel["targets"].as_array().cloned().unwrap_or_default());
+    targets.map(|target| target["expr"].as_str().expect("an expression").to_owned())
+}
+
+/// Returns the labels that an expression selects or groups by.
+fn labels_in(expression: &str) -> impl Iterator<Item = &str> {
+    let selectors = expression.split('{').skip(1);
+    let selectors = selectors.flat_map(|part| part.split('}').next().expect("a part").split(", "));
+    let selected = selectors.map(|matcher| matcher.split(['=', '!']).next().expect("a name"));
+    let groups = expression.split("by (").skip(1);
+    let grouped = groups.flat_map(|part| part.split(')').next().expect("a part").split(", "));
+    selected.chain(grouped)
+}
+
 /// Returns the export of a process in which everything has happened that metrics count.
 async fn everything() -> String {
     let recorder = recorder();

@@ -13,6 +13,9 @@ use crate::{
     store::{Health, Mode},
 };
 
+#[cfg(feature = "dashboard")]
+use crate::rules::Rule;
+
 use super::{admission::Admission, in_force::InForce, service::RateLimit};
 
 #[cfg(feature = "explain")]
@@ -107,6 +110,20 @@ impl RateLimitLayer {
     pub fn set_rollout(&self, policy: &str, percent: f64) -> Result<(), Error> {
         self.rules
             .change(|admission| admission.rule(policy)?.mode.set_rollout(percent))
+    }
+
+    /// Returns the percentage of keys for which a rule denies requests; `None` if the layer has no such policy.
+    #[must_use]
+    pub fn rollout(&self, policy: &str) -> Option<f64> {
+        let admission = self.rules.load();
+        let rule = admission.rule(policy).ok()?;
+        Some(rule.mode.get().rollout())
+    }
+
+    /// Returns the rules in force.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn present_rules(&self) -> Arc<[Rule]> {
+        Arc::clone(&self.rules.load().rules)
     }
 
     /// Returns what the layer does with a request, for an operator who asks why it is limited.

@@ -259,6 +259,8 @@ impl Store for NodeStore {
 
     fn stats(&self) -> Stats {
         let server = ServerStats::new(self.server());
+        #[cfg(feature = "dashboard")]
+        let server = server.with_latency(self.client.metrics.latency());
         Stats::default().server(self.client.scheduler.add_load(server))
     }
 

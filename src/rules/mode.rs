@@ -161,6 +161,14 @@ impl ModeSetting {
         hash >> 32 < self.0 >> ROLLOUT_SHIFT
     }
 
+    /// Returns the percentage of keys for which the rule denies requests.
+    #[expect(clippy::cast_precision_loss, reason = "at most 2^32")]
+    pub(crate) fn rollout(self) -> f64 {
+        let percent = (self.0 >> ROLLOUT_SHIFT) as f64 * 100.0 / ALL_KEYS as f64;
+        // As it was set: a part of 2^32 has more digits than a percentage.
+        (percent * 1e6).round() / 1e6
+    }
+
     fn with_mode(self, mode: RuleMode) -> Self {
         Self(self.0 & !MODE_BITS | mode as u64)
     }

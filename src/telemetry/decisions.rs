@@ -10,6 +10,8 @@ use std::fmt;
 use std::mem;
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
+#[cfg(feature = "dashboard")]
+use std::sync::OnceLock;
 
 #[cfg(any(
     feature = "explain",
@@ -33,7 +35,10 @@ use crate::{
 };
 
 #[cfg(feature = "metrics")]
-use crate::state::CountedBy;
+use crate::{
+    policy::Policy,
+    state::{CountedBy, Outcome},
+};
 
 #[cfg(feature = "tracing")]
 use crate::state::PolicyState;
@@ -41,7 +46,10 @@ use crate::state::PolicyState;
 use super::recorders::Recorders;
 
 #[cfg(feature = "metrics")]
-use super::{per_recorder::PerRecorder, series::DecisionCounters};
+use super::{counters::DecisionCounters, per_recorder::PerRecorder};
+
+#[cfg(feature = "dashboard")]
+use super::tally::DecisionTally;
 
 /// Observes the decisions of one limiter, whether a layer or [`RateLimiter::check`](crate::RateLimiter::check) asked.
 ///
@@ -55,6 +63,9 @@ pub(crate) struct DecisionObserver {
     #[cfg(feature = "metrics")]
     counters: Arc<PerRecorder<DecisionCounters>>,
     pub(crate) recorders: Recorders,
+    /// Empty until a dashboard is built for the limiter.
+    #[cfg(feature = "dashboard")]
+    tally: Arc<OnceLock<DecisionTally>>,
 }
 
 impl DecisionObserver {
@@ -63,6 +74,8 @@ impl DecisionObserver {
         Self {
             #[cfg(feature = "metrics")]
             counters: Arc::default(),
+            #[cfg(feature = "dashboard")]
+            tally: Arc::default(),
             recorders,
         }
     }
@@ -71,6 +84,12 @@ impl DecisionObserver {
     #[cfg(feature = "metrics")]
     pub(crate) fn show(&self) {
         self.counters.with(DecisionCounters::register, |_| {});
+    }
+
+    /// Returns the numbers of decisions, which are counted from the first call on.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn tally(&self) -> &DecisionTally {
+        self.tally.get_or_init(DecisionTally::default)
     }
 
     /// Returns whether nothing would be done with a decision, so that it need not be shown.
@@ -156,21 +175,50 @@ impl DecisionObserver {
             let Ok(decision) = result else {
                 return counters.failed.increment(1);
             };
-            for (charge, state) in charges.iter().zip(decision.states()) {
-                let counted_by = match state.usage() {
-                    Some(_) => decision.counted_by(),
-                    None => CountedBy::Nobody,
-                };
-                if charge.units() > 0 {
-                    counters.count(
-                        charge.policy(),
-                        charge.is_shadow(),
-                        state.outcome(),
-                        counted_by,
-                    );
-                }
-            }
+            for_each_counted(charges, decision, |policy, is_shadow, outcome, by| {
+                counters.count(policy, is_shadow, outcome, by);
+            });
         });
+        #[cfg(feature = "dashboard")]
+        if let Some(tally) = self.tally.get() {
+            add_to(tally, charges, result);
+        }
+    }
+}
+
+/// Adds a decision to the numbers that a dashboard reads.
+#[cfg(feature = "dashboard")]
+#[inline(never)]
+fn add_to(tally: &DecisionTally, charges: &[Charge<'_>], result: &Result<Decision, Error>) {
+    let Ok(decision) = result else {
+        return tally.count_failure();
+    };
+    for_each_counted(charges, decision, |policy, is_shadow, outcome, by| {
+        tally.count(policy, is_shadow, outcome, by);
+    });
+}
+
+/// Calls `count` with each policy that charged the request, whether in shadow, its outcome, and the place that counted.
+#[cfg(feature = "metrics")]
+#[inline]
+fn for_each_counted(
+    charges: &[Charge<'_>],
+    decision: &Decision,
+    mut count: impl FnMut(&Policy, bool, Outcome, CountedBy),
+) {
+    for (charge, state) in charges.iter().zip(decision.states()) {
+        let counted_by = match state.usage() {
+            Some(_) => decision.counted_by(),
+            None => CountedBy::Nobody,
+        };
+        if charge.units() > 0 {
+            count(
+                charge.policy(),
+                charge.is_shadow(),
+                state.outcome(),
+                counted_by,
+            );
+        }
     }
 }
 

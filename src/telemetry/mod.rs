@@ -103,6 +103,8 @@
 
 #[cfg(feature = "metrics")]
 mod catalog;
+#[cfg(feature = "metrics")]
+mod counters;
 mod decisions;
 #[cfg(feature = "metrics")]
 pub(crate) mod gauges;
@@ -113,6 +115,8 @@ mod recorders;
 mod series;
 #[cfg(feature = "redis")]
 mod servers;
+#[cfg(feature = "dashboard")]
+mod tally;
 mod tiers;
 
 pub(crate) use self::decisions::DecisionObserver;
@@ -121,4 +125,6 @@ pub(crate) use self::recorders::Recorders;
 pub(crate) use self::servers::BreakerMetrics;
 #[cfg(all(feature = "metrics", feature = "redis"))]
 pub(crate) use self::servers::CallMetrics;
+#[cfg(feature = "dashboard")]
+pub(crate) use self::tally::{DecisionCount, DecisionTally, KINDS};
 pub(crate) use self::tiers::TierMetrics;

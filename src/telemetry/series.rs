@@ -1,5 +1,7 @@
-//! The counters of decisions, one set for each policy and tier.
+//! One value for each policy and tier, in bounded memory.
 
+#[cfg(feature = "dashboard")]
+use std::iter;
 use std::{
     collections::HashMap,
     fmt,
@@ -9,17 +11,9 @@ use std::{
     },
 };
 
-use metrics::{Counter, counter};
+use crate::{policy::Policy, state::PolicyName, sync::Mutex};
 
-use crate::{
-    policy::Policy,
-    state::{CountedBy, Outcome, PolicyName},
-    sync::Mutex,
-};
-
-use super::catalog;
-
-/// The counters of all policies and tiers of one limiter.
+/// A value of type `T` for each policy and tier of one limiter, such as its counters.
 ///
 /// A hash table without removal, which readers search without a lock:
 ///
@@ -28,18 +22,24 @@ use super::catalog;
 ///           |      '-> (api, none)       '-> (login, none) -> (api, pro)
 ///           '-> empty
 /// ```
-pub(super) struct DecisionCounters {
-    heads: [Link; HEADS],
+pub(super) struct SeriesTable<T> {
+    heads: [Link<T>; HEADS],
     /// Number of tiers of each policy, and of all pairs. Locked while a series is added.
     counts: Mutex<Counts>,
     /// Whether no more pairs get a series.
     is_full: AtomicBool,
-    /// Counts everything beyond the last pair.
-    overflow: Series,
-    pub(super) failed: Counter,
+    /// The value of everything beyond the last pair.
+    overflow: T,
 }
 
-type Link = OnceLock<Box<Series>>;
+type Link<T> = OnceLock<Box<Series<T>>>;
+
+/// The value of one policy and tier.
+struct Series<T> {
+    id: u64,
+    value: T,
+    next: Link<T>,
+}
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -47,37 +47,29 @@ struct Counts {
     pairs: usize,
 }
 
-impl DecisionCounters {
-    /// Registers the counter of errors. The others follow with their first decision.
-    pub(super) fn register() -> Self {
+impl<T> SeriesTable<T> {
+    /// Creates an empty table. `create` makes a value from the names of a policy and a tier.
+    pub(super) fn new(create: impl Fn(&str, &str) -> T) -> Self {
         Self {
             heads: [const { OnceLock::new() }; HEADS],
             counts: Mutex::default(),
             is_full: AtomicBool::new(false),
-            overflow: Series::new(0, OTHER, OTHER),
-            failed: counter!(catalog::FAILED_DECISIONS.name),
+            overflow: create(OTHER, OTHER),
         }
     }
 
-    /// Counts the decision of one policy.
+    /// Returns the value of a policy, made by `create` if it is the first of its policy and tier.
     #[inline]
-    pub(super) fn count(
-        &self,
-        policy: &Policy,
-        is_shadow: bool,
-        outcome: Outcome,
-        counted_by: CountedBy,
-    ) {
-        let series = match self.find(policy.series()) {
-            Ok(series) => series,
-            Err(_) => self.add(policy),
-        };
-        series.counter(is_shadow, outcome, counted_by).increment(1);
+    pub(super) fn of(&self, policy: &Policy, create: impl Fn(&str, &str) -> T) -> &T {
+        match self.find(policy.series()) {
+            Ok(series) => &series.value,
+            Err(_) => self.add(policy, create),
+        }
     }
 
     /// Returns the series with this hash, or the place of a new one.
     #[inline]
-    fn find(&self, id: u64) -> Result<&Series, &Link> {
+    fn find(&self, id: u64) -> Result<&Series<T>, &Link<T>> {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the lowest bits are enough"
@@ -92,14 +84,14 @@ impl DecisionCounters {
         Err(link)
     }
 
-    /// Returns a new series for a policy and tier, or the series that all others share if there are too many.
+    /// Returns a new value for a policy and tier, or the one that all others share if there are too many.
     #[cold]
-    fn add(&self, policy: &Policy) -> &Series {
+    fn add(&self, policy: &Policy, create: impl Fn(&str, &str) -> T) -> &T {
         let id_of_others = !policy.name_hash().low;
         if policy.tier().is_some()
             && let Ok(others) = self.find(id_of_others)
         {
-            return others;
+            return &others.value;
         }
         if self.is_full.load(Ordering::Relaxed) {
             return &self.overflow;
@@ -107,7 +99,7 @@ impl DecisionCounters {
         let mut counts = self.counts.lock();
         // Another thread may have added it meanwhile.
         if let Ok(series) = self.find(policy.series()) {
-            return series;
+            return &series.value;
         }
         let (id, tier) = match policy.tier() {
             None => (policy.series(), NO_TIER),
@@ -126,65 +118,42 @@ impl DecisionCounters {
             return &self.overflow;
         }
         match self.find(id) {
-            Ok(series) => series,
+            Ok(series) => &series.value,
             Err(link) => {
                 counts.pairs += 1;
-                link.get_or_init(|| Box::new(Series::new(id, policy.name().as_str(), tier)))
+                let create = || {
+                    Box::new(Series {
+                        id,
+                        value: create(policy.name().as_str(), tier),
+                        next: OnceLock::new(),
+                    })
+                };
+                &link.get_or_init(create).value
             }
         }
     }
 }
 
-impl fmt::Debug for DecisionCounters {
+#[cfg(feature = "dashboard")]
+impl<T> SeriesTable<T> {
+    /// Returns all values, and last that of everything beyond the last pair.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        let values = self.heads.iter().flat_map(|head| {
+            let first = head.get();
+            iter::successors(first, |series| series.next.get()).map(|series| &series.value)
+        });
+        values.chain([&self.overflow])
+    }
+}
+
+impl<T> fmt::Debug for SeriesTable<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DecisionCounters")
+        f.debug_struct("SeriesTable")
             .field("counts", &self.counts)
             .finish_non_exhaustive()
     }
 }
 
-// === Series ===
-
-/// The counters of one policy and tier, each registered with its first decision.
-struct Series {
-    id: u64,
-    policy: String,
-    tier: String,
-    counters: [OnceLock<Counter>; 2 * OUTCOMES * PLACES],
-    next: Link,
-}
-
-impl Series {
-    fn new(id: u64, policy: &str, tier: &str) -> Self {
-        Self {
-            id,
-            policy: policy.to_owned(),
-            tier: tier.to_owned(),
-            counters: [const { OnceLock::new() }; 2 * OUTCOMES * PLACES],
-            next: OnceLock::new(),
-        }
-    }
-
-    #[inline]
-    fn counter(&self, is_shadow: bool, outcome: Outcome, counted_by: CountedBy) -> &Counter {
-        let outcomes = usize::from(is_shadow) * OUTCOMES + outcome as usize;
-        let index = outcomes * PLACES + counted_by as usize;
-        self.counters[index].get_or_init(|| {
-            counter!(
-                catalog::DECISIONS.name,
-                "policy" => self.policy.clone(),
-                "tier" => self.tier.clone(),
-                "mode" => if is_shadow { SHADOW } else { ENFORCED },
-                "outcome" => outcome.name(),
-                "counted_by" => counted_by.name(),
-            )
-        })
-    }
-}
-
-/// Numbers of the variants of [`Outcome`] and of [`CountedBy`].
-const OUTCOMES: usize = Outcome::Unavailable as usize + 1;
-const PLACES: usize = CountedBy::Shared as usize + 1;
 /// The most tiers of a policy, and the most pairs of policy and tier of a limiter, with a label of their own.
 const MAX_TIERS: usize = 16;
 const MAX_PAIRS: usize = 256;
@@ -192,37 +161,25 @@ const MAX_PAIRS: usize = 256;
 const HEADS: usize = 64;
 const NO_TIER: &str = "none";
 const OTHER: &str = "other";
-const ENFORCED: &str = "enforced";
-const SHADOW: &str = "shadow";
 
 #[cfg(test)]
 mod tests {
-    use metrics_exporter_prometheus::PrometheusBuilder;
-
     use crate::quota::Quota;
 
     use super::*;
 
-    /// Counts one decision of each policy, and returns the labels of their series.
+    /// Returns the labels of the series of these policies, without the one of all others unless it was used.
     fn labels(policies: &[Policy]) -> Vec<(String, String)> {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        metrics::with_local_recorder(&recorder, || {
-            let counters = DecisionCounters::register();
-            for policy in policies {
-                counters.count(policy, false, Outcome::Allowed, CountedBy::InProcess);
+        let mut labels = Vec::new();
+        let create = |policy: &str, tier: &str| (policy.to_owned(), tier.to_owned());
+        let table = SeriesTable::new(create);
+        for policy in policies {
+            let label = table.of(policy, create).clone();
+            if !labels.contains(&label) {
+                labels.push(label);
             }
-        });
-        let text = recorder.handle().render();
-        let lines = text
-            .lines()
-            .filter(|line| line.starts_with("tollgate_decisions_total{"));
-        let label = |line: &str, name: &str| {
-            let (_, rest) = line.split_once(&format!("{name}=\"")).expect("a label");
-            rest.split('"').next().expect("a value").to_owned()
-        };
-        lines
-            .map(|line| (label(line, "policy"), label(line, "tier")))
-            .collect()
+        }
+        labels
     }
 
     fn tiers(policy: &Policy, count: usize) -> Vec<Policy> {

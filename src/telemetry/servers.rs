@@ -1,10 +1,15 @@
 //! The metrics of one server: of its breaker, and of the calls to it.
 
+#[cfg(feature = "dashboard")]
+use std::sync::OnceLock;
 #[cfg(feature = "metrics")]
 use std::time::Duration;
 
 #[cfg(feature = "metrics")]
 use metrics::{Counter, Histogram, counter, histogram};
+
+#[cfg(feature = "dashboard")]
+use crate::{durations::DurationCounter, stats::CallLatency};
 
 #[cfg(feature = "metrics")]
 use super::{catalog, per_recorder::PerRecorder};
@@ -107,6 +112,17 @@ impl BreakerMetrics {
 pub(crate) struct CallMetrics {
     server: String,
     histograms: PerRecorder<CallHistograms>,
+    /// Empty until the stats of the server are read.
+    #[cfg(feature = "dashboard")]
+    durations: OnceLock<Box<CallDurations>>,
+}
+
+/// Latencies that this process can read.
+#[cfg(feature = "dashboard")]
+#[derive(Debug, Default)]
+struct CallDurations {
+    queue_wait: DurationCounter,
+    round_trip: DurationCounter,
 }
 
 #[cfg(feature = "metrics")]
@@ -124,6 +140,8 @@ impl CallMetrics {
         Self {
             server: catalog::server_label(address.as_deref()),
             histograms: PerRecorder::default(),
+            #[cfg(feature = "dashboard")]
+            durations: OnceLock::new(),
         }
     }
 
@@ -143,5 +161,20 @@ impl CallMetrics {
             #[expect(clippy::cast_precision_loss, reason = "a call has few charges")]
             histograms.charges.record(charges as f64);
         });
+        #[cfg(feature = "dashboard")]
+        if let Some(durations) = self.durations.get() {
+            durations.queue_wait.add(waited);
+            durations.round_trip.add(took);
+        }
+    }
+
+    /// Returns the latencies of all calls since this was first called.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn latency(&self) -> CallLatency {
+        let durations = self.durations.get_or_init(Box::default);
+        CallLatency {
+            queue_wait: durations.queue_wait.counts(),
+            round_trip: durations.round_trip.counts(),
+        }
     }
 }

@@ -102,6 +102,12 @@ impl Snapshot {
         self.capacity
     }
 
+    /// Returns whether keys are shown in plain text.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.shown_by == 0
+    }
+
     /// Returns the policies that denied requests, in the order of their names.
     #[must_use]
     pub fn policies(&self) -> &[PolicyTopKeys] {

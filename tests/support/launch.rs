@@ -193,7 +193,7 @@ fn major_version(binary: &Path) -> u32 {
         .unwrap_or_else(|| panic!("{} tells no version: {text}", binary.display()))
 }
 
-fn fresh_directory() -> PathBuf {
+pub(super) fn fresh_directory() -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     loop {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,870 @@
+'use strict';
+// The page of the dashboard. It reads the API beside it, follows the state by server-sent events, and writes text only.
+
+const API = new URL('api/', document.currentScript.src);
+const KINDS = [
+  { id: 'allowed', name: 'allowed' },
+  { id: 'denied', name: 'denied' },
+  { id: 'shadow', name: 'would deny' },
+  { id: 'unavailable', name: 'unavailable' },
+  { id: 'fallback', name: 'by fallback' },
+];
+const CAPACITY = [300, 360];
+const RECENT = 5; // seconds of which rates are the average
+const MODES = ['enforce', 'shadow', 'off'];
+
+const KEY_HINT = 'Shows what is left of each policy. Charges nothing.';
+
+const $ = (id) => document.getElementById(id);
+let session = null;
+let state = null;
+let history = null; // tracks with the numbers of each slot
+let abort = null;
+let lookedUp = null; // the key that is shown
+let topKeysTimer;
+
+// === API ===
+
+class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function request(path, options = {}) {
+  const headers = { 'x-tollgate-dashboard': '1' };
+  const token = stored('tollgate-token');
+  if (token) headers.authorization = `Bearer ${token}`;
+  if (options.body !== undefined) headers['content-type'] = 'application/json';
+  const response = await fetch(new URL(path, API), {
+    method: options.body === undefined ? 'GET' : 'POST',
+    body: options.body === undefined ? undefined : JSON.stringify(options.body),
+    headers,
+    signal: options.signal,
+    credentials: 'same-origin',
+    cache: 'no-store',
+  });
+  if (response.ok) return response;
+  let message = `the server responded with ${response.status}`;
+  try {
+    message = (await response.json()).message || message;
+  } catch { /* the body is not from the API */ }
+  throw new ApiError(response.status, message);
+}
+
+const read = async (path, body) => (await request(path, { body })).json();
+const write = (path, body) => request(path, { body });
+
+function stored(name, value) {
+  try {
+    if (value === undefined) return sessionStorage.getItem(name);
+    if (value === null) sessionStorage.removeItem(name);
+    else sessionStorage.setItem(name, value);
+  } catch { /* without storage, the token lasts until the page is left */ }
+  if (value === undefined) return stored.memory?.[name];
+  stored.memory = { ...stored.memory, [name]: value };
+  return value;
+}
+
+// === Signing in ===
+
+async function start() {
+  try {
+    session = await read('session');
+  } catch (error) {
+    setConnection('lost', `cannot reach the dashboard: ${error.message}`);
+    setTimeout(start, 3000);
+    return;
+  }
+  if (!session.can_read) return showLogin(stored('tollgate-token') ? 'The token is wrong.' : '');
+  $('login').hidden = true;
+  $('main').hidden = false;
+  $('leave').hidden = !stored('tollgate-token');
+  follow();
+  refreshTopKeys();
+}
+
+function showLogin(message) {
+  stored('tollgate-token', null);
+  abort?.abort();
+  clearTimeout(topKeysTimer);
+  session = state = history = lookedUp = null;
+  // Nothing stays for the next one, who may have other rights.
+  for (const table of document.querySelectorAll('main table')) table.replaceChildren();
+  $('key').value = '';
+  setText($('key-message'), KEY_HINT);
+  $('main').hidden = true;
+  $('leave').hidden = true;
+  $('login').hidden = false;
+  $('login-error').textContent = message;
+  $('token').value = '';
+  $('token').focus();
+  setConnection('off', 'not signed in');
+}
+
+$('login').addEventListener('submit', async (event) => {
+  event.preventDefault();
+  stored('tollgate-token', $('token').value.trim());
+  await start();
+  if (session?.can_read) $('main').focus({ preventScroll: true });
+});
+$('leave').addEventListener('click', () => showLogin(''));
+
+// === Following the state ===
+
+async function follow() {
+  abort?.abort();
+  const own = abort = new AbortController();
+  for (let failures = 0; !own.signal.aborted;) {
+    try {
+      const response = await request('live', { signal: own.signal });
+      await loadHistory();
+      for await (const event of events(response.body)) {
+        failures = 0;
+        setConnection('live', 'live');
+        take(event);
+      }
+    } catch (error) {
+      if (own.signal.aborted) return;
+      if (error.status === 401) return showLogin('Sign in again.');
+      failures += 1;
+      const reason = error instanceof ApiError ? error.message : 'the connection is lost';
+      setConnection('lost', `${reason}; trying again`);
+    }
+    await new Promise((resolve) => setTimeout(resolve, Math.min(15, 2 ** failures) * 500));
+  }
+}
+
+async function* events(body) {
+  const decoder = new TextDecoder();
+  const reader = body.getReader();
+  try {
+    for (let text = ''; ;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      text += decoder.decode(value, { stream: true });
+      const blocks = text.split('\n\n');
+      text = blocks.pop();
+      for (const block of blocks) {
+        const lines = block.split('\n').filter((line) => line.startsWith('data: '));
+        if (lines.length) yield JSON.parse(lines.map((line) => line.slice(6)).join('\n'));
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+async function loadHistory() {
+  const loaded = await read('history');
+  history = loaded.tracks.map((track) => {
+    const series = new Map();
+    for (const { policy, tier, counts } of track.series) {
+      const full = KINDS.map((_, kind) => counts[kind].length ? counts[kind] : new Array(track.slots).fill(0));
+      series.set(pairOf(policy, tier), { policy, tier, counts: full });
+    }
+    return { step: track.step, latest: track.latest, slots: track.slots, latency: track.latency, series };
+  });
+  state = null;
+}
+
+const pairOf = (policy, tier) => `${policy}\n${tier}`;
+
+function take(next) {
+  if (!history) return;
+  const before = state;
+  state = next;
+  if (before && next.time - before.time > 5000) {
+    loadHistory().then(render, () => {});
+    return;
+  }
+  const changes = before ? growth(before, next) : [];
+  history.forEach((track, number) => {
+    const latest = Math.floor(next.time / 1000 / track.step) * track.step;
+    while (track.latest < latest) advance(track, CAPACITY[number]);
+    for (const { policy, tier, counts } of changes) {
+      const series = seriesOf(track, policy, tier);
+      counts.forEach((count, kind) => { series.counts[kind][track.slots - 1] += count; });
+    }
+    if (number === 0) track.latency[track.slots - 1] = next.latency;
+  });
+  render();
+}
+
+function growth(before, next) {
+  const old = new Map(before.decisions.map((row) => [pairOf(row.policy, row.tier), row.totals]));
+  return next.decisions.map(({ policy, tier, totals }) => {
+    const base = old.get(pairOf(policy, tier)) ?? totals.map(() => 0);
+    return { policy, tier, counts: totals.map((total, kind) => Math.max(0, total - base[kind])) };
+  });
+}
+
+function seriesOf(track, policy, tier) {
+  const pair = pairOf(policy, tier);
+  if (!track.series.has(pair)) {
+    track.series.set(pair, { policy, tier, counts: KINDS.map(() => new Array(track.slots).fill(0)) });
+  }
+  return track.series.get(pair);
+}
+
+function advance(track, capacity) {
+  track.latest += track.step;
+  const lists = [...track.series.values()].flatMap((series) => series.counts);
+  for (const list of lists) list.push(0);
+  track.latency.push({ median: null, slowest: null, queue: null });
+  if (track.slots < capacity) track.slots += 1;
+  else for (const list of [...lists, track.latency]) list.shift();
+}
+
+// Sums of the series that match, by kind. The latest slot is left out: it is not over.
+function sums(track, matches) {
+  const result = KINDS.map(() => new Array(Math.max(0, track.slots - 1)).fill(0));
+  for (const series of track.series.values()) {
+    if (!matches(series)) continue;
+    series.counts.forEach((counts, kind) => {
+      for (let slot = 0; slot < track.slots - 1; slot += 1) result[kind][slot] += counts[slot];
+    });
+  }
+  return result;
+}
+
+// Candidates are tried beside their policies, and would count requests twice.
+const isPolicy = (series) => !series.policy.endsWith('.candidate');
+const last = (list, count) => list.slice(-count).reduce((sum, value) => sum + value, 0);
+const rates = (matches) => {
+  const track = history[0];
+  const seconds = Math.max(1, Math.min(RECENT, track.slots - 1));
+  return sums(track, matches).map((list) => last(list, seconds) / seconds);
+};
+
+// === Rendering ===
+
+function render() {
+  if (!session || !state || !history) return;
+  setText($('title'), state.title);
+  document.title = `${state.title}: rate limits`;
+  renderStatus();
+  renderFigures();
+  renderDecisions();
+  renderPolicies();
+  renderTiers();
+  renderStore();
+}
+
+function renderStatus() {
+  const { health, mode, servers } = state;
+  const modes = (wanted) => state.policies.filter((policy) => policy.mode === wanted).map((policy) => policy.name);
+  let [level, text] = ['good', 'Limiting normally'];
+  const details = [];
+  if (health.mode === 'degraded') {
+    [level, text] = ['bad', 'Redis is down: policies apply their choice for outages'];
+    for (const outage of health.outages) {
+      details.push(`${outage.server ?? 'Redis'} for ${duration(state.time - outage.since)}: ${outage.cause}.`);
+    }
+    details.push(`This instance grants ${percent(health.share)} of each quota that it counts locally.`);
+  } else if (health.mode === 'shedding') {
+    [level, text] = ['soft', 'Redis is too slow: some decisions are made without it'];
+  }
+  if (mode === 'off') [level, text] = ['bad', 'Limits are off: nothing is counted or denied'];
+  else if (mode === 'shadow') [level, text] = ['soft', 'In shadow: requests are counted, and none is denied'];
+  else {
+    if (modes('off').length) details.push(`Off: ${modes('off').join(', ')}.`);
+    if (modes('shadow').length) details.push(`In shadow: ${modes('shadow').join(', ')}.`);
+  }
+  if (health.mode === 'healthy') {
+    const store = servers.length ? `Redis ${servers.map((server) => server.address ?? '').join(', ')}` : 'this process';
+    const instances = health.instances ? `, by ${count(health.instances, 'instance')}` : '';
+    details.push(`Counted in ${store}${instances}.`);
+  }
+  if (health.pending_merges) details.push(`${count(health.pending_merges, 'key')} not merged into Redis yet.`);
+  if ($('status-text').textContent !== text && state) announce(text);
+  setText($('status-text'), text);
+  setText($('status-detail'), details.join(' '));
+  $('status').dataset.state = level;
+  const warnings = state.warnings.map((warning) =>
+    `${warning.code}${warning.policy ? `, ${warning.policy}` : ''}: ${warning.detail}; ${warning.remedy}`);
+  if ($('warnings').childElementCount !== warnings.length) {
+    $('warnings').replaceChildren(...warnings.map((warning) => element('li', {}, warning)));
+  }
+}
+
+function renderFigures() {
+  rates(isPolicy).forEach((rate, kind) => {
+    const total = state.decisions.filter(isPolicy).reduce((sum, row) => sum + row.totals[kind], 0);
+    const small = element('small', {}, ` /s, ${number(total)} in all`);
+    $(`rate-${kind}`).replaceChildren(number(rate), small);
+  });
+}
+
+function renderDecisions() {
+  const select = $('chart-policy');
+  const names = state.policies.flatMap(({ name, candidate }) => candidate ? [name, `${name}.candidate`] : [name]);
+  if (select.options.length !== names.length + 1) {
+    const chosen = select.value;
+    select.replaceChildren(option('', 'all'), ...names.map((name) => option(name, name)));
+    select.value = names.includes(chosen) ? chosen : '';
+  }
+  const track = history[Number($('chart-track').value)];
+  const chosen = select.value;
+  const lists = sums(track, chosen ? (series) => series.policy === chosen : isPolicy)
+    .map((list) => list.map((value) => value / track.step));
+  const stack = [0, 2, 1, 3].map((kind) => ({ ...KINDS[kind], values: lists[kind], shape: 'area' }));
+  const lines = [{ ...KINDS[4], values: lists[4], shape: 'line' }];
+  chart($('decisions-chart'), {
+    label: `Decisions a second of ${chosen || 'all policies'}`,
+    track, series: [...stack, ...lines], height: 220, unit: '/s',
+  });
+  fillTimes($('decisions-table'), track, [...stack, ...lines], '/s');
+}
+
+function renderPolicies() {
+  const table = $('policies');
+  const isOperator = session.can_write && session.has_modes;
+  if (!table.tHead) {
+    const names = ['Policy', 'Limit', 'Decisions', 'Denied', 'Last 5 minutes', 'In an outage', 'Mode'];
+    table.createTHead().append(row('th', names.map((name, column) => ({ text: name, number: [2, 3].includes(column) }))));
+    table.createTBody();
+  }
+  const body = table.tBodies[0];
+  const known = new Map([...body.rows].map((line) => [line.dataset.policy, line]));
+  for (const policy of state.policies) {
+    const line = known.get(policy.name) ?? body.appendChild(policyRow(policy, isOperator));
+    known.delete(policy.name);
+    updatePolicy(line, policy, isOperator);
+  }
+  for (const line of known.values()) line.remove();
+  if (session.has_modes) {
+    $('layer-mode-label').hidden = $('layer-mode-note').hidden = !isOperator;
+    if (isOperator) updateSelect($('layer-mode'), state.mode);
+  }
+}
+
+function policyRow(policy, isOperator) {
+  const line = document.createElement('tr');
+  line.dataset.policy = policy.name;
+  line.append(element('th', { scope: 'row' }, policy.name));
+  for (const name of ['Limit', 'Decisions', 'Denied', 'Last 5 minutes', 'In an outage', 'Mode']) {
+    const cell = element('td', {});
+    cell.dataset.name = name;
+    if (name === 'Decisions' || name === 'Denied') cell.className = 'number';
+    line.append(cell);
+  }
+  line.cells[4].append(svg('svg', { class: 'spark', viewBox: '0 0 150 30', preserveAspectRatio: 'none', 'aria-hidden': 'true' }));
+  if (isOperator) {
+    const select = modeSelect(`Mode of ${policy.name}`);
+    select.addEventListener('change', () => changeMode(policy.name, select));
+    line.cells[6].append(select);
+  } else {
+    line.cells[6].append(element('span', { class: 'tag' }));
+  }
+  return line;
+}
+
+function updatePolicy(line, policy, isOperator) {
+  const [allowed, denied, shadow, unavailable] = rates((series) => series.policy === policy.name);
+  const all = allowed + denied + shadow + unavailable;
+  const candidate = policy.candidate ? ` (tries ${policy.candidate})` : '';
+  setText(line.cells[1], limitText(policy) + candidate);
+  setText(line.cells[2], `${number(all)} /s`);
+  setText(line.cells[3], all ? percent((denied + shadow) / all) + (shadow && !denied ? ' in shadow' : '') : '–');
+  sparkline(line.cells[4].firstChild, policy.name);
+  setText(line.cells[5], { allow: 'allow', local: 'count locally', deny: 'deny (503)' }[policy.on_outage]);
+  if (policy.mode === null) return setText(line.cells[6].firstChild, 'always');
+  if (isOperator) {
+    updateSelect(line.cells[6].firstChild, policy.mode);
+  } else {
+    setText(line.cells[6].firstChild, policy.mode + (policy.rollout < 100 ? `, ${policy.rollout} % of keys` : ''));
+    line.cells[6].firstChild.dataset.mode = policy.mode;
+  }
+}
+
+function sparkline(target, policy) {
+  const lists = sums(history[0], (series) => series.policy === policy);
+  const bin = 5;
+  const bins = Math.floor(CAPACITY[0] / bin);
+  const binned = lists.map((list) => Array.from({ length: bins }, (_, index) => {
+    const end = list.length - (bins - 1 - index) * bin;
+    return end <= 0 ? 0 : last(list.slice(Math.max(0, end - bin), end), bin);
+  }));
+  const total = binned[0].map((_, index) => binned[0][index] + binned[1][index] + binned[2][index] + binned[3][index]);
+  const denied = binned[1].map((count, index) => count + binned[3][index]);
+  const shadow = binned[2].map((count, index) => count + denied[index]);
+  const top = Math.max(1, ...total);
+  const path = (values) => {
+    const points = values.map((value, index) => `${((index + 0.5) * 150 / bins).toFixed(1)} ${(29 - 28 * value / top).toFixed(1)}`);
+    return `M0 29L${points.join('L')}L150 29Z`;
+  };
+  // Each in front of the one before.
+  [['allowed', total], ['shadow', shadow], ['denied', denied]].forEach(([kind, values], index) => {
+    if (!target.children[index]) target.append(svg('path', { 'data-kind': kind }));
+    target.children[index].setAttribute('d', path(values));
+  });
+}
+
+function renderTiers() {
+  const track = history[0];
+  const tiers = new Map();
+  for (const { policy, tier } of state.decisions) {
+    const series = seriesOf(track, policy, tier);
+    const counts = series.counts.map((list) => last(list.slice(0, -1), 60));
+    tiers.set(pairOf(policy, tier), [tier === 'none' ? 'no tier' : tier, policy, ...counts.slice(0, 3)]);
+  }
+  const lines = [...tiers.values()].sort((left, right) => right[2] + right[3] - left[2] - left[3]);
+  fill($('tiers'), ['Tier', 'Policy', 'Allowed', 'Denied', 'Would deny'], lines.map((line) =>
+    line.map((value, column) => column < 2 ? { text: value, head: column === 0 } : { text: number(value), number: true })),
+    'No decisions yet');
+}
+
+function renderStore() {
+  const { servers, keys, key_bytes: bytes, held_slots: slots, health, latency } = state;
+  const facts = [];
+  const hasRedis = servers.length > 0;
+  facts.push(['Counted in', hasRedis ? 'Redis' : 'this process']);
+  if (hasRedis) {
+    const network = servers.map((server) => server.network_micros).filter((value) => value !== null);
+    facts.push(['Mode', health.mode]);
+    facts.push(['Round trip', latency.median === null ? 'no call in the last second'
+      : `${millis(latency.median)} median, ${millis(latency.slowest)} at 99 %`]);
+    if (latency.queue !== null) facts.push(['Queue', `${millis(latency.queue)} at 99 %`]);
+    if (network.length) facts.push(['Network alone', millis(Math.min(...network))]);
+    facts.push(['Live instances', health.instances ?? 'not known yet']);
+    facts.push(['Without Redis', `${number(health.fallback_decisions)} failed, ${number(health.shed_decisions)} shed`]);
+  }
+  if (keys !== null) facts.push([hasRedis ? 'Keys here' : 'Keys', `${number(keys)}, ${size(bytes)}`]);
+  if (slots) facts.push(['Slots held', number(slots)]);
+  if (state.failed_decisions) facts.push(['Errors', number(state.failed_decisions)]);
+  const list = $('store');
+  if (list.childElementCount !== facts.length * 2) {
+    list.replaceChildren(...facts.flatMap(() => [element('dt', {}), element('dd', {})]));
+  }
+  facts.forEach(([name, value], index) => {
+    setText(list.children[2 * index], name);
+    setText(list.children[2 * index + 1], String(value));
+  });
+  $('latency-chart').hidden = $('latency-details').hidden = !hasRedis;
+  if (hasRedis) renderLatency();
+  fill($('servers'), ['Server', 'Breaker', 'Calls', 'Waiting'], servers.length < 2 ? [] : servers.map((server) => [
+    { text: server.address ?? 'of a pool', head: true },
+    { text: server.is_breaker_open === null ? '–' : server.is_breaker_open ? 'open' : 'closed', bad: server.is_breaker_open },
+    { text: String(server.calls_in_flight ?? '–'), number: true },
+    { text: String(server.charges_waiting ?? '–'), number: true },
+  ]));
+}
+
+function renderLatency() {
+  const track = history[Number($('chart-track').value)];
+  const values = (name) => track.latency.slice(0, -1).map((slot) => slot[name] === null ? null : slot[name] / 1000);
+  const series = [
+    { id: 'denied', name: '99 %', values: values('slowest'), shape: 'line' },
+    { id: 'allowed', name: 'median', values: values('median'), shape: 'line' },
+    { id: 'shadow', name: 'queue, 99 %', values: values('queue'), shape: 'line' },
+  ];
+  chart($('latency-chart'), { label: 'Latency of Redis in milliseconds', track, series, height: 130, unit: ' ms' });
+  fillTimes($('latency-table'), track, series, ' ms');
+}
+
+// === Top keys ===
+
+async function refreshTopKeys() {
+  clearTimeout(topKeysTimer);
+  try {
+    if (!session.has_top_keys) setText($('top-note'), 'Top keys are not recorded: give the dashboard a TopKeys.');
+    else {
+      const list = await read('top-keys');
+      if (session) renderTopKeys(list);
+    }
+  } catch { /* the stream shows that the connection is lost */ }
+  if (session) topKeysTimer = setTimeout(refreshTopKeys, 5000);
+}
+
+function renderTopKeys(list) {
+  const lines = list.policies.flatMap(({ policy, total, keys }) => keys.map((key) => ({ policy, total, ...key })));
+  lines.sort((left, right) => right.count - left.count);
+  const about = list.is_plain ? '' : ' Keys are shown as hashes.';
+  setText($('top-note'), `Denied requests since ${time(list.since, true)}.${about}`);
+  if ($('top-keys').contains(document.activeElement)) return; // a button would lose the focus
+  fill($('top-keys'), ['Key', 'Policy', 'Denied', ...(list.is_plain ? [''] : [])], lines.slice(0, 10).map((line) => {
+    const share = line.error ? `${number(line.count - line.error)} to ${number(line.count)}` : number(line.count);
+    const cells = [{ text: line.key, key: true }, { text: line.policy }, { text: share, number: true }];
+    if (list.is_plain) {
+      const button = element('button', { type: 'button', class: 'small', 'aria-label': `Look up ${line.key}` }, 'Look up');
+      button.addEventListener('click', () => lookUp(line.key, 'counted'));
+      cells.push({ node: button });
+    }
+    return cells;
+  }), 'Nothing was denied');
+}
+
+// === Keys ===
+
+$('key-form').addEventListener('submit', (event) => {
+  event.preventDefault();
+  lookUp($('key').value, $('key-kind').value);
+});
+
+async function lookUp(key, form) {
+  $('key').value = key;
+  $('key-kind').value = form;
+  try {
+    const found = await read('key', { key, form });
+    lookedUp = { key, form };
+    setText($('key-message'), `State at ${time(Date.now(), true)}. Nothing was charged.`);
+    renderKey(found);
+  } catch (error) {
+    lookedUp = null;
+    fill($('key-states'), [], []);
+    setText($('key-message'), failure(error));
+  }
+}
+
+function renderKey({ policies }) {
+  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...(session.can_write ? ['Change'] : [])];
+  fill($('key-states'), names, policies.map((entry) => {
+    const isExhausted = entry.remaining === 0;
+    const left = element('span', { class: isExhausted ? 'bad' : '' },
+      entry.limit === null ? 'not counted now' : `${number(entry.remaining)} of ${number(entry.limit)}`);
+    const cells = [
+      { text: entry.policy, head: true },
+      { node: entry.limit ? group(meter(entry.remaining / entry.limit), left) : left },
+      { text: entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
+      { text: entry.counted_by.replace('_', ' ') },
+    ];
+    if (session.can_write) {
+      const button = element('button', { type: 'button', class: 'small', 'aria-label': `Reset under ${entry.policy}` }, 'Reset');
+      button.addEventListener('click', () => resetKey(entry.policy));
+      cells.push({ node: button });
+    }
+    return cells;
+  }), 'No policies');
+}
+
+async function resetKey(policy) {
+  const { key, form } = lookedUp;
+  if (!await confirmed('Reset this key?', `It gets its full quota of ${policy} again, for all instances.`, 'Reset')) return;
+  await change(() => write('key/reset', { key, form, policy }), `Reset under ${policy}`);
+  await lookUp(key, form);
+}
+
+// === Modes ===
+
+$('layer-mode').append(...MODES.map((mode) => option(mode, mode)));
+$('layer-mode').addEventListener('change', () => changeMode(null, $('layer-mode')));
+
+function modeSelect(label) {
+  const select = element('select', { 'aria-label': label });
+  select.append(...MODES.map((mode) => option(mode, mode)));
+  return select;
+}
+
+async function changeMode(policy, select) {
+  const mode = select.value;
+  const name = policy ?? 'all policies';
+  const effect = {
+    off: 'Nothing is counted or denied until it is changed back, in this instance.',
+    shadow: 'Requests are counted, and none is denied, in this instance.',
+    enforce: 'Requests over the limit are denied, in this instance.',
+  }[mode];
+  select.dataset.busy = 'yes';
+  if (await confirmed(`Set ${name} to ${mode}?`, effect, `Set to ${mode}`)) {
+    await change(() => write('mode', policy === null ? { mode } : { mode, policy }), `${name}: ${mode}`);
+  }
+  delete select.dataset.busy;
+  if (state) updateSelect(select, policy === null ? state.mode : state.policies.find(({ name }) => name === policy)?.mode);
+}
+
+async function change(send, message) {
+  try {
+    await send();
+    announce(message);
+  } catch (error) {
+    if (error.status === 401) return showLogin('Sign in again.');
+    announce(failure(error));
+    setText($('key-message'), failure(error));
+  }
+  const latest = await read('state').catch(() => null);
+  if (latest && state) Object.assign(state, { mode: latest.mode, policies: latest.policies });
+  render();
+}
+
+function confirmed(title, text, action) {
+  const dialog = $('question');
+  setText($('confirm-title'), title);
+  setText($('confirm-text'), text);
+  setText($('confirm-yes'), action);
+  dialog.returnValue = 'no';
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true });
+  });
+}
+
+// === Charts ===
+
+// Draws lines over stacked areas, with a cursor that shows the numbers of one time.
+function chart(target, { label, track, series, height, unit }) {
+  const width = Math.max(280, Math.round(target.clientWidth || 600));
+  const slots = CAPACITY[history.indexOf(track)];
+  const stacked = [];
+  const bases = new Array(slots).fill(0);
+  for (const { id, values, shape } of series) {
+    const aligned = Array.from({ length: slots }, (_, slot) => values[values.length - slots + slot] ?? null);
+    if (shape === 'area') {
+      const low = [...bases];
+      aligned.forEach((value, slot) => { bases[slot] += value ?? 0; });
+      stacked.push({ id, shape, low, high: [...bases] });
+    } else if (aligned.some((value) => value)) {
+      stacked.push({ id, shape, high: aligned });
+    }
+  }
+  const top = niceTop(Math.max(...stacked.flatMap(({ high }) => high.map((value) => value ?? 0)), 0));
+  const [left, bottom] = [8 + 7 * Math.max(...[0, top / 2, top].map((value) => number(value).length)), 22];
+  const x = (slot) => left + (width - left) * slot / Math.max(1, slots - 1);
+  const y = (value) => 8 + (height - bottom - 8) * (1 - value / top);
+  const point = (value, slot) => `${x(slot).toFixed(1)} ${y(value).toFixed(1)}`;
+
+  let drawing = target.querySelector('svg');
+  if (!drawing) {
+    drawing = svg('svg', { role: 'img' });
+    const legend = element('ul', { class: 'legend' });
+    target.append(drawing, legend);
+    drawing.addEventListener('pointermove', (event) => {
+      const box = drawing.getBoundingClientRect();
+      target.cursor = (event.clientX - box.left) / box.width;
+      render();
+    });
+    drawing.addEventListener('pointerleave', () => { target.cursor = undefined; render(); });
+  }
+  drawing.setAttribute('viewBox', `0 0 ${width} ${height}`);
+  const marks = [];
+  for (const value of [0, top / 2, top]) {
+    marks.push(svg('line', { class: 'grid', x1: left, x2: width, y1: y(value), y2: y(value) }));
+    const text = svg('text', { x: left - 6, y: y(value) + 4, 'text-anchor': 'end' });
+    text.textContent = number(value);
+    marks.push(text);
+  }
+  const start = track.latest - slots * track.step;
+  const labels = width < 480 ? 3 : 5;
+  for (let index = 0; index < labels; index += 1) {
+    const slot = Math.round((slots - 1) * index / (labels - 1));
+    const anchor = index === 0 ? 'start' : index === labels - 1 ? 'end' : 'middle';
+    const text = svg('text', { x: x(slot), y: height - 4, 'text-anchor': anchor });
+    text.textContent = time((start + slot * track.step) * 1000, track.step === 1);
+    marks.push(text);
+  }
+  for (const { id, shape, low, high } of stacked) {
+    const path = shape === 'area'
+      ? `M${high.map(point).join('L')}L${low.map(point).reverse().join('L')}Z`
+      : strokes(high, point);
+    const node = svg('path', { class: shape, d: path });
+    node.dataset.kind = id;
+    marks.push(node);
+  }
+  let slot = slots - 1;
+  if (target.cursor !== undefined) {
+    slot = Math.round(Math.min(1, Math.max(0, (target.cursor * width - left) / (width - left))) * (slots - 1));
+    marks.push(svg('line', { class: 'cursor', x1: x(slot), x2: x(slot), y1: 4, y2: height - bottom }));
+  }
+  drawing.replaceChildren(...marks);
+  const at = (values) => values[values.length - slots + slot] ?? null;
+  const items = series.map(({ id, name, values }) => {
+    const item = element('li', {}, `${name} `);
+    item.dataset.kind = id;
+    item.append(element('b', {}, at(values) === null ? '–' : `${number(at(values))}${unit}`));
+    return item;
+  });
+  const moment = element('span', { class: 'soft' }, `at ${time((start + slot * track.step) * 1000, track.step === 1)}`);
+  const when = element('li', { class: 'when' });
+  when.append(moment);
+  target.querySelector('.legend').replaceChildren(...items, when);
+  const now = series.map(({ name, values }) => `${name} ${number(values.at(-1) ?? 0)}${unit}`).join(', ');
+  drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.`);
+}
+
+function strokes(values, point) {
+  let path = '';
+  let isDrawing = false;
+  values.forEach((value, slot) => {
+    if (value !== null) path += `${isDrawing ? 'L' : 'M'}${point(value, slot)}`;
+    isDrawing = value !== null;
+  });
+  return path;
+}
+
+function niceTop(value) {
+  if (value <= 0) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 4, 5, 10].find((step) => step * power >= value) * power;
+}
+
+// The numbers of a chart, of twelve times.
+function fillTimes(table, track, series, unit) {
+  if (!table.closest('details').open) return;
+  const rows = 12;
+  const length = series[0].values.length;
+  const bin = Math.max(1, Math.floor(CAPACITY[history.indexOf(track)] / rows));
+  const lines = [];
+  for (let end = length; end > 0 && lines.length < rows; end -= bin) {
+    const from = Math.max(0, end - bin);
+    const cells = [{ text: time((track.latest - (length - from) * track.step) * 1000, track.step === 1), head: true }];
+    for (const { values } of series) {
+      const known = values.slice(from, end).filter((value) => value !== null);
+      cells.push({ text: known.length ? number(last(known, known.length) / known.length) + unit : '–', number: true });
+    }
+    lines.push(cells);
+  }
+  fill(table, ['From', ...series.map(({ name }) => name)], lines, 'No numbers yet');
+}
+
+$('chart-policy').addEventListener('change', render);
+$('chart-track').addEventListener('change', render);
+for (const details of document.querySelectorAll('details')) details.addEventListener('toggle', render);
+new ResizeObserver(() => render()).observe($('decisions-chart'));
+
+// === Elements ===
+
+function element(name, attributes, text) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function svg(name, attributes) {
+  const node = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  return node;
+}
+
+function option(value, text) {
+  return element('option', { value }, text);
+}
+
+function group(...nodes) {
+  const node = element('span', { class: 'group' });
+  node.append(...nodes);
+  return node;
+}
+
+function meter(share) {
+  const node = element('span', { class: 'meter', 'aria-hidden': 'true' });
+  const drawing = svg('svg', { viewBox: '0 0 100 1', preserveAspectRatio: 'none' });
+  drawing.append(svg('rect', { width: 100 * Math.min(1, Math.max(0, share)), height: 1 }));
+  node.append(drawing);
+  return node;
+}
+
+function row(kind, cells, names = []) {
+  const line = document.createElement('tr');
+  cells.forEach((cell, column) => {
+    const node = document.createElement(cell.head || kind === 'th' ? 'th' : 'td');
+    if (node.localName === 'th') node.scope = kind === 'th' ? 'col' : 'row';
+    if (cell.number) node.classList.add('number');
+    if (cell.key) node.classList.add('key');
+    if (cell.bad) node.classList.add('bad');
+    if (kind !== 'th' && names[column]) node.dataset.name = names[column];
+    node.append(cell.node ?? cell.text);
+    line.append(node);
+  });
+  return line;
+}
+
+// Replaces the rows of a table that has no controls with a focus.
+function fill(table, names, lines, empty) {
+  if (!lines.length && !empty) return table.replaceChildren();
+  const head = document.createElement('thead');
+  const isNumber = (column) => lines[0]?.[column]?.number;
+  head.append(row('th', names.map((text, column) => ({ text, number: isNumber(column) }))));
+  const body = document.createElement('tbody');
+  if (lines.length) body.append(...lines.map((line) => row('td', line, names)));
+  else body.append(element('tr', {}));
+  if (!lines.length) body.firstChild.append(element('td', { class: 'note', colspan: names.length }, empty));
+  table.replaceChildren(head, body);
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function updateSelect(select, value) {
+  if (!select.options.length) return;
+  if (value && select.dataset.busy !== 'yes' && select.value !== value) select.value = value;
+}
+
+function setConnection(level, text) {
+  $('connection').dataset.state = level;
+  setText($('connection'), text);
+}
+
+// Read aloud once: state changes and results, never numbers.
+function announce(text) {
+  setText($('announcer'), text);
+}
+
+const failure = (error) => error.status === 403 ? 'This needs the write token.' : `That failed: ${error.message}.`;
+
+// === Text ===
+
+function number(value) {
+  if (value === 0) return '0';
+  const digits = value < 10 && !Number.isInteger(value) ? (value < 1 ? 2 : 1) : 0;
+  return value.toLocaleString('en', { maximumFractionDigits: digits });
+}
+
+const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? '' : 's'}`;
+const percent = (share) => `${number(share * 100 < 10 ? share * 100 : Math.round(share * 100))} %`;
+const millis = (micros) => `${number(micros / 1000)} ms`;
+
+function duration(milliseconds) {
+  const seconds = Math.ceil(milliseconds / 1000);
+  if (seconds < 120) return `${seconds} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
+}
+
+function size(bytes) {
+  if (bytes < 1000) return `${bytes} B`;
+  return bytes < 1e6 ? `${number(bytes / 1000)} KB` : `${number(bytes / 1e6)} MB`;
+}
+
+function time(milliseconds, hasSeconds) {
+  const options = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' };
+  if (hasSeconds) options.second = '2-digit';
+  return new Date(milliseconds).toLocaleTimeString('en', options);
+}
+
+function limitText({ limit, period_millis: period, burst, unit, algorithm }) {
+  const units = unit ? ` ${unit}` : '';
+  if (period === null) return `${number(limit)} at once`;
+  const names = { 1000: 'second', 60000: 'minute', 3600000: 'hour', 86400000: 'day' };
+  const every = names[period] ? `a ${names[period]}` : `in ${duration(period)}`;
+  const more = burst ? `, burst ${number(burst)}` : '';
+  const method = algorithm === 'token_bucket' ? '' : `, ${algorithm.replace('_', ' ')}`;
+  return `${number(limit)}${units} ${every === 'a hour' ? 'an hour' : every}${more}${method}`;
+}
+
+// === Colours ===
+
+const isDark = () => {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+};
+
+function showTheme() {
+  setText($('theme'), isDark() ? 'Light' : 'Dark');
+  $('theme').setAttribute('aria-label', `Use ${isDark() ? 'light' : 'dark'} colours`);
+}
+
+$('theme').addEventListener('click', () => {
+  const theme = isDark() ? 'light' : 'dark';
+  document.documentElement.dataset.theme = theme;
+  try { localStorage.setItem('tollgate-theme', theme); } catch { /* lasts until the page is left */ }
+  showTheme();
+});
+try {
+  const theme = localStorage.getItem('tollgate-theme');
+  if (theme === 'light' || theme === 'dark') document.documentElement.dataset.theme = theme;
+} catch { /* the system decides */ }
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', showTheme);
+showTheme();
+start();

@@ -1,0 +1,51 @@
+//! JSON in bodies of requests.
+
+use axum::body::{Body, to_bytes};
+use http::{HeaderMap, Request, StatusCode, header::CONTENT_TYPE};
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::api_error::ApiError;
+
+/// Reads the body of a request, of at most [`MAX_BODY`] bytes.
+pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Result<T, ApiError> {
+    if !is_json(request.headers()) {
+        return Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "not_json",
+            "send JSON with the header content-type: application/json",
+        ));
+    }
+    let bytes = to_bytes(request.into_body(), MAX_BODY).await;
+    let bytes = bytes.map_err(|_| {
+        ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body_too_large",
+            format!("a body has at most {MAX_BODY} bytes"),
+        )
+    })?;
+    serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(describe(&error)))
+}
+
+/// Returns the fault and its place. A value that the client sent is left out, since it may be a secret key.
+fn describe(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let fault = match error.classify() {
+        Category::Data if text.starts_with("unknown field") => "a field is unknown",
+        Category::Data if text.starts_with("missing field") => "a field is missing",
+        Category::Data => "a field has a value that is not allowed",
+        _ => "the body is not valid JSON",
+    };
+    format!("{fault} (line {}, column {})", error.line(), error.column())
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let media_type = content_type.and_then(|value| value.split(';').next());
+    media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// The longest body of a request, in bytes.
+const MAX_BODY: usize = 16 * 1024;

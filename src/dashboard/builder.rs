@@ -1,0 +1,198 @@
+//! Settings of a dashboard.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind},
+    key::HashSecret,
+    limiter::RateLimiter,
+    middleware::layer::RateLimitLayer,
+};
+
+#[cfg(feature = "top-keys")]
+use crate::top_keys::TopKeys;
+
+use super::{
+    guard::{Guard, TokenHash},
+    handle::Dashboard,
+    sampler,
+    shared::Shared,
+    watched::Watched,
+};
+
+impl Dashboard {
+    /// Returns the default settings of a dashboard for a layer and its limiter.
+    pub fn builder(layer: &RateLimitLayer) -> DashboardBuilder {
+        DashboardBuilder::new(Watched::layer(layer))
+    }
+
+    /// Returns the default settings of a dashboard for a limiter without a layer, which has no modes to change.
+    pub fn builder_for_limiter(limiter: &RateLimiter) -> DashboardBuilder {
+        DashboardBuilder::new(Watched::limiter_alone(limiter))
+    }
+}
+
+/// Settings of a [`Dashboard`].
+#[must_use = "a builder does nothing until build() is called"]
+pub struct DashboardBuilder {
+    watched: Watched,
+    title: String,
+    read_token: Option<String>,
+    write_token: Option<String>,
+    trusts_extension: bool,
+    hash_secret: Option<HashSecret>,
+    #[cfg(feature = "top-keys")]
+    top_keys: Option<TopKeys>,
+    max_clients: usize,
+    clock: Clock,
+}
+
+impl DashboardBuilder {
+    fn new(watched: Watched) -> Self {
+        Self {
+            watched,
+            title: "tollgate".to_owned(),
+            read_token: None,
+            write_token: None,
+            trusts_extension: false,
+            hash_secret: None,
+            #[cfg(feature = "top-keys")]
+            top_keys: None,
+            max_clients: 16,
+            clock: Clock::system(),
+        }
+    }
+
+    /// Sets the token of clients that may see everything and change nothing.
+    ///
+    /// Default: no token. At least 16 characters; better 32 random ones, such as those of `openssl rand -hex 16`.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.read_token = Some(token.into());
+        self
+    }
+
+    /// Sets the token of clients that may also change modes and keys.
+    ///
+    /// Default: no token, so nobody may change anything. It has the same minimum length as [`token`](Self::token), and
+    /// must be another one.
+    pub fn write_token(mut self, token: impl Into<String>) -> Self {
+        self.write_token = Some(token.into());
+        self
+    }
+
+    /// Grants each request the [`Access`](super::Access) that the application's own authentication puts into its extensions.
+    ///
+    /// Default: only tokens count. A request without the extension is refused, so a layer that was forgotten opens nothing.
+    pub fn access_by_extension(mut self) -> Self {
+        self.trusts_extension = true;
+        self
+    }
+
+    /// Sets the title of the page, such as the name of the service.
+    ///
+    /// Default: `tollgate`.
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    /// Sets the secret by which the application hashes API keys, so that operators can look them up.
+    ///
+    /// Default: tollgate's constant, which [`Key::secret`](crate::Key::secret) uses.
+    pub fn hash_secret(mut self, secret: HashSecret) -> Self {
+        self.hash_secret = Some(secret);
+        self
+    }
+
+    /// Shows the keys that were denied most often.
+    ///
+    /// Default: none.
+    #[cfg(feature = "top-keys")]
+    pub fn top_keys(mut self, top_keys: &TopKeys) -> Self {
+        self.top_keys = Some(top_keys.clone());
+        self
+    }
+
+    /// Sets the number of pages that can follow the state at the same time. Others get a 503.
+    ///
+    /// Default: 16.
+    pub fn max_clients(mut self, clients: usize) -> Self {
+        self.max_clients = clients;
+        self
+    }
+
+    /// Sets the clock by which numbers are assigned to seconds and minutes.
+    ///
+    /// Default: [`Clock::system`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Builds the dashboard, and begins to count the decisions of the limiter for it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] without a guard, for a token that is too short or used twice, and for 0 clients.
+    pub fn build(self) -> Result<Dashboard, Error> {
+        self.validate()?;
+        let guard = Guard {
+            read_token: self.read_token.as_deref().map(TokenHash::of),
+            write_token: self.write_token.as_deref().map(TokenHash::of),
+            trusts_extension: self.trusts_extension,
+        };
+        #[cfg_attr(
+            not(feature = "top-keys"),
+            expect(unused_mut, reason = "only for top keys")
+        )]
+        let mut shared = Shared::new(
+            self.watched,
+            self.title.into(),
+            self.hash_secret,
+            self.clock,
+            self.max_clients,
+        );
+        #[cfg(feature = "top-keys")]
+        {
+            shared.top_keys = self.top_keys;
+        }
+        let shared = Arc::new(shared);
+        sampler::start(&shared);
+        Ok(Dashboard::with(shared, guard))
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let tokens = [&self.read_token, &self.write_token];
+        let fault = if tokens.iter().all(|token| token.is_none()) && !self.trusts_extension {
+            "the dashboard has no guard: set token(..), write_token(..) or access_by_extension()"
+        } else if tokens.into_iter().flatten().any(|token| !is_strong(token)) {
+            "a token of the dashboard is too weak: use at least 16 printable ASCII characters without spaces"
+        } else if self.read_token.is_some() && self.read_token == self.write_token {
+            "token(..) and write_token(..) are equal: use two tokens, so that not everybody may change limits"
+        } else if self.max_clients == 0 {
+            "max_clients(0): use at least 1, or no page can follow the state"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidConfig, fault))
+    }
+}
+
+/// Returns whether the token is long enough, and can be sent in a header as it is.
+fn is_strong(token: &str) -> bool {
+    token.len() >= MIN_TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+// By hand: no token may be logged.
+impl fmt::Debug for DashboardBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DashboardBuilder")
+            .field("watched", &self.watched)
+            .field("title", &self.title)
+            .finish_non_exhaustive()
+    }
+}
+
+/// In characters.
+const MIN_TOKEN: usize = 16;

@@ -1,0 +1,139 @@
+//! Decides which requests reach the API.
+
+use http::{
+    HeaderMap, Method, StatusCode,
+    header::{AUTHORIZATION, HOST, ORIGIN},
+    request::Parts,
+};
+
+use super::{access::Access, api_error::ApiError};
+
+/// Checks the origin and the rights of requests to the API.
+///
+/// ```text
+/// request --> same origin? --> no parameters in the URL? --> token or extension --> Access --> may it write?
+/// ```
+#[derive(Debug)]
+pub(super) struct Guard {
+    pub(super) read_token: Option<TokenHash>,
+    pub(super) write_token: Option<TokenHash>,
+    /// Whether [`Access`] in the extensions of a request counts.
+    pub(super) trusts_extension: bool,
+}
+
+impl Guard {
+    /// Returns the rights of a request to the API.
+    ///
+    /// # Errors
+    ///
+    /// A response for a request that comes from another site, has parameters in its URL, or has no rights.
+    pub(super) fn admit(&self, parts: &Parts) -> Result<Access, ApiError> {
+        self.rights(parts)?.ok_or_else(|| {
+            ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                "a valid token is required: send it in the header authorization: Bearer <token>",
+            )
+        })
+    }
+
+    /// As [`admit`](Self::admit), with `None` for a request without rights.
+    pub(super) fn rights(&self, parts: &Parts) -> Result<Option<Access>, ApiError> {
+        check_origin(parts)?;
+        if parts.uri.query().is_some() {
+            // A token in a URL would be logged by every proxy.
+            return Err(ApiError::bad_request(
+                "the API takes no parameters in the URL",
+            ));
+        }
+        Ok(self.access(parts))
+    }
+
+    fn access(&self, parts: &Parts) -> Option<Access> {
+        if self.trusts_extension
+            && let Some(access) = parts.extensions.get::<Access>()
+        {
+            return Some(access.clone());
+        }
+        let token = TokenHash::of(bearer_token(&parts.headers)?);
+        if self.write_token.as_ref() == Some(&token) {
+            return Some(Access::read_write());
+        }
+        (self.read_token.as_ref() == Some(&token)).then(Access::read_only)
+    }
+}
+
+// === TokenHash ===
+
+/// The BLAKE3 hash of a token. The token itself is not kept.
+///
+/// Hashes are compared in constant time, so the time of a comparison shows neither the length nor a part of the token.
+#[derive(PartialEq, Eq)]
+pub(super) struct TokenHash(blake3::Hash);
+
+impl TokenHash {
+    pub(super) fn of(token: &str) -> Self {
+        Self(blake3::hash(token.as_bytes()))
+    }
+}
+
+impl std::fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenHash(..)")
+    }
+}
+
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then(|| token.trim_start_matches(' '))
+}
+
+// === Cross-site requests ===
+
+/// Refuses requests that a page of another site makes in the browser of an operator.
+///
+/// Browsers send `Sec-Fetch-Site`, and older ones `Origin`. Without both, the request does not come from a browser. Requests
+/// other than GET need a header of our own too, which a form cannot send, and a script of another site only after asking.
+fn check_origin(parts: &Parts) -> Result<(), ApiError> {
+    let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
+    let is_same = match header("sec-fetch-site") {
+        Some(site) => matches!(site, b"same-origin" | b"none"),
+        None => header(ORIGIN.as_str()).is_none_or(|origin| is_host(origin, parts)),
+    };
+    if !is_same {
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "cross_site",
+            "the API answers only pages of its own origin",
+        ));
+    }
+    let is_read = matches!(parts.method, Method::GET | Method::HEAD);
+    if !is_read && header(HEADER) != Some(b"1") {
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "header_missing",
+            format!("this request needs the header {HEADER}: 1"),
+        ));
+    }
+    Ok(())
+}
+
+/// Returns whether the origin has the host and port that the request was sent to.
+fn is_host(origin: &[u8], parts: &Parts) -> bool {
+    let scheme_end = origin.windows(3).position(|part| part == b"://");
+    let Some(authority) = scheme_end.map(|end| &origin[end + 3..]) else {
+        return false; // "null"
+    };
+    let of_target = parts.uri.authority().map(|own| own.as_str().as_bytes());
+    let of_header = parts.headers.get(HOST).map(http::HeaderValue::as_bytes);
+    of_target.or(of_header) == Some(authority)
+}
+
+/// The header that all requests other than GET need.
+const HEADER: &str = "x-tollgate-dashboard";

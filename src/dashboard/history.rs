@@ -1,0 +1,350 @@
+//! The numbers of the last minutes and hours, in bounded memory.
+//!
+//! ```text
+//! track     step    slots   covers       slot of a time
+//! fine      1 s     300     5 minutes    seconds since the Unix epoch, modulo 300
+//! coarse    60 s    360     6 hours      minutes since the Unix epoch, modulo 360
+//! ```
+//!
+//! A pair of policy and tier takes 660 slots of 20 bytes, 13 KB. There are at most 257 pairs, see
+//! [`telemetry`](crate::telemetry#number-of-series), so all take at most 3.4 MB.
+
+use crate::{
+    clock::Timestamp,
+    durations::DurationCounts,
+    stats::CallLatency,
+    telemetry::{DecisionCount, KINDS},
+};
+
+/// The numbers of each slot, by policy and tier, and the latency of the shared store.
+#[derive(Debug)]
+pub(super) struct History {
+    tracks: [Track; 2],
+    series: Vec<Series>,
+}
+
+impl History {
+    /// Creates an empty history that begins now.
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            tracks: [(FINE_STEP, FINE_SLOTS), (COARSE_STEP, COARSE_SLOTS)]
+                .map(|(step, slots)| Track::new(step, slots, now)),
+            series: Vec::new(),
+        }
+    }
+
+    /// Adds the decisions and calls since the last record. Both counts only grow.
+    pub(super) fn record<'a>(
+        &mut self,
+        now: Timestamp,
+        counts: impl Iterator<Item = DecisionCount<'a>>,
+        latency: &CallLatency,
+    ) {
+        let passed = self.tracks.each_mut().map(|track| track.advance(now));
+        for (number, (track, passed)) in self.tracks.iter_mut().zip(passed).enumerate() {
+            for series in &mut self.series {
+                let slots = &mut series.slots[number];
+                track.clear(slots, passed);
+            }
+            track.add_latency(latency);
+        }
+        for count in counts {
+            let series = find_or_add(&mut self.series, &count);
+            let added = series.added(count.counts);
+            for (number, (track, passed)) in self.tracks.iter().zip(passed).enumerate() {
+                track.spread(&mut series.slots[number], passed, added);
+            }
+        }
+    }
+
+    pub(super) fn tracks(&self) -> &[Track; 2] {
+        &self.tracks
+    }
+
+    pub(super) fn series(&self) -> &[Series] {
+        &self.series
+    }
+}
+
+fn find_or_add<'a>(series: &'a mut Vec<Series>, count: &DecisionCount<'_>) -> &'a mut Series {
+    let is_same = |known: &Series| *known.policy == *count.policy && *known.tier == *count.tier;
+    let place = series.iter().position(is_same).unwrap_or_else(|| {
+        series.push(Series::new(count.policy, count.tier));
+        series.len() - 1
+    });
+    &mut series[place]
+}
+
+// === Series ===
+
+/// The numbers of one policy and tier.
+#[derive(Debug)]
+pub(super) struct Series {
+    pub(super) policy: Box<str>,
+    pub(super) tier: Box<str>,
+    /// The numbers since the start.
+    pub(super) totals: [u64; KINDS],
+    /// The slots of each track.
+    slots: [Box<[Slot]>; 2],
+}
+
+/// The numbers of one slot.
+pub(super) type Slot = [u32; KINDS];
+
+impl Series {
+    fn new(policy: &str, tier: &str) -> Self {
+        Self {
+            policy: policy.into(),
+            tier: tier.into(),
+            totals: [0; KINDS],
+            slots: [FINE_SLOTS, COARSE_SLOTS].map(|slots| vec![Slot::default(); slots].into()),
+        }
+    }
+
+    /// Returns the slots of a track.
+    pub(super) fn slots(&self, track: usize) -> &[Slot] {
+        &self.slots[track]
+    }
+
+    /// Sets the totals, and returns their growth.
+    fn added(&mut self, totals: [u64; KINDS]) -> [u64; KINDS] {
+        let before = std::mem::replace(&mut self.totals, totals);
+        std::array::from_fn(|kind| totals[kind].saturating_sub(before[kind]))
+    }
+}
+
+// === Track ===
+
+/// The slots of one length.
+#[derive(Debug)]
+pub(super) struct Track {
+    /// The length of a slot, in seconds.
+    pub(super) step: u64,
+    /// The number of the latest slot since the Unix epoch.
+    latest: u64,
+    /// The number of the slot with which the history begins.
+    first: u64,
+    latency: Box<[Latency]>,
+    /// The calls that were made before the latest slot, and those in it.
+    before_slot: CallLatency,
+    up_to_now: CallLatency,
+}
+
+impl Track {
+    fn new(step: u64, slots: usize, now: Timestamp) -> Self {
+        let latest = now.as_micros() / (step * MICROS);
+        Self {
+            step,
+            latest,
+            first: latest,
+            latency: vec![Latency::default(); slots].into(),
+            before_slot: CallLatency::default(),
+            up_to_now: CallLatency::default(),
+        }
+    }
+
+    /// Moves to the slot of this time. Returns how many slots that is, at most all. A clock that was set back stays in its
+    /// slot until it is reached again.
+    fn advance(&mut self, now: Timestamp) -> usize {
+        let number = now.as_micros() / (self.step * MICROS);
+        let passed = number.saturating_sub(self.latest);
+        let passed = usize::try_from(passed)
+            .map_or(self.latency.len(), |passed| passed.min(self.latency.len()));
+        self.latest = self.latest.max(number);
+        if passed > 0 {
+            self.before_slot = self.up_to_now.clone();
+        }
+        for age in 0..passed {
+            let place = self.place(age);
+            self.latency[place] = Latency::default();
+        }
+        passed
+    }
+
+    /// Empties the slots that were entered.
+    fn clear(&self, slots: &mut [Slot], passed: usize) {
+        for age in 0..passed {
+            slots[self.place(age)] = Slot::default();
+        }
+    }
+
+    /// Adds decisions to the slots that were entered, in equal parts, since they were made in all of them.
+    fn spread(&self, slots: &mut [Slot], passed: usize, added: [u64; KINDS]) {
+        let parts = passed.max(1) as u64;
+        for (kind, added) in added
+            .into_iter()
+            .enumerate()
+            .filter(|(_, added)| *added > 0)
+        {
+            for age in 0..parts {
+                // The first parts get the remainder.
+                let part = added / parts + u64::from(age < added % parts);
+                let place = self.place(usize::try_from(age).unwrap_or_default());
+                let slot = &mut slots[place][kind];
+                *slot = slot.saturating_add(u32::try_from(part).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    fn add_latency(&mut self, latency: &CallLatency) {
+        self.up_to_now.clone_from(latency);
+        let queue_wait = latency.queue_wait.since(&self.before_slot.queue_wait);
+        let round_trip = latency.round_trip.since(&self.before_slot.round_trip);
+        let place = self.place(0);
+        self.latency[place] = Latency::of(&queue_wait, &round_trip);
+    }
+
+    /// Returns the place of the slot that is this many slots old.
+    fn place(&self, age: usize) -> usize {
+        let slots = self.latency.len();
+        let latest = usize::try_from(self.latest % slots as u64).unwrap_or_default();
+        (latest + slots - age % slots) % slots
+    }
+
+    /// Returns the places of all slots since the start, from the oldest.
+    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
+        let covered = self.latest - self.first + 1;
+        let covered = usize::try_from(covered).map_or(self.latency.len(), |covered| {
+            covered.min(self.latency.len())
+        });
+        (0..covered).rev().map(|age| self.place(age))
+    }
+
+    /// Returns the start of the latest slot, in seconds since the Unix epoch.
+    pub(super) fn latest_start(&self) -> u64 {
+        self.latest * self.step
+    }
+
+    pub(super) fn latency(&self, place: usize) -> Latency {
+        self.latency[place]
+    }
+}
+
+// === Latency ===
+
+/// The latency of the shared store in one slot, in microseconds; `None` without calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Latency {
+    pub(super) median: Option<u32>,
+    pub(super) slowest: Option<u32>,
+    pub(super) queue: Option<u32>,
+}
+
+impl Latency {
+    fn of(queue_wait: &DurationCounts, round_trip: &DurationCounts) -> Self {
+        let micros = |counts: &DurationCounts, percent| {
+            let duration = counts.percentile(percent)?;
+            u32::try_from(duration.as_micros()).ok()
+        };
+        Self {
+            median: micros(round_trip, 50),
+            slowest: micros(round_trip, 99),
+            queue: micros(queue_wait, 99),
+        }
+    }
+}
+
+const MICROS: u64 = 1_000_000;
+const FINE_STEP: u64 = 1;
+const FINE_SLOTS: usize = 300;
+const COARSE_STEP: u64 = 60;
+const COARSE_SLOTS: usize = 360;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::durations::DurationCounter;
+
+    use super::*;
+
+    const START: u64 = 1_800_000_000;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros((START + seconds) * MICROS + 30_000)
+    }
+
+    fn record(history: &mut History, seconds: u64, allowed: u64) {
+        let count = DecisionCount {
+            policy: "api",
+            tier: "none",
+            counts: [allowed, 0, 0, 0, 0],
+        };
+        let counts = [count].into_iter();
+        history.record(at(seconds), counts, &CallLatency::default());
+    }
+
+    fn allowed(history: &History, track: usize) -> Vec<u32> {
+        let places = history.tracks()[track].places();
+        let slots = history.series()[0].slots(track);
+        places.map(|place| slots[place][0]).collect()
+    }
+
+    #[test]
+    fn growth_is_recorded_in_the_slot_of_its_time() {
+        let mut history = History::new(at(0));
+        record(&mut history, 0, 3);
+        record(&mut history, 1, 3);
+        record(&mut history, 2, 10);
+        assert_eq!(allowed(&history, 0), [3, 0, 7]);
+        assert_eq!(allowed(&history, 1), [10]);
+        assert_eq!(history.tracks()[0].latest_start(), START + 2);
+        record(&mut history, 60, 11);
+        assert_eq!(allowed(&history, 1), [10, 1]);
+    }
+
+    #[test]
+    fn late_record_is_spread_over_the_slots_since_the_last_one() {
+        let mut history = History::new(at(0));
+        record(&mut history, 0, 0);
+        record(&mut history, 3, 10);
+        assert_eq!(allowed(&history, 0), [0, 3, 3, 4]);
+    }
+
+    #[test]
+    fn old_slots_are_overwritten_and_never_shown_again() {
+        let mut history = History::new(at(0));
+        for second in 0..700 {
+            record(&mut history, second, second);
+        }
+        let fine = allowed(&history, 0);
+        assert_eq!((fine.len(), fine.iter().sum::<u32>()), (FINE_SLOTS, 300));
+        // A day later, in one step.
+        record(&mut history, 86_400, 699);
+        assert_eq!(allowed(&history, 0), [0; FINE_SLOTS]);
+        assert_eq!(allowed(&history, 1), [0; COARSE_SLOTS]);
+    }
+
+    #[test]
+    fn clock_that_is_set_back_loses_no_decision() {
+        let mut history = History::new(at(10));
+        record(&mut history, 10, 1);
+        record(&mut history, 5, 2);
+        record(&mut history, 11, 3);
+        assert_eq!(allowed(&history, 0), [2, 1]);
+    }
+
+    #[test]
+    fn latency_is_that_of_the_calls_in_the_slot() {
+        let counter = DurationCounter::default();
+        let mut history = History::new(at(0));
+        let mut record = |seconds, millis| {
+            counter.add(Duration::from_millis(millis));
+            let latency = CallLatency {
+                queue_wait: DurationCounts::default(),
+                round_trip: counter.counts(),
+            };
+            history.record(at(seconds), [].into_iter(), &latency);
+            history.tracks().each_ref().map(|track| {
+                let latest = track.places().last().expect("a slot");
+                track.latency(latest)
+            })
+        };
+        record(0, 100);
+        let [fine, coarse] = record(1, 1);
+        let median = fine.median.expect("a call");
+        assert!(median.abs_diff(1_000) <= 125, "{median}");
+        assert!(coarse.slowest > Some(80_000), "{coarse:?}");
+        assert_eq!(fine.queue, None);
+    }
+}

@@ -1,0 +1,123 @@
+//! A web page and an API for operators: live decisions, keys, and kill switches. Needs the feature `dashboard`.
+//!
+//! [`Dashboard`] shows one limiter: decisions by policy and tier over time, the latency and the outages of Redis, the keys
+//! that are denied most often, and the state of a key that an operator looks for. Operators with write access change modes
+//! and rollouts, and reset keys. All parts of the page are in the program; it loads nothing from elsewhere.
+//!
+//! # Examples
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tollgate::{Policy, Quota, RateLimitLayer, dashboard::Dashboard, extract::PeerIp};
+//!
+//! # fn example(read_token: String, write_token: String) -> Result<Router, tollgate::Error> {
+//! let limit = RateLimitLayer::builder()
+//!     .policy(Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp))
+//!     .build()?;
+//! let dashboard = Dashboard::builder(&limit)
+//!     .token(read_token) // from the configuration: at least 16 characters
+//!     .write_token(write_token)
+//!     .build()?;
+//! let app = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(limit)
+//!     // Below the layer, so that operators are not limited.
+//!     .nest("/ops/limits", dashboard.router());
+//! # Ok(app)
+//! # }
+//! ```
+//!
+//! Behind the application's own login:
+//!
+//! ```
+//! use axum::{Extension, Router};
+//! use tollgate::{RateLimitLayer, dashboard::{Access, Dashboard}};
+//!
+//! # fn example(limit: &RateLimitLayer) -> Result<Router, tollgate::Error> {
+//! let dashboard = Dashboard::builder(limit).access_by_extension().build()?;
+//! // In place of the `Extension`, a middleware that knows who is logged in; see `Access`.
+//! let routes: Router = dashboard.router().layer(Extension(Access::read_only()));
+//! # Ok(routes)
+//! # }
+//! ```
+//!
+//! # Security
+//!
+//! - **Closed by default**: without a token or [`access_by_extension`](DashboardBuilder::access_by_extension), the dashboard
+//!   does not build. The page itself is public, and contains nothing but a form for the token; all data is behind the guard.
+//! - **Read-only by default**: changes need the write token, or [`Access::read_write`]. Each is logged at INFO with the
+//!   operator's name, without the key.
+//! - **Tokens** are sent in the header `authorization` and nowhere else. They are kept as hashes, compared in constant time,
+//!   and never logged. The page keeps the token in its tab until that is closed (`sessionStorage`). It sets no cookie.
+//!   Use TLS in front, as for every password. Wrong tokens are not counted: limit the path if it is public.
+//! - **Other sites** are refused: by `sec-fetch-site`, by `origin` for older browsers, and by a header of our own that all
+//!   requests but GET need.
+//! - **The content security policy** allows scripts, styles and connections of the own origin only, no inline ones, and no
+//!   frames around the page. Every response has `cache-control: no-store`.
+//! - **Bounds**: bodies have at most 16 KiB, and URLs no parameters. At most 16 pages follow at the same time
+//!   ([`max_clients`](DashboardBuilder::max_clients)); a stream ends after ten minutes, and the page opens a new one.
+//!
+//! Operators who may read see addresses of servers, names of policies and tiers, and can look up any key they know. Top keys
+//! are shown in the form that the application chose.
+//!
+//! # API
+//!
+//! All paths are relative to the place where the router is mounted. Bodies are JSON. Requests other than GET need the headers
+//! `content-type: application/json` and `x-tollgate-dashboard: 1`. Errors are `{"error": code, "message": sentence}`.
+//!
+//! | request | access | body | response |
+//! |---|---|---|---|
+//! | `GET /` | none | | the page; its files are `style.css`, `app.js` and `icon.svg` |
+//! | `GET /api/session` | none | | what the token may do, if it is valid |
+//! | `GET /api/state` | read | | policies with their modes, decisions since the start, health, servers, latency, warnings |
+//! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute |
+//! | `GET /api/live` | read | | the state as server-sent events, once a second |
+//! | `GET /api/top-keys` | read | | the keys that each policy denied most often (feature `top-keys`) |
+//! | `POST /api/key` | read | `key`, `form`, `policy` | the state of a key under each policy, or one |
+//! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again |
+//! | `POST /api/mode` | write | `mode`, `policy` | 204; `off`, `shadow` or `enforce`; of the layer without a policy |
+//! | `POST /api/rollout` | write | `policy`, `percent` | 204; the percentage of keys for which the rule denies requests |
+//!
+//! | `form` | the key is |
+//! |---|---|
+//! | `text` | any text; the default |
+//! | `address` | an IP address; an IPv6 address stands for its /64 network, as in [`PeerIp`](crate::extract::PeerIp) |
+//! | `secret` | an API key, which is hashed with the [`hash_secret`](DashboardBuilder::hash_secret) |
+//! | `counted` | as [`Key::as_str`](crate::Key::as_str) returns it |
+//!
+//! Numbers of decisions are lists: allowed, denied, would have been denied (in shadow, or under a candidate), unavailable
+//! (503), and the part of all these that was decided without the store. They count as `tollgate_decisions_total` does, see
+//! [`telemetry`](crate::telemetry).
+//!
+//! Changes apply to this process. Counts and resets in Redis apply to the fleet; decisions, history and modes are those of
+//! the instance that serves the page.
+//!
+//! # Cost
+//!
+//! A limiter without a dashboard pays for one check per decision. With one, a decision takes two atomic additions, and a
+//! task reads the numbers once a second. The history takes 13 KB for each pair of policy and tier with decisions, at most
+//! 3.4 MB.
+
+mod access;
+mod api;
+mod api_error;
+mod body;
+mod builder;
+mod guard;
+mod handle;
+mod history;
+mod history_view;
+mod json;
+mod live;
+mod page;
+mod router;
+mod sampler;
+mod shared;
+mod state;
+#[cfg(feature = "top-keys")]
+mod top_keys_view;
+mod watched;
+
+pub use self::access::Access;
+pub use self::builder::DashboardBuilder;
+pub use self::handle::Dashboard;

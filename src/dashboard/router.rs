@@ -1,0 +1,122 @@
+//! The routes, and what all responses have in common.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{OriginalUri, State},
+    middleware::{Next, from_fn, from_fn_with_state, map_response},
+    response::{IntoResponse, Response},
+    routing::{any, get, post},
+};
+use http::{
+    HeaderName, HeaderValue, Request, StatusCode,
+    header::{
+        CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+        X_FRAME_OPTIONS,
+    },
+};
+
+use super::{access::Access, api, api_error::ApiError, guard::Guard, page, shared::Shared};
+
+/// Returns the routes of the page and of its API.
+pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
+    let writes = Router::new()
+        .route("/api/key/reset", post(api::reset))
+        .route("/api/mode", post(api::set_mode))
+        .route("/api/rollout", post(api::set_rollout))
+        .layer(from_fn(require_write));
+    let session = Router::new()
+        .route("/api/session", get(session))
+        .with_state((Arc::clone(&shared), Arc::clone(&guard)));
+    let api = Router::new()
+        .route("/api/state", get(api::state))
+        .route("/api/history", get(api::history))
+        .route("/api/live", get(api::live))
+        .route("/api/top-keys", get(api::top_keys))
+        .route("/api/key", post(api::look_up))
+        .route("/api/{*unknown}", any(api::unknown))
+        .merge(writes)
+        .with_state(shared)
+        .layer(from_fn_with_state(guard, admit));
+    Router::new()
+        .route(
+            "/",
+            get(|OriginalUri(uri): OriginalUri| async move { page::html(&uri) }),
+        )
+        .route("/style.css", get(async || page::css()))
+        .route("/app.js", get(async || page::script()))
+        .route("/icon.svg", get(async || page::icon()))
+        .merge(session)
+        .merge(api)
+        .layer(map_response(secured))
+}
+
+/// Responds with the rights of a request, also of one that has none: so the page learns that it must ask for a token.
+async fn session(
+    State((shared, guard)): State<(Arc<Shared>, Arc<Guard>)>,
+    request: Request<Body>,
+) -> Response {
+    let (parts, _) = request.into_parts();
+    match guard.rights(&parts) {
+        Ok(access) => api::session(&shared, access.as_ref()),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Passes a request with rights to the API.
+async fn admit(State(guard): State<Arc<Guard>>, request: Request<Body>, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    match guard.admit(&parts) {
+        Ok(access) => {
+            parts.extensions.insert::<Access>(access);
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Refuses a request that may only read. All routes that change something are behind it.
+async fn require_write(request: Request<Body>, next: Next) -> Response {
+    let access = request.extensions().get::<Access>();
+    if access.is_some_and(Access::can_write) {
+        return next.run(request).await;
+    }
+    let error = ApiError::new(
+        StatusCode::FORBIDDEN,
+        "read_only",
+        "this needs write access: use the write token",
+    );
+    error.into_response()
+}
+
+/// Adds the headers of all responses: nothing is cached or framed, and nothing from elsewhere is loaded or sent.
+async fn secured(mut response: Response) -> Response {
+    for (name, value) in HEADERS {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+const HEADERS: [(HeaderName, &str); 7] = [
+    (CACHE_CONTROL, "no-store"),
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+    ),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+    (REFERRER_POLICY, "no-referrer"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (X_FRAME_OPTIONS, "DENY"),
+];

@@ -1,0 +1,73 @@
+//! Reads the numbers of a limiter once a second.
+//!
+//! ```text
+//! each second: tally, stats, health --> history
+//!                                  \--> state as JSON, made once --> every client that follows
+//! ```
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::task::AbortHandle;
+
+use crate::{spawn, stats::Stats, store::Health, timer};
+
+use super::{json, shared::Shared, state::State};
+
+/// Starts the sampler on the caller's runtime, unless it runs.
+///
+/// A dashboard may be built before there is a runtime, and may outlive the one of its sampler, so each request calls this.
+pub(super) fn start(shared: &Arc<Shared>) {
+    let mut sampler = shared.sampler.lock();
+    let is_running = |task: &AbortHandle| !task.is_finished();
+    if !sampler.as_ref().is_some_and(is_running) {
+        *sampler = spawn::on_current(sample_every_second(Arc::downgrade(shared)));
+    }
+}
+
+/// Returns the present state as JSON.
+pub(super) fn state(shared: &Shared) -> String {
+    let limiter = shared.watched.limiter();
+    let (stats, health) = (limiter.stats(), limiter.health());
+    json::text(&State::of(shared, &stats, &health))
+}
+
+/// Samples until the dashboard and its routes are dropped.
+async fn sample_every_second(shared: Weak<Shared>) {
+    while let Some(shared) = shared.upgrade() {
+        sample(&shared);
+        let past_second = shared.clock.now().as_micros() % SECOND;
+        drop(shared);
+        // Shortly after the second begins, so that a sample that is a little late is in its slot.
+        let wait = SECOND - past_second + AFTER_SECOND;
+        timer::sleep(Duration::from_micros(wait)).await;
+    }
+}
+
+/// Records what happened since the last sample, and sends the state to the clients that follow.
+fn sample(shared: &Shared) {
+    let limiter = shared.watched.limiter();
+    let (stats, health) = (limiter.stats(), limiter.health());
+    let latency = shared.latency.lock().add(&stats);
+    let now = shared.clock.now();
+    let mut history = shared.history.lock();
+    history.record(now, limiter.tally().counts(), &latency);
+    drop(history);
+    publish(shared, &stats, &health);
+}
+
+fn publish(shared: &Shared, stats: &Stats, health: &Health) {
+    let live = shared.live.lock();
+    if let Some(sender) = &*live
+        && sender.receiver_count() > 0
+    {
+        let state = State::of(shared, stats, health);
+        sender.send_replace(json::text(&state).into());
+    }
+}
+
+/// In microseconds.
+const SECOND: u64 = 1_000_000;
+const AFTER_SECOND: u64 = 20_000;

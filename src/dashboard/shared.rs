@@ -1,0 +1,107 @@
+//! The parts of a dashboard that its routes share.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicUsize},
+};
+
+use tokio::{sync::watch, task::AbortHandle};
+
+use crate::{
+    clock::Clock,
+    key::HashSecret,
+    stats::{CallLatency, Stats},
+    sync::Mutex,
+};
+
+#[cfg(feature = "top-keys")]
+use crate::top_keys::TopKeys;
+
+use super::{history::History, watched::Watched};
+
+/// A limiter with the history of its decisions, and the clients that follow it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) watched: Watched,
+    pub(super) title: Box<str>,
+    pub(super) hash_secret: Option<HashSecret>,
+    #[cfg(feature = "top-keys")]
+    pub(super) top_keys: Option<TopKeys>,
+    pub(super) history: Mutex<History>,
+    pub(super) latency: Mutex<TotalLatency>,
+    pub(super) clock: Clock,
+    /// The latest state as JSON, for clients that follow. Its sender is taken when the dashboard is closed.
+    pub(super) live: Mutex<Option<watch::Sender<Arc<str>>>>,
+    pub(super) clients: Arc<AtomicUsize>,
+    pub(super) max_clients: usize,
+    /// The task that samples.
+    pub(super) sampler: Mutex<Option<AbortHandle>>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        watched: Watched,
+        title: Box<str>,
+        hash_secret: Option<HashSecret>,
+        clock: Clock,
+        max_clients: usize,
+    ) -> Self {
+        let history = History::new(clock.now());
+        // From now on, decisions are counted.
+        watched.limiter().tally();
+        Self {
+            watched,
+            title,
+            hash_secret,
+            #[cfg(feature = "top-keys")]
+            top_keys: None,
+            history: Mutex::new(history),
+            latency: Mutex::default(),
+            clock,
+            live: Mutex::new(Some(watch::Sender::new(Arc::from("")))),
+            clients: Arc::default(),
+            max_clients,
+            sampler: Mutex::default(),
+        }
+    }
+
+    /// Returns the present time, in milliseconds since the Unix epoch.
+    pub(super) fn now_millis(&self) -> u64 {
+        self.clock.now().as_micros() / 1_000
+    }
+
+    /// Ends all streams, and accepts no more.
+    pub(super) fn close(&self) {
+        drop(self.live.lock().take());
+    }
+}
+
+// === TotalLatency ===
+
+/// The calls to all servers since the start. Those of a server that has left the cluster stay in it.
+#[derive(Debug, Default)]
+pub(super) struct TotalLatency {
+    total: CallLatency,
+    servers: HashMap<Option<String>, CallLatency>,
+}
+
+impl TotalLatency {
+    /// Adds the calls since the last time, and returns all.
+    pub(super) fn add(&mut self, stats: &Stats) -> CallLatency {
+        let mut servers = HashMap::with_capacity(stats.servers().len());
+        for server in stats.servers() {
+            let Some(latest) = server.latency() else {
+                continue;
+            };
+            let address = server.address().map(str::to_owned);
+            let before = self.servers.remove(&address).unwrap_or_default();
+            let queue_wait = latest.queue_wait.since(&before.queue_wait);
+            self.total.queue_wait.add(&queue_wait);
+            let round_trip = latest.round_trip.since(&before.round_trip);
+            self.total.round_trip.add(&round_trip);
+            servers.insert(address, latest.clone());
+        }
+        self.servers = servers;
+        self.total.clone()
+    }
+}

@@ -1,0 +1,228 @@
+//! The state of a limiter as the page shows it.
+
+use serde::Serialize;
+
+use crate::{
+    diagnosis::Warning,
+    policy::{OnOutage, Policy},
+    rules::{Rule, RuleMode},
+    stats::{ServerStats, Stats},
+    store::{Health, Outage},
+    telemetry::KINDS,
+};
+
+use super::{history::Latency, shared::Shared};
+
+/// Everything that the page shows of one moment.
+#[derive(Serialize)]
+pub(super) struct State {
+    /// Milliseconds since the Unix epoch, as all times here.
+    time: u64,
+    title: String,
+    /// `None` without a layer.
+    mode: Option<&'static str>,
+    policies: Vec<PolicyState>,
+    decisions: Vec<Decisions>,
+    failed_decisions: u64,
+    health: HealthState,
+    servers: Vec<ServerState>,
+    keys: Option<usize>,
+    key_bytes: Option<usize>,
+    held_slots: u64,
+    latency: LatencyState,
+    warnings: Vec<WarningState>,
+}
+
+/// A policy and its rule.
+#[derive(Serialize)]
+struct PolicyState {
+    name: String,
+    limit: u64,
+    /// `None` for requests in flight.
+    period_millis: Option<u128>,
+    burst: Option<u64>,
+    unit: Option<String>,
+    algorithm: &'static str,
+    on_outage: &'static str,
+    /// `None` without a layer.
+    mode: Option<&'static str>,
+    /// Percent of the keys; `None` without a layer.
+    rollout: Option<f64>,
+    /// The limit that is tried beside the enforced one.
+    candidate: Option<u64>,
+}
+
+/// The numbers of a policy and tier: of the second that the sample covers, and since the start.
+#[derive(Serialize)]
+struct Decisions {
+    policy: String,
+    tier: String,
+    totals: [u64; KINDS],
+}
+
+#[derive(Serialize)]
+struct HealthState {
+    mode: &'static str,
+    outages: Vec<OutageState>,
+    fallback_decisions: u64,
+    shed_decisions: u64,
+    instances: Option<u64>,
+    share: f64,
+    pending_merges: u64,
+}
+
+#[derive(Serialize)]
+struct OutageState {
+    since: u64,
+    cause: String,
+    server: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ServerState {
+    address: Option<String>,
+    is_breaker_open: Option<bool>,
+    calls_in_flight: Option<usize>,
+    charges_in_flight: Option<usize>,
+    charges_waiting: Option<usize>,
+    network_micros: Option<u128>,
+}
+
+/// In microseconds.
+#[derive(Serialize)]
+pub(super) struct LatencyState {
+    median: Option<u32>,
+    slowest: Option<u32>,
+    queue: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct WarningState {
+    code: &'static str,
+    policy: Option<String>,
+    detail: String,
+    remedy: &'static str,
+}
+
+impl State {
+    pub(super) fn of(shared: &Shared, stats: &Stats, health: &Health) -> Self {
+        let watched = &shared.watched;
+        let history = shared.history.lock();
+        let decisions = history.series().iter().map(|series| Decisions {
+            policy: series.policy.to_string(),
+            tier: series.tier.to_string(),
+            totals: series.totals,
+        });
+        let decisions = decisions.collect();
+        let [fine, _] = history.tracks();
+        let latest = fine.places().last();
+        let latency = latest.map(|place| fine.latency(place)).unwrap_or_default();
+        drop(history);
+        Self {
+            time: shared.now_millis(),
+            title: shared.title.to_string(),
+            mode: watched.mode().map(RuleMode::name),
+            policies: match watched.rules() {
+                Some(rules) => rules.iter().map(PolicyState::of_rule).collect(),
+                None => watched.policies().iter().map(PolicyState::of).collect(),
+            },
+            decisions,
+            failed_decisions: watched.limiter().tally().failed(),
+            health: HealthState::of(health),
+            servers: stats.servers().iter().map(ServerState::of).collect(),
+            keys: stats.keys(),
+            key_bytes: stats.bytes(),
+            held_slots: watched.limiter().held_slots(),
+            latency: LatencyState::of(latency),
+            warnings: watched.warnings().iter().map(WarningState::of).collect(),
+        }
+    }
+}
+
+impl PolicyState {
+    fn of(policy: &Policy) -> Self {
+        let quota = policy.quota();
+        let is_concurrency = policy.is_concurrency();
+        Self {
+            name: policy.name().as_str().to_owned(),
+            limit: quota.count(),
+            period_millis: (!is_concurrency).then(|| quota.period().as_millis()),
+            burst: quota.explicit_burst(),
+            unit: policy.quota_unit().map(str::to_owned),
+            algorithm: policy.algorithm_name(),
+            on_outage: match policy.outage_choice() {
+                OnOutage::Allow => "allow",
+                OnOutage::Local => "local",
+                OnOutage::Deny => "deny",
+            },
+            mode: None,
+            rollout: None,
+            candidate: None,
+        }
+    }
+
+    fn of_rule(rule: &Rule) -> Self {
+        let setting = rule.mode.get();
+        let candidate = rule.candidate.as_ref();
+        Self {
+            mode: Some(setting.mode().name()),
+            rollout: Some(setting.rollout()),
+            candidate: candidate.map(|candidate| candidate.quota().count()),
+            ..Self::of(rule.policy())
+        }
+    }
+}
+
+impl HealthState {
+    fn of(health: &Health) -> Self {
+        let outage = |outage: &Outage| OutageState {
+            since: outage.since().as_micros() / 1_000,
+            // Without its causes, which may name internals of the network.
+            cause: outage.cause().to_string(),
+            server: outage.server().map(str::to_owned),
+        };
+        Self {
+            mode: health.mode().name(),
+            outages: health.outages().iter().map(outage).collect(),
+            fallback_decisions: health.fallback_decisions(),
+            shed_decisions: health.shed_decisions(),
+            instances: health.instances(),
+            share: health.share(),
+            pending_merges: health.pending_merges(),
+        }
+    }
+}
+
+impl ServerState {
+    fn of(server: &ServerStats) -> Self {
+        Self {
+            address: server.address().map(str::to_owned),
+            is_breaker_open: server.is_breaker_open(),
+            calls_in_flight: server.calls_in_flight(),
+            charges_in_flight: server.charges_in_flight(),
+            charges_waiting: server.charges_waiting(),
+            network_micros: server.network_round_trip().map(|time| time.as_micros()),
+        }
+    }
+}
+
+impl LatencyState {
+    pub(super) fn of(latency: Latency) -> Self {
+        Self {
+            median: latency.median,
+            slowest: latency.slowest,
+            queue: latency.queue,
+        }
+    }
+}
+
+impl WarningState {
+    fn of(warning: &Warning) -> Self {
+        Self {
+            code: warning.code().as_str(),
+            policy: warning.policy().map(|policy| policy.as_str().to_owned()),
+            detail: warning.detail().to_owned(),
+            remedy: warning.code().remedy(),
+        }
+    }
+}

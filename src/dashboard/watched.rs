@@ -1,0 +1,109 @@
+//! The limiter that a dashboard shows, with its layer if it has one.
+
+use std::sync::Arc;
+
+use crate::{
+    diagnosis::Warning,
+    error::{Error, ErrorKind},
+    limiter::RateLimiter,
+    middleware::layer::RateLimitLayer,
+    policy::Policy,
+    rules::{Rule, RuleMode},
+};
+
+/// A layer with its limiter, or a limiter alone.
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    limiter: RateLimiter,
+    layer: Option<RateLimitLayer>,
+}
+
+impl Watched {
+    pub(super) fn layer(layer: &RateLimitLayer) -> Self {
+        Self {
+            limiter: layer.limiter().clone(),
+            layer: Some(layer.clone()),
+        }
+    }
+
+    pub(super) fn limiter_alone(limiter: &RateLimiter) -> Self {
+        Self {
+            limiter: limiter.clone(),
+            layer: None,
+        }
+    }
+
+    pub(super) fn limiter(&self) -> &RateLimiter {
+        &self.limiter
+    }
+
+    /// Returns the mode of the layer; `None` without a layer.
+    pub(super) fn mode(&self) -> Option<RuleMode> {
+        self.layer.as_ref().map(RateLimitLayer::mode)
+    }
+
+    /// Returns the rules of the layer; `None` without a layer.
+    pub(super) fn rules(&self) -> Option<Arc<[Rule]>> {
+        self.layer.as_ref().map(RateLimitLayer::present_rules)
+    }
+
+    /// Returns the policies that keys can be looked up in: those of the layer with their candidates, or of the limiter.
+    pub(super) fn policies(&self) -> Vec<Policy> {
+        let Some(rules) = self.rules() else {
+            return self.limiter.policies();
+        };
+        let policies = rules.iter().flat_map(|rule| {
+            let candidate = rule.candidate.iter().cloned();
+            std::iter::once(rule.policy().clone()).chain(candidate)
+        });
+        policies.collect()
+    }
+
+    /// Returns the policy with this name.
+    pub(super) fn policy(&self, name: &str) -> Option<Policy> {
+        let mut policies = self.policies().into_iter();
+        policies.find(|policy| policy.name().as_str() == name)
+    }
+
+    /// Returns the misconfigurations that were found so far.
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        match &self.layer {
+            Some(layer) => layer.warnings(),
+            None => self.limiter.warnings(),
+        }
+    }
+
+    /// Changes the mode of a rule, or of the layer without a policy.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] without a layer, or without such a policy.
+    pub(super) fn set_mode(&self, policy: Option<&str>, mode: RuleMode) -> Result<(), Error> {
+        let layer = self.required_layer()?;
+        match policy {
+            Some(policy) => layer.set_rule_mode(policy, mode),
+            None => {
+                layer.set_mode(mode);
+                Ok(())
+            }
+        }
+    }
+
+    /// Changes the percentage of keys for which a rule denies requests.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] without a layer or such a policy, or if the percentage is not from 0 to 100.
+    pub(super) fn set_rollout(&self, policy: &str, percent: f64) -> Result<(), Error> {
+        self.required_layer()?.set_rollout(policy, percent)
+    }
+
+    fn required_layer(&self) -> Result<&RateLimitLayer, Error> {
+        self.layer.as_ref().ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidConfig,
+                "this dashboard shows a limiter without a layer: only rules of a layer have modes",
+            )
+        })
+    }
+}

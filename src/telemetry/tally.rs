@@ -1,0 +1,112 @@
+//! Numbers of decisions that this process can read, for the dashboard.
+
+use std::{
+    array,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::{
+    policy::Policy,
+    state::{CountedBy, Outcome},
+};
+
+use super::series::SeriesTable;
+
+/// The decisions of one limiter since a dashboard was built for it, by policy and tier.
+///
+/// Counts the same as `tollgate_decisions_total`, which only the application's recorder can read.
+#[derive(Debug)]
+pub(crate) struct DecisionTally {
+    table: SeriesTable<Tally>,
+    failed: AtomicU64,
+}
+
+/// The numbers of one policy and tier, in the order of [`DecisionCount`]'s fields.
+#[derive(Debug)]
+struct Tally {
+    policy: Box<str>,
+    tier: Box<str>,
+    counts: [AtomicU64; KINDS],
+}
+
+impl DecisionTally {
+    /// Counts the decision of one policy.
+    pub(super) fn count(
+        &self,
+        policy: &Policy,
+        is_shadow: bool,
+        outcome: Outcome,
+        counted_by: CountedBy,
+    ) {
+        let tally = self.table.of(policy, Tally::new);
+        let kind = match (outcome, is_shadow) {
+            (Outcome::Allowed, _) => ALLOWED,
+            (Outcome::Limited, false) => DENIED,
+            (Outcome::Unavailable, false) => UNAVAILABLE,
+            (Outcome::Limited | Outcome::Unavailable, true) => WOULD_DENY,
+        };
+        tally.counts[kind].fetch_add(1, Ordering::Relaxed);
+        if matches!(counted_by, CountedBy::Fallback | CountedBy::Nobody) {
+            tally.counts[FALLBACK].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a request for which the store returned an error.
+    pub(super) fn count_failure(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests for which the store returned an error.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Returns the numbers of each policy and tier that had a decision.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = DecisionCount<'_>> {
+        let counts = self.table.values().map(|tally| DecisionCount {
+            policy: &tally.policy,
+            tier: &tally.tier,
+            counts: array::from_fn(|kind| tally.counts[kind].load(Ordering::Relaxed)),
+        });
+        counts.filter(|count| count.counts != [0; KINDS])
+    }
+}
+
+impl Default for DecisionTally {
+    fn default() -> Self {
+        Self {
+            table: SeriesTable::new(Tally::new),
+            failed: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Tally {
+    fn new(policy: &str, tier: &str) -> Self {
+        Self {
+            policy: policy.into(),
+            tier: tier.into(),
+            counts: [const { AtomicU64::new(0) }; KINDS],
+        }
+    }
+}
+
+// === DecisionCount ===
+
+/// The numbers of decisions of one policy and tier at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecisionCount<'a> {
+    pub(crate) policy: &'a str,
+    /// `none` for the policy's own quota.
+    pub(crate) tier: &'a str,
+    /// Allowed, denied, would have been denied, unavailable. The last one is the part of all these that was not counted by
+    /// the store.
+    pub(crate) counts: [u64; KINDS],
+}
+
+pub(crate) const KINDS: usize = 5;
+const ALLOWED: usize = 0;
+const DENIED: usize = 1;
+const WOULD_DENY: usize = 2;
+const UNAVAILABLE: usize = 3;
+const FALLBACK: usize = 4;

@@ -1,0 +1,201 @@
+//! Input that no page sends.
+
+use axum::{Router, body::Body};
+use http::{Method, Request, StatusCode};
+use http_body_util::StreamBody;
+use tollgate::{dashboard::Dashboard, rules::RuleMode};
+
+use super::{API, READ, WRITE, ask, guarded, layer, respond, send};
+use crate::support::Random;
+
+#[tokio::test]
+async fn parameters_in_the_url_are_refused() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for (method, path, body, _) in API {
+        for query in ["?", "?token=1", &format!("?a={}", "x".repeat(10_000))] {
+            let path = format!("{path}{query}");
+            let (head, reply) = send(&router, ask(method.clone(), &path, WRITE), body).await;
+            assert_eq!(head.status, StatusCode::BAD_REQUEST, "{path}");
+            assert!(reply.contains("no parameters"), "{reply}");
+        }
+    }
+    // The page ignores them, and never repeats them.
+    let (head, page) = send(&router, Request::get("/?token=x-secret-x"), "").await;
+    assert_eq!(head.status, StatusCode::OK);
+    assert!(!page.contains("x-secret-x"));
+}
+
+#[tokio::test]
+async fn body_that_is_too_long_is_refused_even_if_its_length_is_unknown() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let posts = API
+        .into_iter()
+        .filter(|(method, ..)| *method == Method::POST);
+    for (method, path, body, _) in posts {
+        let longest = format!("{body}{}", " ".repeat(16 * 1024 - body.len()));
+        let (head, _) = send(&router, ask(method.clone(), path, WRITE), &longest).await;
+        assert!(head.status.is_success(), "{path}: {}", head.status);
+
+        let too_long = format!("{longest} ");
+        let (head, _) = send(&router, ask(method.clone(), path, WRITE), &too_long).await;
+        assert_eq!(head.status, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
+
+        let endless = std::iter::repeat_with(|| {
+            let part = bytes::Bytes::from_static(&[b' '; 1_000]);
+            Ok::<_, std::convert::Infallible>(hyper::body::Frame::data(part))
+        });
+        let endless = StreamBody::new(futures_util::stream::iter(endless));
+        let request = ask(method, path, WRITE).body(Body::new(endless));
+        let (head, _) = respond(&router, request.expect("a request")).await;
+        assert_eq!(head.status, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn body_that_is_not_what_the_api_expects_is_refused_and_not_repeated() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let long = format!(r#"{{"key":"{}"}}"#, "s-secret".repeat(200));
+    for (path, body) in [
+        ("/api/key", ""),
+        ("/api/key", "{}"),
+        ("/api/key", "null"),
+        ("/api/key", "[]"),
+        ("/api/key", r#"{"key":5}"#),
+        ("/api/key", r#"{"key":""}"#),
+        ("/api/key", long.as_str()),
+        ("/api/key", r#"{"key":"s-secret","form":"other"}"#),
+        ("/api/key", r#"{"key":"s-secret","form":"address"}"#),
+        ("/api/key", r#"{"key":"s-secret {}","form":"counted"}"#),
+        ("/api/key", r#"{"key":"s-secret","more":1}"#),
+        ("/api/key", r#"{"s-secret":"x","key":"x"}"#),
+        ("/api/key", r#"{"key":"x","policy":"s-secret"}"#),
+        ("/api/key/reset", r#"{"key":"x","policy":"s-secret"}"#),
+        ("/api/mode", r#"{"mode":"s-secret"}"#),
+        ("/api/mode", r#"{"mode":"off","policy":5}"#),
+        ("/api/rollout", r#"{"policy":"api","percent":101}"#),
+        ("/api/rollout", r#"{"policy":"api","percent":-0.1}"#),
+        ("/api/rollout", r#"{"policy":"api","percent":1e999}"#),
+        ("/api/rollout", r#"{"policy":"api","percent":"30"}"#),
+    ] {
+        let (head, reply) = send(&router, ask(Method::POST, path, WRITE), body).await;
+        assert_eq!(head.status, StatusCode::BAD_REQUEST, "{path} {body}");
+        assert!(reply.contains(r#""error":"bad_request""#), "{reply}");
+        assert!(!reply.contains("s-secret"), "{reply}");
+    }
+    assert_eq!(layer.mode(), RuleMode::Enforce);
+    let form = Request::post("/api/mode")
+        .header("authorization", format!("Bearer {WRITE}"))
+        .header("x-tollgate-dashboard", "1");
+    for content_type in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/jsonp",
+    ] {
+        let mut request = form_of(&form);
+        request = request.header("content-type", content_type);
+        let (head, _) = send(&router, request, r#"{"mode":"off"}"#).await;
+        assert_eq!(head.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    }
+}
+
+fn form_of(form: &http::request::Builder) -> http::request::Builder {
+    let mut copy = Request::builder().method(Method::POST).uri("/api/mode");
+    for (name, value) in form.headers_ref().expect("valid headers") {
+        copy = copy.header(name, value);
+    }
+    copy
+}
+
+/// Random requests from parts that have a meaning here. With the read token, none changes anything; none is a fault of the
+/// server, and each response has the headers that all have.
+#[tokio::test]
+async fn random_requests_change_nothing_and_are_no_fault_of_the_server() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let seed = 0x0da5_4b0a;
+    let mut random = Random(seed);
+    let paths = [
+        "/",
+        "/api",
+        "/api/",
+        "/api/key",
+        "/api/key/reset",
+        "/api/key/",
+        "/api/mode",
+        "/api/mode/..",
+        "/api/rollout",
+        "/api/%6Dode",
+        "//api/mode",
+        "/api//mode",
+        "/API/mode",
+        "/app.js",
+        "/app.js/",
+        "/..%2f",
+        "/api/live/x",
+        "/api/\u{7f}",
+    ];
+    let parts = [
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ",",
+        "\"",
+        "\\u0000",
+        "\u{0}",
+        "\u{fe}\u{ff}",
+        "\"key\"",
+        "\"form\"",
+        "\"secret\"",
+        "\"policy\"",
+        "\"api\"",
+        "\"mode\"",
+        "\"off\"",
+        "\"shadow\"",
+        "\"percent\"",
+        "0",
+        "-1",
+        "1e308",
+        "null",
+        "true",
+        "\"ada\"",
+        " ",
+    ];
+    let methods = [
+        "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "BREW",
+    ];
+    let tokens = [READ, READ, "wrong-0123456789abcdef", ""];
+    let mut statuses = std::collections::BTreeMap::new();
+    for round in 0..4_000 {
+        let mut pick = |count: usize| usize::try_from(random.below(count as u64)).expect("small");
+        let path = paths[pick(paths.len())];
+        let method = methods[pick(methods.len())];
+        let token = tokens[pick(tokens.len())];
+        let body = if pick(4) == 0 {
+            let (.., body, _) = API[pick(API.len())].clone();
+            body.to_owned()
+        } else {
+            let count = pick(12);
+            (0..count).map(|_| parts[pick(parts.len())]).collect()
+        };
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        let Ok(request) = ask(method, path, token).body(Body::from(body.clone())) else {
+            continue; // not a path
+        };
+        let (head, reply) = respond(&router, request).await;
+        let context = format!("seed {seed}, round {round}: {path} {body:?}: {reply}");
+        assert!(!head.status.is_server_error(), "{context}");
+        assert_eq!(head.headers["cache-control"], "no-store", "{context}");
+        assert_eq!(layer.mode(), RuleMode::Enforce, "{context}");
+        assert_eq!(layer.rollout("api"), Some(100.0), "{context}");
+        *statuses.entry(head.status.as_u16()).or_insert(0) += 1;
+    }
+    // The mix reaches what it should: answers, and each kind of refusal.
+    for status in [200, 400, 401, 403, 404, 405] {
+        assert!(statuses.contains_key(&status), "{statuses:?}");
+    }
+}

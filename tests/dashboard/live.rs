@@ -1,0 +1,85 @@
+//! Streams of the state.
+
+use std::time::{Duration, Instant};
+
+use axum::{Router, body::Body};
+use http::{Method, Response, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tollgate::dashboard::Dashboard;
+use tower::ServiceExt;
+
+use super::{READ, ask, call, guarded, layer};
+
+#[tokio::test]
+async fn stream_sends_the_state_at_once_and_then_each_change() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let mut stream = open(&router).await;
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    let first = next(&mut stream).await.expect("a state");
+    assert_eq!(first["decisions"], Value::Array(Vec::new()));
+    call(&layer, "ada").await;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let state = next(&mut stream).await.expect("a state");
+        if state["decisions"][0]["totals"][0] == 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{state}");
+    }
+}
+
+#[tokio::test]
+async fn number_of_streams_is_bounded_and_a_dropped_one_makes_room() {
+    let layer = layer();
+    let builder = Dashboard::builder(&layer).max_clients(2);
+    let router: Router = guarded(builder).router();
+    let first = open(&router).await;
+    let second = open(&router).await;
+    let third = open(&router).await;
+    assert_eq!(third.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(third.headers()["retry-after"], "5");
+    drop(first);
+    assert_eq!(open(&router).await.status(), StatusCode::OK);
+    drop(second);
+}
+
+#[tokio::test]
+async fn streams_end_when_the_dashboard_is_closed_or_dropped() {
+    let layer = layer();
+    let dashboard = guarded(Dashboard::builder(&layer));
+    let router: Router = dashboard.router();
+    let mut stream = open(&router).await;
+    next(&mut stream).await.expect("a state");
+    dashboard.close();
+    while next(&mut stream).await.is_some() {}
+    let refused = open(&router).await.status();
+    assert_eq!(refused, StatusCode::SERVICE_UNAVAILABLE);
+
+    let dashboard = guarded(Dashboard::builder(&layer));
+    let router: Router = dashboard.router();
+    let mut stream = open(&router).await;
+    drop((router, dashboard));
+    while next(&mut stream).await.is_some() {}
+}
+
+async fn open(router: &Router) -> Response<Body> {
+    let request = ask(Method::GET, "/api/live", READ).body(Body::empty());
+    let response = router.clone().oneshot(request.expect("a request")).await;
+    response.expect("infallible")
+}
+
+/// Returns the next state; `None` at the end.
+async fn next(stream: &mut Response<Body>) -> Option<Value> {
+    let frame = tokio::time::timeout(PATIENCE, stream.body_mut().frame());
+    let frame = frame.await.expect("in time")?.expect("infallible");
+    let data = frame.into_data().expect("data");
+    let text = std::str::from_utf8(&data).expect("text");
+    let json = text.strip_prefix("event: state\ndata: ");
+    let json = json.and_then(|rest| rest.strip_suffix("\n\n"));
+    let state = serde_json::from_str(json.expect("an event"));
+    Some(state.expect("JSON"))
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,246 @@
+//! What the state and the history show.
+
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use serde_json::{Value, json};
+use tollgate::{
+    OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, dashboard::Dashboard, extract::Header,
+    rules::RuleMode, tiers::Tier,
+};
+
+use super::{READ, WRITE, call, get, guarded, key_of, layer};
+use crate::support::Server;
+
+#[tokio::test]
+async fn state_lists_the_policies_with_their_quotas_and_modes() {
+    let caller = || Header::new("x-caller");
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("api", Quota::per_minute(100).burst(20)).key(caller()))
+        .policy(
+            Policy::concurrency("uploads", 4)
+                .key(caller())
+                .mode(RuleMode::Shadow),
+        )
+        .policy(
+            Policy::new("trial", Quota::per_hour(5))
+                .on_outage(OnOutage::Deny)
+                .key(caller())
+                .rollout(12.5)
+                .candidate(Quota::per_hour(3)),
+        )
+        .build()
+        .expect("a layer");
+    let builder = Dashboard::builder(&layer).title("checkout");
+    let router: Router = guarded(builder).router();
+    let state = get(&router, "/api/state").await;
+    assert_eq!(state["title"], "checkout");
+    assert_eq!(state["mode"], "enforce");
+    assert_eq!(
+        state["policies"],
+        json!([
+            {
+                "name": "api", "limit": 100, "period_millis": 60_000, "burst": 20, "unit": null,
+                "algorithm": "token_bucket", "on_outage": "local", "mode": "enforce", "rollout": 100.0,
+                "candidate": null,
+            },
+            {
+                "name": "uploads", "limit": 4, "period_millis": null, "burst": null, "unit": null,
+                "algorithm": "concurrency", "on_outage": "local", "mode": "shadow", "rollout": 100.0,
+                "candidate": null,
+            },
+            {
+                "name": "trial", "limit": 5, "period_millis": 3_600_000, "burst": null, "unit": null,
+                "algorithm": "token_bucket", "on_outage": "deny", "mode": "enforce", "rollout": 12.5,
+                "candidate": 3,
+            },
+        ])
+    );
+    assert_eq!(state["health"]["mode"], "healthy");
+    assert_eq!(state["servers"], json!([]));
+}
+
+#[tokio::test]
+async fn decisions_are_counted_by_policy_tier_and_outcome_since_the_dashboard_was_built() {
+    let tier = Tier::new("pro", Quota::per_hour(2)).expect("a tier");
+    let by_name = move |parts: &http::request::Parts, _: &tollgate::Key| {
+        (parts.headers["x-caller"] == "pro").then(|| tier.clone())
+    };
+    let policy = Policy::new("api", Quota::per_hour(1));
+    let layer = RateLimitLayer::builder()
+        .policy(policy.key(Header::new("x-caller")).tier_by(by_name))
+        .build()
+        .expect("a layer");
+    call(&layer, "before").await;
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for caller in ["ada", "ada", "ada", "pro", "pro", "pro"] {
+        call(&layer, caller).await;
+    }
+    layer.set_mode(RuleMode::Shadow);
+    call(&layer, "ada").await;
+    let totals = |state: &Value| {
+        let decisions = state["decisions"].as_array().expect("a list").iter();
+        let mut totals: Vec<_> = decisions
+            .map(|row| {
+                (
+                    row["policy"].clone(),
+                    row["tier"].clone(),
+                    row["totals"].clone(),
+                )
+            })
+            .collect();
+        totals.sort_by_key(|(policy, tier, _)| format!("{policy}{tier}"));
+        totals
+    };
+    // Allowed, denied, would have been denied, unavailable, fallback.
+    let expected = [
+        (json!("api"), json!("none"), json!([1, 2, 1, 0, 0])),
+        (json!("api"), json!("pro"), json!([2, 1, 0, 0, 0])),
+    ];
+    let state = until(&router, "/api/state", |state| totals(state) == expected).await;
+    assert_eq!(state["failed_decisions"], 0);
+    let history = get(&router, "/api/history").await;
+    for (track, step) in [(0, 1), (1, 60)] {
+        let track = &history["tracks"][track];
+        assert_eq!(track["step"], step);
+        let series = track["series"].as_array().expect("a list").iter();
+        let own = series.clone().find(|series| series["tier"] == "none");
+        let counts = &own.expect("the policy's own")["counts"];
+        let sum = |kind: usize| {
+            let counts = counts[kind].as_array().expect("a list").iter();
+            counts
+                .map(|count| count.as_u64().expect("a number"))
+                .sum::<u64>()
+        };
+        assert_eq!([sum(0), sum(1), sum(2), sum(3)], [1, 2, 1, 0]);
+        let slots = track["slots"].as_u64().expect("a number");
+        assert_eq!(
+            counts[0].as_array().map(Vec::len),
+            usize::try_from(slots).ok()
+        );
+    }
+}
+
+#[tokio::test]
+async fn limiter_without_a_layer_is_shown_without_modes() {
+    let policy = Policy::new("jobs", Quota::per_hour(1));
+    let limiter = RateLimiter::builder().policy(policy.clone()).build();
+    let limiter = limiter.expect("a limiter");
+    let router: Router = guarded(Dashboard::builder_for_limiter(&limiter)).router();
+    let session = get(&router, "/api/session").await;
+    assert_eq!(session["has_modes"], false);
+    limiter
+        .check(&[policy.charge(key_of("ada"))])
+        .await
+        .expect("a decision");
+    let state = until(&router, "/api/state", |state| {
+        state["decisions"][0]["totals"][0] == 1
+    })
+    .await;
+    assert_eq!(state["mode"], Value::Null);
+    assert_eq!(state["policies"][0]["name"], "jobs");
+    assert_eq!(state["policies"][0]["mode"], Value::Null);
+    assert_eq!(state["keys"], 1);
+}
+
+#[tokio::test]
+async fn latency_instances_and_outages_of_redis_are_shown_without_its_password() {
+    let mut server = Server::start();
+    let url = server
+        .url()
+        .replace("redis://", "redis://:s3cret-password@");
+    server_with_password(&server).await;
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("api", Quota::per_hour(1_000)).key(Header::new("x-caller")))
+        .redis(url.as_str())
+        .build()
+        .expect("a layer");
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let state = until_calling(&router, &layer, |state| {
+        state["latency"]["slowest"].is_u64() && state["health"]["instances"] == 1
+    })
+    .await;
+    assert!(state["latency"]["median"].as_u64() <= state["latency"]["slowest"].as_u64());
+    let server_state = &state["servers"][0];
+    assert_eq!(server_state["is_breaker_open"], false);
+    assert!(server_state["network_micros"].is_u64(), "{server_state}");
+
+    server.kill();
+    let state = until_calling(&router, &layer, |state| {
+        state["health"]["mode"] == "degraded"
+            && state["decisions"][0]["totals"][4].as_u64() > Some(0)
+    })
+    .await;
+    let outage = &state["health"]["outages"][0];
+    assert_eq!(outage["server"], server_state["address"]);
+    assert!(
+        outage["cause"]
+            .as_str()
+            .is_some_and(|cause| !cause.is_empty())
+    );
+    let shown = format!("{state}{}", get(&router, "/api/history").await);
+    for secret in ["s3cret-password", READ, WRITE] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+async fn server_with_password(server: &Server) {
+    let client = redis::Client::open(server.url()).expect("a URL");
+    let mut connection = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("it listens");
+    let set: redis::RedisResult<()> = redis::cmd("CONFIG")
+        .arg(&["SET", "requirepass", "s3cret-password"])
+        .query_async(&mut connection)
+        .await;
+    set.expect("it has a password");
+}
+
+/// Reads the state until it is as expected.
+async fn until(router: &Router, path: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let state = get(router, path).await;
+        if is_expected(&state) {
+            return state;
+        }
+        assert!(Instant::now() < deadline, "{state:#}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// As [`until`], while requests are made.
+async fn until_calling(
+    router: &Router,
+    layer: &RateLimitLayer,
+    is_expected: impl Fn(&Value) -> bool,
+) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        call(layer, "ada").await;
+        let state = get(router, "/api/state").await;
+        if is_expected(&state) {
+            return state;
+        }
+        assert!(Instant::now() < deadline, "{state:#}");
+        // Lets the sampler run, too.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn history_keeps_its_numbers_after_the_requests_end() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    call(&layer, "ada").await;
+    let has_call = |history: &Value| {
+        let counts = &history["tracks"][0]["series"][0]["counts"][0];
+        counts
+            .as_array()
+            .is_some_and(|counts| counts.len() > 2 && counts.contains(&json!(1)))
+    };
+    until(&router, "/api/history", has_call).await;
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);

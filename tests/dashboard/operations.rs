@@ -1,0 +1,183 @@
+//! What operators change, and its effect on requests.
+
+use axum::Router;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tollgate::{
+    Key, Policy, Quota, RateLimitLayer,
+    dashboard::Dashboard,
+    extract::{ApiKey, HashSecret, Header},
+    rules::RuleMode,
+    top_keys::{ShownKeys, TopKeys},
+};
+
+use super::{call, get, guarded, key_of, layer, post};
+
+#[tokio::test]
+async fn kill_switch_ends_and_restores_the_limit() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for _ in 0..3 {
+        assert_eq!(call(&layer, "ada").await, StatusCode::OK);
+    }
+    assert_eq!(call(&layer, "ada").await, StatusCode::TOO_MANY_REQUESTS);
+    for body in [
+        r#"{"mode":"off"}"#,
+        r#"{"mode":"shadow"}"#,
+        r#"{"mode":"shadow","policy":"api"}"#,
+    ] {
+        let (status, _) = post(&router, "/api/mode", body).await;
+        assert_eq!(status, StatusCode::NO_CONTENT);
+        assert_eq!(call(&layer, "ada").await, StatusCode::OK, "{body}");
+    }
+    assert_eq!(get(&router, "/api/state").await["mode"], "shadow");
+    for body in [
+        r#"{"mode":"enforce"}"#,
+        r#"{"mode":"enforce","policy":"api"}"#,
+    ] {
+        post(&router, "/api/mode", body).await;
+    }
+    assert_eq!(call(&layer, "ada").await, StatusCode::TOO_MANY_REQUESTS);
+    post(&router, "/api/rollout", r#"{"policy":"api","percent":0}"#).await;
+    assert_eq!(call(&layer, "ada").await, StatusCode::OK);
+    assert_eq!(layer.rule_mode("api"), Some(RuleMode::Enforce));
+}
+
+#[tokio::test]
+async fn key_is_looked_up_without_a_charge_and_reset() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for _ in 0..3 {
+        call(&layer, "ada").await;
+    }
+    for _ in 0..2 {
+        let (status, found) = post(&router, "/api/key", r#"{"key":"ada"}"#).await;
+        assert_eq!(status, StatusCode::OK, "{found}");
+        let found = &found["policies"][0];
+        assert_eq!(
+            (&found["policy"], &found["limit"]),
+            (&json!("api"), &json!(3))
+        );
+        assert_eq!(
+            (&found["remaining"], &found["outcome"]),
+            (&json!(0), &json!("limited"))
+        );
+        assert_eq!(found["counted_by"], "in_process");
+        assert!(found["reset_millis"].as_u64() > Some(3_500_000), "{found}");
+    }
+    let (_, other) = post(&router, "/api/key", r#"{"key":"bob"}"#).await;
+    assert_eq!(other["policies"][0]["remaining"], 3);
+    assert_eq!(other["policies"][0]["outcome"], "allowed");
+
+    let (status, _) = post(&router, "/api/key/reset", r#"{"key":"ada","policy":"api"}"#).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    assert_eq!(call(&layer, "ada").await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn key_is_found_in_every_form_in_which_an_operator_knows_it() {
+    let secret = HashSecret::from_passphrase("of the fleet");
+    let long = "x".repeat(300);
+    let forms = [
+        ("ada lovelace", "text", Key::new("ada lovelace")),
+        (long.as_str(), "text", Key::new(&long)),
+        ("203.0.113.7", "address", Key::new("203.0.113.7")),
+        ("::ffff:203.0.113.7", "address", Key::new("203.0.113.7")),
+        ("2001:db8:1:2:3::4", "address", Key::new("2001:db8:1:2::")),
+        ("k-1", "secret", Key::secret_with(&secret, "k-1")),
+        ("ada%20lovelace", "counted", Key::new("ada lovelace")),
+        ("*", "counted", Key::GLOBAL),
+        ("?", "counted", Key::UNIDENTIFIED),
+    ];
+    let policy = Policy::new("api", Quota::per_hour(3));
+    let layer = RateLimitLayer::builder()
+        .policy(policy.clone().key(ApiKey::header("x-key")))
+        .build()
+        .expect("a layer");
+    let builder = Dashboard::builder(&layer).hash_secret(secret);
+    let router: Router = guarded(builder).router();
+    for (text, form, key) in forms {
+        let charges = [policy.charge(key)];
+        layer.limiter().check(&charges).await.expect("a decision");
+        let body = json!({ "key": text, "form": form }).to_string();
+        let (_, found) = post(&router, "/api/key", &body).await;
+        assert_eq!(found["policies"][0]["remaining"], 2, "{text} {form}");
+        layer
+            .limiter()
+            .reset(&policy, charges[0].key())
+            .await
+            .expect("reset");
+    }
+}
+
+#[tokio::test]
+async fn top_keys_are_shown_in_the_form_that_the_application_chose() {
+    let layer = layer();
+    let policy = Policy::new("api", Quota::per_hour(3));
+    for (shown_keys, is_plain) in [(ShownKeys::plain(), true), (ShownKeys::default(), false)] {
+        let top_keys = TopKeys::builder().shown_keys(shown_keys).build();
+        let top_keys = top_keys.expect("a recorder");
+        top_keys.record(&policy, &key_of("203.0.113.7"), 5);
+        let builder = Dashboard::builder(&layer).top_keys(&top_keys);
+        let router: Router = guarded(builder).router();
+        let list = get(&router, "/api/top-keys").await;
+        assert_eq!(list["is_plain"], is_plain);
+        let list = &list["policies"][0];
+        assert_eq!(
+            (&list["policy"], &list["total"]),
+            (&json!("api"), &json!(5))
+        );
+        assert_eq!(list["keys"][0]["count"], 5);
+        assert_eq!(list["keys"][0]["key"] == "203.0.113.7", is_plain, "{list}");
+        assert_eq!(get(&router, "/api/session").await["has_top_keys"], true);
+    }
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let (status, _) = post(&router, "/api/top-keys", "").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(
+        get(&router, "/api/session").await["has_top_keys"],
+        Value::Bool(false)
+    );
+}
+
+#[tokio::test]
+async fn store_that_cannot_answer_is_reported_without_its_causes() {
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("api", Quota::per_hour(3)).key(Header::new("x-caller")))
+        .store(Broken)
+        .build()
+        .expect("a layer");
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for path in ["/api/key", "/api/key/reset"] {
+        let (status, reply) = post(&router, path, r#"{"key":"ada"}"#).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            reply,
+            json!({ "error": "store_failed", "message": "the server is away" })
+        );
+    }
+}
+
+/// A store that answers nothing, with a cause that is nobody's business.
+#[derive(Debug)]
+struct Broken;
+
+impl Broken {
+    fn error() -> tollgate::Error {
+        tollgate::Error::new(tollgate::ErrorKind::Connect, "the server is away")
+            .with_source("no route to 10.0.0.5")
+    }
+}
+
+impl tollgate::store::Store for Broken {
+    fn decide(
+        &self,
+        _: &[tollgate::store::Charge<'_>],
+    ) -> tollgate::store::StoreFuture<tollgate::Decision> {
+        tollgate::store::StoreFuture::ready(Err(Self::error()))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> tollgate::store::StoreFuture<()> {
+        tollgate::store::StoreFuture::ready(Err(Self::error()))
+    }
+}
