@@ -46,6 +46,7 @@
 //! | keys, costs and tiers of a policy | [`rules`] |
 //! | response headers | [`headers`] |
 //! | responses to rejected requests | [`rejection`] |
+//! | denying a key for a time | [`Block`], [`RateLimiter::block`] |
 //! | limiting without HTTP | [`RateLimiter`]; Tower services: [`call`] |
 //! | which algorithm to choose | [`algorithm::guide`] |
 //! | how algorithms count, and their bounds | [`algorithm`] |
@@ -60,6 +61,9 @@
 
 pub mod algorithm;
 mod backoff;
+mod block;
+mod block_check;
+mod block_list;
 pub mod builder;
 pub mod call;
 mod charge;
@@ -108,6 +112,7 @@ mod timer;
 #[cfg(feature = "top-keys")]
 pub mod top_keys;
 
+pub use self::block::Block;
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};
 pub use self::hold::Hold;

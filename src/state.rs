@@ -16,6 +16,8 @@ pub struct PolicyState {
     is_counted: bool,
     is_concurrency: bool,
     is_shadow: bool,
+    /// Meaningful only for a policy that denies.
+    denied_by: DeniedBy,
     /// Where the count is kept, if that is not where the decision's other counts are.
     counted_by: Option<CountedBy>,
     /// `usage.reset_at` is rounded up by at most this many microseconds.
@@ -54,6 +56,7 @@ impl PolicyState {
             is_counted: true,
             is_concurrency: false,
             is_shadow: false,
+            denied_by: DeniedBy::Quota,
             counted_by: None,
             reset_rounding: 0,
             usage,
@@ -72,6 +75,7 @@ impl PolicyState {
             is_counted: false,
             is_concurrency: false,
             is_shadow: false,
+            denied_by: DeniedBy::Quota,
             counted_by: None,
             reset_rounding: 0,
             usage: Usage::new(0, 0, NO_TIME),
@@ -118,6 +122,16 @@ impl PolicyState {
     #[inline]
     pub fn with_shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;
+        self
+    }
+
+    /// Sets what denies the request, for a policy that does.
+    ///
+    /// Default: [`DeniedBy::Quota`].
+    #[must_use]
+    #[inline]
+    pub fn with_denied_by(mut self, denied_by: DeniedBy) -> Self {
+        self.denied_by = denied_by;
         self
     }
 
@@ -170,6 +184,12 @@ impl PolicyState {
     #[inline]
     pub fn outcome(&self) -> Outcome {
         self.outcome
+    }
+
+    /// Returns what denies the request under this policy; `None` if the policy admits it, or could not decide.
+    #[must_use]
+    pub fn denied_by(&self) -> Option<DeniedBy> {
+        (self.outcome == Outcome::Limited).then_some(self.denied_by)
     }
 
     /// Returns whether the policy was only counted. If its outcome is not [`Outcome::Allowed`], it would have denied the
@@ -306,6 +326,30 @@ pub enum Retry {
     At(Timestamp),
     /// Never: the cost exceeds the policy's limit.
     Never,
+}
+
+// === DeniedBy ===
+
+/// What denies a request under a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DeniedBy {
+    /// An operator has [blocked](crate::RateLimiter::block) the key.
+    Block,
+    /// The quota is used up, or the cost exceeds the limit.
+    #[default]
+    Quota,
+}
+
+impl DeniedBy {
+    /// Returns the name in log events, such as `block`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Quota => "quota",
+        }
+    }
 }
 
 // === CountedBy ===

@@ -23,6 +23,8 @@ use crate::{
 };
 
 pub use crate::{
+    block::{ActiveBlock, BlockChange, BlockTarget},
+    block_list::BlockList,
     charge::{Charge, Enforcement, OwnedCharge},
     fleet::{Fleet, Share},
     merge::Merge,
@@ -94,6 +96,41 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// Any kind that describes why the store could not reset the key.
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()>;
+
+    /// Returns the blocked keys, as far as this instance knows them. A store that wraps another must forward the call.
+    ///
+    /// [`RateLimiter`](crate::RateLimiter) denies requests of these keys without asking the store. With `None`, the
+    /// default, keys cannot be blocked.
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        None
+    }
+
+    /// Blocks or unblocks a key for all instances. A store that wraps another must forward the call.
+    ///
+    /// A store with a list of its own [`blocks`](Self::blocks) need only [change it](BlockList::change).
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why nothing was changed. By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store
+    /// cannot block.
+    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
+        drop(change);
+        StoreFuture::ready(Err(Error::new(
+            ErrorKind::InvalidConfig,
+            "this store cannot block keys",
+        )))
+    }
+
+    /// Brings a [shared](BlockList::shared) list up to date. A store that wraps another must forward the call.
+    ///
+    /// The limiter calls it behind decisions, so that no list in use is older than a second. The default does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why the list stays as it is.
+    fn refresh_blocks(&self) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
+    }
 
     /// Corrects charges that this store made, independently of each other.
     ///

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 44] = [
+const FLOORS: [(&str, u8); 47] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -28,6 +28,8 @@ const FLOORS: [(&str, u8); 44] = [
     ("ticket", 0),
     ("timer", 0),
     ("algorithm", 1),
+    ("block", 1),
+    ("block_list", 1),
     ("charge", 1),
     ("fleet", 1),
     ("merge", 1),
@@ -36,6 +38,7 @@ const FLOORS: [(&str, u8); 44] = [
     ("store", 2),
     ("top_keys", 2),
     ("telemetry", 2),
+    ("block_check", 3),
     ("extract", 3),
     ("hold", 3),
     ("memory", 3),

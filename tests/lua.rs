@@ -31,7 +31,7 @@ fn files() -> BTreeMap<String, String> {
 /// Returns the files of the algorithms.
 fn algorithms() -> BTreeMap<String, String> {
     let mut files = files();
-    for own_script in [DECIDE, MEMBERS] {
+    for own_script in [BLOCKS, DECIDE, MEMBERS] {
         files.remove(own_script).expect("a script's own file");
     }
     files
@@ -45,6 +45,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+const BLOCKS: &str = "blocks.lua";
 const DECIDE: &str = "decide.lua";
 const MEMBERS: &str = "members.lua";
 

@@ -10,6 +10,7 @@
 
 mod architecture;
 mod bad_input;
+mod blocks;
 mod breaker;
 mod breaker_on_redis;
 mod calls;

@@ -286,7 +286,8 @@ fn hash_of_the_script_is_pinned() {
     // A changed script is a changed protocol between instances of two versions: change this line knowingly.
     assert_eq!(Script::DECIDE.hash(), DECIDE_HASH);
     assert_eq!(Script::MEMBERS.hash(), MEMBERS_HASH);
-    assert_eq!(Script::ALL.len(), 2);
+    assert_eq!(Script::BLOCKS.hash(), BLOCKS_HASH);
+    assert_eq!(Script::ALL.len(), 3);
 }
 
 #[test]
@@ -917,5 +918,6 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
+const BLOCKS_HASH: &str = "c733e91b3a5f4dcdbcf6aa1877f9e91807762f1d";
 const DECIDE_HASH: &str = "3880e56cf5fcaa16a0b13d6deb6ae0d5bd7b15a8";
 const MEMBERS_HASH: &str = "728fdd75135a7b518fbe5d2c9ab25a2262bc9933";

@@ -35,7 +35,7 @@ use crate::{
     log,
     policy::Policy,
     state::{CountedBy, PolicyState, Usage},
-    store::{Correction, Receipt, Settlement, Stats, Store, StoreFuture},
+    store::{BlockChange, BlockList, Correction, Receipt, Settlement, Stats, Store, StoreFuture},
     sync::Mutex,
 };
 
@@ -61,6 +61,7 @@ struct Shared {
     /// A power of two of them, so that a mask selects the shard of a fingerprint.
     shards: Box<[ShardCell]>,
     clock: Clock,
+    blocks: Arc<BlockList>,
     /// Number of charges without memory of their own, as [`MemoryStore::overflowed`] returns it.
     overflowed: AtomicU64,
     /// Whether it was logged that new keys share a state.
@@ -130,6 +131,7 @@ impl MemoryStore {
         Self {
             shared: Arc::new(Shared {
                 shards: shards.collect(),
+                blocks: Arc::new(BlockList::new(clock.clone())),
                 clock,
                 overflowed: AtomicU64::new(0),
                 has_logged_overflow: AtomicBool::new(false),
@@ -356,6 +358,14 @@ impl Store for MemoryStore {
         let mut shard = self.cell(fingerprint).lock();
         let now = shard.now(read, &self.shared.clock);
         shard.restore(charge, usage, now);
+    }
+
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        Some(Arc::clone(&self.shared.blocks))
+    }
+
+    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
+        StoreFuture::ready(self.shared.blocks.change(&change))
     }
 
     fn stats(&self) -> Stats {

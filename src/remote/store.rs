@@ -13,16 +13,20 @@ use crate::{
     charge::{Charge, OwnedCharge},
     decision::Decision,
     diagnosis::Warning,
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     settlement::Settlement,
     store::{
-        CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture,
+        BlockChange, BlockList, CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats,
+        Store, StoreFuture,
     },
 };
 
-use super::cluster::{Cluster, Node, split};
+use super::{
+    blocks::SharedBlocks,
+    cluster::{Cluster, Node, split},
+};
 
 /// Counts in Redis. Clones share the connections.
 ///
@@ -32,12 +36,14 @@ use super::cluster::{Cluster, Node, split};
 #[derive(Clone, Debug)]
 pub struct RedisStore {
     cluster: Arc<Cluster>,
+    /// `None` if keys cannot be blocked.
+    blocks: Option<Arc<SharedBlocks>>,
 }
 
 impl RedisStore {
     /// Returns a store over a cluster, or over its only server.
-    pub(super) fn over(cluster: Arc<Cluster>) -> Self {
-        Self { cluster }
+    pub(super) fn over(cluster: Arc<Cluster>, blocks: Option<Arc<SharedBlocks>>) -> Self {
+        Self { cluster, blocks }
     }
 
     /// Runs `call` with the store that decides on all charges; `None` if their keys are in several slots.
@@ -101,6 +107,30 @@ impl Store for RedisStore {
                 fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
             })
         })
+    }
+
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        let blocks = self.blocks.as_ref()?;
+        Some(Arc::clone(blocks.list()))
+    }
+
+    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
+        let Some(blocks) = self.blocks.clone() else {
+            return StoreFuture::ready(Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "blocks are not shared by this Redis store: call shared_blocks(true) on its builder, in all instances",
+            )));
+        };
+        let cluster = Arc::clone(&self.cluster);
+        StoreFuture::boxed(async move { blocks.change(&cluster, &change).await })
+    }
+
+    fn refresh_blocks(&self) -> StoreFuture<()> {
+        let Some(blocks) = self.blocks.clone() else {
+            return StoreFuture::ready(Ok(()));
+        };
+        let cluster = Arc::clone(&self.cluster);
+        StoreFuture::boxed(async move { blocks.refresh(&cluster).await })
     }
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {

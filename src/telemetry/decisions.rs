@@ -21,7 +21,7 @@ use crate::{
 use crate::state::CountedBy;
 
 #[cfg(feature = "tracing")]
-use crate::state::PolicyState;
+use crate::state::{DeniedBy, PolicyState};
 
 #[cfg(feature = "metrics")]
 use super::{per_recorder::PerRecorder, series::DecisionCounters};
@@ -151,6 +151,7 @@ fn log(result: &Result<Decision, Error>) {
                 target: TARGET,
                 policy = state.map(|state| state.policy().as_str()),
                 outcome = decision.outcome().name(),
+                denied_by = state.and_then(PolicyState::denied_by).map(DeniedBy::name),
                 counted_by = decision.counted_by().name(),
                 remaining = usage.map(|usage| usage.remaining),
                 retry_after = decision.retry_after().map(tracing::field::debug),
@@ -222,7 +223,7 @@ mod tests {
             format!("{message} outcome=\"allowed\" counted_by=\"in_process\" remaining=0")
         );
         let limited_by = format!(
-            "{message} outcome=\"limited\" counted_by=\"in_process\" remaining=0 retry_after=3"
+            "{message} outcome=\"limited\" denied_by=\"quota\" counted_by=\"in_process\" remaining=0 retry_after=3"
         );
         assert!(limited.starts_with(&limited_by), "{limited}");
         assert!(!log.contains("ada"), "{log}");

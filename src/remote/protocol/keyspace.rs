@@ -11,6 +11,7 @@
 //! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::in_slot_of`
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
 //! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`
+//! tollgate:{!}        : blocks  #v     blocked keys, see `Keyspace::block_keys`
 //! ```
 //!
 //! (The spaces are not part of a key.) The identity is the hash tag, so in a cluster all policies about one identity
@@ -43,7 +44,7 @@ pub(in crate::remote) struct Keyspace {
 }
 
 impl Keyspace {
-    /// The identity in the key of the live instances.
+    /// The identity in the keys of the live instances and of the blocks.
     pub(in crate::remote) const MEMBERS_IDENTITY: &'static [u8] = b"!";
 
     /// Returns the keyspace below a prefix of 1 to 64 visible ASCII characters without braces.
@@ -103,6 +104,12 @@ impl Keyspace {
     /// Returns the key of the live instances. No caller has the identity `!`, and no probe this name.
     pub(in crate::remote) fn members_key(&self) -> RedisKey {
         self.join(Self::MEMBERS_IDENTITY, b"members", b"")
+    }
+
+    /// Returns the keys of the blocks: a hash of them, their targets by end, and by version. No probe has this name.
+    pub(in crate::remote) fn block_keys(&self) -> [RedisKey; 3] {
+        let suffixes: [&[u8]; 3] = [b"", b"#e", b"#v"];
+        suffixes.map(|suffix| self.join(Self::MEMBERS_IDENTITY, b"blocks", suffix))
     }
 
     /// Returns the key that a merge leaves, in the slot of its identity. No policy's name contains a `#`.
@@ -361,6 +368,7 @@ mod tests {
                         prop_assert_ne!(&stored, &keyspace.probe_key(identity, policy.counter()));
                     }
                     prop_assert_ne!(&stored, &keyspace.members_key());
+                    prop_assert!(!keyspace.block_keys().contains(&stored));
                     let canonical = (canonical.clone(), *suffix);
                     if let Some(other) = seen.insert(stored, canonical.clone()) {
                         prop_assert_eq!(other, canonical);

@@ -31,8 +31,11 @@ impl Script {
     /// Registers an instance. `lua/members.lua` documents its key, its arguments and its reply.
     pub const MEMBERS: &'static Self = &MEMBERS;
 
+    /// Blocks keys for all instances. `lua/blocks.lua` documents its keys, its arguments and its reply.
+    pub const BLOCKS: &'static Self = &BLOCKS;
+
     /// Every script there is.
-    pub const ALL: [&'static Self; 2] = [Self::DECIDE, Self::MEMBERS];
+    pub const ALL: [&'static Self; 3] = [Self::BLOCKS, Self::DECIDE, Self::MEMBERS];
 
     /// The Lua text, without comments.
     #[must_use]
@@ -61,6 +64,10 @@ impl Script {
         command
     }
 }
+
+static BLOCKS: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/blocks.lua"))),
+};
 
 static DECIDE: Script = Script {
     text: LazyLock::new(Text::decide),
