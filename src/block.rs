@@ -1,4 +1,7 @@
 //! Blocks: keys that an operator denies for a time, whatever quota they have left.
+//!
+//! [`RateLimiter::block`](crate::RateLimiter::block) makes them, and describes where they hold. A
+//! [`Penalty`](crate::penalty::Penalty) bans keys without an operator.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +21,7 @@ use crate::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Block, Key};
+/// use tollgate::{Key, block::Block};
 ///
 /// let block = Block::new(Key::new("ada"), Duration::from_secs(3_600)).reason("scraping");
 /// ```

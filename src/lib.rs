@@ -46,7 +46,8 @@
 //! | keys, costs and tiers of a policy | [`rules`] |
 //! | response headers | [`headers`] |
 //! | responses to rejected requests | [`rejection`] |
-//! | denying a key for a time | [`Block`], [`RateLimiter::block`] |
+//! | bans after repeated denials | [`penalty`] |
+//! | denying a key for a time | [`block`], [`RateLimiter::block`] |
 //! | limiting without HTTP | [`RateLimiter`]; Tower services: [`call`] |
 //! | which algorithm to choose | [`algorithm::guide`] |
 //! | how algorithms count, and their bounds | [`algorithm`] |
@@ -61,7 +62,7 @@
 
 pub mod algorithm;
 mod backoff;
-mod block;
+pub mod block;
 mod block_check;
 mod block_list;
 pub mod builder;
@@ -88,6 +89,7 @@ pub mod matching;
 pub mod memory;
 mod merge;
 pub mod middleware;
+pub mod penalty;
 mod policy;
 mod quota;
 pub mod rejection;
@@ -112,7 +114,6 @@ mod timer;
 #[cfg(feature = "top-keys")]
 pub mod top_keys;
 
-pub use self::block::Block;
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};
 pub use self::hold::Hold;

@@ -202,7 +202,8 @@ impl RateLimiter {
         Hold::new(receipt, &self.holds)
     }
 
-    /// Resets `key` to the full quota of `policy`. A [block](Self::block) of the key stays.
+    /// Resets `key` to the full quota of `policy`, and ends a ban under its [penalty](crate::penalty). A
+    /// [block](Self::block) of the key stays.
     ///
     /// # Errors
     ///
@@ -260,7 +261,11 @@ impl RateLimiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Block, Key, Policy, Quota, RateLimiter, state::DeniedBy, store::BlockTarget};
+    /// use tollgate::{
+    ///     Key, Policy, Quota, RateLimiter,
+    ///     block::{Block, BlockTarget},
+    ///     state::DeniedBy,
+    /// };
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tollgate::Error> {

@@ -166,6 +166,25 @@ impl PolicyState {
         self
     }
 
+    /// Returns the state of a key that is banned until then: nothing is left meanwhile, whatever the quota.
+    #[cold]
+    #[must_use]
+    pub fn banned(mut self, until: Timestamp) -> Self {
+        let retry_at = if self.wait == Wait::At {
+            self.at
+        } else {
+            NO_TIME
+        };
+        if self.wait != Wait::Never {
+            (self.wait, self.at) = (Wait::At, retry_at.max(until));
+        }
+        self.outcome = Outcome::Limited;
+        self.denied_by = DeniedBy::Ban;
+        self.usage.remaining = 0;
+        self.usage.reset_at = self.usage.reset_at.max(until);
+        self
+    }
+
     /// Returns the state after a refund of the charge. The reset time stays, so it may be too late.
     pub(crate) fn refunded(mut self, units: u64) -> Self {
         let usage = &mut self.usage;
@@ -334,6 +353,8 @@ pub enum Retry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeniedBy {
+    /// The key is banned, after repeated denials: see [`Penalty`](crate::penalty::Penalty).
+    Ban,
     /// An operator has [blocked](crate::RateLimiter::block) the key.
     Block,
     /// The quota is used up, or the cost exceeds the limit.
@@ -346,6 +367,7 @@ impl DeniedBy {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Ban => "ban",
             Self::Block => "block",
             Self::Quota => "quota",
         }

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use crate::{
+    block::BlockChange,
     clock::Timestamp,
     decision::Decision,
     diagnosis::Warning,
@@ -23,7 +24,6 @@ use crate::{
 };
 
 pub use crate::{
-    block::{ActiveBlock, BlockChange, BlockTarget},
     block_list::BlockList,
     charge::{Charge, Enforcement, OwnedCharge},
     fleet::{Fleet, Share},
@@ -90,7 +90,15 @@ pub trait Store: Debug + Send + Sync + 'static {
         let _ = (charge, usage);
     }
 
-    /// Resets `key` to the full quota of `policy`.
+    /// Bans a charge's key until a time that another store returned, if the policy has a [penalty](crate::penalty).
+    ///
+    /// A fallback calls it for its local store, so that the ban holds while the shared one is unavailable. The default does
+    /// nothing.
+    fn restore_ban(&self, charge: &Charge<'_>, until: Timestamp) {
+        let _ = (charge, until);
+    }
+
+    /// Resets `key` to the full quota of `policy`, and ends its ban.
     ///
     /// # Errors
     ///
@@ -107,7 +115,7 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Blocks or unblocks a key for all instances. A store that wraps another must forward the call.
     ///
-    /// A store with a list of its own [`blocks`](Self::blocks) need only [change it](BlockList::change).
+    /// A store with a list of its own [`blocks`](Self::blocks) can just [change it](BlockList::change).
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 47] = [
+const FLOORS: [(&str, u8); 48] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -33,6 +33,7 @@ const FLOORS: [(&str, u8); 47] = [
     ("charge", 1),
     ("fleet", 1),
     ("merge", 1),
+    ("penalty", 1),
     ("policy", 1),
     ("settlement", 1),
     ("store", 2),

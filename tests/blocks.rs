@@ -9,13 +9,14 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tollgate::{
-    Block, Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    block::{Block, BlockTarget},
     clock::{Clock, Timestamp},
     extract::Header,
     remote::{RedisStore, RedisStoreBuilder, Script},
     rules::RuleMode,
     state::{CountedBy, DeniedBy},
-    store::{BlockTarget, Charge},
+    store::Charge,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

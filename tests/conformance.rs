@@ -71,6 +71,7 @@ mod blocks;
 mod by_itself;
 mod changes;
 mod leases;
+mod penalties;
 mod place;
 mod refunds;
 mod shadow;

@@ -54,6 +54,7 @@ mod middleware;
 mod modes;
 mod network;
 mod outage;
+mod penalties;
 mod probing;
 mod queueing;
 mod refused;

@@ -153,8 +153,8 @@
 //! # Blocks
 //!
 //! With [`RedisStoreBuilder::shared_blocks`], [blocked keys](crate::RateLimiter::block) are kept in three keys of one slot
-//! (`prefix:{!}:blocks`, about 400 bytes for each block), until an hour after the last block has ended. Each instance asks
-//! for changes at most every 400 ms, behind a decision. If Redis loses them, instances that have seen a block go on to deny
+//! (`prefix:{!}:blocks`, about 430 bytes for each block with a reason of 20 characters), until an hour after the last block has ended. Each instance asks
+//! for changes at most every 400 ms, behind a decision, which takes the server 6 us without a change. If Redis loses them, instances that have seen a block go on to deny
 //! its key, and others do not know it.
 //!
 //! # Clock steps

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::{
+    block::BlockChange,
     charge::{Charge, OwnedCharge},
     decision::Decision,
     diagnosis::Warning,
@@ -18,8 +19,8 @@ use crate::{
     policy::Policy,
     settlement::Settlement,
     store::{
-        BlockChange, BlockList, CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats,
-        Store, StoreFuture,
+        BlockList, CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store,
+        StoreFuture,
     },
 };
 

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use crate::{
+    block::BlockChange,
     charge::{Charge, Charges, OwnedCharge},
     clock::Clock,
     decision::Decision,
@@ -14,10 +15,7 @@ use crate::{
     key::Key,
     policy::Policy,
     state::CountedBy,
-    store::{
-        BlockChange, BlockList, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store,
-        StoreFuture,
-    },
+    store::{BlockList, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
     timer::timeout,
 };
 

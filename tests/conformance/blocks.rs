@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use tollgate::{
-    Block, Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    block::{Block, BlockTarget},
     state::{DeniedBy, Outcome, PolicyState, Retry},
-    store::{BlockTarget, Charge, Enforcement},
+    store::{Charge, Enforcement},
 };
 
 use super::place::{Place, START, check, usage};

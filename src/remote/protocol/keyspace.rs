@@ -10,6 +10,7 @@
 //! tollgate:{ada}      : user   #m..    a mark that an instance's merge was made, see `Keyspace::merge_key`
 //! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::in_slot_of`
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
+//! tollgate:{ada}      : login  #b      the denials and the ban of a policy with a penalty
 //! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`
 //! tollgate:{!}        : blocks  #v     blocked keys, see `Keyspace::block_keys`
 //! ```
@@ -76,6 +77,11 @@ impl Keyspace {
             self.used.fetch_or(bit, Ordering::Relaxed);
         }
         self.current_key(charge.policy(), charge.key())
+    }
+
+    /// Returns the key of the denials and the ban of an identity under a policy with a penalty.
+    pub(in crate::remote) fn ban_key(&self, policy: &Policy, key: &Key) -> RedisKey {
+        self.join_key(key, policy.name().as_bytes(), b"#b")
     }
 
     /// Returns all keys that a policy may have for an identity: one for each algorithm it may have had.
@@ -363,6 +369,7 @@ mod tests {
                 let present = keyspace.current_key(policy, &made.key());
                 let keys: Vec<RedisKey> = keyspace.all_keys(policy, &made.key()).collect();
                 prop_assert_eq!(keys.iter().filter(|key| **key == present).count(), 1);
+                prop_assert!(!keys.contains(&keyspace.ban_key(policy, &made.key())));
                 for (suffix, stored) in SUFFIXES.iter().zip(keys) {
                     for identity in [&b"!"[..], b"!0", b"!17"] {
                         prop_assert_ne!(&stored, &keyspace.probe_key(identity, policy.counter()));

@@ -107,14 +107,22 @@ impl Text {
 }
 
 /// Lines of `lua/decide.lua`, and the files that replace them.
-const BRANCHES: [(&str, &str); 5] = [
+const BRANCHES: [(&str, &str); 7] = [
     (
         "include('concurrency.lua')",
         include_str!("../../../lua/concurrency.lua"),
     ),
     (
+        "include('denial.lua')",
+        include_str!("../../../lua/denial.lua"),
+    ),
+    (
         "include('fixed_window.lua')",
         include_str!("../../../lua/fixed_window.lua"),
+    ),
+    (
+        "include('penalty.lua')",
+        include_str!("../../../lua/penalty.lua"),
     ),
     (
         "include('sliding_log.lua')",
