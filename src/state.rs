@@ -12,12 +12,10 @@ use crate::{
 pub struct PolicyState {
     policy: PolicyName,
     outcome: Outcome,
-    /// A separate field: `Option<Usage>` would be a word larger.
-    is_counted: bool,
+    /// `None` if it was not counted. `Option<Usage>`, or a flag of its own, would be a word larger.
+    cause: Option<DeniedBy>,
     is_concurrency: bool,
     is_shadow: bool,
-    /// Meaningful only for a policy that denies.
-    denied_by: DeniedBy,
     /// Where the count is kept, if that is not where the decision's other counts are.
     counted_by: Option<CountedBy>,
     /// `usage.reset_at` is rounded up by at most this many microseconds.
@@ -53,10 +51,9 @@ impl PolicyState {
         Self {
             policy,
             outcome,
-            is_counted: true,
+            cause: Some(DeniedBy::Quota),
             is_concurrency: false,
             is_shadow: false,
-            denied_by: DeniedBy::Quota,
             counted_by: None,
             reset_rounding: 0,
             usage,
@@ -72,10 +69,9 @@ impl PolicyState {
         Self {
             policy,
             outcome,
-            is_counted: false,
+            cause: None,
             is_concurrency: false,
             is_shadow: false,
-            denied_by: DeniedBy::Quota,
             counted_by: None,
             reset_rounding: 0,
             usage: Usage::new(0, 0, NO_TIME),
@@ -125,13 +121,13 @@ impl PolicyState {
         self
     }
 
-    /// Sets what denies the request, for a policy that does.
+    /// Sets what denies the request, for a policy that was counted and does.
     ///
     /// Default: [`DeniedBy::Quota`].
     #[must_use]
     #[inline]
     pub fn with_denied_by(mut self, denied_by: DeniedBy) -> Self {
-        self.denied_by = denied_by;
+        self.cause = self.cause.map(|_| denied_by);
         self
     }
 
@@ -179,7 +175,7 @@ impl PolicyState {
             (self.wait, self.at) = (Wait::At, retry_at.max(until));
         }
         self.outcome = Outcome::Limited;
-        self.denied_by = DeniedBy::Ban;
+        self.cause = Some(DeniedBy::Ban);
         self.usage.remaining = 0;
         self.usage.reset_at = self.usage.reset_at.max(until);
         self
@@ -208,7 +204,7 @@ impl PolicyState {
     /// Returns what denies the request under this policy; `None` if the policy admits it, or could not decide.
     #[must_use]
     pub fn denied_by(&self) -> Option<DeniedBy> {
-        (self.outcome == Outcome::Limited).then_some(self.denied_by)
+        (self.outcome == Outcome::Limited).then(|| self.cause.unwrap_or_default())
     }
 
     /// Returns whether the policy was only counted. If its outcome is not [`Outcome::Allowed`], it would have denied the
@@ -232,7 +228,7 @@ impl PolicyState {
     /// Returns the quota left and the reset time; `None` if it was not counted.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        self.is_counted.then_some(self.usage)
+        self.cause.map(|_| self.usage)
     }
 
     /// Returns the usage with the reset time at most one window away, for response headers.

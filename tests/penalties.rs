@@ -305,9 +305,15 @@ async fn ban_that_an_instance_has_seen_holds_during_an_outage() {
         }
         assert!(started.elapsed() < 30 * SECOND, "never banned");
     }
-    let decision = check(&limiter, &charges).await;
-    assert_eq!(cause(&decision), Some(DeniedBy::Ban));
-    let retry = decision.states()[0].retry();
+    // On a loaded machine, a decision may miss its deadline.
+    let retry = loop {
+        let decision = check(&limiter, &charges).await;
+        if decision.counted_by() == CountedBy::Shared {
+            assert_eq!(cause(&decision), Some(DeniedBy::Ban));
+            break decision.states()[0].retry();
+        }
+        assert!(started.elapsed() < 60 * SECOND, "never shared");
+    };
     server.kill();
     for limiter in [&limiter, &unaware] {
         while !limiter.health().is_degraded() {
