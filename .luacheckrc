@@ -21,15 +21,16 @@ local shared = {
   -- Constants.
   'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'TTL_MARGIN',
   -- Functions.
-  'ceil', 'floor', 'pack_bytes', 'redis_call', 'redis_pcall', 'sub', 'unpack_bytes',
+  'ceil', 'floor', 'pack_bytes', 'redis_call', 'redis_pcall', 'sub', 'unpack', 'unpack_bytes',
   -- The call, the request and the charge.
-  'argument', 'charge_count', 'charge_number', 'is_forced', 'is_probe', 'is_queue', 'key', 'kind', 'merge_from',
+  'argument', 'charge_count', 'charge_number', 'is_forced', 'is_probe', 'is_queue', 'key', 'keys_before', 'kind',
+  'merge_from', 'penalty_at',
   'merge_until', 'now', 'now_millis', 'records', 'refund_at', 'refunded_before', 'tag',
 }
 
 -- Names of decide.lua that they set.
 local results = {
-  'argument_count', 'counts_denied', 'extra', 'failure', 'has_room', 'is_ours', 'new1', 'new2', 'new3', 'number_count',
+  'argument_count', 'ban', 'bans', 'counts_denied', 'extra', 'failure', 'has_room', 'is_ours', 'new1', 'new2', 'new3', 'number_count',
   'old1', 'old2', 'old3', 'patches', 'refunded_flag', 'stored', 'ttl_millis', 'value',
 }
 

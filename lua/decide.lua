@@ -1,7 +1,7 @@
 -- Decides requests in order, each as if it had come in a separate call. A request is one charge, or a group of charges
 -- that are made together or not at all.
 --
--- KEYS   one per charge, in the order of the charges; all in one slot of a cluster
+-- KEYS   for each request one per charge, in their order, then one per penalty; all in one slot of a cluster
 -- ARGV   optionally CALLER_TIME and the caller's time in us, else the server's time counts; then the requests, each one
 --        charge, or GROUP, the number of charges, and the charges. A charge is an optional mark with its arguments, the
 --        tag of its algorithm, and the arguments that the algorithm's file lists. Marks:
@@ -9,6 +9,7 @@
 --          CANDIDATE_COUNT_DENIED  CANDIDATE and COUNT_DENIED
 --          COUNT_DENIED  a denied attempt consumes quota too, at most until none is left
 --          FORCE         make the charge even if it does not fit
+--          PENALTY       ban the key after several denials. lua/penalty.lua lists its arguments; a mark may follow
 --          MERGE         add units that were admitted without Redis, at most until no quota is left. Two arguments
 --                        follow: the least usage before them, as units or as a TAT, and the time in us from which on
 --                        nothing is added
@@ -26,6 +27,7 @@
 --          its charges  each 1 if it fits on its own, else 0, plus 2 if one integer more than usual follows; then the
 --                       integers that the algorithm's file lists: the new state if the charge or the denied attempt was
 --                       counted, else the old state
+--          its penalties  each the end of the key's ban in us, or 0
 --        If a request failed: an array of that string and one error text for each failed request, in order.
 --        An unknown tag is an error; earlier requests of the call may have been charged then.
 --
@@ -59,6 +61,7 @@ local CANDIDATE_COUNT_DENIED = '/'
 local COUNT_DENIED = '!'
 local FORCE = '+'
 local MERGE = '='
+local PENALTY = '^'
 local PROBE = '#'
 local REFUND = '-'
 local REFUND_QUEUE = ','
@@ -123,6 +126,8 @@ while argument <= last_argument do
   local denials, denied_by = 0, 0
   -- One record per charge if there are several, or if one has `extra`.
   local records
+  -- One list per charge with a penalty, see lua/penalty.lua.
+  local bans
   -- Index in `reply` of the next charge. The index before the first charge is for the outcome.
   local reply_index = reply_length + 2
   if ARGV[argument] == GROUP then
@@ -137,6 +142,13 @@ while argument <= last_argument do
     local key = KEYS[key_index]
     local tag = ARGV[argument]
     local kind = sub(tag, 1, 1)
+    local penalty_at
+    if kind == PENALTY and #tag == 1 then
+      penalty_at = argument
+      argument = argument + 7
+      tag = ARGV[argument]
+      kind = sub(tag, 1, 1)
+    end
     local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before, merge_from, merge_until
     local is_shadow, is_candidate
     -- A mark is one byte; a tag followed by the quota's tag is longer.
@@ -188,6 +200,10 @@ while argument <= last_argument do
     local stored, is_ours, argument_count, value, patches, ttl_millis, extra, new1, new2, new3
     local has_room, number_count, refunded_flag = false, 1, 0
     local old1, old2, old3 = 0, 0, 0
+    local ban
+    if penalty_at then
+      include('penalty.lua')
+    end
     if kind == BUCKET or kind == UNEVEN_BUCKET then
       include('token_bucket.lua')
     elseif kind == CLOCK_WINDOW or kind == FIRST_HIT_WINDOW or kind == MONTH_WINDOW then
@@ -200,6 +216,10 @@ while argument <= last_argument do
       include('concurrency.lua')
     else
       return redis.error_reply('ERR decide: unknown tag')
+    end
+
+    if ban then
+      include('denial.lua')
     end
 
     argument = argument + 1 + argument_count
@@ -339,6 +359,21 @@ while argument <= last_argument do
       end
       reply_index = reply_index + 1 + record[NUMBER_COUNT]
     end
+  end
+  if bans then
+    -- Indices in a list.
+    local BAN_KEY, BANNED_UNTIL, BAN_VALUE, BAN_TTL, NEW_UNTIL = 1, 2, 3, 4, 5
+    for i = 1, #bans do
+      local ban = bans[i]
+      reply[reply_index] = ban[BANNED_UNTIL]
+      -- A denial that cannot be stored does not count. The request is denied by the quota anyway.
+      if ban[BAN_VALUE] and outcome <= ADMITTED
+        and not redis_pcall('SET', ban[BAN_KEY], ban[BAN_VALUE], 'PX', ban[BAN_TTL]).err then
+        reply[reply_index] = ban[NEW_UNTIL]
+      end
+      reply_index = reply_index + 1
+    end
+    key_index = key_index + #bans
   end
   if failure then
     errors = errors or {}

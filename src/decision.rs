@@ -77,6 +77,13 @@ impl Decision {
         self
     }
 
+    /// Replaces the state of a policy in shadow mode, which does not change the outcome.
+    pub(crate) fn replace_state(&mut self, index: usize, state: PolicyState) {
+        if let Some(old) = self.states.get_mut(index) {
+            *old = state;
+        }
+    }
+
     /// Marks a decision that contains a peek.
     pub(crate) fn set_has_peeks(&mut self) {
         self.has_peeks = true;

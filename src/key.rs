@@ -118,6 +118,15 @@ impl Key {
         Self::in_slot(&tag_of(other.slot()), self.without_slot())
     }
 
+    /// Returns the key with this identity, as [`as_str`](Self::as_str) returned it. `None` if that is no identity.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_identity(identity: &str) -> Option<Self> {
+        let is_usable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
+        (!identity.is_empty() && identity.bytes().all(is_usable))
+            .then(|| Self::unchanged(identity.as_bytes()))
+            .flatten()
+    }
+
     /// Moves the key to the namespace of a label, where no key of another kind can equal it.
     ///
     /// [`or_else`](crate::extract::KeyExtractor::or_else) does this: a client that sends `192.0.2.1` in a header must

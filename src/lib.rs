@@ -49,6 +49,8 @@
 //! | keys, costs and tiers of a policy | [`rules`] |
 //! | response headers | [`headers`] |
 //! | responses to rejected requests | [`rejection`] |
+//! | bans after repeated denials | [`penalty`] |
+//! | denying a key for a time | [`block`], [`RateLimiter::block`] |
 //! | limiting without HTTP | [`RateLimiter`]; Tower services: [`call`] |
 //! | which algorithm to choose | [`algorithm::guide`] |
 //! | how algorithms count, and their bounds | [`algorithm`] |
@@ -66,6 +68,9 @@
 
 pub mod algorithm;
 mod backoff;
+pub mod block;
+mod block_check;
+mod block_list;
 pub mod builder;
 pub mod call;
 mod charge;
@@ -97,6 +102,7 @@ pub mod matching;
 pub mod memory;
 mod merge;
 pub mod middleware;
+pub mod penalty;
 mod policy;
 mod quota;
 pub mod rejection;

@@ -13,6 +13,8 @@ use crate::store::RuleStore;
 use crate::{stats::Stats, telemetry::DecisionTally};
 
 use crate::{
+    block::{ActiveBlock, Block, BlockChange, BlockTarget},
+    block_check::BlockCheck,
     charge::{Charge, Charges},
     decision::Decision,
     diagnosis::Warning,
@@ -67,6 +69,7 @@ use crate::top_keys::Snapshot;
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
     store: Arc<dyn Store>,
+    blocks: Arc<BlockCheck>,
     /// The policies of all layers on this limiter: one name has one quota.
     known: Arc<Mutex<Vec<KnownPolicy>>>,
     holds: Arc<HoldRegistry>,
@@ -119,7 +122,7 @@ impl RateLimiter {
     #[inline]
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if self.observer.is_idle() {
-            return self.store.decide(charges);
+            return self.blocks.decide(charges);
         }
         self.decide_observed(charges)
     }
@@ -128,7 +131,7 @@ impl RateLimiter {
     #[inline(never)]
     fn decide_observed(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         // Changed in place: a move of the decision would cost more than counting it.
-        let mut decided = self.store.decide(charges);
+        let mut decided = self.blocks.decide(charges);
         self.observer.observe(charges, &mut decided);
         decided
     }
@@ -238,13 +241,126 @@ impl RateLimiter {
         Hold::new(receipt, &self.holds)
     }
 
-    /// Resets `key` to the full quota of `policy`.
+    /// Resets `key` to the full quota of `policy`, and ends a ban under its [penalty](crate::penalty). A
+    /// [block](Self::block) of the key stays.
     ///
     /// # Errors
     ///
     /// The error of the store, if it could not reset the key.
     pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.store.reset(policy, key)
+    }
+
+    /// Refunds up to `units` of what a key has used, without a receipt.
+    ///
+    /// For operators who make good a charge that should not have been made. Never refunds more than is outstanding. A
+    /// sliding log refunds units of the latest charge only, and a queue only the last charge in it. Slots of a
+    /// [concurrency](Policy::concurrency) policy are not refunded: their requests hold them.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check) and [`settle`](Self::settle).
+    pub fn refund(&self, policy: &Policy, key: &Key, units: u64) -> StoreFuture<()> {
+        if policy.is_concurrency() || units == 0 {
+            return StoreFuture::ready(Ok(()));
+        }
+        let charge = policy.charge(*key).cost(units).to_owned();
+        let mut peeked = self.peek(&[charge.borrow()]);
+        let holds = Arc::clone(&self.holds);
+        let refund = move |decision: Decision| match Receipt::of(&[charge.borrow()], &decision) {
+            Some(receipt) => holds.settle(receipt.actual_cost(|_, _| 0)),
+            None => StoreFuture::ready(Ok(())),
+        };
+        match peeked.take_ready() {
+            Some(Ok(decision)) => refund(decision),
+            Some(Err(error)) => StoreFuture::ready(Err(error)),
+            None => StoreFuture::boxed(async move { refund(peeked.await?).await }),
+        }
+    }
+
+    /// Blocks a key: its requests are denied with 429 until the block ends, whatever quota is left.
+    ///
+    /// Replaces a block of the same key and policy. A request with a blocked key charges nothing. It is denied if the
+    /// policy is enforced, and only [reported](Decision::would_deny) if it is in shadow mode. Charges without a cost pass.
+    ///
+    /// The state of the policy has [`DeniedBy::Block`](crate::state::DeniedBy::Block), and its retry time is the end of
+    /// the block. Requests in flight go on.
+    ///
+    /// # Where blocks hold
+    ///
+    /// | store | blocks hold |
+    /// |---|---|
+    /// | in process | for all limiters on the same store, until the process ends |
+    /// | Redis with [`shared_blocks`] | for all instances with that setting, within a second, and while Redis is unavailable for those that have seen the block |
+    /// | Redis without that setting, custom stores without blocks | an error |
+    ///
+    /// [`shared_blocks`]: crate::remote::RedisStoreBuilder::shared_blocks
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{
+    ///     Key, Policy, Quota, RateLimiter,
+    ///     block::{Block, BlockTarget},
+    ///     state::DeniedBy,
+    /// };
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let api = Policy::new("api", Quota::per_minute(100));
+    /// let limiter = RateLimiter::builder().policy(api.clone()).build()?;
+    /// let ada = Key::new("ada");
+    ///
+    /// limiter.block(Block::new(ada, Duration::from_secs(3_600)).reason("scraping")).await?;
+    /// let decision = limiter.check(&[api.charge(ada)]).await?;
+    /// assert!(!decision.is_allowed());
+    /// assert_eq!(decision.states()[0].denied_by(), Some(DeniedBy::Block));
+    ///
+    /// limiter.unblock(BlockTarget::new(ada, None)).await?;
+    /// assert!(limiter.check(&[api.charge(ada)]).await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - The error of [`Block::validate`].
+    /// - [`ErrorKind::InvalidConfig`] if the store cannot block keys.
+    /// - [`ErrorKind::Unavailable`] if 100,000 keys are blocked, or while Redis is unavailable. Then nothing is blocked.
+    /// - The error of the store.
+    pub fn block(&self, block: Block) -> StoreFuture<()> {
+        match block.validate() {
+            Ok(()) => self.store.change_block(BlockChange::Block(block)),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
+    }
+
+    /// Ends the block of a key under one policy, or that under all policies. Others of the key stay.
+    ///
+    /// # Errors
+    ///
+    /// As [`block`](Self::block). A target that is not blocked is not an error.
+    pub fn unblock(&self, target: BlockTarget) -> StoreFuture<()> {
+        self.store.change_block(BlockChange::Unblock(target))
+    }
+
+    /// Returns the blocks in force, as far as this instance knows them. Those that end first are at the front.
+    ///
+    /// After [`refresh_blocks`](Self::refresh_blocks) they are all blocks of the store.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<ActiveBlock> {
+        let list = self.store.blocks();
+        list.map_or_else(Vec::new, |list| list.active())
+    }
+
+    /// Brings [`blocks`](Self::blocks) up to date. Decisions do so on their own.
+    ///
+    /// # Errors
+    ///
+    /// The error of the store.
+    pub fn refresh_blocks(&self) -> StoreFuture<()> {
+        self.store.refresh_blocks()
     }
 
     /// Returns the health of the store.
@@ -401,6 +517,7 @@ impl RateLimiter {
         let known = Arc::default();
         let holds = Arc::new(HoldRegistry::new(Arc::clone(&store)));
         let limiter = Self {
+            blocks: Arc::new(BlockCheck::new(Arc::clone(&store))),
             store,
             known,
             holds,

@@ -12,6 +12,7 @@ use siphasher::sip128::SipHasher13;
 use crate::{
     algorithm::{Algorithm, Counter},
     error::{Error, ErrorKind},
+    penalty::Penalty,
     quota::Quota,
     state::PolicyName,
 };
@@ -43,6 +44,10 @@ pub struct Policy {
     counter: Result<Counter, Error>,
     cost: u64,
     counts_denied: bool,
+    /// Whether it counts denied requests or has a penalty.
+    notes_denied: bool,
+    /// Behind a pointer: most policies have none, and policies are copied.
+    penalty: Option<Arc<Penalty>>,
     on_outage: OnOutage,
     /// `None` for requests.
     unit: Option<Arc<str>>,
@@ -74,6 +79,8 @@ impl Policy {
             counter,
             cost: 1,
             counts_denied: false,
+            notes_denied: false,
+            penalty: None,
             on_outage: OnOutage::default(),
             unit: None,
             #[cfg(any(feature = "explain", feature = "metrics"))]
@@ -118,6 +125,29 @@ impl Policy {
     #[must_use]
     pub fn count_denied(mut self, count: bool) -> Self {
         self.counts_denied = count;
+        self.notes_denied = count || self.penalty.is_some();
+        self
+    }
+
+    /// Sets when a key is banned that is denied again and again.
+    ///
+    /// Default: never. The [module docs](crate::penalty) describe how bans grow and end, and what they cost. In shadow mode,
+    /// bans are counted and deny nothing. [`RateLimiter::reset`](crate::RateLimiter::reset) ends a ban.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Policy, Quota, penalty::Penalty};
+    ///
+    /// // Banned for a minute after 10 denials within a minute, then for 2, 4 and so on up to an hour.
+    /// let login = Policy::new("login", Quota::per_minute(5))
+    ///     .penalty(Penalty::after(10, Duration::from_secs(60)));
+    /// ```
+    #[must_use]
+    pub fn penalty(mut self, penalty: impl Into<Option<Penalty>>) -> Self {
+        self.penalty = penalty.into().map(Arc::new);
+        self.notes_denied = self.counts_denied || self.penalty.is_some();
         self
     }
 
@@ -212,6 +242,19 @@ impl Policy {
         self.counts_denied
     }
 
+    /// Returns when a key is banned; `None` for never.
+    #[must_use]
+    #[inline]
+    pub fn ban_penalty(&self) -> Option<&Penalty> {
+        self.penalty.as_deref()
+    }
+
+    /// Returns whether a denied charge may change something: it is counted, or leads to a ban.
+    #[inline]
+    pub(crate) fn notes_denied(&self) -> bool {
+        self.notes_denied
+    }
+
     /// Returns the cost of a charge that does not set one.
     #[inline]
     pub(crate) fn default_cost(&self) -> u64 {
@@ -292,6 +335,9 @@ impl Policy {
             name,
             name_hash,
             quota,
+            // A candidate denies nobody, so it bans nobody.
+            penalty: None,
+            notes_denied: self.counts_denied,
             #[cfg(feature = "metrics")]
             series: name_hash.low,
             ..self.clone()
@@ -314,6 +360,7 @@ impl Policy {
             && self.algorithm == other.algorithm
             && self.cost == other.cost
             && self.counts_denied == other.counts_denied
+            && self.penalty == other.penalty
             && self.on_outage == other.on_outage
             && self.unit == other.unit
     }
@@ -346,6 +393,9 @@ impl Policy {
                 ErrorKind::InvalidPolicy,
                 "denied requests are not in flight and cannot be counted: remove count_denied()",
             ));
+        }
+        if let Some(Err(error)) = self.ban_penalty().map(Penalty::validate) {
+            return Err(self.error(error.kind(), &error.to_string()));
         }
         if let Some(unit) = &self.unit {
             PolicyName::checked("quota unit", unit)?;
@@ -400,6 +450,7 @@ impl fmt::Debug for Policy {
             .field("algorithm", &self.algorithm)
             .field("cost", &self.cost)
             .field("counts_denied", &self.counts_denied)
+            .field("penalty", &self.penalty)
             .field("on_outage", &self.on_outage)
             .field("unit", &self.unit)
             .finish_non_exhaustive()

@@ -12,8 +12,8 @@ use crate::{
 pub struct PolicyState {
     policy: PolicyName,
     outcome: Outcome,
-    /// A separate field: `Option<Usage>` would be a word larger.
-    is_counted: bool,
+    /// `None` if it was not counted. `Option<Usage>`, or a flag of its own, would be a word larger.
+    cause: Option<DeniedBy>,
     is_concurrency: bool,
     is_shadow: bool,
     /// Where the count is kept, if that is not where the decision's other counts are.
@@ -51,7 +51,7 @@ impl PolicyState {
         Self {
             policy,
             outcome,
-            is_counted: true,
+            cause: Some(DeniedBy::Quota),
             is_concurrency: false,
             is_shadow: false,
             counted_by: None,
@@ -69,7 +69,7 @@ impl PolicyState {
         Self {
             policy,
             outcome,
-            is_counted: false,
+            cause: None,
             is_concurrency: false,
             is_shadow: false,
             counted_by: None,
@@ -121,6 +121,16 @@ impl PolicyState {
         self
     }
 
+    /// Sets what denies the request, for a policy that was counted and does.
+    ///
+    /// Default: [`DeniedBy::Quota`].
+    #[must_use]
+    #[inline]
+    pub fn with_denied_by(mut self, denied_by: DeniedBy) -> Self {
+        self.cause = self.cause.map(|_| denied_by);
+        self
+    }
+
     /// Sets the most microseconds by which the counter rounded the reset time up.
     #[inline]
     pub(crate) fn with_reset_rounding(mut self, micros: u16) -> Self {
@@ -152,6 +162,25 @@ impl PolicyState {
         self
     }
 
+    /// Returns the state of a key that is banned until then: nothing is left meanwhile, whatever the quota.
+    #[cold]
+    #[must_use]
+    pub fn banned(mut self, until: Timestamp) -> Self {
+        let retry_at = if self.wait == Wait::At {
+            self.at
+        } else {
+            NO_TIME
+        };
+        if self.wait != Wait::Never {
+            (self.wait, self.at) = (Wait::At, retry_at.max(until));
+        }
+        self.outcome = Outcome::Limited;
+        self.cause = Some(DeniedBy::Ban);
+        self.usage.remaining = 0;
+        self.usage.reset_at = self.usage.reset_at.max(until);
+        self
+    }
+
     /// Returns the state after a refund of the charge. The reset time stays, so it may be too late.
     pub(crate) fn refunded(mut self, units: u64) -> Self {
         let usage = &mut self.usage;
@@ -170,6 +199,12 @@ impl PolicyState {
     #[inline]
     pub fn outcome(&self) -> Outcome {
         self.outcome
+    }
+
+    /// Returns what denies the request under this policy; `None` if the policy admits it, or could not decide.
+    #[must_use]
+    pub fn denied_by(&self) -> Option<DeniedBy> {
+        (self.outcome == Outcome::Limited).then(|| self.cause.unwrap_or_default())
     }
 
     /// Returns whether the policy was only counted. If its outcome is not [`Outcome::Allowed`], it would have denied the
@@ -193,7 +228,7 @@ impl PolicyState {
     /// Returns the quota left and the reset time; `None` if it was not counted.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        self.is_counted.then_some(self.usage)
+        self.cause.map(|_| self.usage)
     }
 
     /// Returns the usage with the reset time at most one window away, for response headers.
@@ -306,6 +341,33 @@ pub enum Retry {
     At(Timestamp),
     /// Never: the cost exceeds the policy's limit.
     Never,
+}
+
+// === DeniedBy ===
+
+/// What denies a request under a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DeniedBy {
+    /// The key is banned, after repeated denials: see [`Penalty`](crate::penalty::Penalty).
+    Ban,
+    /// An operator has [blocked](crate::RateLimiter::block) the key.
+    Block,
+    /// The quota is used up, or the cost exceeds the limit.
+    #[default]
+    Quota,
+}
+
+impl DeniedBy {
+    /// Returns the name in log events, such as `block`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ban => "ban",
+            Self::Block => "block",
+            Self::Quota => "quota",
+        }
+    }
 }
 
 // === CountedBy ===

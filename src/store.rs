@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use crate::{
+    block::BlockChange,
     clock::Timestamp,
     decision::Decision,
     diagnosis::Warning,
@@ -31,6 +32,7 @@ pub use crate::stored_rules::{
 use crate::top_keys::Snapshot;
 
 pub use crate::{
+    block_list::BlockList,
     charge::{Charge, Enforcement, OwnedCharge},
     fleet::{Fleet, Share},
     health::{Health, Mode, Outage},
@@ -97,12 +99,55 @@ pub trait Store: Debug + Send + Sync + 'static {
         let _ = (charge, usage);
     }
 
-    /// Resets `key` to the full quota of `policy`.
+    /// Bans a charge's key until a time that another store returned, if the policy has a [penalty](crate::penalty).
+    ///
+    /// A fallback calls it for its local store, so that the ban holds while the shared one is unavailable. The default does
+    /// nothing.
+    fn restore_ban(&self, charge: &Charge<'_>, until: Timestamp) {
+        let _ = (charge, until);
+    }
+
+    /// Resets `key` to the full quota of `policy`, and ends its ban.
     ///
     /// # Errors
     ///
     /// Any kind that describes why the store could not reset the key.
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()>;
+
+    /// Returns the blocked keys, as far as this instance knows them. A store that wraps another must forward the call.
+    ///
+    /// [`RateLimiter`](crate::RateLimiter) denies requests of these keys without asking the store. With `None`, the
+    /// default, keys cannot be blocked.
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        None
+    }
+
+    /// Blocks or unblocks a key for all instances. A store that wraps another must forward the call.
+    ///
+    /// A store with a list of its own [`blocks`](Self::blocks) can just [change it](BlockList::change).
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why nothing was changed. By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store
+    /// cannot block.
+    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
+        drop(change);
+        StoreFuture::ready(Err(Error::new(
+            ErrorKind::InvalidConfig,
+            "this store cannot block keys",
+        )))
+    }
+
+    /// Brings a [shared](BlockList::shared) list up to date. A store that wraps another must forward the call.
+    ///
+    /// The limiter calls it behind decisions, so that no list in use is older than a second. The default does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why the list stays as it is.
+    fn refresh_blocks(&self) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
+    }
 
     /// Corrects charges that this store made, independently of each other.
     ///

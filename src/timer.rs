@@ -31,7 +31,6 @@ pub(crate) fn sleep(duration: Duration) -> Sleep {
 }
 
 /// Returns the output of a future, or `None` if it takes longer than `limit`.
-#[cfg(any(feature = "explain", feature = "redis", test))]
 pub(crate) async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     let mut sleep = sleep(limit);

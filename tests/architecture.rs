@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 49] = [
+const FLOORS: [(&str, u8); 53] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -30,9 +30,12 @@ const FLOORS: [(&str, u8); 49] = [
     ("ticket", 0),
     ("timer", 0),
     ("algorithm", 1),
+    ("block", 1),
+    ("block_list", 1),
     ("charge", 1),
     ("fleet", 1),
     ("merge", 1),
+    ("penalty", 1),
     ("policy", 1),
     ("settlement", 1),
     ("stored_rules", 1),
@@ -40,6 +43,7 @@ const FLOORS: [(&str, u8); 49] = [
     ("explain", 2),
     ("top_keys", 2),
     ("telemetry", 2),
+    ("block_check", 3),
     ("extract", 3),
     ("hold", 3),
     ("memory", 3),

@@ -67,9 +67,11 @@ macro_rules! by_every_way {
     };
 }
 
+mod blocks;
 mod by_itself;
 mod changes;
 mod leases;
+mod penalties;
 mod place;
 mod refunds;
 mod shadow;

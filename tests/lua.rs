@@ -31,8 +31,9 @@ fn files() -> BTreeMap<String, String> {
 /// Returns the files of the algorithms.
 fn algorithms() -> BTreeMap<String, String> {
     let mut files = files();
-    for own_script in [DECIDE, MEMBERS, RULES, TOP_KEYS] {
-        files.remove(own_script).expect("a script's own file");
+    // What a penalty adds to a charge is in `tests/penalties.rs`.
+    for other in [BLOCKS, DECIDE, DENIAL, MEMBERS, PENALTY, RULES, TOP_KEYS] {
+        files.remove(other).expect("a file of another kind");
     }
     files
 }
@@ -45,8 +46,11 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+const BLOCKS: &str = "blocks.lua";
 const DECIDE: &str = "decide.lua";
+const DENIAL: &str = "denial.lua";
 const MEMBERS: &str = "members.lua";
+const PENALTY: &str = "penalty.lua";
 const RULES: &str = "rules.lua";
 const TOP_KEYS: &str = "top_keys.lua";
 

@@ -10,6 +10,7 @@
 
 mod architecture;
 mod bad_input;
+mod blocks;
 mod breaker;
 mod breaker_on_redis;
 mod calls;
@@ -55,6 +56,7 @@ mod middleware;
 mod modes;
 mod network;
 mod outage;
+mod penalties;
 mod probing;
 mod queueing;
 mod reason_header;

@@ -48,6 +48,8 @@ pub(crate) const RIGHTS: [&str; 16] = [
 ];
 /// Those for the registration of an instance, beside some of a decision.
 pub(crate) const REGISTRATION_RIGHTS: [&str; 2] = ["+zscore", "+zremrangebyscore"];
+/// Those for blocks that instances share.
+pub(crate) const BLOCK_RIGHTS: [&str; 3] = ["+hget", "+hset", "+hdel"];
 /// Those for what a single server can do without.
 pub(crate) const OPTIONAL_RIGHTS: [&str; 3] = ["+info", "+cluster|slots", "+asking"];
 

@@ -29,7 +29,8 @@
 //! | sliding window | 36 * 4/3 = 48 | 48 MB |
 //! | sliding log | (64 + 64) * 4/3 + 64 = 234.7 | 234.7 MB |
 //! | requests in flight | 64 | 70.4 MB |
-//! | all of them | 448.1 | 454.5 MB |
+//! | denials under a [penalty](crate::penalty) | 56 * 4/3 = 74.7 | 74.7 MB |
+//! | all of them | 522.8 | 529.2 MB |
 //!
 //! The numbers are hard limits on the allocated bytes, also while a table grows and its old and new memory coexist. They do
 //! not include 2 kB for each shard (there are at most 16 per core, rounded up to a power of two), up to 1.2 kB for each
@@ -65,12 +66,14 @@
 //! A key is identified by a 96-bit fingerprint under a random key per process. Nobody can aim at a collision, and among a
 //! million keys the probability of one is 6e-18.
 
+mod bans;
 mod builder;
 mod capacity;
 mod fingerprint;
 mod hot_key;
 mod in_flight;
 mod keyed;
+mod locked_shards;
 mod refunds;
 mod result;
 mod shard;

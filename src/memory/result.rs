@@ -82,6 +82,26 @@ impl ChargeResult {
     }
 }
 
+/// Makes a charge if it fits. Returns whether it fits, and whether the state has changed.
+#[inline]
+pub(super) fn take<C: Counting>(
+    counter: &C,
+    charge: &Charge<'_>,
+    state: &mut C::State,
+    now: Timestamp,
+) -> (bool, bool) {
+    let cost = charge.units();
+    if cost > 0 {
+        counter.adopt(state, now);
+    }
+    let fits = counter.take(state, now, cost);
+    let is_penalised = !fits && charge.policy().counts_denied();
+    if is_penalised {
+        counter.charge_denied(state, now, cost);
+    }
+    (fits, is_penalised || (fits && cost > 0))
+}
+
 // === Denials ===
 
 /// The enforced charges of a decision that do not fit.
@@ -130,6 +150,8 @@ impl Denials {
 pub(super) struct Precheck<'a> {
     /// Whether the policy admits the charge.
     pub(super) fits: bool,
+    /// Whether the key is banned under the policy's penalty.
+    pub(super) is_banned: bool,
     /// Whether there is memory for another request in flight, if the charge takes slots.
     pub(super) has_memory: bool,
     /// Whether the charge adds a request in flight.

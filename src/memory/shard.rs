@@ -9,6 +9,7 @@
 //!  ├─ slides     [ fingerprint      | end, two counts    ] ..  + overflow
 //!  ├─ logs       [ fingerprint      | deque of entries   ] ..  + overflow
 //!  ├─ in_flight  tickets by key, each until its lease ends or it is released
+//!  ├─ bans       [ fingerprint      | denials, ban       ]  only of keys that a policy with a penalty denied
 //!  ├─ refunds    [ fingerprint | total ]  only of keys whose charges overlap and are refunded
 //!  └─ step       the step of the clock that all these times include
 //! ```
@@ -40,13 +41,14 @@ use crate::{
 };
 
 use super::{
+    bans::Bans,
     capacity::Capacity,
     fingerprint::Fingerprint,
     hot_key::HotKey,
     in_flight::InFlight,
     keyed::{KeyRef, KeyedStates, Placement},
     refunds::Refunds,
-    result::{ChargeResult, Precheck},
+    result::{ChargeResult, Precheck, take},
     table::TableEntry,
 };
 
@@ -63,6 +65,8 @@ pub(super) struct Shard {
     windows: KeyedStates<WindowState>,
     /// Concurrency.
     pub(super) in_flight: InFlight,
+    /// Denials under penalties.
+    pub(super) bans: Bans,
     /// Refunds to buckets.
     refunds: Refunds,
     /// The step of the clock that all times here include, in microseconds.
@@ -116,6 +120,7 @@ macro_rules! for_all_states {
             slides,
             windows,
             in_flight,
+            bans: _,
             refunds: _,
             step: _,
             lent: _,
@@ -155,6 +160,7 @@ impl Shard {
             slides: KeyedStates::new(capacity),
             windows: KeyedStates::new(capacity),
             in_flight: InFlight::new(capacity),
+            bans: Bans::new(capacity),
             refunds: Refunds::new(capacity),
             step: 0,
             lent: None,
@@ -191,6 +197,7 @@ impl Shard {
             return;
         }
         for_all_states!(self, |states| states.shift(micros));
+        self.bans.shift(micros);
         self.refunds.shift(micros);
         self.step = read.step;
     }
@@ -204,7 +211,7 @@ impl Shard {
 
     /// Allocated bytes of all tables, without the shard itself.
     pub(super) fn bytes(&self) -> usize {
-        let mut bytes = self.refunds.bytes();
+        let mut bytes = self.refunds.bytes() + self.bans.bytes();
         for_all_states!(self, |states| bytes += states.bytes());
         bytes
     }
@@ -304,6 +311,7 @@ impl Shard {
             });
             Precheck {
                 fits,
+                is_banned: false,
                 has_memory,
                 takes_slots,
                 shard: index,
@@ -326,7 +334,8 @@ impl Shard {
         now: Timestamp,
     ) -> (ChargeResult, Placement) {
         let cost = charge.units();
-        let is_penalised = !is_made && cost > 0 && charge.policy().counts_denied();
+        let counts = charge.policy().counts_denied() && !precheck.is_banned;
+        let is_penalised = !is_made && cost > 0 && counts;
         let is_changed = is_penalised || (is_made && cost > 0);
         let key = key.adding(is_changed);
         let (mut result, placement) = with_states!(self, charge, |counter, states| {
@@ -478,27 +487,8 @@ impl Shard {
     /// Clears the state of a key under a policy, for every algorithm that may have counted it.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
         for_all_states!(self, |states| states.reset(fingerprint));
+        self.bans.reset(fingerprint);
     }
-}
-
-/// Makes a charge if it fits. Returns whether it fits, and whether the state has changed.
-#[inline]
-fn take<C: Counting>(
-    counter: &C,
-    charge: &Charge<'_>,
-    state: &mut C::State,
-    now: Timestamp,
-) -> (bool, bool) {
-    let cost = charge.units();
-    if cost > 0 {
-        counter.adopt(state, now);
-    }
-    let fits = counter.take(state, now, cost);
-    let is_penalised = !fits && charge.policy().counts_denied();
-    if is_penalised {
-        counter.charge_denied(state, now, cost);
-    }
-    (fits, is_penalised || (fits && cost > 0))
 }
 
 /// Refunds units of a window's charge. The state alone shows how much of the charge is outstanding.

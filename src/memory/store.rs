@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Counter, Counting, TokenBucket},
+    block::BlockChange,
     charge::Charge,
     clock::{Clock, Reading, Timestamp},
     decision::Decision,
@@ -35,7 +36,7 @@ use crate::{
     log,
     policy::Policy,
     state::{CountedBy, PolicyState, Usage},
-    store::{Correction, Receipt, Settlement, Stats, Store, StoreFuture},
+    store::{BlockList, Correction, Receipt, Settlement, Stats, Store, StoreFuture},
     sync::Mutex,
 };
 
@@ -44,6 +45,7 @@ use super::{
     fingerprint::Fingerprint,
     hot_key::HotKey,
     keyed::{KeyRef, Placement},
+    locked_shards::LockedShards,
     result::{ChargeResult, Denials, Precheck},
     shard::Shard,
 };
@@ -61,6 +63,7 @@ struct Shared {
     /// A power of two of them, so that a mask selects the shard of a fingerprint.
     shards: Box<[ShardCell]>,
     clock: Clock,
+    blocks: Arc<BlockList>,
     /// Number of charges without memory of their own, as [`MemoryStore::overflowed`] returns it.
     overflowed: AtomicU64,
     /// Whether it was logged that new keys share a state.
@@ -130,6 +133,7 @@ impl MemoryStore {
         Self {
             shared: Arc::new(Shared {
                 shards: shards.collect(),
+                blocks: Arc::new(BlockList::new(clock.clone())),
                 clock,
                 overflowed: AtomicU64::new(0),
                 has_logged_overflow: AtomicBool::new(false),
@@ -149,7 +153,10 @@ impl MemoryStore {
         let read = self.shared.clock.read();
         let cell = self.cell(key.fingerprint);
         // A denied charge that counts changes the state in a way that needs the lock.
-        let needs_lock = charge.policy().counts_denied();
+        let needs_lock = charge.policy().notes_denied();
+        if needs_lock && charge.policy().ban_penalty().is_some() {
+            return self.decide_all(std::slice::from_ref(charge));
+        }
         let hot_key = || {
             cell.hot_key
                 .take(bucket, key.fingerprint, charge.units(), read)
@@ -195,6 +202,9 @@ impl MemoryStore {
     /// Decides a charge under another algorithm than a bucket. Not inlined, so that the usual path stays small.
     #[inline(never)]
     fn decide_otherwise(&self, charge: &Charge<'_>) -> StoreFuture<Decision> {
+        if charge.policy().ban_penalty().is_some() {
+            return self.decide_all(std::slice::from_ref(charge));
+        }
         let key = KeyRef::of(charge);
         let read = self.shared.clock.read();
         let mut shard = self.cell(key.fingerprint).lock();
@@ -226,9 +236,10 @@ impl MemoryStore {
             let shard = shards.shard(index);
             prechecks.push(shard.precheck(charge, key, (index, &prechecks), now));
         }
+        let banned = shards.find_bans(charges, &keys, &mut prechecks, now);
         let denials = Denials::of(charges, &prechecks);
         let mut unplaced = Unplaced::default();
-        let mut states = SmallVec::with_capacity(charges.len());
+        let mut states: SmallVec<[PolicyState; 1]> = SmallVec::with_capacity(charges.len());
         for (index, (charge, key)) in charges.iter().zip(&keys).enumerate() {
             let precheck = &prechecks[index];
             let is_made = precheck.fits && denials.admit(charges, index);
@@ -236,6 +247,13 @@ impl MemoryStore {
             let (result, placement) = shard.conclude(charge, key, (is_made, precheck), now);
             unplaced = unplaced.and(placement);
             states.push(result.into_state(charge));
+        }
+        for (index, until) in banned {
+            let (key, shard) = (&keys[index], prechecks[index].shard);
+            let until = until.or_else(|| shards.count_denial(&charges[index], key, shard, now));
+            if let Some(until) = until {
+                states[index] = states[index].banned(until);
+            }
         }
         let decision = Decision::of_states(CountedBy::InProcess, now, states);
         drop(shards);
@@ -273,7 +291,7 @@ impl MemoryStore {
         for index in indices {
             guards.push((index, self.shared.shards[index].lock()));
         }
-        LockedShards { guards }
+        LockedShards::new(guards)
     }
 
     // === Lack of memory ===
@@ -358,6 +376,25 @@ impl Store for MemoryStore {
         shard.restore(charge, usage, now);
     }
 
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        Some(Arc::clone(&self.shared.blocks))
+    }
+
+    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
+        StoreFuture::ready(self.shared.blocks.change(&change))
+    }
+
+    fn restore_ban(&self, charge: &Charge<'_>, until: Timestamp) {
+        let Some(penalty) = charge.policy().ban_penalty() else {
+            return;
+        };
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(fingerprint).lock();
+        let now = shard.now(read, &self.shared.clock);
+        shard.bans.restore(penalty, fingerprint, until, now);
+    }
+
     fn stats(&self) -> Stats {
         Stats::default().in_process(self.keys(), self.bytes())
     }
@@ -387,38 +424,6 @@ fn decided(state: PolicyState, now: Timestamp) -> StoreFuture<Decision> {
 
 /// Microseconds between two searches for ended leases in all shards.
 const SECOND: u64 = 1_000_000;
-
-// === LockedShards ===
-
-/// The shards of one decision, all locked until this is dropped.
-struct LockedShards<'a> {
-    /// The index of each shard, and its guard.
-    guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
-}
-
-impl LockedShards<'_> {
-    /// Returns the time to decide at, the same in all shards.
-    ///
-    /// As [`Shard::now`]: if the clock has stepped, it is read again while all shards are locked.
-    #[inline]
-    fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
-        let mut shards = self.guards.iter();
-        if shards.all(|(_, shard)| shard.has_step(read)) {
-            return read.now;
-        }
-        let read = clock.read();
-        for (_, shard) in &mut self.guards {
-            shard.follow_step(read);
-        }
-        read.now
-    }
-
-    /// Returns a shard that was locked for this decision.
-    fn shard(&mut self, index: usize) -> &mut Shard {
-        let locked = self.guards.iter_mut().find(|(locked, _)| *locked == index);
-        &mut locked.expect("the shards of all keys are locked").1
-    }
-}
 
 // === Unplaced ===
 

@@ -17,6 +17,7 @@ use crate::{
 use crate::top_keys::TopKeys;
 
 use super::{
+    blocks::SharedBlocks,
     client::Client,
     cluster::{Cluster, NodeSettings},
     connection::{Address, Credentials, Endpoint, Lane, Provider, ServerCheck},
@@ -44,6 +45,7 @@ pub struct RedisStoreBuilder {
     deadline: Duration,
     connect_timeout: Duration,
     clock: Option<Clock>,
+    shares_blocks: bool,
     silenced: SilencedCodes,
     /// Shared with the other instances.
     #[cfg(feature = "top-keys")]
@@ -199,6 +201,17 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets whether keys can be [blocked](crate::RateLimiter::block) for all instances.
+    ///
+    /// Default: `false`, so that nothing is sent besides decisions. With `true`, each instance asks Redis for changes at
+    /// most every 400 ms, behind a decision. The first decision of a process, and one that comes more than 900 ms after
+    /// the last time, waits for the reply to that, which is sent at the same time as the decision. All instances need
+    /// this setting, and a Redis user needs [more rights](super#permissions).
+    pub fn shared_blocks(mut self, are_shared: bool) -> Self {
+        self.shares_blocks = are_shared;
+        self
+    }
+
     /// Makes the store. It connects at the first decision, so the server may be down now.
     ///
     /// # Errors
@@ -251,6 +264,9 @@ impl RedisStoreBuilder {
                 .collect()
         };
         let check = ServerCheck::new(self.silenced);
+        let blocks = self
+            .shares_blocks
+            .then(|| SharedBlocks::new(self.clock.clone()));
         let client = Client::new(
             endpoint.address().cloned(),
             lanes_of(&endpoint),
@@ -270,7 +286,8 @@ impl RedisStoreBuilder {
             lanes: Box::new(move |address| endpoint.at(address).as_ref().map(&lanes_of)),
             store: Box::new(move |client| wrap(Arc::new(NodeStore::new(client)))),
         };
-        Cluster::new(client, settings).map(RedisStore::over)
+        let cluster = Cluster::new(client, settings)?;
+        Ok(RedisStore::over(cluster, blocks))
     }
 
     /// Returns the longest time that one decision takes in all.
@@ -288,6 +305,7 @@ impl RedisStoreBuilder {
             deadline: Duration::from_millis(50),
             connect_timeout: Duration::from_millis(500),
             clock: None,
+            shares_blocks: false,
             silenced: SilencedCodes::default(),
             #[cfg(feature = "top-keys")]
             top_keys: None,

@@ -229,6 +229,7 @@ impl Store for NodeStore {
         for key in client.keyspace.all_keys(policy, key) {
             command.arg(key.as_slice());
         }
+        command.arg(client.keyspace.ban_key(policy, key).as_slice());
         StoreFuture::boxed(async move {
             batch::run_command(&client, &command).await?;
             Ok(())

@@ -10,15 +10,17 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::{
+    block::BlockChange,
     charge::{Charge, OwnedCharge},
     decision::Decision,
     diagnosis::Warning,
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
     settlement::Settlement,
     store::{
-        CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture,
+        BlockList, CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store,
+        StoreFuture,
     },
 };
 
@@ -27,7 +29,10 @@ use crate::store::RuleStore;
 #[cfg(feature = "top-keys")]
 use crate::{slot::slot_of, top_keys::Snapshot};
 
-use super::cluster::{Cluster, Node, split};
+use super::{
+    blocks::SharedBlocks,
+    cluster::{Cluster, Node, split},
+};
 
 #[cfg(feature = "top-keys")]
 use super::protocol::Keyspace;
@@ -42,12 +47,14 @@ use super::rule_store::RedisRuleStore;
 #[derive(Clone, Debug)]
 pub struct RedisStore {
     cluster: Arc<Cluster>,
+    /// `None` if keys cannot be blocked.
+    blocks: Option<Arc<SharedBlocks>>,
 }
 
 impl RedisStore {
     /// Returns a store over a cluster, or over its only server.
-    pub(super) fn over(cluster: Arc<Cluster>) -> Self {
-        Self { cluster }
+    pub(super) fn over(cluster: Arc<Cluster>, blocks: Option<Arc<SharedBlocks>>) -> Self {
+        Self { cluster, blocks }
     }
 
     /// Runs `call` with the store that decides on all charges; `None` if their keys are in several slots.
@@ -116,6 +123,30 @@ impl Store for RedisStore {
                 fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
             })
         })
+    }
+
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        let blocks = self.blocks.as_ref()?;
+        Some(Arc::clone(blocks.list()))
+    }
+
+    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
+        let Some(blocks) = self.blocks.clone() else {
+            return StoreFuture::ready(Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "blocks are not shared by this Redis store: call shared_blocks(true) on its builder, in all instances",
+            )));
+        };
+        let cluster = Arc::clone(&self.cluster);
+        StoreFuture::boxed(async move { blocks.change(&cluster, &change).await })
+    }
+
+    fn refresh_blocks(&self) -> StoreFuture<()> {
+        let Some(blocks) = self.blocks.clone() else {
+            return StoreFuture::ready(Ok(()));
+        };
+        let cluster = Arc::clone(&self.cluster);
+        StoreFuture::boxed(async move { blocks.refresh(&cluster).await })
     }
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {

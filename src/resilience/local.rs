@@ -28,7 +28,7 @@ use crate::{
     health::MergeCounts,
     key::Key,
     policy::Policy,
-    state::{CountedBy, PolicyState, Usage},
+    state::{CountedBy, DeniedBy, PolicyState, Retry, Usage},
     store::{Correction, Fleet, Health, Receipt, Share, Store, StoreFuture},
     ticket::Ticket,
 };
@@ -96,6 +96,13 @@ impl LocalCounts {
         doubts: &Doubts,
     ) {
         let Some(usage) = state.usage() else { return };
+        if state.denied_by() == Some(DeniedBy::Ban) {
+            // The usage is that of the ban, and not of the quota.
+            if let Retry::At(until) = state.retry() {
+                self.store.restore_ban(charge, until);
+            }
+            return;
+        }
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         let mut mirrored = Mirrored::of(usage, now);
         if let Some(slots) = charge.policy().counter().concurrency() {

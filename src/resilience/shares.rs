@@ -33,6 +33,7 @@ impl SharePolicy {
     pub(super) fn is_of(&self, policy: &Policy) -> bool {
         self.whole.counter() == policy.counter()
             && self.whole.counts_denied() == policy.counts_denied()
+            && self.whole.ban_penalty() == policy.ban_penalty()
     }
 }
 

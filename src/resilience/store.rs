@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use crate::{
+    block::BlockChange,
     charge::{Charge, Charges, OwnedCharge},
     clock::Clock,
     decision::Decision,
@@ -14,7 +15,7 @@ use crate::{
     key::Key,
     policy::Policy,
     state::CountedBy,
-    store::{Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
+    store::{BlockList, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
     timer::timeout,
 };
 
@@ -177,6 +178,24 @@ impl Store for ResilientStore {
             call.end(&result);
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
+    }
+
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        self.monitor.primary.blocks()
+    }
+
+    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
+        match self.check_breaker("the shared store is unavailable: no block was changed") {
+            Ok(()) => self.bounded(self.monitor.primary.change_block(change)),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
+    }
+
+    fn refresh_blocks(&self) -> StoreFuture<()> {
+        match self.check_breaker("the shared store is unavailable: blocks are not refreshed") {
+            Ok(()) => self.bounded(self.monitor.primary.refresh_blocks()),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
     }
 
     /// Settles in the store that counted the charges, also after an outage has begun or ended.

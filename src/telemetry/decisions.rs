@@ -41,7 +41,7 @@ use crate::{
 };
 
 #[cfg(feature = "tracing")]
-use crate::state::PolicyState;
+use crate::state::{DeniedBy, PolicyState};
 
 use super::recorders::Recorders;
 
@@ -248,6 +248,7 @@ fn log(result: &Result<Decision, Error>) {
                 target: TARGET,
                 policy = state.map(|state| state.policy().as_str()),
                 outcome = decision.outcome().name(),
+                denied_by = state.and_then(PolicyState::denied_by).map(DeniedBy::name),
                 counted_by = decision.counted_by().name(),
                 remaining = usage.map(|usage| usage.remaining),
                 retry_after = decision.retry_after().map(tracing::field::debug),
@@ -319,7 +320,7 @@ mod tests {
             format!("{message} outcome=\"allowed\" counted_by=\"in_process\" remaining=0")
         );
         let limited_by = format!(
-            "{message} outcome=\"limited\" counted_by=\"in_process\" remaining=0 retry_after=3"
+            "{message} outcome=\"limited\" denied_by=\"quota\" counted_by=\"in_process\" remaining=0 retry_after=3"
         );
         assert!(limited.starts_with(&limited_by), "{limited}");
         assert!(!log.contains("ada"), "{log}");

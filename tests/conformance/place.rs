@@ -18,7 +18,7 @@ use tollgate::{
 };
 
 use crate::{
-    servers::{OPTIONAL_RIGHTS, REGISTRATION_RIGHTS, RIGHTS},
+    servers::{BLOCK_RIGHTS, OPTIONAL_RIGHTS, REGISTRATION_RIGHTS, RIGHTS},
     support::{Authority, Cluster, Sentinels, Server},
 };
 
@@ -35,7 +35,7 @@ pub(super) struct Place {
 
 enum AnyStore {
     Memory(MemoryStore),
-    Redis(RedisStore, Servers),
+    Redis(RedisStore, Servers, RedisStoreBuilder),
 }
 
 /// The servers that keep the counts.
@@ -94,6 +94,7 @@ impl Place {
         let server = Server::start_tls(&authority, &authority.sign("localhost"), &[]);
         let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
         user.extend(RIGHTS.iter().chain(&REGISTRATION_RIGHTS));
+        user.extend(BLOCK_RIGHTS);
         user.extend(OPTIONAL_RIGHTS);
         server.command(&user);
         let client = authority.sign("client");
@@ -118,11 +119,11 @@ impl Place {
     fn redis_store(store: RedisStoreBuilder, servers: Servers) -> Self {
         let clock = Clock::manual(START);
         // A deadline that a loaded machine keeps: how deadlines work is tested elsewhere.
-        let store = store
+        let builder = store
             .deadline(Duration::from_secs(10))
-            .client_time(clock.clone())
-            .build();
-        let store = AnyStore::Redis(store.expect("a usable store"), servers);
+            .client_time(clock.clone());
+        let store = builder.clone().build().expect("a usable store");
+        let store = AnyStore::Redis(store, servers, builder);
         Self { clock, store }
     }
 
@@ -141,6 +142,19 @@ impl Place {
         }
     }
 
+    /// Another instance of the service, whose keys can be blocked.
+    pub(super) fn instance(&self, policies: &[&Policy]) -> RateLimiter {
+        let policies = policies.iter().copied().cloned();
+        let limiter = match &self.store {
+            AnyStore::Memory(store) => RateLimiter::new(store.clone(), policies),
+            AnyStore::Redis(_, _, builder) => {
+                let store = builder.clone().shared_blocks(true).build();
+                RateLimiter::new(store.expect("a usable store"), policies)
+            }
+        };
+        limiter.expect("usable policies")
+    }
+
     pub(super) fn limiter(&self, policies: &[&Policy]) -> RateLimiter {
         self.build(policies).expect("usable policies")
     }
@@ -149,7 +163,7 @@ impl Place {
         let policies = policies.iter().copied().cloned();
         match &self.store {
             AnyStore::Memory(store) => RateLimiter::new(store.clone(), policies),
-            AnyStore::Redis(store, _) => RateLimiter::new(store.clone(), policies),
+            AnyStore::Redis(store, ..) => RateLimiter::new(store.clone(), policies),
         }
     }
 
@@ -163,7 +177,7 @@ impl Place {
         let charges: Vec<Charge<'_>> = settlements.map(Settlement::charge).collect();
         match &self.store {
             AnyStore::Memory(store) => store.renew(&charges),
-            AnyStore::Redis(store, _) => store.renew(&charges),
+            AnyStore::Redis(store, ..) => store.renew(&charges),
         }
     }
 
@@ -192,8 +206,8 @@ impl Place {
     /// The start of every key on the servers.
     pub(super) fn prefix(&self) -> &str {
         match &self.store {
-            AnyStore::Redis(_, Servers::Shared(_, prefix)) => prefix,
-            AnyStore::Redis(_, Servers::One(_)) | AnyStore::Memory(_) => "tollgate",
+            AnyStore::Redis(_, Servers::Shared(_, prefix), _) => prefix,
+            AnyStore::Redis(_, Servers::One(_), _) | AnyStore::Memory(_) => "tollgate",
         }
     }
 
@@ -201,15 +215,15 @@ impl Place {
     pub(super) fn keys(&self) -> Vec<(String, &Server)> {
         let servers = match &self.store {
             AnyStore::Memory(_) => &[],
-            AnyStore::Redis(_, Servers::One(server)) => std::slice::from_ref(server),
-            AnyStore::Redis(_, Servers::Shared(servers, _)) => servers,
+            AnyStore::Redis(_, Servers::One(server), _) => std::slice::from_ref(server),
+            AnyStore::Redis(_, Servers::Shared(servers, _), _) => servers,
         };
         let prefix = format!("{}:{{", self.prefix());
         let keys = servers.iter().flat_map(|server| {
             let keys = server.keys().into_iter();
             keys.map(move |key| (key, server))
         });
-        let is_shared = matches!(&self.store, AnyStore::Redis(_, Servers::Shared(..)));
+        let is_shared = matches!(&self.store, AnyStore::Redis(_, Servers::Shared(..), _));
         keys.filter(|(key, _)| !is_shared || key.starts_with(&prefix))
             .collect()
     }

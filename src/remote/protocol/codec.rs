@@ -29,6 +29,7 @@ use crate::{
     algorithm::{Admitted, ChargeMark, Counter, Counting, TokenBucket, WindowStart},
     charge::Charge,
     clock::{self, Timestamp},
+    penalty::Penalty,
     settlement::{Correction, Settlement},
     state::{PolicyState, Retry, Usage},
 };
@@ -77,6 +78,8 @@ pub(super) enum Tag {
     Merge = b'=',
     /// A charge of a fixed window that is a calendar month.
     MonthWindow = b'm',
+    /// Before a charge and its mark: a key that is denied several times is banned.
+    Penalty = b'^',
     /// `Force` for a sliding log, which also tries the commands that only long logs need.
     Probe = b'#',
     /// Before a charge: its units are refunded, as far as they are still outstanding.
@@ -152,8 +155,18 @@ pub(super) fn decide(arguments: &mut Arguments, charge: &Charge<'_>) {
         (false, true) => Some(Tag::Shadow),
         (true, true) => Some(Tag::ShadowCountDenied),
     };
+    if let Some(penalty) = penalty_of(charge) {
+        arguments.push(Argument::mark(Tag::Penalty));
+        arguments.extend(penalty.arguments().map(Argument::Number));
+    }
     arguments.extend(mark.map(Argument::mark));
     write_charge(arguments, charge);
+}
+
+/// Returns the penalty that the script applies to a charge, which then has a key for the ban. A peek has none.
+pub(super) fn penalty_of<'a>(charge: &Charge<'a>) -> Option<&'a Penalty> {
+    let penalty = charge.policy().ban_penalty()?;
+    (charge.units() > 0).then_some(penalty)
 }
 
 /// Appends a charge that the script makes whether it fits or not. For a sliding log the script also tries the commands
@@ -388,6 +401,8 @@ pub(super) struct ChargeReply {
     pub(super) numbers: [u64; 3],
     /// Total units refunded on this key so far.
     pub(super) returned: u64,
+    /// When the ban of the key ends in microseconds; 0 without one.
+    pub(super) banned_until: u64,
 }
 
 /// Returns the number of integers in the reply that describe the state after this charge, plus [`IN_SHADOW`] for a charge
@@ -398,15 +413,20 @@ pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
         Counter::FixedWindow(_) => 2,
         Counter::SlidingLog(_) | Counter::SlidingWindow(_) => 3,
     };
-    if charge.is_shadow() {
-        len | IN_SHADOW
-    } else {
-        len
-    }
+    let in_shadow = if charge.is_shadow() { IN_SHADOW } else { 0 };
+    len | in_shadow
+}
+
+/// As [`reply_len`], for a charge to decide.
+pub(super) fn decided_len(charge: &Charge<'_>) -> u8 {
+    let with_penalty = penalty_of(charge).map_or(0, |_| WITH_PENALTY);
+    reply_len(charge) | with_penalty
 }
 
 /// Added to the [`reply_len`] of a charge that denies nothing.
 pub(super) const IN_SHADOW: u8 = 4;
+/// Added to the [`reply_len`] of a charge with a penalty.
+pub(super) const WITH_PENALTY: u8 = 8;
 
 /// Returns the state of a policy from the reply to its charge. `now` is the time that the script decided by.
 ///
@@ -430,6 +450,9 @@ pub(super) fn decode(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -
         Counter::SlidingLog(log) => {
             let retry = if charge.units() > log.limit() {
                 Retry::Never
+            } else if first + charge.units() <= log.limit() {
+                // It has room, but the key is banned.
+                Retry::Now
             } else {
                 Retry::At(Timestamp::from_micros(second))
             };
@@ -448,7 +471,11 @@ pub(super) fn decode(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -
         .with_start(starts_at)
         .with_refunded_before(reply.returned)
         .with_shadow(charge.is_shadow());
-    charge.policy().counter().annotate(state)
+    let state = charge.policy().counter().annotate(state);
+    if reply.banned_until > 0 {
+        return state.banned(Timestamp::from_micros(reply.banned_until));
+    }
+    state
 }
 
 /// Returns the usage, and when a charge of the same cost can succeed, under a state of the counter.

@@ -10,7 +10,9 @@
 //! tollgate:{ada}      : user   #m..    a mark that an instance's merge was made, see `Keyspace::merge_key`
 //! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::in_slot_of`
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
+//! tollgate:{ada}      : login  #b      the denials and the ban of a policy with a penalty
 //! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`
+//! tollgate:{!}        : blocks  #v     blocked keys, see `Keyspace::block_keys`
 //! tollgate:{!}        : rules          the rules of all instances, see `Keyspace::rules_key`
 //! tollgate:{!}        : top:566932     what instances share of their top keys, see `Keyspace::top_keys_key`
 //! ```
@@ -79,6 +81,11 @@ impl Keyspace {
         self.current_key(charge.policy(), charge.key())
     }
 
+    /// Returns the key of the denials and the ban of an identity under a policy with a penalty.
+    pub(in crate::remote) fn ban_key(&self, policy: &Policy, key: &Key) -> RedisKey {
+        self.join_key(key, policy.name().as_bytes(), b"#b")
+    }
+
     /// Returns all keys that a policy may have for an identity: one for each algorithm it may have had.
     pub(in crate::remote) fn all_keys(
         &self,
@@ -105,6 +112,12 @@ impl Keyspace {
     /// Returns the key of the live instances. No caller has the identity `!`, and no probe this name.
     pub(in crate::remote) fn members_key(&self) -> RedisKey {
         self.join(Self::MEMBERS_IDENTITY, b"members", b"")
+    }
+
+    /// Returns the keys of the blocks: a hash of them, their targets by end, and by version. No probe has this name.
+    pub(in crate::remote) fn block_keys(&self) -> [RedisKey; 3] {
+        let suffixes: [&[u8]; 3] = [b"", b"#e", b"#v"];
+        suffixes.map(|suffix| self.join(Self::MEMBERS_IDENTITY, b"blocks", suffix))
     }
 
     /// Returns the key of the rules that all instances share, which is also the name of the channel that announces them.
@@ -371,11 +384,13 @@ mod tests {
                 let present = keyspace.current_key(policy, &made.key());
                 let keys: Vec<RedisKey> = keyspace.all_keys(policy, &made.key()).collect();
                 prop_assert_eq!(keys.iter().filter(|key| **key == present).count(), 1);
+                prop_assert!(!keys.contains(&keyspace.ban_key(policy, &made.key())));
                 for (suffix, stored) in SUFFIXES.iter().zip(keys) {
                     for identity in [&b"!"[..], b"!0", b"!17"] {
                         prop_assert_ne!(&stored, &keyspace.probe_key(identity, policy.counter()));
                     }
                     prop_assert_ne!(&stored, &keyspace.members_key());
+                    prop_assert!(!keyspace.block_keys().contains(&stored));
                     let canonical = (canonical.clone(), *suffix);
                     if let Some(other) = seen.insert(stored, canonical.clone()) {
                         prop_assert_eq!(other, canonical);

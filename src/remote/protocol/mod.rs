@@ -16,6 +16,6 @@ mod script;
 pub(super) use self::codec::reply_len;
 pub(super) use self::keyspace::{Keyspace, RedisKey};
 pub(super) use self::redirect::{NodeAddress, Redirect};
-pub(super) use self::reply::{Reply, RequestResult};
+pub(super) use self::reply::{Reply, RequestResult, malformed};
 pub(super) use self::request::{CancelHandle, Delivery, Request, takes_slots};
 pub use self::script::Script;

@@ -11,6 +11,8 @@
 //! 17...   0       0     17..  1       1     17..  1     17.. 3
 //! ```
 //!
+//! A request whose policies have penalties ends with the end of each key's ban, or 0.
+//!
 //! If the server refused a command, the outcome of that request is 3, and the reply is an array: that string, then the
 //! text of the server's error for each failed request, in order.
 
@@ -27,7 +29,7 @@ use crate::{
 
 use super::{
     super::connection::classify,
-    codec::{self, ChargeReply, IN_SHADOW},
+    codec::{self, ChargeReply, IN_SHADOW, WITH_PENALTY},
 };
 
 /// The part of the script's reply for one request.
@@ -164,11 +166,20 @@ impl Integers<'_> {
     /// Returns the next request's part: its outcome, then its charges.
     fn reply(&mut self, decided_at: Timestamp, lens: &[u8]) -> Result<Reply, Error> {
         let outcome = self.next()?;
-        let charges = lens
+        let mut charges = lens
             .iter()
-            .map(|len| self.charge(usize::from(len & !IN_SHADOW)))
+            .map(|len| self.charge(usize::from(len & !(IN_SHADOW | WITH_PENALTY))))
             .collect::<Result<SmallVec<[ChargeReply; 1]>, Error>>()?;
-        let can_deny = |(charge, len): &(&ChargeReply, &u8)| !charge.has_room && **len < IN_SHADOW;
+        for (charge, len) in charges.iter_mut().zip(lens) {
+            if len & WITH_PENALTY > 0 {
+                charge.banned_until = self.next()?;
+                if charge.banned_until > 0 && charge.has_room {
+                    return Err(malformed());
+                }
+            }
+        }
+        let can_deny =
+            |(charge, len): &(&ChargeReply, &u8)| !charge.has_room && **len & IN_SHADOW == 0;
         let is_denied = charges.iter().zip(lens).any(|charge| can_deny(&charge));
         let is_consistent = match outcome {
             ADMITTED => !is_denied,
@@ -204,6 +215,7 @@ impl Integers<'_> {
             has_room: flags & ROOM > 0,
             numbers,
             returned,
+            banned_until: 0,
         })
     }
 }

@@ -39,9 +39,9 @@ use super::{
     script::Script,
 };
 
-/// Keys and arguments of the script for one request. The number of keys is the number of its charges.
+/// Keys and arguments of the script for one request.
 pub(in crate::remote) struct Request {
-    /// One key per charge.
+    /// One key per charge, then one per penalty.
     keys: SmallVec<[RedisKey; 1]>,
     /// The arguments of all charges, after the mark of a group if there are several.
     arguments: Arguments,
@@ -76,13 +76,18 @@ impl Request {
         for charge in charges {
             codec::decide(&mut arguments, charge);
         }
+        let mut keys: SmallVec<[RedisKey; 1]> = charges
+            .iter()
+            .map(|charge| keyspace.key_of(charge))
+            .collect();
+        let banned = charges
+            .iter()
+            .filter(|charge| codec::penalty_of(charge).is_some());
+        keys.extend(banned.map(|charge| keyspace.ban_key(charge.policy(), charge.key())));
         Self {
-            keys: charges
-                .iter()
-                .map(|charge| keyspace.key_of(charge))
-                .collect(),
+            keys,
             arguments,
-            reply_lens: charges.iter().map(codec::reply_len).collect(),
+            reply_lens: charges.iter().map(codec::decided_len).collect(),
             cancel_handle: None,
             delivery: Delivery::Shared,
             is_probe: false,
@@ -226,7 +231,7 @@ impl Request {
         self.cancel_handle.get_or_insert_default().clone()
     }
 
-    /// Returns the number of charges.
+    /// Returns the number of charges. A penalty counts as one more: it has a key, too.
     pub(in crate::remote) fn charges(&self) -> usize {
         self.keys.len()
     }

@@ -31,6 +31,9 @@ impl Script {
     /// Registers an instance. `lua/members.lua` documents its key, its arguments and its reply.
     pub const MEMBERS: &'static Self = &MEMBERS;
 
+    /// Blocks keys for all instances. `lua/blocks.lua` documents its keys, its arguments and its reply.
+    pub const BLOCKS: &'static Self = &BLOCKS;
+
     /// Stores rules for all instances. `lua/rules.lua` documents its key, its arguments and its reply.
     pub const RULES: &'static Self = &RULES;
 
@@ -39,7 +42,13 @@ impl Script {
     pub const TOP_KEYS: &'static Self = &TOP_KEYS;
 
     /// Every script there is.
-    pub const ALL: [&'static Self; 4] = [Self::DECIDE, Self::MEMBERS, Self::RULES, Self::TOP_KEYS];
+    pub const ALL: [&'static Self; 5] = [
+        Self::BLOCKS,
+        Self::DECIDE,
+        Self::MEMBERS,
+        Self::RULES,
+        Self::TOP_KEYS,
+    ];
 
     /// The Lua text, without comments.
     #[must_use]
@@ -68,6 +77,10 @@ impl Script {
         command
     }
 }
+
+static BLOCKS: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/blocks.lua"))),
+};
 
 static DECIDE: Script = Script {
     text: LazyLock::new(Text::decide),
@@ -115,14 +128,22 @@ impl Text {
 }
 
 /// Lines of `lua/decide.lua`, and the files that replace them.
-const BRANCHES: [(&str, &str); 5] = [
+const BRANCHES: [(&str, &str); 7] = [
     (
         "include('concurrency.lua')",
         include_str!("../../../lua/concurrency.lua"),
     ),
     (
+        "include('denial.lua')",
+        include_str!("../../../lua/denial.lua"),
+    ),
+    (
         "include('fixed_window.lua')",
         include_str!("../../../lua/fixed_window.lua"),
+    ),
+    (
+        "include('penalty.lua')",
+        include_str!("../../../lua/penalty.lua"),
     ),
     (
         "include('sliding_log.lua')",

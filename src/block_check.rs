@@ -1,0 +1,350 @@
+//! Denies blocked keys before the store is asked, and keeps the list of a shared store up to date.
+//!
+//! ```text
+//! age of a shared list        a decision
+//! below 400 ms                uses the list
+//! from 400 ms                 uses the list, and starts a refresh that nobody waits for
+//! from 900 ms                 waits for a refresh, which is sent together with the decision
+//! ```
+//!
+//! So no decision uses a list that is older than a second, and no timer runs: a limiter without decisions sends nothing.
+//! While the shared store is unavailable, decisions use the list as it was, and a refresh is tried every 400 ms.
+//!
+//! A list in process is always up to date.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::{
+    block_list::BlockList,
+    charge::{Charge, Charges, OwnedCharge},
+    clock::{Clock, Timestamp},
+    decision::Decision,
+    error::Error,
+    error_chain::ErrorChain,
+    log, spawn,
+    state::{CountedBy, DeniedBy, Outcome, PolicyState, Retry, Usage},
+    store::{Receipt, Store, StoreFuture},
+    timer::timeout,
+};
+
+/// Decides in a store, unless a key is blocked.
+#[derive(Debug)]
+pub(crate) struct BlockCheck {
+    store: Arc<dyn Store>,
+    /// `None` if the store cannot block keys.
+    list: Option<Arc<BlockList>>,
+    refresher: Arc<Refresher>,
+}
+
+impl BlockCheck {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            list: store.blocks(),
+            refresher: Arc::new(Refresher::new(Arc::clone(&store))),
+            store,
+        }
+    }
+
+    /// Decides the charges together. A blocked key is denied, and then nothing is charged.
+    #[inline]
+    pub(crate) fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        match &self.list {
+            Some(list) if list.is_needed() => self.decide_checked(list, charges),
+            Some(_) | None => self.store.decide(charges),
+        }
+    }
+
+    /// As [`decide`](Self::decide) if there may be blocks. Apart, so that the usual way stays as short as without them.
+    #[inline(never)]
+    fn decide_checked(
+        &self,
+        list: &Arc<BlockList>,
+        charges: &[Charge<'_>],
+    ) -> StoreFuture<Decision> {
+        if list.is_shared() {
+            match self.refresher.age() {
+                Age::Fresh => {}
+                Age::Due => self.refresher.refresh_later(),
+                Age::Stale => return self.decide_refreshed(list, charges),
+            }
+        }
+        let blocks = Blocks::of(list, charges);
+        if blocks.deny(charges) {
+            return StoreFuture::ready(Ok(blocks.denial(charges, list)));
+        }
+        let decided = self.store.decide(charges);
+        if blocks.is_empty() {
+            return decided;
+        }
+        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        decided.map(move |result| {
+            let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+            result.map(|decision| blocks.shown_in(decision, &charges))
+        })
+    }
+
+    /// Decides while the list is brought up to date.
+    #[cold]
+    fn decide_refreshed(
+        &self,
+        list: &Arc<BlockList>,
+        charges: &[Charge<'_>],
+    ) -> StoreFuture<Decision> {
+        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        let (store, list) = (Arc::clone(&self.store), Arc::clone(list));
+        let refresher = Arc::clone(&self.refresher);
+        StoreFuture::boxed(async move {
+            let was_blocked = {
+                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+                Blocks::of(&list, &charges).deny(&charges)
+            };
+            if was_blocked {
+                refresher.refresh_in_time().await;
+            }
+            let deciding = {
+                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+                let blocks = Blocks::of(&list, &charges);
+                if blocks.deny(&charges) {
+                    return Ok(blocks.denial(&charges, &list));
+                }
+                store.decide(&charges)
+            };
+            let (result, ()) = both(deciding, refresher.refresh_in_time()).await;
+            let decision = result?;
+            let (denial, receipt) = {
+                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+                let blocks = Blocks::of(&list, &charges);
+                if !blocks.deny(&charges) {
+                    return Ok(blocks.shown_in(decision, &charges));
+                }
+                (
+                    blocks.denial(&charges, &list),
+                    Receipt::of(&charges, &decision),
+                )
+            };
+            // A refund that fails leaves the blocked key with less quota.
+            if let Some(receipt) = receipt {
+                let _ = store.settle(receipt.actual_cost(|_, _| 0)).await;
+            }
+            Ok(denial)
+        })
+    }
+}
+
+// === Blocks ===
+
+/// When the block of each charge ends, for charges that are blocked.
+#[derive(Debug, Default)]
+struct Blocks(SmallVec<[(usize, Timestamp); 2]>);
+
+impl Blocks {
+    /// Returns the blocks of these charges. A peek is never blocked.
+    fn of(list: &BlockList, charges: &[Charge<'_>]) -> Self {
+        let charges = charges.iter().enumerate();
+        let charges = charges.filter(|(_, charge)| charge.units() > 0);
+        let blocked = charges.filter_map(|(index, charge)| {
+            let until = list.blocked_until(charge.policy(), charge.key())?;
+            Some((index, until))
+        });
+        Self(blocked.collect())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether a charge that is not in shadow is blocked.
+    fn deny(&self, charges: &[Charge<'_>]) -> bool {
+        self.0.iter().any(|(index, _)| !charges[*index].is_shadow())
+    }
+
+    /// Returns the decision that denies the request. Policies whose key is not blocked are not counted.
+    #[cold]
+    fn denial(&self, charges: &[Charge<'_>], list: &BlockList) -> Decision {
+        let states = charges.iter().enumerate().map(|(index, charge)| {
+            let block = self.0.iter().find(|(blocked, _)| *blocked == index);
+            match block {
+                Some((_, until)) => blocked_state(charge, *until),
+                None => PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed)
+                    .with_shadow(charge.is_shadow()),
+            }
+        });
+        let counted_by = if list.is_shared() {
+            CountedBy::Shared
+        } else {
+            CountedBy::InProcess
+        };
+        Decision::new(counted_by, list.clock().now(), states)
+    }
+
+    /// Returns the decision with the blocks of charges in shadow.
+    fn shown_in(&self, mut decision: Decision, charges: &[Charge<'_>]) -> Decision {
+        for (index, until) in &self.0 {
+            decision.replace_state(*index, blocked_state(&charges[*index], *until));
+        }
+        decision
+    }
+}
+
+/// Returns the state of a charge whose key is blocked: nothing is left until the block ends.
+fn blocked_state(charge: &Charge<'_>, until: Timestamp) -> PolicyState {
+    let policy = charge.policy();
+    let usage = Usage::new(policy.counter().limit(), 0, until);
+    let state = PolicyState::counted(*policy.name(), usage, Retry::At(until))
+        .with_denied_by(DeniedBy::Block)
+        .with_shadow(charge.is_shadow());
+    if policy.is_concurrency() {
+        state.for_concurrency()
+    } else {
+        state
+    }
+}
+
+// === Refresher ===
+
+/// Refreshes the list of a shared store, one call at a time.
+#[derive(Debug)]
+struct Refresher {
+    store: Arc<dyn Store>,
+    /// When the latest refresh began that succeeded, in microseconds since the Unix epoch.
+    refreshed_at: AtomicU64,
+    /// When the next one is due.
+    due_at: AtomicU64,
+    turn: AsyncMutex<()>,
+    has_warned: AtomicBool,
+}
+
+/// How old a list is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    /// It can be used.
+    Fresh,
+    /// It can be used, but should be refreshed.
+    Due,
+    /// It must be refreshed first.
+    Stale,
+}
+
+impl Refresher {
+    fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            refreshed_at: AtomicU64::new(0),
+            due_at: AtomicU64::new(0),
+            turn: AsyncMutex::new(()),
+            has_warned: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    fn age(&self) -> Age {
+        let now = Clock::system().now();
+        let time = |at: &AtomicU64| Timestamp::from_micros(at.load(Ordering::Relaxed));
+        if now < time(&self.due_at) {
+            Age::Fresh
+        } else if now < time(&self.refreshed_at) + STALE {
+            Age::Due
+        } else {
+            Age::Stale
+        }
+    }
+
+    /// Starts a refresh in the background, unless one is running.
+    fn refresh_later(self: &Arc<Self>) {
+        if self.turn.try_lock().is_ok() {
+            let refresher = Arc::clone(self);
+            spawn::on_current(async move { refresher.refresh().await });
+        }
+    }
+
+    /// Refreshes the list, within the deadline of the store.
+    async fn refresh_in_time(&self) {
+        let deadline = self.store.deadline().unwrap_or(MAX_WAIT);
+        if timeout(deadline, self.refresh()).await.is_none() {
+            // The runtime of another caller may have the turn, and not be driven.
+            self.try_again_later();
+        }
+    }
+
+    /// Refreshes the list, unless another caller did so meanwhile.
+    async fn refresh(&self) {
+        let _turn = self.turn.lock().await;
+        if self.age() == Age::Fresh {
+            return;
+        }
+        let began_at = Clock::system().now();
+        match self.store.refresh_blocks().await {
+            Ok(()) => {
+                let due_at = began_at + INTERVAL;
+                self.refreshed_at
+                    .store(began_at.as_micros(), Ordering::Relaxed);
+                self.due_at.store(due_at.as_micros(), Ordering::Relaxed);
+            }
+            Err(error) => {
+                self.try_again_later();
+                self.warn_once(&error);
+            }
+        }
+    }
+
+    fn try_again_later(&self) {
+        let due_at = Clock::system().now() + INTERVAL;
+        self.due_at.store(due_at.as_micros(), Ordering::Relaxed);
+    }
+
+    /// Logs the first error that does not pass. Outages are logged by the breaker.
+    fn warn_once(&self, error: &Error) {
+        if !error.is_transient() && !self.has_warned.swap(true, Ordering::Relaxed) {
+            log::event!(
+                WARN,
+                "blocks of other instances are not seen",
+                error = ErrorChain(error),
+            );
+        }
+    }
+}
+
+/// Awaits two futures at the same time.
+async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    let (mut one, mut other) = (None, None);
+    poll_fn(|context| {
+        if one.is_none()
+            && let Poll::Ready(output) = first.as_mut().poll(context)
+        {
+            one = Some(output);
+        }
+        if other.is_none()
+            && let Poll::Ready(output) = second.as_mut().poll(context)
+        {
+            other = Some(output);
+        }
+        match (one.take(), other.take()) {
+            (Some(one), Some(other)) => Poll::Ready((one, other)),
+            unfinished => {
+                (one, other) = unfinished;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// The least time between two refreshes.
+const INTERVAL: Duration = Duration::from_millis(400);
+/// The age from which a list must be refreshed. Less than a second, so that the decision itself has time.
+const STALE: Duration = Duration::from_millis(900);
+/// How long a decision waits for a refresh by a store that states no deadline.
+const MAX_WAIT: Duration = Duration::from_millis(50);

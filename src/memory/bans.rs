@@ -1,0 +1,111 @@
+//! Denials and bans of the keys of one shard, under policies with a penalty.
+//!
+//! They are apart from the states of the algorithms, because few keys have any: only a denial under a penalty adds one.
+
+use crate::{
+    clock::Timestamp,
+    penalty::{BanState, Penalty},
+};
+
+use super::{
+    capacity::Capacity,
+    fingerprint::Fingerprint,
+    table::{Place, Table, TableEntry},
+};
+
+/// The denials and bans of each key that has any, until they are forgiven.
+#[derive(Debug)]
+pub(super) struct Bans {
+    states: Table<BanState>,
+}
+
+impl TableEntry for BanState {
+    #[inline]
+    fn owes_until(&self) -> u64 {
+        self.forgiven_at().as_micros()
+    }
+
+    fn shift(&mut self, micros: u64) {
+        self.move_by(micros);
+    }
+}
+
+impl Bans {
+    pub(super) fn new(capacity: &Capacity) -> Self {
+        Self {
+            states: Table::new(capacity),
+        }
+    }
+
+    /// Returns when the ban of a key ends; `None` if it is not banned.
+    pub(super) fn banned_until(
+        &mut self,
+        penalty: &Penalty,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        match self.states.find(fingerprint, now.as_micros()) {
+            Place::Found(index) => penalty.banned_until(self.states.state(index), now),
+            Place::Free(_) | Place::Full => None,
+        }
+    }
+
+    /// Counts a denial of a key that is not banned. Returns when its ban ends, if it is banned now.
+    ///
+    /// Without memory, the denial does not count.
+    pub(super) fn count_denial(
+        &mut self,
+        penalty: &Penalty,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let micros = now.as_micros();
+        if let Place::Found(index) = self.states.find(fingerprint, micros) {
+            return penalty.count_denial(self.states.state(index), now);
+        }
+        let mut state = BanState::default();
+        let until = penalty.count_denial(&mut state, now);
+        let inserted = self.states.insert(fingerprint, state, micros);
+        until.filter(|_| inserted.is_ok())
+    }
+
+    /// Bans a key that another store has banned, unless a longer ban is known.
+    pub(super) fn restore(
+        &mut self,
+        penalty: &Penalty,
+        fingerprint: Fingerprint,
+        until: Timestamp,
+        now: Timestamp,
+    ) {
+        let state = BanState::banned(penalty, until);
+        match self.states.find(fingerprint, now.as_micros()) {
+            Place::Found(index) => {
+                let known = self.states.state(index);
+                if known.last_ban() < until {
+                    *known = state;
+                }
+            }
+            Place::Free(_) | Place::Full => {
+                // Without memory, the local count of the quota is all that limits the key.
+                let _ = self.states.insert(fingerprint, state, now.as_micros());
+            }
+        }
+    }
+
+    /// Forgets the denials and the ban of a key.
+    pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
+        if let Place::Found(index) = self.states.find(fingerprint, 0) {
+            *self.states.state(index) = BanState::default();
+        }
+    }
+
+    /// Moves all times forward by `micros` microseconds.
+    pub(super) fn shift(&mut self, micros: u64) {
+        self.states.shift(micros);
+    }
+
+    /// Allocated bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.states.bytes()
+    }
+}

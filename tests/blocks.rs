@@ -1,0 +1,304 @@
+//! Blocks in Redis: restarts, outages, many of them, and a layer that denies them.
+
+use std::{
+    convert::Infallible,
+    time::{Duration, Instant},
+};
+
+use axum::body::Body;
+use http::{Request, Response, StatusCode};
+use tokio::task::JoinSet;
+use tollgate::{
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    block::{Block, BlockTarget},
+    clock::{Clock, Timestamp},
+    extract::Header,
+    remote::{RedisStore, RedisStoreBuilder, Script},
+    rules::RuleMode,
+    state::{CountedBy, DeniedBy},
+    store::Charge,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::Server;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// A wait that no bounded decision reaches, however loaded the machine is.
+const HUNG: Duration = Duration::from_secs(30);
+
+fn api() -> Policy {
+    Policy::new("api", Quota::per_hour(1_000_000))
+}
+
+fn settings(url: String) -> RedisStoreBuilder {
+    RedisStore::builder(url).shared_blocks(true)
+}
+
+/// Returns one instance of a service, with a breaker.
+fn instance(url: String) -> RateLimiter {
+    let builder = RateLimiter::builder().redis(settings(url)).policy(api());
+    let builder = builder.deadline(Duration::from_millis(500));
+    builder.build().expect("a usable limiter")
+}
+
+async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
+    limiter.check(charges).await.expect("a decision")
+}
+
+/// Decides until this is so.
+async fn until(limiter: &RateLimiter, key: Key, mut is_so: impl FnMut(&Decision) -> bool) {
+    let started = Instant::now();
+    while !is_so(&check(limiter, &[api().charge(key)]).await) {
+        assert!(started.elapsed() < HUNG, "it never was");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn blocks_survive_a_flush_of_the_scripts_and_a_restart_with_data() {
+    let mut server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let (ada, bob) = (Key::new("ada"), Key::new("bob"));
+    let limiter = instance(server.url());
+    limiter
+        .block(Block::new(ada, MINUTE))
+        .await
+        .expect("blocked");
+    server.command(&["SCRIPT", "FLUSH"]);
+    limiter
+        .block(Block::new(bob, MINUTE))
+        .await
+        .expect("blocked");
+    server.command(&["SCRIPT", "FLUSH"]);
+    limiter.refresh_blocks().await.expect("the blocks");
+    server.kill();
+    server.restart();
+    let other = instance(server.url());
+    until(&other, ada, |decision| !decision.is_allowed()).await;
+    assert_eq!(other.blocks().len(), 2);
+    assert!(!check(&other, &[api().charge(bob)]).await.is_allowed());
+}
+
+#[tokio::test]
+async fn known_blocks_hold_during_an_outage_and_others_are_not_known() {
+    let mut server = Server::start();
+    let (ada, bob) = (Key::new("ada"), Key::new("bob"));
+    let (limiter, other) = (instance(server.url()), instance(server.url()));
+    limiter
+        .block(Block::new(ada, MINUTE))
+        .await
+        .expect("blocked");
+    until(&other, ada, |decision| !decision.is_allowed()).await;
+    server.kill();
+    for limiter in [&limiter, &other] {
+        until(limiter, bob, |_| limiter.health().is_degraded()).await;
+        for _ in 0..100 {
+            let decided = limiter.check(&[api().charge(ada)]).await;
+            let decision = decided.expect("a decision");
+            assert_eq!(decision.states()[0].denied_by(), Some(DeniedBy::Block));
+            let decision = check(limiter, &[api().charge(bob)]).await;
+            assert!(decision.is_allowed());
+            assert_eq!(decision.counted_by(), CountedBy::Fallback);
+        }
+        let error = limiter.block(Block::new(bob, MINUTE)).await;
+        let error = error.expect_err("nobody can store it");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(check(limiter, &[api().charge(bob)]).await.is_allowed());
+    }
+    // An instance that starts during the outage has seen no block.
+    let new = instance(server.url());
+    assert!(check(&new, &[api().charge(ada)]).await.is_allowed());
+    server.restart();
+    until(&limiter, bob, |decision| {
+        decision.counted_by() == CountedBy::Shared
+    })
+    .await;
+    // The server lost its data. The instances that know the block still deny.
+    assert!(!check(&limiter, &[api().charge(ada)]).await.is_allowed());
+    let target = BlockTarget::new(ada, None);
+    limiter.unblock(target).await.expect("unblocked");
+    until(&other, ada, Decision::is_allowed).await;
+}
+
+#[tokio::test]
+async fn ten_thousand_blocks_are_seen_by_a_new_instance_and_expire() {
+    let server = Server::start();
+    let limiter = RateLimiter::new(
+        settings(server.url())
+            .deadline(HUNG)
+            .build()
+            .expect("a store"),
+        [api()],
+    );
+    let limiter = limiter.expect("a limiter");
+    let key = |number: u32| Key::new(format!("user{number}"));
+    let mut blocking = JoinSet::new();
+    for task in 0..8 {
+        let limiter = limiter.clone();
+        blocking.spawn(async move {
+            for number in (task..10_000).step_by(8) {
+                let block = Block::new(key(number), MINUTE).reason("a test of many blocks");
+                limiter.block(block).await.expect("blocked");
+            }
+        });
+    }
+    blocking.join_all().await;
+    let other = RateLimiter::new(
+        settings(server.url())
+            .deadline(HUNG)
+            .build()
+            .expect("a store"),
+        [api()],
+    );
+    let other = other.expect("a limiter");
+    for number in [0, 1, 4_999, 9_999] {
+        let decision = check(&other, &[api().charge(key(number))]).await;
+        assert!(!decision.is_allowed(), "{number}");
+    }
+    assert!(
+        check(&other, &[api().charge(key(10_000))])
+            .await
+            .is_allowed()
+    );
+    assert_eq!(other.blocks().len(), 10_000);
+    assert_eq!(limiter.blocks().len(), 10_000);
+    for suffix in ["", "#e", "#v"] {
+        let ttl = server.command(&["PTTL", &format!("tollgate:{{!}}:blocks{suffix}")]);
+        let redis::Value::Int(ttl) = ttl else {
+            panic!("no lifetime: {ttl:?}")
+        };
+        assert!((3_600_000..=3_660_000).contains(&ttl), "{ttl}");
+    }
+}
+
+/// Runs the script of blocks at a time in microseconds after the start.
+fn run(server: &Server, micros: u64, arguments: &[&str]) -> redis::Value {
+    let now = (START.as_micros() + micros).to_string();
+    let keys = ["b{!}", "b{!}#e", "b{!}#v"];
+    let words = [
+        &["EVAL", Script::BLOCKS.source(), "3"],
+        keys.as_slice(),
+        &[&now],
+        arguments,
+    ];
+    server.command(&words.concat())
+}
+
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+#[test]
+fn example_in_the_header_of_the_script_is_true_and_a_full_list_refuses() {
+    let server = Server::start();
+    let ok = redis::Value::Int(1);
+    let block = ["B", ":ada", "60000000", "scraping", "1"];
+    assert_eq!(run(&server, 0, &block), ok);
+    let start = START.as_micros();
+    let changes = |micros: u64, version: u64, block: Option<&[u8]>, at: u64| {
+        let reply = run(&server, micros, &["C", &version.to_string()]);
+        let (now, more, next, changes): (u64, u8, u64, Vec<Vec<u8>>) = match reply {
+            redis::Value::Array(mut parts) => {
+                let changes = redis::Value::Array(parts.split_off(3));
+                let numbers = redis::Value::Array(parts);
+                let (now, more, next) = redis::from_redis_value(numbers).expect("numbers");
+                (
+                    now,
+                    more,
+                    next,
+                    redis::from_redis_value(changes).expect("texts"),
+                )
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((now, more, next), (start + micros, 0, at));
+        match block {
+            Some(block) => assert_eq!(changes, [b":ada".as_slice(), block]),
+            None => assert_eq!(changes, Vec::<Vec<u8>>::new()),
+        }
+    };
+    let stored = [
+        &start.to_be_bytes()[..],
+        &(start + 60_000_000).to_be_bytes(),
+        b"scraping",
+    ];
+    changes(1_000_000, 0, Some(&stored.concat()), start);
+    changes(1_500_000, start, None, start);
+    let full = ["B", ":bob", "60000000", "", "1"];
+    assert_eq!(run(&server, 1_500_000, &full), redis::Value::Int(0));
+    assert_eq!(run(&server, 2_000_000, &["U", ":ada"]), ok);
+    changes(3_000_000, start, Some(b""), start + 2_000_000);
+    // A target is forgotten an hour after its block.
+    assert_eq!(run(&server, 3_602_000_000 - 1, &full), redis::Value::Int(0));
+    assert_eq!(run(&server, 3_602_000_000, &full), ok);
+    // A clock that steps back does not reorder versions.
+    assert_eq!(run(&server, 0, &["U", ":bob"]), ok);
+    let reply = run(&server, 0, &["C", &(start + 3_602_000_000).to_string()]);
+    let redis::Value::Array(parts) = reply else {
+        panic!("{reply:?}")
+    };
+    let next = i64::try_from(start + 3_602_000_001).expect("it fits");
+    assert_eq!(parts[2], redis::Value::Int(next));
+}
+
+#[tokio::test]
+async fn redis_store_without_shared_blocks_refuses_to_block() {
+    let server = Server::start();
+    let limiter = RateLimiter::builder().redis(server.url()).policy(api());
+    let limiter = limiter.build().expect("a limiter");
+    let block = Block::new(Key::new("ada"), MINUTE);
+    let error = limiter.block(block).await.expect_err("it is off");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("shared_blocks(true)"), "{error}");
+    check(&limiter, &[api().charge(Key::new("ada"))]).await;
+    assert!(!server.keys().iter().any(|key| key.contains("blocks")));
+}
+
+/// Sends a request of `user` through the layer.
+async fn send(layer: &RateLimitLayer, user: &str) -> Response<()> {
+    let handler =
+        service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let request = Request::get("/").header("x-user", user);
+    let request = request.body(Body::empty()).expect("a request");
+    let response = layer.layer(handler).oneshot(request).await;
+    response.expect("a response").map(drop)
+}
+
+#[tokio::test]
+async fn layer_denies_a_blocked_key_with_the_end_of_the_block() {
+    let clock = Clock::manual(START);
+    let policy = Policy::new("api", Quota::per_hour(10));
+    let layer = RateLimitLayer::builder()
+        .clock(clock.clone())
+        .policy(policy.clone().key(Header::new("x-user")))
+        .build()
+        .expect("a layer");
+    let limiter = layer.limiter();
+    assert_eq!(send(&layer, "ada").await.status(), StatusCode::OK);
+    let ada = Key::new("ada");
+    let block = Block::new(ada, Duration::from_millis(59_001)).reason("internal words");
+    limiter.block(block).await.expect("blocked");
+    let response = send(&layer, "ada").await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    let header = |name: &str| response.headers()[name].to_str().expect("text").to_owned();
+    assert_eq!(header("retry-after"), "60", "rounded up");
+    assert_eq!(header("x-ratelimit-limit"), "10");
+    assert_eq!(header("x-ratelimit-remaining"), "0");
+    for (name, value) in response.headers() {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        assert!(!value.contains("internal"), "{name}: {value}");
+    }
+    assert_eq!(send(&layer, "bob").await.status(), StatusCode::OK);
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(send(&layer, "ada").await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn layer_with_a_rule_in_shadow_admits_a_blocked_key() {
+    let policy = Policy::new("api", Quota::per_hour(10));
+    let rule = policy.key(Header::new("x-user")).mode(RuleMode::Shadow);
+    let layer = RateLimitLayer::builder()
+        .policy(rule)
+        .build()
+        .expect("a layer");
+    let block = Block::new(Key::new("ada"), MINUTE);
+    layer.limiter().block(block).await.expect("blocked");
+    assert_eq!(send(&layer, "ada").await.status(), StatusCode::OK);
+}
