@@ -1,5 +1,6 @@
 //! The dashboard over HTTP: what it shows and changes, and whom it refuses.
 
+mod blocks;
 mod browser;
 mod guards;
 mod hostile;
@@ -8,6 +9,7 @@ mod mounting;
 mod numbers;
 mod operations;
 mod pictures;
+mod rule_versions;
 
 use axum::{Router, body::Body};
 use http::{Method, Request, StatusCode, request, response::Parts};
@@ -23,14 +25,22 @@ use tower::{Layer, ServiceExt, service_fn};
 const READ: &str = "read-0123456789abcdef";
 const WRITE: &str = "write-0123456789abcdef";
 
-/// Every path of the API behind the guard, with its method, a valid body, and whether it changes something.
-const API: [(Method, &str, &str, bool); 8] = [
+/// Every path of the API behind the guard, with its method, a valid body, and whether it needs write access.
+const API: [(Method, &str, &str, bool); 11] = [
     (Method::GET, "/api/state", "", false),
     (Method::GET, "/api/history", "", false),
     (Method::GET, "/api/live", "", false),
     (Method::GET, "/api/top-keys", "", false),
     (Method::POST, "/api/key", r#"{"key":"ada"}"#, false),
+    (Method::GET, "/api/blocks", "", true),
+    (
+        Method::POST,
+        "/api/key/block",
+        r#"{"key":"bob","seconds":60}"#,
+        true,
+    ),
     (Method::POST, "/api/key/reset", r#"{"key":"ada"}"#, true),
+    (Method::POST, "/api/key/unblock", r#"{"key":"bob"}"#, true),
     (Method::POST, "/api/mode", r#"{"mode":"off"}"#, true),
     (
         Method::POST,

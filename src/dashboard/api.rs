@@ -1,6 +1,6 @@
-//! The endpoints of the API. `router.rs` has their paths.
+//! The endpoints of the state and of modes. `router.rs` has their paths.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -10,22 +10,14 @@ use axum::{
 use http::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    charge::Charge,
-    decision::Decision,
-    key::Key,
-    log::event,
-    policy::Policy,
-    rules::RuleMode,
-    state::{Outcome, PolicyState, Retry},
-};
+use crate::{log::event, rules::RuleMode};
 
 use super::{
     access::Access, api_error::ApiError, body::read_json, history_view::HistoryView, json, live,
     sampler, shared::Shared,
 };
 
-type Result<T = Response, E = ApiError> = std::result::Result<T, E>;
+pub(super) type Result<T = Response, E = ApiError> = std::result::Result<T, E>;
 
 /// Returns what the page may do.
 pub(super) fn session(shared: &Shared, access: Option<&Access>) -> Response {
@@ -35,6 +27,7 @@ pub(super) fn session(shared: &Shared, access: Option<&Access>) -> Response {
         operator: access.and_then(Access::operator_name),
         has_modes: shared.watched.mode().is_some(),
         has_top_keys: has_top_keys(shared),
+        has_rules: has_rules(shared),
     })
 }
 
@@ -67,12 +60,12 @@ pub(super) async fn live(State(shared): State<Arc<Shared>>) -> Result {
 /// Returns the keys that were denied most often.
 #[cfg(feature = "top-keys")]
 pub(super) async fn top_keys(State(shared): State<Arc<Shared>>) -> Result {
-    let Some(top_keys) = &shared.top_keys else {
+    let Some(snapshot) = shared.watched.limiter().top_keys() else {
         return Err(ApiError::not_found(
-            "the dashboard was built without top keys",
+            "the limiter does not record top keys: build it with top_keys(..)",
         ));
     };
-    let snapshot = top_keys.snapshot().truncated(MAX_TOP_KEYS);
+    let snapshot = snapshot.truncated(MAX_TOP_KEYS);
     Ok(json::response(&super::top_keys_view::TopKeysView::of(
         &snapshot,
     )))
@@ -85,51 +78,26 @@ pub(super) async fn top_keys() -> Result {
     ))
 }
 
-#[cfg(feature = "top-keys")]
 fn has_top_keys(shared: &Shared) -> bool {
-    shared.top_keys.is_some()
+    #[cfg(feature = "top-keys")]
+    let has_top_keys = shared.watched.limiter().top_keys().is_some();
+    #[cfg(not(feature = "top-keys"))]
+    let has_top_keys = {
+        let _ = shared;
+        false
+    };
+    has_top_keys
 }
 
-#[cfg(not(feature = "top-keys"))]
-fn has_top_keys(_: &Shared) -> bool {
-    false
-}
-
-/// Returns the state of a key under each policy. Charges nothing.
-pub(super) async fn look_up(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result {
-    let KeyRequest { key, form, policy } = read_json(request).await?;
-    let key = parse_key(&shared, &key, form)?;
-    let policies = chosen_policies(&shared, policy.as_deref())?;
-    let mut states = Vec::with_capacity(policies.len());
-    // As many as one decision may have.
-    for policies in policies.chunks(MAX_CHARGES) {
-        let charges: Vec<Charge<'_>> = policies.iter().map(|policy| policy.charge(key)).collect();
-        let decision = shared.watched.limiter().peek(&charges).await?;
-        let state = |state| KeyState::of(state, &decision);
-        states.extend(decision.states().iter().map(state));
-    }
-    Ok(json::response(&KeyStates { policies: states }))
-}
-
-/// Gives a key its full quota again, under one policy or all.
-pub(super) async fn reset(
-    State(shared): State<Arc<Shared>>,
-    Extension(access): Extension<Access>,
-    request: Request<Body>,
-) -> Result {
-    let KeyRequest { key, form, policy } = read_json(request).await?;
-    let key = parse_key(&shared, &key, form)?;
-    for policy in chosen_policies(&shared, policy.as_deref())? {
-        shared.watched.limiter().reset(&policy, &key).await?;
-    }
-    // Without the key, which is personal data.
-    event!(
-        INFO,
-        "dashboard: key reset",
-        policy = policy.as_deref().unwrap_or("all"),
-        operator = access.operator_name().unwrap_or("unknown"),
-    );
-    Ok(done())
+fn has_rules(shared: &Shared) -> bool {
+    #[cfg(feature = "reload")]
+    let has_rules = shared.rules.is_some();
+    #[cfg(not(feature = "reload"))]
+    let has_rules = {
+        let _ = shared;
+        false
+    };
+    has_rules
 }
 
 /// Changes the mode of a rule or of the layer.
@@ -173,52 +141,8 @@ pub(super) async fn unknown() -> ApiError {
     ApiError::not_found("the API has no such path or method")
 }
 
-fn done() -> Response {
+pub(super) fn done() -> Response {
     StatusCode::NO_CONTENT.into_response()
-}
-
-fn chosen_policies(shared: &Shared, name: Option<&str>) -> Result<Vec<Policy>> {
-    match name {
-        None => Ok(shared.watched.policies()),
-        Some(name) => match shared.watched.policy(name) {
-            Some(policy) => Ok(vec![policy]),
-            None => Err(ApiError::bad_request("there is no policy of this name")),
-        },
-    }
-}
-
-fn parse_key(shared: &Shared, text: &str, form: KeyForm) -> Result<Key> {
-    if text.is_empty() || text.len() > MAX_KEY {
-        let message = format!("a key has 1 to {MAX_KEY} bytes");
-        return Err(ApiError::bad_request(message));
-    }
-    match form {
-        KeyForm::Address => parse_address(text).ok_or_else(|| {
-            ApiError::bad_request("the key is not an IP address")
-        }),
-        KeyForm::Counted => Key::of_identity(text).ok_or_else(|| {
-            ApiError::bad_request(
-                "the key is not in the form in which keys are counted: 1 to 46 characters, others escaped",
-            )
-        }),
-        KeyForm::Secret => Ok(match &shared.hash_secret {
-            Some(secret) => Key::secret_with(secret, text),
-            None => Key::secret(text),
-        }),
-        KeyForm::Text => Ok(Key::new(text)),
-    }
-}
-
-/// Returns the key of an address as extractors count it by default: an IPv6 address by its /64 network.
-fn parse_address(text: &str) -> Option<Key> {
-    let address: IpAddr = text.parse().ok()?;
-    Some(Key::from(match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let network = u128::from(address) & !u128::from(u64::MAX);
-            IpAddr::from(network.to_be_bytes())
-        }
-        address => address,
-    }))
 }
 
 // === Bodies ===
@@ -230,32 +154,7 @@ struct Session<'a> {
     operator: Option<&'a str>,
     has_modes: bool,
     has_top_keys: bool,
-}
-
-/// A key, and one policy or all.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyRequest {
-    key: String,
-    #[serde(default)]
-    form: KeyForm,
-    #[serde(default)]
-    policy: Option<String>,
-}
-
-/// The form in which an operator knows a key.
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum KeyForm {
-    /// An IP address.
-    Address,
-    /// As it is counted, and as top keys in plain text show it.
-    Counted,
-    /// An API key, which is hashed.
-    Secret,
-    /// Any other text.
-    #[default]
-    Text,
+    has_rules: bool,
 }
 
 #[derive(Deserialize)]
@@ -291,53 +190,6 @@ struct RolloutRequest {
     percent: f64,
 }
 
-#[derive(Serialize)]
-struct KeyStates {
-    policies: Vec<KeyState>,
-}
-
-/// A key under one policy. Times are in milliseconds from now.
-#[derive(Serialize)]
-struct KeyState {
-    policy: String,
-    outcome: &'static str,
-    counted_by: &'static str,
-    /// `None` if nothing counts the policy now.
-    limit: Option<u64>,
-    remaining: Option<u64>,
-    reset_millis: Option<u128>,
-    retry_millis: Option<u128>,
-}
-
-impl KeyState {
-    fn of(state: &PolicyState, decision: &Decision) -> Self {
-        let usage = state.usage();
-        let from_now = |at: crate::clock::Timestamp| at.since(decision.decided_at()).as_millis();
-        let is_exhausted = usage.is_some_and(|usage| usage.remaining == 0);
-        Self {
-            policy: state.policy().as_str().to_owned(),
-            outcome: if is_exhausted {
-                Outcome::Limited
-            } else {
-                state.outcome()
-            }
-            .name(),
-            counted_by: decision.counted_by().name(),
-            limit: usage.map(|usage| usage.limit),
-            remaining: usage.map(|usage| usage.remaining),
-            reset_millis: usage.map(|usage| from_now(usage.reset_at)),
-            retry_millis: match state.retry() {
-                Retry::At(at) => Some(from_now(at)),
-                Retry::Never | Retry::Now => None,
-            },
-        }
-    }
-}
-
-/// In bytes.
-const MAX_KEY: usize = 1_024;
-/// The most charges of one decision.
-const MAX_CHARGES: usize = 16;
 /// The longest list of a policy.
 #[cfg(feature = "top-keys")]
 const MAX_TOP_KEYS: usize = 20;

@@ -9,6 +9,14 @@ use super::api_error::ApiError;
 
 /// Reads the body of a request, of at most [`MAX_BODY`] bytes.
 pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Result<T, ApiError> {
+    read_json_up_to(MAX_BODY, request).await
+}
+
+/// As [`read_json`], with another limit.
+pub(super) async fn read_json_up_to<T: DeserializeOwned>(
+    max: usize,
+    request: Request<Body>,
+) -> Result<T, ApiError> {
     if !is_json(request.headers()) {
         return Err(ApiError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -16,12 +24,12 @@ pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Re
             "send JSON with the header content-type: application/json",
         ));
     }
-    let bytes = to_bytes(request.into_body(), MAX_BODY).await;
+    let bytes = to_bytes(request.into_body(), max).await;
     let bytes = bytes.map_err(|_| {
         ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "body_too_large",
-            format!("a body has at most {MAX_BODY} bytes"),
+            format!("a body has at most {max} bytes"),
         )
     })?;
     serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(describe(&error)))
@@ -49,3 +57,6 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 /// The longest body of a request, in bytes.
 const MAX_BODY: usize = 16 * 1024;
+/// The longest body with rules: a rule file has at most 1 MiB, and JSON escapes it.
+#[cfg(feature = "reload")]
+pub(super) const MAX_RULES: usize = 2 * 1024 * 1024;

@@ -10,8 +10,8 @@ use crate::{
     middleware::layer::RateLimitLayer,
 };
 
-#[cfg(feature = "top-keys")]
-use crate::top_keys::TopKeys;
+#[cfg(feature = "reload")]
+use crate::config::reload::RulesHandle;
 
 use super::{
     guard::{Guard, TokenHash},
@@ -42,8 +42,8 @@ pub struct DashboardBuilder {
     write_token: Option<String>,
     trusts_extension: bool,
     hash_secret: Option<HashSecret>,
-    #[cfg(feature = "top-keys")]
-    top_keys: Option<TopKeys>,
+    #[cfg(feature = "reload")]
+    rules: Option<RulesHandle>,
     max_clients: usize,
     clock: Clock,
 }
@@ -57,8 +57,8 @@ impl DashboardBuilder {
             write_token: None,
             trusts_extension: false,
             hash_secret: None,
-            #[cfg(feature = "top-keys")]
-            top_keys: None,
+            #[cfg(feature = "reload")]
+            rules: None,
             max_clients: 16,
             clock: Clock::system(),
         }
@@ -105,12 +105,13 @@ impl DashboardBuilder {
         self
     }
 
-    /// Shows the keys that were denied most often.
+    /// Shows the versions of the rules, and lets operators replace them: the handle of the layer's
+    /// [`build_reloading`](crate::builder::RateLimitLayerBuilder::build_reloading).
     ///
     /// Default: none.
-    #[cfg(feature = "top-keys")]
-    pub fn top_keys(mut self, top_keys: &TopKeys) -> Self {
-        self.top_keys = Some(top_keys.clone());
+    #[cfg(feature = "reload")]
+    pub fn rules(mut self, rules: &RulesHandle) -> Self {
+        self.rules = Some(rules.clone());
         self
     }
 
@@ -142,10 +143,7 @@ impl DashboardBuilder {
             write_token: self.write_token.as_deref().map(TokenHash::of),
             trusts_extension: self.trusts_extension,
         };
-        #[cfg_attr(
-            not(feature = "top-keys"),
-            expect(unused_mut, reason = "only for top keys")
-        )]
+        #[cfg_attr(not(feature = "reload"), expect(unused_mut, reason = "only for rules"))]
         let mut shared = Shared::new(
             self.watched,
             self.title.into(),
@@ -153,9 +151,9 @@ impl DashboardBuilder {
             self.clock,
             self.max_clients,
         );
-        #[cfg(feature = "top-keys")]
+        #[cfg(feature = "reload")]
         {
-            shared.top_keys = self.top_keys;
+            shared.rules = self.rules;
         }
         let shared = Arc::new(shared);
         sampler::start(&shared);

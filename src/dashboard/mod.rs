@@ -1,8 +1,8 @@
 //! A web page and an API for operators: live decisions, keys, and kill switches. Needs the feature `dashboard`.
 //!
 //! [`Dashboard`] shows one limiter: decisions by policy and tier over time, the latency and the outages of Redis, the keys
-//! that are denied most often, and the state of a key that an operator looks for. Operators with write access change modes
-//! and rollouts, and reset keys. All parts of the page are in the program; it loads nothing from elsewhere.
+//! that are denied most often, the versions of the rules, and the state of a key that an operator looks for. Operators with
+//! write access change modes, rollouts and rules, and block, unblock and reset keys. All parts of the page are in the program; it loads nothing from elsewhere.
 //!
 //! # Examples
 //!
@@ -54,11 +54,12 @@
 //!   requests but GET need.
 //! - **The content security policy** allows scripts, styles and connections of the own origin only, no inline ones, and no
 //!   frames around the page. Every response has `cache-control: no-store`.
-//! - **Bounds**: bodies have at most 16 KiB, and URLs no parameters. At most 16 pages follow at the same time
+//! - **Bounds**: bodies have at most 16 KiB (rules 2 MiB), and URLs no parameters. At most 16 pages follow at the same time
 //!   ([`max_clients`](DashboardBuilder::max_clients)); a stream ends after ten minutes, and the page opens a new one.
 //!
-//! Operators who may read see addresses of servers, names of policies and tiers, and can look up any key they know. Top keys
-//! are shown in the form that the application chose.
+//! Operators who may read see addresses of servers, names of policies and tiers, and the texts of rules, and can look up any
+//! key they know. Top keys are shown in the form that the application chose. Blocked keys are listed as they are counted, so
+//! the list needs write access.
 //!
 //! # API
 //!
@@ -74,9 +75,21 @@
 //! | `GET /api/live` | read | | the state as server-sent events, once a second |
 //! | `GET /api/top-keys` | read | | the keys that each policy denied most often (feature `top-keys`) |
 //! | `POST /api/key` | read | `key`, `form`, `policy` | the state of a key under each policy, or one |
+//! | `GET /api/blocks` | write | | blocked keys as they are counted, those that end first |
+//! | `POST /api/key/block` | write | `key`, `form`, `policy`, `seconds`, `reason` | 204; the key is [blocked](crate::RateLimiter::block) |
+//! | `POST /api/key/unblock` | write | `key`, `form`, `policy` | 204; the block of this policy, or of all, has ended |
 //! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again |
 //! | `POST /api/mode` | write | `mode`, `policy` | 204; `off`, `shadow` or `enforce`; of the layer without a policy |
 //! | `POST /api/rollout` | write | `policy`, `percent` | 204; the percentage of keys for which the rule denies requests |
+//!
+//! With the feature `reload`, and the [handle](DashboardBuilder::rules) of the rules:
+//!
+//! | request | access | body | response |
+//! |---|---|---|---|
+//! | `GET /api/rules` | read | | the versions of the rules, and why the latest ones were refused |
+//! | `GET /api/rules/{number}` | read | | a version with its text |
+//! | `POST /api/rules/push` | write | `text`, `format`, `replacing`, `comment` | the new version; 422 with all faults, 409 if another version is in force than `replacing` |
+//! | `POST /api/rules/roll-back` | write | `version` | the new version, with the text of the old one |
 //!
 //! | `form` | the key is |
 //! |---|---|
@@ -108,9 +121,12 @@ mod handle;
 mod history;
 mod history_view;
 mod json;
+mod keys;
 mod live;
 mod page;
 mod router;
+#[cfg(feature = "reload")]
+mod rules;
 mod sampler;
 mod shared;
 mod state;

@@ -18,14 +18,21 @@ use http::{
     },
 };
 
-use super::{access::Access, api, api_error::ApiError, guard::Guard, page, shared::Shared};
+use super::{access::Access, api, api_error::ApiError, guard::Guard, keys, page, shared::Shared};
+
+#[cfg(feature = "reload")]
+use super::rules;
 
 /// Returns the routes of the page and of its API.
 pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
     let writes = Router::new()
-        .route("/api/key/reset", post(api::reset))
+        .route("/api/blocks", get(keys::blocks))
+        .route("/api/key/block", post(keys::block))
+        .route("/api/key/reset", post(keys::reset))
+        .route("/api/key/unblock", post(keys::unblock))
         .route("/api/mode", post(api::set_mode))
         .route("/api/rollout", post(api::set_rollout))
+        .merge(rule_changes())
         .layer(from_fn(require_write));
     let session = Router::new()
         .route("/api/session", get(session))
@@ -35,8 +42,9 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
         .route("/api/history", get(api::history))
         .route("/api/live", get(api::live))
         .route("/api/top-keys", get(api::top_keys))
-        .route("/api/key", post(api::look_up))
+        .route("/api/key", post(keys::look_up))
         .route("/api/{*unknown}", any(api::unknown))
+        .merge(rule_versions())
         .merge(writes)
         .with_state(shared)
         .layer(from_fn_with_state(guard, admit));
@@ -51,6 +59,30 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
         .merge(session)
         .merge(api)
         .layer(map_response(secured))
+}
+
+#[cfg(feature = "reload")]
+fn rule_versions() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/api/rules", get(rules::versions))
+        .route("/api/rules/{version}", get(rules::version))
+}
+
+#[cfg(not(feature = "reload"))]
+fn rule_versions() -> Router<Arc<Shared>> {
+    Router::new()
+}
+
+#[cfg(feature = "reload")]
+fn rule_changes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/api/rules/push", post(rules::push))
+        .route("/api/rules/roll-back", post(rules::roll_back))
+}
+
+#[cfg(not(feature = "reload"))]
+fn rule_changes() -> Router<Arc<Shared>> {
+    Router::new()
 }
 
 /// Responds with the rights of a request, also of one that has none: so the page learns that it must ask for a token.

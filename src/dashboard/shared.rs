@@ -14,8 +14,8 @@ use crate::{
     sync::Mutex,
 };
 
-#[cfg(feature = "top-keys")]
-use crate::top_keys::TopKeys;
+#[cfg(feature = "reload")]
+use crate::config::reload::RulesHandle;
 
 use super::{history::History, watched::Watched};
 
@@ -25,8 +25,8 @@ pub(super) struct Shared {
     pub(super) watched: Watched,
     pub(super) title: Box<str>,
     pub(super) hash_secret: Option<HashSecret>,
-    #[cfg(feature = "top-keys")]
-    pub(super) top_keys: Option<TopKeys>,
+    #[cfg(feature = "reload")]
+    pub(super) rules: Option<RulesHandle>,
     pub(super) history: Mutex<History>,
     pub(super) latency: Mutex<TotalLatency>,
     pub(super) clock: Clock,
@@ -53,8 +53,8 @@ impl Shared {
             watched,
             title,
             hash_secret,
-            #[cfg(feature = "top-keys")]
-            top_keys: None,
+            #[cfg(feature = "reload")]
+            rules: None,
             history: Mutex::new(history),
             latency: Mutex::default(),
             clock,

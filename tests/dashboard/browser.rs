@@ -1,19 +1,20 @@
 //! The page in a browser.
 
-use std::net::SocketAddr;
-
-use axum::{Router, extract::ConnectInfo, routing::get};
+use axum::Router;
 use http::StatusCode;
 use tokio::{net::TcpListener, runtime::Handle, task::block_in_place};
 use tollgate::{
-    Policy, Quota, RateLimitLayer,
+    RateLimitLayer,
+    config::{
+        Format, RuleSet,
+        reload::{RuleSource, RulesHandle},
+    },
     dashboard::Dashboard,
-    extract::Header,
     rules::RuleMode,
     top_keys::{ShownKeys, TopKeys},
 };
 
-use super::{READ, WRITE, call, guarded, key_of};
+use super::{READ, WRITE, call, guarded};
 use crate::support::{Browser, Mode, Proxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,6 +62,54 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         // A key of the list, by its button.
         page.evaluate("document.querySelector('#top-keys button').click()");
         page.until("document.getElementById('key-states').textContent.includes('2 of 3')");
+
+        // A block, under all policies, and its end.
+        page.evaluate("document.getElementById('block-reason').value = 'scraping'");
+        page.evaluate("document.querySelector('#block-form button').click()");
+        confirm(&mut page);
+        page.until(
+            "document.getElementById('key-states').textContent.includes('60 min: scraping')",
+        );
+        page.until("document.getElementById('blocks').textContent.includes('scraping')");
+        assert_eq!(site.call("ada"), StatusCode::TOO_MANY_REQUESTS);
+        page.evaluate("document.querySelector('#blocks button').click()");
+        page.until("document.getElementById('blocks-panel').hidden");
+        assert_eq!(site.call("ada"), StatusCode::OK);
+
+        // Rules with a fault, better ones, what they change, and back.
+        page.until(
+            "document.getElementById('rules-note').textContent.startsWith('Version 1 is in force')",
+        );
+        page.evaluate("document.getElementById('rules-editor').open = true");
+        let submit = |text: &str| {
+            format!(
+                "document.getElementById('rules-format').value = 'yaml'; document.getElementById('rules-text').value = {}; document.getElementById('rules-form').requestSubmit()",
+                serde_json::json!(text)
+            )
+        };
+        page.evaluate(&submit(&RULES.replace("limit", "limitt")));
+        confirm(&mut page);
+        page.until("document.getElementById('rules-result').textContent.includes('limitt')");
+        assert_eq!(site.rules.version().number(), 1);
+        for (version, limit) in [(2, 9), (3, 12)] {
+            page.evaluate("document.getElementById('rules-editor').open = true");
+            page.evaluate(&submit(&RULES.replace("3/hour", &format!("{limit}/hour"))));
+            confirm(&mut page);
+            let limit = format!("'{limit} an hour'");
+            page.until(&format!(
+                "document.getElementById('policies').textContent.includes({limit})"
+            ));
+            page.until(&format!(
+                "document.getElementById('rules-note').textContent.startsWith('Version {version} ')"
+            ));
+        }
+        page.evaluate("document.querySelector('#versions button').click()");
+        page.until("document.getElementById('diff').innerText.includes('-     limit: 9/hour')");
+        page.until("document.getElementById('diff').innerText.includes('+     limit: 12/hour')");
+        page.evaluate("[...document.querySelectorAll('#versions button')].findLast((it) => it.textContent === 'Roll back').click()");
+        confirm(&mut page);
+        page.until("document.getElementById('policies').textContent.includes('3 an hour')");
+        assert_eq!(site.rules.version().number(), 4);
 
         // The kill switch, first refused by its own question.
         let choose = |mode| {
@@ -114,7 +163,13 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         assert_eq!(page.evaluate(controls), 0);
         page.until("document.getElementById('layer-mode-label').hidden");
 
-        assert_eq!(page.complaints(), Vec::<String>::new());
+        // The browser reports each response of 4xx: only the refused rules got one.
+        let complaints = page.complaints();
+        let is_refusal = |text: &String| text.contains("422") && text.contains("/api/rules/push");
+        assert!(
+            complaints.len() == 1 && complaints.iter().all(is_refusal),
+            "{complaints:?}"
+        );
         for url in page.requests() {
             assert!(url.starts_with(&site.origin), "{url}");
             assert!(!url.contains("0123456789abcdef"), "{url}");
@@ -131,8 +186,9 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_can_be_used_by_keyboard_and_screen_reader_and_read_on_a_phone() {
     let site = Site::start().await;
-    call(&site.layer, "ada").await;
-    site.top_keys.record(&policy(), &key_of("ada"), 1);
+    for _ in 0..4 {
+        call(&site.layer, "ada").await;
+    }
     block_in_place(|| {
         let mut page = Browser::start();
         for (width, scheme) in [
@@ -174,7 +230,7 @@ async fn page_can_be_used_by_keyboard_and_screen_reader_and_read_on_a_phone() {
         let is_quiet = "[...document.querySelectorAll('[aria-live], [role=status], [role=alert]')].map((it) => it.id)";
         assert_eq!(
             page.evaluate(is_quiet),
-            serde_json::json!(["login-error", "key-message", "announcer"])
+            serde_json::json!(["login-error", "key-message", "rules-result", "announcer"])
         );
 
         // From the top, the tabulator visits the page in its order, and nothing twice.
@@ -250,14 +306,10 @@ fn confirm(page: &mut Browser) {
     page.until("!question.open");
 }
 
-fn policy() -> Policy {
-    Policy::new("api", Quota::per_hour(3))
-}
-
 /// A service with a dashboard, behind a proxy that can cut the connection.
 struct Site {
     layer: RateLimitLayer,
-    top_keys: TopKeys,
+    rules: RulesHandle,
     proxy: Proxy,
     origin: String,
     url: String,
@@ -265,28 +317,21 @@ struct Site {
 
 impl Site {
     async fn start() -> Self {
-        let layer = RateLimitLayer::builder()
-            .policy(policy().key(Header::new("x-caller")))
-            .build()
-            .expect("a layer");
+        let rules = RuleSet::parse(Format::Yaml, RULES).expect("rules");
         let top_keys = TopKeys::builder().shown_keys(ShownKeys::plain()).build();
-        let top_keys = top_keys.expect("a recorder");
-        let dashboard = guarded(
-            Dashboard::builder(&layer)
-                .top_keys(&top_keys)
-                .title("checkout"),
-        );
-        let app: Router = Router::new()
-            .route("/", get(async |_: ConnectInfo<SocketAddr>| "hello"))
-            .nest("/ops/limits", dashboard.router());
+        let (layer, rules) = RateLimitLayer::builder()
+            .top_keys(top_keys.expect("a recorder"))
+            .build_reloading(RuleSource::in_process(rules))
+            .expect("a layer");
+        let builder = Dashboard::builder(&layer).rules(&rules).title("checkout");
+        let app: Router = Router::new().nest("/ops/limits", guarded(builder).router());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let proxy = Proxy::start(listener.local_addr().expect("an address")).await;
-        let service = app.into_make_service_with_connect_info::<SocketAddr>();
-        tokio::spawn(async move { axum::serve(listener, service).await });
+        tokio::spawn(async move { axum::serve(listener, app).await });
         let origin = format!("http://{}", proxy.address());
         Self {
             layer,
-            top_keys,
+            rules,
             proxy,
             url: format!("{origin}/ops/limits"),
             origin,
@@ -295,10 +340,8 @@ impl Site {
 
     /// Sends a request of this caller.
     fn call(&self, caller: &str) -> StatusCode {
-        let status = Handle::current().block_on(call(&self.layer, caller));
-        if status == StatusCode::TOO_MANY_REQUESTS {
-            self.top_keys.record(&policy(), &key_of(caller), 1);
-        }
-        status
+        Handle::current().block_on(call(&self.layer, caller))
     }
 }
+
+const RULES: &str = "rules:\n  - id: api\n    key: { header: x-caller }\n    limit: 3/hour\n";

@@ -73,6 +73,23 @@ async fn body_that_is_not_what_the_api_expects_is_refused_and_not_repeated() {
         ("/api/key", r#"{"s-secret":"x","key":"x"}"#),
         ("/api/key", r#"{"key":"x","policy":"s-secret"}"#),
         ("/api/key/reset", r#"{"key":"x","policy":"s-secret"}"#),
+        ("/api/key/block", r#"{"key":"x"}"#),
+        ("/api/key/block", r#"{"key":"x","seconds":0}"#),
+        ("/api/key/block", r#"{"key":"x","seconds":-1}"#),
+        ("/api/key/block", r#"{"key":"x","seconds":1e18}"#),
+        (
+            "/api/key/block",
+            r#"{"key":"x","seconds":18446744073709551615}"#,
+        ),
+        (
+            "/api/key/block",
+            r#"{"key":"x","seconds":1,"reason":"s-secret\u0000"}"#,
+        ),
+        (
+            "/api/key/block",
+            r#"{"key":"x","seconds":1,"policy":"s-secret"}"#,
+        ),
+        ("/api/key/unblock", r#"{"key":"x","policy":"s-secret"}"#),
         ("/api/mode", r#"{"mode":"s-secret"}"#),
         ("/api/mode", r#"{"mode":"off","policy":5}"#),
         ("/api/rollout", r#"{"policy":"api","percent":101}"#),

@@ -2,7 +2,7 @@
 
 use axum::Router;
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     dashboard::Dashboard,
@@ -11,7 +11,7 @@ use tollgate::{
     top_keys::{ShownKeys, TopKeys},
 };
 
-use super::{call, get, guarded, key_of, layer, post};
+use super::{call, get, guarded, layer, post};
 
 #[tokio::test]
 async fn kill_switch_ends_and_restores_the_limit() {
@@ -111,15 +111,19 @@ async fn key_is_found_in_every_form_in_which_an_operator_knows_it() {
 }
 
 #[tokio::test]
-async fn top_keys_are_shown_in_the_form_that_the_application_chose() {
-    let layer = layer();
-    let policy = Policy::new("api", Quota::per_hour(3));
+async fn top_keys_of_the_limiter_are_shown_in_the_form_that_the_application_chose() {
     for (shown_keys, is_plain) in [(ShownKeys::plain(), true), (ShownKeys::default(), false)] {
         let top_keys = TopKeys::builder().shown_keys(shown_keys).build();
-        let top_keys = top_keys.expect("a recorder");
-        top_keys.record(&policy, &key_of("203.0.113.7"), 5);
-        let builder = Dashboard::builder(&layer).top_keys(&top_keys);
-        let router: Router = guarded(builder).router();
+        let layer = RateLimitLayer::builder()
+            .policy(Policy::new("api", Quota::per_hour(3)).key(Header::new("x-caller")))
+            .top_keys(top_keys.expect("a recorder"))
+            .build()
+            .expect("a layer");
+        let router: Router = guarded(Dashboard::builder(&layer)).router();
+        assert_eq!(get(&router, "/api/session").await["has_top_keys"], true);
+        for _ in 0..8 {
+            call(&layer, "203.0.113.7").await;
+        }
         let list = get(&router, "/api/top-keys").await;
         assert_eq!(list["is_plain"], is_plain);
         let list = &list["policies"][0];
@@ -129,15 +133,35 @@ async fn top_keys_are_shown_in_the_form_that_the_application_chose() {
         );
         assert_eq!(list["keys"][0]["count"], 5);
         assert_eq!(list["keys"][0]["key"] == "203.0.113.7", is_plain, "{list}");
-        assert_eq!(get(&router, "/api/session").await["has_top_keys"], true);
     }
+    let layer = layer();
     let router: Router = guarded(Dashboard::builder(&layer)).router();
-    let (status, _) = post(&router, "/api/top-keys", "").await;
-    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(get(&router, "/api/session").await["has_top_keys"], false);
+}
+
+#[tokio::test]
+async fn last_denial_of_a_key_is_shown_if_it_is_recorded() {
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("api", Quota::per_hour(1)).key(Header::new("x-caller")))
+        .record_denials(100)
+        .build()
+        .expect("a layer");
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for _ in 0..3 {
+        call(&layer, "ada").await;
+    }
+    let (_, found) = post(&router, "/api/key", r#"{"key":"ada"}"#).await;
+    let denial = &found["policies"][0]["last_denial"];
     assert_eq!(
-        get(&router, "/api/session").await["has_top_keys"],
-        Value::Bool(false)
+        (&denial["count"], &denial["is_shadow"]),
+        (&json!(2), &json!(false))
     );
+    assert!(
+        denial["ago_millis"].as_u64() <= denial["since_millis"].as_u64(),
+        "{denial}"
+    );
+    let (_, found) = post(&router, "/api/key", r#"{"key":"bob"}"#).await;
+    assert!(found["policies"][0]["last_denial"].is_null(), "{found}");
 }
 
 #[tokio::test]

@@ -3,15 +3,16 @@
 use std::{fs, time::Duration};
 
 use axum::{Router, body::Body};
-use http::{Request, StatusCode, request::Parts};
+use http::Request;
 use tokio::{net::TcpListener, task::block_in_place};
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    config::{
+        Format, RuleSet,
+        reload::{NewRules, RuleSource, RulesHandle},
+    },
     dashboard::Dashboard,
-    extract::Header,
-    matching::PathPattern,
-    rules::RuleMode,
-    tiers::Tier,
+    remote::RedisStore,
     top_keys::{ShownKeys, TopKeys},
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -19,17 +20,25 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::{WRITE, guarded};
 use crate::support::{Browser, Random, Server};
 
+const RULES: &str = include_str!("pictures.yaml");
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "writes docs/images: cargo test --all-features --test suite -- --ignored pictures"]
 async fn pictures_show_five_minutes_of_load() {
     let server = Server::start();
     let others = [(); 2].map(|()| other_instance(&server));
-    let layer = layer(&server);
-    let top_keys = TopKeys::builder().shown_keys(ShownKeys::plain()).build();
-    let top_keys = top_keys.expect("a recorder");
-    let builder = Dashboard::builder(&layer)
-        .top_keys(&top_keys)
-        .title("checkout");
+    let (layer, rules) = layer(&server);
+    for (limit, comment) in [
+        ("4/s", "less, while the database is slow"),
+        ("5/s", "a little more"),
+    ] {
+        let text = RULES.replace("6/s", limit);
+        let new = NewRules::new(Format::Yaml, text)
+            .author("ada")
+            .comment(comment);
+        rules.push(new).await.expect("pushed");
+    }
+    let builder = Dashboard::builder(&layer).rules(&rules).title("checkout");
     let app: Router = Router::new().nest("/ops/limits", guarded(builder).router());
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!(
@@ -37,7 +46,7 @@ async fn pictures_show_five_minutes_of_load() {
         listener.local_addr().expect("an address")
     );
     tokio::spawn(async move { axum::serve(listener, app).await });
-    let load = tokio::spawn(load(layer, top_keys, others));
+    let load = tokio::spawn(load(layer, others));
     tokio::time::sleep(Duration::from_secs(305)).await;
     block_in_place(|| take_pictures(&url));
     load.abort();
@@ -64,6 +73,9 @@ fn take_pictures(url: &str) {
         page.insert_text("203.0.113.7");
         page.press("Enter");
         page.until("document.getElementById('key-states').rows.length > 3");
+        page.until("document.getElementById('versions').rows.length > 2");
+        page.evaluate("document.querySelector('#versions button').click()");
+        page.until("document.getElementById('diff').rows.length > 1");
         page.evaluate("key.blur(); scrollTo(0, 0)");
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/images");
         fs::create_dir_all(folder).expect("a folder");
@@ -72,34 +84,16 @@ fn take_pictures(url: &str) {
     }
 }
 
-fn layer(server: &Server) -> RateLimitLayer {
-    let caller = || Header::new("x-caller");
-    let tier = |name, quota| Tier::new(name, quota).expect("a tier");
-    let (pro, enterprise) = (
-        tier("pro", Quota::per_second(20)),
-        tier("enterprise", Quota::per_second(100)),
-    );
-    let plan = move |parts: &Parts, _: &Key| match parts.headers["x-plan"].as_bytes() {
-        b"pro" => Some(pro.clone()),
-        b"enterprise" => Some(enterprise.clone()),
-        _ => None,
-    };
-    let api = Policy::new("api", Quota::per_second(5).burst(10));
-    let login = Policy::new("login", Quota::per_minute(10));
-    let search = Policy::new("search", Quota::per_minute(100));
+fn layer(server: &Server) -> (RateLimitLayer, RulesHandle) {
+    let rules = RuleSet::parse(Format::Yaml, RULES).expect("rules");
+    let top_keys = TopKeys::builder().shown_keys(ShownKeys::plain()).build();
+    let redis = RedisStore::builder(server.url()).shared_blocks(true);
     RateLimitLayer::builder()
-        .policy(api.key(caller()).tier_by(plan))
-        .policy(login.key(caller()).when(PathPattern::new("/login")))
-        .policy(
-            search
-                .key(caller())
-                .when(PathPattern::new("/search"))
-                .mode(RuleMode::Shadow),
-        )
-        .policy(Policy::concurrency("in-flight", 20).key(caller()))
-        .redis(server.url().as_str())
+        .redis(redis)
         .deadline(Duration::from_millis(250))
-        .build()
+        .top_keys(top_keys.expect("a recorder"))
+        .record_denials(1_000)
+        .build_reloading(RuleSource::in_process(rules))
         .expect("a layer")
 }
 
@@ -109,7 +103,7 @@ fn other_instance(server: &Server) -> RateLimiter {
 }
 
 /// Requests of thirty callers, whose number and haste change over the minutes.
-async fn load(layer: RateLimitLayer, top_keys: TopKeys, others: [RateLimiter; 2]) {
+async fn load(layer: RateLimitLayer, others: [RateLimiter; 2]) {
     let mut random = Random(7);
     let mut ticks = tokio::time::interval(Duration::from_millis(50));
     let api = Policy::new("api", Quota::per_second(5).burst(10));
@@ -136,10 +130,11 @@ async fn load(layer: RateLimitLayer, top_keys: TopKeys, others: [RateLimiter; 2]
             let inner = service_fn(async |_: Request<Body>| {
                 Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))
             });
-            let response = layer.layer(inner).oneshot(request).await;
-            if response.expect("infallible").status() == StatusCode::TOO_MANY_REQUESTS {
-                top_keys.record(&api, &Key::new(&caller_name), 1);
-            }
+            layer
+                .layer(inner)
+                .oneshot(request)
+                .await
+                .expect("infallible");
         }
         if tick % 20 == 0 {
             for other in &others {

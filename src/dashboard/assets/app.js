@@ -21,7 +21,8 @@ let state = null;
 let history = null; // tracks with the numbers of each slot
 let abort = null;
 let lookedUp = null; // the key that is shown
-let topKeysTimer;
+let versions = null; // of the rules
+let listsTimer;
 
 // === API ===
 
@@ -81,15 +82,21 @@ async function start() {
   $('login').hidden = true;
   $('main').hidden = false;
   $('leave').hidden = !stored('tollgate-token');
+  $('block-form').hidden = true;
+  $('blocks-panel').hidden = true;
+  $('rules-panel').hidden = !session.has_rules;
+  $('rules-editor').hidden = !session.can_write;
   follow();
-  refreshTopKeys();
+  refreshLists();
 }
 
 function showLogin(message) {
   stored('tollgate-token', null);
   abort?.abort();
-  clearTimeout(topKeysTimer);
-  session = state = history = lookedUp = null;
+  clearTimeout(listsTimer);
+  session = state = history = lookedUp = versions = null;
+  $('rules-text').value = '';
+  $('diff-box').hidden = true;
   // Nothing stays for the next one, who may have other rights.
   for (const table of document.querySelectorAll('main table')) table.replaceChildren();
   $('key').value = '';
@@ -466,16 +473,19 @@ function renderLatency() {
 
 // === Top keys ===
 
-async function refreshTopKeys() {
-  clearTimeout(topKeysTimer);
-  try {
-    if (!session.has_top_keys) setText($('top-note'), 'Top keys are not recorded: give the dashboard a TopKeys.');
-    else {
-      const list = await read('top-keys');
-      if (session) renderTopKeys(list);
-    }
-  } catch { /* the stream shows that the connection is lost */ }
-  if (session) topKeysTimer = setTimeout(refreshTopKeys, 5000);
+// Reads what the state does not contain, every five seconds.
+async function refreshLists() {
+  clearTimeout(listsTimer);
+  const own = session;
+  const lists = [refreshTopKeys, refreshBlocks, refreshRules].map((refresh) => refresh(own));
+  await Promise.allSettled(lists); // the stream shows that the connection is lost
+  if (session && session === own) listsTimer = setTimeout(refreshLists, 5000);
+}
+
+async function refreshTopKeys(own) {
+  if (!own.has_top_keys) return setText($('top-note'), 'Not recorded: build the limiter with top keys.');
+  const list = await read('top-keys');
+  if (session === own) renderTopKeys(list);
 }
 
 function renderTopKeys(list) {
@@ -519,10 +529,12 @@ async function lookUp(key, form) {
 }
 
 function renderKey({ policies }) {
-  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...(session.can_write ? ['Change'] : [])];
+  const hasDenial = policies.some((entry) => entry.last_denial);
+  const hasBlock = policies.some((entry) => entry.blocked_millis !== null);
+  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...(hasDenial ? ['Last denial'] : []), ...(hasBlock ? ['Blocked'] : []), ...(session.can_write ? ['Change'] : [])];
   fill($('key-states'), names, policies.map((entry) => {
-    const isExhausted = entry.remaining === 0;
-    const left = element('span', { class: isExhausted ? 'bad' : '' },
+    const isBlocked = entry.blocked_millis !== null;
+    const left = element('span', { class: entry.remaining === 0 ? 'bad' : '' },
       entry.limit === null ? 'not counted now' : `${number(entry.remaining)} of ${number(entry.limit)}`);
     const cells = [
       { text: entry.policy, head: true },
@@ -530,13 +542,36 @@ function renderKey({ policies }) {
       { text: entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
       { text: entry.counted_by.replace('_', ' ') },
     ];
+    if (hasDenial) cells.push({ text: denialText(entry.last_denial) });
+    if (hasBlock) {
+      const reason = entry.block_reason ? `: ${entry.block_reason}` : '';
+      cells.push({ text: isBlocked ? `${duration(entry.blocked_millis)}${reason}` : 'no', bad: isBlocked });
+    }
     if (session.can_write) {
-      const button = element('button', { type: 'button', class: 'small', 'aria-label': `Reset under ${entry.policy}` }, 'Reset');
-      button.addEventListener('click', () => resetKey(entry.policy));
-      cells.push({ node: button });
+      const buttons = [button('Reset', `Reset under ${entry.policy}`, () => resetKey(entry.policy))];
+      if (isBlocked) buttons.push(button('Unblock', `Unblock under ${entry.policy}`, () => unblock({ ...lookedUp, policy: entry.block_policy })));
+      cells.push({ node: group(...buttons) });
     }
     return cells;
   }), 'No policies');
+  $('block-form').hidden = !session.can_write;
+  const options = ['', ...policies.map((entry) => entry.policy)];
+  if ($('block-policy').options.length !== options.length) {
+    $('block-policy').replaceChildren(...options.map((name) => option(name, name || 'all policies')));
+  }
+}
+
+function denialText(denial) {
+  if (!denial) return 'none';
+  const times = denial.count > 1 ? `, ${number(denial.count)} in ${duration(denial.since_millis)}` : '';
+  const effect = denial.is_shadow ? ', in shadow' : '';
+  return `${duration(denial.ago_millis)} ago${times}${effect}`;
+}
+
+function button(text, label, act) {
+  const node = element('button', { type: 'button', class: 'small', 'aria-label': label }, text);
+  node.addEventListener('click', act);
+  return node;
 }
 
 async function resetKey(policy) {
@@ -544,6 +579,173 @@ async function resetKey(policy) {
   if (!await confirmed('Reset this key?', `It gets its full quota of ${policy} again, for all instances.`, 'Reset')) return;
   await change(() => write('key/reset', { key, form, policy }), `Reset under ${policy}`);
   await lookUp(key, form);
+}
+
+// === Blocks ===
+
+$('block-form').addEventListener('submit', async (event) => {
+  event.preventDefault();
+  const { key, form } = lookedUp;
+  const policy = $('block-policy').value || null;
+  const seconds = Number($('block-time').value);
+  const name = policy ?? 'all policies';
+  if (!await confirmed('Block this key?', `Its requests are denied under ${name} for ${duration(seconds * 1000)}.`, 'Block')) return;
+  await change(() => write('key/block', { key, form, policy, seconds, reason: $('block-reason').value }), `Blocked under ${name}`);
+  await lookUp(key, form);
+  refreshLists();
+});
+
+async function unblock({ key, form, policy }) {
+  await change(() => write('key/unblock', { key, form, policy }), 'Unblocked');
+  if (lookedUp) await lookUp(lookedUp.key, lookedUp.form);
+  refreshLists();
+}
+
+async function refreshBlocks(own) {
+  if (!own.can_write) return;
+  const list = await read('blocks');
+  if (session !== own || $('blocks').contains(document.activeElement)) return;
+  $('blocks-panel').hidden = list.count === 0;
+  setText($('blocks-title'), list.count > list.blocks.length ? `Blocked keys: ${number(list.count)}, those that end first` : 'Blocked keys');
+  fill($('blocks'), ['Key', 'Policy', 'Ends in', 'Reason', 'Change'], list.blocks.map((block) => [
+    { text: block.key, key: true },
+    { text: block.policy ?? 'all' },
+    { text: duration(Math.max(0, block.until - Date.now())) },
+    { text: block.reason || '–' },
+    { node: button('Unblock', `Unblock ${block.key}`, () => unblock({ key: block.key, form: 'counted', policy: block.policy })) },
+  ]));
+}
+
+// === Rules ===
+
+async function refreshRules(own) {
+  if (!own.has_rules) return;
+  const latest = await read('rules');
+  if (session !== own || JSON.stringify(latest) === JSON.stringify(versions)) return;
+  const isNew = latest.present !== versions?.present;
+  versions = latest;
+  renderVersions();
+  if (isNew && own.can_write && !$('rules-editor').open) {
+    const { text, format } = await read(`rules/${latest.present}`);
+    $('rules-text').value = text;
+    $('rules-format').value = format;
+  }
+}
+
+function renderVersions() {
+  const present = versions.versions.find(({ number }) => number === versions.present);
+  const by = present.author ? ` by ${present.author}` : '';
+  setText($('rules-note'), `Version ${present.number} is in force, since ${moment(present.time)}${by}.`);
+  $('rules-error').hidden = !versions.last_error;
+  setText($('rules-error'), versions.last_error ? `The latest rules were refused, and those above stay:\n${versions.last_error}` : '');
+  fill($('versions'), ['Version', 'When', 'By', 'Comment', ''], versions.versions.map((version) => {
+    const isPresent = version.number === versions.present;
+    const buttons = isPresent ? [document.createTextNode('in force')]
+      : [button('Compare', `Compare version ${version.number} with the rules in force`, () => compare(version.number))];
+    if (!isPresent && session.can_write) {
+      buttons.push(button('Roll back', `Roll back to version ${version.number}`, () => rollBack(version.number)));
+    }
+    return [
+      { text: String(version.number), head: true },
+      { text: moment(version.time) },
+      { text: version.author ?? '–' },
+      { text: version.comment ?? '–' },
+      { node: group(...buttons) },
+    ];
+  }));
+}
+
+async function compare(version) {
+  try {
+    const [old, present] = await Promise.all([read(`rules/${version}`), read(`rules/${versions.present}`)]);
+    showDiff(`Version ${version} and version ${versions.present}, in force`, old.text, present.text);
+  } catch (error) {
+    announce(failure(error));
+  }
+}
+
+async function rollBack(version) {
+  if (!await confirmed(`Roll back to version ${version}?`, 'Its rules are put in force as a new version.', 'Roll back')) return;
+  await change(() => write('rules/roll-back', { version }), `Rolled back to version ${version}`);
+  await refreshLists();
+}
+
+$('rules-compare').addEventListener('click', async () => {
+  const present = await read(`rules/${versions.present}`).catch(() => null);
+  if (present) showDiff(`Version ${versions.present}, in force, and your text`, present.text, $('rules-text').value);
+});
+
+$('rules-form').addEventListener('submit', async (event) => {
+  event.preventDefault();
+  if (!await confirmed('Put these rules in force?', `They replace version ${versions.present}. If they have a fault, nothing changes.`, 'Put in force')) return;
+  const format = $('rules-format').value;
+  const comment = $('rules-comment').value || null;
+  setText($('rules-result'), '');
+  try {
+    const response = await write('rules/push', { text: $('rules-text').value, format, replacing: versions.present, comment });
+    announce(`Version ${(await response.json()).number} is in force`);
+    $('rules-comment').value = '';
+    $('rules-editor').open = false;
+  } catch (error) {
+    setText($('rules-result'), error.message);
+  }
+  await refreshLists();
+});
+
+// Shows the lines that differ, with three lines around them.
+function showDiff(title, old, next) {
+  const lines = diff(old.split('\n'), next.split('\n'));
+  const isShown = lines.map((_, index) => lines.slice(Math.max(0, index - 3), index + 4).some(({ change }) => change !== ' '));
+  const rows = [];
+  lines.forEach(({ change, text }, index) => {
+    if (isShown[index]) rows.push({ change, text: `${change} ${text}` });
+    else if (index === 0 || isShown[index - 1]) rows.push({ change: ' ', text: '…' });
+  });
+  if (!lines.some(({ change }) => change !== ' ')) rows.splice(0, rows.length, { change: ' ', text: 'no difference' });
+  setText($('diff-title'), title);
+  $('diff').replaceChildren(...rows.map(({ change, text }) => {
+    const line = element('tr', { 'data-change': change });
+    line.append(element('td', {}, text));
+    return line;
+  }));
+  $('diff-box').hidden = false;
+}
+
+// The shortest list of removed and added lines: a longest common subsequence, between what both have at their ends.
+function diff(old, next) {
+  let start = 0;
+  while (start < old.length && start < next.length && old[start] === next[start]) start += 1;
+  let end = 0;
+  while (end < old.length - start && end < next.length - start && old.at(-1 - end) === next.at(-1 - end)) end += 1;
+  const [a, b] = [old.slice(start, old.length - end), next.slice(start, next.length - end)];
+  const same = (lines) => lines.map((text) => ({ change: ' ', text }));
+  const middle = [];
+  if (a.length * b.length > 4e6) {
+    middle.push(...a.map((text) => ({ change: '-', text })), ...b.map((text) => ({ change: '+', text })));
+  } else {
+    const width = b.length + 1;
+    const common = new Uint32Array((a.length + 1) * width);
+    for (let i = a.length - 1; i >= 0; i -= 1) {
+      for (let j = b.length - 1; j >= 0; j -= 1) {
+        common[i * width + j] = a[i] === b[j] ? common[(i + 1) * width + j + 1] + 1
+          : Math.max(common[(i + 1) * width + j], common[i * width + j + 1]);
+      }
+    }
+    let [i, j] = [0, 0];
+    while (i < a.length || j < b.length) {
+      if (i < a.length && j < b.length && a[i] === b[j]) {
+        middle.push({ change: ' ', text: a[i] });
+        [i, j] = [i + 1, j + 1];
+      } else if (j >= b.length || (i < a.length && common[(i + 1) * width + j] >= common[i * width + j + 1])) {
+        middle.push({ change: '-', text: a[i] });
+        i += 1;
+      } else {
+        middle.push({ change: '+', text: b[j] });
+        j += 1;
+      }
+    }
+  }
+  return [...same(old.slice(0, start)), ...middle, ...same(old.slice(old.length - end))];
 }
 
 // === Modes ===
@@ -673,9 +875,9 @@ function chart(target, { label, track, series, height, unit }) {
     item.append(element('b', {}, at(values) === null ? '–' : `${number(at(values))}${unit}`));
     return item;
   });
-  const moment = element('span', { class: 'soft' }, `at ${time((start + slot * track.step) * 1000, track.step === 1)}`);
+  const shown = element('span', { class: 'soft' }, `at ${time((start + slot * track.step) * 1000, track.step === 1)}`);
   const when = element('li', { class: 'when' });
-  when.append(moment);
+  when.append(shown);
   target.querySelector('.legend').replaceChildren(...items, when);
   const now = series.map(({ name, values }) => `${name} ${number(values.at(-1) ?? 0)}${unit}`).join(', ');
   drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.`);
@@ -832,6 +1034,11 @@ function time(milliseconds, hasSeconds) {
   if (hasSeconds) options.second = '2-digit';
   return new Date(milliseconds).toLocaleTimeString('en', options);
 }
+
+const moment = (milliseconds) => {
+  const isToday = new Date(milliseconds).toDateString() === new Date().toDateString();
+  return isToday ? time(milliseconds, true) : new Date(milliseconds).toLocaleString('en', { dateStyle: 'medium', timeStyle: 'short', hourCycle: 'h23' });
+};
 
 function limitText({ limit, period_millis: period, burst, unit, algorithm }) {
   const units = unit ? ` ${unit}` : '';

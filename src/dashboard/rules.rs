@@ -1,0 +1,215 @@
+//! The endpoints of the rule set: its versions, and how to replace it.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::{Extension, Path, State},
+    response::Response,
+};
+use http::{Request, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    config::{
+        Format,
+        reload::{NewRules, ReloadError, RuleVersion, RulesHandle},
+    },
+    log::event,
+};
+
+use super::{
+    access::Access,
+    api::Result,
+    api_error::ApiError,
+    body::{MAX_RULES, read_json, read_json_up_to},
+    json,
+    shared::Shared,
+};
+
+/// Returns the versions, without their texts.
+pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
+    let rules = handle(&shared)?;
+    let state = rules.state();
+    let history = rules.history().await?;
+    let present = state.version().number();
+    let mut versions: Vec<_> = history.iter().map(VersionState::of).collect();
+    if !history.iter().any(|version| version.number() == present) {
+        versions.push(VersionState::of(state.version()));
+    }
+    versions.reverse();
+    Ok(json::response(&Versions {
+        present,
+        last_error: state.last_error().map(ToString::to_string),
+        versions,
+    }))
+}
+
+/// Returns one version with its text.
+pub(super) async fn version(
+    State(shared): State<Arc<Shared>>,
+    Path(number): Path<String>,
+) -> Result {
+    let rules = handle(&shared)?;
+    let unknown = || ApiError::not_found("the history has no such version");
+    let number: u64 = number.parse().map_err(|_| unknown())?;
+    let present = rules.version();
+    let version = match present.number() == number {
+        true => Some(present),
+        false => {
+            let history = rules.history().await?;
+            history
+                .into_iter()
+                .find(|version| version.number() == number)
+        }
+    };
+    let version = version.ok_or_else(unknown)?;
+    Ok(json::response(&VersionText {
+        version: VersionState::of(&version),
+        text: version.text(),
+    }))
+}
+
+/// Replaces the rules by others.
+pub(super) async fn push(
+    State(shared): State<Arc<Shared>>,
+    Extension(access): Extension<Access>,
+    request: Request<Body>,
+) -> Result {
+    let PushRequest {
+        text,
+        format,
+        replacing,
+        comment,
+    } = read_json_up_to(MAX_RULES, request).await?;
+    let mut new = NewRules::new(format.into(), text).replacing(replacing);
+    if let Some(comment) = comment {
+        new = new.comment(comment);
+    }
+    if let Some(operator) = access.operator_name() {
+        new = new.author(operator);
+    }
+    let version = handle(&shared)?.push(new).await?;
+    Ok(changed(&version, &access))
+}
+
+/// Puts an earlier version in force again, as a new version.
+pub(super) async fn roll_back(
+    State(shared): State<Arc<Shared>>,
+    Extension(access): Extension<Access>,
+    request: Request<Body>,
+) -> Result {
+    let RollBackRequest { version } = read_json(request).await?;
+    let operator = access.operator_name().unwrap_or("dashboard");
+    let version = handle(&shared)?.roll_back(version, operator).await?;
+    Ok(changed(&version, &access))
+}
+
+fn handle(shared: &Shared) -> Result<&RulesHandle> {
+    shared.rules.as_ref().ok_or_else(|| {
+        ApiError::not_found("the dashboard was built without the handle of the rules")
+    })
+}
+
+fn changed(version: &RuleVersion, access: &Access) -> Response {
+    event!(
+        INFO,
+        "dashboard: rules replaced",
+        version = version.number(),
+        operator = access.operator_name().unwrap_or("unknown"),
+    );
+    json::response(&VersionState::of(version))
+}
+
+impl From<ReloadError> for ApiError {
+    fn from(error: ReloadError) -> Self {
+        let (status, code) = match &error {
+            ReloadError::Conflict { .. } => (StatusCode::CONFLICT, "conflict"),
+            ReloadError::Layer(_) | ReloadError::Rules(_) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "rules_refused")
+            }
+            ReloadError::Source(_) => (StatusCode::SERVICE_UNAVAILABLE, "source_failed"),
+        };
+        Self::new(status, code, error.to_string())
+    }
+}
+
+// === Bodies ===
+
+#[derive(Serialize)]
+struct Versions {
+    /// The number of the version in force.
+    present: u64,
+    /// Why the latest rules of the source were refused.
+    last_error: Option<String>,
+    /// From the latest.
+    versions: Vec<VersionState>,
+}
+
+#[derive(Serialize)]
+struct VersionState {
+    number: u64,
+    /// Milliseconds since the Unix epoch.
+    time: u64,
+    author: Option<String>,
+    comment: Option<String>,
+    format: &'static str,
+}
+
+#[derive(Serialize)]
+struct VersionText<'a> {
+    #[serde(flatten)]
+    version: VersionState,
+    text: &'a str,
+}
+
+impl VersionState {
+    fn of(version: &RuleVersion) -> Self {
+        Self {
+            number: version.number(),
+            time: version.time().as_micros() / 1_000,
+            author: version.author().map(str::to_owned),
+            comment: version.comment().map(str::to_owned),
+            format: match version.format() {
+                Format::Json => "json",
+                Format::Toml => "toml",
+                Format::Yaml => "yaml",
+            },
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PushRequest {
+    text: String,
+    format: FormatName,
+    /// The version that the operator has seen.
+    replacing: u64,
+    #[serde(default)]
+    comment: Option<String>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FormatName {
+    Json,
+    Toml,
+    Yaml,
+}
+
+impl From<FormatName> for Format {
+    fn from(name: FormatName) -> Self {
+        match name {
+            FormatName::Json => Self::Json,
+            FormatName::Toml => Self::Toml,
+            FormatName::Yaml => Self::Yaml,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RollBackRequest {
+    version: u64,
+}
