@@ -42,7 +42,7 @@ pub(in crate::remote) struct Sentinels {
 enum Step {
     /// A sentinel returned an address.
     Found(Result<NodeAddress, Error>),
-    Dialled(NodeAddress, Result<Connection, Error>),
+    Dialled(NodeAddress, Result<Box<Connection>, Error>),
 }
 
 impl Sentinels {
@@ -70,12 +70,12 @@ impl Sentinels {
                     let dial = async move {
                         let tcp = Address::Tcp(address.clone());
                         let dialled = direct::connect(&tcp, settings, Expects::Primary).await;
-                        Step::Dialled(address, dialled)
+                        Step::Dialled(address, dialled.map(Box::new))
                     };
                     steps.push(futures_util::future::Either::Right(dial));
                 }
                 Step::Found(Err(error)) => failure = failure.or(Some(error)),
-                Step::Dialled(address, Ok(connection)) => return Ok((address, connection)),
+                Step::Dialled(address, Ok(connection)) => return Ok((address, *connection)),
                 Step::Dialled(_, Err(error)) => failure = Some(error),
             }
         }
