@@ -35,7 +35,7 @@ pub(super) struct Place {
 
 enum AnyStore {
     Memory(MemoryStore),
-    Redis(RedisStore, Servers, RedisStoreBuilder),
+    Redis(RedisStore, Servers, Box<RedisStoreBuilder>),
 }
 
 /// The servers that keep the counts.
@@ -123,7 +123,7 @@ impl Place {
             .deadline(Duration::from_secs(10))
             .client_time(clock.clone());
         let store = builder.clone().build().expect("a usable store");
-        let store = AnyStore::Redis(store, servers, builder);
+        let store = AnyStore::Redis(store, servers, Box::new(builder));
         Self { clock, store }
     }
 
