@@ -118,7 +118,7 @@ impl Key {
         Self::in_slot(&tag_of(other.slot()), self.without_slot())
     }
 
-    /// Returns the key with this identity, as [`as_str`](Self::as_str) returned it. `None` if that is no identity.
+    /// Returns the key with this identity, as [`as_str`](Self::as_str) returned it. `None` if that is not an identity.
     #[cfg(feature = "redis")]
     pub(crate) fn from_identity(identity: &str) -> Option<Self> {
         let is_usable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';

@@ -19,7 +19,7 @@
 //! that count write. On Redis 7.0, a charge to a token bucket took the server 12.6 us with a penalty and 10.5 us without, a
 //! denial 14.5 instead of 6.6 us, and a request during a ban 9.5 us (medians of 15 rounds).
 //!
-//! In process, up to [`max_keys`] keys have a record until they are forgiven. While there is no room for another one, denials
+//! In process, up to [`max_keys`] keys have a record until they are forgiven. While the table is full, denials
 //! of further keys do not count.
 //!
 //! During an outage of Redis, an instance denies the keys that it has seen banned, and counts its own denials. Bans that begin

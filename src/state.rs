@@ -12,7 +12,7 @@ use crate::{
 pub struct PolicyState {
     policy: PolicyName,
     outcome: Outcome,
-    /// `None` if it was not counted. `Option<Usage>`, or a flag of its own, would be a word larger.
+    /// `None` if it was not counted. `Option<Usage>`, or a separate flag, would be a word larger.
     cause: Option<DeniedBy>,
     is_concurrency: bool,
     is_shadow: bool,
@@ -345,7 +345,7 @@ pub enum Retry {
 
 // === DeniedBy ===
 
-/// What denies a request under a policy.
+/// The cause of a denial under a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeniedBy {

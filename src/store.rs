@@ -124,7 +124,7 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Blocks or unblocks a key for all instances. A store that wraps another must forward the call.
     ///
-    /// A store with a list of its own [`blocks`](Self::blocks) can just [change it](BlockList::change).
+    /// A store that has a list of [`blocks`](Self::blocks) can just [change it](BlockList::change).
     ///
     /// # Errors
     ///

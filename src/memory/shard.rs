@@ -421,7 +421,7 @@ impl Shard {
         }
     }
 
-    /// Replaces the state of a charge's key by one with this usage, if there is room for a state of its own.
+    /// Replaces the state of a charge's key by one with this usage, if there is room for a separate state.
     pub(super) fn restore(&mut self, charge: &Charge<'_>, usage: Usage, now: Timestamp) {
         let key = KeyRef::of(charge).adding(true);
         with_states!(self, charge, |counter, states| {

@@ -276,8 +276,8 @@ impl Client {
         self.promoted_at.fetch_max(now, Ordering::Release);
     }
 
-    /// Returns whether the node was found to have been promoted at this time or after it. What was submitted before would
-    /// be decided without the states that it may lack.
+    /// Returns whether the node was found to have been promoted at this time or after it. A request that was submitted before
+    /// would be decided without the states that it may lack.
     pub(super) fn was_promoted_since(&self, time: Timestamp) -> bool {
         self.promoted_at.load(Ordering::Acquire) >= time.as_micros()
     }

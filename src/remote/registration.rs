@@ -38,7 +38,7 @@ use super::{
 #[cfg(feature = "top-keys")]
 use super::shared_top_keys::SharedTopKeys;
 
-/// What a registration needs.
+/// The needs of a registration.
 pub(super) struct Turn {
     pub(super) connection: LaneConnection,
     /// Warns of a server that refuses.
@@ -61,7 +61,7 @@ pub(super) struct Registration {
     version: AtomicU64,
     /// Whether the latest registration was redirected.
     was_redirected: AtomicBool,
-    /// What this instance shares besides.
+    /// The top keys that this instance shares.
     #[cfg(feature = "top-keys")]
     pub(super) top_keys: OnceLock<SharedTopKeys>,
 }

@@ -17,7 +17,7 @@
 //!
 //! A server that restarts may lose its states. Those that were kept before are then *doubtful* for this server: they belong
 //! to an earlier epoch, and a reply does not replace them until they are back in the server. Each server of a cluster has
-//! [`Doubts`] of its own.
+//! separate [`Doubts`].
 
 use std::{
     sync::{
