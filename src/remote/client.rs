@@ -245,6 +245,11 @@ impl Client {
         })
     }
 
+    /// Returns whether there is no connection since the server failed. To an idle server there may be none either.
+    pub(super) fn is_down(&self) -> bool {
+        !self.scheduler.is_up() && self.scheduler.lanes().iter().any(|lane| lane.has_failed())
+    }
+
     /// Reports to the breaker that the server has left the cluster.
     pub(super) fn report_retired(&self) {
         self.report(CallReport::Retired);

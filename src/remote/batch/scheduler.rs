@@ -162,11 +162,6 @@ impl Scheduler {
         self.lanes.iter().any(|lane| lane.generation().is_some())
     }
 
-    /// Returns whether no lane has a connection, since the server failed. An idle server may have none either.
-    pub(in crate::remote) fn is_down(&self) -> bool {
-        !self.is_up() && self.lanes.iter().any(|lane| lane.has_failed())
-    }
-
     /// Adds the present load to the stats of the server.
     pub(in crate::remote) fn add_load(&self, stats: ServerStats) -> ServerStats {
         let traffic = self.traffic.lock();

@@ -81,7 +81,7 @@ impl SlotMap {
         // A node that is down gives no keys away.
         let is_down = |before: u16| {
             let (_, node) = &before_nodes[usize::from(before)];
-            node.client.scheduler.is_down()
+            node.client.is_down()
         };
         let taken_over: HashSet<(u16, bool)> = taken_over
             .map(|(before, now)| (*now, is_down(*before)))
