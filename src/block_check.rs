@@ -13,6 +13,7 @@
 //! A list in process is always up to date.
 
 use std::{
+    fmt,
     future::{Future, poll_fn},
     pin::pin,
     sync::{
@@ -40,7 +41,6 @@ use crate::{
 };
 
 /// Decides in a store, unless a key is blocked.
-#[derive(Debug)]
 pub(crate) struct BlockCheck {
     store: Arc<dyn Store>,
     /// `None` if the store cannot block keys.
@@ -140,6 +140,13 @@ impl BlockCheck {
             }
             Ok(denial)
         })
+    }
+}
+
+/// Shows the store, as the limiter did without it. What is blocked would make it grow, and contains keys.
+impl fmt::Debug for BlockCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
     }
 }
 
