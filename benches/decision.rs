@@ -12,7 +12,7 @@
 //! cargo bench --bench decision --features metrics -- "recorded/hot key, allowed$"   # with a recorder
 //! ```
 //!
-//! What does it cost to record denied requests in the top keys? `--features top-keys -- "top keys"`. Compare the allowed
+//! The cost of recording denied requests in the top keys: `--features top-keys -- "top keys"`. Compare the allowed
 //! hot key with that of `memory`, without the feature and with it.
 //!
 //! Keys are made from text for each decision, as a request would; the allowed quotas never run out.

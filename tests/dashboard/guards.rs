@@ -1,4 +1,4 @@
-//! Who may see and change what.
+//! Guards: access to the dashboard, to read and to change.
 
 use axum::{Router, extract::Request as AxumRequest, middleware};
 use http::{Method, Request, StatusCode};

@@ -1,4 +1,4 @@
-//! What the state and the history show.
+//! The contents of the state and of the history.
 
 use std::time::{Duration, Instant};
 

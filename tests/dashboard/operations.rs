@@ -1,4 +1,4 @@
-//! What operators change, and its effect on requests.
+//! Changes by operators, and their effect on requests.
 
 use axum::Router;
 use http::StatusCode;
