@@ -23,7 +23,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{Server, unpack};
+use crate::support::{Mode, Proxy, Server, unpack};
 
 const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -324,6 +324,62 @@ async fn ban_that_an_instance_has_seen_holds_during_an_outage() {
     }
     let decision = check(&unaware, &charges).await;
     assert!(decision.is_allowed(), "it has not seen the ban");
+}
+
+// The fallback of an instance whose breaker was open may have banned the key first, for less long.
+#[tokio::test]
+async fn longer_ban_that_an_instance_sees_replaces_the_one_of_its_fallback() {
+    let mut server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy =
+        Policy::new("quick", Quota::per_second(1_000).burst(1)).penalty(Penalty::after(1, MINUTE));
+    let limiter = RateLimiter::builder()
+        .redis(proxy.url())
+        .policy(policy.clone())
+        .deadline(SECOND / 2)
+        .build()
+        .expect("a limiter");
+    let charges = [policy.charge(Key::new("bob"))];
+    let started = Instant::now();
+    while check(&limiter, &[policy.charge(Key::new("ada"))])
+        .await
+        .counted_by()
+        != CountedBy::Shared
+    {
+        assert!(started.elapsed() < 60 * SECOND, "never shared");
+    }
+    proxy.set(Mode::BlackHole);
+    while cause(&check(&limiter, &charges).await) != Some(DeniedBy::Ban) {
+        assert!(started.elapsed() < 60 * SECOND, "never banned");
+    }
+    let store = RedisStore::builder(server.url()).build().expect("a store");
+    let other = RateLimiter::new(store, [policy.clone()]).expect("a limiter");
+    let banned = loop {
+        let decision = check(&other, &charges).await;
+        if cause(&decision) == Some(DeniedBy::Ban) {
+            break decision.states()[0].retry();
+        }
+        assert!(started.elapsed() < 60 * SECOND, "never banned");
+    };
+    proxy.set(Mode::Pass);
+    let retry = loop {
+        let decision = check(&limiter, &charges).await;
+        if decision.counted_by() == CountedBy::Shared {
+            assert_eq!(cause(&decision), Some(DeniedBy::Ban));
+            break decision.states()[0].retry();
+        }
+        assert!(started.elapsed() < 60 * SECOND, "never shared");
+    };
+    assert_eq!(retry, banned, "the end in redis");
+    server.kill();
+    while !limiter.health().is_degraded() {
+        check(&limiter, &[policy.charge(Key::new("ada"))]).await;
+        assert!(started.elapsed() < 60 * SECOND, "never degraded");
+    }
+    let decision = check(&limiter, &charges).await;
+    assert_eq!(decision.counted_by(), CountedBy::Fallback);
+    assert_eq!(cause(&decision), Some(DeniedBy::Ban));
+    assert_eq!(decision.states()[0].retry(), retry, "the same end");
 }
 
 #[tokio::test]
