@@ -157,7 +157,14 @@ impl PolicyState {
     pub(crate) fn of_part(mut self, limit: u64, retry_at: Timestamp) -> Self {
         self.usage.limit = limit;
         if self.wait == Wait::Never {
-            (self.wait, self.at) = (Wait::At, retry_at);
+            let is_banned = self.cause == Some(DeniedBy::Ban);
+            // Not before the ban has ended, which the reset time includes.
+            let ban_ends = if is_banned {
+                self.usage.reset_at
+            } else {
+                NO_TIME
+            };
+            (self.wait, self.at) = (Wait::At, retry_at.max(ban_ends));
         }
         self
     }
