@@ -25,7 +25,7 @@ use crate::{
 use super::{
     batch,
     client::Client,
-    cluster::{Cluster, Node},
+    cluster::Cluster,
     protocol::{Keyspace, Script, malformed},
 };
 
@@ -158,7 +158,7 @@ impl SharedBlocks {
         cluster: &Cluster,
         arguments: impl Fn(&mut Cmd) -> &mut Cmd,
     ) -> Result<Value, Error> {
-        let node = Self::node(cluster);
+        let node = cluster.node_of(slot_of(Keyspace::MEMBERS_IDENTITY));
         if node.store.health().is_degraded() {
             let message = "the shared store is unavailable: blocks were neither read nor changed";
             return Err(Error::new(ErrorKind::Unavailable, message));
@@ -191,14 +191,6 @@ impl SharedBlocks {
             None => command.arg(""),
         };
         command
-    }
-
-    fn node(cluster: &Cluster) -> Node {
-        if cluster.is_cluster() {
-            cluster.node_of(slot_of(Keyspace::MEMBERS_IDENTITY))
-        } else {
-            cluster.first().clone()
-        }
     }
 }
 

@@ -61,12 +61,8 @@ impl RedisRuleStore {
 
     /// Returns the client of the node that has the key, as far as it is known.
     fn client(&self) -> Arc<Client> {
-        if self.cluster.is_cluster() {
-            let slot = slot_of(Keyspace::MEMBERS_IDENTITY);
-            self.cluster.node_of(slot).client
-        } else {
-            Arc::clone(&self.cluster.first().client)
-        }
+        let slot = slot_of(Keyspace::MEMBERS_IDENTITY);
+        self.cluster.node_of(slot).client
     }
 
     /// Returns the connection, and whether it was made just now.

@@ -222,12 +222,7 @@ impl Store for RedisStore {
     #[cfg(feature = "top-keys")]
     fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
         let slot = slot_of(Keyspace::MEMBERS_IDENTITY);
-        let node = if self.cluster.is_cluster() {
-            self.cluster.node_of(slot)
-        } else {
-            self.cluster.first().clone()
-        };
-        node.store.shared_top_keys()
+        self.cluster.node_of(slot).store.shared_top_keys()
     }
 
     fn warnings(&self) -> Vec<Warning> {

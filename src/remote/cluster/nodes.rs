@@ -124,7 +124,7 @@ impl Cluster {
         self.first.client.mode.is_cluster() == Some(true)
     }
 
-    /// Returns the node of a slot, or the first server if it is not known.
+    /// Returns the node of a slot, or the first server if it is not known, as without a cluster.
     pub(in crate::remote) fn node_of(&self, slot: u16) -> Node {
         let map = self.read();
         let node = map.known_node(slot).or_else(|| {
