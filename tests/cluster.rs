@@ -520,45 +520,65 @@ async fn instance_that_starts_while_one_node_is_down_grants_one_share_more_of_it
     assert_eq!(allowed, 40 + 20);
 }
 
-// Regression: where a node without a replica died, and another primary got its slots, as by `redis-cli --cluster fix`, the
-// whole quota was granted again.
-#[tokio::test]
-async fn usage_of_a_lost_node_whose_slots_another_primary_gets_is_restored() {
-    let mut cluster = Cluster::start_with(2, 0, &["--cluster-require-full-coverage", "no"]);
-    let limiter = resilient(&cluster.nodes[0].url(), DEADLINE);
+/// Uses a quota up at the second primary, kills this one, gives its slots to the node at `taker`, and returns how many
+/// of at least 50 more requests are allowed.
+async fn allowed_after_the_slots_of_a_lost_node_went_to(
+    taker: usize,
+    cluster: &mut Cluster,
+    limiter: &RateLimiter,
+) -> usize {
     let policy = per_hour("user", 40).algorithm(Algorithm::SlidingLog);
     let key = Key::new(cluster.identity_at(1, "k"));
-    let slots = cluster.slots(1);
-    until_shared(&limiter, &policy, key).await;
-    assert_eq!(allowed_by_redis(&limiter, policy.charge(key), 40).await, 40);
+    let (slots, lost) = (cluster.slots(1), cluster.id(1));
+    until_shared(limiter, &policy, key).await;
+    assert_eq!(allowed_by_redis(limiter, policy.charge(key), 40).await, 40);
     cluster.nodes[1].kill();
     let started = Instant::now();
     while !limiter.health().is_degraded() {
         until(started, "never degraded");
-        check(&limiter, &[policy.charge(key)]).await;
+        check(limiter, &[policy.charge(key)]).await;
     }
-    let lost = {
-        let nodes = cluster.nodes[0].command(&["CLUSTER", "NODES"]);
-        let nodes: String = redis::from_redis_value(nodes).expect("nodes");
-        let lost = nodes.lines().find(|node| !node.contains("myself"));
-        lost.expect("another node")
-            .split(' ')
-            .next()
-            .expect("an id")
-            .to_owned()
-    };
+    for node in (0..cluster.nodes.len()).filter(|node| *node != 1) {
+        cluster.nodes[node].command(&["CLUSTER", "FORGET", &lost]);
+    }
     let (first, last) = (slots.start().to_string(), slots.end().to_string());
-    cluster.nodes[0].command(&["CLUSTER", "FORGET", &lost]);
-    cluster.nodes[0].command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
-    while limiter.health().is_degraded() {
+    cluster.nodes[taker].command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+    let (mut allowed, mut shared) = (0, 0);
+    while shared < 50 {
         until(started, "the slots are not found at the other primary");
+        let decision = check(limiter, &[policy.charge(key)]).await;
+        allowed += usize::from(decision.is_allowed());
+        shared += usize::from(decision.counted_by() == CountedBy::Shared);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let mut allowed = 0;
-    for _ in 0..50 {
-        allowed += allowed_at_once(&limiter, &policy, key, 1).await;
-    }
-    assert_eq!(allowed, 0);
+    allowed
+}
+
+/// Starts primaries that serve their slots although others are down.
+fn primaries(count: usize) -> Cluster {
+    Cluster::start_with(count, 0, &["--cluster-require-full-coverage", "no"])
+}
+
+// Regression: where a node without a replica died, and another primary got its slots, as by `redis-cli --cluster fix`, the
+// whole quota was granted again.
+#[tokio::test]
+async fn usage_of_a_lost_node_whose_slots_another_primary_gets_is_restored() {
+    let mut cluster = primaries(2);
+    let limiter = resilient(&cluster.nodes[0].url(), DEADLINE);
+    let allowed = allowed_after_the_slots_of_a_lost_node_went_to(0, &mut cluster, &limiter);
+    assert_eq!(allowed.await, 0);
+}
+
+// Regression: the same, where a redirect leads to that primary, as the user may not look the slots up.
+#[tokio::test]
+async fn user_that_may_not_look_the_slots_up_has_the_usage_of_a_lost_node_restored() {
+    let mut cluster = primaries(3);
+    let limiter = resilient(&url_without_rights(&cluster, 2), DEADLINE);
+    // A redirect shows that it is a primary.
+    let of_taker = Key::new(cluster.identity_at(0, "k"));
+    until_shared(&limiter, &per_hour("user", 40), of_taker).await;
+    let allowed = allowed_after_the_slots_of_a_lost_node_went_to(0, &mut cluster, &limiter);
+    assert_eq!(allowed.await, 0);
 }
 
 /// Returns two identities in different slots of the first primary.

@@ -38,11 +38,15 @@ impl SlotMap {
         (!self.lost.contains(index)).then_some(node)
     }
 
-    /// Returns whether a slot that moves to the node at `to` shows that this one was promoted: its node is known, and
-    /// the new one was no primary. An empty primary that gets its first slot looks the same.
+    /// Returns whether the node at `to`, to which a slot moves, may lack the latest states of the slot's node: if it was no
+    /// primary, it was promoted, and a node that is lost gives no keys away. An empty primary that gets its first slot looks
+    /// as if it was promoted.
     pub(super) fn is_promotion(&self, slot: u16, to: &NodeAddress) -> bool {
         let owner = self.owner_of(slot);
-        owner.is_some_and(|owner| owner != to) && !self.primaries.contains(to)
+        let is_taken_from_lost =
+            || self.known_node(slot).is_none() && !self.was_replaced_by(slot, to);
+        owner.is_some_and(|owner| owner != to)
+            && (!self.primaries.contains(to) || is_taken_from_lost())
     }
 
     /// Notes that the node at `to` was promoted in place of the one that has this slot. That one may be promoted again.
