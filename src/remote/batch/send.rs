@@ -65,10 +65,8 @@ pub(super) async fn send(
             contain_panic(|| job.waiter.complete(Err(classify::replaced())));
         }
     });
-    // Requests from before the server was replaced would be decided before what it has lost is back.
-    if call.number < client.scheduler.first_current_call()
-        && !requests.iter().all(|request| request.is_probe())
-    {
+    let is_before_replaced = call.number < client.scheduler.first_current_call();
+    if is_before_replaced && !may_reach_successor(requests) {
         return Err(CallFailure::Replaced);
     }
     if connection.is_first_use || client.mode.is_cluster() != Some(false) {
@@ -88,6 +86,12 @@ pub(super) async fn send(
     let reply = reply.map_err(CallFailure::of)?;
     let lens = requests.iter().map(|request| request.reply_lens());
     reply::parse(&reply, lens).map_err(CallFailure::Replied)
+}
+
+/// Returns whether these requests may be decided by a server that has taken the place of another one since their call
+/// began, before what that one had counted is back. Probes may, as they charge nothing.
+fn may_reach_successor(requests: &[Box<Request>]) -> bool {
+    requests.iter().all(|request| request.is_probe())
 }
 
 /// Sends requests in one command per slot, or in one if the server is known to be standalone, with HELLO before them on a
@@ -242,5 +246,20 @@ impl CallFailure {
         } else {
             Self::Replied(error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::simulation, *};
+    use crate::remote::protocol::Keyspace;
+
+    #[test]
+    fn probe_does_not_take_other_requests_of_its_call_to_a_successor() {
+        let keyspace = Keyspace::new("t").expect("a usable prefix");
+        let probe = || Box::new(Request::probe(&keyspace, b"k"));
+        assert!(may_reach_successor(&[probe()]));
+        assert!(!may_reach_successor(&[probe(), simulation::request()]));
+        assert!(!may_reach_successor(&[simulation::request(), probe()]));
     }
 }
