@@ -22,7 +22,7 @@
 //! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which is stripped where the layer runs | remove the prefix from the pattern, or add the layer to the outer router |
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
 //! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
-//! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | the Redis user may not register this instance | grant it the [rights](crate::remote#permissions); until then each instance admits the whole quota while Redis is unavailable |
+//! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -79,7 +79,7 @@ pub enum Code {
     UnsettledPolicy,
     /// TG015: a Redis cluster has slots that no node serves, or that this store cannot reach.
     UnreachableSlots,
-    /// TG016: the Redis user may not register this instance.
+    /// TG016: this instance cannot be registered in Redis.
     UnregisteredInstance,
 }
 
@@ -185,8 +185,8 @@ impl Code {
             ),
             Self::UnregisteredInstance => (
                 "TG016",
-                "grant the redis user the rights in the docs of tollgate::remote; until then each instance admits the whole \
-                 quota while redis is unavailable",
+                "if a right is missing, grant the redis user those in the docs of tollgate::remote; until then each instance \
+                 admits the whole quota while redis is unavailable",
             ),
         }
     }

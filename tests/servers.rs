@@ -281,6 +281,27 @@ async fn user_that_may_not_register_an_instance_is_told() {
     }
 }
 
+// The same outage, where another program has a value under the key of the instances.
+#[tokio::test]
+async fn value_of_another_program_in_place_of_the_instances_is_told() {
+    let server = Server::start();
+    server.command(&["SET", "tollgate:{!}:members", "of another program"]);
+    let limiter = RateLimiter::builder()
+        .redis(server.url().as_str())
+        .deadline(DEADLINE);
+    let limiter = limiter.build().expect("a usable limiter");
+    let (policy, started) = (policy(), Instant::now());
+    while limiter.warnings().is_empty() {
+        let decision = limiter.check(&[policy.charge(Key::new("ada"))]).await;
+        let counted_by = decision.expect("a decision").counted_by();
+        assert_eq!(counted_by, CountedBy::Shared);
+        assert!(started.elapsed() < HUNG, "never told");
+    }
+    let [warning] = limiter.warnings().try_into().expect("one warning");
+    assert_eq!(warning.code(), Code::UnregisteredInstance);
+    assert!(warning.detail().contains("did not write"), "{warning}");
+}
+
 /// Decides by a new connection, which must fail. Returns the error and its causes.
 async fn failure(builder: RedisStoreBuilder) -> String {
     let mut error: Option<&dyn std::error::Error> = None;

@@ -7,7 +7,7 @@
 //! cluster mode     first call of a connection        calls have one command per slot
 //! slots            decisions on several slots        warning, once, if the keys have a part in common
 //! reach            errors of single slots            warning, once, if no node serves one or a pool cannot reach it
-//! registration     every 2 s                         warning, once, if the user may not register this instance
+//! registration     every 2 s                         warning, once, if this instance cannot be registered
 //! ```
 //!
 //! None of them fails a decision.
