@@ -112,6 +112,8 @@
 //! | instances start or end, and Redis fails within 2 s | at most one share more for each that started |
 //! | an instance starts while one node of a cluster is down, on the keys of that node | up to one share more for each |
 //! | the failover of the server in the URL, in a cluster whose slots the user may not look up | what the replica lacked |
+//! | in such a cluster, the server in the URL gets the slots of a node that died | the quota once more |
+//! | the clocks of a cluster's nodes differ by a time | units that return up to this much too early: the instance keeps one clock for all of them |
 //! | instances that made no decision for 10 s: they do not count, and grant the share of the fleet that they saw last | up to the quota for each of them |
 //! | an instance ended up to 20 s before | less: its share is granted by nobody |
 //! | an instance that was never registered since its start | the whole quota once more, unless [`instances`] is set |
