@@ -42,49 +42,41 @@ use crate::{
 
 /// Decides in a store, unless a key is blocked.
 pub(crate) struct BlockCheck {
-    store: Arc<dyn Store>,
-    /// `None` if the store cannot block keys.
-    list: Option<Arc<BlockList>>,
+    /// Stays empty if the store cannot block keys.
+    list: Arc<BlockList>,
     refresher: Arc<Refresher>,
 }
 
 impl BlockCheck {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        let list = store.blocks();
         Self {
-            list: store.blocks(),
-            refresher: Arc::new(Refresher::new(Arc::clone(&store))),
-            store,
+            list: list.unwrap_or_else(|| Arc::new(BlockList::new(Clock::system()))),
+            refresher: Arc::new(Refresher::new(store)),
         }
+    }
+
+    /// Returns whether a key may be blocked. Otherwise the store can be asked directly.
+    #[inline]
+    pub(crate) fn is_needed(&self) -> bool {
+        self.list.is_needed()
     }
 
     /// Decides the charges together. A blocked key is denied, and then nothing is charged.
-    #[inline]
     pub(crate) fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        match &self.list {
-            Some(list) if list.is_needed() => self.decide_checked(list, charges),
-            Some(_) | None => self.store.decide(charges),
-        }
-    }
-
-    /// As [`decide`](Self::decide) if there may be blocks. Apart, so that the usual way stays as short as without them.
-    #[inline(never)]
-    fn decide_checked(
-        &self,
-        list: &Arc<BlockList>,
-        charges: &[Charge<'_>],
-    ) -> StoreFuture<Decision> {
+        let list = &self.list;
         if list.is_shared() {
             match self.refresher.age() {
                 Age::Fresh => {}
                 Age::Due => self.refresher.refresh_later(),
-                Age::Stale => return self.decide_refreshed(list, charges),
+                Age::Stale => return self.decide_refreshed(charges),
             }
         }
         let blocks = Blocks::of(list, charges);
         if blocks.deny(charges) {
             return StoreFuture::ready(Ok(blocks.denial(charges, list)));
         }
-        let decided = self.store.decide(charges);
+        let decided = self.refresher.store.decide(charges);
         if blocks.is_empty() {
             return decided;
         }
@@ -97,14 +89,9 @@ impl BlockCheck {
 
     /// Decides while the list is brought up to date.
     #[cold]
-    fn decide_refreshed(
-        &self,
-        list: &Arc<BlockList>,
-        charges: &[Charge<'_>],
-    ) -> StoreFuture<Decision> {
+    fn decide_refreshed(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
-        let (store, list) = (Arc::clone(&self.store), Arc::clone(list));
-        let refresher = Arc::clone(&self.refresher);
+        let (list, refresher) = (Arc::clone(&self.list), Arc::clone(&self.refresher));
         StoreFuture::boxed(async move {
             let was_blocked = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
@@ -119,7 +106,7 @@ impl BlockCheck {
                 if blocks.deny(&charges) {
                     return Ok(blocks.denial(&charges, &list));
                 }
-                store.decide(&charges)
+                refresher.store.decide(&charges)
             };
             let (result, ()) = both(deciding, refresher.refresh_in_time()).await;
             let decision = result?;
@@ -136,17 +123,17 @@ impl BlockCheck {
             };
             // A refund that fails leaves the blocked key with less quota.
             if let Some(receipt) = receipt {
-                let _ = store.settle(receipt.actual_cost(|_, _| 0)).await;
+                let _ = refresher.store.settle(receipt.actual_cost(|_, _| 0)).await;
             }
             Ok(denial)
         })
     }
 }
 
-/// Shows the store, as the limiter did without it. What is blocked would make it grow, and contains keys.
+/// Without what is blocked: it would make the `Debug` of a limiter grow, and contains keys.
 impl fmt::Debug for BlockCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
+        f.debug_struct("BlockCheck").finish_non_exhaustive()
     }
 }
 

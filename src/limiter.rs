@@ -121,17 +121,22 @@ impl RateLimiter {
     /// Asks the store, and shows the decision to the observer.
     #[inline]
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        if self.observer.is_idle() {
-            return self.blocks.decide(charges);
+        if self.observer.is_idle() && !self.blocks.is_needed() {
+            return self.store.decide(charges);
         }
-        self.decide_observed(charges)
+        self.decide_watched(charges)
     }
 
-    /// As [`decide`](Self::decide), while decisions are recorded. Apart, so that the usual way stays as short as without it.
+    /// As [`decide`](Self::decide), while keys may be blocked or decisions are recorded. Apart, so that the usual way stays
+    /// as short as without both.
     #[inline(never)]
-    fn decide_observed(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide_watched(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         // Changed in place: a move of the decision would cost more than counting it.
-        let mut decided = self.blocks.decide(charges);
+        let mut decided = if self.blocks.is_needed() {
+            self.blocks.decide(charges)
+        } else {
+            self.store.decide(charges)
+        };
         self.observer.observe(charges, &mut decided);
         decided
     }
