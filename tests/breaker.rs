@@ -547,8 +547,8 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
 
 /// A store that sheds every decision before anything is done for it.
 #[derive(Debug)]
-struct Full {
-    reports_calls: bool,
+pub(crate) struct Full {
+    pub(crate) reports_calls: bool,
 }
 
 impl Store for Full {

@@ -21,12 +21,14 @@ use tollgate::{
     Error, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
     call::CallLimitLayer,
     extract::{Global, Header},
+    memory::MemoryStore,
+    resilience::ResilientStore,
     store::{Charge, Receipt, Store, StoreFuture},
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::Server;
+use crate::{breaker::Full, support::Server};
 
 // === What is exported ===
 
@@ -372,6 +374,29 @@ async fn error_of_a_store_is_a_failed_decision() {
     let exported = Exported::of(&recorder.handle().render());
     assert_eq!(exported.value("tollgate_failed_decisions_total", ""), 1.0);
     assert!(exported.values("tollgate_decisions_total").is_empty());
+}
+
+#[tokio::test]
+async fn shed_decisions_are_counted_and_are_none_of_the_fallback() {
+    for reports_calls in [true, false] {
+        let recorder = recorder();
+        let _installed = set_default_local_recorder(&recorder);
+        let store = ResilientStore::builder(Full { reports_calls }, MemoryStore::new()).build();
+        let store = store.expect("a usable store");
+        let policy = Policy::new("api", Quota::per_hour(9));
+        for _ in 0..20 {
+            let decision = store.decide(&[policy.charge(Key::GLOBAL)]).await;
+            decision.expect("a decision");
+        }
+        let exported = Exported::of(&recorder.handle().render());
+        let total = |name: &str| -> f64 {
+            let values = exported.values(name);
+            values.iter().map(|(_, value)| value).sum()
+        };
+        assert_eq!(total("tollgate_shed_decisions_total"), 20.0);
+        assert_eq!(total("tollgate_fallback_decisions_total"), 0.0);
+        assert_eq!(store.health().shed_decisions(), 20);
+    }
 }
 
 // === Redis ===
