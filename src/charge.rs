@@ -4,6 +4,9 @@ use smallvec::SmallVec;
 
 use crate::{key::Key, policy::Policy, ticket::Ticket};
 
+/// The most charges of one decision.
+pub(crate) const MAX_CHARGES: usize = 16;
+
 /// One policy, key and cost of a request.
 ///
 /// [`Policy::charge`] creates one. A request has a charge for every policy that applies to it.

@@ -15,7 +15,7 @@ use crate::{stats::Stats, telemetry::DecisionTally};
 use crate::{
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
     block_check::BlockCheck,
-    charge::{Charge, Charges},
+    charge::{Charge, Charges, MAX_CHARGES},
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -83,7 +83,7 @@ impl RateLimiter {
     ///
     /// - The error of [`Policy::validate`] for a policy.
     /// - [`ErrorKind::DuplicatePolicy`] if two policies have the same name.
-    /// - [`ErrorKind::InvalidPolicy`] for more than 16 policies.
+    /// - [`ErrorKind::InvalidPolicy`] for more than 1,000 policies.
     pub fn new(
         store: impl Store,
         policies: impl IntoIterator<Item = Policy>,
@@ -626,8 +626,14 @@ fn validate_policies(policies: &[Policy]) -> Result<(), Error> {
             ));
         }
     }
-    if policies.len() > MAX_CHARGES {
-        return Err(too_many(policies.len()));
+    if policies.len() > MAX_POLICIES {
+        return Err(Error::new(
+            ErrorKind::InvalidPolicy,
+            format!(
+                "{} policies: a layer or limiter takes at most {MAX_POLICIES}",
+                policies.len()
+            ),
+        ));
     }
     Ok(())
 }
@@ -674,5 +680,5 @@ fn too_many(count: usize) -> Error {
     )
 }
 
-/// The most charges of one decision.
-const MAX_CHARGES: usize = 16;
+/// The most policies of one layer, and of one limiter without layers. Each request compares itself with all of a layer.
+pub(crate) const MAX_POLICIES: usize = 1_000;

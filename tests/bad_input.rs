@@ -1,22 +1,23 @@
 //! Wrong settings fail where they are built, with a kind to match on and a sentence that says what to do.
 
-use std::{error::Error as _, fmt::Write as _, time::Duration};
+use std::{convert::Infallible, error::Error as _, fmt::Write as _, time::Duration};
 
 use axum::{Router, body::Body};
-use http::Request;
+use http::{Request, Response};
 use tollgate::{
     Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     builder::RateLimitLayerBuilder,
     clock::Clock,
     extract::{Global, PeerIp},
     headers::Headers,
+    matching::PathPattern,
     memory::MemoryStore,
     remote::{RedisStore, RedisStoreBuilder},
     resilience::ResilientStore,
     state::PolicyName,
     store::Store,
 };
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt, service_fn};
 
 // === Quotas ===
 
@@ -155,8 +156,50 @@ fn more_than_sixteen_policies_are_refused() {
         })
     };
     let error = refused(layer(17), ErrorKind::InvalidPolicy);
-    says(&error, &["17", "at most 16"]);
+    says(&error, &["17", "at most 16", ".when("]);
     assert!(layer(16).build().is_ok());
+}
+
+// Regression: a layer with a policy for each of 17 endpoints was refused.
+#[tokio::test]
+async fn a_layer_may_have_a_policy_for_each_of_many_endpoints_but_a_request_at_most_sixteen() {
+    let layer = |count: usize, pattern: fn(usize) -> String| {
+        (0..count).fold(RateLimitLayer::builder(), |layer, number| {
+            let name = format!("policy-{number}");
+            let policy = Policy::new(name, Quota::per_minute(1)).key(Global);
+            layer.policy(policy.when(PathPattern::new(pattern(number))))
+        })
+    };
+    let error = refused(
+        layer(1_001, |number| format!("/{number}")),
+        ErrorKind::InvalidPolicy,
+    );
+    says(&error, &["1001", "at most 1000"]);
+    let ask = async |layer: &RateLimitLayer, path: &str| {
+        let request = Request::builder().uri(path).body(Body::empty());
+        let service = layer.layer(service_fn(async |_: Request<Body>| {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }));
+        let response = service.oneshot(request.expect("a request")).await;
+        response.expect("a response").status().as_u16()
+    };
+    let disjoint = layer(1_000, |number| format!("/{number}"))
+        .build()
+        .expect("a layer");
+    let statuses = [
+        ask(&disjoint, "/7").await,
+        ask(&disjoint, "/7").await,
+        ask(&disjoint, "/999").await,
+    ];
+    assert_eq!(statuses, [200, 429, 200]);
+    let common = |_| "/a".to_owned();
+    let most = layer(16, common).build().expect("a layer");
+    let beyond = layer(17, common).build().expect("a layer");
+    assert_eq!(
+        [ask(&most, "/a").await, ask(&beyond, "/a").await],
+        [200, 503]
+    );
+    assert_eq!(ask(&beyond, "/b").await, 200);
 }
 
 #[test]

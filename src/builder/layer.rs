@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    charge::MAX_CHARGES,
     clock::Clock,
     diagnosis::{Code, WarningLog},
     error::{Error, ErrorKind},
@@ -229,7 +230,8 @@ impl RateLimitLayerBuilder {
     /// # Errors
     ///
     /// One [`ErrorKind`] per mistake, with a remedy in the message: no policy, a policy without a key, an extractor,
-    /// matcher, policy or URL that cannot work, two policies with one name, or a timeout of zero.
+    /// matcher, policy or URL that cannot work, two policies with one name, more than 1,000 policies, more than 16 that
+    /// count every request, or a timeout of zero. A request that more than 16 policies count gets 503.
     pub fn build(self) -> Result<RateLimitLayer, Error> {
         Ok(RateLimitLayer::with(self.build_admission()?))
     }
@@ -350,6 +352,17 @@ impl RateLimitLayerBuilder {
                 format!(
                     "policy {:?} has no key: add an extractor, as in Policy::new(..).key(PeerIp)",
                     rule.policy().name()
+                ),
+            ));
+        }
+        let rules = self.rules.iter().filter(|rule| !rule.is_conditional());
+        let unconditional = rules.flat_map(Rule::policies).count();
+        if unconditional > MAX_CHARGES {
+            return Err(Error::new(
+                ErrorKind::InvalidPolicy,
+                format!(
+                    "{unconditional} policies count every request, and a decision takes at most {MAX_CHARGES}: add .when(..) \
+                     to some, or put them into another layer"
                 ),
             ));
         }

@@ -1,6 +1,6 @@
 //! From a tree to rules: reads a whole file, and notes every fault where it is.
 
-use crate::rules::Rule;
+use crate::{charge::MAX_CHARGES, limiter::MAX_POLICIES, rules::Rule};
 
 use super::{
     fields::{self, Faults, Fields},
@@ -41,7 +41,7 @@ pub(super) fn rule_set(root: &Node, registry: &Registry, faults: &mut Faults) ->
         ids: Vec::new(),
     };
     let mut read = Vec::new();
-    for node in &nodes[..nodes.len().min(MAX_READ)] {
+    for node in &nodes[..nodes.len().min(MAX_POLICIES)] {
         let noted = faults.list.len();
         let rule = rule::read(node, &mut context, faults);
         if rule.is_none() && faults.list.len() == noted {
@@ -153,14 +153,25 @@ fn check_candidates(nodes: &[Node], ids: &[(String, Place)], faults: &mut Faults
 
 /// Notes the first rule that is one too many.
 fn check_number(nodes: &[Node], faults: &mut Faults) {
-    let mut policies = 0;
+    let (mut all, mut unconditional) = (0, 0);
     for node in nodes {
-        policies += 1 + usize::from(candidate_of(node).is_some());
-        if policies > MAX_POLICIES {
+        let policies = 1 + usize::from(candidate_of(node).is_some());
+        all += policies;
+        if CONDITIONS.iter().all(|name| node.field(name).is_none()) {
+            unconditional += policies;
+        }
+        if all > MAX_POLICIES {
             let reason = format!("more than {MAX_POLICIES} policies (a candidate is one too)");
             let remedy = "put some of the rules into another layer";
-            faults.add(node.place, reason, remedy);
-            return;
+            return faults.add(node.place, reason, remedy);
+        }
+        if unconditional > MAX_CHARGES {
+            let reason = format!(
+                "more than {MAX_CHARGES} policies that count every request (a candidate is one too)"
+            );
+            let remedy =
+                "add a `path`, `method` or `host`, or put some of the rules into another layer";
+            return faults.add(node.place, reason, remedy);
         }
     }
 }
@@ -169,7 +180,5 @@ fn candidate_of(rule: &Node) -> Option<(&Node, Place)> {
     Some((rule, rule.field("candidate")?.place))
 }
 
-/// The most policies of a decision.
-const MAX_POLICIES: usize = 16;
-/// The most rules whose faults are listed: far more than a set can have.
-const MAX_READ: usize = 256;
+/// The fields of a rule that leave out requests.
+const CONDITIONS: [&str; 3] = ["path", "method", "host"];

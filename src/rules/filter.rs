@@ -101,6 +101,11 @@ impl RuleFilter {
         self.unless.push(Arc::new(matcher));
     }
 
+    /// Returns whether requests must match something to be counted.
+    pub(super) fn is_conditional(&self) -> bool {
+        !self.when.is_empty()
+    }
+
     #[inline]
     pub(super) fn counts(&self, parts: &Parts) -> bool {
         self.when.iter().all(|matcher| is_possible(matcher, parts))

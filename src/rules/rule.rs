@@ -250,6 +250,11 @@ impl Rule {
         std::iter::once(&self.policy).chain(&self.candidate)
     }
 
+    /// Returns whether the rule counts only requests that match something.
+    pub(crate) fn is_conditional(&self) -> bool {
+        self.filter.is_conditional()
+    }
+
     /// Returns whether a policy is the rule's own, or its candidate.
     pub(crate) fn has_policy(&self, policy: &Policy) -> bool {
         self.policies().any(|own| own.name() == policy.name())
