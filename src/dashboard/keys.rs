@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     block::{ActiveBlock, Block, BlockTarget},
-    charge::Charge,
+    charge::{Charge, MAX_CHARGES},
     clock::Timestamp,
     decision::Decision,
     key::Key,
@@ -370,7 +370,5 @@ impl BlockState {
 
 /// In bytes.
 const MAX_KEY: usize = 1_024;
-/// The most charges of one decision.
-const MAX_CHARGES: usize = 16;
 /// The most blocks in one response.
 const MAX_BLOCKS: usize = 100;

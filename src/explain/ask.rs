@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    charge::{Charge, OwnedCharge},
+    charge::{Charge, MAX_CHARGES, OwnedCharge},
     error::Error,
     policy::OnOutage,
     state::CountedBy,
@@ -33,7 +33,7 @@ pub(crate) async fn ask(
         let numbers = (0..charges.len())
             .filter(|number| charges[*number].borrow().policy().outage_choice() == choice);
         let numbers: Vec<usize> = numbers.collect();
-        for numbers in numbers.chunks(MOST_CHARGES) {
+        for numbers in numbers.chunks(MAX_CHARGES) {
             let peek = {
                 let borrowed = numbers.iter().map(|number| charges[*number].borrow());
                 let peeks: Vec<Charge<'_>> = borrowed.map(|charge| charge.cost(0)).collect();
@@ -62,6 +62,3 @@ pub(crate) async fn ask(
     let policies = explained.into_iter().flatten().collect();
     Ok(Explanation::new(store.health(), policies))
 }
-
-/// The most charges of one decision.
-const MOST_CHARGES: usize = 16;

@@ -28,7 +28,7 @@
 
 use std::{fmt::Debug, mem, sync::Arc};
 
-use crate::sync::Mutex;
+use crate::{charge::MAX_CHARGES, sync::Mutex};
 
 use super::{
     capacity::{Capacity, slots_for},
@@ -408,8 +408,6 @@ const fn full(slots: usize) -> usize {
 /// With `max_keys` keys a table is three quarters full, and a little more by chance. With paths of 256 slots, one of a
 /// million such keys found no slot in 3 % of simulated stores; each further 64 slots made that about ten times as rare.
 const REACH: usize = 512;
-/// Largest number of charges in a decision.
-const MAX_CHARGES: usize = 16;
 
 #[cfg(test)]
 mod tests {
