@@ -22,10 +22,8 @@ pub(crate) async fn build(settings: &Settings) -> Result<(RateLimitLayer, RulesH
     let built = builder(settings)?.build_reloading(source);
     let (limit, rules) = built.map_err(|error| refused(&error))?;
     if settings.has_shared_rules {
-        // Otherwise the first requests would be decided by the rules of the file.
-        if let Err(error) = rules.reload().await {
-            tracing::warn!(%error, "the rules in Redis are not in force yet, those of the file are");
-        }
+        // Otherwise the rules of the file decide the first requests. They also do if this fails, which is logged.
+        let _ = rules.reload().await;
     }
     Ok((limit, rules))
 }
@@ -43,7 +41,7 @@ fn builder(settings: &Settings) -> Result<RateLimitLayerBuilder, Failure> {
 fn refused(error: &ReloadError) -> String {
     match error {
         ReloadError::Rules(faults) => {
-            format!("the rules have faults, so the gateway does not start:\n{faults}")
+            format!("the rules cannot be used, so the gateway does not start:\n{faults}")
         }
         other => format!("the limits cannot be built: {other}"),
     }

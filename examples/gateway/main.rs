@@ -92,7 +92,7 @@ async fn run(settings: Settings) -> Result<(), Failure> {
         None => format!("http://{}", demo_backend::start().await?).parse()?,
     };
 
-    print_welcome(&settings, (address, operations), &backend);
+    print_welcome(&settings, (address, operations), (&backend, &tokens));
     warn_without_backend(&backend).await;
 
     let operations = operations::routes(&dashboard, &limit, prometheus);
@@ -160,39 +160,52 @@ async fn warn_without_backend(backend: &Uri) {
     let reason = match connected {
         Ok(Ok(_)) => return,
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "it does not accept a connection in time".to_owned(),
+        Err(_) => format!("no connection within {PROBE_TIMEOUT:?}"),
     };
     eprintln!(
-        "gateway: nobody serves {backend} yet ({reason}): requests get 502 until somebody does"
+        "gateway: the backend {backend} is not there yet ({reason}): requests get 502 until it is"
     );
 }
 
+/// Prints what to open, to edit and to try.
 fn print_welcome(
     settings: &Settings,
     (address, operations): (SocketAddr, SocketAddr),
-    backend: &Uri,
+    (backend, tokens): (&Uri, &Tokens),
 ) {
     let (address, operations) = (reachable(address), reachable(operations));
     println!("gateway http://{address} -> {backend}");
-    let sign_in = match env::var_os("DASHBOARD_WRITE_TOKEN") {
-        Some(_) => "your DASHBOARD_TOKEN or DASHBOARD_WRITE_TOKEN",
-        None => "change-the-limits-too (or, to look only, look-at-the-limits)",
-    };
     println!("  open  http://{operations}/ops/limits");
-    println!("        and sign in with {sign_in}");
+    let shown = |token: &str, name| {
+        let is_of_example = Tokens::EXAMPLE.contains(&token);
+        if is_of_example {
+            token.to_owned()
+        } else {
+            format!("your {name}")
+        }
+    };
+    let write = shown(&tokens.write, "DASHBOARD_WRITE_TOKEN");
+    let read = shown(&tokens.read, "DASHBOARD_TOKEN");
+    println!("        sign in with {write}; to look only, with {read}");
     if settings.has_shared_rules {
-        println!(
-            "  edit  the rules on that page, under Rules: all gateways on this Redis take them"
-        );
+        println!("  edit  the rules on that page: all gateways on this Redis take them");
     } else {
         println!("  edit  {}", settings.rules.display());
         println!(
-            "        and save it, such as with `free: 2/s`: the next request is decided by the new rules"
+            "        save it with another limit, such as `free: 2/s`: it counts from the next request on"
+        );
+        println!(
+            "        save it with a fault, such as `free: 2/mn`: this terminal shows where and what to write"
         );
     }
-    println!("  try   curl -i -H 'x-api-key: demo-free-ada' http://{address}/items/1");
+    let path = if settings.backend.is_none() {
+        "/items/1"
+    } else {
+        "/"
+    };
+    println!("  try   curl -i -H 'x-api-key: demo-free-ada' http://{address}{path}");
     println!(
-        "        for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' http://{address}/items/1; done; echo"
+        "        for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' http://{address}{path}; done; echo"
     );
     println!("        curl -s http://{operations}/metrics | grep tollgate_decisions");
     let place = match settings.redis_url {

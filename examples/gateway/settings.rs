@@ -106,7 +106,10 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Reads the tokens from the environment. Those of the example are for this machine only, because everybody knows them.
+    /// Those of the example, which everybody knows: they are for this machine only.
+    pub(crate) const EXAMPLE: [&str; 2] = ["look-at-the-limits", "change-the-limits-too"];
+
+    /// Reads the tokens from the environment.
     pub(crate) fn read(operations: IpAddr) -> Result<Self, Failure> {
         let token = |name: &str, of_example: &str| match env::var(name) {
             Ok(token) => Ok(token),
@@ -117,8 +120,8 @@ impl Tokens {
             )),
         };
         Ok(Self {
-            read: token("DASHBOARD_TOKEN", "look-at-the-limits")?,
-            write: token("DASHBOARD_WRITE_TOKEN", "change-the-limits-too")?,
+            read: token("DASHBOARD_TOKEN", Self::EXAMPLE[0])?,
+            write: token("DASHBOARD_WRITE_TOKEN", Self::EXAMPLE[1])?,
         })
     }
 }
