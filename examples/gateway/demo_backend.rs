@@ -1,26 +1,28 @@
 //! A service to protect, for the demo.
 
-use std::{fmt::Write, io, net::SocketAddr, time::Duration};
+use std::{fmt::Write, time::Duration};
 
 use axum::{
     Router,
     extract::Path,
     routing::{any, get},
 };
-use http::request::Parts;
+use http::{Uri, request::Parts};
 use tokio::{net::TcpListener, time::sleep};
 
-/// Starts the service on a free port of this machine.
-pub(crate) async fn start() -> io::Result<SocketAddr> {
+use crate::Failure;
+
+/// Starts the service on a free port of this machine, and returns its URL.
+pub(crate) async fn start() -> Result<Uri, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
+    let url = format!("http://{}", listener.local_addr()?).parse()?;
     let app = Router::new()
         .route("/items/{id}", get(item))
         .route("/reports/{id}", get(report))
         .route("/search", get(search))
         .route("/echo", any(echo));
     tokio::spawn(async move { axum::serve(listener, app).await });
-    Ok(address)
+    Ok(url)
 }
 
 async fn item(Path(id): Path<String>) -> String {

@@ -32,6 +32,7 @@ mod limits;
 mod operations;
 mod proxy;
 mod settings;
+mod welcome;
 
 use std::{
     env,
@@ -43,15 +44,12 @@ use std::{
 };
 
 use axum::{Router, serve::ListenerExt};
-use http::Uri;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
+use tokio::{net::TcpListener, sync::watch};
 
 use self::{
     proxy::ReverseProxy,
     settings::{HELP, Settings, Tokens},
+    welcome::Places,
 };
 
 pub(crate) type Failure = Box<dyn Error>;
@@ -82,46 +80,61 @@ async fn main() -> ExitCode {
 async fn run(settings: Settings) -> Result<(), Failure> {
     let prometheus = operations::prometheus()?;
     let (limit, rules) = limits::build(&settings).await?;
-    let listener = listen("--listen", &settings.listen).await?;
-    let operations_listener = listen("--operations", &settings.operations).await?;
-    let (address, operations) = (listener.local_addr()?, operations_listener.local_addr()?);
-    let tokens = Tokens::read(operations.ip())?;
-    let dashboard = operations::dashboard(&limit, &rules, &tokens)?;
-    let backend = match &settings.backend {
-        Some(backend) => backend.clone(),
-        None => format!("http://{}", demo_backend::start().await?).parse()?,
+    let for_clients = listen("--listen", &settings.listen).await?;
+    let for_operators = listen("--operations", &settings.operations).await?;
+    let places = Places {
+        backend: match &settings.backend {
+            Some(backend) => backend.clone(),
+            None => demo_backend::start().await?,
+        },
+        gateway: reachable(for_clients.local_addr()?),
+        operations: reachable(for_operators.local_addr()?),
     };
-
-    print_welcome(&settings, (address, operations), (&backend, &tokens));
-    warn_without_backend(&backend).await;
-
+    let tokens = Tokens::read(for_operators.local_addr()?.ip())?;
+    let dashboard = operations::dashboard(&limit, &rules, &tokens)?;
     let operations = operations::routes(&dashboard, &limit, prometheus);
-    let proxy = ReverseProxy::new(backend);
+
+    welcome::print(&settings, &places, &tokens);
+    welcome::warn_without_backend(&places.backend).await;
+    let proxy = ReverseProxy::new(places.backend);
     let app = Router::new()
         .fallback(async move |peer, request| proxy.forward(peer, request).await)
         .layer(limit);
-    // `client_ip` and `peer_ip` read the peer's address from here.
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    // Otherwise the end of a response can wait for the client's acknowledgement of its start.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
 
     let (stop, stopping) = watch::channel(());
-    let clients = axum::serve(listener, app).with_graceful_shutdown(closed(stopping.clone()));
-    let operators =
-        axum::serve(operations_listener, operations).with_graceful_shutdown(closed(stopping));
-    let servers = tokio::spawn(async { tokio::try_join!(clients, operators) });
+    let servers = tokio::spawn(serve(
+        (for_clients, app),
+        (for_operators, operations),
+        stopping,
+    ));
     tokio::select! {
         result = tokio::signal::ctrl_c() => result?,
-        () = demo_load::run(reachable(address)), if settings.has_load => {}
+        () = demo_load::run(places.gateway), if settings.has_load => {}
     }
     println!("stopping: no new requests, those in flight end");
     dashboard.close();
     drop(stop);
     // A response may take longer than anybody waits for.
     match tokio::time::timeout(SHUTDOWN_TIMEOUT, servers).await {
-        Ok(ended) => drop(ended??),
+        Ok(ended) => ended??,
         Err(_) => println!("stopped after {SHUTDOWN_TIMEOUT:?}, with requests in flight"),
     }
+    Ok(())
+}
+
+/// Serves clients and operators until the sender is dropped, and all responses have ended.
+async fn serve(
+    (for_clients, app): (TcpListener, Router),
+    (for_operators, operations): (TcpListener, Router),
+    stopping: watch::Receiver<()>,
+) -> io::Result<()> {
+    // `client_ip` and `peer_ip` read the peer's address from here.
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    // Otherwise the end of a response can wait for the client's acknowledgement of its start.
+    let for_clients = for_clients.tap_io(|stream| drop(stream.set_nodelay(true)));
+    let clients = axum::serve(for_clients, app).with_graceful_shutdown(closed(stopping.clone()));
+    let operators = axum::serve(for_operators, operations).with_graceful_shutdown(closed(stopping));
+    tokio::try_join!(clients, operators)?;
     Ok(())
 }
 
@@ -152,68 +165,4 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-async fn warn_without_backend(backend: &Uri) {
-    let host = backend.host().unwrap_or_default();
-    let port = backend.port_u16().unwrap_or(80);
-    let host = host.trim_matches(['[', ']']);
-    let connected = tokio::time::timeout(PROBE_TIMEOUT, TcpStream::connect((host, port))).await;
-    let reason = match connected {
-        Ok(Ok(_)) => return,
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no connection within {PROBE_TIMEOUT:?}"),
-    };
-    eprintln!(
-        "gateway: the backend {backend} is not there yet ({reason}): requests get 502 until it is"
-    );
-}
-
-/// Prints what to open, to edit and to try.
-fn print_welcome(
-    settings: &Settings,
-    (address, operations): (SocketAddr, SocketAddr),
-    (backend, tokens): (&Uri, &Tokens),
-) {
-    let (address, operations) = (reachable(address), reachable(operations));
-    println!("gateway http://{address} -> {backend}");
-    println!("  open  http://{operations}/ops/limits");
-    let shown = |token: &str, name| {
-        let is_of_example = Tokens::EXAMPLE.contains(&token);
-        if is_of_example {
-            token.to_owned()
-        } else {
-            format!("your {name}")
-        }
-    };
-    let write = shown(&tokens.write, "DASHBOARD_WRITE_TOKEN");
-    let read = shown(&tokens.read, "DASHBOARD_TOKEN");
-    println!("        sign in with {write}; to look only, with {read}");
-    if settings.has_shared_rules {
-        println!("  edit  the rules on that page: all gateways on this Redis take them");
-    } else {
-        println!("  edit  {}", settings.rules.display());
-        println!(
-            "        save it with another limit, such as `free: 2/s`: it counts from the next request on"
-        );
-        println!(
-            "        save it with a fault, such as `free: 2/mn`: this terminal shows where and what to write"
-        );
-    }
-    let path = if settings.backend.is_none() {
-        "/items/1"
-    } else {
-        "/"
-    };
-    println!("  try   curl -i -H 'x-api-key: demo-free-ada' http://{address}{path}");
-    println!(
-        "        for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' http://{address}{path}; done; echo"
-    );
-    println!("        curl -s http://{operations}/metrics | grep tollgate_decisions");
-    let place = match settings.redis_url {
-        Some(_) => "in Redis",
-        None => "in this process; with REDIS_URL=redis://127.0.0.1/ in Redis, for all gateways",
-    };
-    println!("counts are kept {place}");
-}
-
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -106,10 +106,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Those of the example, which everybody knows: they are for this machine only.
-    pub(crate) const EXAMPLE: [&str; 2] = ["look-at-the-limits", "change-the-limits-too"];
-
-    /// Reads the tokens from the environment.
+    /// Reads the tokens from the environment. On this machine alone there are others, which everybody knows.
     pub(crate) fn read(operations: IpAddr) -> Result<Self, Failure> {
         let token = |name: &str, of_example: &str| match env::var(name) {
             Ok(token) => Ok(token),
@@ -120,11 +117,30 @@ impl Tokens {
             )),
         };
         Ok(Self {
-            read: token("DASHBOARD_TOKEN", Self::EXAMPLE[0])?,
-            write: token("DASHBOARD_WRITE_TOKEN", Self::EXAMPLE[1])?,
+            read: token("DASHBOARD_TOKEN", READ)?,
+            write: token("DASHBOARD_WRITE_TOKEN", WRITE)?,
         })
     }
+
+    /// Returns how the terminal shows both tokens. Secrets are not printed.
+    pub(crate) fn shown(&self) -> [&str; 2] {
+        [
+            if self.read == READ {
+                READ
+            } else {
+                "your DASHBOARD_TOKEN"
+            },
+            if self.write == WRITE {
+                WRITE
+            } else {
+                "your DASHBOARD_WRITE_TOKEN"
+            },
+        ]
+    }
 }
+
+const READ: &str = "look-at-the-limits";
+const WRITE: &str = "change-the-limits-too";
 
 pub(crate) const HELP: &str = "\
 An API gateway: clients -> rate limits -> reverse proxy -> backend.

@@ -102,6 +102,11 @@ impl Gateway {
         Client::connect(self.address_after("open  http://")).await
     }
 
+    /// Returns the URL of the dashboard.
+    pub(super) fn dashboard(&self) -> String {
+        format!("http://{}/ops/limits", self.address_after("open  http://"))
+    }
+
     pub(super) async fn state(&self, operator: &mut Client) -> Value {
         let reply = api(operator, "GET", "state", "").await;
         assert_eq!(reply.status, 200, "{}", reply.body);
