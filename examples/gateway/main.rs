@@ -10,6 +10,9 @@
 //!
 //! How does an API gateway limit clients by rules that change while it runs?
 //!
+//! It leaves out what has nothing to do with limits: TLS, upgrades such as WebSocket, several backends, and timeouts for
+//! clients that are slow.
+//!
 //! ```text
 //! client ────> rate limits ────> reverse proxy ────> backend
 //!              limits.rs         proxy.rs, hop.rs    yours, or demo_backend.rs

@@ -29,7 +29,7 @@ pub(crate) fn print(settings: &Settings, places: &Places, tokens: &Tokens) {
     } else {
         println!("  edit  {}", settings.rules.display());
         println!(
-            "        save another limit, such as `free: 2/s`: it counts from the next request on"
+            "        save another limit, such as `free: 2/s`: requests are decided by it at once"
         );
         println!(
             "        save a fault, such as `free: 2/mn`: you read here where it is, and what to write"
