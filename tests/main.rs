@@ -34,6 +34,7 @@ mod extractors_values;
 mod fixed_window;
 mod fleet;
 mod fleet_random;
+mod gateway;
 mod grpc;
 mod hammer;
 mod hammer_mixed;

@@ -56,7 +56,8 @@ impl RuleSource {
     /// Reads the rules that all instances share in Redis, through the store of the layer, and takes others within a second
     /// after they are [pushed](super::RulesHandle::push).
     ///
-    /// `initial` is in force until rules are found there, or for as long as Redis has none. To begin with those in Redis, await
+    /// `initial` is in force until rules are found there, or for as long as Redis has none. The rules in Redis are read by the
+    /// [`reader`](Self::reader) of this source, so it needs what `initial` was read with. To begin with those in Redis, await
     /// [`RulesHandle::reload`](super::RulesHandle::reload) before the service starts. While Redis is down, the rules in force
     /// stay.
     ///

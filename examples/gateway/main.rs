@@ -1,0 +1,171 @@
+//! Run with
+//!
+//! ```sh
+//! cargo run --example gateway --features dashboard,reload,top-keys
+//! # in front of your own service, and with limits that several gateways share
+//! REDIS_URL=redis://127.0.0.1/ cargo run --example gateway --features dashboard,reload,top-keys -- --backend http://127.0.0.1:8080
+//! # all options
+//! cargo run --example gateway --features dashboard,reload,top-keys -- --help
+//! ```
+//!
+//! How does an API gateway limit clients by rules that change while it runs?
+//!
+//! It leaves out what has nothing to do with limits: TLS, upgrades such as WebSocket, several backends, and timeouts for
+//! clients that are slow.
+//!
+//! ```text
+//! client ────> rate limits ────> reverse proxy ────> backend
+//!              limits.rs         proxy.rs, hop.rs    yours, or demo_backend.rs
+//!              rules.yaml
+//!              customers.rs
+//! operator ──> dashboard, metrics
+//!              operations.rs
+//! ```
+
+#![expect(
+    clippy::print_stdout,
+    reason = "an example prints what to do, and its results"
+)]
+
+mod customers;
+mod demo_backend;
+mod demo_load;
+mod hop;
+mod limits;
+mod operations;
+mod proxy;
+mod settings;
+mod welcome;
+
+use std::{
+    env,
+    error::Error,
+    io::{self, ErrorKind, IsTerminal},
+    net::{Ipv4Addr, SocketAddr},
+    process::ExitCode,
+    time::Duration,
+};
+
+use axum::{Router, serve::ListenerExt};
+use tokio::{net::TcpListener, sync::watch};
+
+use self::{
+    proxy::ReverseProxy,
+    settings::{HELP, Settings, Tokens},
+    welcome::Places,
+};
+
+pub(crate) type Failure = Box<dyn Error>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+    let result = match Settings::read(env::args().skip(1)) {
+        Ok(Some(settings)) => run(settings).await,
+        Ok(None) => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => Err(error),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gateway: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(settings: Settings) -> Result<(), Failure> {
+    let prometheus = operations::prometheus()?;
+    let (limit, rules) = limits::build(&settings).await?;
+    let for_clients = listen("--listen", &settings.listen).await?;
+    let for_operators = listen("--operations", &settings.operations).await?;
+    let places = Places {
+        backend: match &settings.backend {
+            Some(backend) => backend.clone(),
+            None => demo_backend::start().await?,
+        },
+        gateway: reachable(for_clients.local_addr()?),
+        operations: reachable(for_operators.local_addr()?),
+    };
+    let tokens = Tokens::read(for_operators.local_addr()?.ip())?;
+    let dashboard = operations::dashboard(&limit, &rules, &tokens)?;
+    let operations = operations::routes(&dashboard, &limit, prometheus);
+
+    welcome::print(&settings, &places, &tokens);
+    welcome::warn_without_backend(&places.backend).await;
+    let proxy = ReverseProxy::new(places.backend);
+    let app = Router::new()
+        .fallback(async move |peer, request| proxy.forward(peer, request).await)
+        .layer(limit);
+
+    let (stop, stopping) = watch::channel(());
+    let servers = tokio::spawn(serve(
+        (for_clients, app),
+        (for_operators, operations),
+        stopping,
+    ));
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result?,
+        () = demo_load::run(places.gateway), if settings.has_load => {}
+    }
+    println!("stopping: no new requests, those in flight end");
+    dashboard.close();
+    drop(stop);
+    // A response may take longer than anybody waits for.
+    match tokio::time::timeout(SHUTDOWN_TIMEOUT, servers).await {
+        Ok(ended) => ended??,
+        Err(_) => println!("stopped after {SHUTDOWN_TIMEOUT:?}, with requests in flight"),
+    }
+    Ok(())
+}
+
+/// Serves clients and operators until the sender is dropped, and all responses have ended.
+async fn serve(
+    (for_clients, app): (TcpListener, Router),
+    (for_operators, operations): (TcpListener, Router),
+    stopping: watch::Receiver<()>,
+) -> io::Result<()> {
+    // `client_ip` and `peer_ip` read the peer's address from here.
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    // Otherwise the end of a response can wait for the client's acknowledgement of its start.
+    let for_clients = for_clients.tap_io(|stream| drop(stream.set_nodelay(true)));
+    let clients = axum::serve(for_clients, app).with_graceful_shutdown(closed(stopping.clone()));
+    let operators = axum::serve(for_operators, operations).with_graceful_shutdown(closed(stopping));
+    tokio::try_join!(clients, operators)?;
+    Ok(())
+}
+
+async fn listen(option: &str, address: &str) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(|error| {
+        let reason = match error.kind() {
+            ErrorKind::AddrInUse => "another program listens there".to_owned(),
+            _ => error.to_string(),
+        };
+        format!(
+            "cannot listen on {address}: {reason}. Use another address: {option} 127.0.0.1:0 takes any free port"
+        )
+        .into()
+    })
+}
+
+/// Waits until the sender is dropped.
+async fn closed(mut stopping: watch::Receiver<()>) {
+    while stopping.changed().await.is_ok() {}
+}
+
+/// Returns an address that can be connected to: 0.0.0.0 is all of this machine's.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip().is_unspecified() {
+        true => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
+        false => address,
+    }
+}
+
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);

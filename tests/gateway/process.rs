@@ -1,0 +1,191 @@
+//! The gateway as a process, with its two addresses and what it printed.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::PATIENCE;
+use crate::{
+    examples::command,
+    support::{Client, Reply},
+};
+
+/// A gateway on two free ports, which is killed when it is dropped.
+pub(super) struct Gateway {
+    child: Child,
+    welcome: String,
+    log: Arc<Mutex<String>>,
+}
+
+impl Gateway {
+    pub(super) fn start(options: &[&str]) -> Self {
+        Self::run(gateway(options))
+    }
+
+    /// Starts a gateway that takes the rules and keeps the counts in this Redis.
+    pub(super) fn start_shared(options: &[&str], redis_url: &str) -> Self {
+        let mut command = gateway(options);
+        command.arg("--shared-rules").env("REDIS_URL", redis_url);
+        Self::run(command)
+    }
+
+    fn run(mut command: Command) -> Self {
+        command
+            .args(["--listen", "127.0.0.1:0", "--operations", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let errors = child.stderr.take().expect("it is piped");
+        let log = Arc::new(Mutex::new(String::new()));
+        let collected = Arc::clone(&log);
+        thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                let mut log = collected.lock().unwrap_or_else(PoisonError::into_inner);
+                *log += &(line + "\n");
+            }
+        });
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut welcome = String::new();
+        while !welcome.contains("counts are kept") {
+            let read = output.read_line(&mut welcome).expect("it prints text");
+            assert!(read > 0, "it ended: {welcome}{}", lock(&log));
+        }
+        // It prints more, and would wait for a reader.
+        thread::spawn(move || output.read_to_end(&mut Vec::new()));
+        Self {
+            child,
+            welcome,
+            log,
+        }
+    }
+
+    pub(super) fn welcome(&self) -> &str {
+        &self.welcome
+    }
+
+    /// Returns what it has logged so far.
+    pub(super) fn log(&self) -> String {
+        lock(&self.log).clone()
+    }
+
+    /// Waits until it has logged this.
+    pub(super) async fn until_logged(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.log().contains(text) {
+            assert!(Instant::now() < deadline, "{text} is not in {}", self.log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address_after("gateway http://")
+    }
+
+    pub(super) async fn client(&self) -> Client {
+        Client::connect(self.address()).await
+    }
+
+    /// Connects to the address for operators.
+    pub(super) async fn operator(&self) -> Client {
+        Client::connect(self.address_after("open  http://")).await
+    }
+
+    /// Returns the URL of the dashboard.
+    pub(super) fn dashboard(&self) -> String {
+        format!("http://{}/ops/limits", self.address_after("open  http://"))
+    }
+
+    pub(super) async fn state(&self, operator: &mut Client) -> Value {
+        let reply = api(operator, "GET", "state", "").await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        serde_json::from_str(&reply.body).expect("JSON")
+    }
+
+    fn address_after(&self, text: &str) -> SocketAddr {
+        let (_, rest) = self.welcome.split_once(text).expect("it is printed");
+        let end = rest.find([' ', '/', '\n']).expect("more follows");
+        rest[..end].parse().expect("an address")
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have ended on its own.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a request of an operator who may change something.
+pub(super) async fn api(operator: &mut Client, method: &str, path: &str, body: &str) -> Reply {
+    let length = body.len();
+    let token = "change-the-limits-too";
+    let request = format!(
+        "{method} /ops/limits/api/{path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\nx-tollgate-dashboard: 1\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    operator.send(&request).await;
+    operator.receive().await
+}
+
+/// Returns what a gateway that does not start prints.
+pub(super) fn failure(options: &[&str]) -> String {
+    let output = gateway(options).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1), "{options:?}");
+    assert_eq!(output.stdout, b"", "{options:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+fn gateway(options: &[&str]) -> Command {
+    let mut command = command("gateway");
+    command
+        .args(options)
+        .env_remove("DASHBOARD_TOKEN")
+        .env_remove("DASHBOARD_WRITE_TOKEN");
+    command
+}
+
+fn lock(log: &Mutex<String>) -> std::sync::MutexGuard<'_, String> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === Folder ===
+
+/// A folder with a rule file, which is removed at the end.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-gateway-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// Writes the rule file, and returns its path.
+    pub(super) fn write(&self, text: &str) -> PathBuf {
+        let path = self.0.join("rules.yaml");
+        fs::write(&path, text).expect("it can be written");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
