@@ -33,7 +33,7 @@ elseif is_ours and not has_room then
       end
     end
     until_micros, forgiven = now + length, now + length
-    denial_count, ban_count = 0, ban_count < 255 and ban_count + 1 or 255
+    since, denial_count, ban_count = now, 0, ban_count < 255 and ban_count + 1 or 255
   end
   forgiven = forgiven + ARGV[penalty_at + 6]
   forgiven_at = forgiven > forgiven_at and forgiven or forgiven_at

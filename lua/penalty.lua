@@ -18,6 +18,8 @@
 --          | since (us)  | denials | bans | until (us)  | forgiven at |
 --          +-------------+---------+------+-------------+-------------+
 --
+--          since is the time of the first denial that is counted or, of a banned key, that at which the ban began.
+--
 -- Example: one a minute, banned for 30 s after 2 denials in 60 s. Times with a `+` are us after 1700000000000000.
 --   '^' 2 60000000 30000000 2 3600000000 600000000 'wAAAA' 60000000 60000000
 --   at +0        -> fits, TAT +60000000, ban 0
@@ -41,13 +43,26 @@ if stored_ban then
     denial_count, ban_count, banned_until, forgiven_at = 0, 0, 0, 0
   end
 end
+local moved, moved_ttl
 if banned_until > now then
-  -- A ban may have been made under other settings, or before the clock was set back.
   local longest = ARGV[penalty_at + 5] + 0
-  banned_until, counts_denied = banned_until < now + longest and banned_until or now + longest, false
+  if since > now then
+    -- The clock was set back. Stored, because otherwise the ban would begin with each request.
+    since = now
+    banned_until = banned_until < now + longest and banned_until or now + longest
+    local forgiven = banned_until + ARGV[penalty_at + 6]
+    forgiven_at = forgiven < forgiven_at and forgiven or forgiven_at
+    moved = pack_bytes('>I7I4I1I7I7', since, denial_count, ban_count, banned_until, forgiven_at)
+    moved_ttl = ceil((forgiven_at - now) / 1000) + TTL_MARGIN
+  end
+  -- A ban may have been made under other settings.
+  banned_until = banned_until < since + longest and banned_until or since + longest
+end
+if banned_until > now then
+  counts_denied = false
 else
   banned_until = 0
 end
 -- Without names, as the records. Phase 2 names the first five indices: what a denial stores is added by denial.lua.
-ban = { ban_key, banned_until, nil, nil, nil, since, denial_count, ban_count, forgiven_at, foreign_ban }
+ban = { ban_key, banned_until, moved, moved_ttl, banned_until, since, denial_count, ban_count, forgiven_at, foreign_ban }
 bans[#bans + 1] = ban

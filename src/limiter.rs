@@ -16,11 +16,13 @@ use crate::{
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
     block_check::BlockCheck,
     charge::{Charge, Charges, MAX_CHARGES},
+    clock::Timestamp,
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
     hold::{Hold, HoldRegistry},
     key::Key,
+    penalty::Standing,
     policy::Policy,
     store::{Health, Mode, Receipt, Store, StoreFuture},
     sync::Mutex,
@@ -199,7 +201,7 @@ impl RateLimiter {
     ///
     /// Charges nothing. A policy is of the limiter once a builder or a layer has added it, and is shown with its own quota:
     /// [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) also knows tiers and modes. Takes at most three calls for
-    /// 16 policies, each within the deadline of the store. See [`explain`](crate::explain) for an example.
+    /// 16 policies, and one for each with a penalty, each within the deadline of the store. See [`explain`](crate::explain) for an example.
     ///
     /// # Errors
     ///
@@ -254,6 +256,40 @@ impl RateLimiter {
     /// The error of the store, if it could not reset the key.
     pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         self.store.reset(policy, key)
+    }
+
+    /// Returns where a key stands under a policy with a [penalty](crate::penalty): whether it is banned, and until when. `None`
+    /// if the policy has no penalty, or if there is nothing to forgive.
+    ///
+    /// For operators: decisions contain the bans that concern them. Reads from where the next request would be decided.
+    ///
+    /// # Errors
+    ///
+    /// The error of the store, if it could not return it.
+    pub fn standing(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Standing>> {
+        if policy.ban_penalty().is_none() {
+            return StoreFuture::ready(Ok(None));
+        }
+        let (now, owned, key) = (self.peek(&[policy.charge(*key)]), policy.clone(), *key);
+        let limiter = self.clone();
+        StoreFuture::boxed(async move {
+            let now = now.await?.decided_at();
+            limiter.standing_at(&owned, &key, now).await
+        })
+    }
+
+    /// As [`standing`](Self::standing), at a time of the store.
+    pub(crate) fn standing_at(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        now: Timestamp,
+    ) -> StoreFuture<Option<Standing>> {
+        let Some(penalty) = policy.ban_penalty().copied() else {
+            return StoreFuture::ready(Ok(None));
+        };
+        let state = self.store.ban_state(policy, key);
+        state.map(move |state| Ok(state?.and_then(|state| penalty.standing(&state, now))))
     }
 
     /// Refunds up to `units` of what a key has used, without a receipt.

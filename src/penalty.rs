@@ -29,7 +29,14 @@
 //!
 //! # Clock steps
 //!
-//! If the clock is set back, a ban takes longer by the step, but at most as long as the longest ban from then on.
+//! If the clock is set back to before the begin of a ban, the ban lasts at most as long as the longest one from the next
+//! request on.
+//!
+//! # Other settings
+//!
+//! A policy may get another penalty while keys are banned. Running bans stay, and end at the latest as long after they began
+//! as the new longest ban. A policy without a penalty bans nobody; what was noted is kept until it is forgiven, and counts
+//! again if the policy gets a penalty until then.
 
 use std::time::Duration;
 
@@ -184,9 +191,21 @@ impl Penalty {
     /// Returns when the ban of a key ends; `None` if it is not banned.
     #[must_use]
     pub fn banned_until(&self, state: &BanState, now: Timestamp) -> Option<Timestamp> {
-        let is_banned = state.banned_until > now && now < state.forgiven_at;
-        // A ban that was made under other settings, or before the clock was set back.
-        is_banned.then(|| state.banned_until.min(now + self.longest))
+        // A ban may have been made under other settings.
+        let until = state.banned_until.min(state.counted_since + self.longest);
+        (until > now && now < state.forgiven_at).then_some(until)
+    }
+
+    /// Lets a ban that begins after `now` begin at `now`, because the clock was set back. Returns whether it did.
+    pub fn begin_by(&self, state: &mut BanState, now: Timestamp) -> bool {
+        let is_later = state.counted_since > now && state.banned_until > now;
+        if is_later {
+            state.counted_since = now;
+            state.banned_until = state.banned_until.min(now + self.longest);
+            let forgiven_at = state.banned_until + self.forgiven_after;
+            state.forgiven_at = state.forgiven_at.min(forgiven_at);
+        }
+        is_later
     }
 
     /// Counts a denial of a key that is not banned. Returns when its ban ends, if it is banned now.
@@ -202,12 +221,31 @@ impl Penalty {
         let mut forgiven_at = now + self.forgiven_after;
         if state.denials >= self.denials {
             state.banned_until = now + self.length_of(state.bans);
-            state.denials = 0;
+            (state.counted_since, state.denials) = (now, 0);
             state.bans = state.bans.saturating_add(1);
             forgiven_at = state.banned_until + self.forgiven_after;
         }
         state.forgiven_at = state.forgiven_at.max(forgiven_at);
         (state.banned_until > now).then_some(state.banned_until)
+    }
+
+    /// Returns where a key stands, for an operator; `None` if it was not denied, or if all is forgiven.
+    #[must_use]
+    pub fn standing(&self, state: &BanState, now: Timestamp) -> Option<Standing> {
+        let mut state = *state;
+        self.begin_by(&mut state, now);
+        if now >= state.forgiven_at {
+            return None;
+        }
+        let banned_until = self.banned_until(&state, now);
+        let is_counted = state.denials > 0 && now < state.counted_since + self.within;
+        Some(Standing {
+            banned_since: banned_until.map(|_| state.counted_since),
+            banned_until,
+            bans: state.bans.into(),
+            denials: if is_counted { state.denials } else { 0 },
+            forgiven_at: state.forgiven_at,
+        })
     }
 
     /// Returns the length of a ban after so many others.
@@ -243,7 +281,7 @@ impl Penalty {
 /// The default is that of a key that was not denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BanState {
-    /// When the first of the counted denials was.
+    /// When the first of the counted denials was. Of a banned key, when its ban began.
     counted_since: Timestamp,
     /// Denials since then that have not led to a ban.
     denials: u32,
@@ -256,10 +294,11 @@ pub struct BanState {
 }
 
 impl BanState {
-    /// Returns the state of a key that another store has banned.
+    /// Returns the state of a key that another store has banned, as was seen `now`.
     #[must_use]
-    pub fn banned(penalty: &Penalty, until: Timestamp) -> Self {
+    pub fn banned(penalty: &Penalty, until: Timestamp, now: Timestamp) -> Self {
         Self {
+            counted_since: now,
             bans: 1,
             banned_until: until,
             forgiven_at: until + penalty.forgiven_after,
@@ -279,6 +318,25 @@ impl BanState {
         self.banned_until
     }
 
+    /// Returns the state that the Lua twin has stored; `None` if it cannot have stored this.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_stored(bytes: &[u8], now: Timestamp) -> Option<Self> {
+        let bytes: &[u8; STORED_BYTES] = bytes.try_into().ok()?;
+        let number = |from: usize, to: usize| {
+            let bytes = bytes[from..to].iter();
+            bytes.fold(0_u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let state = Self {
+            counted_since: Timestamp::from_micros(number(0, 7)),
+            denials: u32::try_from(number(7, 11)).ok()?,
+            bans: bytes[11],
+            banned_until: Timestamp::from_micros(number(12, 19)),
+            forgiven_at: Timestamp::from_micros(number(19, 26)),
+        };
+        let is_time = state.forgiven_at >= EARLIEST && state.forgiven_at <= now + FURTHEST;
+        is_time.then_some(state)
+    }
+
     /// Moves all times `micros` microseconds later.
     pub(crate) fn move_by(&mut self, micros: u64) {
         let by = Duration::from_micros(micros);
@@ -291,5 +349,66 @@ impl BanState {
                 *time = *time + by;
             }
         }
+    }
+}
+
+/// Length of a stored state, as lua/penalty.lua packs it.
+#[cfg(feature = "redis")]
+const STORED_BYTES: usize = 26;
+/// Stored times are between September 2001 and 35 years from now, as in lua/decide.lua.
+#[cfg(feature = "redis")]
+const EARLIEST: Timestamp = Timestamp::from_micros(1_000_000_000_000_000);
+#[cfg(feature = "redis")]
+const FURTHEST: Duration = Duration::from_micros(1 << 50);
+
+// === Standing ===
+
+/// Where a key stands under a policy with a penalty.
+///
+/// [`RateLimiter::standing`](crate::RateLimiter::standing) returns one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    banned_since: Option<Timestamp>,
+    banned_until: Option<Timestamp>,
+    bans: u32,
+    denials: u32,
+    forgiven_at: Timestamp,
+}
+
+impl Standing {
+    /// Returns whether the key is banned.
+    #[must_use]
+    pub fn is_banned(&self) -> bool {
+        self.banned_until.is_some()
+    }
+
+    /// Returns when the ban began, or when this instance saw it if it does not come from here; `None` if the key is not banned.
+    #[must_use]
+    pub fn banned_since(&self) -> Option<Timestamp> {
+        self.banned_since
+    }
+
+    /// Returns when the ban ends; `None` if the key is not banned.
+    #[must_use]
+    pub fn banned_until(&self) -> Option<Timestamp> {
+        self.banned_until
+    }
+
+    /// Returns the number of bans that are not forgiven, with the present one: the step of the ladder. It stops at 255.
+    #[must_use]
+    pub fn bans(&self) -> u32 {
+        self.bans
+    }
+
+    /// Returns the number of denials that count towards the next ban. It is 0 during a ban.
+    #[must_use]
+    pub fn denials(&self) -> u32 {
+        self.denials
+    }
+
+    /// Returns when all is forgiven, unless the key is denied before.
+    #[must_use]
+    pub fn forgiven_at(&self) -> Timestamp {
+        self.forgiven_at
     }
 }

@@ -25,7 +25,9 @@ pub struct PolicyState {
     /// Start time if admitted, retry time if denied. One field, so that a decision fits into 128 bytes and is copied
     /// inline.
     at: Timestamp,
-    refunded_before: u64,
+    /// The key's total of refunds before the charge. Of a banned key, which is charged nothing, the end of its ban in
+    /// microseconds.
+    refunded_or_ban: u64,
 }
 
 /// A [`Retry`] without its time.
@@ -59,7 +61,7 @@ impl PolicyState {
             usage,
             wait,
             at,
-            refunded_before: 0,
+            refunded_or_ban: 0,
         }
     }
 
@@ -77,7 +79,7 @@ impl PolicyState {
             usage: Usage::new(0, 0, NO_TIME),
             wait: Wait::Now,
             at: NO_TIME,
-            refunded_before: 0,
+            refunded_or_ban: 0,
         }
     }
 
@@ -99,7 +101,9 @@ impl PolicyState {
     #[must_use]
     #[inline]
     pub fn with_refunded_before(mut self, total: u64) -> Self {
-        self.refunded_before = total;
+        if self.cause != Some(DeniedBy::Ban) {
+            self.refunded_or_ban = total;
+        }
         self
     }
 
@@ -127,7 +131,12 @@ impl PolicyState {
     #[must_use]
     #[inline]
     pub fn with_denied_by(mut self, denied_by: DeniedBy) -> Self {
-        self.cause = self.cause.map(|_| denied_by);
+        let is_ban = |cause: Option<DeniedBy>| cause == Some(DeniedBy::Ban);
+        let cause = self.cause.map(|_| denied_by);
+        if is_ban(cause) != is_ban(self.cause) {
+            self.refunded_or_ban = 0;
+        }
+        self.cause = cause;
         self
     }
 
@@ -157,13 +166,7 @@ impl PolicyState {
     pub(crate) fn of_part(mut self, limit: u64, retry_at: Timestamp) -> Self {
         self.usage.limit = limit;
         if self.wait == Wait::Never {
-            let is_banned = self.cause == Some(DeniedBy::Ban);
-            // Not before the ban has ended, which the reset time includes.
-            let ban_ends = if is_banned {
-                self.usage.reset_at
-            } else {
-                NO_TIME
-            };
+            let ban_ends = self.banned_until().unwrap_or(NO_TIME);
             (self.wait, self.at) = (Wait::At, retry_at.max(ban_ends));
         }
         self
@@ -183,6 +186,7 @@ impl PolicyState {
         }
         self.outcome = Outcome::Limited;
         self.cause = Some(DeniedBy::Ban);
+        self.refunded_or_ban = until.as_micros();
         self.usage.remaining = 0;
         self.usage.reset_at = self.usage.reset_at.max(until);
         self
@@ -212,6 +216,15 @@ impl PolicyState {
     #[must_use]
     pub fn denied_by(&self) -> Option<DeniedBy> {
         (self.outcome == Outcome::Limited).then(|| self.cause.unwrap_or_default())
+    }
+
+    /// Returns when the ban of the key ends; `None` if it is not banned.
+    ///
+    /// [`retry`](Self::retry) is later if the quota of the policy is not back by then.
+    #[must_use]
+    pub fn banned_until(&self) -> Option<Timestamp> {
+        let is_banned = self.cause == Some(DeniedBy::Ban) && self.refunded_or_ban > 0;
+        is_banned.then(|| Timestamp::from_micros(self.refunded_or_ban))
     }
 
     /// Returns whether the policy was only counted. If its outcome is not [`Outcome::Allowed`], it would have denied the
@@ -256,7 +269,10 @@ impl PolicyState {
     /// 0 if the store does not keep one.
     #[must_use]
     pub fn refunded_before(&self) -> u64 {
-        self.refunded_before
+        match self.cause {
+            Some(DeniedBy::Ban) => 0,
+            _ => self.refunded_or_ban,
+        }
     }
 
     /// Returns the time from which an admitted request may start under this policy.

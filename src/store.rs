@@ -19,6 +19,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
+    penalty::BanState,
     policy::Policy,
     state::Usage,
 };
@@ -105,6 +106,18 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// nothing.
     fn restore_ban(&self, charge: &Charge<'_>, until: Timestamp) {
         let _ = (charge, until);
+    }
+
+    /// Returns the denials and the ban of a key under a policy with a [penalty](crate::penalty); `None` if there are none.
+    ///
+    /// For operators; decisions do not need it. A store that wraps another must forward the call. By default there are none.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why the store could not read them.
+    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+        let _ = (policy, key);
+        StoreFuture::ready(Ok(None))
     }
 
     /// Resets `key` to the full quota of `policy`, and ends its ban.

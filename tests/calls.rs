@@ -23,7 +23,7 @@ use tollgate::{
     extract::Extracted,
     memory::MemoryStore,
     rejection::{Reason, Rejection},
-    rules::OnMissingKey,
+    rules::{OnMissingKey, RuleMode},
     store::{Charge, Receipt, Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit, service_fn};
@@ -152,6 +152,92 @@ async fn missing_key_is_denied_shared_or_skipped_and_told_once() {
         let expected = [Code::MissingKey].repeat(usize::from(choice != OnMissingKey::Skip));
         assert_eq!(told, expected, "{choice:?}");
     }
+}
+
+#[tokio::test]
+async fn call_over_the_limit_of_a_rule_in_shadow_passes_and_the_decision_shows_it() {
+    for limiter in limiters() {
+        let (tried, wide) = (Policy::new("tried", Quota::per_minute(1)), minute(10));
+        let layer = CallLimitLayer::builder(&limiter, deny)
+            .policy(tried.clone().key_of(everybody).mode(RuleMode::Shadow))
+            .policy(wide.clone().key_of(everybody))
+            .on_admitted(|call: &mut Call, decision: &Decision| {
+                call.who = if decision.would_deny().count() > 0 {
+                    "denied"
+                } else {
+                    "fits"
+                };
+            })
+            .build()
+            .expect("it is well set up");
+        let mut service = layer.layer(Echo);
+        for expected in ["fits", "denied", "denied"] {
+            assert_eq!(
+                ask(&mut service, call("ada")).await,
+                Ok(expected.to_owned())
+            );
+        }
+        assert_eq!(left(&limiter, &tried).await, 0);
+        assert_eq!(left(&limiter, &wide).await, 7, "those that passed");
+    }
+}
+
+#[tokio::test]
+async fn rule_of_calls_that_is_off_reads_and_charges_nothing() {
+    for limiter in limiters() {
+        let layer = layer_of(&limiter, minute(1).key_of(everybody).mode(RuleMode::Off));
+        let mut service = layer.layer(Echo);
+        for _ in 0..3 {
+            assert!(ask(&mut service, call("ada")).await.is_ok());
+        }
+        assert_eq!(left(&limiter, &minute(1)).await, 1);
+        let enforced = minute(1).key_of(everybody).mode(RuleMode::Enforce);
+        let mut service = layer_of(&limiter, enforced).layer(Echo);
+        assert!(ask(&mut service, call("ada")).await.is_ok());
+        assert!(ask(&mut service, call("ada")).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn call_without_a_usable_key_passes_in_shadow() {
+    let limiter = in_process();
+    for found in [Extracted::Absent, Extracted::Ambiguous] {
+        for (mode, passes) in [
+            (RuleMode::Off, true),
+            (RuleMode::Shadow, true),
+            (RuleMode::Enforce, false),
+        ] {
+            let rule = minute(1).key_of(move |_: &Call| found).mode(mode);
+            let mut service = layer_of(&limiter, rule).layer(Echo);
+            assert_eq!(
+                ask(&mut service, call("ada")).await.is_ok(),
+                passes,
+                "{mode:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn slots_of_calls_in_shadow_are_released_and_none_is_taken_beyond_the_limit() {
+    let limiter = in_process();
+    let slots = Policy::concurrency("slots", 1);
+    let layer = layer_of(
+        &limiter,
+        slots.clone().key_of(everybody).mode(RuleMode::Shadow),
+    );
+    let mut calls: Vec<_> = (0..3)
+        .map(|_| {
+            let waiting = service_fn(|_: Call| future::pending::<Result<String, String>>());
+            Box::pin(layer.layer(waiting).oneshot(call("ada")))
+        })
+        .collect();
+    for call in &mut calls {
+        assert!(poll(call.as_mut()).is_pending());
+    }
+    assert_eq!(left(&limiter, &slots).await, 0);
+    drop(calls);
+    assert_eq!(left(&limiter, &slots).await, 1);
 }
 
 #[tokio::test]

@@ -11,6 +11,8 @@ mod operations;
 mod pictures;
 mod rule_versions;
 
+use std::time::Duration;
+
 use axum::{Router, body::Body};
 use http::{Method, Request, StatusCode, request, response::Parts};
 use http_body_util::BodyExt;
@@ -19,6 +21,7 @@ use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     dashboard::{Dashboard, DashboardBuilder},
     extract::Header,
+    penalty::Penalty,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -26,7 +29,7 @@ const READ: &str = "read-0123456789abcdef";
 const WRITE: &str = "write-0123456789abcdef";
 
 /// Every path of the API behind the guard, with its method, a valid body, and whether it needs write access.
-const API: [(Method, &str, &str, bool); 11] = [
+const API: [(Method, &str, &str, bool); 12] = [
     (Method::GET, "/api/state", "", false),
     (Method::GET, "/api/history", "", false),
     (Method::GET, "/api/live", "", false),
@@ -37,6 +40,12 @@ const API: [(Method, &str, &str, bool); 11] = [
         Method::POST,
         "/api/key/block",
         r#"{"key":"bob","seconds":60}"#,
+        true,
+    ),
+    (
+        Method::POST,
+        "/api/key/refund",
+        r#"{"key":"ada","policy":"api","units":1}"#,
         true,
     ),
     (Method::POST, "/api/key/reset", r#"{"key":"ada"}"#, true),
@@ -53,6 +62,15 @@ const API: [(Method, &str, &str, bool); 11] = [
 /// A layer with one policy: three requests an hour for each caller.
 fn layer() -> RateLimitLayer {
     let policy = Policy::new("api", Quota::per_hour(3));
+    let layer = RateLimitLayer::builder().policy(policy.key(Header::new("x-caller")));
+    layer.build().expect("a layer")
+}
+
+/// A layer whose policy bans a caller with its first denial, for an hour.
+fn banning_layer() -> RateLimitLayer {
+    let hour = Duration::from_secs(3_600);
+    let policy =
+        Policy::new("login", Quota::per_hour(1)).penalty(Penalty::after(1, hour).ban(hour));
     let layer = RateLimitLayer::builder().policy(policy.key(Header::new("x-caller")));
     layer.build().expect("a layer")
 }

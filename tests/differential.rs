@@ -21,6 +21,7 @@ use tollgate::{
         QueueLimits, SlidingState, WindowStart, WindowState,
     },
     clock::Timestamp,
+    penalty::{BanState, Penalty},
     remote::Script,
     state::{Retry, Usage},
 };
@@ -29,14 +30,16 @@ use crate::support::{Random, Server, unpack};
 
 const START: u64 = 1_700_000_000_000_000;
 
-/// One policy: its counter, and whether it counts denied attempts.
-type Plan = (Counter, bool);
+/// One policy: its counter, whether it counts denied attempts, and its penalty.
+type Plan = (Counter, bool, Option<Penalty>);
 
 /// One step of a run.
 #[derive(Clone, Debug)]
 enum Step {
     /// A policy changes its limit.
     Change(usize, Counter),
+    /// A policy changes its penalty.
+    ChangePenalty(usize, Option<Penalty>),
     /// The time changes by this much, and these charges are decided together (policy, key, cost).
     Decide(i64, Vec<(usize, usize, u64)>),
     /// Units that were admitted elsewhere are added.
@@ -80,6 +83,8 @@ struct ChargeResult {
     retry: Retry,
     /// Total units refunded on the key before.
     refunded: u64,
+    /// The end of the key's ban, or 0.
+    banned_until: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +224,10 @@ fn any_run(
     prop::collection::vec(prop::sample::select(kinds), 4).prop_flat_map(move |kinds| {
         let plans: Vec<_> = kinds
             .iter()
-            .map(|kind| (any_counter(*kind), any::<bool>()))
+            .map(|kind| {
+                let plan = (any_counter(*kind), any::<bool>());
+                plan.prop_map(|(counter, counts_denied)| (counter, counts_denied, None))
+            })
             .collect();
         let changes: Vec<_> = kinds
             .iter()
@@ -239,6 +247,46 @@ fn any_run(
         let step = prop_oneof![24 => decide, 5 => settle, 3 => any_merge(4), 1 => change];
         (plans, prop::collection::vec(step, 300))
     })
+}
+
+/// Returns runs whose policies may have penalties, and change them.
+fn any_penalised_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
+    let penalties = prop::collection::vec(any_penalty(), 4);
+    let change = (0_usize..300, 0_usize..4, any_penalty());
+    let changes = prop::collection::vec(change, 0..20);
+    (any_run(&KINDS, 1..=4), penalties, changes).prop_map(
+        |((mut plans, mut steps), penalties, changes)| {
+            for (plan, penalty) in plans.iter_mut().zip(penalties) {
+                plan.2 = penalty;
+            }
+            for (place, policy, penalty) in changes {
+                steps.insert(place, Step::ChangePenalty(policy, penalty));
+            }
+            (plans, steps)
+        },
+    )
+}
+
+fn any_penalty() -> impl Strategy<Value = Option<Penalty>> {
+    let micros = || {
+        let micros = prop_oneof![
+            4 => 1_000_u64..10_000_000,
+            4 => 1_000_u64..100_000_000_000,
+            1 => Just(366 * 86_400_000_000),
+        ];
+        micros.prop_map(Duration::from_micros)
+    };
+    let lengths = (micros(), micros(), micros(), micros());
+    let penalty = (1_u32..4, lengths, 1_u32..=100).prop_map(|(denials, lengths, factor)| {
+        let (within, ban, longest, forgiven_after) = lengths;
+        let penalty = Penalty::after(denials, within)
+            .ban(ban.min(longest))
+            .growing(factor, longest.max(ban))
+            .forgiven_after(forgiven_after);
+        penalty.validate().expect("usable");
+        penalty
+    });
+    prop::option::weighted(0.8, penalty)
 }
 
 /// Returns merges with one of this many policies. Amounts are units or the microseconds of a bucket; 0 restores.
@@ -261,9 +309,9 @@ fn any_log(least: u64, millis: std::ops::RangeInclusive<u64>) -> impl Strategy<V
 /// charges at even paces, with other steps between them.
 fn any_long_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
     let plans = vec![
-        (any_log(100, 1_000..=90_000), any::<bool>()).boxed(),
-        (any_log(300, 60_000..=9_000_000), any::<bool>()).boxed(),
-        (any_bucket(), Just(false)).boxed(),
+        (any_log(100, 1_000..=90_000), any::<bool>(), Just(None)).boxed(),
+        (any_log(300, 60_000..=9_000_000), any::<bool>(), Just(None)).boxed(),
+        (any_bucket(), Just(false), Just(None)).boxed(),
     ];
     let pace = prop_oneof![2 => 1_i64..2_000, 6 => 2_000_i64..60_000, 2 => 60_000_i64..5_000_000];
     let cost = prop_oneof![8 => Just(1_u64), 1 => 1_u64..4];
@@ -297,7 +345,7 @@ fn any_long_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
     (plans, steps)
 }
 
-/// How often logs in Redis had each form.
+/// How often logs in Redis had each form, and keys were banned.
 #[derive(Clone, Copy, Debug, Default)]
 struct LogForms {
     /// Decisions about a list, and about a ring.
@@ -311,6 +359,8 @@ struct LogForms {
     /// A list became a ring, and a ring a list.
     curled: usize,
     straightened: usize,
+    /// Charges of banned keys.
+    banned: usize,
 }
 
 impl LogForms {
@@ -491,6 +541,7 @@ fn slots_result(
         reset_at: now,
         retry,
         refunded: 0,
+        banned_until: 0,
     }
 }
 
@@ -502,6 +553,7 @@ fn charge_result(has_room: bool, usage: Usage, retry: Retry, refunded: u64) -> C
         reset_at: usage.reset_at.as_micros(),
         retry,
         refunded,
+        banned_until: 0,
     }
 }
 
@@ -536,6 +588,7 @@ struct Twin {
     states: HashMap<(usize, usize), State>,
     /// Total units refunded on each key.
     refunded: HashMap<(usize, usize), u64>,
+    bans: HashMap<(usize, usize), BanState>,
 }
 
 impl Twin {
@@ -560,42 +613,72 @@ impl Twin {
                 counter.admits(state, at, cost)
             }));
         }
-        let all = rooms.iter().all(|room| *room);
-        let concluded = charges.iter().zip(rooms);
+        let bans: Vec<u64> = charges
+            .iter()
+            .map(|charge| self.banned_until(plans, at, charge))
+            .collect();
+        let all = rooms
+            .iter()
+            .zip(&bans)
+            .all(|(room, ban)| *room && *ban == 0);
+        let concluded = charges.iter().zip(rooms.into_iter().zip(bans));
         concluded
-            .map(|(charge, has_room)| {
-                let ((counter, counts_denied), cost) = (&plans[charge.policy], charge.cost);
+            .map(|(charge, (fits, banned_until))| {
+                let ((counter, counts_denied, penalty), cost) =
+                    (&plans[charge.policy], charge.cost);
                 let place = (charge.policy, charge.key);
                 let refunded = self.refunded.get(&place).copied().unwrap_or(0);
+                let has_room = fits && banned_until == 0;
                 let state = self.states.get_mut(&place).expect("made above");
-                // A denied request is not in flight, even if other policies count it.
-                if let (Counter::Concurrency(slots), State::Concurrency(held)) =
+                let mut result = if let (Counter::Concurrency(slots), State::Concurrency(held)) =
                     (counter, &mut *state)
                 {
+                    // A denied request is not in flight, even if other policies count it.
                     let used = held.used(now);
                     if all && cost > 0 {
                         held.take(slots, now, charge.ticket, cost);
-                    } else if !has_room {
+                    } else if !fits {
                         held.remove_ended(now);
                     }
                     let used = if all { used + cost } else { used };
-                    return slots_result(slots, used, has_room, cost, now);
+                    slots_result(slots, used, has_room, cost, now)
+                } else {
+                    counted!(counter, state, (counter, state) => {
+                        if all && cost > 0 {
+                            counter.charge(state, at, cost);
+                        } else if !all && *counts_denied && cost > 0 && banned_until == 0 {
+                            counter.charge_denied(state, at, cost);
+                        }
+                        let usage = counter.usage(state, at);
+                        let retry = match has_room {
+                            true => Retry::Now,
+                            false => counter.retry(state, at, cost),
+                        };
+                        charge_result(has_room, usage, retry, refunded)
+                    })
+                };
+                result.banned_until = banned_until;
+                if let (Some(penalty), false, 0) = (penalty, has_room, banned_until) {
+                    let state = self.bans.entry(place).or_default();
+                    let until = penalty.count_denial(state, at);
+                    result.banned_until = until.map_or(0, Timestamp::as_micros);
                 }
-                counted!(counter, state, (counter, state) => {
-                    if all && cost > 0 {
-                        counter.charge(state, at, cost);
-                    } else if !all && *counts_denied && cost > 0 {
-                        counter.charge_denied(state, at, cost);
-                    }
-                    let usage = counter.usage(state, at);
-                    let retry = match has_room {
-                        true => Retry::Now,
-                        false => counter.retry(state, at, cost),
-                    };
-                    charge_result(has_room, usage, retry, refunded)
-                })
+                result
             })
             .collect()
+    }
+
+    /// Returns the end of the ban that denies a charge, or 0.
+    fn banned_until(&mut self, plans: &[Plan], at: Timestamp, charge: &PlannedCharge) -> u64 {
+        let Some(penalty) = penalty_of(plans, charge) else {
+            return 0;
+        };
+        let Some(state) = self.bans.get_mut(&(charge.policy, charge.key)) else {
+            return 0;
+        };
+        penalty.begin_by(state, at);
+        let until = penalty.banned_until(state, at);
+        until.map_or(0, Timestamp::as_micros)
     }
 
     /// Returns the expected result of a merge.
@@ -659,7 +742,29 @@ impl Twin {
     }
 }
 
-fn arguments(command: &mut redis::Cmd, (counter, counts_denied): &Plan, planned: PlannedCharge) {
+/// Returns the penalty that the script applies to a charge. A peek has none.
+fn penalty_of(plans: &[Plan], charge: &PlannedCharge) -> Option<Penalty> {
+    plans[charge.policy].2.filter(|_| charge.cost > 0)
+}
+
+fn arguments(
+    command: &mut redis::Cmd,
+    (counter, counts_denied, penalty): &Plan,
+    planned: PlannedCharge,
+) {
+    if let Some(penalty) = penalty.filter(|_| planned.cost > 0) {
+        let micros = |time: Duration| time.as_micros() as u64;
+        command
+            .arg("^")
+            .arg(penalty.denials())
+            .arg(micros(penalty.within()));
+        command
+            .arg(micros(penalty.first_ban()))
+            .arg(penalty.factor());
+        command
+            .arg(micros(penalty.longest_ban()))
+            .arg(micros(penalty.forgiveness()));
+    }
     if *counts_denied {
         command.arg("!");
     }
@@ -732,9 +837,18 @@ fn key_of(run: usize, policy: usize, key: usize) -> String {
 
 fn command(run: usize, plans: &[Plan], now: u64, charges: &[PlannedCharge]) -> redis::Cmd {
     let mut command = redis::cmd("EVALSHA");
-    command.arg(Script::DECIDE.hash()).arg(charges.len());
+    let penalised = charges
+        .iter()
+        .filter(|charge| penalty_of(plans, charge).is_some());
+    let penalised: Vec<_> = penalised.collect();
+    command
+        .arg(Script::DECIDE.hash())
+        .arg(charges.len() + penalised.len());
     for charge in charges {
         command.arg(key_of(run, charge.policy, charge.key));
+    }
+    for charge in penalised {
+        command.arg(format!("{}#b", key_of(run, charge.policy, charge.key)));
     }
     command.arg("@").arg(now);
     if charges.len() > 1 {
@@ -852,7 +966,7 @@ fn parse_reply(
     let at = Timestamp::from_micros(now);
     let mut numbers = reply[2..].iter().copied();
     let mut next = || numbers.next().expect("a number");
-    let results: Vec<_> = charges
+    let mut results: Vec<_> = charges
         .iter()
         .map(|PlannedCharge { policy, cost, .. }| {
             let word = next();
@@ -880,9 +994,11 @@ fn parse_reply(
                         log.limit().saturating_sub(used),
                         Timestamp::from_micros(reset).max(at),
                     );
-                    let retry = match *cost > log.limit() {
-                        true => Retry::Never,
-                        false => Retry::At(Timestamp::from_micros(back)),
+                    let retry = match *cost {
+                        cost if cost > log.limit() => Retry::Never,
+                        // It fits, but the key is banned.
+                        cost if used + cost <= log.limit() => Retry::At(at),
+                        _ => Retry::At(Timestamp::from_micros(back)),
                     };
                     (usage, retry)
                 }
@@ -892,6 +1008,11 @@ fn parse_reply(
             charge_result(has_room, usage, retry, if word < 2 { 0 } else { next() })
         })
         .collect();
+    for (result, charge) in results.iter_mut().zip(charges) {
+        if penalty_of(plans, charge).is_some() {
+            result.banned_until = numbers.next().expect("a number");
+        }
+    }
     assert_eq!(numbers.next(), None, "nothing is left over");
     let all = results.iter().all(|result| result.has_room);
     assert_eq!(reply[1], u64::from(all));
@@ -993,6 +1114,7 @@ fn compare_run(
     for step in steps {
         match step {
             Step::Change(policy, counter) => plans[*policy].0 = *counter,
+            Step::ChangePenalty(policy, penalty) => plans[*policy].2 = *penalty,
             Step::Settle(jump, from_end, units, more) => {
                 now = now.saturating_add_signed(*jump).max(START / 10 * 9);
                 let Some(made) = chosen(&charged, &plans, *from_end, *units, *more) else {
@@ -1086,6 +1208,10 @@ fn compare_run(
             forms.note(before.unwrap_or_default(), length, &value);
         }
         let actual = parse_reply(&unpack(&reply), &plans, now, &charges);
+        forms.banned += actual
+            .iter()
+            .filter(|result| result.banned_until > 0)
+            .count();
         prop_assert_eq!(
             actual,
             expected,
@@ -1137,6 +1263,14 @@ differential! {
     script_and_twin_agree_on_sliding_logs: [Kind::SlidingLog], 1..=1;
     script_and_twin_agree_on_slots: [Kind::Concurrency], 1..=1;
     script_and_twin_agree_on_charges_decided_together: KINDS, 1..=6;
+}
+
+#[test]
+fn script_and_twin_agree_on_penalties() {
+    let seeds = "tests/seeds/script_and_twin_agree_on_penalties.txt";
+    let forms = compare(seeds, any_penalised_run(), 285);
+    println!("{} charges of banned keys", forms.banned);
+    assert!(forms.banned > 1_000, "{forms:?}");
 }
 
 #[test]

@@ -12,8 +12,9 @@ use tollgate::{
     extract::Header,
     matching::PathPattern,
     middleware::RequestExplanation,
-    rules::{OnMissingKey, RuleFinding, RuleMode},
-    state::{CountedBy, Outcome, Retry},
+    penalty::Penalty,
+    rules::{OnMissingKey, RuleExplanation, RuleFinding, RuleMode},
+    state::{CountedBy, Outcome, Retry, Usage},
     store::Mode,
     tiers::{Tier, TierCache},
 };
@@ -26,6 +27,7 @@ use crate::{
 
 /// Longer than the default, so that a loaded machine does not look like an outage.
 const DEADLINE: Duration = Duration::from_millis(250);
+const SECOND: Duration = Duration::from_secs(1);
 const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
 fn daily(units: u64) -> Policy {
@@ -125,6 +127,76 @@ daily: limited, 0 of 2 units left, all back in 24 h
 }
 
 #[tokio::test]
+async fn ban_is_explained_with_its_begin_its_end_and_its_number() {
+    let clock = Clock::manual(START);
+    let login = banning("login", 2);
+    let limiter = RateLimiter::builder()
+        .policy(login.clone())
+        .clock(clock.clone());
+    let limiter = limiter.build().expect("usable");
+    let lines = async || {
+        let explanation = limiter.explain(&Key::new("ada")).await.expect("explained");
+        let text = explanation.to_string();
+        let line = |number: usize| {
+            text.lines()
+                .nth(number)
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
+        (line(1), line(4))
+    };
+    let (first, last) = lines().await;
+    assert_eq!(
+        (first.as_str(), last.as_str()),
+        ("login: allowed, 2 of 2 units left", "")
+    );
+    for _ in 0..3 {
+        is_allowed(&limiter, &login, "ada").await;
+    }
+    assert_eq!(
+        lines().await.1,
+        "penalty: 1 of 2 denials to a ban, forgiven in 7 min"
+    );
+    is_allowed(&limiter, &login, "ada").await;
+    clock.advance(30 * SECOND);
+    let (first, last) = lines().await;
+    assert_eq!(first, "login: limited by a ban, 2 of 2 units left");
+    assert_eq!(
+        last,
+        "ban: number 1, for 30 s, ends in 60 s or by a reset of the key"
+    );
+    let explained = state(&limiter, "ada", "login").await;
+    assert_eq!(
+        (explained.is_banned(), explained.outcome()),
+        (true, Outcome::Limited)
+    );
+    let standing = explained.standing().expect("banned");
+    assert_eq!(standing.banned_since(), Some(START));
+    assert_eq!(standing.banned_until(), Some(START + 90 * SECOND));
+    assert!(!is_allowed(&limiter, &login, "ada").await);
+
+    clock.advance(60 * SECOND);
+    assert_eq!(
+        lines().await.1,
+        "penalty: 0 of 2 denials to a ban after 1 ban, forgiven in 7 min"
+    );
+    for _ in 0..4 {
+        is_allowed(&limiter, &login, "ada").await;
+    }
+    assert_eq!(
+        lines().await.1,
+        "ban: number 2, for 0 ms, ends in 3 min or by a reset of the key"
+    );
+    limiter
+        .reset(&login, &Key::new("ada"))
+        .await
+        .expect("reset");
+    assert_eq!(lines().await.1, "");
+    assert!(is_allowed(&limiter, &login, "ada").await);
+}
+
+#[tokio::test]
 async fn denials_are_not_kept_unless_the_operator_chooses_so() {
     let limiter = RateLimiter::builder()
         .policy(daily(1))
@@ -163,6 +235,49 @@ async fn request_that_costs_more_than_is_left_would_be_limited() {
 
 // === Requests ===
 
+/// A quota that is back long before the ban of a key ends.
+fn banning(name: &str, denials: u32) -> Policy {
+    let penalty = Penalty::after(denials, 60 * SECOND)
+        .ban(90 * SECOND)
+        .growing(2, 200 * SECOND)
+        .forgiven_after(400 * SECOND);
+    Policy::new(name, Quota::new(2, 10 * SECOND)).penalty(penalty)
+}
+
+/// Adds rules with penalties.
+fn with_bans(builder: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
+    let user = || Header::new("x-user");
+    let tier =
+        |_: &Parts, _: &Key| Some(Tier::new("acme", Quota::new(4, 10 * SECOND)).expect("a tier"));
+    builder
+        .policy(
+            banning("banning", 2)
+                .key(user())
+                .on_missing_key(OnMissingKey::Skip),
+        )
+        .policy(
+            banning("tier-banning", 1)
+                .cost(2)
+                .key(Header::new("x-tenant"))
+                .on_missing_key(OnMissingKey::Skip)
+                .tier_by(tier),
+        )
+        .policy(
+            banning("shadow-banning", 1)
+                .key(user())
+                .mode(RuleMode::Shadow)
+                .on_missing_key(OnMissingKey::Skip),
+        )
+        .policy(
+            // Its peeks are admitted during a ban, too.
+            banning("peeking", 1)
+                .cost(0)
+                .key(user())
+                .on_missing_key(OnMissingKey::Skip)
+                .cost_when(PathPattern::new("/report"), 1),
+        )
+}
+
 /// A layer with a rule of each kind.
 fn layer() -> RateLimitLayerBuilder {
     let by_tier = |_: &Parts, key: &Key| match key.as_str() {
@@ -192,7 +307,7 @@ fn layer() -> RateLimitLayerBuilder {
         }
     };
     let user = || Header::new("x-user");
-    RateLimitLayer::builder()
+    with_bans(RateLimitLayer::builder())
         .policy(
             daily(2)
                 .key(user())
@@ -269,10 +384,12 @@ async fn explain(
 
 #[tokio::test]
 async fn explanation_of_any_request_agrees_with_what_the_request_gets() {
-    let mut random = Random(14);
-    let layer = layer().build().expect("a usable layer");
-    let (mut denied, mut admitted) = (0, 0);
+    let (mut random, clock) = (Random(14), Clock::manual(START));
+    let layer = layer().clock(clock.clone()).build();
+    let layer = layer.expect("a usable layer");
+    let (mut denied, mut admitted, mut banned) = (0, 0, 0);
     for round in 0..400 {
+        clock.advance(Duration::from_millis(random.below(8_000)));
         let mut any = |values: &[&'static str]| values[random.below(values.len() as u64) as usize];
         let path = any(&["/", "/", "/login", "/report", "/secret", "/health"]);
         let mut headers = Vec::new();
@@ -303,6 +420,8 @@ async fn explanation_of_any_request_agrees_with_what_the_request_gets() {
             is_denied,
             "{path} {headers:?}: {status}\n{explanation}"
         );
+        let mut denying = explanation.rules().iter().filter(|rule| rule.is_denying());
+        banned += usize::from(is_denied && denying.all(is_by_ban));
         *(if is_denied {
             &mut denied
         } else {
@@ -310,9 +429,59 @@ async fn explanation_of_any_request_agrees_with_what_the_request_gets() {
         }) += 1;
     }
     assert!(
-        denied > 50 && admitted > 50,
-        "{denied} denied, {admitted} admitted"
+        denied > 50 && admitted > 50 && banned > 10,
+        "seed 14: {denied} denied, {banned} by a ban alone, {admitted} admitted"
     );
+}
+
+#[tokio::test]
+async fn explanation_of_banned_keys_agrees_with_what_their_requests_get() {
+    let (mut random, clock) = (Random(15), Clock::manual(START));
+    let layer = with_bans(RateLimitLayer::builder()).clock(clock.clone());
+    let layer = layer.build().expect("a usable layer");
+    let (mut denied, mut admitted, mut banned) = (0, 0, 0);
+    for round in 0..400 {
+        // Mostly a few seconds, and at times longer than a ban.
+        let most = if random.below(20) == 0 {
+            300_000
+        } else {
+            5_000
+        };
+        clock.advance(Duration::from_millis(random.below(most)));
+        let mut any = |values: &[&'static str]| values[random.below(values.len() as u64) as usize];
+        let path = any(&["/", "/report"]);
+        let headers = [
+            ("x-user", any(&["ada", "bob"])),
+            ("x-tenant", any(&["acme", "globex"])),
+        ];
+        let explanation = explain(&layer, path, &headers).await;
+        let status = status(&layer, request(path, &headers)).await;
+        assert_eq!(
+            explanation.is_denied(),
+            status != StatusCode::OK,
+            "seed 15, round {round}: {path} {headers:?}: {status}\n{explanation}"
+        );
+        let mut denying = explanation.rules().iter().filter(|rule| rule.is_denying());
+        banned += usize::from(explanation.is_denied() && denying.all(is_by_ban));
+        *(if explanation.is_denied() {
+            &mut denied
+        } else {
+            &mut admitted
+        }) += 1;
+    }
+    assert!(
+        banned > 50 && denied > banned && admitted > 50,
+        "seed 15: {denied} denied, {banned} by a ban alone, {admitted} admitted"
+    );
+}
+
+/// Whether only a ban denies a request under a rule, and not its quota.
+fn is_by_ban(rule: &RuleExplanation) -> bool {
+    let RuleFinding::Counted { policies, .. } = rule.finding() else {
+        return false;
+    };
+    let fits = |usage: Usage| usage.remaining >= policies[0].cost();
+    policies[0].is_banned() && policies[0].usage().is_some_and(fits)
 }
 
 #[tokio::test]
@@ -569,6 +738,60 @@ async fn explanation_of_keys_in_several_slots_of_a_cluster_agrees_with_the_count
             assert_eq!(explanation.is_denied(), left == 0);
         }
     }
+}
+
+#[tokio::test]
+async fn ban_in_redis_is_explained_without_a_write_and_in_an_outage_as_it_was_seen() {
+    let mut server = Server::start();
+    let minutes = Penalty::after(1, 60 * SECOND).ban(300 * SECOND);
+    // The quota is back at once, so only the ban denies.
+    let policy = |name: &str| Policy::new(name, Quota::per_second(1_000).burst(1)).penalty(minutes);
+    let user = || Header::new("x-user");
+    let layer = RateLimitLayer::builder()
+        .policy(policy("local").key(user()))
+        .policy(policy("open").on_outage(OnOutage::Allow).key(user()))
+        .redis(server.url())
+        .deadline(DEADLINE)
+        .build()
+        .expect("a usable layer");
+    until_shared(layer.limiter()).await;
+    let client = [("x-user", "ada")];
+    let started = std::time::Instant::now();
+    while status(&layer, request("/", &client)).await == StatusCode::OK
+        || !of_rule(&explain(&layer, "/", &client).await, "local").is_banned()
+    {
+        assert!(started.elapsed() < 60 * SECOND, "never banned");
+    }
+    let before = server.command_calls();
+    let shared = explain(&layer, "/", &client).await;
+    let after = server.command_calls();
+    assert_eq!(before.get("set"), after.get("set"), "nothing is written");
+    assert!(shared.is_denied(), "{shared}");
+    let standing = *of_rule(&shared, "local").standing().expect("banned");
+    assert_eq!(standing.bans(), 1);
+    let length = standing.banned_until().zip(standing.banned_since());
+    let length = length.map(|(until, since)| until.since(since));
+    assert_eq!(length, Some(300 * SECOND));
+    assert!(
+        shared.to_string().contains("ban: number 1, for "),
+        "{shared}"
+    );
+
+    server.kill();
+    until_degraded(std::slice::from_ref(layer.limiter())).await;
+    let outage = explain(&layer, "/", &client).await;
+    assert!(outage.is_denied(), "{outage}");
+    let local = of_rule(&outage, "local");
+    assert_eq!(local.counted_by(), CountedBy::Fallback);
+    let seen = local.standing().expect("banned");
+    assert_eq!(seen.banned_until(), standing.banned_until());
+    assert!(outage.to_string().contains("ban: for "), "{outage}");
+    let open = of_rule(&outage, "open");
+    assert_eq!((open.standing(), open.outcome()), (None, Outcome::Allowed));
+    assert_eq!(
+        status(&layer, request("/", &client)).await,
+        StatusCode::TOO_MANY_REQUESTS
+    );
 }
 
 /// The state under the policy of a rule.

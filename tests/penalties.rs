@@ -18,13 +18,13 @@ use tollgate::{
     penalty::{BanState, Penalty},
     remote::{RedisStore, Script},
     rules::RuleMode,
-    state::{CountedBy, DeniedBy},
+    state::{CountedBy, DeniedBy, Retry},
     store::Charge,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
-    fleet::until_acquainted,
+    fleet::{until_acquainted, until_degraded, until_shared},
     support::{Mode, Proxy, Server, unpack},
 };
 
@@ -243,6 +243,9 @@ async fn foreign_value_in_place_of_a_ban_is_an_error_and_nothing_is_charged() {
         server.command(words);
         let error = limiter.check(&[charge]).await.expect_err("it is foreign");
         assert_eq!(error.kind(), ErrorKind::ForeignValue, "{words:?}");
+        let error = limiter.standing(&policy, charge.key()).await;
+        let error = error.expect_err("it is foreign");
+        assert_eq!(error.kind(), ErrorKind::ForeignValue, "{words:?}");
         assert_eq!(server.keys(), [key], "{words:?}");
     }
     server.command(&["DEL", key]);
@@ -337,6 +340,45 @@ async fn ban_that_an_instance_has_seen_holds_during_an_outage() {
         allowed += usize::from(decision.is_allowed());
     }
     assert!(allowed > 0, "it has not seen the bans");
+}
+
+// Regression: the fallback took the retry time of the quota for the end of the ban.
+#[tokio::test]
+async fn ban_of_a_key_whose_quota_is_slow_ends_in_an_outage_as_it_does_in_redis() {
+    let mut server = Server::start();
+    let policy = Policy::new("slow", Quota::per_day(1)).penalty(Penalty::after(1, MINUTE));
+    let limiter = RateLimiter::builder()
+        .redis(server.url())
+        .policy(policy.clone())
+        .deadline(SECOND / 2)
+        .build()
+        .expect("a limiter");
+    until_shared(&limiter).await;
+    let (ada, started) = (Key::new("ada"), Instant::now());
+    let banned = loop {
+        let decision = check(&limiter, &[policy.charge(ada)]).await;
+        assert!(started.elapsed() < 60 * SECOND, "never banned");
+        let state = decision.states()[0];
+        if decision.counted_by() == CountedBy::Shared && state.banned_until().is_some() {
+            break state;
+        }
+    };
+    assert!(banned.retry() > Retry::At(banned.banned_until().expect("banned") + 60 * MINUTE));
+    let standing = limiter.standing(&policy, &ada).await.expect("standing");
+    let standing = standing.expect("banned");
+    assert_eq!(standing.banned_until(), banned.banned_until());
+    server.kill();
+    until_degraded(std::slice::from_ref(&limiter)).await;
+    let decision = check(&limiter, &[policy.charge(ada)]).await;
+    assert_eq!(decision.counted_by(), CountedBy::Fallback);
+    assert_eq!(decision.states()[0].banned_until(), banned.banned_until());
+    let seen = limiter.standing(&policy, &ada).await.expect("standing");
+    let seen = seen.expect("banned");
+    assert_eq!(seen.banned_until(), banned.banned_until());
+    assert!(
+        seen.banned_since() >= standing.banned_since(),
+        "when it was seen"
+    );
 }
 
 // The fallback of an instance whose breaker was open may have banned the key first, for less long.

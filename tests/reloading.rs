@@ -459,3 +459,68 @@ fn settings_that_cannot_work_fail_when_the_layer_is_built() {
     let error = builder().policy(twice).build_reloading(rules("limit: 1/h"));
     assert!(matches!(error, Err(ReloadError::Layer(_))), "{error:?}");
 }
+
+// What docs/rules.md states about running bans.
+#[tokio::test]
+async fn running_bans_follow_the_penalty_of_the_rules_in_force() {
+    let penalty = |numbers: &str| format!("limit: 1/s, penalty: {{ denials: 2, {numbers} }}");
+    let clock = Clock::manual(START);
+    let second = Duration::from_secs(1);
+    let (layer, rules) = RateLimitLayer::builder()
+        .clock(clock.clone())
+        .build_reloading(rules("limit: 1/s"))
+        .expect("the rules fit");
+    let retry = async || {
+        let response = send(&layer, "ada").await;
+        let retry = response.headers().get("retry-after");
+        retry.map(|retry| {
+            retry
+                .to_str()
+                .expect("text")
+                .parse::<u64>()
+                .expect("seconds")
+        })
+    };
+    let push = async |limit: &str| rules.push(new(limit)).await.map(drop).expect("pushed");
+
+    // Added: what was denied before does not count.
+    assert_eq!(retry().await, None);
+    for _ in 0..5 {
+        assert_eq!(retry().await, Some(1));
+    }
+    let long = penalty("within: 1m, ban: 100s, longest_ban: 400s");
+    push(&long).await;
+    assert_eq!(retry().await, Some(1));
+    assert_eq!(retry().await, Some(100), "the ban begins");
+
+    // Another first ban, another limit: it stays.
+    clock.set(START + 10 * second);
+    push(&penalty("within: 5m, ban: 7s, longest_ban: 400s")).await;
+    assert_eq!(retry().await, Some(90));
+    push(&long.replace("1/s", "5/s")).await;
+    assert_eq!(retry().await, Some(90));
+
+    // A shorter longest ban counts from the begin of the ban, however often the key is asked for.
+    push(&penalty("within: 1m, ban: 30s, longest_ban: 40s")).await;
+    assert_eq!(retry().await, Some(30));
+    clock.set(START + 35 * second);
+    assert_eq!(retry().await, Some(5));
+
+    // Removed, it is lifted, and added again it denies again.
+    push("limit: 1/s").await;
+    assert_eq!(retry().await, None);
+    push(&long).await;
+    assert_eq!(retry().await, Some(65));
+    push(&penalty("within: 1m, ban: 30s, longest_ban: 35s")).await;
+    assert_eq!(retry().await, Some(1), "only the quota denies");
+
+    // The next ban is the second one, by the new numbers.
+    push(&penalty(
+        "within: 1m, ban: 30s, factor: 3, longest_ban: 400s",
+    ))
+    .await;
+    clock.set(START + 101 * second);
+    assert_eq!(retry().await, None);
+    assert_eq!(retry().await, Some(1));
+    assert_eq!(retry().await, Some(90));
+}

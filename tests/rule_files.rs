@@ -251,6 +251,7 @@ rules:
     costs: [{ when: { method: [PUT, DELETE] }, units: 5 }]
     unit: tokens
     count_denied: false
+    penalty: { denials: 10, within: 1m, ban: 5m, factor: 3, longest_ban: 1h30m, forgiven_after: 2d }
     on_missing_key: share
     mode: shadow
     rollout: 12.5
@@ -389,7 +390,7 @@ fn rules_in_the_guide_can_be_read() {
         .skip(1)
         .chain(blocks("text").into_iter().skip(1))
         .collect();
-    assert_eq!(blocks.len(), 4);
+    assert_eq!(blocks.len(), 5);
     for block in blocks {
         // Beside the configuration of another limiter, ours begins in one column.
         let start = block
@@ -602,7 +603,7 @@ proptest! {
 // === Any rules ===
 
 /// A field of a rule with values that work, that do not, and that do only beside some others.
-const FIELDS: [(&str, &[&str]); 22] = [
+const FIELDS: [(&str, &[&str]); 23] = [
     (
         "key",
         &[
@@ -669,6 +670,15 @@ const FIELDS: [(&str, &[&str]); 22] = [
     ),
     ("unit", &["tokens", "two words"]),
     ("count_denied", &["true", "false"]),
+    (
+        "penalty",
+        &[
+            "{ denials: 3, within: 1m }",
+            "{ denials: 3, within: 1m, ban: 2h, longest_ban: 2h, factor: 1 }",
+            "{ denials: 3, within: 1m, ban: 2h }",
+            "{ denials: 0, within: 1m }",
+        ],
+    ),
     (
         "tiers",
         &[

@@ -12,7 +12,8 @@ use crate::{
     key::Key,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
-    rules::OnMissingKey,
+    rules::{OnMissingKey, RuleMode},
+    store::Enforcement,
 };
 
 /// A policy with the function that finds its key in a request of type `R`.
@@ -21,6 +22,7 @@ pub struct CallRule<R> {
     key: Box<FindKey<R>>,
     cost: Option<Box<FindCost<R>>>,
     missing: OnMissingKey,
+    mode: RuleMode,
     warned: AtomicBool,
 }
 
@@ -40,6 +42,7 @@ impl Policy {
             key: Box::new(move |request| key(request).into()),
             cost: None,
             missing: OnMissingKey::default(),
+            mode: RuleMode::default(),
             warned: AtomicBool::new(false),
         }
     }
@@ -65,6 +68,27 @@ impl<R> CallRule<R> {
         self
     }
 
+    /// Sets whether the rule denies calls, only counts them, or does nothing. It stays as it was built.
+    ///
+    /// Default: [`RuleMode::Enforce`]. In shadow, calls without a key are not rejected either.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, Policy, Quota, call::CallRule, rules::RuleMode};
+    ///
+    /// struct Job { tenant: u64 }
+    ///
+    /// let jobs = Policy::new("jobs", Quota::per_minute(100));
+    /// let rule: CallRule<Job> = jobs.key_of(|job: &Job| Some(Key::from(job.tenant)));
+    /// let tried = rule.mode(RuleMode::Shadow); // `Decision::would_deny` returns what it would deny
+    /// ```
+    #[must_use]
+    pub fn mode(mut self, mode: RuleMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
     /// Returns the rule's policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
@@ -78,10 +102,21 @@ impl<R> CallRule<R> {
         request: &R,
         warnings: &WarningLog,
     ) -> Result<Option<Charge<'_>>, Rejection> {
-        let charge = match (self.key)(request) {
-            Extracted::Found(key) => Some(self.policy.charge(key)),
-            Extracted::Absent => self.charge_unidentified(warnings)?,
-            Extracted::Ambiguous => return Err(self.ambiguous(warnings)),
+        if self.mode == RuleMode::Off {
+            return Ok(None);
+        }
+        let found = match (self.key)(request) {
+            Extracted::Found(key) => Ok(Some(self.policy.charge(key))),
+            Extracted::Absent => self.charge_unidentified(warnings),
+            Extracted::Ambiguous => Err(self.ambiguous(warnings)),
+        };
+        let charge = match found {
+            Err(_) if self.mode == RuleMode::Shadow => return Ok(None),
+            found => found?,
+        };
+        let charge = match self.mode {
+            RuleMode::Shadow => charge.map(|charge| charge.enforcement(Enforcement::Shadow)),
+            RuleMode::Off | RuleMode::Enforce => charge,
         };
         Ok(match &self.cost {
             Some(cost) => charge.map(|charge| charge.cost(cost(request))),
@@ -118,6 +153,7 @@ impl<R> fmt::Debug for CallRule<R> {
         f.debug_struct("CallRule")
             .field("policy", &self.policy)
             .field("missing", &self.missing)
+            .field("mode", &self.mode)
             .finish_non_exhaustive()
     }
 }

@@ -238,12 +238,14 @@ pub(super) fn one_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> St
 }
 
 /// Names of other limiters, and those for the same here.
-const SYNONYMS: [(&str, &str); 15] = [
+const SYNONYMS: [(&str, &str); 17] = [
+    ("after", "denials"),
     ("amount", "cost"),
     ("except", "unless"),
     ("exclude", "unless"),
     ("gcra", "token_bucket"),
     ("ip", "peer_ip"),
+    ("longest", "longest_ban"),
     ("max_value", "limit"),
     ("name", "id"),
     ("period", "window"),

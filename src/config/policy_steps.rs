@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     algorithm::{Algorithm, QueueLimits, WindowStart},
     error::Error,
+    penalty::Penalty,
     policy::{OnOutage, Policy},
     quota::Quota,
 };
@@ -12,6 +13,7 @@ use crate::{
 use super::{
     fields::{self, Faults, Fields},
     node::Place,
+    penalty,
     quota::{self, duration},
     spec::{AlgorithmName, DefaultsSpec, LimitSettingsSpec, RuleSpec, WindowStartName},
     units,
@@ -30,6 +32,7 @@ pub(super) struct PolicySettings {
     cost: u64,
     unit: Option<String>,
     count_denied: bool,
+    penalty: Option<Penalty>,
     on_outage: OnOutage,
 }
 
@@ -59,6 +62,7 @@ impl PolicySettings {
             cost: 1,
             unit: None,
             count_denied: false,
+            penalty: None,
             on_outage: OnOutage::default(),
         };
         if let Some((limits, quota)) = limits {
@@ -76,6 +80,7 @@ impl PolicySettings {
             .algorithm(self.algorithm)
             .cost(self.cost)
             .count_denied(self.count_denied)
+            .penalty(self.penalty)
             .on_outage(self.on_outage);
         match &self.unit {
             Some(unit) => policy.unit(unit),
@@ -207,6 +212,11 @@ impl PolicySettings {
         let count = spec.count_denied.or(default).unwrap_or(false);
         let change = |next: &mut Self| next.count_denied = count;
         self.apply(fields.place_of("count_denied"), faults, change);
+        if let Some((penalty_spec, penalty)) = fields.read("penalty", faults, penalty::read) {
+            spec.penalty = Some(penalty_spec);
+            let change = |next: &mut Self| next.penalty = Some(penalty);
+            self.apply(fields.place_of("penalty"), faults, change);
+        }
         spec.outage = fields.read(
             "outage",
             faults,

@@ -138,6 +138,7 @@ fn empty() -> RuleSpec {
         costs: Vec::new(),
         unit: None,
         count_denied: None,
+        penalty: None,
         on_missing_key: None,
         tiers: BTreeMap::new(),
         tier_from: None,

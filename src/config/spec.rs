@@ -124,6 +124,9 @@ pub struct RuleSpec {
     /// Whether denied requests consume quota as well. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count_denied: Option<bool>,
+    /// When a key is banned that is denied again and again. Default: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub penalty: Option<PenaltySpec>,
     /// Choice for requests without a key. Default: that of the extractor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_missing_key: Option<OnMissingKeyName>,
@@ -229,6 +232,29 @@ pub struct CostSpec {
     pub when: RequestSpec,
     /// Their units.
     pub units: u64,
+}
+
+/// When a key is banned, and for how long. See [`penalty`](crate::penalty).
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct PenaltySpec {
+    /// Denials that lead to a ban, 1 to 1,000,000.
+    pub denials: u64,
+    /// Time within which they are counted together, such as `1m`.
+    pub within: String,
+    /// Length of the first ban. Default: `1m`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ban: Option<String>,
+    /// How many times as long each further ban is, 1 to 100. Default: 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<u64>,
+    /// Length of the longest ban. Default: `1h`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_ban: Option<String>,
+    /// Time after the last denial, or after the end of the ban, until the next ban is as short as the first. Default: `1h`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forgiven_after: Option<String>,
 }
 
 /// The caller that a request is counted for.

@@ -15,13 +15,14 @@ use crate::{
     clock::Timestamp,
     decision::Decision,
     key::Key,
+    limiter::RateLimiter,
     log::event,
     policy::Policy,
     state::{Outcome, PolicyState, Retry},
 };
 
 #[cfg(feature = "explain")]
-use crate::{explain::LastDenial, limiter::RateLimiter};
+use crate::explain::LastDenial;
 
 use super::{
     access::Access,
@@ -29,6 +30,7 @@ use super::{
     api_error::ApiError,
     body::read_json,
     json,
+    penalty_view::PenaltyView,
     shared::Shared,
 };
 
@@ -47,8 +49,15 @@ pub(super) async fn look_up(State(shared): State<Arc<Shared>>, request: Request<
     for policies in policies.chunks(MAX_CHARGES) {
         let charges: Vec<Charge<'_>> = policies.iter().map(|policy| policy.charge(key)).collect();
         let decision = limiter.peek(&charges).await?;
-        let state = |state| KeyState::of(state, &decision, &blocks);
-        states.extend(decision.states().iter().map(state));
+        for (charge, state) in charges.iter().zip(decision.states()) {
+            let mut key_state = KeyState::of(state, &decision, &blocks);
+            if state.usage().is_some() {
+                key_state
+                    .add_penalty(limiter, charge, decision.decided_at())
+                    .await?;
+            }
+            states.push(key_state);
+        }
     }
     #[cfg(feature = "explain")]
     add_denials(limiter, &policies, key, &mut states).await?;
@@ -76,7 +85,7 @@ async fn add_denials(
     Ok(())
 }
 
-/// Gives a key its full quota again, under one policy or all.
+/// Gives a key its full quota again and ends its ban, under one policy or all.
 pub(super) async fn reset(
     State(shared): State<Arc<Shared>>,
     Extension(access): Extension<Access>,
@@ -88,6 +97,38 @@ pub(super) async fn reset(
         shared.watched.limiter().reset(&policy, &key).await?;
     }
     log_change("reset", policy.as_deref(), &access);
+    Ok(done())
+}
+
+/// Refunds units of a key under one policy.
+pub(super) async fn refund(
+    State(shared): State<Arc<Shared>>,
+    Extension(access): Extension<Access>,
+    request: Request<Body>,
+) -> Result {
+    let RefundRequest {
+        key,
+        form,
+        policy: name,
+        units,
+    } = read_json(request).await?;
+    let key = parse_key(&shared, &key, form)?;
+    let Some(policy) = chosen_policy(&shared, Some(&name))? else {
+        return Err(ApiError::bad_request("a refund needs a policy"));
+    };
+    if policy.is_concurrency() {
+        let message = "requests in flight hold their slots: only units of a quota are refunded";
+        return Err(ApiError::bad_request(message));
+    }
+    if units == 0 {
+        return Err(ApiError::bad_request("a refund has at least 1 unit"));
+    }
+    shared
+        .watched
+        .limiter()
+        .refund(&policy, &key, units)
+        .await?;
+    log_change("refund", Some(&name), &access);
     Ok(done())
 }
 
@@ -232,6 +273,17 @@ enum KeyForm {
     Text,
 }
 
+/// A key, a policy, and the units that are refunded.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefundRequest {
+    key: String,
+    #[serde(default)]
+    form: KeyForm,
+    policy: String,
+    units: u64,
+}
+
 /// A key, and for how long it is denied.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -262,6 +314,10 @@ struct KeyState {
     remaining: Option<u64>,
     reset_millis: Option<u128>,
     retry_millis: Option<u128>,
+    /// Whether units can be refunded: not slots, and not while nothing counts the policy.
+    is_refundable: bool,
+    /// `None` if the policy has no penalty, or if there is nothing to forgive.
+    penalty: Option<PenaltyView>,
     /// How long an operator has blocked the key; `None` if it is not blocked.
     blocked_millis: Option<u128>,
     block_reason: Option<String>,
@@ -297,6 +353,8 @@ impl KeyState {
                 Retry::At(at) => Some(from_now(at)),
                 Retry::Never | Retry::Now => None,
             },
+            is_refundable: usage.is_some() && !state.is_concurrency(),
+            penalty: None,
             blocked_millis: block.map(|block| from_now(block.until())),
             block_reason: block.map(|block| block.reason().to_owned()),
             block_policy: block
@@ -304,6 +362,28 @@ impl KeyState {
                 .map(|policy| policy.as_str().to_owned()),
             last_denial: None,
         }
+    }
+
+    /// Adds the ban of the key, which denies its requests whatever quota is left.
+    async fn add_penalty(
+        &mut self,
+        limiter: &RateLimiter,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let policy = charge.policy();
+        let Some(penalty) = policy.ban_penalty() else {
+            return Ok(());
+        };
+        let Some(standing) = limiter.standing_at(policy, charge.key(), now).await? else {
+            return Ok(());
+        };
+        if let Some(until) = standing.banned_until().filter(|_| charge.units() > 0) {
+            self.outcome = Outcome::Limited.name();
+            self.retry_millis = self.retry_millis.max(Some(until.since(now).as_millis()));
+        }
+        self.penalty = Some(PenaltyView::of(penalty, &standing, now));
+        Ok(())
     }
 }
 

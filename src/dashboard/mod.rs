@@ -2,7 +2,8 @@
 //!
 //! [`Dashboard`] shows one limiter: decisions by policy and tier over time, the latency and the outages of Redis, the keys
 //! that are denied most often, the versions of the rules, and the state of a key that an operator looks for. Operators with
-//! write access change modes, rollouts and rules, and block, unblock and reset keys. All parts of the page are in the program; it loads nothing from elsewhere.
+//! write access change modes, rollouts and rules, and block, unblock, refund and reset
+//! keys. All parts of the page are in the program; it loads nothing from elsewhere.
 //!
 //! # Examples
 //!
@@ -78,7 +79,8 @@
 //! | `GET /api/blocks` | write | | blocked keys as they are counted, those that end first |
 //! | `POST /api/key/block` | write | `key`, `form`, `policy`, `seconds`, `reason` | 204; the key is [blocked](crate::RateLimiter::block) |
 //! | `POST /api/key/unblock` | write | `key`, `form`, `policy` | 204; the block of this policy, or of all, has ended |
-//! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again |
+//! | `POST /api/key/refund` | write | `key`, `form`, `policy`, `units` | 204; up to so many units are [refunded](crate::RateLimiter::refund) under this policy |
+//! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again, and its ban has ended |
 //! | `POST /api/mode` | write | `mode`, `policy` | 204; `off`, `shadow` or `enforce`; of the layer without a policy |
 //! | `POST /api/rollout` | write | `policy`, `percent` | 204; the percentage of keys for which the rule denies requests |
 //!
@@ -97,6 +99,11 @@
 //! | `address` | an IP address; an IPv6 address stands for its /64 network, as in [`PeerIp`](crate::extract::PeerIp) |
 //! | `secret` | an API key, which is hashed with the [`hash_secret`](DashboardBuilder::hash_secret) |
 //! | `counted` | as [`Key::as_str`](crate::Key::as_str) returns it |
+//!
+//! A key under a policy with a [penalty](crate::penalty) has the field `penalty` once it was denied: how long it stays banned
+//! (`banned_millis`), its bans that are not forgiven, and its denials that count towards the next one. A reset ends the ban of a
+//! policy and forgives all of it; `unblock` ends blocks by operators only. Where callers have tiers, keys are looked up and
+//! refunded under the policy's own quota.
 //!
 //! Numbers of decisions are lists: allowed, denied, would have been denied (in shadow, or under a candidate), unavailable
 //! (503), and the part of all these that was decided without the store. They count as `tollgate_decisions_total` does, see
@@ -124,6 +131,7 @@ mod json;
 mod keys;
 mod live;
 mod page;
+mod penalty_view;
 mod router;
 #[cfg(feature = "reload")]
 mod rules;

@@ -28,6 +28,7 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
     let writes = Router::new()
         .route("/api/blocks", get(keys::blocks))
         .route("/api/key/block", post(keys::block))
+        .route("/api/key/refund", post(keys::refund))
         .route("/api/key/reset", post(keys::reset))
         .route("/api/key/unblock", post(keys::unblock))
         .route("/api/mode", post(api::set_mode))

@@ -18,7 +18,7 @@ use super::{
 /// Returns the state of each charge, in their order.
 ///
 /// Policies with different outage choices are asked separately: together, one that denies would hide the others. So there
-/// are at most three calls for 16 charges, each within the deadline of the store.
+/// are at most three calls for 16 charges, and one for each of them with a penalty, each within the deadline of the store.
 ///
 /// # Errors
 ///
@@ -47,7 +47,15 @@ pub(crate) async fn ask(
                     Some(_) => state.counted_by().unwrap_or(decision.counted_by()),
                     None => CountedBy::Nobody,
                 };
+                let standing = match charge.policy().ban_penalty() {
+                    Some(penalty) if counted_by != CountedBy::Nobody => {
+                        let state = store.ban_state(charge.policy(), charge.key()).await?;
+                        state.and_then(|state| penalty.standing(&state, decision.decided_at()))
+                    }
+                    Some(_) | None => None,
+                };
                 explained[*number] = Some(PolicyExplanation {
+                    standing,
                     policy: charge.policy().clone(),
                     cost: charge.units(),
                     state: *state,

@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use crate::{
     clock::Timestamp,
+    penalty::{Penalty, Standing},
     policy::Policy,
     state::{CountedBy, Outcome, PolicyName, PolicyState, Retry, Usage},
     store::Health,
@@ -93,6 +94,8 @@ pub struct PolicyExplanation {
     /// How long the longest outage has lasted.
     pub(super) outage_age: Option<Duration>,
     pub(super) last_denial: Option<LastDenial>,
+    /// `None` also if nobody counts, so that a ban denies nothing.
+    pub(super) standing: Option<Standing>,
 }
 
 impl PolicyExplanation {
@@ -124,6 +127,7 @@ impl PolicyExplanation {
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self.usage() {
+            Some(_) if self.cost > 0 && self.is_banned() => Outcome::Limited,
             Some(usage) if usage.remaining < self.cost => Outcome::Limited,
             Some(_) | None => self.state.outcome(),
         }
@@ -165,6 +169,53 @@ impl PolicyExplanation {
     #[must_use]
     pub fn last_denial(&self) -> Option<&LastDenial> {
         self.last_denial.as_ref()
+    }
+
+    /// Returns the denials and the ban of the key under the policy's [penalty](crate::penalty); `None` if it has no penalty, if
+    /// there is nothing to forgive, or if nobody counts.
+    ///
+    /// During an outage, they are what this instance has seen: bans by Redis count as the first of their key.
+    #[must_use]
+    pub fn standing(&self) -> Option<&Standing> {
+        self.standing.as_ref()
+    }
+
+    /// Returns whether the key is banned, so that requests with a cost are denied whatever quota is left.
+    #[must_use]
+    pub fn is_banned(&self) -> bool {
+        self.standing.is_some_and(|standing| standing.is_banned())
+    }
+
+    fn write_standing(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        (penalty, standing): (&Penalty, &Standing),
+    ) -> fmt::Result {
+        let (now, bans) = (self.counted_at, standing.bans());
+        let left = |time: Timestamp| Span(time.since(now));
+        if let (Some(since), Some(until)) = (standing.banned_since(), standing.banned_until()) {
+            let number = match self.counted_by {
+                // It may have had others in Redis.
+                CountedBy::Fallback => String::new(),
+                _ => format!("number {bans}, "),
+            };
+            let (begun, ends) = (Span(now.since(since)), left(until));
+            return write!(
+                f,
+                "\n  ban: {number}for {begun}, ends in {ends} or by a reset of the key"
+            );
+        }
+        write!(
+            f,
+            "\n  penalty: {} of {} denials to a ban",
+            standing.denials(),
+            penalty.denials()
+        )?;
+        if bans > 0 {
+            let plural = if bans == 1 { "" } else { "s" };
+            write!(f, " after {bans} ban{plural}")?;
+        }
+        write!(f, ", forgiven in {}", left(standing.forgiven_at()))
     }
 
     fn write_quota(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -218,6 +269,9 @@ impl PolicyExplanation {
 impl fmt::Display for PolicyExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name(), self.outcome().name())?;
+        if self.is_banned() {
+            f.write_str(" by a ban")?;
+        }
         if let Some(usage) = self.usage() {
             write!(f, ", {} of {} units left", usage.remaining, usage.limit)?;
             if usage.reset_at > self.counted_at {
@@ -232,6 +286,9 @@ impl fmt::Display for PolicyExplanation {
                 Some(age) => write!(f, ", since the count of all instances is {} old", Span(age))?,
                 None => f.write_str(", since a call failed or came too late")?,
             }
+        }
+        if let Some(standing) = self.policy.ban_penalty().zip(self.standing()) {
+            self.write_standing(f, standing)?;
         }
         match &self.last_denial {
             Some(denial) => self.write_denial(f, denial),

@@ -44,6 +44,18 @@
 //! [call](PolicyExplanation::counted_at). During an outage it continues from the last state that Redis returned, which is as
 //! old as the outage [at least](PolicyExplanation::shared_count_age).
 //!
+//! # Bans
+//!
+//! Under a policy with a [penalty](crate::penalty), the state contains the ban of the key, or its denials that count towards
+//! one. A ban ends in time, or by [`reset`](crate::RateLimiter::reset):
+//!
+//! ```text
+//! login: limited by a ban, 5 of 5 units left
+//!   quota: 5 per 60 s by token_bucket, 1 a request
+//!   counted by: shared
+//!   ban: number 2, for 90 s, ends in 9 min or by a reset of the key
+//! ```
+//!
 //! # Last denials
 //!
 //! A limiter keeps them only with

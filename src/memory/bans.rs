@@ -45,7 +45,19 @@ impl Bans {
         now: Timestamp,
     ) -> Option<Timestamp> {
         match self.states.find(fingerprint, now.as_micros()) {
-            Place::Found(index) => penalty.banned_until(self.states.state(index), now),
+            Place::Found(index) => {
+                let state = self.states.state(index);
+                penalty.begin_by(state, now);
+                penalty.banned_until(state, now)
+            }
+            Place::Free(_) | Place::Full => None,
+        }
+    }
+
+    /// Returns the denials and the ban of a key; `None` if there are none.
+    pub(super) fn state(&mut self, fingerprint: Fingerprint, now: Timestamp) -> Option<BanState> {
+        match self.states.find(fingerprint, now.as_micros()) {
+            Place::Found(index) => Some(*self.states.state(index)),
             Place::Free(_) | Place::Full => None,
         }
     }
@@ -77,7 +89,7 @@ impl Bans {
         until: Timestamp,
         now: Timestamp,
     ) {
-        let state = BanState::banned(penalty, until);
+        let state = BanState::banned(penalty, until, now);
         match self.states.find(fingerprint, now.as_micros()) {
             Place::Found(index) => {
                 let known = self.states.state(index);

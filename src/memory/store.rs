@@ -34,6 +34,7 @@ use crate::{
     error::Error,
     key::Key,
     log,
+    penalty::BanState,
     policy::Policy,
     state::{CountedBy, PolicyState, Usage},
     store::{BlockList, Correction, Receipt, Settlement, Stats, Store, StoreFuture},
@@ -393,6 +394,14 @@ impl Store for MemoryStore {
         let mut shard = self.cell(fingerprint).lock();
         let now = shard.now(read, &self.shared.clock);
         shard.bans.restore(penalty, fingerprint, until, now);
+    }
+
+    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+        let fingerprint = Fingerprint::of(policy, key);
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(fingerprint).lock();
+        let now = shard.now(read, &self.shared.clock);
+        StoreFuture::ready(Ok(shard.bans.state(fingerprint, now)))
     }
 
     fn stats(&self) -> Stats {

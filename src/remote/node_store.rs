@@ -21,6 +21,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use redis::Value;
 use smallvec::SmallVec;
 
 use crate::{
@@ -30,6 +31,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
+    penalty::BanState,
     policy::Policy,
     settlement::Settlement,
     state::CountedBy,
@@ -49,7 +51,7 @@ use super::{
     client::Client,
     cluster::split::{self, SplitStore},
     connection::classify,
-    protocol::{Redirect, Request, takes_slots},
+    protocol::{Redirect, Request, malformed, takes_slots},
     slot_guard,
 };
 
@@ -233,6 +235,22 @@ impl Store for NodeStore {
         StoreFuture::boxed(async move {
             batch::run_command(&client, &command).await?;
             Ok(())
+        })
+    }
+
+    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+        let client = Arc::clone(&self.client);
+        let mut command = redis::cmd("GET");
+        command.arg(client.keyspace.ban_key(policy, key).as_slice());
+        StoreFuture::boxed(async move {
+            match batch::run_command(&client, &command).await? {
+                Value::Nil => Ok(None),
+                Value::BulkString(bytes) => {
+                    let state = BanState::from_stored(&bytes, Clock::system().now());
+                    state.map(Some).ok_or_else(classify::foreign_value)
+                }
+                _ => Err(malformed()),
+            }
         })
     }
 

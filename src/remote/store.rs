@@ -16,6 +16,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
+    penalty::BanState,
     policy::Policy,
     settlement::Settlement,
     store::{
@@ -78,6 +79,15 @@ impl RedisStore {
         self.cluster.first().client.check.check_slots(charges);
         let stores = Arc::clone(&self.cluster);
         split::decide(charges, &(stores as _))
+    }
+
+    /// Returns the node of a key.
+    fn node_of(&self, key: &Key) -> Node {
+        if self.cluster.is_cluster() {
+            self.cluster.node_of(key.slot())
+        } else {
+            self.cluster.first().clone()
+        }
     }
 
     /// Returns the nodes of some items, each with its items.
@@ -175,12 +185,7 @@ impl Store for RedisStore {
     }
 
     fn merge(&self, merge: &Merge) -> StoreFuture<()> {
-        let node = if self.cluster.is_cluster() {
-            self.cluster.node_of(merge.charge().key().slot())
-        } else {
-            self.cluster.first().clone()
-        };
-        node.store.merge(merge)
+        self.node_of(merge.charge().key()).store.merge(merge)
     }
 
     fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
@@ -192,12 +197,11 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        let node = if self.cluster.is_cluster() {
-            self.cluster.node_of(key.slot())
-        } else {
-            self.cluster.first().clone()
-        };
-        node.store.reset(policy, key)
+        self.node_of(key).store.reset(policy, key)
+    }
+
+    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+        self.node_of(key).store.ban_state(policy, key)
     }
 
     fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {

@@ -28,7 +28,7 @@ use crate::{
     health::MergeCounts,
     key::Key,
     policy::Policy,
-    state::{CountedBy, DeniedBy, PolicyState, Retry, Usage},
+    state::{CountedBy, PolicyState, Usage},
     store::{Correction, Fleet, Health, Receipt, Share, Store, StoreFuture},
     ticket::Ticket,
 };
@@ -96,11 +96,9 @@ impl LocalCounts {
         doubts: &Doubts,
     ) {
         let Some(usage) = state.usage() else { return };
-        if state.denied_by() == Some(DeniedBy::Ban) {
+        if let Some(until) = state.banned_until() {
             // The usage is that of the ban, and not of the quota.
-            if let Retry::At(until) = state.retry() {
-                self.store.restore_ban(charge, until);
-            }
+            self.store.restore_ban(charge, until);
             return;
         }
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());

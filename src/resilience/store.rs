@@ -13,6 +13,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
+    penalty::BanState,
     policy::Policy,
     state::CountedBy,
     store::{BlockList, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
@@ -253,6 +254,22 @@ impl Store for ResilientStore {
             let local = &fallback.local;
             local.mirror.take(fingerprint, local.clock.now());
             result
+        })
+    }
+
+    /// Reads from where the next request would be decided.
+    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+        let local = self.fallback.local.store.ban_state(policy, key);
+        if self.monitor.breaker.is_open() {
+            return local;
+        }
+        let primary = self.monitor.primary.ban_state(policy, key);
+        let monitor = Arc::clone(&self.monitor);
+        StoreFuture::boxed(async move {
+            match monitor.bounded(primary).await {
+                Err(error) if error.kind() != ErrorKind::ForeignValue => local.await,
+                result => result,
+            }
         })
     }
 

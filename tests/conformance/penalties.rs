@@ -27,6 +27,9 @@ on_every_store! { penalties, std::convert::identity, {
     peeks_are_not_denied_by_a_ban_and_do_not_count
     clock_that_is_set_back_prolongs_a_ban_by_the_longest_at_most
     changed_penalty_shortens_a_ban
+    ban_under_a_shortened_penalty_ends_once_and_not_later_with_each_request
+    ban_from_before_the_clock_was_set_back_ends_once_and_not_later_with_each_request
+    standing_of_a_key_shows_its_denials_its_bans_and_when_they_are_forgiven
     keys_and_policies_are_banned_apart
     random_requests_are_banned_as_in_process
 } }
@@ -247,10 +250,99 @@ async fn changed_penalty_shortens_a_ban(place: Place) {
         check(&limiter, &[policy.charge(ada)]).await;
     }
     place.clock.set(START + SECOND);
-    let milder = policy.penalty(penalty().ban(SECOND).growing(1, SECOND));
+    let milder = policy.penalty(penalty().ban(SECOND).growing(1, 2 * SECOND));
     let banned = state(&check(&limiter, &[milder.charge(ada)]).await);
     assert_eq!(banned.retry(), Retry::At(START + 2 * SECOND));
     assert!(check(&limiter, &[without.charge(ada)]).await.is_allowed());
+}
+
+// Regression: each request was told to wait for as long as the longest ban, until the end of the ban as it had begun.
+async fn ban_under_a_shortened_penalty_ends_once_and_not_later_with_each_request(place: Place) {
+    let policy = Policy::new("strict", Quota::new(1, SECOND)).penalty(penalty());
+    let limiter = place.limiter(&[&policy]);
+    let ada = Key::new("ada");
+    for _ in 0..4 {
+        check(&limiter, &[policy.charge(ada)]).await;
+    }
+    let milder = policy.penalty(penalty().ban(SECOND).growing(2, 10 * SECOND));
+    for seconds in [0, 3, 9] {
+        place.clock.set(START + seconds * SECOND);
+        let banned = state(&check(&limiter, &[milder.charge(ada)]).await);
+        assert_eq!(banned.retry(), Retry::At(START + 10 * SECOND));
+    }
+    place.clock.set(START + 10 * SECOND);
+    assert!(check(&limiter, &[milder.charge(ada)]).await.is_allowed());
+    // The next ban is the second one.
+    for _ in 0..2 {
+        check(&limiter, &[milder.charge(ada)]).await;
+    }
+    let banned = state(&check(&limiter, &[milder.charge(ada)]).await);
+    assert_eq!(banned.retry(), Retry::At(START + 12 * SECOND));
+}
+
+// Regression: as above.
+async fn ban_from_before_the_clock_was_set_back_ends_once_and_not_later_with_each_request(
+    place: Place,
+) {
+    let policy = Policy::new("strict", Quota::new(1, SECOND)).penalty(penalty());
+    let limiter = place.limiter(&[&policy]);
+    let charge = policy.charge(Key::new("ada"));
+    for _ in 0..4 {
+        check(&limiter, &[charge]).await;
+    }
+    let back = START - 1_000 * SECOND;
+    for seconds in [0, 50, 99] {
+        place.clock.set(back + seconds * SECOND);
+        let banned = state(&check(&limiter, &[charge]).await);
+        assert_eq!(banned.banned_until(), Some(back + 100 * SECOND));
+    }
+    place.clock.set(back + 100 * SECOND);
+    let free = state(&check(&limiter, &[charge]).await);
+    assert_eq!(free.banned_until(), None);
+}
+
+async fn standing_of_a_key_shows_its_denials_its_bans_and_when_they_are_forgiven(place: Place) {
+    let policy = Policy::new("strict", Quota::new(1, SECOND)).penalty(penalty());
+    let limiter = place.limiter(&[&policy]);
+    let ada = Key::new("ada");
+    let standing = async || limiter.standing(&policy, &ada).await.expect("standing");
+    assert_eq!(standing().await, None);
+    check(&limiter, &[policy.charge(ada)]).await;
+    assert_eq!(standing().await, None, "it was not denied");
+    for denials in 1..3 {
+        check(&limiter, &[policy.charge(ada)]).await;
+        let counted = standing().await.expect("denied");
+        assert_eq!((counted.denials(), counted.bans()), (denials, 0));
+        assert_eq!((counted.is_banned(), counted.banned_since()), (false, None));
+        assert_eq!(counted.forgiven_at(), START + 5 * MINUTE);
+    }
+    for (number, begin, length) in [(1, 0, 30), (2, 30, 60)] {
+        place.clock.set(START + begin * SECOND);
+        for _ in 0..4 {
+            check(&limiter, &[policy.charge(ada)]).await;
+        }
+        let values = place.values();
+        let banned = standing().await.expect("banned");
+        let (since, until) = (START + begin * SECOND, START + (begin + length) * SECOND);
+        assert_eq!((banned.denials(), banned.bans()), (0, number));
+        assert_eq!(
+            (banned.is_banned(), banned.banned_since()),
+            (true, Some(since))
+        );
+        assert_eq!(banned.banned_until(), Some(until));
+        assert_eq!(banned.forgiven_at(), until + 5 * MINUTE);
+        assert_eq!(values, place.values(), "nothing is written");
+        place.clock.set(until);
+        let over = standing().await.expect("not forgiven");
+        assert_eq!(
+            (over.is_banned(), over.denials(), over.bans()),
+            (false, 0, number)
+        );
+    }
+    let without = policy.clone().penalty(None);
+    assert_eq!(limiter.standing(&without, &ada).await.expect("none"), None);
+    limiter.reset(&policy, &ada).await.expect("reset");
+    assert_eq!(standing().await, None);
 }
 
 async fn keys_and_policies_are_banned_apart(place: Place) {
@@ -346,6 +438,13 @@ async fn random_requests_are_banned_as_in_process(place: Place) {
                 seen(expected),
                 "seed {seed}, round {round}: {state:?}"
             );
+            let policy = policies
+                .iter()
+                .find(|policy| policy.name() == state.policy());
+            let policy = policy.expect("one of them");
+            let standing = limiter.standing(policy, &key).await.expect("standing");
+            let expected = twin.standing(policy, &key).await.expect("standing");
+            assert_eq!(standing, expected, "seed {seed}, round {round}");
             causes[match state.denied_by() {
                 None => 0,
                 Some(DeniedBy::Ban) => 1,

@@ -76,6 +76,58 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         page.until("document.getElementById('blocks-panel').hidden");
         assert_eq!(site.call("ada"), StatusCode::OK);
 
+        // A ban, which is lifted from the keyboard, and a refund.
+        for _ in 0..3 {
+            assert_eq!(site.call("eve"), StatusCode::OK);
+        }
+        page.evaluate("key.focus(); key.select()");
+        page.insert_text("eve");
+        page.press("Enter");
+        page.until("document.getElementById('key-states').textContent.includes('0 of 3')");
+        assert_eq!(
+            page.evaluate("document.getElementById('key-states').textContent.includes('Penalty')"),
+            false
+        );
+        for _ in 0..2 {
+            assert_eq!(site.call("eve"), StatusCode::TOO_MANY_REQUESTS);
+        }
+        page.press("Enter");
+        page.until(
+            "document.getElementById('key-states').textContent.includes('2 of 5 denials to a ban')",
+        );
+        for _ in 0..3 {
+            assert_eq!(site.call("eve"), StatusCode::TOO_MANY_REQUESTS);
+        }
+        page.press("Enter");
+        page.until("document.getElementById('key-states').textContent.includes('banned for 60 min, ban 1')");
+        let lift = "document.querySelector('#key-states button')";
+        assert_eq!(
+            page.evaluate(&format!("{lift}.getAttribute('aria-label')")),
+            "Lift the ban under api"
+        );
+        page.evaluate(&format!("{lift}.focus()"));
+        page.press("Enter");
+        page.until("question.open");
+        // The question has no default: the tabulator leads to the answer.
+        page.evaluate("document.getElementById('confirm-yes').focus()");
+        page.press("Enter");
+        page.until("document.getElementById('key-states').textContent.includes('3 of 3')");
+        page.until(
+            "document.getElementById('announcer').textContent === 'Lifted the ban under api'",
+        );
+        for _ in 0..2 {
+            assert_eq!(site.call("eve"), StatusCode::OK);
+        }
+        page.evaluate("document.getElementById('refund-units').focus(); document.getElementById('refund-units').select()");
+        page.insert_text("2");
+        page.press("Enter");
+        confirm(&mut page);
+        page.until("document.getElementById('key-states').textContent.includes('3 of 3')");
+        assert_eq!(
+            page.evaluate("document.getElementById('refund-policy').value"),
+            "api"
+        );
+
         // Rules with a fault, better ones, what they change, and back.
         page.until(
             "document.getElementById('rules-note').textContent.startsWith('Version 1 is in force')",
@@ -160,6 +212,11 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         );
         page.until("document.querySelector('#policies .tag')?.textContent === 'enforce'");
         let controls = "document.querySelectorAll('#policies select, #key-states button').length";
+        page.evaluate("key.focus()");
+        page.insert_text("eve");
+        page.press("Enter");
+        page.until("document.getElementById('key-states').textContent.includes('of 3')");
+        page.until("document.getElementById('refund-form').hidden && document.getElementById('block-form').hidden");
         assert_eq!(page.evaluate(controls), 0);
         page.until("document.getElementById('layer-mode-label').hidden");
 
@@ -344,4 +401,5 @@ impl Site {
     }
 }
 
-const RULES: &str = "rules:\n  - id: api\n    key: { header: x-caller }\n    limit: 3/hour\n";
+const RULES: &str = "rules:\n  - id: api\n    key: { header: x-caller }\n    limit: 3/hour\n    \
+    penalty: { denials: 5, within: 1h, ban: 1h }\n";

@@ -8,7 +8,7 @@ use tollgate::{
     rules::RuleMode,
 };
 
-use super::{API, READ, WRITE, ask, guarded, layer, send};
+use super::{API, READ, WRITE, ask, banning_layer, call, guarded, layer, send};
 use crate::support::logged;
 
 #[tokio::test]
@@ -122,6 +122,34 @@ async fn read_token_sees_everything_and_changes_nothing() {
     }
     assert_eq!(layer.mode(), RuleMode::Enforce);
     assert_eq!(layer.rollout("api"), Some(100.0));
+}
+
+#[tokio::test]
+async fn ban_is_not_lifted_and_nothing_is_refunded_with_the_read_token() {
+    let layer = banning_layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for caller in ["ada", "bob"] {
+        call(&layer, caller).await;
+    }
+    call(&layer, "ada").await;
+    for (path, body) in [
+        ("/api/key/reset", r#"{"key":"ada"}"#),
+        (
+            "/api/key/refund",
+            r#"{"key":"bob","policy":"login","units":1}"#,
+        ),
+    ] {
+        let (head, _) = send(&router, ask(Method::POST, path, READ), body).await;
+        assert_eq!(head.status, StatusCode::FORBIDDEN, "{path}");
+    }
+    let found = |key: &str| format!(r#"{{"key":"{key}"}}"#);
+    let ask = |key: &str| (ask(Method::POST, "/api/key", READ), found(key));
+    let (request, body) = ask("ada");
+    let (_, ada) = send(&router, request, &body).await;
+    assert!(!ada.contains(r#""banned_millis":null"#), "{ada}");
+    let (request, body) = ask("bob");
+    let (_, bob) = send(&router, request, &body).await;
+    assert!(bob.contains(r#""remaining":0"#), "{bob}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use tollgate::{
     top_keys::{ShownKeys, TopKeys},
 };
 
-use super::{call, get, guarded, layer, post};
+use super::{banning_layer, call, get, guarded, layer, post};
 
 #[tokio::test]
 async fn kill_switch_ends_and_restores_the_limit() {
@@ -72,6 +72,87 @@ async fn key_is_looked_up_without_a_charge_and_reset() {
     let (status, _) = post(&router, "/api/key/reset", r#"{"key":"ada","policy":"api"}"#).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
     assert_eq!(call(&layer, "ada").await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn ban_is_shown_with_its_number_and_lifted_by_a_reset() {
+    let layer = banning_layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let look_up = async || {
+        let (status, found) = post(&router, "/api/key", r#"{"key":"ada"}"#).await;
+        assert_eq!(status, StatusCode::OK, "{found}");
+        found["policies"][0].clone()
+    };
+    assert_eq!(look_up().await["penalty"], json!(null));
+    call(&layer, "ada").await;
+    assert_eq!(look_up().await["penalty"], json!(null), "it was not denied");
+    assert_eq!(call(&layer, "ada").await, StatusCode::TOO_MANY_REQUESTS);
+    let found = look_up().await;
+    let penalty = &found["penalty"];
+    assert_eq!(found["outcome"], "limited");
+    assert_eq!(
+        (&penalty["bans"], &penalty["denials"]),
+        (&json!(1), &json!(0))
+    );
+    assert_eq!(penalty["most_denials"], 1);
+    let millis = |value: &serde_json::Value| value.as_u64().expect("milliseconds");
+    let left = millis(&penalty["banned_millis"]);
+    assert!((3_500_000..=3_600_000).contains(&left), "{found}");
+    assert!(millis(&penalty["since_millis"]) < 100_000, "{found}");
+    assert!(millis(&penalty["forgiven_millis"]) > 7_000_000, "{found}");
+    assert!(millis(&found["retry_millis"]) >= left, "{found}");
+
+    // A block by an operator is another thing.
+    post(&router, "/api/key/unblock", r#"{"key":"ada"}"#).await;
+    assert_eq!(call(&layer, "ada").await, StatusCode::TOO_MANY_REQUESTS);
+    let (status, _) = post(
+        &router,
+        "/api/key/reset",
+        r#"{"key":"ada","policy":"login"}"#,
+    )
+    .await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    assert_eq!(look_up().await["penalty"], json!(null));
+    assert_eq!(call(&layer, "ada").await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn units_are_refunded_up_to_what_was_used_and_do_not_lift_a_ban() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let remaining = async || {
+        let (_, found) = post(&router, "/api/key", r#"{"key":"ada"}"#).await;
+        found["policies"][0]["remaining"].clone()
+    };
+    let refund = async |router: &Router, policy: &str, units: u64| {
+        let body = json!({ "key": "ada", "policy": policy, "units": units }).to_string();
+        post(router, "/api/key/refund", &body).await
+    };
+    for _ in 0..3 {
+        assert_eq!(call(&layer, "ada").await, StatusCode::OK);
+    }
+    assert_eq!(remaining().await, 0);
+    for (units, expected) in [(2, 2), (5, 3), (u64::MAX, 3)] {
+        let (status, reply) = refund(&router, "api", units).await;
+        assert_eq!(status, StatusCode::NO_CONTENT, "{reply}");
+        assert_eq!(remaining().await, expected, "{units}");
+    }
+
+    let layer = banning_layer();
+    let banning: Router = guarded(Dashboard::builder(&layer)).router();
+    for _ in 0..2 {
+        call(&layer, "ada").await;
+    }
+    refund(&banning, "login", 1).await;
+    assert_eq!(call(&layer, "ada").await, StatusCode::TOO_MANY_REQUESTS);
+
+    let slots = Policy::concurrency("slots", 3).key(Header::new("x-caller"));
+    let layer = RateLimitLayer::builder().policy(slots).build();
+    let slots: Router = guarded(Dashboard::builder(&layer.expect("a layer"))).router();
+    let (_, found) = post(&slots, "/api/key", r#"{"key":"ada"}"#).await;
+    assert_eq!(found["policies"][0]["is_refundable"], false);
+    let (status, reply) = refund(&slots, "slots", 1).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{reply}");
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ async function start() {
   $('login').hidden = true;
   $('main').hidden = false;
   $('leave').hidden = !stored('tollgate-token');
-  $('block-form').hidden = true;
+  $('block-form').hidden = $('refund-form').hidden = true;
   $('blocks-panel').hidden = true;
   $('rules-panel').hidden = !session.has_rules;
   $('rules-editor').hidden = !session.can_write;
@@ -523,6 +523,7 @@ async function lookUp(key, form) {
     renderKey(found);
   } catch (error) {
     lookedUp = null;
+    $('block-form').hidden = $('refund-form').hidden = true;
     fill($('key-states'), [], []);
     setText($('key-message'), failure(error));
   }
@@ -531,9 +532,11 @@ async function lookUp(key, form) {
 function renderKey({ policies }) {
   const hasDenial = policies.some((entry) => entry.last_denial);
   const hasBlock = policies.some((entry) => entry.blocked_millis !== null);
-  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...(hasDenial ? ['Last denial'] : []), ...(hasBlock ? ['Blocked'] : []), ...(session.can_write ? ['Change'] : [])];
+  const hasPenalty = policies.some((entry) => entry.penalty);
+  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...(hasPenalty ? ['Penalty'] : []), ...(hasDenial ? ['Last denial'] : []), ...(hasBlock ? ['Blocked'] : []), ...(session.can_write ? ['Change'] : [])];
   fill($('key-states'), names, policies.map((entry) => {
     const isBlocked = entry.blocked_millis !== null;
+    const isBanned = entry.penalty !== null && entry.penalty.banned_millis !== null;
     const left = element('span', { class: entry.remaining === 0 ? 'bad' : '' },
       entry.limit === null ? 'not counted now' : `${number(entry.remaining)} of ${number(entry.limit)}`);
     const cells = [
@@ -542,23 +545,40 @@ function renderKey({ policies }) {
       { text: entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
       { text: entry.counted_by.replace('_', ' ') },
     ];
+    if (hasPenalty) cells.push({ text: penaltyText(entry.penalty), bad: isBanned });
     if (hasDenial) cells.push({ text: denialText(entry.last_denial) });
     if (hasBlock) {
       const reason = entry.block_reason ? `: ${entry.block_reason}` : '';
       cells.push({ text: isBlocked ? `${duration(entry.blocked_millis)}${reason}` : 'no', bad: isBlocked });
     }
     if (session.can_write) {
-      const buttons = [button('Reset', `Reset under ${entry.policy}`, () => resetKey(entry.policy))];
+      const reset = isBanned ? 'Lift the ban' : 'Reset';
+      const buttons = [button(reset, `${reset} under ${entry.policy}`, () => resetKey(entry.policy, isBanned))];
       if (isBlocked) buttons.push(button('Unblock', `Unblock under ${entry.policy}`, () => unblock({ ...lookedUp, policy: entry.block_policy })));
       cells.push({ node: group(...buttons) });
     }
     return cells;
   }), 'No policies');
   $('block-form').hidden = !session.can_write;
+  const refundable = policies.filter((entry) => entry.is_refundable).map((entry) => entry.policy);
+  $('refund-form').hidden = !session.can_write || !refundable.length;
+  fillOptions($('refund-policy'), refundable.map((name) => option(name, name)));
   const options = ['', ...policies.map((entry) => entry.policy)];
-  if ($('block-policy').options.length !== options.length) {
-    $('block-policy').replaceChildren(...options.map((name) => option(name, name || 'all policies')));
-  }
+  fillOptions($('block-policy'), options.map((name) => option(name, name || 'all policies')));
+}
+
+// Keeps what is chosen, if it is still there.
+function fillOptions(select, options) {
+  const values = (list) => [...list].map((it) => it.value).join();
+  if (values(select.options) !== values(options)) select.replaceChildren(...options);
+}
+
+function penaltyText(penalty) {
+  if (!penalty) return 'none';
+  const bans = penalty.bans ? `, ban ${number(penalty.bans)}` : '';
+  if (penalty.banned_millis !== null) return `banned for ${duration(penalty.banned_millis)}${bans}`;
+  const after = penalty.bans ? ` after ${number(penalty.bans)} ${penalty.bans > 1 ? 'bans' : 'ban'}` : '';
+  return `${number(penalty.denials)} of ${number(penalty.most_denials)} denials to a ban${after}`;
 }
 
 function denialText(denial) {
@@ -574,12 +594,26 @@ function button(text, label, act) {
   return node;
 }
 
-async function resetKey(policy) {
+async function resetKey(policy, isBanned) {
   const { key, form } = lookedUp;
-  if (!await confirmed('Reset this key?', `It gets its full quota of ${policy} again, for all instances.`, 'Reset')) return;
-  await change(() => write('key/reset', { key, form, policy }), `Reset under ${policy}`);
+  const [title, yes, ended, announced] = isBanned
+    ? ['Lift the ban of this key?', 'Lift the ban', 'Its bans are forgiven, and it', 'Lifted the ban']
+    : ['Reset this key?', 'Reset', 'It', 'Reset'];
+  if (!await confirmed(title, `${ended} gets its full quota of ${policy} again, for all instances.`, yes)) return;
+  await change(() => write('key/reset', { key, form, policy }), `${announced} under ${policy}`);
   await lookUp(key, form);
 }
+
+$('refund-form').addEventListener('submit', async (event) => {
+  event.preventDefault();
+  const { key, form } = lookedUp;
+  const policy = $('refund-policy').value;
+  const units = $('refund-units').valueAsNumber;
+  const text = `It gets up to ${number(units)} used units of ${policy} back, for all instances.`;
+  if (!await confirmed('Refund this key?', text, 'Refund')) return;
+  await change(() => write('key/refund', { key, form, policy, units }), `Refunded under ${policy}`);
+  await lookUp(key, form);
+});
 
 // === Blocks ===
 
