@@ -283,6 +283,9 @@ impl RateLimiter {
     /// Replaces a block of the same key and policy. A request with a blocked key charges nothing. It is denied if the
     /// policy is enforced, and only [reported](Decision::would_deny) if it is in shadow mode. Charges without a cost pass.
     ///
+    /// A key is blocked as it is charged: one that was put [in the slot](Key::in_slot_of) of another key, or joined with it, is
+    /// another key.
+    ///
     /// The state of the policy has [`DeniedBy::Block`](crate::state::DeniedBy::Block), and its retry time is the end of
     /// the block. Requests in flight go on.
     ///
@@ -340,9 +343,12 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As [`block`](Self::block). A target that is not blocked is not an error.
+    /// As [`block`](Self::block), also for a policy whose name is invalid. A target that is not blocked is not an error.
     pub fn unblock(&self, target: BlockTarget) -> StoreFuture<()> {
-        self.store.change_block(BlockChange::Unblock(target))
+        match target.validate() {
+            Ok(()) => self.store.change_block(BlockChange::Unblock(target)),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
     }
 
     /// Returns the blocks in force, as far as this instance knows them. Those that end first are at the front.
