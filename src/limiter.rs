@@ -446,12 +446,13 @@ impl RateLimiter {
     /// Returns the keys that were denied most often by all instances together; `None` while none of them has shared any.
     ///
     /// For limiters that [share](crate::builder::RateLimiterBuilder::share_top_keys) their top keys through Redis. What other
-    /// instances have denied in the last two seconds, or since their last decision, may be missing.
+    /// instances have denied in the last two seconds, or since their last decision, may be missing. What instances of another
+    /// version have shared is left out if this one cannot read it: see [`Snapshot::unread`].
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::InvalidConfig`] if the instances show keys in different ways.
-    /// - [`ErrorKind::ForeignValue`] if an instance of another version has shared what this one cannot read.
+    /// - [`ErrorKind::ForeignValue`] if this instance can read nothing of what is shared.
     /// - The error of the store. During an outage, [`top_keys`](Self::top_keys) still returns those of this instance.
     #[cfg(feature = "top-keys")]
     pub fn fleet_top_keys(&self) -> StoreFuture<Option<Snapshot>> {
