@@ -920,7 +920,7 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const RULES_HASH: &str = "e7636fc3ffbce1a70142ca373e95cc60740e06e8";
+const RULES_HASH: &str = "be89ed091bf14f65c3045fb52b1d758f6252c600";
 const TOP_KEYS_HASH: &str = "e5233c712c78c3b81d3dad8b367e0c7a499351bd";
 const BLOCKS_HASH: &str = "82a9176d46d4ac8b303c71a82353f07121aaceb6";
 const DECIDE_HASH: &str = "0a35bb11b50935b13e891f95cf20f0bee485e045";
