@@ -10,7 +10,7 @@
 --          CHANGES, the version that the caller knows, 0 for none
 -- Reply  of BLOCK and UNBLOCK: 1, or 0 if there are too many targets
 --        of CHANGES: the time in us; 1 if there are further changes, else 0; the version after these changes, or the
---        caller's; then for each change the target, and its block or ''
+--        caller's, or 0 if that is above all versions; then for each change the target, and its block or ''
 -- State  a target is a policy's name or nothing, a colon, and a key. A block is 16 bytes and the reason:
 --
 --          0            8            16
@@ -46,6 +46,11 @@ local now_millis = math.floor(now / 1000)
 
 if action == CHANGES then
   local known = target
+  local last = redis.call('ZRANGE', versions, '-1', '-1', 'WITHSCORES')[2]
+  if not last or last + 0 < known + 0 then
+    -- Changes were lost, so the next ones may have lower versions than the caller knows.
+    known = '0'
+  end
   local changes = redis.call('ZRANGE', versions, '(' .. known, '+inf', 'BYSCORE', 'LIMIT', '0', PAGE, 'WITHSCORES')
   local version = changes[#changes] or known
   local reply = { now, #changes == 2 * PAGE and 1 or 0, version + 0 }

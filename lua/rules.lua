@@ -8,7 +8,8 @@
 --        author    who stores them, may be empty
 --        comment   why, may be empty
 --        now       us, optional: the caller's time, else the server's time counts
--- Reply  1, the new version, and its time in us; or 0 and the stored version: then nothing has changed
+-- Reply  1, the new version, and its time in us; or 0 and the stored version: then nothing has changed; or 2: the key
+--        holds a version that tollgate did not write
 -- State  a hash
 --
 --          field       value
@@ -37,7 +38,11 @@ else
   now = time[1] * 1000000 + time[2]
 end
 
-local stored = (redis.call('HGET', key, 'version') or 0) + 0
+local stored = redis.call('HGET', key, 'version') or '0'
+if not string.find(stored, '^%d+$') then
+  return { 2 }
+end
+stored = stored + 0
 if stored ~= replaced then
   return { 0, stored }
 end
@@ -52,9 +57,8 @@ redis.call('HSET', key, name .. ':comment', comment, name .. ':time', now)
 
 local count, oldest = 0, name
 for _, field in ipairs(redis.call('HKEYS', key)) do
-  local at = string.find(field, ':text', 1, true)
-  if at then
-    local other = string.sub(field, 1, at - 1)
+  if string.find(field, '^%d+:text$') then
+    local other = string.sub(field, 1, -6)
     count = count + 1
     oldest = other + 0 < oldest + 0 and other or oldest
   end

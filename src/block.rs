@@ -98,10 +98,7 @@ impl Block {
                 "the reason of a block is unusable: set at most 200 bytes without control characters",
             );
         }
-        if self.target.policy == Some(PolicyName::INVALID) {
-            return invalid("the policy of a block has an invalid name: name an existing policy");
-        }
-        Ok(())
+        self.target.validate()
     }
 
     /// Returns the block as it is in force from `now` on.
@@ -142,6 +139,19 @@ impl BlockTarget {
             key,
             policy: policy.map(|policy| *policy.name()),
         }
+    }
+
+    /// Checks the name of the policy.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if it is invalid.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        if self.policy == Some(PolicyName::INVALID) {
+            let message = "the policy of a block has an invalid name: name an existing policy";
+            return Err(Error::new(ErrorKind::InvalidConfig, message));
+        }
+        Ok(())
     }
 }
 

@@ -324,6 +324,9 @@ impl RateLimiter {
     /// Replaces a block of the same key and policy. A request with a blocked key charges nothing. It is denied if the
     /// policy is enforced, and only [reported](Decision::would_deny) if it is in shadow mode. Charges without a cost pass.
     ///
+    /// A key is blocked as it is charged: one that was put [in the slot](Key::in_slot_of) of another key, or joined with it, is
+    /// another key.
+    ///
     /// The state of the policy has [`DeniedBy::Block`](crate::state::DeniedBy::Block), and its retry time is the end of
     /// the block. Requests in flight go on.
     ///
@@ -381,9 +384,12 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As [`block`](Self::block). A target that is not blocked is not an error.
+    /// As [`block`](Self::block), also for a policy whose name is invalid. A target that is not blocked is not an error.
     pub fn unblock(&self, target: BlockTarget) -> StoreFuture<()> {
-        self.store.change_block(BlockChange::Unblock(target))
+        match target.validate() {
+            Ok(()) => self.store.change_block(BlockChange::Unblock(target)),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
     }
 
     /// Returns the blocks in force, as far as this instance knows them. Those that end first are at the front.
@@ -481,12 +487,13 @@ impl RateLimiter {
     /// Returns the keys that were denied most often by all instances together; `None` while none of them has shared any.
     ///
     /// For limiters that [share](crate::builder::RateLimiterBuilder::share_top_keys) their top keys through Redis. What other
-    /// instances have denied in the last two seconds, or since their last decision, may be missing.
+    /// instances have denied in the last two seconds, or since their last decision, may be missing. What instances of another
+    /// version have shared is left out if this one cannot read it: see [`Snapshot::unread`].
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::InvalidConfig`] if the instances show keys in different ways.
-    /// - [`ErrorKind::ForeignValue`] if an instance of another version has shared what this one cannot read.
+    /// - [`ErrorKind::ForeignValue`] if this instance can read nothing of what is shared.
     /// - The error of the store. During an outage, [`top_keys`](Self::top_keys) still returns those of this instance.
     #[cfg(feature = "top-keys")]
     pub fn fleet_top_keys(&self) -> StoreFuture<Option<Snapshot>> {

@@ -20,7 +20,8 @@
 //! denial 14.5 instead of 6.6 us, and a request during a ban 9.5 us (medians of 15 rounds).
 //!
 //! In process, up to [`max_keys`] keys have a record until they are forgiven. While the table is full, denials
-//! of further keys do not count.
+//! of further keys do not count. Neither do denials by the count that new keys share while the store is full, since these keys
+//! have not used that quota.
 //!
 //! During an outage of Redis, an instance denies the keys that it has seen banned, and counts its own denials. Bans that begin
 //! then hold for that instance only.

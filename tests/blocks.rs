@@ -20,7 +20,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::Server;
+use crate::support::{Mode, Proxy, Server, logged};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A wait that no bounded decision reaches, however loaded the machine is.
@@ -168,6 +168,115 @@ async fn ten_thousand_blocks_are_seen_by_a_new_instance_and_expire() {
         };
         assert!((3_600_000..=3_660_000).contains(&ttl), "{ttl}");
     }
+}
+
+/// Blocks this many keys, as fast as the server takes them.
+fn block_users(server: &Server, count: u32) {
+    let mut connection = server.connection();
+    for first in (0..count).step_by(1_000) {
+        let mut commands = redis::pipe();
+        for number in first..count.min(first + 1_000) {
+            let mut command = redis::cmd("EVAL");
+            command.arg(Script::BLOCKS.source()).arg(3);
+            for suffix in ["", "#e", "#v"] {
+                command.arg(format!("tollgate:{{!}}:blocks{suffix}"));
+            }
+            let target = format!(":user{number}");
+            command.arg("").arg("B").arg(target).arg(600_000_000_u64);
+            commands.add_command(command.arg("many").arg(100_000).clone());
+        }
+        let replies: Vec<u8> = commands.query(&mut connection).expect("blocked");
+        assert!(replies.iter().all(|reply| *reply == 1));
+    }
+}
+
+// Regression: the list had to arrive within the deadline of one decision, so a new instance never got a long one.
+#[tokio::test]
+async fn long_list_reaches_a_new_instance_far_from_redis_within_the_default_deadline() {
+    let server = Server::start();
+    block_users(&server, 30_000);
+    let proxy = Proxy::start(server.address()).await;
+    proxy.set(Mode::RoundTrip(Duration::from_millis(5)));
+    let builder = RateLimiter::builder().redis(settings(proxy.url()));
+    let limiter = builder.policy(api()).build().expect("a limiter");
+    let started = Instant::now();
+    for number in [0, 15_000, 29_999] {
+        let key = Key::new(format!("user{number}"));
+        until(&limiter, key, |decision| !decision.is_allowed()).await;
+    }
+    println!("30,000 blocks were known after {:?}", started.elapsed());
+    assert_eq!(limiter.blocks().len(), 30_000);
+}
+
+// Regression: a key that was unblocked while the list arrived in pages stayed blocked in that instance.
+#[tokio::test]
+async fn key_that_is_unblocked_while_a_long_list_arrives_is_not_blocked() {
+    let server = Server::start();
+    block_users(&server, 10_000);
+    let proxy = Proxy::start(server.address()).await;
+    let store = settings(proxy.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a store"), [api()]).expect("a limiter");
+    proxy.set(Mode::RoundTrip(Duration::from_millis(400)));
+    let other = instance(server.url());
+    let key = Key::new("user7");
+    let unblocking = async {
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        other.unblock(BlockTarget::new(key, None)).await
+    };
+    let (known, unblocked) = tokio::join!(limiter.refresh_blocks(), unblocking);
+    known.expect("the blocks");
+    unblocked.expect("unblocked");
+    proxy.set(Mode::Pass);
+    limiter.refresh_blocks().await.expect("the blocks");
+    assert!(check(&limiter, &[api().charge(key)]).await.is_allowed());
+    assert_eq!(limiter.blocks().len(), 9_999);
+}
+
+// Regression: one target that could not be read kept every instance from seeing any block.
+#[tokio::test]
+async fn blocks_that_another_version_made_are_left_out_and_the_others_hold() {
+    let server = Server::start();
+    block_users(&server, 3);
+    let last = START.as_micros().to_string();
+    for target in ["no colon", "a policy!:ada", ":{ada}", ":ada"] {
+        server.command(&["HSET", "tollgate:{!}:blocks", target, "short"]);
+        server.command(&["ZADD", "tollgate:{!}:blocks#v", &last, target]);
+    }
+    logged();
+    let store = settings(server.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a store"), [api()]).expect("a limiter");
+    for (name, is_allowed) in [("user0", false), ("user2", false), ("ada", true)] {
+        let decision = check(&limiter, &[api().charge(Key::new(name))]).await;
+        assert_eq!(decision.is_allowed(), is_allowed, "{name}");
+    }
+    limiter.refresh_blocks().await.expect("the blocks");
+    assert_eq!(limiter.blocks().len(), 3);
+    let lines = logged();
+    let unread = |line: &&String| line.contains("cannot be read and do not hold here");
+    assert_eq!(lines.iter().filter(unread).count(), 1, "{lines:?}");
+}
+
+// Regression: versions of the blocks began anew behind those that instances knew, and they never saw these blocks.
+#[tokio::test]
+async fn block_is_seen_after_redis_lost_its_data_and_its_clock_was_set_back() {
+    let server = Server::start();
+    let clocks = [(); 2].map(|()| Clock::manual(START));
+    let [one, other] = clocks.each_ref().map(|clock| {
+        let store = settings(server.url())
+            .client_time(clock.clone())
+            .deadline(HUNG);
+        RateLimiter::new(store.build().expect("a store"), [api()]).expect("a limiter")
+    });
+    let [ada, bob] = ["ada", "bob"].map(Key::new);
+    one.block(Block::new(ada, MINUTE)).await.expect("blocked");
+    other.refresh_blocks().await.expect("the blocks");
+    server.command(&["FLUSHALL"]);
+    for clock in &clocks {
+        clock.set(Timestamp::from_micros(START.as_micros() - 5_000_000));
+    }
+    one.block(Block::new(bob, MINUTE)).await.expect("blocked");
+    other.refresh_blocks().await.expect("the blocks");
+    assert!(!check(&other, &[api().charge(bob)]).await.is_allowed());
 }
 
 /// Runs the script of blocks at a time in microseconds after the start.

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use redis::Value;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    algorithm::Algorithm,
+    algorithm::{Algorithm, WindowStart},
     clock::{Clock, Timestamp},
     extract::Header,
     memory::MemoryStore,
@@ -517,6 +517,43 @@ async fn flood_of_denied_keys_stays_within_the_memory_and_leaves_bans() {
     // Once all is forgiven, further keys have room.
     clock.set(START + 3 * 3_600 * SECOND);
     ban(&limiter, &policy, Key::new("bob")).await;
+}
+
+// Regression: a crowd that filled the store got callers banned who had sent nothing before.
+#[tokio::test]
+async fn denial_by_the_count_that_new_keys_share_bans_nobody() {
+    for algorithm in [
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow(WindowStart::FirstHit),
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+    ] {
+        let clock = Clock::manual(START);
+        let store = MemoryStore::builder().clock(clock.clone()).max_keys(16);
+        let policy = login().algorithm(algorithm);
+        let limiter = RateLimiter::new(store.build().expect("a store"), [policy.clone()]);
+        let limiter = limiter.expect("a limiter");
+        let mut newcomer = None;
+        for number in 0..1_000 {
+            let key = Key::new(format!("user{number}"));
+            if !check(&limiter, &[policy.charge(key)]).await.is_allowed() {
+                newcomer = Some(key);
+                break;
+            }
+        }
+        let charge = policy.charge(newcomer.expect("the store is full"));
+        for _ in 0..5 {
+            let decision = check(&limiter, &[charge]).await;
+            assert_eq!(cause(&decision), Some(DeniedBy::Quota), "{algorithm:?}");
+        }
+        clock.set(START + 2 * 3_600 * SECOND);
+        assert!(
+            check(&limiter, &[charge]).await.is_allowed(),
+            "{algorithm:?}"
+        );
+        // What it uses itself gets it banned.
+        ban(&limiter, &policy, *charge.key()).await;
+    }
 }
 
 #[test]

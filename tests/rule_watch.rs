@@ -302,3 +302,41 @@ async fn thread_that_watches_ends_with_the_layer() {
     assert_eq!(rules.version().text(), text(2));
     assert!(rules.reload().await.is_err());
 }
+
+fn make_pipe(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status();
+    assert!(made.expect("mkfifo runs").success());
+}
+
+// Regression: opening a pipe that nobody writes to waits for a writer, so the layer was never built.
+#[test]
+fn pipe_in_place_of_a_file_is_refused_at_once() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    make_pipe(&path);
+    let (sender, results) = std::sync::mpsc::channel();
+    let read = path.clone();
+    std::thread::spawn(move || sender.send(RuleSet::from_file(read).map_err(|e| e.to_string())));
+    let result = results.recv_timeout(Duration::from_secs(20));
+    let error = result.expect("it is not waited for").expect_err("a pipe");
+    assert!(error.contains("not a file"), "{error}");
+}
+
+// Regression: the thread waited for a writer, and `reload` did so with the lock of the history.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pipe_that_replaces_the_file_is_refused_and_the_next_file_is_taken() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    write(&path, &text(1));
+    let (_layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    let pipe = folder.path("pipe");
+    make_pipe(&pipe);
+    fs::rename(&pipe, &path).expect("renamed");
+    let state = until(&mut states, |state| state.last_error().is_some()).await;
+    assert_eq!(state.version().text(), text(1));
+    let new = folder.path("new");
+    write(&new, &text(2));
+    fs::rename(&new, &path).expect("renamed");
+    until_limit(&mut states, 2).await;
+}

@@ -11,7 +11,7 @@ use deadpool_redis::{Config, Runtime};
 use http::{Request, Response, StatusCode};
 use tokio::sync::watch;
 use tollgate::{
-    RateLimitLayer, RateLimiter,
+    ErrorKind, RateLimitLayer, RateLimiter,
     config::{
         Format, RuleSet,
         reload::{NewRules, ReloadError, RuleSource, RuleVersion, RulesHandle, RulesState},
@@ -263,6 +263,159 @@ async fn faulty_rules_are_not_stored_and_those_that_another_version_stored_are_r
     let pushed = other.rules.push(new("limit: 9/h")).await.expect("pushed");
     assert_eq!(pushed.number(), 2);
     assert!(other.rules.last_error().is_none());
+}
+
+/// Stores a text as an instance of another version does.
+fn store_as(server: &Server, replaced: u64, format: &str, text: &str) {
+    let mut command = redis::cmd("EVAL");
+    command.arg(Script::RULES.source()).arg(1);
+    command.arg("tollgate:{!}:rules").arg(replaced).arg(0);
+    command.arg(format).arg(text).arg("eve").arg("");
+    let reply: Vec<u64> = command.query(&mut server.connection()).expect("stored");
+    assert_eq!(reply[..2], [1, replaced + 1]);
+}
+
+// Regression: one version in a format of a later tollgate made the whole history unreadable, and so every roll back.
+#[tokio::test]
+async fn version_in_an_unknown_format_is_refused_and_an_earlier_one_is_rolled_back_to() {
+    let server = Server::start();
+    let mut one = Instance::start(server.url());
+    one.rules.push(new("limit: 9/h")).await.expect("pushed");
+    store_as(&server, 1, "ron", "(rules: [])");
+    one.until(|state| state.last_error().is_some()).await;
+    assert_eq!(one.rules.version().number(), 1);
+    let history = one.rules.history().await.expect("a history");
+    assert_eq!(numbers(&history), [1]);
+    let again = one.rules.reload().await.expect_err("it is still stored");
+    assert!(again.to_string().contains("unknown format"), "{again}");
+    let back = one.rules.roll_back(1, "ada").await.expect("rolled back");
+    assert_eq!((back.number(), back.text()), (3, history[0].text()));
+    assert!(one.rules.last_error().is_none());
+}
+
+// Regression: a roll back replaced the version in force, and so was a conflict with the refused one after it.
+#[tokio::test]
+async fn refused_version_is_rolled_back_from() {
+    let server = Server::start();
+    let mut one = Instance::start(server.url());
+    one.rules.push(new("limit: 9/h")).await.expect("pushed");
+    store_as(&server, 1, "yaml", "rules: [{ id: api, limt: 5/h }]");
+    one.until(|state| state.last_error().is_some()).await;
+    let back = one.rules.roll_back(1, "ada").await.expect("rolled back");
+    assert_eq!((back.number(), back.text()), (3, &*rule("limit: 9/h")));
+    assert!(one.rules.last_error().is_none());
+}
+
+// Regression: a field that tollgate did not write made the history unreadable and a push fail after it was stored.
+#[tokio::test]
+async fn fields_that_tollgate_did_not_write_are_ignored() {
+    let server = Server::start();
+    let mut one = Instance::start(server.url());
+    let key = "tollgate:{!}:rules";
+    for field in [
+        "note",
+        "x:text",
+        ":text",
+        "9e400:text",
+        "nan:text",
+        "-1:text",
+    ] {
+        server.command(&["HSET", key, field, "garbage"]);
+    }
+    let mut command = redis::cmd("HSET");
+    command
+        .arg(key)
+        .arg(b"\xff:text".as_slice())
+        .arg(b"\xff".as_slice());
+    command.exec(&mut server.connection()).expect("stored");
+    for number in 1..=12 {
+        let pushed = one.rules.push(new(&format!("limit: {number}/h"))).await;
+        assert_eq!(pushed.expect("pushed").number(), number);
+    }
+    let history = one.rules.history().await.expect("a history");
+    assert_eq!(numbers(&history), (3..=12).collect::<Vec<_>>());
+    one.until_version(12).await;
+    server.command(&["HSET", key, "version", "garbage"]);
+    let Err(ReloadError::Source(error)) = one.rules.push(new("limit: 1/h")).await else {
+        panic!("it is not known what is replaced");
+    };
+    assert_eq!(error.kind(), ErrorKind::ForeignValue);
+    assert_eq!(one.rules.version().number(), 12);
+}
+
+#[tokio::test]
+async fn thousand_pushes_of_several_instances_far_from_redis_end_in_one_version_everywhere() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    proxy.set(Mode::RoundTrip(Duration::from_millis(5)));
+    let instances: Vec<_> = (0..3).map(|_| Instance::start(proxy.url())).collect();
+    let pushing = (0..12).map(|task| {
+        let rules = instances[task % 3].rules.clone();
+        tokio::spawn(async move {
+            let mut stored = 0;
+            for number in 0..84 {
+                match rules.push(new(&format!("limit: {}/h", 1 + number))).await {
+                    Ok(_) => stored += 1,
+                    Err(ReloadError::Conflict { .. }) => rules.reload().await.expect("read"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            stored
+        })
+    });
+    let pushing: Vec<_> = pushing.collect();
+    let mut stored = 0;
+    for push in pushing {
+        stored += push.await.expect("no panic");
+    }
+    for mut instance in instances {
+        let state = instance.until_version(stored).await;
+        let history = instance.rules.history().await.expect("a history");
+        assert_eq!(history.last(), Some(state.version()));
+        assert_eq!(history.len(), 10);
+    }
+}
+
+#[tokio::test]
+async fn slots_of_a_policy_that_a_push_removed_or_renamed_are_given_back() {
+    let server = Server::start();
+    let mut one = Instance::start(server.url());
+    let slots = |id: &str| {
+        let text = format!(
+            "rules: [{{ id: {id}, key: {{ header: x-user }}, algorithm: concurrency, limit: 2 }}]"
+        );
+        NewRules::new(Format::Yaml, text)
+    };
+    one.rules.push(slots("first")).await.expect("pushed");
+    one.until_version(1).await;
+    let (end, ended) = watch::channel(false);
+    let service = one.layer.layer(service_fn(move |_: Request<Body>| {
+        let mut ended = ended.clone();
+        async move {
+            ended.wait_for(|ended| *ended).await.expect("it ends");
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    }));
+    let request = || {
+        Request::get("/")
+            .header("x-user", "eve")
+            .body(Body::empty())
+    };
+    let held = tokio::spawn(service.clone().oneshot(request().expect("a request")));
+    let key = |id: &str| format!("tollgate:{{eve}}:{id}#c");
+    until(|| server.keys().contains(&key("first"))).await;
+    one.rules.push(slots("second")).await.expect("pushed");
+    one.until_version(2).await;
+    let other = tokio::spawn(service.clone().oneshot(request().expect("a request")));
+    until(|| server.keys().contains(&key("second"))).await;
+    one.rules.push(new("limit: 9/h")).await.expect("pushed");
+    one.until_version(3).await;
+    end.send_replace(true);
+    for response in [held, other] {
+        let response = response.await.expect("no panic").expect("a response");
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    until(|| !server.keys().iter().any(|key| key.ends_with("#c"))).await;
 }
 
 #[tokio::test]

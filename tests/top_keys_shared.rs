@@ -317,17 +317,43 @@ async fn instances_with_different_secrets_are_reported() {
     assert_eq!(error, ErrorKind::InvalidConfig);
 }
 
+/// The key of the current half of the window.
+fn current_key() -> String {
+    format!("tollgate:{{!}}:top:{}", START.as_micros() / 300_000_000)
+}
+
+// Regression: one instance of another version hid the top keys of all.
 #[tokio::test]
-async fn foreign_value_is_reported() {
+async fn snapshots_of_another_version_are_left_out_and_counted() {
     let server = Server::start();
     let [one] = fleet(&server, 256);
     one.deny("ada", 1);
-    until_total(&[&one], 1).await;
-    let key = format!("tollgate:{{!}}:top:{}", START.as_micros() / 300_000_000);
+    let snapshot = until_total(&[&one], 1).await.expect("denied requests");
+    assert_eq!(snapshot.unread(), 0);
+    let key = current_key();
     server.command(&["HSET", &key, "instance", "foreign"]);
+    server.command(&["HSET", &key, "another1", ""]);
+    let snapshot = one.limiter.fleet_top_keys().await.expect("a sum");
+    let snapshot = snapshot.expect("denied requests");
+    assert_eq!(
+        (counts(&snapshot), snapshot.unread()),
+        (vec![("ada", 1, 0)], 2)
+    );
+    server.command(&["HDEL", &key, "instance", "another1"]);
+    let snapshot = until_total(&[&one], 1).await.expect("denied requests");
+    assert_eq!(snapshot.unread(), 0);
+}
+
+#[tokio::test]
+async fn sum_without_a_snapshot_that_can_be_read_is_an_error() {
+    let server = Server::start();
+    let [one] = fleet(&server, 256);
+    one.decide().await;
+    server.command(&["HSET", &current_key(), "instance", "foreign"]);
     assert_eq!(until_error(&[&one]).await, ErrorKind::ForeignValue);
-    server.command(&["HDEL", &key, "instance"]);
-    until_total(&[&one], 1).await;
+    server.command(&["DEL", &current_key()]);
+    server.command(&["SET", &current_key(), "no hash"]);
+    assert!(one.limiter.fleet_top_keys().await.is_err());
 }
 
 /// Decides until the first instance cannot return the sum, and returns the kind of its error.

@@ -3,7 +3,7 @@
 use std::{
     borrow::Borrow,
     fmt,
-    fs::File,
+    fs::{self, File},
     io::{self, Read},
     path::Path,
     sync::Arc,
@@ -316,8 +316,12 @@ impl fmt::Debug for RuleSetReader {
     }
 }
 
-/// Reads a file up to a byte more than it may have, also one that never ends.
+/// Reads a file up to a byte more than it may have, also one that grows meanwhile.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    // To open a pipe would wait until another process writes to it.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a file"));
+    }
     let mut bytes = Vec::new();
     let most = MAX_BYTES as u64 + 1;
     File::open(path)?.take(most).read_to_end(&mut bytes)?;

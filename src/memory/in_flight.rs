@@ -111,6 +111,11 @@ impl InFlight {
         false
     }
 
+    /// Returns `false`, as [`may_overflow`](Self::may_overflow).
+    pub(super) fn is_shared(&self, _key: &KeyRef, _now: Timestamp) -> bool {
+        false
+    }
+
     /// Replaces the lease of a ticket's slots: they stay taken until they are released.
     ///
     /// If their lease has ended meanwhile, they are taken again, provided there is memory, because the request is in flight.

@@ -247,6 +247,14 @@ impl<S: TableEntry> KeyedStates<S> {
         self.table.is_tight(key.fingerprint, now.as_micros())
     }
 
+    /// Returns whether a key without a slot is decided by what other keys owe.
+    pub(super) fn is_shared(&self, key: &KeyRef, now: Timestamp) -> bool {
+        let now = now.as_micros();
+        let owes = |shared: &S| shared.owes_until() > now;
+        !matches!(self.table.find(key.fingerprint, now), Place::Found(_))
+            && (self.table.evicted_until() > now || self.overflow.get(key.policy).is_some_and(owes))
+    }
+
     /// Clears the state of a key that has a slot. Overflow states are left alone: they mix several keys.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
         if let Place::Found(index) = self.table.find(fingerprint, 0) {

@@ -48,6 +48,8 @@ impl<'a> LockedShards<'a> {
     }
 
     /// Returns the charges that do not fit, under policies with a penalty. Charges of banned keys do not fit any more.
+    ///
+    /// A key that is denied for what others owe is not among them: a crowd that fills the store must not get it banned.
     #[inline]
     pub(super) fn find_bans(
         &mut self,
@@ -62,12 +64,14 @@ impl<'a> LockedShards<'a> {
                 && charge.units() > 0
             {
                 let shard = self.shard(precheck.shard);
-                let fingerprint = keys[index].fingerprint;
-                let until = shard.bans.banned_until(penalty, fingerprint, now);
+                let key = &keys[index];
+                let until = shard.bans.banned_until(penalty, key.fingerprint, now);
                 if until.is_some() {
                     (precheck.is_banned, precheck.fits) = (true, false);
                 }
-                if !precheck.fits {
+                if !precheck.fits
+                    && (until.is_some() || !shard.is_denied_for_others(charge, key, precheck, now))
+                {
                     bans.push((index, until));
                 }
             }

@@ -321,6 +321,18 @@ impl Shard {
         })
     }
 
+    /// Returns whether a charge that does not fit is denied for what other keys owe, or for lack of memory.
+    pub(super) fn is_denied_for_others(
+        &mut self,
+        charge: &Charge<'_>,
+        key: &KeyRef,
+        precheck: &Precheck<'_>,
+        now: Timestamp,
+    ) -> bool {
+        !precheck.has_memory
+            || with_states!(self, charge, |_counter, states| states.is_shared(key, now))
+    }
+
     /// Makes a charge if `is_made`, and returns its result.
     ///
     /// If it is not made, a policy that counts denied requests is charged nevertheless.

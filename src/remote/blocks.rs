@@ -5,9 +5,19 @@
 //! each instance, at most every 400 ms ── CHANGES ─────┴──> BlockList: decisions look there
 //! ```
 //!
+//! A reply has at most 1,000 changes. They are taken over one reply after the other, since a refresh may end before all of
+//! them have arrived: it has the deadline of a decision, and the next refresh goes on where it ended.
+//!
 //! An instance that has not asked for half an hour gets all blocks anew, since changes are kept for an hour.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use redis::{Cmd, Value};
 
@@ -17,6 +27,7 @@ use crate::{
     clock::{self, Clock, Timestamp},
     error::{Error, ErrorKind},
     key::Key,
+    log,
     slot::slot_of,
     state::PolicyName,
     sync::Mutex,
@@ -35,15 +46,9 @@ pub(super) struct SharedBlocks {
     list: Arc<BlockList>,
     /// The caller's clock, if the script must not take the server's time.
     clock: Option<Clock>,
-    known: Mutex<Known>,
-}
-
-/// The latest change that this instance knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Known {
-    version: u64,
-    /// When it asked, by the system clock.
-    at: Timestamp,
+    progress: Mutex<Progress>,
+    /// Whether it was logged that blocks cannot be read.
+    has_logged_unread: AtomicBool,
 }
 
 impl SharedBlocks {
@@ -54,7 +59,8 @@ impl SharedBlocks {
         Arc::new(Self {
             list: Arc::new(BlockList::shared(server_clock)),
             clock,
-            known: Mutex::default(),
+            progress: Mutex::default(),
+            has_logged_unread: AtomicBool::new(false),
         })
     }
 
@@ -82,7 +88,10 @@ impl SharedBlocks {
             BlockChange::Unblock(target) => command.arg("U").arg(text_of(target)),
         });
         match reply.await? {
-            Value::Int(1) => self.refresh(cluster).await,
+            Value::Int(1) => {
+                // More would make the caller wait for a long list. What is missing here arrives with the next decisions.
+                self.take_over(cluster).await.map(drop)
+            }
             Value::Int(0) => Err(BlockList::full()),
             _ => Err(malformed()),
         }
@@ -92,59 +101,39 @@ impl SharedBlocks {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// Those of [`take_over`](Self::take_over). What came before stays.
     pub(super) async fn refresh(&self, cluster: &Cluster) -> Result<(), Error> {
-        let mut all = Vec::new();
-        let mut known = self.latest();
-        let is_whole = known == Known::default();
-        loop {
-            let now = Clock::system().now();
-            let reply = self.run(cluster, |command| command.arg("C").arg(known.version));
-            let changes = Changes::parse(&reply.await?)?;
-            let latency = Clock::system().now().since(now);
-            self.list.clock().learn(changes.now, latency);
-            let next = Known {
-                version: changes.version,
-                at: now,
-            };
-            if is_whole {
-                all.extend(changes.changes);
-                if !changes.has_more {
-                    let mut latest = self.known.lock();
-                    self.list
-                        .replace(all.into_iter().filter_map(|(_, block)| block));
-                    *latest = next;
-                    return Ok(());
-                }
-                known = next;
-                continue;
-            }
-            let mut latest = self.known.lock();
-            if *latest == known {
-                for (target, block) in changes.changes {
-                    match block {
-                        Some(block) => self.list.insert(block)?,
-                        None => self.list.remove(&target),
-                    }
-                }
-                *latest = next;
-                if !changes.has_more {
-                    return Ok(());
-                }
-            }
-            // Otherwise another caller took over changes meanwhile, which may be older than this reply.
-            known = *latest;
-        }
+        while self.take_over(cluster).await? {}
+        Ok(())
     }
 
-    /// Returns the latest known change; the default if all blocks are needed.
-    fn latest(&self) -> Known {
-        let latest = *self.known.lock();
-        if Clock::system().now() < latest.at + MAX_AGE {
-            latest
-        } else {
-            Known::default()
+    /// Takes over the changes of one reply. Returns whether there are further ones.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run), and [`ErrorKind::Unavailable`] if the list is full.
+    async fn take_over(&self, cluster: &Cluster) -> Result<bool, Error> {
+        let now = Clock::system().now();
+        let version = self.progress.lock().begin(now);
+        let reply = self.run(cluster, |command| command.arg("C").arg(version));
+        let changes = Changes::parse(&reply.await?)?;
+        let latency = Clock::system().now().since(now);
+        self.list.clock().learn(changes.now, latency);
+        if changes.unread > 0 && !self.has_logged_unread.swap(true, Ordering::Relaxed) {
+            log::event!(
+                WARN,
+                "blocks that another version of tollgate made cannot be read and do not hold here",
+                blocks = changes.unread,
+            );
         }
+        let mut progress = self.progress.lock();
+        if progress.version != version {
+            // Another caller took over changes meanwhile, which may be later than this reply.
+            return Ok(true);
+        }
+        let has_more = changes.has_more;
+        progress.take_over(changes, now, &self.list)?;
+        Ok(has_more)
     }
 
     /// Runs the script with these arguments, at the server that has the keys.
@@ -203,6 +192,53 @@ fn text_of(target: &BlockTarget) -> String {
 /// How long changes are asked for. They are kept for twice as long.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 
+// === Progress ===
+
+/// Which changes were taken over.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The latest of them; 0 for none.
+    version: u64,
+    /// When the latest reply was asked for, by the system clock.
+    at: Timestamp,
+    /// The blocks that have arrived so far, while all are read anew: until then, the list stays as it is.
+    arriving: Option<HashMap<BlockTarget, ActiveBlock>>,
+}
+
+impl Progress {
+    /// Returns the version after which changes are needed now.
+    fn begin(&mut self, now: Timestamp) -> u64 {
+        if self.version > 0 && now >= self.at + MAX_AGE {
+            (self.version, self.arriving) = (0, Some(HashMap::new()));
+        }
+        self.version
+    }
+
+    /// Takes over the changes that follow, which were asked for at this time.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if the list has no room for one of them.
+    fn take_over(&mut self, new: Changes, at: Timestamp, list: &BlockList) -> Result<(), Error> {
+        let mut result = Ok(());
+        for (target, block) in new.changes {
+            match (&mut self.arriving, block) {
+                (Some(arriving), Some(block)) => drop(arriving.insert(target, block)),
+                (Some(arriving), None) => drop(arriving.remove(&target)),
+                (None, Some(block)) => result = result.and(list.insert(block)),
+                (None, None) => list.remove(&target),
+            }
+        }
+        (self.version, self.at) = (new.version, at);
+        if !new.has_more
+            && let Some(arrived) = self.arriving.take()
+        {
+            list.replace(arrived.into_values());
+        }
+        result
+    }
+}
+
 // === Changes ===
 
 /// The reply with the changes since a version.
@@ -213,6 +249,8 @@ struct Changes {
     version: u64,
     /// The targets, and their blocks unless they were unblocked.
     changes: Vec<(BlockTarget, Option<ActiveBlock>)>,
+    /// Number of changes that this version of tollgate cannot read.
+    unread: usize,
 }
 
 impl Changes {
@@ -233,23 +271,33 @@ impl Changes {
             return Err(malformed());
         };
         let number = |number: &i64| u64::try_from(*number).map_err(|_| malformed());
-        let changes = changes.chunks(2).map(|change| match change {
-            [Value::BulkString(target), Value::BulkString(block)] => {
-                let target = parse_target(target).ok_or_else(malformed)?;
-                let block = (!block.is_empty())
-                    .then(|| parse_block(target, block).ok_or_else(malformed))
-                    .transpose()?;
-                Ok((target, block))
+        let mut read = Vec::with_capacity(changes.len() / 2);
+        let mut unread = 0;
+        for change in changes.chunks(2) {
+            let [Value::BulkString(target), Value::BulkString(block)] = change else {
+                return Err(malformed());
+            };
+            match parse_change(target, block) {
+                Some(change) => read.push(change),
+                None => unread += 1,
             }
-            _ => Err(malformed()),
-        });
+        }
         Ok(Self {
             now: Timestamp::from_micros(number(now)?),
             has_more: *has_more == 1,
             version: number(version)?,
-            changes: changes.collect::<Result<_, Error>>()?,
+            changes: read,
+            unread,
         })
     }
+}
+
+fn parse_change(target: &[u8], block: &[u8]) -> Option<(BlockTarget, Option<ActiveBlock>)> {
+    let target = parse_target(target)?;
+    if block.is_empty() {
+        return Some((target, None));
+    }
+    Some((target, Some(parse_block(target, block)?)))
 }
 
 fn parse_target(text: &[u8]) -> Option<BlockTarget> {

@@ -19,18 +19,26 @@ use super::{
 };
 
 /// Reads what all instances share, of the current half of the window and of the previous one. Nothing, unless this
-/// instance shares too.
+/// instance shares too. The first snapshot contains the number of those that cannot be read.
 ///
 /// # Errors
 ///
-/// Those of [`batch::run_command`] for each page, and [`ErrorKind::ForeignValue`].
+/// Those of [`batch::run_command`] for each page, and [`ErrorKind::ForeignValue`] if none of the snapshots can be read.
 pub(super) async fn read(client: &Arc<Client>) -> Result<Vec<Snapshot>, Error> {
-    let mut snapshots = Vec::new();
+    let (mut snapshots, mut unread) = (Vec::new(), Vec::new());
     let keys = client.registration.top_keys.get().map(SharedTopKeys::keys);
     for key in keys.iter().flatten() {
         for value in read_hash(client, key).await? {
-            snapshots.push(Snapshot::decode(&value)?);
+            match Snapshot::decode(&value) {
+                Ok(snapshot) => snapshots.push(snapshot),
+                Err(error) => unread.push(error),
+            }
         }
+    }
+    match (snapshots.first_mut(), unread.first()) {
+        (Some(first), _) => first.set_unread(unread.len() as u64),
+        (None, Some(error)) => return Err(error.clone()),
+        (None, None) => {}
     }
     Ok(snapshots)
 }

@@ -204,11 +204,15 @@ impl RedisRuleStore {
     async fn history(&self) -> Result<Vec<StoredRules>, Error> {
         let mut command = redis::cmd("HGETALL");
         command.arg(self.key());
-        let fields: HashMap<String, String> = parse(self.run(&[command]).await?)?;
-        let versions = fields.keys().filter_map(|field| {
-            let (version, _) = field.split_once(":text")?;
-            version.parse().ok()
-        });
+        let fields: HashMap<Vec<u8>, Vec<u8>> = parse(self.run(&[command]).await?)?;
+        // Others than tollgate may have written fields too.
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).ok();
+        let fields = fields.into_iter();
+        let fields = fields.filter_map(|(field, value)| Some((text(field)?, text(value)?)));
+        let fields: HashMap<String, String> = fields.collect();
+        let versions = fields
+            .keys()
+            .filter_map(|field| field.strip_suffix(":text")?.parse().ok());
         let mut versions: Vec<u64> = versions.collect();
         versions.sort_unstable();
         let version = |version: u64| {

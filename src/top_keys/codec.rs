@@ -129,6 +129,7 @@ impl<'a> Reader<'a> {
             until,
             capacity,
             shown_by,
+            unread: 0,
             policies,
         })
     }

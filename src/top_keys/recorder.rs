@@ -213,6 +213,7 @@ impl Shared {
             until,
             capacity: self.capacity,
             shown_by: self.shown_keys.tag(),
+            unread: 0,
             policies,
         }
     }

@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub(super) capacity: usize,
     /// Equal for snapshots that show keys in the same way.
     pub(super) shown_by: u64,
+    /// Snapshots of other instances that could not be read. It is not encoded.
+    pub(super) unread: u64,
     /// In the order of the names.
     pub(super) policies: Vec<PolicyTopKeys>,
 }
@@ -40,6 +42,7 @@ impl Snapshot {
             return Ok(None);
         };
         let (mut since, mut until, mut capacity) = (first.since, first.until, first.capacity);
+        let mut unread = 0_u64;
         let mut lists: BTreeMap<&str, (PolicyName, MergedList<'_>)> = BTreeMap::new();
         for snapshot in snapshots {
             if snapshot.shown_by != first.shown_by {
@@ -48,6 +51,7 @@ impl Snapshot {
             since = since.min(snapshot.since);
             until = until.max(snapshot.until);
             capacity = capacity.min(snapshot.capacity);
+            unread = unread.saturating_add(snapshot.unread);
             for list in &snapshot.policies {
                 let merged = lists.entry(list.policy.as_str());
                 let (_, merged) = merged.or_insert((list.policy, MergedList::default()));
@@ -65,6 +69,7 @@ impl Snapshot {
             until,
             capacity,
             shown_by: first.shown_by,
+            unread,
             policies: policies.collect(),
         }))
     }
@@ -100,6 +105,21 @@ impl Snapshot {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Returns the number of snapshots that are missing here, because they could not be read: those of instances with
+    /// another version of tollgate, each with one or two.
+    ///
+    /// 0 for a snapshot of one instance.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        self.unread
+    }
+
+    /// Sets the number of snapshots that are missing here.
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_unread(&mut self, unread: u64) {
+        self.unread = unread;
     }
 
     /// Returns whether keys are shown in plain text.

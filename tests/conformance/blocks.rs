@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    algorithm::{Algorithm, WindowStart},
     block::{Block, BlockTarget},
     state::{DeniedBy, Outcome, PolicyState, Retry},
     store::{Charge, Enforcement},
@@ -24,7 +25,9 @@ on_every_store! { blocks, std::convert::identity, {
     reset_leaves_a_block
     hostile_keys_are_blocked_without_touching_others
     unusable_blocks_are_refused
+    unblocking_under_an_invalid_name_is_refused_and_ends_no_block
     refund_gives_units_back_and_no_more_than_were_used
+    refund_of_more_units_than_a_key_can_use_gives_back_all_of_them
 } }
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -317,6 +320,19 @@ async fn unusable_blocks_are_refused(place: Place) {
     assert_eq!(limiter.blocks().len(), 1);
 }
 
+// Regression: in Redis it ended the block under all policies, since an invalid name is empty there.
+async fn unblocking_under_an_invalid_name_is_refused_and_ends_no_block(place: Place) {
+    let api = api();
+    let limiter = place.instance(&[&api]);
+    let ada = Key::new("ada");
+    block(&limiter, Block::new(ada, MINUTE)).await;
+    let invalid = Policy::new("no name", Quota::per_hour(1));
+    let target = BlockTarget::new(ada, Some(&invalid));
+    let error = limiter.unblock(target).await.expect_err("it is refused");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(!check(&limiter, &[api.charge(ada)]).await.is_allowed());
+}
+
 async fn refund_gives_units_back_and_no_more_than_were_used(place: Place) {
     let api = api();
     let limiter = place.instance(&[&api]);
@@ -337,4 +353,32 @@ async fn refund_gives_units_back_and_no_more_than_were_used(place: Place) {
     );
     limiter.refund(&api, &ada, 99).await.expect("refunded");
     assert_eq!(usage(&check(&limiter, &[charge]).await).remaining, 9);
+}
+
+async fn refund_of_more_units_than_a_key_can_use_gives_back_all_of_them(place: Place) {
+    let ada = Key::new("ada");
+    let algorithms = [
+        Algorithm::default(),
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow(WindowStart::Clock),
+        Algorithm::FixedWindow(WindowStart::FirstHit),
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+    ];
+    for (index, algorithm) in algorithms.into_iter().enumerate() {
+        let quota = match algorithm {
+            Algorithm::LeakyBucket => Quota::per_hour(7).burst(7),
+            _ => Quota::per_hour(7),
+        };
+        let policy = Policy::new(format!("refund{index}"), quota).algorithm(algorithm);
+        let limiter = place.instance(&[&policy]);
+        let used = policy.charge(ada).cost(7);
+        for units in [u64::MAX, u64::MAX / 2, 1 << 52, 8] {
+            assert!(check(&limiter, &[used]).await.is_allowed(), "{algorithm:?}");
+            let refunded = limiter.refund(&policy, &ada, units).await;
+            refunded.unwrap_or_else(|error| panic!("{algorithm:?}, {units}: {error}"));
+            let left = usage(&check(&limiter, &[used.cost(0)]).await).remaining;
+            assert_eq!(left, 7, "{algorithm:?}, {units}");
+        }
+    }
 }

@@ -65,7 +65,8 @@ impl RulesHandle {
     /// Returns the last ten versions that were in force, from the oldest; the last one is in force.
     ///
     /// Those of a file, and those in process, are the versions that this process has had. Those in Redis are the same for all
-    /// instances; the initial rules are not among them.
+    /// instances; the initial rules are not among them, and neither is a version in a format that this tollgate does not know.
+    /// If the last one was [refused](Self::last_error) here, an earlier one is in force.
     ///
     /// # Errors
     ///
@@ -131,7 +132,7 @@ impl RulesHandle {
         version: u64,
         author: impl Into<String>,
     ) -> Result<RuleVersion, ReloadError> {
-        let present = self.version().number();
+        let present = self.latest().await?;
         let history = self.history().await?;
         let old = history.iter().find(|old| old.number() == version);
         let Some(old) = old else {
@@ -162,6 +163,19 @@ impl RulesHandle {
             Place::InProcess => Ok(()),
             #[cfg(feature = "redis")]
             Place::Redis(shared) => shared_watch::take(&reloader, shared).await,
+        }
+    }
+
+    /// Returns the version that a push replaces: the latest that this process has seen, also if it was refused.
+    async fn latest(&self) -> Result<u64, ReloadError> {
+        let reloader = self.reloader()?;
+        match &reloader.place {
+            Place::File(_) | Place::InProcess => Ok(reloader.number()),
+            #[cfg(feature = "redis")]
+            Place::Redis(shared) => {
+                let seen = shared.seen().await;
+                Ok(seen.unwrap_or_else(|| reloader.number()))
+            }
         }
     }
 

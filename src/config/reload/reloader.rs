@@ -172,6 +172,12 @@ impl Reloader {
         swapped.map_err(|error| self.refuse(&mut progress, Some(refused), error))
     }
 
+    /// Refuses a version that all instances share, in a format that is unknown here.
+    #[cfg(feature = "redis")]
+    pub(super) fn refuse_version(&self, error: ReloadError) -> ReloadError {
+        self.refuse(&mut self.progress.lock(), None, error)
+    }
+
     /// Checks that rules could be in force.
     ///
     /// # Errors

@@ -20,6 +20,9 @@ pub(super) struct SharedRules {
 /// The version that was stored last, as far as it is known. No other call changes it meanwhile.
 pub(super) type Seen<'a> = tokio::sync::MutexGuard<'a, Option<RulesId>>;
 
+/// A version that was read, or why it cannot be used.
+pub(super) type Read = Result<VersionData, ReloadError>;
+
 impl SharedRules {
     pub(super) fn new(store: Arc<dyn RuleStore>) -> Self {
         Self {
@@ -37,15 +40,18 @@ impl SharedRules {
         self.seen.lock().await
     }
 
-    /// Returns the stored version if it is another one than the last that was seen.
+    /// Returns the number of the version that was stored last, as far as it is known; `None` for none.
+    pub(super) async fn seen(&self) -> Option<u64> {
+        self.seen.lock().await.map(|seen| seen.version)
+    }
+
+    /// Returns the stored version if it is another one than the last that was seen: an error if this tollgate does not know
+    /// its format.
     ///
     /// # Errors
     ///
     /// [`ReloadError::Source`] if Redis cannot be read.
-    pub(super) async fn read(
-        &self,
-        seen: &mut Seen<'_>,
-    ) -> Result<Option<VersionData>, ReloadError> {
+    pub(super) async fn read(&self, seen: &mut Seen<'_>) -> Result<Option<Read>, ReloadError> {
         let read = self.store.read_rules(**seen).await;
         match read.map_err(ReloadError::Source)? {
             ReadRulesReply::Known => Ok(None),
@@ -54,10 +60,8 @@ impl SharedRules {
                 Ok(None)
             }
             ReadRulesReply::Stored(stored) => {
-                let id = stored.id;
-                let version = version(stored)?;
-                **seen = Some(id);
-                Ok(Some(version))
+                **seen = Some(stored.id);
+                Ok(Some(version(stored)))
             }
         }
     }
@@ -98,7 +102,7 @@ impl SharedRules {
         }
     }
 
-    /// Returns the last ten versions, from the oldest.
+    /// Returns the last ten versions, from the oldest. Those in an unknown format are left out.
     ///
     /// # Errors
     ///
@@ -106,7 +110,8 @@ impl SharedRules {
     pub(super) async fn history(&self) -> Result<Vec<VersionData>, ReloadError> {
         let stored = self.store.rules_history().await;
         let stored = stored.map_err(ReloadError::Source)?;
-        stored.into_iter().map(version).collect()
+        let versions = stored.into_iter();
+        Ok(versions.filter_map(|stored| version(stored).ok()).collect())
     }
 }
 

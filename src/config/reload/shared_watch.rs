@@ -81,7 +81,8 @@ async fn run(reloader: Arc<Reloader>, shared: Arc<SharedRules>, interval: Durati
 pub(super) async fn take(reloader: &Reloader, shared: &SharedRules) -> Result<(), ReloadError> {
     let mut seen = shared.turn().await;
     match shared.read(&mut seen).await {
-        Ok(Some(version)) => reloader.take_version(version).map(drop),
+        Ok(Some(Ok(version))) => reloader.take_version(version).map(drop),
+        Ok(Some(Err(error))) => Err(reloader.refuse_version(error)),
         Ok(None) => reloader.note_reached(),
         Err(error) => Err(reloader.note_unreachable(error)),
     }
