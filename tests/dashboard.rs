@@ -10,6 +10,7 @@ mod numbers;
 mod operations;
 mod pictures;
 mod rule_versions;
+mod wrong_tokens;
 
 use axum::{Router, body::Body};
 use http::{Method, Request, StatusCode, request, response::Parts};

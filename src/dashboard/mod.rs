@@ -49,7 +49,7 @@
 //!   operator's name, without the key.
 //! - **Tokens** are sent in the header `authorization` and nowhere else. They are kept as hashes, compared in constant time,
 //!   and never logged. The page keeps the token in its tab until that is closed (`sessionStorage`). It sets no cookie.
-//!   Use TLS in front, as for every password. Wrong tokens are not counted: limit the path if it is public.
+//!   Use TLS in front, as for every password. Clients with [wrong tokens](#wrong-tokens) have to wait.
 //! - **Other sites** are refused: by `sec-fetch-site`, by `origin` for older browsers, and by a header of our own that all
 //!   requests but GET need.
 //! - **The content security policy** allows scripts, styles and connections of the own origin only, no inline ones, and no
@@ -60,6 +60,18 @@
 //! Operators who may read see addresses of servers, names of policies and tiers, and the texts of rules, and can look up any
 //! key they know. Top keys are shown in the form that the application chose. Blocked keys are listed as they are counted, so
 //! the list needs write access.
+//!
+//! # Wrong tokens
+//!
+//! A client can send 10 wrong tokens a minute, and all clients together 100. Beyond that, requests with a token get a 429
+//! with `retry-after`, and the log a warning, at most once a minute. This holds for right tokens of the same client too:
+//! otherwise it could go on trying. Others sign in as before, also during an attack from many addresses: the common limit
+//! only holds for those that have sent a wrong token within the last seconds.
+//!
+//! Clients are told apart by their [peer address](crate::extract::PeerIp), which axum provides with
+//! `into_make_service_with_connect_info::<SocketAddr>()`, or as [`client_key`](DashboardBuilder::client_key) sets. Without an
+//! address they share the 100, and an attacker can keep operators out. Counts are kept in this process, for up to 10,000
+//! clients. In the [metrics](crate::telemetry) they are the policies `dashboard-tokens` and `dashboard-tokens-of-a-client`.
 //!
 //! # API
 //!
@@ -133,6 +145,7 @@ mod state;
 #[cfg(feature = "top-keys")]
 mod top_keys_view;
 mod watched;
+mod wrong_tokens;
 
 pub use self::access::Access;
 pub use self::builder::DashboardBuilder;

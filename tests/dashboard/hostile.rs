@@ -1,6 +1,8 @@
 //! Input that no page sends.
 
-use axum::{Router, body::Body};
+use std::net::SocketAddr;
+
+use axum::{Router, body::Body, extract::ConnectInfo};
 use http::{Method, Request, StatusCode};
 use http_body_util::StreamBody;
 use tollgate::{dashboard::Dashboard, rules::RuleMode};
@@ -200,7 +202,10 @@ async fn random_requests_change_nothing_and_are_no_fault_of_the_server() {
             (0..count).map(|_| parts[pick(parts.len())]).collect()
         };
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
-        let Ok(request) = ask(method, path, token).body(Body::from(body.clone())) else {
+        let host = if token == READ { 1 } else { 2 };
+        let peer = ConnectInfo(SocketAddr::from(([192, 0, 2, host], 50_000)));
+        let request = ask(method, path, token).extension(peer);
+        let Ok(request) = request.body(Body::from(body.clone())) else {
             continue; // not a path
         };
         let (head, reply) = respond(&router, request).await;
@@ -212,7 +217,7 @@ async fn random_requests_change_nothing_and_are_no_fault_of_the_server() {
         *statuses.entry(head.status.as_u16()).or_insert(0) += 1;
     }
     // The mix reaches what it should: answers, and each kind of refusal.
-    for status in [200, 400, 401, 403, 404, 405] {
+    for status in [200, 400, 401, 403, 404, 405, 429] {
         assert!(statuses.contains_key(&status), "{statuses:?}");
     }
 }

@@ -74,6 +74,10 @@ async function start() {
   try {
     session = await read('session');
   } catch (error) {
+    if (error.status === 429 && !$('login').hidden) {
+      setText($('login-error'), failure(error));
+      return;
+    }
     setConnection('lost', `cannot reach the dashboard: ${error.message}`);
     setTimeout(start, 3000);
     return;
