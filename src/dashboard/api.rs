@@ -138,7 +138,15 @@ pub(super) async fn set_rollout(
 }
 
 pub(super) async fn unknown() -> ApiError {
-    ApiError::not_found("the API has no such path or method")
+    ApiError::not_found("the API has no such path")
+}
+
+pub(super) async fn wrong_method() -> ApiError {
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "wrong_method",
+        "this path of the API has another method",
+    )
 }
 
 pub(super) fn done() -> Response {

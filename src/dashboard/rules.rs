@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::{Extension, Path, State},
+    extract::{Extension, Path, State, rejection::PathRejection},
     response::Response,
 };
 use http::{Request, StatusCode};
@@ -48,11 +48,11 @@ pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
 /// Returns one version with its text.
 pub(super) async fn version(
     State(shared): State<Arc<Shared>>,
-    Path(number): Path<String>,
+    number: std::result::Result<Path<u64>, PathRejection>,
 ) -> Result {
     let rules = handle(&shared)?;
     let unknown = || ApiError::not_found("the history has no such version");
-    let number: u64 = number.parse().map_err(|_| unknown())?;
+    let Path(number) = number.map_err(|_| unknown())?;
     let present = rules.version();
     let version = match present.number() == number {
         true => Some(present),

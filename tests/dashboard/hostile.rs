@@ -120,6 +120,36 @@ async fn body_that_is_not_what_the_api_expects_is_refused_and_not_repeated() {
     }
 }
 
+#[tokio::test]
+async fn every_error_of_the_api_is_json() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for (method, path, status, code) in [
+        ("DELETE", "/api/state", 405, "wrong_method"),
+        ("PUT", "/api/mode", 405, "wrong_method"),
+        ("OPTIONS", "/api/key", 405, "wrong_method"),
+        ("GET", "/api/key/reset", 405, "wrong_method"),
+        ("POST", "/api/session", 405, "wrong_method"),
+        ("GET", "/api/rules/%ff", 404, "not_found"),
+        ("GET", "/api/rules/x%00", 404, "not_found"),
+        ("GET", "/api/rules/18446744073709551616", 404, "not_found"),
+        ("GET", "/api/rules/-1", 404, "not_found"),
+        ("GET", "/api//state", 404, "not_found"),
+        ("BREW", "/api/none", 404, "not_found"),
+    ] {
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        let (head, reply) = send(&router, ask(method, path, WRITE), "").await;
+        assert_eq!(head.status, status, "{path}: {reply}");
+        assert_eq!(head.headers["content-type"], "application/json", "{path}");
+        let error: serde_json::Value = serde_json::from_str(&reply).expect("JSON");
+        assert_eq!(error["error"], code, "{path}");
+        assert_eq!(head.headers.contains_key("allow"), status == 405, "{path}");
+    }
+    // The length of a GET, and nothing else.
+    let (head, reply) = send(&router, ask(Method::HEAD, "/api/state", READ), "").await;
+    assert_eq!((head.status, reply.as_str()), (StatusCode::OK, ""));
+}
+
 fn form_of(form: &http::request::Builder) -> http::request::Builder {
     let mut copy = Request::builder().method(Method::POST).uri("/api/mode");
     for (name, value) in form.headers_ref().expect("valid headers") {
