@@ -8,6 +8,7 @@ mod live;
 mod mounting;
 mod numbers;
 mod operations;
+mod outages;
 mod pictures;
 mod rule_versions;
 mod wrong_tokens;

@@ -88,7 +88,7 @@
 //! | `GET /api/live` | read | | the state as server-sent events, once a second |
 //! | `GET /api/top-keys` | read | | the keys that each policy denied most often (feature `top-keys`) |
 //! | `POST /api/key` | read | `key`, `form`, `policy` | the state of a key under each policy, or one |
-//! | `GET /api/blocks` | write | | blocked keys as they are counted, those that end first |
+//! | `GET /api/blocks` | write | | blocked keys as they are counted, those that end first; with `store_error`, those that this instance knows |
 //! | `POST /api/key/block` | write | `key`, `form`, `policy`, `seconds`, `reason` | 204; the key is [blocked](crate::RateLimiter::block) |
 //! | `POST /api/key/unblock` | write | `key`, `form`, `policy` | 204; the block of this policy, or of all, has ended |
 //! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again |
@@ -99,7 +99,7 @@
 //!
 //! | request | access | body | response |
 //! |---|---|---|---|
-//! | `GET /api/rules` | read | | the versions of the rules, and why the latest ones were refused |
+//! | `GET /api/rules` | read | | the versions of the rules, and why the latest ones were refused; only that in force if the source does not answer |
 //! | `GET /api/rules/{number}` | read | | a version with its text |
 //! | `POST /api/rules/push` | write | `text`, `format`, `replacing`, `comment` | the new version; 422 with all faults, 409 if another version is in force than `replacing` |
 //! | `POST /api/rules/roll-back` | write | `version` | the new version, with the text of the old one |

@@ -27,11 +27,14 @@ use super::{
     shared::Shared,
 };
 
-/// Returns the versions, without their texts.
+/// Returns the versions, without their texts. If the source does not answer, that in force.
 pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
     let rules = handle(&shared)?;
+    let (history, source_error) = match rules.history().await {
+        Ok(history) => (history, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
     let state = rules.state();
-    let history = rules.history().await?;
     let present = state.version().number();
     let mut versions: Vec<_> = history.iter().map(VersionState::of).collect();
     if !history.iter().any(|version| version.number() == present) {
@@ -41,6 +44,7 @@ pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
     Ok(json::response(&Versions {
         present,
         last_error: state.last_error().map(ToString::to_string),
+        source_error,
         versions,
     }))
 }
@@ -142,6 +146,8 @@ struct Versions {
     present: u64,
     /// Why the latest rules of the source were refused.
     last_error: Option<String>,
+    /// Why only the version in force is known.
+    source_error: Option<String>,
     /// From the latest.
     versions: Vec<VersionState>,
 }

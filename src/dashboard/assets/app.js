@@ -610,7 +610,8 @@ async function refreshBlocks(own) {
   const list = await read('blocks');
   if (session !== own || $('blocks').contains(document.activeElement)) return;
   $('blocks-panel').hidden = list.count === 0;
-  setText($('blocks-title'), list.count > list.blocks.length ? `Blocked keys: ${number(list.count)}, those that end first` : 'Blocked keys');
+  const more = list.count > list.blocks.length ? `: ${number(list.count)}, those that end first` : '';
+  setText($('blocks-title'), `Blocked keys${more}${list.store_error ? ', as known before the outage' : ''}`);
   fill($('blocks'), ['Key', 'Policy', 'Ends in', 'Reason', 'Change'], list.blocks.map((block) => [
     { text: block.key, key: true },
     { text: block.policy ?? 'all' },
@@ -640,8 +641,11 @@ function renderVersions() {
   const present = versions.versions.find(({ number }) => number === versions.present);
   const by = present.author ? ` by ${present.author}` : '';
   setText($('rules-note'), `Version ${present.number} is in force, since ${moment(present.time)}${by}.`);
-  $('rules-error').hidden = !versions.last_error;
-  setText($('rules-error'), versions.last_error ? `The latest rules were refused, and those above stay:\n${versions.last_error}` : '');
+  const faults = [];
+  if (versions.last_error) faults.push(`The latest rules were refused, and those above stay:\n${versions.last_error}`);
+  if (versions.source_error) faults.push(`Older versions cannot be read: ${versions.source_error}.`);
+  $('rules-error').hidden = !faults.length;
+  setText($('rules-error'), faults.join('\n'));
   fill($('versions'), ['Version', 'When', 'By', 'Comment', ''], versions.versions.map((version) => {
     const isPresent = version.number === versions.present;
     const buttons = isPresent ? [document.createTextNode('in force')]
