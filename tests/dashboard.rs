@@ -9,6 +9,7 @@ mod mounting;
 mod numbers;
 mod operations;
 mod outages;
+mod page;
 mod pictures;
 mod rule_versions;
 mod wrong_tokens;

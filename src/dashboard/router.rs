@@ -95,7 +95,7 @@ async fn session(
 ) -> Response {
     let (parts, _) = request.into_parts();
     match guard.rights(&parts) {
-        Ok(access) => api::session(&shared, access.as_ref()),
+        Ok(access) => api::session(&shared, access.as_ref(), guard.accepts_tokens()),
         Err(error) => error.into_response(),
     }
 }
