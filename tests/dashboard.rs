@@ -8,8 +8,11 @@ mod live;
 mod mounting;
 mod numbers;
 mod operations;
+mod outages;
+mod page;
 mod pictures;
 mod rule_versions;
+mod wrong_tokens;
 
 use std::time::Duration;
 

@@ -751,3 +751,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn error_that_main_returns_shows_its_faults_as_lines() {
+    let error = tollgate::config::RuleSet::parse(
+        tollgate::config::Format::Yaml,
+        "rules:\n  - id: api\n    limt: 5/s\n",
+    );
+    let error = error.expect_err("faults");
+    let shown = format!("Error: {error:?}");
+    assert_eq!(shown, format!("Error: RuleSetError:\n{error}\n"));
+}

@@ -70,7 +70,9 @@ impl Fault {
 /// ```text
 /// rules.yaml:4:5: rule "login": unknown field `limt`: write `limit`
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `Debug` has these lines too, since a `main` that returns the error prints that.
+#[derive(Clone, PartialEq, Eq)]
 pub struct RuleSetError {
     source: String,
     faults: Vec<Fault>,
@@ -120,6 +122,12 @@ impl fmt::Display for RuleSetError {
             write!(f, "\nand {} more", self.left_out)?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for RuleSetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RuleSetError:\n{self}\n")
     }
 }
 

@@ -20,11 +20,12 @@ use super::{
 pub(super) type Result<T = Response, E = ApiError> = std::result::Result<T, E>;
 
 /// Returns what the page may do.
-pub(super) fn session(shared: &Shared, access: Option<&Access>) -> Response {
+pub(super) fn session(shared: &Shared, access: Option<&Access>, accepts_tokens: bool) -> Response {
     json::response(&Session {
         can_read: access.is_some(),
         can_write: access.is_some_and(Access::can_write),
         operator: access.and_then(Access::operator_name),
+        accepts_tokens,
         has_modes: shared.watched.mode().is_some(),
         has_top_keys: has_top_keys(shared),
         has_rules: has_rules(shared),
@@ -138,7 +139,15 @@ pub(super) async fn set_rollout(
 }
 
 pub(super) async fn unknown() -> ApiError {
-    ApiError::not_found("the API has no such path or method")
+    ApiError::not_found("the API has no such path")
+}
+
+pub(super) async fn wrong_method() -> ApiError {
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "wrong_method",
+        "this path of the API has another method",
+    )
 }
 
 pub(super) fn done() -> Response {
@@ -152,6 +161,7 @@ struct Session<'a> {
     can_read: bool,
     can_write: bool,
     operator: Option<&'a str>,
+    accepts_tokens: bool,
     has_modes: bool,
     has_top_keys: bool,
     has_rules: bool,

@@ -1,10 +1,15 @@
 //! Responses of the API that report an error.
 
+use std::time::Duration;
+
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header::RETRY_AFTER, header::WWW_AUTHENTICATE};
 use serde::Serialize;
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    clock::whole_seconds,
+    error::{Error, ErrorKind},
+};
 
 use super::json;
 
@@ -14,6 +19,8 @@ pub(super) struct ApiError {
     status: StatusCode,
     code: &'static str,
     message: String,
+    /// In seconds.
+    retry_after: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -28,6 +35,18 @@ impl ApiError {
             status,
             code,
             message: message.into(),
+            retry_after: (status == StatusCode::SERVICE_UNAVAILABLE).then_some(5),
+        }
+    }
+
+    /// Reports that the client has to wait, since it or others have sent too many wrong tokens.
+    pub(super) fn too_many_tokens(wait: Duration) -> Self {
+        let seconds = whole_seconds(wait);
+        let message = format!("too many wrong tokens: wait {seconds} s");
+        let code = "too_many_tokens";
+        Self {
+            retry_after: Some(seconds),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, code, message)
         }
     }
 
@@ -62,15 +81,12 @@ impl IntoResponse for ApiError {
         let mut response = json::response(&body);
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        match self.status {
-            StatusCode::UNAUTHORIZED => {
-                let challenge = HeaderValue::from_static("Bearer realm=\"tollgate\"");
-                headers.insert(WWW_AUTHENTICATE, challenge);
-            }
-            StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static("5"));
-            }
-            _ => {}
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer realm=\"tollgate\"");
+            headers.insert(WWW_AUTHENTICATE, challenge);
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

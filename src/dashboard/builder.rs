@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
+    extract::{KeyExtractor, PeerIp},
     key::HashSecret,
     limiter::RateLimiter,
     middleware::layer::RateLimitLayer,
@@ -19,6 +20,7 @@ use super::{
     sampler,
     shared::Shared,
     watched::Watched,
+    wrong_tokens::WrongTokens,
 };
 
 impl Dashboard {
@@ -41,6 +43,7 @@ pub struct DashboardBuilder {
     read_token: Option<String>,
     write_token: Option<String>,
     trusts_extension: bool,
+    client_key: Box<dyn KeyExtractor>,
     hash_secret: Option<HashSecret>,
     #[cfg(feature = "reload")]
     rules: Option<RulesHandle>,
@@ -56,6 +59,7 @@ impl DashboardBuilder {
             read_token: None,
             write_token: None,
             trusts_extension: false,
+            client_key: Box::new(PeerIp),
             hash_secret: None,
             #[cfg(feature = "reload")]
             rules: None,
@@ -84,8 +88,22 @@ impl DashboardBuilder {
     /// Grants each request the [`Access`](super::Access) that the application's own authentication puts into its extensions.
     ///
     /// Default: only tokens count. A request without the extension is refused, so a layer that was forgotten opens nothing.
+    ///
+    /// Do not grant it by the peer's address alone: a page of another site can make the browser of an operator send requests
+    /// from there, under a host name that leads to this server (DNS rebinding). A login does not have this fault, since
+    /// browsers keep the cookies and tokens of each host name apart.
     pub fn access_by_extension(mut self) -> Self {
         self.trusts_extension = true;
+        self
+    }
+
+    /// Sets how clients are told apart when wrong tokens are counted.
+    ///
+    /// Default: [`PeerIp`]. Behind a proxy, use [`ClientIp`](crate::extract::ClientIp): otherwise a client with wrong tokens
+    /// keeps all others out. The same happens if the extractor finds no key, so serve with
+    /// `into_make_service_with_connect_info::<SocketAddr>()`. See [wrong tokens](super#wrong-tokens).
+    pub fn client_key(mut self, extractor: impl KeyExtractor) -> Self {
+        self.client_key = Box::new(extractor);
         self
     }
 
@@ -135,13 +153,15 @@ impl DashboardBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] without a guard, for a token that is too short or used twice, and for 0 clients.
+    /// - [`ErrorKind::InvalidConfig`] without a guard, for a token that is too short or used twice, and for 0 clients.
+    /// - The error of the [`client_key`](Self::client_key) for its settings.
     pub fn build(self) -> Result<Dashboard, Error> {
         self.validate()?;
         let guard = Guard {
             read_token: self.read_token.as_deref().map(TokenHash::of),
             write_token: self.write_token.as_deref().map(TokenHash::of),
             trusts_extension: self.trusts_extension,
+            wrong_tokens: WrongTokens::new(self.client_key, self.clock.clone())?,
         };
         #[cfg_attr(not(feature = "reload"), expect(unused_mut, reason = "only for rules"))]
         let mut shared = Shared::new(

@@ -6,12 +6,13 @@ use http::{
     request::Parts,
 };
 
-use super::{access::Access, api_error::ApiError};
+use super::{access::Access, api_error::ApiError, wrong_tokens::WrongTokens};
 
 /// Checks the origin and the rights of requests to the API.
 ///
 /// ```text
 /// request --> same origin? --> no parameters in the URL? --> token or extension --> Access --> may it write?
+///                                                            \-- wrong token: too many of them?
 /// ```
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -19,6 +20,7 @@ pub(super) struct Guard {
     pub(super) write_token: Option<TokenHash>,
     /// Whether [`Access`] in the extensions of a request counts.
     pub(super) trusts_extension: bool,
+    pub(super) wrong_tokens: WrongTokens,
 }
 
 impl Guard {
@@ -26,7 +28,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// A response for a request that comes from another site, has parameters in its URL, or has no rights.
+    /// A response for a request that comes from another site, has parameters in its URL, has no rights, or comes from a
+    /// client that has sent too many wrong tokens.
     pub(super) fn admit(&self, parts: &Parts) -> Result<Access, ApiError> {
         self.rights(parts)?.ok_or_else(|| {
             ApiError::new(
@@ -46,20 +49,37 @@ impl Guard {
                 "the API takes no parameters in the URL",
             ));
         }
-        Ok(self.access(parts))
+        self.access(parts)
     }
 
-    fn access(&self, parts: &Parts) -> Option<Access> {
+    /// Returns whether a token can give rights.
+    pub(super) fn accepts_tokens(&self) -> bool {
+        self.read_token.is_some() || self.write_token.is_some()
+    }
+
+    fn access(&self, parts: &Parts) -> Result<Option<Access>, ApiError> {
         if self.trusts_extension
             && let Some(access) = parts.extensions.get::<Access>()
         {
-            return Some(access.clone());
+            return Ok(Some(access.clone()));
         }
-        let token = TokenHash::of(bearer_token(&parts.headers)?);
-        if self.write_token.as_ref() == Some(&token) {
+        let token = bearer_token(&parts.headers);
+        let Some(token) = token.filter(|_| self.accepts_tokens()) else {
+            return Ok(None);
+        };
+        let access = self.access_by(&TokenHash::of(token));
+        let checked = match access {
+            Some(_) => self.wrong_tokens.check(parts),
+            None => self.wrong_tokens.count(parts),
+        };
+        checked.map(|()| access).map_err(ApiError::too_many_tokens)
+    }
+
+    fn access_by(&self, token: &TokenHash) -> Option<Access> {
+        if self.write_token.as_ref() == Some(token) {
             return Some(Access::read_write());
         }
-        (self.read_token.as_ref() == Some(&token)).then(Access::read_only)
+        (self.read_token.as_ref() == Some(token)).then(Access::read_only)
     }
 }
 

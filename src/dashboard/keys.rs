@@ -174,12 +174,14 @@ pub(super) async fn unblock(
     Ok(done())
 }
 
-/// Returns the blocks in force. Their keys are shown as they are counted, so this needs write access.
+/// Returns the blocks in force; those that are known, if the store does not answer. Their keys are shown as they are counted,
+/// so this needs write access.
 pub(super) async fn blocks(State(shared): State<Arc<Shared>>) -> Result {
     let limiter = shared.watched.limiter();
-    limiter.refresh_blocks().await?;
+    let refreshed = limiter.refresh_blocks().await;
     let blocks = limiter.blocks();
     let list = BlockList {
+        store_error: refreshed.err().map(|error| error.to_string()),
         count: blocks.len(),
         blocks: blocks.iter().take(MAX_BLOCKS).map(BlockState::of).collect(),
     };
@@ -418,6 +420,8 @@ impl DenialState {
 
 #[derive(Serialize)]
 struct BlockList {
+    /// Why the list may not be current.
+    store_error: Option<String>,
     /// Number of all blocks.
     count: usize,
     /// Those that end first.

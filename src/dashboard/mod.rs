@@ -50,17 +50,30 @@
 //!   operator's name, without the key.
 //! - **Tokens** are sent in the header `authorization` and nowhere else. They are kept as hashes, compared in constant time,
 //!   and never logged. The page keeps the token in its tab until that is closed (`sessionStorage`). It sets no cookie.
-//!   Use TLS in front, as for every password. Wrong tokens are not counted: limit the path if it is public.
+//!   Use TLS in front, as for every password. Clients with [wrong tokens](#wrong-tokens) have to wait.
 //! - **Other sites** are refused: by `sec-fetch-site`, by `origin` for older browsers, and by a header of our own that all
 //!   requests but GET need.
 //! - **The content security policy** allows scripts, styles and connections of the own origin only, no inline ones, and no
 //!   frames around the page. Every response has `cache-control: no-store`.
 //! - **Bounds**: bodies have at most 16 KiB (rules 2 MiB), and URLs no parameters. At most 16 pages follow at the same time
-//!   ([`max_clients`](DashboardBuilder::max_clients)); a stream ends after ten minutes, and the page opens a new one.
+//!   ([`max_clients`](DashboardBuilder::max_clients)); a stream ends after ten minutes, and the page opens a new one. A
+//!   client that has stopped reading loses its place then.
 //!
 //! Operators who may read see addresses of servers, names of policies and tiers, and the texts of rules, and can look up any
 //! key they know. Top keys are shown in the form that the application chose. Blocked keys are listed as they are counted, so
 //! the list needs write access.
+//!
+//! # Wrong tokens
+//!
+//! A client can send 10 wrong tokens a minute, and all clients together 100. Beyond that, requests with a token get a 429
+//! with `retry-after`, and the log a warning, at most once a minute. This holds for right tokens of the same client too:
+//! otherwise it could go on trying. Others sign in as before, also during an attack from many addresses: the common limit
+//! only holds for those that have sent a wrong token within the last seconds.
+//!
+//! Clients are told apart by their [peer address](crate::extract::PeerIp), which axum provides with
+//! `into_make_service_with_connect_info::<SocketAddr>()`, or as [`client_key`](DashboardBuilder::client_key) sets. Without an
+//! address they share the 100, and an attacker can keep operators out. Counts are kept in this process, for up to 10,000
+//! clients. In the [metrics](crate::telemetry) they are the policies `dashboard-tokens` and `dashboard-tokens-of-a-client`.
 //!
 //! # API
 //!
@@ -76,7 +89,7 @@
 //! | `GET /api/live` | read | | the state as server-sent events, once a second |
 //! | `GET /api/top-keys` | read | | the keys that each policy denied most often (feature `top-keys`) |
 //! | `POST /api/key` | read | `key`, `form`, `policy` | the state of a key under each policy, or one |
-//! | `GET /api/blocks` | write | | blocked keys as they are counted, those that end first |
+//! | `GET /api/blocks` | write | | blocked keys as they are counted, those that end first; with `store_error`, those that this instance knows |
 //! | `POST /api/key/block` | write | `key`, `form`, `policy`, `seconds`, `reason` | 204; the key is [blocked](crate::RateLimiter::block) |
 //! | `POST /api/key/unblock` | write | `key`, `form`, `policy` | 204; the block of this policy, or of all, has ended |
 //! | `POST /api/key/refund` | write | `key`, `form`, `policy`, `units` | 204; up to so many units are [refunded](crate::RateLimiter::refund) under this policy |
@@ -88,7 +101,7 @@
 //!
 //! | request | access | body | response |
 //! |---|---|---|---|
-//! | `GET /api/rules` | read | | the versions of the rules, and why the latest ones were refused |
+//! | `GET /api/rules` | read | | the versions of the rules, and why the latest ones were refused; only that in force if the source does not answer |
 //! | `GET /api/rules/{number}` | read | | a version with its text |
 //! | `POST /api/rules/push` | write | `text`, `format`, `replacing`, `comment` | the new version; 422 with all faults, 409 if another version is in force than `replacing` |
 //! | `POST /api/rules/roll-back` | write | `version` | the new version, with the text of the old one |
@@ -132,6 +145,7 @@ mod keys;
 mod live;
 mod page;
 mod penalty_view;
+mod places;
 mod router;
 #[cfg(feature = "reload")]
 mod rules;
@@ -141,6 +155,7 @@ mod state;
 #[cfg(feature = "top-keys")]
 mod top_keys_view;
 mod watched;
+mod wrong_tokens;
 
 pub use self::access::Access;
 pub use self::builder::DashboardBuilder;

@@ -34,9 +34,11 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
         .route("/api/mode", post(api::set_mode))
         .route("/api/rollout", post(api::set_rollout))
         .merge(rule_changes())
+        .method_not_allowed_fallback(api::wrong_method)
         .layer(from_fn(require_write));
     let session = Router::new()
         .route("/api/session", get(session))
+        .method_not_allowed_fallback(api::wrong_method)
         .with_state((Arc::clone(&shared), Arc::clone(&guard)));
     let api = Router::new()
         .route("/api/state", get(api::state))
@@ -47,6 +49,7 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
         .route("/api/{*unknown}", any(api::unknown))
         .merge(rule_versions())
         .merge(writes)
+        .method_not_allowed_fallback(api::wrong_method)
         .with_state(shared)
         .layer(from_fn_with_state(guard, admit));
     Router::new()
@@ -93,7 +96,7 @@ async fn session(
 ) -> Response {
     let (parts, _) = request.into_parts();
     match guard.rights(&parts) {
-        Ok(access) => api::session(&shared, access.as_ref()),
+        Ok(access) => api::session(&shared, access.as_ref(), guard.accepts_tokens()),
         Err(error) => error.into_response(),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::{Extension, Path, State},
+    extract::{Extension, Path, State, rejection::PathRejection},
     response::Response,
 };
 use http::{Request, StatusCode};
@@ -27,11 +27,14 @@ use super::{
     shared::Shared,
 };
 
-/// Returns the versions, without their texts.
+/// Returns the versions, without their texts. If the source does not answer, that in force.
 pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
     let rules = handle(&shared)?;
+    let (history, source_error) = match rules.history().await {
+        Ok(history) => (history, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
     let state = rules.state();
-    let history = rules.history().await?;
     let present = state.version().number();
     let mut versions: Vec<_> = history.iter().map(VersionState::of).collect();
     if !history.iter().any(|version| version.number() == present) {
@@ -41,6 +44,7 @@ pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
     Ok(json::response(&Versions {
         present,
         last_error: state.last_error().map(ToString::to_string),
+        source_error,
         versions,
     }))
 }
@@ -48,11 +52,11 @@ pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
 /// Returns one version with its text.
 pub(super) async fn version(
     State(shared): State<Arc<Shared>>,
-    Path(number): Path<String>,
+    number: std::result::Result<Path<u64>, PathRejection>,
 ) -> Result {
     let rules = handle(&shared)?;
     let unknown = || ApiError::not_found("the history has no such version");
-    let number: u64 = number.parse().map_err(|_| unknown())?;
+    let Path(number) = number.map_err(|_| unknown())?;
     let present = rules.version();
     let version = match present.number() == number {
         true => Some(present),
@@ -142,6 +146,8 @@ struct Versions {
     present: u64,
     /// Why the latest rules of the source were refused.
     last_error: Option<String>,
+    /// Why only the version in force is known.
+    source_error: Option<String>,
     /// From the latest.
     versions: Vec<VersionState>,
 }

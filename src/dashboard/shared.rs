@@ -1,9 +1,6 @@
 //! The parts of a dashboard that its routes share.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::AtomicUsize},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use tokio::{sync::watch, task::AbortHandle};
 
@@ -17,7 +14,7 @@ use crate::{
 #[cfg(feature = "reload")]
 use crate::config::reload::RulesHandle;
 
-use super::{history::History, watched::Watched};
+use super::{history::History, places::Places, watched::Watched};
 
 /// A limiter with the history of its decisions, and the clients that follow it.
 #[derive(Debug)]
@@ -32,8 +29,7 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     /// The latest state as JSON, for clients that follow. Its sender is taken when the dashboard is closed.
     pub(super) live: Mutex<Option<watch::Sender<Arc<str>>>>,
-    pub(super) clients: Arc<AtomicUsize>,
-    pub(super) max_clients: usize,
+    pub(super) places: Arc<Places>,
     /// The task that samples.
     pub(super) sampler: Mutex<Option<AbortHandle>>,
 }
@@ -57,10 +53,9 @@ impl Shared {
             rules: None,
             history: Mutex::new(history),
             latency: Mutex::default(),
+            places: Places::new(max_clients, clock.clone()),
             clock,
             live: Mutex::new(Some(watch::Sender::new(Arc::from("")))),
-            clients: Arc::default(),
-            max_clients,
             sampler: Mutex::default(),
         }
     }

@@ -92,8 +92,8 @@ async fn session_shows_the_rights_of_a_token_and_nothing_else() {
         let (head, reply) = send(&router, ask(Method::GET, "/api/session", token), "").await;
         assert_eq!(head.status, StatusCode::OK);
         let expected = serde_json::json!({
-            "can_read": can_read, "can_write": can_write, "operator": null, "has_modes": true,
-            "has_top_keys": false, "has_rules": false,
+            "can_read": can_read, "can_write": can_write, "operator": null,
+            "accepts_tokens": true, "has_modes": true, "has_top_keys": false, "has_rules": false,
         });
         let session: serde_json::Value = serde_json::from_str(&reply).expect("JSON");
         assert_eq!(session, expected);
@@ -170,6 +170,13 @@ async fn access_of_the_application_counts_only_if_it_was_asked_for() {
     let trusting = Dashboard::builder(&layer).access_by_extension().build();
     let trusting = trusting.expect("a dashboard");
     let tokens_only = guarded(Dashboard::builder(&layer));
+    let (_, session) = send(
+        &trusting.router(),
+        ask(Method::GET, "/api/session", READ),
+        "",
+    )
+    .await;
+    assert!(session.contains(r#""accepts_tokens":false"#), "{session}");
     for (dashboard, access, read, write) in [
         (&trusting, None, 401, 401),
         (&trusting, Some(Access::read_only()), 200, 403),

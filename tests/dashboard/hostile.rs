@@ -1,6 +1,8 @@
 //! Input that no page sends.
 
-use axum::{Router, body::Body};
+use std::net::SocketAddr;
+
+use axum::{Router, body::Body, extract::ConnectInfo};
 use http::{Method, Request, StatusCode};
 use http_body_util::StreamBody;
 use tollgate::{dashboard::Dashboard, rules::RuleMode};
@@ -138,6 +140,36 @@ async fn body_that_is_not_what_the_api_expects_is_refused_and_not_repeated() {
     }
 }
 
+#[tokio::test]
+async fn every_error_of_the_api_is_json() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for (method, path, status, code) in [
+        ("DELETE", "/api/state", 405, "wrong_method"),
+        ("PUT", "/api/mode", 405, "wrong_method"),
+        ("OPTIONS", "/api/key", 405, "wrong_method"),
+        ("GET", "/api/key/reset", 405, "wrong_method"),
+        ("POST", "/api/session", 405, "wrong_method"),
+        ("GET", "/api/rules/%ff", 404, "not_found"),
+        ("GET", "/api/rules/x%00", 404, "not_found"),
+        ("GET", "/api/rules/18446744073709551616", 404, "not_found"),
+        ("GET", "/api/rules/-1", 404, "not_found"),
+        ("GET", "/api//state", 404, "not_found"),
+        ("BREW", "/api/none", 404, "not_found"),
+    ] {
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        let (head, reply) = send(&router, ask(method, path, WRITE), "").await;
+        assert_eq!(head.status, status, "{path}: {reply}");
+        assert_eq!(head.headers["content-type"], "application/json", "{path}");
+        let error: serde_json::Value = serde_json::from_str(&reply).expect("JSON");
+        assert_eq!(error["error"], code, "{path}");
+        assert_eq!(head.headers.contains_key("allow"), status == 405, "{path}");
+    }
+    // The length of a GET, and nothing else.
+    let (head, reply) = send(&router, ask(Method::HEAD, "/api/state", READ), "").await;
+    assert_eq!((head.status, reply.as_str()), (StatusCode::OK, ""));
+}
+
 fn form_of(form: &http::request::Builder) -> http::request::Builder {
     let mut copy = Request::builder().method(Method::POST).uri("/api/mode");
     for (name, value) in form.headers_ref().expect("valid headers") {
@@ -221,7 +253,10 @@ async fn random_requests_change_nothing_and_are_no_fault_of_the_server() {
             (0..count).map(|_| parts[pick(parts.len())]).collect()
         };
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
-        let Ok(request) = ask(method, path, token).body(Body::from(body.clone())) else {
+        let host = if token == READ { 1 } else { 2 };
+        let peer = ConnectInfo(SocketAddr::from(([192, 0, 2, host], 50_000)));
+        let request = ask(method, path, token).extension(peer);
+        let Ok(request) = request.body(Body::from(body.clone())) else {
             continue; // not a path
         };
         let (head, reply) = respond(&router, request).await;
@@ -233,7 +268,7 @@ async fn random_requests_change_nothing_and_are_no_fault_of_the_server() {
         *statuses.entry(head.status.as_u16()).or_insert(0) += 1;
     }
     // The mix reaches what it should: answers, and each kind of refusal.
-    for status in [200, 400, 401, 403, 404, 405] {
+    for status in [200, 400, 401, 403, 404, 405, 429] {
         assert!(statuses.contains_key(&status), "{statuses:?}");
     }
 }

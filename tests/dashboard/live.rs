@@ -6,7 +6,14 @@ use axum::{Router, body::Body};
 use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use tollgate::dashboard::Dashboard;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tollgate::{
+    clock::{Clock, Timestamp},
+    dashboard::Dashboard,
+};
 use tower::ServiceExt;
 
 use super::{READ, ask, call, guarded, layer};
@@ -62,6 +69,77 @@ async fn streams_end_when_the_dashboard_is_closed_or_dropped() {
     let mut stream = open(&router).await;
     drop((router, dashboard));
     while next(&mut stream).await.is_some() {}
+}
+
+#[tokio::test]
+async fn client_that_stops_reading_loses_its_place_after_ten_minutes() {
+    let layer = layer();
+    let clock = Clock::manual(Timestamp::from_micros(1_800_000_000_000_000));
+    let builder = Dashboard::builder(&layer)
+        .clock(clock.clone())
+        .max_clients(1);
+    let router: Router = guarded(builder).router();
+    let mut stalled = open(&router).await;
+    clock.advance(Duration::from_secs(599));
+    assert_eq!(
+        open(&router).await.status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    clock.advance(Duration::from_secs(1));
+    let mut second = open(&router).await;
+    assert_eq!(second.status(), StatusCode::OK);
+    // Its end does not free the place that the other one has now.
+    assert!(next(&mut stalled).await.is_none());
+    drop(stalled);
+    next(&mut second).await.expect("a state");
+    assert_eq!(
+        open(&router).await.status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+}
+
+/// Over real connections, whose buffers fill up: places, and not the number of connections, bound what is kept.
+#[tokio::test]
+async fn thousand_clients_that_do_not_read_leave_nothing_behind() {
+    let layer = layer();
+    let dashboard = guarded(Dashboard::builder(&layer).max_clients(1_000));
+    let router: Router = dashboard.router();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let served = router.clone();
+    tokio::spawn(async move { axum::serve(listener, served).await });
+    let request = format!(
+        "GET /api/live HTTP/1.1\r\nhost: dashboard\r\nauthorization: Bearer {READ}\r\n\r\n"
+    );
+    let mut clients = Vec::new();
+    for _ in 0..1_000 {
+        let mut client = TcpStream::connect(address).await.expect("connected");
+        client.write_all(request.as_bytes()).await.expect("sent");
+        let mut status = [0; 12];
+        client.read_exact(&mut status).await.expect("a response");
+        assert_eq!(&status, b"HTTP/1.1 200");
+        clients.push(client);
+    }
+    assert_eq!(
+        open(&router).await.status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    drop(clients);
+    let deadline = Instant::now() + PATIENCE;
+    let mut others = Vec::new();
+    while others.len() < 1_000 {
+        let stream = open(&router).await;
+        if stream.status() == StatusCode::OK {
+            others.push(stream);
+        } else {
+            assert!(
+                Instant::now() < deadline,
+                "{} places are free",
+                others.len()
+            );
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 async fn open(router: &Router) -> Response<Body> {

@@ -13,6 +13,8 @@ const CAPACITY = [300, 360];
 const RECENT = 5; // seconds of which rates are the average
 const MODES = ['enforce', 'shadow', 'off'];
 
+const LOGIN_HINT = 'Enter the read token to look, or the write token to make changes, too. It stays in this tab.';
+const FOREIGN_LOGIN_HINT = 'Sign in to the application, and load this page again: the application grants the access.';
 const KEY_HINT = 'Shows what is left of each policy. Charges nothing.';
 
 const $ = (id) => document.getElementById(id);
@@ -74,10 +76,16 @@ async function start() {
   try {
     session = await read('session');
   } catch (error) {
+    if (error.status === 429 && !$('login').hidden) {
+      setText($('login-error'), failure(error));
+      return;
+    }
     setConnection('lost', `cannot reach the dashboard: ${error.message}`);
     setTimeout(start, 3000);
     return;
   }
+  $('login-token').hidden = !session.accepts_tokens;
+  setText($('login-hint'), session.accepts_tokens ? LOGIN_HINT : FOREIGN_LOGIN_HINT);
   if (!session.can_read) return showLogin(stored('tollgate-token') ? 'The token is wrong.' : '');
   $('login').hidden = true;
   $('main').hidden = false;
@@ -182,13 +190,15 @@ function take(next) {
   if (!history) return;
   const before = state;
   state = next;
-  if (before && next.time - before.time > 5000) {
+  if (before && Math.abs(next.time - before.time) > 5000) {
     loadHistory().then(render, () => {});
     return;
   }
   const changes = before ? growth(before, next) : [];
   history.forEach((track, number) => {
     const latest = Math.floor(next.time / 1000 / track.step) * track.step;
+    // After a step of the clock, no more slots than there are.
+    track.latest = Math.max(track.latest, latest - CAPACITY[number] * track.step);
     while (track.latest < latest) advance(track, CAPACITY[number]);
     for (const { policy, tier, counts } of changes) {
       const series = seriesOf(track, policy, tier);
@@ -250,7 +260,6 @@ const rates = (matches) => {
 function render() {
   if (!session || !state || !history) return;
   setText($('title'), state.title);
-  document.title = `${state.title}: rate limits`;
   renderStatus();
   renderFigures();
   renderDecisions();
@@ -260,6 +269,7 @@ function render() {
 }
 
 function renderStatus() {
+  if (!state) return;
   const { health, mode, servers } = state;
   const modes = (wanted) => state.policies.filter((policy) => policy.mode === wanted).map((policy) => policy.name);
   let [level, text] = ['good', 'Limiting normally'];
@@ -273,6 +283,7 @@ function renderStatus() {
   } else if (health.mode === 'shedding') {
     [level, text] = ['soft', 'Redis is too slow: some decisions are made without it'];
   }
+  details.push(deniedText());
   if (mode === 'off') [level, text] = ['bad', 'Limits are off: nothing is counted or denied'];
   else if (mode === 'shadow') [level, text] = ['soft', 'In shadow: requests are counted, and none is denied'];
   else {
@@ -284,16 +295,32 @@ function renderStatus() {
     const instances = health.instances ? `, by ${count(health.instances, 'instance')}` : '';
     details.push(`Counted in ${store}${instances}.`);
   }
+  if ($('connection').dataset.state === 'lost') {
+    [level, text] = ['soft', `Not current: the connection is lost, these numbers are of ${time(state.time, true)}`];
+  }
   if (health.pending_merges) details.push(`${count(health.pending_merges, 'key')} not merged into Redis yet.`);
-  if ($('status-text').textContent !== text && state) announce(text);
+  if ($('status-text').textContent !== text) announce(text);
   setText($('status-text'), text);
+  document.title = level === 'good' ? `${state.title}: rate limits` : `${text} (${state.title})`;
   setText($('status-detail'), details.join(' '));
   $('status').dataset.state = level;
   const warnings = state.warnings.map((warning) =>
     `${warning.code}${warning.policy ? `, ${warning.policy}` : ''}: ${warning.detail}; ${warning.remedy}`);
-  if ($('warnings').childElementCount !== warnings.length) {
+  const shown = [...$('warnings').children].map((item) => item.textContent);
+  if (String(shown) !== String(warnings)) {
     $('warnings').replaceChildren(...warnings.map((warning) => element('li', {}, warning)));
   }
+}
+
+// Which policies deny, those that deny most first.
+function deniedText() {
+  const minute = (policy) => sums(history[0], (series) => series.policy === policy).map((list) => last(list, 60));
+  const denied = state.policies.map(({ name }) => ({ name, count: minute(name)[1] })).filter(({ count }) => count > 0);
+  if (!denied.length) return 'Nothing was denied in the last minute.';
+  denied.sort((left, right) => right.count - left.count);
+  const most = denied.slice(0, 3).map(({ name, count }) => `${number(count)} by ${name}`).join(', ');
+  const rest = denied.slice(3).reduce((sum, { count: more }) => sum + more, 0);
+  return `Denied in the last minute: ${most}${rest ? `, ${number(rest)} by others` : ''}.`;
 }
 
 function renderFigures() {
@@ -307,7 +334,8 @@ function renderFigures() {
 function renderDecisions() {
   const select = $('chart-policy');
   const names = state.policies.flatMap(({ name, candidate }) => candidate ? [name, `${name}.candidate`] : [name]);
-  if (select.options.length !== names.length + 1) {
+  const known = [...select.options].map(({ value }) => value);
+  if (String(known) !== String(['', ...names])) {
     const chosen = select.value;
     select.replaceChildren(option('', 'all'), ...names.map((name) => option(name, name)));
     select.value = names.includes(chosen) ? chosen : '';
@@ -316,13 +344,22 @@ function renderDecisions() {
   const chosen = select.value;
   const lists = sums(track, chosen ? (series) => series.policy === chosen : isPolicy)
     .map((list) => list.map((value) => value / track.step));
-  const stack = [0, 2, 1, 3].map((kind) => ({ ...KINDS[kind], values: lists[kind], shape: 'area' }));
+  // What is denied begins at the ground line, where its size can be read.
+  const stack = [3, 1, 2, 0].map((kind) => ({ ...KINDS[kind], values: lists[kind], shape: 'area' }));
   const lines = [{ ...KINDS[4], values: lists[4], shape: 'line' }];
   chart($('decisions-chart'), {
     label: `Decisions a second of ${chosen || 'all policies'}`,
-    track, series: [...stack, ...lines], height: 220, unit: '/s',
+    track, series: [...stack, ...lines], height: 220, unit: '/s', changes: changes(),
   });
   fillTimes($('decisions-table'), track, [...stack, ...lines], '/s');
+  const zone = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+  setText($('decisions-note'), `Of this instance. A request has one decision for each policy that it matches. Times are in ${zone}.`);
+}
+
+// What may explain a step in the chart: new rules, and outages that last.
+function changes() {
+  const replaced = (versions?.versions ?? []).map(({ number, time: at }) => ({ at, text: `rules ${number}` }));
+  return [...replaced, ...state.health.outages.map(({ since }) => ({ at: since, text: 'outage' }))];
 }
 
 function renderPolicies() {
@@ -432,8 +469,8 @@ function renderStore() {
     const network = servers.map((server) => server.network_micros).filter((value) => value !== null);
     facts.push(['Mode', health.mode]);
     facts.push(['Round trip', latency.median === null ? 'no call in the last second'
-      : `${millis(latency.median)} median, ${millis(latency.slowest)} at 99 %`]);
-    if (latency.queue !== null) facts.push(['Queue', `${millis(latency.queue)} at 99 %`]);
+      : `${millis(latency.median)} median, ${millis(latency.slowest)} p99`]);
+    if (latency.queue !== null) facts.push(['Queue', `${millis(latency.queue)} p99`]);
     if (network.length) facts.push(['Network alone', millis(Math.min(...network))]);
     facts.push(['Live instances', health.instances ?? 'not known yet']);
     facts.push(['Without Redis', `${number(health.fallback_decisions)} failed, ${number(health.shed_decisions)} shed`]);
@@ -449,7 +486,7 @@ function renderStore() {
     setText(list.children[2 * index], name);
     setText(list.children[2 * index + 1], String(value));
   });
-  $('latency-chart').hidden = $('latency-details').hidden = !hasRedis;
+  $('latency-title').hidden = $('latency-chart').hidden = $('latency-details').hidden = !hasRedis;
   if (hasRedis) renderLatency();
   fill($('servers'), ['Server', 'Breaker', 'Calls', 'Waiting'], servers.length < 2 ? [] : servers.map((server) => [
     { text: server.address ?? 'of a pool', head: true },
@@ -463,9 +500,9 @@ function renderLatency() {
   const track = history[Number($('chart-track').value)];
   const values = (name) => track.latency.slice(0, -1).map((slot) => slot[name] === null ? null : slot[name] / 1000);
   const series = [
-    { id: 'denied', name: '99 %', values: values('slowest'), shape: 'line' },
+    { id: 'denied', name: 'p99', values: values('slowest'), shape: 'line' },
     { id: 'allowed', name: 'median', values: values('median'), shape: 'line' },
-    { id: 'shadow', name: 'queue, 99 %', values: values('queue'), shape: 'line' },
+    { id: 'shadow', name: 'queue p99', values: values('queue'), shape: 'line' },
   ];
   chart($('latency-chart'), { label: 'Latency of Redis in milliseconds', track, series, height: 130, unit: ' ms' });
   fillTimes($('latency-table'), track, series, ' ms');
@@ -640,7 +677,8 @@ async function refreshBlocks(own) {
   const list = await read('blocks');
   if (session !== own || $('blocks').contains(document.activeElement)) return;
   $('blocks-panel').hidden = list.count === 0;
-  setText($('blocks-title'), list.count > list.blocks.length ? `Blocked keys: ${number(list.count)}, those that end first` : 'Blocked keys');
+  const more = list.count > list.blocks.length ? `: ${number(list.count)}, those that end first` : '';
+  setText($('blocks-title'), `Blocked keys${more}${list.store_error ? ', as known before the outage' : ''}`);
   fill($('blocks'), ['Key', 'Policy', 'Ends in', 'Reason', 'Change'], list.blocks.map((block) => [
     { text: block.key, key: true },
     { text: block.policy ?? 'all' },
@@ -670,8 +708,11 @@ function renderVersions() {
   const present = versions.versions.find(({ number }) => number === versions.present);
   const by = present.author ? ` by ${present.author}` : '';
   setText($('rules-note'), `Version ${present.number} is in force, since ${moment(present.time)}${by}.`);
-  $('rules-error').hidden = !versions.last_error;
-  setText($('rules-error'), versions.last_error ? `The latest rules were refused, and those above stay:\n${versions.last_error}` : '');
+  const faults = [];
+  if (versions.last_error) faults.push(`The latest rules were refused, and those above stay:\n${versions.last_error}`);
+  if (versions.source_error) faults.push(`Older versions cannot be read: ${versions.source_error}.`);
+  $('rules-error').hidden = !faults.length;
+  setText($('rules-error'), faults.join('\n'));
   fill($('versions'), ['Version', 'When', 'By', 'Comment', ''], versions.versions.map((version) => {
     const isPresent = version.number === versions.present;
     const buttons = isPresent ? [document.createTextNode('in force')]
@@ -838,7 +879,7 @@ function confirmed(title, text, action) {
 // === Charts ===
 
 // Draws lines over stacked areas, with a cursor that shows the numbers of one time.
-function chart(target, { label, track, series, height, unit }) {
+function chart(target, { label, track, series, height, unit, changes = [] }) {
   const width = Math.max(280, Math.round(target.clientWidth || 600));
   const slots = CAPACITY[history.indexOf(track)];
   const stacked = [];
@@ -896,6 +937,22 @@ function chart(target, { label, track, series, height, unit }) {
     node.dataset.kind = id;
     marks.push(node);
   }
+  // Those since the numbers begin; the latest first, whose names have precedence.
+  const begin = track.latest - (track.slots - 2) * track.step;
+  const shownChanges = changes.filter(({ at }) => at / 1000 > begin && at / 1000 <= track.latest)
+    .sort((one, other) => other.at - one.at);
+  let free = width;
+  for (const { at, text } of shownChanges) {
+    const place = x((at / 1000 - start) / track.step);
+    marks.push(svg('line', { class: 'change', x1: place, x2: place, y1: 0, y2: height - bottom }));
+    const length = 7 * text.length + 8;
+    const isRight = place + length > free;
+    if (isRight && place > free) continue;
+    const name = svg('text', { class: 'change', x: place + (isRight ? -4 : 4), y: 10, 'text-anchor': isRight ? 'end' : 'start' });
+    name.textContent = text;
+    marks.push(name);
+    free = isRight ? place - length : place;
+  }
   let slot = slots - 1;
   if (target.cursor !== undefined) {
     slot = Math.round(Math.min(1, Math.max(0, (target.cursor * width - left) / (width - left))) * (slots - 1));
@@ -914,7 +971,8 @@ function chart(target, { label, track, series, height, unit }) {
   when.append(shown);
   target.querySelector('.legend').replaceChildren(...items, when);
   const now = series.map(({ name, values }) => `${name} ${number(values.at(-1) ?? 0)}${unit}`).join(', ');
-  drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.`);
+  const changed = shownChanges.map(({ at, text }) => ` ${text} since ${time(at, true)}.`).join('');
+  drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.${changed}`);
 }
 
 function strokes(values, point) {
@@ -930,7 +988,7 @@ function strokes(values, point) {
 function niceTop(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 4, 5, 10].find((step) => step * power >= value) * power;
+  return [1, 2, 4, 6, 8, 10].find((step) => step * power >= value) * power;
 }
 
 // The numbers of a chart, of twelve times.
@@ -1028,8 +1086,10 @@ function updateSelect(select, value) {
 }
 
 function setConnection(level, text) {
+  const isNew = $('connection').dataset.state !== level;
   $('connection').dataset.state = level;
   setText($('connection'), text);
+  if (isNew && session) renderStatus();
 }
 
 // Read aloud once: state changes and results, never numbers.
