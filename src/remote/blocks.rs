@@ -5,8 +5,8 @@
 //! each instance, at most every 400 ms ── CHANGES ─────┴──> BlockList: decisions look there
 //! ```
 //!
-//! A reply has at most 1,000 changes. They are taken over one reply after the other, since a refresh may end before all of
-//! them have arrived: it has the deadline of a decision, and the next refresh goes on where it ended.
+//! A reply has at most 1,000 changes. They are taken over one reply after the other. More of them arrive in a task, since a
+//! refresh has the deadline of a decision, and the next refresh goes on where an error ended the last one.
 //!
 //! An instance that has not asked for half an hour gets all blocks anew, since changes are kept for an hour.
 
@@ -20,6 +20,7 @@ use std::{
 };
 
 use redis::{Cmd, Value};
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use crate::{
     block::{ActiveBlock, BlockChange, BlockTarget},
@@ -29,6 +30,7 @@ use crate::{
     key::Key,
     log,
     slot::slot_of,
+    spawn,
     state::PolicyName,
     sync::Mutex,
 };
@@ -47,6 +49,8 @@ pub(super) struct SharedBlocks {
     /// The caller's clock, if the script must not take the server's time.
     clock: Option<Clock>,
     progress: Mutex<Progress>,
+    /// Held while a long list arrives, so that it is asked for once.
+    arrival: AsyncMutex<()>,
     /// Whether it was logged that blocks cannot be read.
     has_logged_unread: AtomicBool,
 }
@@ -60,6 +64,7 @@ impl SharedBlocks {
             list: Arc::new(BlockList::shared(server_clock)),
             clock,
             progress: Mutex::default(),
+            arrival: AsyncMutex::default(),
             has_logged_unread: AtomicBool::new(false),
         })
     }
@@ -99,10 +104,27 @@ impl SharedBlocks {
 
     /// Takes over the changes since the last time.
     ///
+    /// A long list goes on to arrive if the caller stops waiting.
+    ///
     /// # Errors
     ///
     /// Those of [`take_over`](Self::take_over). What came before stays.
-    pub(super) async fn refresh(&self, cluster: &Cluster) -> Result<(), Error> {
+    pub(super) async fn refresh(self: &Arc<Self>, cluster: &Arc<Cluster>) -> Result<(), Error> {
+        if !self.take_over(cluster).await? {
+            return Ok(());
+        }
+        let (this, cluster) = (Arc::clone(self), Arc::clone(cluster));
+        let (sender, result) = oneshot::channel();
+        spawn::on_current(async move {
+            let _turn = this.arrival.lock().await;
+            let _ = sender.send(this.take_over_all(&cluster).await);
+        });
+        let ended = "the runtime has ended: not all blocks were read";
+        let result = result.await;
+        result.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, ended)))
+    }
+
+    async fn take_over_all(&self, cluster: &Cluster) -> Result<(), Error> {
         while self.take_over(cluster).await? {}
         Ok(())
     }

@@ -79,6 +79,9 @@
 //! - **Window**: all instances need the same one, and clocks that agree. An instance that ends counts until the window is over.
 //!   After a restart of Redis, instances write the current half again, and not the previous one.
 //!
+//! - **Versions**: what an instance of another version has shared is left out of the sum if this one cannot read it, and
+//!   [counted](Snapshot::unread).
+//!
 //! Give each limiter a separate recorder: one that two limiters share counts twice.
 //!
 //! Programs can also exchange snapshots as bytes ([`Snapshot::encode`], [`Snapshot::decode`]) and add them up by
