@@ -34,7 +34,10 @@ use crate::{
     decision::Decision,
     error::Error,
     error_chain::ErrorChain,
-    log, spawn,
+    key::Key,
+    log,
+    policy::Policy,
+    spawn,
     state::{CountedBy, DeniedBy, Outcome, PolicyState, Retry, Usage},
     store::{Receipt, Store, StoreFuture},
     timer::timeout,
@@ -60,6 +63,25 @@ impl BlockCheck {
     #[inline]
     pub(crate) fn is_needed(&self) -> bool {
         self.list.is_needed()
+    }
+
+    /// Returns whether a key is blocked under a policy, as far as this instance knows. An old list is refreshed in the
+    /// background.
+    #[cold]
+    pub(crate) fn is_blocked(&self, policy: &Policy, key: &Key) -> bool {
+        if self.list.is_shared() && self.refresher.age() != Age::Fresh {
+            self.refresher.refresh_later();
+        }
+        self.list.blocked_until(policy, key).is_some()
+    }
+
+    /// Returns the list, up to date unless the store cannot be reached.
+    #[cfg(feature = "explain")]
+    pub(crate) async fn refreshed(&self) -> &BlockList {
+        if self.list.is_shared() && self.refresher.age() != Age::Fresh {
+            self.refresher.refresh_in_time().await;
+        }
+        &self.list
     }
 
     /// Decides the charges together. A blocked key is denied, and then nothing is charged.

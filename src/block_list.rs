@@ -92,6 +92,16 @@ impl BlockList {
             .max()
     }
 
+    /// Returns the block of a key that applies to this policy, and ends last; `None` if there is none.
+    #[must_use]
+    pub fn block_of(&self, policy: &Policy, key: &Key) -> Option<ActiveBlock> {
+        let (blocks, now) = (self.read(), self.clock.now());
+        let targets = [None, Some(policy)].map(|policy| BlockTarget::new(*key, policy));
+        let found = targets.iter().filter_map(|target| blocks.get(target));
+        let in_force = found.filter(|block| block.until() > now);
+        in_force.max_by_key(|block| block.until()).cloned()
+    }
+
     /// Returns the blocks in force, those that end first at the front.
     #[must_use]
     pub fn active(&self) -> Vec<ActiveBlock> {

@@ -143,6 +143,11 @@ impl RateLimiter {
         decided
     }
 
+    /// Returns whether a key is blocked under a policy, for requests that charge nothing.
+    pub(crate) fn is_blocked(&self, policy: &Policy, key: &Key) -> bool {
+        self.blocks.is_needed() && self.blocks.is_blocked(policy, key)
+    }
+
     /// Decides under a new ticket, so that reused charges do not share slots.
     fn check_slots(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let ticket = Ticket::random();
@@ -219,7 +224,8 @@ impl RateLimiter {
     #[cfg(feature = "explain")]
     pub(crate) fn explain_charges(&self, charges: Vec<OwnedCharge>) -> StoreFuture<Explanation> {
         let denials = self.observer.recorders.denials.clone();
-        StoreFuture::boxed(explain::ask(Arc::clone(&self.store), denials, charges))
+        let (store, blocks) = (Arc::clone(&self.store), Arc::clone(&self.blocks));
+        StoreFuture::boxed(explain::ask((store, blocks), denials, charges))
     }
 
     /// Holds the slots of a decision until the returned [`Hold`] is dropped or settled.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, request::Parts};
 use tokio::task::JoinSet;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
@@ -15,8 +15,9 @@ use tollgate::{
     extract::Header,
     remote::{RedisStore, RedisStoreBuilder, Script},
     rules::RuleMode,
-    state::{CountedBy, DeniedBy},
+    state::{CountedBy, DeniedBy, Outcome},
     store::Charge,
+    tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -410,4 +411,64 @@ async fn layer_with_a_rule_in_shadow_admits_a_blocked_key() {
     let block = Block::new(Key::new("ada"), MINUTE);
     layer.limiter().block(block).await.expect("blocked");
     assert_eq!(send(&layer, "ada").await.status(), StatusCode::OK);
+}
+
+// Regression: a tier without a limit charges nothing, and so its callers were never blocked.
+#[tokio::test]
+async fn key_of_an_unlimited_tier_can_be_blocked() {
+    let policy = Policy::new("api", Quota::per_hour(10));
+    let rule = policy.key(Header::new("x-user"));
+    let layer = RateLimitLayer::builder()
+        .policy(rule.tier_by(|_: &Parts, _: &Key| Some(Tier::unlimited())))
+        .build()
+        .expect("a layer");
+    let limiter = layer.limiter();
+    for user in ["ada", "bob"] {
+        assert_eq!(send(&layer, user).await.status(), StatusCode::OK);
+    }
+    let block = Block::new(Key::new("ada"), MINUTE);
+    limiter.block(block).await.expect("blocked");
+    assert_eq!(
+        send(&layer, "ada").await.status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
+    assert_eq!(send(&layer, "bob").await.status(), StatusCode::OK);
+    let parts = Request::get("/")
+        .header("x-user", "ada")
+        .body(())
+        .expect("a request")
+        .into_parts()
+        .0;
+    let explained = layer.explain(&parts).await.expect("explained");
+    assert!(explained.is_denied(), "{explained}");
+    let target = BlockTarget::new(Key::new("ada"), None);
+    limiter.unblock(target).await.expect("unblocked");
+    assert_eq!(send(&layer, "ada").await.status(), StatusCode::OK);
+}
+
+// Regression: an explanation said nothing of blocks, and called the next request allowed.
+#[tokio::test]
+async fn block_is_explained_as_it_is_decided() {
+    let server = Server::start();
+    let [limiter, other] = [(); 2].map(|()| instance(server.url()));
+    let (policy, ada) = (api(), Key::new("ada"));
+    let block = Block::new(ada, MINUTE).reason("scraping");
+    limiter.block(block).await.expect("blocked");
+    for limiter in [limiter, other] {
+        let explained = limiter.explain(&ada).await.expect("explained");
+        let state = explained
+            .policy(policy.name().as_str())
+            .expect("the policy");
+        assert_eq!(state.outcome(), Outcome::Limited);
+        assert_eq!(state.block().expect("a block").reason(), "scraping");
+        let text = explained.to_string();
+        assert!(text.contains("limited by a block, "), "{text}");
+        assert!(
+            text.contains("by unblocking the key, reason: scraping"),
+            "{text}"
+        );
+        assert!(!check(&limiter, &[policy.charge(ada)]).await.is_allowed());
+        let bob = limiter.explain(&Key::new("bob")).await.expect("explained");
+        assert!(!bob.to_string().contains("block"), "{bob}");
+    }
 }

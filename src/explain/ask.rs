@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    block_check::BlockCheck,
     charge::{Charge, MAX_CHARGES, OwnedCharge},
     error::Error,
     policy::OnOutage,
@@ -24,10 +25,11 @@ use super::{
 ///
 /// Those of the store.
 pub(crate) async fn ask(
-    store: Arc<dyn Store>,
+    (store, blocks): (Arc<dyn Store>, Arc<BlockCheck>),
     denials: Option<RecentDenials>,
     charges: Vec<OwnedCharge>,
 ) -> Result<Explanation, Error> {
+    let blocks = blocks.refreshed().await;
     let mut explained: Vec<Option<PolicyExplanation>> = charges.iter().map(|_| None).collect();
     for choice in [OnOutage::Allow, OnOutage::Local, OnOutage::Deny] {
         let numbers = (0..charges.len())
@@ -56,6 +58,7 @@ pub(crate) async fn ask(
                 };
                 explained[*number] = Some(PolicyExplanation {
                     standing,
+                    block: blocks.block_of(charge.policy(), charge.key()),
                     policy: charge.policy().clone(),
                     cost: charge.units(),
                     state: *state,

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use crate::{
+    block::ActiveBlock,
     clock::Timestamp,
     penalty::{Penalty, Standing},
     policy::Policy,
@@ -96,6 +97,7 @@ pub struct PolicyExplanation {
     pub(super) last_denial: Option<LastDenial>,
     /// `None` also if nobody counts, so that a ban denies nothing.
     pub(super) standing: Option<Standing>,
+    pub(super) block: Option<ActiveBlock>,
 }
 
 impl PolicyExplanation {
@@ -126,6 +128,9 @@ impl PolicyExplanation {
     /// Returns the outcome of a request of this [cost](Self::cost) at that time, if the policy is enforced.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
+        if self.cost > 0 && self.block.is_some() {
+            return Outcome::Limited;
+        }
         match self.usage() {
             Some(_) if self.cost > 0 && self.is_banned() => Outcome::Limited,
             Some(usage) if usage.remaining < self.cost => Outcome::Limited,
@@ -184,6 +189,29 @@ impl PolicyExplanation {
     #[must_use]
     pub fn is_banned(&self) -> bool {
         self.standing.is_some_and(|standing| standing.is_banned())
+    }
+
+    /// Returns the [block](crate::RateLimiter::block) of the key that ends last; `None` if it is not blocked. Requests with a
+    /// cost are denied until then, whatever quota is left.
+    #[must_use]
+    pub fn block(&self) -> Option<&ActiveBlock> {
+        self.block.as_ref()
+    }
+
+    fn write_block(&self, f: &mut fmt::Formatter<'_>, block: &ActiveBlock) -> fmt::Result {
+        let now = self.counted_at;
+        let (begun, ends) = (
+            Span(now.since(block.since())),
+            Span(block.until().since(now)),
+        );
+        write!(
+            f,
+            "\n  block: for {begun}, ends in {ends} or by unblocking the key"
+        )?;
+        match block.reason() {
+            "" => Ok(()),
+            reason => write!(f, ", reason: {reason}"),
+        }
     }
 
     fn write_standing(
@@ -269,7 +297,9 @@ impl PolicyExplanation {
 impl fmt::Display for PolicyExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name(), self.outcome().name())?;
-        if self.is_banned() {
+        if self.block.is_some() {
+            f.write_str(" by a block")?;
+        } else if self.is_banned() {
             f.write_str(" by a ban")?;
         }
         if let Some(usage) = self.usage() {
@@ -286,6 +316,9 @@ impl fmt::Display for PolicyExplanation {
                 Some(age) => write!(f, ", since the count of all instances is {} old", Span(age))?,
                 None => f.write_str(", since a call failed or came too late")?,
             }
+        }
+        if let Some(block) = &self.block {
+            self.write_block(f, block)?;
         }
         if let Some(standing) = self.policy.ban_penalty().zip(self.standing()) {
             self.write_standing(f, standing)?;

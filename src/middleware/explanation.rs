@@ -50,7 +50,8 @@ impl RequestExplanation {
         let mut traces = Vec::new();
         if !is_forbidden && !is_skipped {
             for rule in &*admission.rules {
-                traces.push(rule.trace(mode, parts, admission.lookup_timeout).await);
+                let limiter = (&admission.limiter, admission.lookup_timeout);
+                traces.push(rule.trace(mode, parts, limiter).await);
             }
         }
         let charges = traces

@@ -29,6 +29,7 @@ use crate::{
     charge::{Charge, Charges},
     extract::{Extracted, KeyLookup},
     key::Key,
+    limiter::RateLimiter,
     rejection::Rejection,
     rules::{Caller, KeySource, ModeSetting, Rule, RuleMode},
     store::Enforcement,
@@ -107,13 +108,14 @@ impl Resolution {
     pub(super) fn charges<'a>(
         &'a self,
         rules: &'a [Rule],
+        limiter: &RateLimiter,
         parts: &Parts,
     ) -> Result<NumberedCharges<'a>, Rejection> {
         let mut charges = NumberedCharges::new();
         for (number, (rule, key)) in rules.iter().zip(&self.keys).enumerate() {
             let setting = rule.mode.get().within(self.layer);
             let mut own = Charges::new();
-            key.add_charges(rule, (setting, parts), &mut own)?;
+            key.add_charges(rule, limiter, (setting, parts), &mut own)?;
             charges.extend(own.into_iter().map(|charge| (number, charge)));
         }
         Ok(charges)
@@ -236,6 +238,7 @@ impl KeyResolution {
     fn add_charges<'a>(
         &'a self,
         rule: &'a Rule,
+        limiter: &RateLimiter,
         (setting, parts): (ModeSetting, &Parts),
         charges: &mut Charges<'a>,
     ) -> Result<(), Rejection> {
@@ -244,7 +247,13 @@ impl KeyResolution {
         };
         let policy = match tier {
             None => rule.policy(),
-            Some(tier) if tier.is_unlimited() => return Ok(()),
+            Some(tier) if tier.is_unlimited() => {
+                // A block holds in every tier: this charge is denied by it.
+                if !limiter.is_blocked(rule.policy(), key) {
+                    return Ok(());
+                }
+                rule.policy()
+            }
             Some(tier) if tier.is_forbidden() => {
                 let name = rule.policy().name();
                 return match setting.enforcement(name.as_bytes(), key) {

@@ -47,7 +47,7 @@ impl Admission {
             first: resolution.first.take(),
             ..FollowUp::default()
         };
-        let numbered = match resolution.charges(&self.rules, parts) {
+        let numbered = match resolution.charges(&self.rules, &self.limiter, parts) {
             Ok(charges) => charges,
             Err(forbidden) => {
                 return Err(Rejected {

@@ -9,6 +9,7 @@ use crate::{
     explain::PolicyExplanation,
     extract::Extracted,
     key::Key,
+    limiter::RateLimiter,
     state::{Outcome, PolicyName},
     store::Enforcement,
     tiers::{Tier, TierResolution},
@@ -192,7 +193,7 @@ impl Rule {
         &self,
         layer: RuleMode,
         parts: &Parts,
-        deadline: Duration,
+        (limiter, deadline): (&RateLimiter, Duration),
     ) -> RuleTrace {
         let setting = self.mode.get().within(layer);
         let trace = RuleTrace {
@@ -219,7 +220,7 @@ impl Rule {
         };
         let tier = self.find_tier(parts, &key, deadline).await;
         match tier {
-            Some(tier) if tier.is_unlimited() => {
+            Some(tier) if tier.is_unlimited() && !limiter.is_blocked(&self.policy, &key) => {
                 let tier = *tier.name();
                 trace.finding(RuleFinding::Unlimited { tier }, false)
             }
@@ -230,6 +231,7 @@ impl Rule {
                 trace.finding(finding, enforcement == Enforcement::Enforced)
             }
             tier => {
+                let tier = tier.filter(|tier| !tier.is_unlimited());
                 let under = tier.as_ref().map(|tier| tier.policy(&self.policy));
                 // A tier that the algorithm cannot count leaves the rule's own quota.
                 let policy = under.and_then(Result::ok).unwrap_or(&self.policy);
