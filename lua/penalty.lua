@@ -64,5 +64,7 @@ else
   banned_until = 0
 end
 -- Without names, as the records. Phase 2 names the first five indices: what a denial stores is added by denial.lua.
-ban = { ban_key, banned_until, moved, moved_ttl, banned_until, since, denial_count, ban_count, forgiven_at, foreign_ban }
+ban = {
+  ban_key, banned_until, moved, moved_ttl, banned_until, since, denial_count, ban_count, forgiven_at, foreign_ban,
+}
 bans[#bans + 1] = ban

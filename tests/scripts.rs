@@ -923,5 +923,5 @@ async fn server_counts_by_its_own_time() {
 const RULES_HASH: &str = "be89ed091bf14f65c3045fb52b1d758f6252c600";
 const TOP_KEYS_HASH: &str = "e5233c712c78c3b81d3dad8b367e0c7a499351bd";
 const BLOCKS_HASH: &str = "82a9176d46d4ac8b303c71a82353f07121aaceb6";
-const DECIDE_HASH: &str = "eb8a3ebd77d596c1469e0e21b52d2f5c9656d170";
+const DECIDE_HASH: &str = "a98590ee79a6eeded1ca34f9e163af787003af59";
 const MEMBERS_HASH: &str = "728fdd75135a7b518fbe5d2c9ab25a2262bc9933";

@@ -118,10 +118,14 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         for _ in 0..2 {
             assert_eq!(site.call("eve"), StatusCode::OK);
         }
+        page.evaluate("key.focus()");
+        page.press("Enter");
+        page.until("document.getElementById('key-states').textContent.includes('1 of 3')");
         page.evaluate("document.getElementById('refund-units').focus(); document.getElementById('refund-units').select()");
         page.insert_text("2");
         page.press("Enter");
         confirm(&mut page);
+        page.until("document.getElementById('announcer').textContent === 'Refunded under api'");
         page.until("document.getElementById('key-states').textContent.includes('3 of 3')");
         assert_eq!(
             page.evaluate("document.getElementById('refund-policy').value"),
