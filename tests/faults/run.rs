@@ -73,11 +73,13 @@ pub(crate) fn run(row: &Row, outage: OnOutage, instances: usize) -> Figures {
         last.map_or(Duration::ZERO, |at| at.saturating_duration_since(mended))
     });
     let decided = (0..instances).map(|instance| {
-        let mut requests = samples.requests.iter();
-        let first = requests.find(|sample| {
+        let requests = samples.requests.iter();
+        let shared = requests.filter(|sample| {
             sample.instance == instance && sample.asked >= mended && sample.response.is_shared()
         });
-        first.map(|sample| (sample.asked + sample.took) - mended)
+        // Samples are not in the order of time: each caller keeps its own.
+        let first = shared.map(|sample| sample.asked + sample.took).min();
+        first.map(|at| at - mended)
     });
     let opened = outages.iter().filter_map(|one| one.opened.first());
     let in_all = fleet::limit(ended - started) + (KEYS as u64 * RATE) as f64;
