@@ -2,14 +2,16 @@
 
 use std::{fmt, time::Duration};
 
-/// Displays a duration in the largest unit that leaves at least two of it, rounded up: `35 s`, `12 min`.
+/// Displays a duration in the largest unit that leaves at least two of it, rounded up: `35 s`, `12 min`. One second is `1 s`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span(pub(crate) Duration);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_micros().div_ceil(1_000);
-        let fits = |(_, length): &&(&str, u128)| millis >= 2 * length;
+        let fits = |(_, length): &&(&str, u128)| {
+            millis >= 2 * length || (millis, *length) == (1_000, 1_000)
+        };
         let (unit, length) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
         write!(f, "{} {unit}", millis.div_ceil(*length))
     }
@@ -31,6 +33,8 @@ mod tests {
         for (micros, expected) in [
             (0, "0 ms"),
             (1, "1 ms"),
+            (1_000_000, "1 s"),
+            (1_000_001, "1001 ms"),
             (1_999_000, "1999 ms"),
             (2_000_000, "2 s"),
             (2_000_001, "3 s"),
