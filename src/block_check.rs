@@ -77,7 +77,7 @@ impl BlockCheck {
 
     /// Returns the list, up to date unless the store cannot be reached.
     #[cfg(feature = "explain")]
-    pub(crate) async fn refreshed(&self) -> &BlockList {
+    pub(crate) async fn refreshed(&self) -> &Arc<BlockList> {
         if self.list.is_shared() && self.refresher.age() != Age::Fresh {
             self.refresher.refresh_in_time().await;
         }

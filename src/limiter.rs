@@ -225,7 +225,10 @@ impl RateLimiter {
     pub(crate) fn explain_charges(&self, charges: Vec<OwnedCharge>) -> StoreFuture<Explanation> {
         let denials = self.observer.recorders.denials.clone();
         let (store, blocks) = (Arc::clone(&self.store), Arc::clone(&self.blocks));
-        StoreFuture::boxed(explain::ask((store, blocks), denials, charges))
+        StoreFuture::boxed(async move {
+            let blocks = blocks.refreshed().await;
+            explain::ask((store, blocks), denials, charges).await
+        })
     }
 
     /// Holds the slots of a decision until the returned [`Hold`] is dropped or settled.
@@ -328,7 +331,8 @@ impl RateLimiter {
     /// Blocks a key: its requests are denied with 429 until the block ends, whatever quota is left.
     ///
     /// Replaces a block of the same key and policy. A request with a blocked key charges nothing. It is denied if the
-    /// policy is enforced, and only [reported](Decision::would_deny) if it is in shadow mode. Charges without a cost pass.
+    /// policy is enforced, and only [reported](Decision::would_deny) if it is in shadow mode. Charges without a cost pass, but
+    /// callers of an [unlimited](crate::tiers::Tier::unlimited) tier are denied.
     ///
     /// A key is blocked as it is charged: one that was put [in the slot](Key::in_slot_of) of another key, or joined with it, is
     /// another key.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use axum::body::Body;
+use futures_util::future::join_all;
 use http::{Request, Response, StatusCode, request::Parts};
 use tokio::task::JoinSet;
 use tollgate::{
@@ -411,6 +412,28 @@ async fn layer_with_a_rule_in_shadow_admits_a_blocked_key() {
     let block = Block::new(Key::new("ada"), MINUTE);
     layer.limiter().block(block).await.expect("blocked");
     assert_eq!(send(&layer, "ada").await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn thousand_callers_far_from_redis_find_a_block_at_once() {
+    for round_trip in [1, 5].map(Duration::from_millis) {
+        let server = Server::start();
+        let proxy = Proxy::start(server.address()).await;
+        proxy.set(Mode::RoundTrip(round_trip));
+        let limiter = instance(proxy.url());
+        let block = Block::new(Key::new("user7"), MINUTE);
+        instance(server.url()).block(block).await.expect("blocked");
+        let policy = api();
+        let checks = (0..1_000).map(async |number| {
+            let key = Key::new(format!("user{number}"));
+            check(&limiter, &[policy.charge(key)]).await
+        });
+        let decisions = join_all(checks).await;
+        let denied = decisions.iter().filter(|decision| !decision.is_allowed());
+        assert_eq!(denied.count(), 1);
+        let counted = |decision: &&Decision| decision.counted_by() == CountedBy::Shared;
+        assert_eq!(decisions.iter().filter(counted).count(), 1_000);
+    }
 }
 
 // Regression: a tier without a limit charges nothing, and so its callers were never blocked.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    block_check::BlockCheck,
+    block_list::BlockList,
     charge::{Charge, MAX_CHARGES, OwnedCharge},
     error::Error,
     policy::OnOutage,
@@ -25,11 +25,10 @@ use super::{
 ///
 /// Those of the store.
 pub(crate) async fn ask(
-    (store, blocks): (Arc<dyn Store>, Arc<BlockCheck>),
+    (store, blocks): (Arc<dyn Store>, &BlockList),
     denials: Option<RecentDenials>,
     charges: Vec<OwnedCharge>,
 ) -> Result<Explanation, Error> {
-    let blocks = blocks.refreshed().await;
     let mut explained: Vec<Option<PolicyExplanation>> = charges.iter().map(|_| None).collect();
     for choice in [OnOutage::Allow, OnOutage::Local, OnOutage::Deny] {
         let numbers = (0..charges.len())

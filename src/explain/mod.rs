@@ -56,6 +56,18 @@
 //!   ban: number 2, for 90 s, ends in 9 min or by a reset of the key
 //! ```
 //!
+//! # Blocks
+//!
+//! A [block](crate::RateLimiter::block) of the key is shown with its end and its reason. In Redis, the explanation first brings
+//! the list of blocks up to date:
+//!
+//! ```text
+//! login: limited by a block, 5 of 5 units left
+//!   quota: 5 per 60 s by token_bucket, 1 a request
+//!   counted by: shared
+//!   block: for 3 min, ends in 57 min or by unblocking the key, reason: scraping
+//! ```
+//!
 //! # Last denials
 //!
 //! A limiter keeps them only with
@@ -66,8 +78,8 @@
 //!
 //! # Personal data
 //!
-//! An explanation contains neither the key nor values of the request, only names from the configuration: policies, tiers,
-//! labels of extractors, and addresses of servers. It is for operators: do not send it to clients.
+//! An explanation contains neither the key nor values of the request, only names from the configuration (policies, tiers,
+//! labels of extractors, and addresses of servers) and the reasons of blocks. It is for operators: do not send it to clients.
 
 mod ask;
 mod denials;
