@@ -94,9 +94,9 @@
 //! # Cost
 //!
 //! Without the feature `metrics`, and while no subscriber wants the event, a decision pays for the check of the level. With
-//! the feature, a decision in process took 11 ns more without a recorder, and 12 ns more with that of
-//! `metrics-exporter-prometheus`: 70, 81 and 82 ns at the median of 11 runs in turns, on a hot key and one of two cores of a
-//! virtual machine that was not idle (65 to 212, 74 to 177, and 77 to 108 ns; `cargo bench --bench decision`). A decision
+//! the feature, a decision in process took 8 ns more without a recorder, and 18 ns more with that of
+//! `metrics-exporter-prometheus`: 54.8, 62.5 and 73.4 ns at the median of 5 runs in turns, on a hot key and a virtual machine
+//! of two cores (54.7 to 55.3, 62.5 to 64.4, and 73.1 to 74.1 ns; `cargo bench --bench decision`). A decision
 //! that is not ready at once takes one more allocation while it is recorded.
 //!
 //! [`record_gauges`]: ../struct.RateLimiter.html#method.record_gauges
