@@ -102,6 +102,12 @@ impl HeaderWriter {
         }
     }
 
+    /// Returns whether the layer sends the reason of a rejection.
+    #[inline]
+    pub(crate) fn sends_reason(&self) -> bool {
+        self.headers.reason.is_some()
+    }
+
     /// Adds the reason to a rejection, with the policy that rejects the request, if the layer sends it.
     pub(crate) fn write_reason<B>(
         &self,

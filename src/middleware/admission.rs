@@ -314,9 +314,11 @@ impl Admission {
             self.headers
                 .write_rejection(decision, terms.as_deref(), &mut response);
         }
-        let policy = rejection.reason().policy();
-        self.headers
-            .write_reason(rejection.code(), policy, &mut response);
+        if self.headers.sends_reason() {
+            let policy = rejection.reason().policy();
+            self.headers
+                .write_reason(rejection.code(), policy, &mut response);
+        }
         response.extensions_mut().insert(rejection);
         if let Some(settlement) = settlement {
             settlement.reject(&response);

@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
-    charge::{Charge, Charges},
+    charge::Charge,
     extract::{Extracted, KeyLookup},
     key::Key,
     limiter::RateLimiter,
@@ -114,9 +114,9 @@ impl Resolution {
         let mut charges = NumberedCharges::new();
         for (number, (rule, key)) in rules.iter().zip(&self.keys).enumerate() {
             let setting = rule.mode.get().within(self.layer);
-            let mut own = Charges::new();
-            key.add_charges(rule, limiter, (setting, parts), &mut own)?;
-            charges.extend(own.into_iter().map(|charge| (number, charge)));
+            key.add_charges(rule, limiter, (setting, parts), |charge| {
+                charges.push((number, charge));
+            })?;
         }
         Ok(charges)
     }
@@ -240,7 +240,7 @@ impl KeyResolution {
         rule: &'a Rule,
         limiter: &RateLimiter,
         (setting, parts): (ModeSetting, &Parts),
-        charges: &mut Charges<'a>,
+        add: impl FnMut(Charge<'a>),
     ) -> Result<(), Rejection> {
         let Self::Resolved(key, tier) = self else {
             return Ok(());
@@ -263,7 +263,7 @@ impl KeyResolution {
             }
             Some(tier) => rule.policy_under(tier),
         };
-        rule.add_charges(policy, key, (setting, parts), charges);
+        rule.add_charges(policy, key, (setting, parts), add);
         Ok(())
     }
 }

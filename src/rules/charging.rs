@@ -69,7 +69,9 @@ impl Rule {
             Extracted::Found(ref key) => {
                 let name = self.policy.name();
                 self.setup_check.check(name, extractor, (parts, key));
-                self.add_charges(&self.policy, key, (setting, parts), charges);
+                self.add_charges(&self.policy, key, (setting, parts), |charge| {
+                    charges.push(charge);
+                });
                 return Ok(());
             }
             Extracted::Absent => self.absent(extractor, parts),
@@ -82,7 +84,9 @@ impl Rule {
             Err(rejection) if setting.is_enforced() => return Err(rejection),
             Err(_) => return Ok(()),
         };
-        self.add_charges(&self.policy, &key, (setting, parts), charges);
+        self.add_charges(&self.policy, &key, (setting, parts), |charge| {
+            charges.push(charge);
+        });
         Ok(())
     }
 
@@ -93,18 +97,18 @@ impl Rule {
         policy: &'a Policy,
         key: &Key,
         (setting, parts): (ModeSetting, &Parts),
-        charges: &mut Charges<'a>,
+        mut add: impl FnMut(Charge<'a>),
     ) {
         let mut charge = self.with_cost(policy.charge(*key), parts);
         if !setting.is_enforced() {
             charge = charge.enforcement(setting.enforcement(policy.name().as_bytes(), key));
         }
-        charges.push(charge);
+        add(charge);
         if let Some(candidate) = &self.candidate
             && std::ptr::eq(policy, &raw const self.policy)
         {
             let charge = self.with_cost(candidate.charge(*key), parts);
-            charges.push(charge.enforcement(Enforcement::Candidate));
+            add(charge.enforcement(Enforcement::Candidate));
         }
     }
 

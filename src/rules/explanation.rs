@@ -236,7 +236,9 @@ impl Rule {
                 // A tier that the algorithm cannot count leaves the rule's own quota.
                 let policy = under.and_then(Result::ok).unwrap_or(&self.policy);
                 let mut charges = Charges::new();
-                self.add_charges(policy, &key, (setting, parts), &mut charges);
+                self.add_charges(policy, &key, (setting, parts), |charge| {
+                    charges.push(charge);
+                });
                 let charges = charges.iter().map(Charge::to_owned);
                 RuleTrace {
                     charges: charges.collect(),
