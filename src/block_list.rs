@@ -80,26 +80,31 @@ impl BlockList {
     /// Returns when the blocks of a key end that apply to this policy; `None` if there are none.
     #[must_use]
     pub fn blocked_until(&self, policy: &Policy, key: &Key) -> Option<Timestamp> {
+        self.with_block(policy, key, ActiveBlock::until)
+    }
+
+    /// Returns the block of a key that applies to this policy, and ends last; `None` if there is none.
+    #[must_use]
+    pub fn block_of(&self, policy: &Policy, key: &Key) -> Option<ActiveBlock> {
+        self.with_block(policy, key, ActiveBlock::clone)
+    }
+
+    /// Reads from the block in force that applies to this policy, and ends last.
+    fn with_block<T>(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        read: impl FnOnce(&ActiveBlock) -> T,
+    ) -> Option<T> {
         let blocks = self.read();
         if blocks.is_empty() {
             return None;
         }
         let now = self.clock.now();
         let targets = [None, Some(policy)].map(|policy| BlockTarget::new(*key, policy));
-        let ends = targets.iter().filter_map(|target| blocks.get(target));
-        ends.map(ActiveBlock::until)
-            .filter(|until| *until > now)
-            .max()
-    }
-
-    /// Returns the block of a key that applies to this policy, and ends last; `None` if there is none.
-    #[must_use]
-    pub fn block_of(&self, policy: &Policy, key: &Key) -> Option<ActiveBlock> {
-        let (blocks, now) = (self.read(), self.clock.now());
-        let targets = [None, Some(policy)].map(|policy| BlockTarget::new(*key, policy));
         let found = targets.iter().filter_map(|target| blocks.get(target));
         let in_force = found.filter(|block| block.until() > now);
-        in_force.max_by_key(|block| block.until()).cloned()
+        in_force.max_by_key(|block| block.until()).map(read)
     }
 
     /// Returns the blocks in force, those that end first at the front.

@@ -469,7 +469,7 @@ async fn key_of_an_unlimited_tier_can_be_blocked() {
     assert_eq!(send(&layer, "ada").await.status(), StatusCode::OK);
 }
 
-// Regression: an explanation said nothing of blocks, and called the next request allowed.
+// Regression: an explanation left blocks out, and called the next request allowed.
 #[tokio::test]
 async fn block_is_explained_as_it_is_decided() {
     let server = Server::start();

@@ -47,7 +47,7 @@ pub(crate) fn to_backend(request: Request<Body>, uri: Uri, peer: SocketAddr) -> 
 /// Returns the response as the client gets it.
 pub(crate) fn to_client(mut response: Response<Body>) -> Response<Body> {
     remove_hop_by_hop(response.headers_mut());
-    // The version of the backend's connection says nothing about the client's.
+    // The backend's connection may have another version than the client's.
     *response.version_mut() = Version::HTTP_11;
     response
 }

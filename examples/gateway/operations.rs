@@ -1,4 +1,4 @@
-//! What operators open: the dashboard and the metrics, on an address of their own.
+//! The pages for operators: the dashboard and the metrics, on an address of their own.
 
 use std::time::Duration;
 

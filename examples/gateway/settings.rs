@@ -1,4 +1,4 @@
-//! What the command line and the environment ask for.
+//! The settings from the command line and the environment.
 
 use std::{
     env,

@@ -1,4 +1,4 @@
-//! What the gateway prints at its start: what to open, to edit and to try.
+//! The first lines of output: a page to open, a file to edit, and commands to try.
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -97,7 +97,7 @@ impl DashboardBuilder {
         self
     }
 
-    /// Sets how clients are told apart when wrong tokens are counted.
+    /// Sets how clients are distinguished when wrong tokens are counted.
     ///
     /// Default: [`PeerIp`]. Behind a proxy, use [`ClientIp`](crate::extract::ClientIp): otherwise a client with wrong tokens
     /// keeps all others out. The same happens if the extractor finds no key, so serve with

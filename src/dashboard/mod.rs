@@ -70,7 +70,7 @@
 //! otherwise it could go on trying. Others sign in as before, also during an attack from many addresses: the common limit
 //! only holds for those that have sent a wrong token within the last seconds.
 //!
-//! Clients are told apart by their [peer address](crate::extract::PeerIp), which axum provides with
+//! Clients are distinguished by their [peer address](crate::extract::PeerIp), which axum provides with
 //! `into_make_service_with_connect_info::<SocketAddr>()`, or as [`client_key`](DashboardBuilder::client_key) sets. Without an
 //! address they share the 100, and an attacker can keep operators out. Counts are kept in this process, for up to 10,000
 //! clients. In the [metrics](crate::telemetry) they are the policies `dashboard-tokens` and `dashboard-tokens-of-a-client`.

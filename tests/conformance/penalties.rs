@@ -256,7 +256,7 @@ async fn changed_penalty_shortens_a_ban(place: Place) {
     assert!(check(&limiter, &[without.charge(ada)]).await.is_allowed());
 }
 
-// Regression: each request was told to wait for as long as the longest ban, until the end of the ban as it had begun.
+// Regression: until the ban ended, each request got the whole longest ban as its wait.
 async fn ban_under_a_shortened_penalty_ends_once_and_not_later_with_each_request(place: Place) {
     let policy = Policy::new("strict", Quota::new(1, SECOND)).penalty(penalty());
     let limiter = place.limiter(&[&policy]);

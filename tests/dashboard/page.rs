@@ -1,4 +1,4 @@
-//! What the page shows when something is wrong, in a browser.
+//! The page in a browser when something is wrong.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ struct Site {
     proxy: Proxy,
     origin: String,
     url: String,
-    /// Of the dashboard whose wrong tokens count.
+    /// The clock of the dashboard whose wrong tokens count.
     clock: Clock,
 }
 

@@ -23,7 +23,7 @@ async fn client_with_wrong_tokens_has_to_wait_and_the_right_one_works_for_others
         let head = ask_from(&router, "192.0.2.1", &wrong(number)).await;
         assert_eq!(head.status, StatusCode::UNAUTHORIZED, "{number}");
     }
-    // The right one is not told apart from a wrong one any more.
+    // The right one gets the same response as a wrong one now.
     for token in [&wrong(10), READ, WRITE] {
         let head = ask_from(&router, "192.0.2.1", token).await;
         assert_eq!(head.status, StatusCode::TOO_MANY_REQUESTS, "{token}");
