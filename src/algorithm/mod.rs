@@ -21,6 +21,10 @@
 //! No key waits longer than the new quota alone could make it wait. A key with no quota left does not get all of it
 //! back, except that a log forgets requests older than its new period. A debt stays when a policy changes between the
 //! two buckets and the queue. A change to any other algorithm resets the key.
+//!
+//! All this is for a change from one quota to another. While instances with two periods count the same key, as during a
+//! deployment, each switch between them opens a window anew, with the units used: of windows by first hit and of sliding
+//! windows, a busy key stays limited until all instances have one period. Buckets, logs and windows by the clock do not.
 
 mod calendar;
 mod choice;

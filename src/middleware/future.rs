@@ -175,7 +175,7 @@ where
         admission: &A,
     ) -> Self {
         Self {
-            state: State::after(next, service, request, admission.clone()),
+            state: State::after(next, service, request, admission),
         }
     }
 }
@@ -183,7 +183,7 @@ where
 impl<S, R, A> Future for LimitFuture<S, R, A>
 where
     S: Service<R> + Clone,
-    A: Admit<R, S::Response, S::Error>,
+    A: Admit<R, S::Response, S::Error> + Clone,
 {
     type Output = Result<A::Response, S::Error>;
 
@@ -202,7 +202,7 @@ where
                     let next = ready!(admission.poll(pending, request, context));
                     let deciding = *deciding.take().expect(POLLED_ONCE);
                     let (service, request) = (deciding.service, deciding.request);
-                    State::after(next, service, request, deciding.admission)
+                    State::after(next, service, request, &deciding.admission)
                 }
                 // ## Queued => Starting
                 StateProjection::Queued { sleep, queued } => {
@@ -246,18 +246,18 @@ where
 impl<S, R, A> State<S, R, A>
 where
     S: Service<R> + Clone,
-    A: Admit<R, S::Response, S::Error>,
+    A: Admit<R, S::Response, S::Error> + Clone,
 {
     fn after(
         next: Next<A::Pending, A::Admitted, A::Rejected>,
         mut service: S,
         request: A::Request,
-        admission: A,
+        admission: &A,
     ) -> Self {
         match next {
             Ok(Step::Admitted(admitted)) => Self::running(&mut service, request, admitted),
             Ok(Step::Pending(pending)) => Self::Deciding(Some(Box::new(Deciding {
-                admission,
+                admission: admission.clone(),
                 service,
                 request,
                 pending,
