@@ -330,6 +330,34 @@ fn log_counts_what_was_taken_within_the_new_period() {
 }
 
 #[test]
+fn two_periods_at_once_keep_no_modest_caller_out() {
+    // Windows by first hit and sliding windows do, as `algorithm` says.
+    let algorithms = [
+        Algorithm::FixedWindow(WindowStart::Clock),
+        Algorithm::LeakyBucket,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+    ];
+    for algorithm in algorithms {
+        let [minute, double] = [(20, 60), (40, 120)].map(|(limit, seconds)| {
+            counter(Quota::new(limit, Duration::from_secs(seconds)), algorithm)
+        });
+        let admitted = with!((&minute, &double), (minute, double) => {
+            let mut state = Default::default();
+            let mut ask = |request: u64| {
+                let counter = if request.is_multiple_of(2) { minute } else { double };
+                let now = at(START + request * 5_000_000);
+                counter.adopt(&mut state, now);
+                counter.take(&mut state, now, 1)
+            };
+            // 12 a minute, for twenty minutes.
+            (0..240).filter(|request| ask(*request)).count()
+        });
+        assert!(admitted >= 220, "{algorithm:?}: {admitted} of 240");
+    }
+}
+
+#[test]
 fn key_that_owes_nothing_owes_nothing_after_a_change() {
     for algorithm in ALGORITHMS {
         let [old, new] =
