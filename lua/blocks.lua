@@ -5,10 +5,11 @@
 --        3  a sorted set: targets by the version of their latest change
 -- ARGV   now  us: the caller's time, or '' for the server's
 --        then one of these:
---          BLOCK, target, duration in us, reason, the most targets
---          UNBLOCK, target
+--          BLOCK, target, duration in us, reason, the most blocks in force
+--          UNBLOCK, target, the most blocks in force
 --          CHANGES, the version that the caller knows, 0 for none
--- Reply  of BLOCK and UNBLOCK: 1, or 0 if there are too many targets
+-- Reply  of BLOCK: 1; or 0 if too many blocks are in force; or 2 if too many targets are kept after their block
+--        of UNBLOCK: 1
 --        of CHANGES: the time in us; 1 if there are further changes, else 0; the version after these changes, or the
 --        caller's, or 0 if that is above all versions; then for each change the target, and its block or ''
 -- State  a target is a policy's name or nothing, a colon, and a key. A block is 16 bytes and the reason:
@@ -21,10 +22,13 @@
 --        Versions grow: each is the time of the change in us, or more. A target is kept for an hour after its block, so
 --        that an instance that asks at least once an hour misses no change. The keys live as long as the last target.
 --
+--        UNBLOCK keeps a target that is not known, too, because instances may know a block that Redis has lost, but
+--        only while fewer targets are kept than the most blocks. BLOCK keeps a new target below twice as many.
+--
 -- Example: times with a `+` are us after 1700000000000000
 --   at +0         'B' ':ada' 60000000 'scraping' 100000 -> 1
 --   at +1000000   'C' 0 -> 1700000001000000, 0, 1700000000000000, ':ada', since +0 until +60000000 'scraping'
---   at +2000000   'U' ':ada' -> 1
+--   at +2000000   'U' ':ada' 100000 -> 1
 --   at +3000000   'C' 1700000000000000 -> 1700000003000000, 0, 1700000002000000, ':ada', ''
 
 local BLOCK, UNBLOCK, CHANGES = 'B', 'U', 'C'
@@ -61,6 +65,37 @@ if action == CHANGES then
   return reply
 end
 
+if action ~= BLOCK and action ~= UNBLOCK then
+  return redis.error_reply('ERR blocks: unknown action')
+end
+local most = ARGV[action == BLOCK and 6 or 4] + 0
+local known_end = redis.call('ZSCORE', ends, target)
+local kept_count = redis.call('ZCOUNT', ends, now_millis - KEPT + 1, '+inf')
+local until_micros, ends_at = nil, now_millis
+if action == BLOCK then
+  until_micros = now + ARGV[4]
+  ends_at = math.ceil(until_micros / 1000)
+  local is_in_force = known_end and known_end + 0 > now_millis
+  if not is_in_force and redis.call('ZCOUNT', ends, now_millis + 1, '+inf') >= most then
+    return 0
+  end
+  if not known_end and kept_count >= 2 * most then
+    return 2
+  end
+elseif not known_end and kept_count >= most then
+  return 1
+end
+
+local function expire()
+  local last_end = redis.call('ZRANGE', ends, '-1', '-1', 'WITHSCORES')[2] or 0
+  last_end = last_end + 0 > ends_at and last_end or ends_at
+  for i = 1, #KEYS do
+    redis.call('PEXPIRE', KEYS[i], last_end - now_millis + KEPT)
+  end
+end
+-- Before anything is written, so that nothing is for a user who may not; again below for keys that are new.
+expire()
+
 local forgotten = redis.call(
   'ZRANGE', ends, '-inf', now_millis - KEPT, 'BYSCORE', 'LIMIT', '0', MAX_FORGOTTEN
 )
@@ -73,24 +108,12 @@ end
 local last = redis.call('ZRANGE', versions, '-1', '-1', 'WITHSCORES')[2]
 local version = last and last + 1 or now
 version = version > now and version or now
-local ends_at = now_millis
 if action == BLOCK then
-  local until_micros, most = now + ARGV[4], ARGV[6] + 0
-  local is_known = redis.call('ZSCORE', ends, target)
-  if not is_known and redis.call('ZCOUNT', ends, '-inf', '+inf') >= most then
-    return 0
-  end
   redis.call('HSET', blocks, target, struct.pack('>I8I8', now, until_micros) .. ARGV[5])
-  ends_at = math.ceil(until_micros / 1000)
-elseif action == UNBLOCK then
-  redis.call('HDEL', blocks, target)
 else
-  return redis.error_reply('ERR blocks: unknown action')
+  redis.call('HDEL', blocks, target)
 end
 redis.call('ZADD', ends, ends_at, target)
 redis.call('ZADD', versions, version, target)
-local lifetime = redis.call('ZRANGE', ends, '-1', '-1', 'WITHSCORES')[2] - now_millis + KEPT
-for i = 1, #KEYS do
-  redis.call('PEXPIRE', KEYS[i], lifetime)
-end
+expire()
 return 1

@@ -381,7 +381,8 @@ impl RateLimiter {
     ///
     /// - The error of [`Block::validate`].
     /// - [`ErrorKind::InvalidConfig`] if the store cannot block keys.
-    /// - [`ErrorKind::Unavailable`] if 100,000 keys are blocked, or while Redis is unavailable. Then nothing is blocked.
+    /// - [`ErrorKind::Unavailable`] if 100,000 keys are blocked, in Redis also if 200,000 were within the last hour, or while
+    ///   Redis is unavailable. Then nothing is blocked.
     /// - The error of the store.
     pub fn block(&self, block: Block) -> StoreFuture<()> {
         match block.validate() {

@@ -332,21 +332,71 @@ fn example_in_the_header_of_the_script_is_true_and_a_full_list_refuses() {
     ];
     changes(1_000_000, 0, Some(&stored.concat()), start);
     changes(1_500_000, start, None, start);
-    let full = ["B", ":bob", "60000000", "", "1"];
-    assert_eq!(run(&server, 1_500_000, &full), redis::Value::Int(0));
-    assert_eq!(run(&server, 2_000_000, &["U", ":ada"]), ok);
+    let bob = ["B", ":bob", "60000000", "", "1"];
+    assert_eq!(run(&server, 1_500_000, &bob), redis::Value::Int(0));
+    assert_eq!(run(&server, 2_000_000, &["U", ":ada", "1"]), ok);
     changes(3_000_000, start, Some(b""), start + 2_000_000);
     // A target is forgotten an hour after its block.
-    assert_eq!(run(&server, 3_602_000_000 - 1, &full), redis::Value::Int(0));
-    assert_eq!(run(&server, 3_602_000_000, &full), ok);
+    let kept = || server.command(&["ZCARD", "b{!}#v"]);
+    assert_eq!(run(&server, 3_602_000_000 - 1, &bob), ok);
+    assert_eq!(kept(), redis::Value::Int(2));
+    assert_eq!(run(&server, 3_602_000_000, &bob), ok);
+    assert_eq!(kept(), redis::Value::Int(1));
     // A clock that steps back does not reorder versions.
-    assert_eq!(run(&server, 0, &["U", ":bob"]), ok);
+    assert_eq!(run(&server, 0, &["U", ":bob", "1"]), ok);
     let reply = run(&server, 0, &["C", &(start + 3_602_000_000).to_string()]);
     let redis::Value::Array(parts) = reply else {
         panic!("{reply:?}")
     };
     let next = i64::try_from(start + 3_602_000_001).expect("it fits");
     assert_eq!(parts[2], redis::Value::Int(next));
+}
+
+// Regression: unblocked keys and ended blocks counted for an hour, so that nothing could be blocked.
+#[test]
+fn unblocked_and_ended_blocks_leave_room_for_others() {
+    let server = Server::start();
+    let (full, ok) = (redis::Value::Int(0), redis::Value::Int(1));
+    let block = |micros: u64, target: &str, duration: &str| {
+        run(&server, micros, &["B", target, duration, "", "3"])
+    };
+    for target in [":one", ":two", ":three"] {
+        assert_eq!(block(0, target, "60000000"), ok);
+    }
+    assert_eq!(block(1, ":four", "1000000"), full);
+    assert_eq!(block(1, ":one", "60000000"), ok, "it replaces one");
+    assert_eq!(run(&server, 2, &["U", ":one", "3"]), ok);
+    assert_eq!(block(3_000, ":four", "1000000"), ok, "in place of :one");
+    assert_eq!(block(3_001, ":five", "1000000"), full);
+    assert_eq!(block(1_003_000, ":five", "60000000"), ok, ":four has ended");
+    assert_eq!(
+        block(1_003_001, ":one", "60000000"),
+        full,
+        "unblocked before"
+    );
+}
+
+// Regression: each unblock of a target that nobody had blocked was kept for an hour, without limit.
+#[test]
+fn targets_that_are_kept_after_their_block_are_limited() {
+    let server = Server::start();
+    let ok = redis::Value::Int(1);
+    let kept = || server.command(&["ZCARD", "b{!}#v"]);
+    for number in 0..20 {
+        let target = format!(":unknown{number}");
+        assert_eq!(run(&server, number, &["U", &target, "3"]), ok);
+    }
+    assert_eq!(kept(), redis::Value::Int(3));
+    for number in 0..3 {
+        let target = format!(":user{number}");
+        let block = ["B", &target, "60000000", "", "3"];
+        assert_eq!(run(&server, 20, &block), ok, "there is room for blocks");
+        assert_eq!(run(&server, 21, &["U", &target, "3"]), ok);
+    }
+    let block = ["B", ":user3", "60000000", "", "3"];
+    assert_eq!(run(&server, 22, &block), redis::Value::Int(2));
+    assert_eq!(kept(), redis::Value::Int(6));
+    assert_eq!(run(&server, 3_600_001_000, &block), ok, "an hour later");
 }
 
 #[tokio::test]

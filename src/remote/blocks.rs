@@ -90,7 +90,10 @@ impl SharedBlocks {
                 .arg(clock::micros(block.duration()))
                 .arg(block.reason_text())
                 .arg(BlockList::MAX_BLOCKS),
-            BlockChange::Unblock(target) => command.arg("U").arg(text_of(target)),
+            BlockChange::Unblock(target) => command
+                .arg("U")
+                .arg(text_of(target))
+                .arg(BlockList::MAX_BLOCKS),
         });
         match reply.await? {
             Value::Int(1) => {
@@ -98,6 +101,10 @@ impl SharedBlocks {
                 self.take_over(cluster).await.map(drop)
             }
             Value::Int(0) => Err(BlockList::full()),
+            Value::Int(2) => {
+                let message = "too many blocks have ended within an hour: block again later, or a larger group by a rule";
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
             _ => Err(malformed()),
         }
     }
@@ -133,7 +140,7 @@ impl SharedBlocks {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run), and [`ErrorKind::Unavailable`] if the list is full.
+    /// Those of [`run`](Self::run).
     async fn take_over(&self, cluster: &Cluster) -> Result<bool, Error> {
         let now = Clock::system().now();
         let version = self.progress.lock().begin(now);
@@ -240,7 +247,7 @@ impl Progress {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if the list has no room for one of them.
+    /// Those of [`BlockList::insert`].
     fn take_over(&mut self, new: Changes, at: Timestamp, list: &BlockList) -> Result<(), Error> {
         let mut result = Ok(());
         for (target, block) in new.changes {
