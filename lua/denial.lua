@@ -1,9 +1,10 @@
--- Denial: denies the charge of a banned key, and counts a denial by its quota. The second part of lua/penalty.lua.
+-- Denial: denies the charge of a banned key; of a key that is not banned, counts a denial by the quota. The second part
+-- of a penalty, after lua/penalty.lua and the file of the algorithm.
 --
 -- KEYS   as in lua/penalty.lua
 -- ARGV   as in lua/penalty.lua
 -- Reply  as in lua/penalty.lua
--- State  as in lua/penalty.lua, when a denial is counted
+-- State  as in lua/penalty.lua. Nothing is written here: `ban` gets what phase 2 of lua/decide.lua stores.
 --
 -- Example: in lua/penalty.lua
 
@@ -18,6 +19,8 @@ if foreign_ban or ban[2] > 0 then
   end
 elseif is_ours and not has_room then
   local first, factor, longest = ARGV[penalty_at + 3] + 0, ARGV[penalty_at + 4] + 0, ARGV[penalty_at + 5] + 0
+  -- If the clock was set back, the denials count from now on.
+  since = since < now and since or now
   if now >= since + ARGV[penalty_at + 2] or denial_count == 0 then
     since, denial_count = now, 0
   end

@@ -63,7 +63,8 @@ if banned_until > now then
 else
   banned_until = 0
 end
--- Without names, as the records. Phase 2 names the first five indices: what a denial stores is added by denial.lua.
+-- Without names, as the records. Phase 2 names the first five indices; denial.lua reads the others, and if it counts a
+-- denial, replaces the value, its TTL and the end of the ban that the reply then holds.
 ban = {
   ban_key, banned_until, moved, moved_ttl, banned_until, since, denial_count, ban_count, forgiven_at, foreign_ban,
 }

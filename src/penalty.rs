@@ -214,6 +214,8 @@ impl Penalty {
         if now >= state.forgiven_at {
             *state = BanState::default();
         }
+        // If the clock was set back, the denials count from now on.
+        state.counted_since = state.counted_since.min(now);
         if now >= state.counted_since + self.within || state.denials == 0 {
             (state.counted_since, state.denials) = (now, 0);
         }

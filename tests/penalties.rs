@@ -180,6 +180,29 @@ fn example_in_the_header_of_the_script_is_true() {
     assert_eq!(length, 26);
 }
 
+// Regression: after the clock was set back, denials counted together however far apart they were.
+#[test]
+fn denials_far_apart_ban_nobody_after_the_clock_is_set_back() {
+    let server = Server::start();
+    let after_three = Penalty::after(3, MINUTE);
+    let mut state = BanState::default();
+    let hour = 3_600 * SECOND;
+    // Twenty minutes apart, an hour before the first one by the clock.
+    let denials = [hour, Duration::ZERO, hour / 3, hour * 2 / 3];
+    for (index, after) in denials.into_iter().enumerate() {
+        let now = START + after;
+        assert_eq!(after_three.count_denial(&mut state, now), None, "{after:?}");
+        let time = now.as_micros().to_string();
+        let charge = "^ 3 60000000 30000000 2 3600000000 600000000 wAAAA -1 60000000";
+        let mut words = vec!["EVAL", Script::DECIDE.source(), "2", "p{a}", "p{a}#b"];
+        words.extend(["@", &time]);
+        words.extend(charge.split(' '));
+        let reply = unpack(&server.command(&words));
+        assert_eq!(reply[1], 0, "denied");
+        assert_eq!(reply.last(), Some(&0), "denial {index} bans the key");
+    }
+}
+
 #[tokio::test]
 async fn ban_is_one_short_key_that_expires_once_it_is_forgiven() {
     let server = Server::start();
