@@ -86,6 +86,8 @@ if is_ours and is_take then
     end
   end
   if is_ours then
+    -- A total that is too low would make the number in the reply negative.
+    total = total > ended_left and total or ended_left
     old1 = total - ended_left
     new1 = old1
     has_room = cost == 0 or old1 + cost <= limit
@@ -98,7 +100,7 @@ if is_ours and is_take then
     if scores.err then
       failure, is_ours, has_room = failure or scores.err, false, false
     elseif scores[1] then
-      -- The ticket holds its slots already: a take that is repeated changes nothing.
+      -- The ticket is stored already: a take that is repeated changes nothing. It was denied above if no slot is free.
       removed = {}
     else
       -- A bar denies the take.
@@ -107,8 +109,9 @@ if is_ours and is_take then
     if has_room and not scores[1] then
       added = { lease_end, member }
       total, new1 = total + cost, new1 + cost
-      -- Undo with a command that was just allowed: a lease that has ended takes no slots.
-      extra = { undo = { { 'ZADD', key, FIRST_LEASE, member } } }
+      -- Undo with a command that was just allowed: a lease that has ended takes no slots. A key that is new is removed,
+      -- by the command that a release needs.
+      extra = { undo = { { 'ZADD', key, FIRST_LEASE, member }, not stored and { 'ZREM', key, '', member } or nil } }
     end
   end
 elseif is_ours then
@@ -161,8 +164,10 @@ if is_ours and (#removed > 0 or #added > 0) then
   if #added > 0 then
     local longest = stored and redis_call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0 or 0
     expiry = { 'PEXPIRE', key, (longest > lease_end and longest or lease_end) - now_millis + TTL_MARGIN }
-    -- PEXPIRE comes first if the server may refuse it. It changes nothing while the key does not exist.
-    if not is_take or not stored then
+    -- A take begins with ZADD, which a server that is out of memory refuses, as it refuses other charges and probes.
+    -- Otherwise PEXPIRE comes first, because the server may refuse it, and accepts all that follows a first write: a
+    -- release leaves its bar even when memory is full. It changes nothing while the key does not exist.
+    if not is_take then
       list[1] = expiry
     end
   elseif total == 0 and #redis_call('ZRANGE', key, '1', #removed + 1) == #removed then

@@ -5,7 +5,8 @@
 -- ARGV   optionally CALLER_TIME and the caller's time in us, else the server's time counts; then the requests, each one
 --        charge, or GROUP, the number of charges, and the charges. A charge is an optional mark with its arguments, the
 --        tag of its algorithm, and the arguments that the algorithm's file lists. Marks:
---          CANDIDATE     SHADOW, but in place of the charge before it: made if it fits and all others but that one do
+--          CANDIDATE     SHADOW, but in place of the charge before it: made if it fits and no other charge denies the
+--                        request
 --          CANDIDATE_COUNT_DENIED  CANDIDATE and COUNT_DENIED
 --          COUNT_DENIED  a denied attempt consumes quota too, at most until none is left
 --          FORCE         make the charge even if it does not fit
@@ -178,7 +179,7 @@ while argument <= last_argument do
       kind = sub(tag, 1, 1)
     end
 
-    -- The algorithm's file sets these, and writes nothing:
+    -- The algorithm's file sets these, and writes nothing but what a probe tries:
     --   stored          the key's value, false if there is none, or a table with `err` if the server refused the read
     --   is_ours         whether `stored` is absent or a state of this algorithm; false after a failure
     --   argument_count  number of arguments after the tag
@@ -246,7 +247,8 @@ while argument <= last_argument do
           old1, old2, old3 = new1, new2, new3
         end
       elseif patches then
-        -- PEXPIRE comes first because the server may refuse it; after a first SETRANGE it refuses no other.
+        -- PEXPIRE comes first because the server may refuse it; after a first SETRANGE it refuses no other. A server
+        -- that is out of memory accepts them after PEXPIRE: a ring is changed in place, which needs no memory.
         local result = redis_pcall('PEXPIRE', key, ttl_millis)
         for part = 1, #patches, 2 do
           if type(result) == 'number' then

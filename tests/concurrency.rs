@@ -20,7 +20,7 @@ use tollgate::{
     extract::Global,
     remote::RedisStore,
     state::Outcome,
-    store::Receipt,
+    store::{Receipt, Store},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -211,6 +211,58 @@ async fn settling_at_a_foreign_value_is_an_error() {
     server.command(&["SET", "tollgate:{ada}:uploads#c", "somebody else's"]);
     let error = limiter.settle(receipt).await.expect_err("a foreign value");
     assert_eq!(error.kind(), tollgate::ErrorKind::ForeignValue);
+}
+
+// Regression: the reply held a negative number, and with it every decision of the call failed.
+#[tokio::test]
+async fn total_below_the_slots_of_ended_leases_counts_as_no_slots() {
+    let server = Server::start();
+    let policy = slots(3, Duration::from_secs(30));
+    let limiter = on(&server, &policy, Some(&Clock::manual(START)));
+    let key = "tollgate:{ada}:uploads#c";
+    for total in ["0", "8", "35"] {
+        server.command(&["DEL", key]);
+        server.command(&["ZADD", key, total, ""]);
+        for number in 0..40 {
+            let ended = (START.as_micros() / 1_000 - 50 + number).to_string();
+            let member = format!("ended{number:0>3}\0\0\u{1}");
+            server.command(&["ZADD", key, &ended, &member]);
+        }
+        assert_eq!(remaining(&limiter, &policy, "ada").await, 3);
+        let receipt = take(&limiter, &policy, "ada", 2).await.expect("free");
+        assert_eq!(remaining(&limiter, &policy, "ada").await, 1);
+        limiter.settle(receipt).await.expect("given back");
+        assert_eq!(remaining(&limiter, &policy, "ada").await, 3);
+    }
+}
+
+// Regression: a take on a new key, and so a probe, succeeded where a take on another key was refused.
+#[tokio::test]
+async fn server_out_of_memory_refuses_every_take_and_the_probe_but_no_release() {
+    let server = Server::start();
+    let policy = slots(3, Duration::from_secs(30));
+    let limiter = on(&server, &policy, None);
+    let receipt = take(&limiter, &policy, "ada", 1).await.expect("free");
+    let builder = RedisStore::builder(server.url()).deadline(Duration::from_secs(10));
+    let store = builder.build().expect("a usable store");
+    let charge = |key: &'static str| policy.charge(Key::new(key));
+    store.decide(&[charge("eve")]).await.expect("a decision");
+    store.probe().await.expect("a healthy server");
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    for key in ["ada", "bob"] {
+        let error = store.decide(&[charge(key)]).await.expect_err(key);
+        assert_eq!(error.kind(), tollgate::ErrorKind::Unavailable, "{error}");
+    }
+    store.probe().await.expect_err("it could take no slots");
+    limiter.settle(receipt).await.expect("given back");
+    assert_eq!(
+        server
+            .keys()
+            .iter()
+            .filter(|key| key.contains("ada"))
+            .count(),
+        0
+    );
 }
 
 #[tokio::test]

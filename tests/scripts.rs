@@ -923,5 +923,5 @@ async fn server_counts_by_its_own_time() {
 const RULES_HASH: &str = "be89ed091bf14f65c3045fb52b1d758f6252c600";
 const TOP_KEYS_HASH: &str = "e5233c712c78c3b81d3dad8b367e0c7a499351bd";
 const BLOCKS_HASH: &str = "d610f2b0ce647176d58db7705f496d2fb9f52d03";
-const DECIDE_HASH: &str = "24a5f8c5b317a66584185f75c0cc6114d536266a";
+const DECIDE_HASH: &str = "efaa9a35a9e6941f788ac48908625d38b43fa878";
 const MEMBERS_HASH: &str = "728fdd75135a7b518fbe5d2c9ab25a2262bc9933";
