@@ -33,6 +33,8 @@ end
 local now_millis = math.floor(now / 1000)
 
 local version = redis.call('ZSCORE', key, '')
+-- Before anything is written, so that nothing is for a user who may not; again below if the key is new.
+local has_lifetime = redis.call('PEXPIRE', key, lifetime) == 1
 local removed = redis.call('ZREMRANGEBYSCORE', key, '-inf', now_millis - lifetime)
 local added = redis.call('ZADD', key, now_millis, id)
 if not version or removed + added > 0 then
@@ -40,7 +42,9 @@ if not version or removed + added > 0 then
   version = version > now and version or now
   redis.call('ZADD', key, version, '')
 end
-redis.call('PEXPIRE', key, lifetime)
+if not has_lifetime then
+  redis.call('PEXPIRE', key, lifetime)
+end
 
 version = version + 0
 if version == known then

@@ -47,7 +47,8 @@ if stored ~= replaced then
   return { 0, stored }
 end
 local version = (stored > floor and stored or floor) + 1
--- Before anything is written: for a user who may not publish, nothing is stored.
+-- Before anything is written: for a user who may not read the fields or publish, nothing is stored.
+local fields = redis.call('HKEYS', key)
 redis.call('PUBLISH', key, version)
 redis.call('HSET', key, 'version', version, 'time', now)
 -- As the server writes it, since it is part of names.
@@ -55,8 +56,8 @@ local name = redis.call('HGET', key, 'version')
 redis.call('HSET', key, name .. ':text', text, name .. ':format', format, name .. ':author', author)
 redis.call('HSET', key, name .. ':comment', comment, name .. ':time', now)
 
-local count, oldest = 0, name
-for _, field in ipairs(redis.call('HKEYS', key)) do
+local count, oldest = 1, name
+for _, field in ipairs(fields) do
   if string.find(field, '^%d+:text$') then
     local other = string.sub(field, 1, -6)
     count = count + 1

@@ -20,6 +20,10 @@ assert(#KEYS == 1 and #id == 8, 'top keys: one key, and an id of 8 bytes')
 if redis.call('HLEN', key) >= most and redis.call('HEXISTS', key, id) == 0 then
   return 0
 end
+-- Before anything is written, so that nothing is for a user who may not; again below if the key is new.
+local has_lifetime = redis.call('PEXPIRE', key, lifetime) == 1
 redis.call('HSET', key, id, value)
-redis.call('PEXPIRE', key, lifetime)
+if not has_lifetime then
+  redis.call('PEXPIRE', key, lifetime)
+end
 return 1

@@ -292,6 +292,43 @@ fn slots_whose_removal_is_refused_stay_as_they_are() {
     }
 }
 
+// Regression: what was written before the refused command stayed, in keys without an expiry or without an announcement.
+#[test]
+fn scripts_that_a_user_may_not_run_wholly_write_nothing() {
+    let server = Server::start();
+    let scripts: [(&str, &Script, &[&str]); 4] = [
+        (
+            "PEXPIRE",
+            Script::BLOCKS,
+            &[
+                "3", "b{!}", "b{!}#e", "b{!}#v", NOW, "B", ":ada", "60000000", "", "9",
+            ],
+        ),
+        (
+            "PEXPIRE",
+            Script::MEMBERS,
+            &["1", "m", "instance", "10000", "0"],
+        ),
+        (
+            "PEXPIRE",
+            Script::TOP_KEYS,
+            &["1", "t", "instance", "10000", "2", "first"],
+        ),
+        (
+            "HKEYS",
+            Script::RULES,
+            &["1", "r", "0", "0", "yaml", "rules: []", "ada", ""],
+        ),
+    ];
+    for (refused, script, arguments) in scripts {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script.source()).arg(arguments);
+        let reply = command.query::<Value>(&mut user_without(&server, refused));
+        reply.expect_err(refused);
+        assert_eq!(server.keys(), Vec::<String>::new());
+    }
+}
+
 /// Returns peeks, and charges that are denied.
 fn readers() -> Vec<Request> {
     vec![
