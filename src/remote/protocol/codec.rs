@@ -1,7 +1,8 @@
 //! The script's arguments and the integers of its reply, for each algorithm.
 //!
-//! A charge is at most one mark, then the tag of its algorithm, then the arguments of that algorithm. The tag of a
-//! bucket or a fixed window also holds the tag of the quota, which the script stores with the state.
+//! A charge is its penalty if it has one, at most one other mark, then the tag of its algorithm, then the arguments of
+//! that algorithm. The tag of a bucket or a fixed window also holds the tag of the quota, which the script stores with
+//! the state.
 //!
 //! ```text
 //! counter         tag and its arguments                          integers in the reply
@@ -399,8 +400,8 @@ pub(super) struct ChargeReply {
     pub(super) has_room: bool,
     /// The integers that describe the state. The first ones are set, by [`reply_len`].
     pub(super) numbers: [u64; 3],
-    /// Total units refunded on this key so far.
-    pub(super) returned: u64,
+    /// By how many microseconds refunds have moved the TAT of the key's bucket so far.
+    pub(super) refunded: u64,
     /// When the ban of the key ends in microseconds; 0 without one.
     pub(super) banned_until: u64,
 }
@@ -469,7 +470,7 @@ pub(super) fn decode(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -
     let retry = if reply.has_room { Retry::Now } else { retry };
     let state = PolicyState::counted(*charge.policy().name(), usage, retry)
         .with_start(starts_at)
-        .with_refunded_before(reply.returned)
+        .with_refunded_before(reply.refunded)
         .with_shadow(charge.is_shadow());
     let state = charge.policy().counter().annotate(state);
     if reply.banned_until > 0 {

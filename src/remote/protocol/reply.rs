@@ -203,18 +203,18 @@ impl Integers<'_> {
     /// Returns the next charge: its flags, `len` integers, and one more if the flags require it.
     fn charge(&mut self, len: usize) -> Result<ChargeReply, Error> {
         let flags = self.next()?;
-        if flags > ROOM + RETURNED {
+        if flags > ROOM + REFUNDED {
             return Err(malformed());
         }
         let mut numbers = [0; 3];
         for number in &mut numbers[..len] {
             *number = self.next()?;
         }
-        let returned = if flags < RETURNED { 0 } else { self.next()? };
+        let refunded = if flags < REFUNDED { 0 } else { self.next()? };
         Ok(ChargeReply {
             has_room: flags & ROOM > 0,
             numbers,
-            returned,
+            refunded,
             banned_until: 0,
         })
     }
@@ -230,8 +230,8 @@ pub(in crate::remote) fn malformed() -> Error {
 
 /// Flag of a charge: it fits on its own.
 const ROOM: u64 = 1;
-/// Flag of a charge: one more integer follows, the total units refunded on the key before.
-const RETURNED: u64 = 2;
+/// Flag of a charge: one more integer follows, the refunds of the key so far: microseconds of its bucket.
+const REFUNDED: u64 = 2;
 
 /// Outcome of a request: at least one charge that can deny did not fit, and nothing was charged but candidates.
 const DENIED: u64 = 0;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A server that has the script runs it by its hash (`EVALSHA`). The first call of each connection, and a call after
-//! `NOSCRIPT`, sends the text (`EVAL`, about 29 kB).
+//! `NOSCRIPT`, sends the text (`EVAL`, about 35 kB).
 
 use std::sync::LazyLock;
 
