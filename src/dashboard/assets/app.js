@@ -11,6 +11,8 @@ const KINDS = [
 ];
 const CAPACITY = [300, 360];
 const RECENT = 5; // seconds of which rates are the average
+const REQUEST_TIMEOUT = 15_000; // more than a server needs that waits for Redis
+const SILENCE = 5_000; // after which a stream with an event a second is dead
 const MODES = ['enforce', 'shadow', 'off'];
 
 const LOGIN_HINT = 'Enter the read token to look, or the write token to make changes, too. It stays in this tab.';
@@ -21,7 +23,8 @@ const $ = (id) => document.getElementById(id);
 let session = null;
 let state = null;
 let history = null; // tracks with the numbers of each slot
-let abort = null;
+let stream = null; // of the attempt to follow
+let retryNow = () => {};
 let lookedUp = null; // the key that is shown
 let versions = null; // of the rules
 let listsTimer;
@@ -29,6 +32,7 @@ let listsTimer;
 // === API ===
 
 class ApiError extends Error {
+  // The status is 0 without a response.
   constructor(status, message) {
     super(message);
     this.status = status;
@@ -36,6 +40,7 @@ class ApiError extends Error {
 }
 
 async function request(path, options = {}) {
+  const asked = session;
   const headers = { 'x-tollgate-dashboard': '1' };
   const token = stored('tollgate-token');
   if (token) headers.authorization = `Bearer ${token}`;
@@ -44,11 +49,12 @@ async function request(path, options = {}) {
     method: options.body === undefined ? 'GET' : 'POST',
     body: options.body === undefined ? undefined : JSON.stringify(options.body),
     headers,
-    signal: options.signal,
+    signal: options.signal ?? AbortSignal.timeout(REQUEST_TIMEOUT),
     credentials: 'same-origin',
     cache: 'no-store',
-  });
+  }).catch((error) => { throw lost(error); });
   if (response.ok) return response;
+  if (response.status === 401 && session && session === asked) showLogin('Sign in again.');
   let message = `the server responded with ${response.status}`;
   try {
     message = (await response.json()).message || message;
@@ -56,7 +62,12 @@ async function request(path, options = {}) {
   throw new ApiError(response.status, message);
 }
 
-const read = async (path, body) => (await request(path, { body })).json();
+const lost = ({ name }) =>
+  new ApiError(0, name === 'TimeoutError' ? 'the server does not respond' : 'the connection is lost');
+const read = async (path, body) => {
+  const text = await (await request(path, { body })).text().catch((error) => { throw lost(error); });
+  return JSON.parse(text);
+};
 const write = (path, body) => request(path, { body });
 
 function stored(name, value) {
@@ -94,13 +105,13 @@ async function start() {
   $('blocks-panel').hidden = true;
   $('rules-panel').hidden = !session.has_rules;
   $('rules-editor').hidden = !session.can_write;
-  follow();
+  follow(session);
   refreshLists();
 }
 
 function showLogin(message) {
   stored('tollgate-token', null);
-  abort?.abort();
+  stream?.abort();
   clearTimeout(listsTimer);
   session = state = history = lookedUp = versions = null;
   $('rules-text').value = '';
@@ -128,35 +139,52 @@ $('leave').addEventListener('click', () => showLogin(''));
 
 // === Following the state ===
 
-async function follow() {
-  abort?.abort();
-  const own = abort = new AbortController();
-  for (let failures = 0; !own.signal.aborted;) {
+async function follow(own) {
+  stream?.abort();
+  for (let failures = 0; session === own;) {
+    const attempt = stream = new AbortController();
+    let timer;
+    // A connection that breaks silently stays open for minutes.
+    const watch = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => attempt.abort(), SILENCE);
+    };
     try {
-      const response = await request('live', { signal: own.signal });
+      watch();
+      const response = await request('live', { signal: attempt.signal });
       await loadHistory();
       for await (const event of events(response.body)) {
+        watch();
         failures = 0;
         setConnection('live', 'live');
         take(event);
       }
     } catch (error) {
-      if (own.signal.aborted) return;
-      if (error.status === 401) return showLogin('Sign in again.');
+      if (session !== own) return;
       failures += 1;
-      const reason = error instanceof ApiError ? error.message : 'the connection is lost';
+      if (!(error instanceof ApiError)) console.error(error);
+      const reason = error instanceof ApiError ? error.message : `the page has a fault: ${error.message}`;
       setConnection('lost', `${reason}; trying again`);
+    } finally {
+      clearTimeout(timer);
+      attempt.abort(); // also if only the history could not be read
     }
-    await new Promise((resolve) => setTimeout(resolve, Math.min(15, 2 ** failures) * 500));
+    await new Promise((resolve) => {
+      retryNow = resolve;
+      setTimeout(resolve, Math.min(15, 2 ** failures) * 500);
+    });
   }
 }
+
+window.addEventListener('online', () => retryNow());
+document.addEventListener('visibilitychange', () => { if (!document.hidden) retryNow(); });
 
 async function* events(body) {
   const decoder = new TextDecoder();
   const reader = body.getReader();
   try {
     for (let text = ''; ;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch((error) => { throw lost(error); });
       if (done) return;
       text += decoder.decode(value, { stream: true });
       const blocks = text.split('\n\n');
