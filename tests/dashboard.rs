@@ -1,7 +1,9 @@
 //! The dashboard over HTTP: what it shows and changes, and whom it refuses.
 
+mod actions;
 mod blocks;
 mod browser;
+mod connection;
 mod guards;
 mod hostile;
 mod live;
@@ -12,6 +14,7 @@ mod outages;
 mod page;
 mod pictures;
 mod rule_versions;
+mod site;
 mod wrong_tokens;
 
 use std::time::Duration;

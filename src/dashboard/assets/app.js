@@ -9,6 +9,7 @@ const KINDS = [
   { id: 'unavailable', name: 'unavailable' },
   { id: 'fallback', name: 'by fallback' },
 ];
+const MAX_REASON = 200; // bytes
 const CAPACITY = [300, 360];
 const RECENT = 5; // seconds of which rates are the average
 const REQUEST_TIMEOUT = 15_000; // more than a server needs that waits for Redis
@@ -25,8 +26,11 @@ let state = null;
 let history = null; // tracks with the numbers of each slot
 let stream = null; // of the attempt to follow
 let retryNow = () => {};
-let lookedUp = null; // the key that is shown
+const spoken = new Map(); // timers of live regions
+let lookedUp = null; // the key that is shown, and its form
+let wanted = null; // the key that was asked for last
 let versions = null; // of the rules
+let edited = null; // the version of the rules with which the editor began
 let listsTimer;
 
 // === API ===
@@ -102,31 +106,44 @@ async function start() {
   $('main').hidden = false;
   $('leave').hidden = !stored('tollgate-token');
   $('block-form').hidden = $('refund-form').hidden = true;
-  $('blocks-panel').hidden = true;
+  $('blocks-panel').hidden = !session.can_write;
   $('rules-panel').hidden = !session.has_rules;
   $('rules-editor').hidden = !session.can_write;
   follow(session);
   refreshLists();
 }
 
+// Asks for a token. A draft of rules stays, since the token may have been replaced meanwhile.
 function showLogin(message) {
   stored('tollgate-token', null);
   stream?.abort();
   clearTimeout(listsTimer);
-  session = state = history = lookedUp = versions = null;
-  $('rules-text').value = '';
-  $('diff-box').hidden = true;
-  // Nothing stays for the next one, who may have other rights.
-  for (const table of document.querySelectorAll('main table')) table.replaceChildren();
-  $('key').value = '';
-  setText($('key-message'), KEY_HINT);
+  session = state = history = versions = null;
+  if ($('question').open) $('question').close('no');
+  clearMain();
   $('main').hidden = true;
   $('leave').hidden = true;
   $('login').hidden = false;
   $('login-error').textContent = message;
   $('token').value = '';
-  $('token').focus();
+  if (!$('login-token').hidden) $('token').focus();
   setConnection('off', 'not signed in');
+}
+
+// Leaves nothing for the next one, who may have other rights.
+function clearMain() {
+  for (const timer of spoken.values()) clearTimeout(timer);
+  forgetKey();
+  const filled = '.note[role=status], table, .chart, .figures dd > *, #warnings, #store, #status-detail, #rules-note, #rules-error, #rules-result';
+  for (const node of document.querySelectorAll(`main :is(${filled})`)) node.replaceChildren();
+  for (const form of ['key-form', 'block-form', 'refund-form']) $(form).reset();
+  setText($('status-text'), 'Waiting for numbers');
+  setText($('key-message'), KEY_HINT);
+  $('chart-policy').replaceChildren();
+  $('diff-box').hidden = true;
+  document.title = 'tollgate';
+  setText($('title'), 'tollgate');
+  setText($('announcer'), '');
 }
 
 $('login').addEventListener('submit', async (event) => {
@@ -135,7 +152,11 @@ $('login').addEventListener('submit', async (event) => {
   await start();
   if (session?.can_read) $('main').focus({ preventScroll: true });
 });
-$('leave').addEventListener('click', () => showLogin(''));
+$('leave').addEventListener('click', () => {
+  $('rules-form').reset();
+  edited = null;
+  showLogin('');
+});
 
 // === Following the state ===
 
@@ -327,17 +348,14 @@ function renderStatus() {
     [level, text] = ['soft', `Not current: the connection is lost, these numbers are of ${time(state.time, true)}`];
   }
   if (health.pending_merges) details.push(`${count(health.pending_merges, 'key')} not merged into Redis yet.`);
-  if ($('status-text').textContent !== text) announce(text);
+  if ($('status-text').textContent !== text) readAloud($('announcer'), text);
   setText($('status-text'), text);
   document.title = level === 'good' ? `${state.title}: rate limits` : `${text} (${state.title})`;
   setText($('status-detail'), details.join(' '));
   $('status').dataset.state = level;
   const warnings = state.warnings.map((warning) =>
     `${warning.code}${warning.policy ? `, ${warning.policy}` : ''}: ${warning.detail}; ${warning.remedy}`);
-  const shown = [...$('warnings').children].map((item) => item.textContent);
-  if (String(shown) !== String(warnings)) {
-    $('warnings').replaceChildren(...warnings.map((warning) => element('li', {}, warning)));
-  }
+  replaceChanged($('warnings'), warnings.map((warning) => element('li', {}, warning)));
 }
 
 // Which policies deny, those that deny most first.
@@ -354,8 +372,8 @@ function deniedText() {
 function renderFigures() {
   rates(isPolicy).forEach((rate, kind) => {
     const total = state.decisions.filter(isPolicy).reduce((sum, row) => sum + row.totals[kind], 0);
-    const small = element('small', {}, ` /s, ${number(total)} in all`);
-    $(`rate-${kind}`).replaceChildren(number(rate), small);
+    setText($(`rate-${kind}`), number(rate));
+    setText($(`total-${kind}`), ` /s, ${number(total)} since the start`);
   });
 }
 
@@ -426,7 +444,11 @@ function policyRow(policy, isOperator) {
   if (isOperator) {
     const select = modeSelect(`Mode of ${policy.name}`);
     select.addEventListener('change', () => changeMode(policy.name, select));
-    line.cells[6].append(select);
+    const rollout = element('input', { type: 'number', min: 0, max: 100, step: 'any', required: '', 'aria-label': `Percent of keys for which ${policy.name} is enforced` });
+    rollout.addEventListener('change', () => changeRollout(policy.name, rollout));
+    const share = element('label', { class: 'rollout' }, 'for ');
+    share.append(rollout, ' % of keys');
+    line.cells[6].append(group(select, share));
   } else {
     line.cells[6].append(element('span', { class: 'tag' }));
   }
@@ -439,12 +461,16 @@ function updatePolicy(line, policy, isOperator) {
   const candidate = policy.candidate ? ` (tries ${policy.candidate})` : '';
   setText(line.cells[1], limitText(policy) + candidate);
   setText(line.cells[2], `${number(all)} /s`);
-  setText(line.cells[3], all ? percent((denied + shadow) / all) + (shadow && !denied ? ' in shadow' : '') : '–');
+  const wouldDeny = shadow ? `, ${percent(shadow / all)} would be` : '';
+  setText(line.cells[3], all ? percent(denied / all) + wouldDeny : '–');
   sparkline(line.cells[4].firstChild, policy.name);
   setText(line.cells[5], { allow: 'allow', local: 'count locally', deny: 'deny (503)' }[policy.on_outage]);
   if (policy.mode === null) return setText(line.cells[6].firstChild, 'always');
   if (isOperator) {
-    updateSelect(line.cells[6].firstChild, policy.mode);
+    updateSelect(line.querySelector('select'), policy.mode);
+    const rollout = line.querySelector('input');
+    const isIdle = document.activeElement !== rollout && rollout.dataset.busy !== 'yes';
+    if (isIdle && rollout.valueAsNumber !== policy.rollout) rollout.value = policy.rollout;
   } else {
     setText(line.cells[6].firstChild, policy.mode + (policy.rollout < 100 ? `, ${policy.rollout} % of keys` : ''));
     line.cells[6].firstChild.dataset.mode = policy.mode;
@@ -483,9 +509,10 @@ function renderTiers() {
     tiers.set(pairOf(policy, tier), [tier === 'none' ? 'no tier' : tier, policy, ...counts.slice(0, 3)]);
   }
   const lines = [...tiers.values()].sort((left, right) => right[2] + right[3] - left[2] - left[3]);
-  fill($('tiers'), ['Tier', 'Policy', 'Allowed', 'Denied', 'Would deny'], lines.map((line) =>
-    line.map((value, column) => column < 2 ? { text: value, head: column === 0 } : { text: number(value), number: true })),
-    'No decisions yet');
+  fill($('tiers'), ['Tier', 'Policy', 'Allowed', 'Denied', 'Would deny'], lines.map((line) => ({
+    name: `${line[0]} ${line[1]}`,
+    cells: line.map((value, column) => column < 2 ? { text: value, head: column === 0 } : { text: number(value), number: true }),
+  })), 'No decisions yet');
 }
 
 function renderStore() {
@@ -516,12 +543,15 @@ function renderStore() {
   });
   $('latency-title').hidden = $('latency-chart').hidden = $('latency-details').hidden = !hasRedis;
   if (hasRedis) renderLatency();
-  fill($('servers'), ['Server', 'Breaker', 'Calls', 'Waiting'], servers.length < 2 ? [] : servers.map((server) => [
-    { text: server.address ?? 'of a pool', head: true },
-    { text: server.is_breaker_open === null ? '–' : server.is_breaker_open ? 'open' : 'closed', bad: server.is_breaker_open },
-    { text: String(server.calls_in_flight ?? '–'), number: true },
-    { text: String(server.charges_waiting ?? '–'), number: true },
-  ]));
+  fill($('servers'), ['Server', 'Breaker', 'Calls', 'Waiting'], servers.length < 2 ? [] : servers.map((server, index) => ({
+    name: server.address ?? `${index}`,
+    cells: [
+      { text: server.address ?? 'of a pool', head: true },
+      { text: server.is_breaker_open === null ? '–' : server.is_breaker_open ? 'open' : 'closed', bad: server.is_breaker_open },
+      { text: String(server.calls_in_flight ?? '–'), number: true },
+      { text: String(server.charges_waiting ?? '–'), number: true },
+    ],
+  })));
 }
 
 function renderLatency() {
@@ -542,6 +572,7 @@ function renderLatency() {
 async function refreshLists() {
   clearTimeout(listsTimer);
   const own = session;
+  if (!own) return;
   const lists = [refreshTopKeys, refreshBlocks, refreshRules].map((refresh) => refresh(own));
   await Promise.allSettled(lists); // the stream shows that the connection is lost
   if (session && session === own) listsTimer = setTimeout(refreshLists, 5000);
@@ -558,16 +589,13 @@ function renderTopKeys(list) {
   lines.sort((left, right) => right.count - left.count);
   const about = list.is_plain ? '' : ' Keys are shown as hashes.';
   setText($('top-note'), `Denied requests since ${time(list.since, true)}.${about}`);
-  if ($('top-keys').contains(document.activeElement)) return; // a button would lose the focus
   fill($('top-keys'), ['Key', 'Policy', 'Denied', ...(list.is_plain ? [''] : [])], lines.slice(0, 10).map((line) => {
     const share = line.error ? `${number(line.count - line.error)} to ${number(line.count)}` : number(line.count);
     const cells = [{ text: line.key, key: true }, { text: line.policy }, { text: share, number: true }];
     if (list.is_plain) {
-      const button = element('button', { type: 'button', class: 'small', 'aria-label': `Look up ${line.key}` }, 'Look up');
-      button.addEventListener('click', () => lookUp(line.key, 'counted'));
-      cells.push({ node: button });
+      cells.push({ node: button('Look up', `Look up ${line.key}`, () => lookUp({ key: line.key, form: 'counted' })) });
     }
-    return cells;
+    return { name: `${line.key} ${line.policy}`, cells };
   }), 'Nothing was denied');
 }
 
@@ -575,26 +603,41 @@ function renderTopKeys(list) {
 
 $('key-form').addEventListener('submit', (event) => {
   event.preventDefault();
-  lookUp($('key').value, $('key-kind').value);
+  lookUp({ key: $('key').value, form: $('key-kind').value });
 });
+for (const input of [$('key'), $('key-kind')]) input.addEventListener('input', () => { forgetKey(); report('key', KEY_HINT); });
 
-async function lookUp(key, form) {
-  $('key').value = key;
-  $('key-kind').value = form;
+// Shows a key, after what was `done` with it.
+async function lookUp(asked, done = '') {
+  $('key').value = asked.key;
+  $('key-kind').value = asked.form;
+  wanted = asked;
   try {
-    const found = await read('key', { key, form });
-    lookedUp = { key, form };
-    setText($('key-message'), `State at ${time(Date.now(), true)}. Nothing was charged.`);
+    const found = await read('key', asked);
+    if (wanted !== asked) return; // another key was asked for, or is being typed
+    lookedUp = asked;
     renderKey(found);
+    report('key', `${done} State at ${time(serverTime(), true)}. Nothing was charged.`.trim());
   } catch (error) {
-    lookedUp = null;
-    $('block-form').hidden = $('refund-form').hidden = true;
-    fill($('key-states'), [], []);
-    setText($('key-message'), failure(error));
+    if (wanted !== asked) return;
+    forgetKey();
+    report('key', `${done} ${failure(error)}`.trim(), true);
   }
 }
 
+// No action may hit a key other than the one in the field.
+function forgetKey() {
+  wanted = lookedUp = null;
+  $('block-form').hidden = $('refund-form').hidden = $('key-shown').hidden = true;
+  fill($('key-states'), [], []);
+}
+
+// A secret is not repeated where others read along.
+const nameOf = ({ key, form }) => form === 'secret' ? `the API key …${key.slice(-4)}` : key;
+
 function renderKey({ policies }) {
+  setText($('key-shown'), `State of ${nameOf(lookedUp)}`);
+  $('key-shown').hidden = false;
   const hasDenial = policies.some((entry) => entry.last_denial);
   const hasBlock = policies.some((entry) => entry.blocked_millis !== null);
   const hasPenalty = policies.some((entry) => entry.penalty);
@@ -607,7 +650,7 @@ function renderKey({ policies }) {
     const cells = [
       { text: entry.policy, head: true },
       { node: entry.limit ? group(meter(entry.remaining / entry.limit), left) : left },
-      { text: entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
+      { text: entry.reset_millis === null ? '–' : entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
       { text: entry.counted_by.replace('_', ' ') },
     ];
     if (hasPenalty) cells.push({ text: penaltyText(entry.penalty), bad: isBanned });
@@ -619,10 +662,14 @@ function renderKey({ policies }) {
     if (session.can_write) {
       const reset = isBanned ? 'Lift the ban' : 'Reset';
       const buttons = [button(reset, `${reset} under ${entry.policy}`, () => resetKey(entry.policy, isBanned))];
-      if (isBlocked) buttons.push(button('Unblock', `Unblock under ${entry.policy}`, () => unblock({ ...lookedUp, policy: entry.block_policy })));
+      if (isBlocked) {
+        const policy = entry.block_policy;
+        const label = policy ? 'Unblock' : 'Unblock under all policies';
+        buttons.push(button(label, policy ? `Unblock under ${policy}` : label, () => unblock('key', lookedUp, policy)));
+      }
       cells.push({ node: group(...buttons) });
     }
-    return cells;
+    return { name: entry.policy, cells };
   }), 'No policies');
   $('block-form').hidden = !session.can_write;
   const refundable = policies.filter((entry) => entry.is_refundable).map((entry) => entry.policy);
@@ -660,60 +707,79 @@ function button(text, label, act) {
 }
 
 async function resetKey(policy, isBanned) {
-  const { key, form } = lookedUp;
-  const [title, yes, ended, announced] = isBanned
-    ? ['Lift the ban of this key?', 'Lift the ban', 'Its bans are forgiven, and it', 'Lifted the ban']
-    : ['Reset this key?', 'Reset', 'It', 'Reset'];
-  if (!await confirmed(title, `${ended} gets its full quota of ${policy} again, for all instances.`, yes)) return;
-  await change(() => write('key/reset', { key, form, policy }), `${announced} under ${policy}`);
-  await lookUp(key, form);
+  const asked = lookedUp;
+  const [title, yes, effect, done] = isBanned
+    ? [`Lift the ban of ${nameOf(asked)}?`, 'Lift the ban', 'Its bans are forgiven, and it', 'Lifted the ban']
+    : [`Reset ${nameOf(asked)}?`, 'Reset', 'It', 'Reset'];
+  if (!await confirmed(title, `${effect} gets its full quota of ${policy} again, ${where()}.`, yes)) return;
+  await changeKey(asked, 'reset', { policy }, `${done} under ${policy}.`);
 }
 
 $('refund-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  const { key, form } = lookedUp;
+  const asked = lookedUp;
   const policy = $('refund-policy').value;
   const units = $('refund-units').valueAsNumber;
-  const text = `It gets up to ${number(units)} used units of ${policy} back, for all instances.`;
-  if (!await confirmed('Refund this key?', text, 'Refund')) return;
-  await change(() => write('key/refund', { key, form, policy, units }), `Refunded under ${policy}`);
-  await lookUp(key, form);
+  const text = `It gets up to ${number(units)} used units of ${policy} back, ${where()}.`;
+  if (!await confirmed(`Refund ${nameOf(asked)}?`, text, 'Refund')) return;
+  await changeKey(asked, 'refund', { policy, units }, `Refunded under ${policy}.`);
 });
+
+// Changes the key that is shown, and shows it again.
+async function changeKey(asked, action, options, done) {
+  if (!await change('key', () => write(`key/${action}`, { ...asked, ...options }), done)) return;
+  if (lookedUp === asked) await lookUp(asked, done);
+}
+
+// Without Redis, each instance counts on its own.
+const where = () => state.servers.length ? 'for all instances' : 'in this instance';
 
 // === Blocks ===
 
 $('block-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  const { key, form } = lookedUp;
+  const asked = lookedUp;
   const policy = $('block-policy').value || null;
   const seconds = Number($('block-time').value);
+  const reason = $('block-reason').value;
+  const bytes = new TextEncoder().encode(reason).length;
+  if (bytes > MAX_REASON) {
+    return report('key', `The reason is too long: it has ${bytes} bytes, of at most ${MAX_REASON}.`, true);
+  }
   const name = policy ?? 'all policies';
-  if (!await confirmed('Block this key?', `Its requests are denied under ${name} for ${duration(seconds * 1000)}.`, 'Block')) return;
-  await change(() => write('key/block', { key, form, policy, seconds, reason: $('block-reason').value }), `Blocked under ${name}`);
-  await lookUp(key, form);
+  const text = `Its requests are denied under ${name} for ${duration(seconds * 1000)}.`;
+  if (!await confirmed(`Block ${nameOf(asked)}?`, text, 'Block')) return;
+  await changeKey(asked, 'block', { policy, seconds, reason }, `Blocked under ${name}.`);
   refreshLists();
 });
 
-async function unblock({ key, form, policy }) {
-  await change(() => write('key/unblock', { key, form, policy }), 'Unblocked');
-  if (lookedUp) await lookUp(lookedUp.key, lookedUp.form);
+// Ends a block, from the panel of the key or from the list.
+async function unblock(panel, asked, policy) {
+  const name = policy ?? 'all policies';
+  if (!await confirmed(`Unblock ${nameOf(asked)}?`, `Its block under ${name} ends now.`, 'Unblock')) return;
+  const done = `Unblocked ${nameOf(asked)} under ${name}.`;
+  if (!await change(panel, () => write('key/unblock', { ...asked, policy }), done)) return;
+  if (lookedUp) await lookUp(lookedUp, panel === 'key' ? done : '');
   refreshLists();
 }
 
 async function refreshBlocks(own) {
   if (!own.can_write) return;
   const list = await read('blocks');
-  if (session !== own || $('blocks').contains(document.activeElement)) return;
-  $('blocks-panel').hidden = list.count === 0;
+  if (session !== own) return;
   const more = list.count > list.blocks.length ? `: ${number(list.count)}, those that end first` : '';
   setText($('blocks-title'), `Blocked keys${more}${list.store_error ? ', as known before the outage' : ''}`);
-  fill($('blocks'), ['Key', 'Policy', 'Ends in', 'Reason', 'Change'], list.blocks.map((block) => [
-    { text: block.key, key: true },
-    { text: block.policy ?? 'all' },
-    { text: duration(Math.max(0, block.until - Date.now())) },
-    { text: block.reason || '–' },
-    { node: button('Unblock', `Unblock ${block.key}`, () => unblock({ key: block.key, form: 'counted', policy: block.policy })) },
-  ]));
+  fill($('blocks'), ['Key', 'Policy', 'Ends in', 'Reason', 'Change'], list.blocks.map((block) => {
+    const policy = block.policy ?? 'all policies';
+    const act = () => unblock('blocks', { key: block.key, form: 'counted' }, block.policy);
+    return { name: `${block.key} ${policy}`, cells: [
+      { text: block.key, key: true },
+      { text: policy },
+      { text: duration(Math.max(0, block.until - serverTime())) },
+      { text: block.reason || '–', isFree: true },
+      { node: button('Unblock', `Unblock ${block.key} under ${policy}`, act) },
+    ] };
+  }), 'No key is blocked');
 }
 
 // === Rules ===
@@ -721,16 +787,55 @@ async function refreshBlocks(own) {
 async function refreshRules(own) {
   if (!own.has_rules) return;
   const latest = await read('rules');
-  if (session !== own || JSON.stringify(latest) === JSON.stringify(versions)) return;
-  const isNew = latest.present !== versions?.present;
+  if (session !== own) return;
   versions = latest;
   renderVersions();
-  if (isNew && own.can_write && !$('rules-editor').open) {
-    const { text, format } = await read(`rules/${latest.present}`);
-    $('rules-text').value = text;
-    $('rules-format').value = format;
-  }
+  if (own.can_write) await refreshEditor(own);
 }
+
+// Loads the rules in force into the editor, unless they are in it, or the operator has changed its text.
+async function refreshEditor(own) {
+  if (edited?.number !== versions.present && !isEdited()) {
+    const loaded = await read(`rules/${versions.present}`);
+    if (session === own && !isEdited()) load(loaded);
+  }
+  renderEditor();
+}
+
+function load({ number: version, text, format }) {
+  $('rules-text').value = text;
+  $('rules-format').value = format;
+  // The text as the field returns it, with its line ends.
+  edited = { number: version, text: $('rules-text').value, format };
+}
+
+const isEdited = () => edited && ($('rules-text').value !== edited.text || $('rules-format').value !== edited.format);
+
+// Warns if other rules are in force than those with which the operator began.
+function renderEditor() {
+  const isOutdated = edited && versions && edited.number !== versions.present;
+  $('rules-outdated').hidden = !isOutdated;
+  if (!isOutdated) return;
+  const text = `You began with version ${edited.number}. Since then, version ${versions.present} was put in force. `
+    + 'Compare it with your text, and take over what it changed.';
+  if ($('rules-outdated-text').textContent !== text) readAloud($('rules-outdated-text'), text);
+}
+
+// Keeps the text of the operator, who has seen what is in force now.
+$('rules-keep').addEventListener('click', () => {
+  edited.number = versions.present;
+  renderEditor();
+  $('rules-text').focus();
+});
+$('rules-discard').addEventListener('click', async () => {
+  try {
+    load(await read(`rules/${versions.present}`));
+    renderEditor();
+    $('rules-text').focus();
+  } catch (error) {
+    report('rules', failure(error), true);
+  }
+});
 
 function renderVersions() {
   const present = versions.versions.find(({ number }) => number === versions.present);
@@ -748,13 +853,13 @@ function renderVersions() {
     if (!isPresent && session.can_write) {
       buttons.push(button('Roll back', `Roll back to version ${version.number}`, () => rollBack(version.number)));
     }
-    return [
+    return { name: String(version.number), cells: [
       { text: String(version.number), head: true },
       { text: moment(version.time) },
-      { text: version.author ?? '–' },
-      { text: version.comment ?? '–' },
+      { text: version.author ?? '–', isFree: true },
+      { text: version.comment ?? '–', isFree: true },
       { node: group(...buttons) },
-    ];
+    ] };
   }));
 }
 
@@ -763,34 +868,40 @@ async function compare(version) {
     const [old, present] = await Promise.all([read(`rules/${version}`), read(`rules/${versions.present}`)]);
     showDiff(`Version ${version} and version ${versions.present}, in force`, old.text, present.text);
   } catch (error) {
-    announce(failure(error));
+    report('rules', failure(error), true);
   }
 }
 
 async function rollBack(version) {
   if (!await confirmed(`Roll back to version ${version}?`, 'Its rules are put in force as a new version.', 'Roll back')) return;
-  await change(() => write('rules/roll-back', { version }), `Rolled back to version ${version}`);
-  await refreshLists();
+  if (await change('rules', () => write('rules/roll-back', { version }), `Rolled back to version ${version}.`)) await refreshLists();
 }
 
 $('rules-compare').addEventListener('click', async () => {
-  const present = await read(`rules/${versions.present}`).catch(() => null);
-  if (present) showDiff(`Version ${versions.present}, in force, and your text`, present.text, $('rules-text').value);
+  try {
+    const present = await read(`rules/${versions.present}`);
+    showDiff(`Version ${present.number}, in force, and your text`, present.text, $('rules-text').value);
+  } catch (error) {
+    report('rules', failure(error), true);
+  }
 });
 
 $('rules-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  if (!await confirmed('Put these rules in force?', `They replace version ${versions.present}. If they have a fault, nothing changes.`, 'Put in force')) return;
-  const format = $('rules-format').value;
+  const [text, format, replacing] = [$('rules-text').value, $('rules-format').value, edited.number];
+  const effect = `They replace version ${replacing}. If they have a fault, nothing changes.`;
+  if (!await confirmed('Put these rules in force?', effect, 'Put in force')) return;
   const comment = $('rules-comment').value || null;
-  setText($('rules-result'), '');
+  const result = $('rules-result');
+  readAloud(result, '');
   try {
-    const response = await write('rules/push', { text: $('rules-text').value, format, replacing: versions.present, comment });
-    announce(`Version ${(await response.json()).number} is in force`);
+    const { number: version } = await read('rules/push', { text, format, replacing, comment });
+    report('rules', `Version ${version} is in force.`);
+    edited = { number: version, text, format };
     $('rules-comment').value = '';
     $('rules-editor').open = false;
   } catch (error) {
-    setText($('rules-result'), error.message);
+    if (session) readAloud(result, error.message);
   }
   await refreshLists();
 });
@@ -872,24 +983,38 @@ async function changeMode(policy, select) {
   }[mode];
   select.dataset.busy = 'yes';
   if (await confirmed(`Set ${name} to ${mode}?`, effect, `Set to ${mode}`)) {
-    await change(() => write('mode', policy === null ? { mode } : { mode, policy }), `${name}: ${mode}`);
+    await change('policies', () => write('mode', policy === null ? { mode } : { mode, policy }), `Set ${name} to ${mode}.`);
   }
   delete select.dataset.busy;
   if (state) updateSelect(select, policy === null ? state.mode : state.policies.find(({ name }) => name === policy)?.mode);
 }
 
-async function change(send, message) {
+async function changeRollout(policy, input) {
+  if (!input.reportValidity()) return;
+  const percent = input.valueAsNumber;
+  const effect = 'Requests of other keys are counted, and none is denied, in this instance.';
+  input.dataset.busy = 'yes';
+  if (await confirmed(`Enforce ${policy} for ${percent} % of keys?`, effect, `Set to ${percent} %`)) {
+    await change('policies', () => write('rollout', { policy, percent }), `Set ${policy} to ${percent} % of keys.`);
+  }
+  delete input.dataset.busy;
+  const rollout = state?.policies.find(({ name }) => name === policy)?.rollout;
+  if (rollout !== undefined) input.value = rollout;
+}
+
+// Sends a change, and reports in a panel what was `done`, or why not. Returns whether it was made.
+async function change(panel, send, done) {
   try {
     await send();
-    announce(message);
   } catch (error) {
-    if (error.status === 401) return showLogin('Sign in again.');
-    announce(failure(error));
-    setText($('key-message'), failure(error));
+    report(panel, failure(error), true);
+    return false;
   }
+  report(panel, done);
   const latest = await read('state').catch(() => null);
   if (latest && state) Object.assign(state, { mode: latest.mode, policies: latest.policies });
   render();
+  return true;
 }
 
 function confirmed(title, text, action) {
@@ -988,8 +1113,8 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
   }
   drawing.replaceChildren(...marks);
   const at = (values) => values[values.length - slots + slot] ?? null;
-  const items = series.map(({ id, name, values }) => {
-    const item = element('li', {}, `${name} `);
+  const items = series.map(({ id, name, values, shape }) => {
+    const item = element('li', { class: shape }, `${name} `);
     item.dataset.kind = id;
     item.append(element('b', {}, at(values) === null ? '–' : `${number(at(values))}${unit}`));
     return item;
@@ -997,8 +1122,9 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
   const shown = element('span', { class: 'soft' }, `at ${time((start + slot * track.step) * 1000, track.step === 1)}`);
   const when = element('li', { class: 'when' });
   when.append(shown);
-  target.querySelector('.legend').replaceChildren(...items, when);
-  const now = series.map(({ name, values }) => `${name} ${number(values.at(-1) ?? 0)}${unit}`).join(', ');
+  replaceChanged(target.querySelector('.legend'), [...items, when]);
+  const latest = (values) => (values.at(-1) ?? null) === null ? 'unknown' : `${number(values.at(-1))}${unit}`;
+  const now = series.map(({ name, values }) => `${name} ${latest(values)}`).join(', ');
   const changed = shownChanges.map(({ at, text }) => ` ${text} since ${time(at, true)}.`).join('');
   drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.${changed}`);
 }
@@ -1033,7 +1159,7 @@ function fillTimes(table, track, series, unit) {
       const known = values.slice(from, end).filter((value) => value !== null);
       cells.push({ text: known.length ? number(last(known, known.length) / known.length) + unit : '–', number: true });
     }
-    lines.push(cells);
+    lines.push({ name: String(lines.length), cells });
   }
   fill(table, ['From', ...series.map(({ name }) => name)], lines, 'No numbers yet');
 }
@@ -1083,6 +1209,7 @@ function row(kind, cells, names = []) {
     if (node.localName === 'th') node.scope = kind === 'th' ? 'col' : 'row';
     if (cell.number) node.classList.add('number');
     if (cell.key) node.classList.add('key');
+    if (cell.isFree) node.classList.add('free');
     if (cell.bad) node.classList.add('bad');
     if (kind !== 'th' && names[column]) node.dataset.name = names[column];
     node.append(cell.node ?? cell.text);
@@ -1091,18 +1218,69 @@ function row(kind, cells, names = []) {
   return line;
 }
 
-// Replaces the rows of a table that has no controls with a focus.
-function fill(table, names, lines, empty) {
-  if (!lines.length && !empty) return table.replaceChildren();
-  const head = document.createElement('thead');
-  const isNumber = (column) => lines[0]?.[column]?.number;
+// Shows rows, each with a name of its own. What is the same stays: a selection, the focus, the place of a screen reader.
+// Controls with equal labels have to do the same.
+function fill(table, names, rows, empty) {
+  if (!rows.length && !empty) return keepFocus(table, () => table.replaceChildren());
+  const isNumber = (column) => rows[0]?.cells[column]?.number;
+  const head = element('thead', {});
   head.append(row('th', names.map((text, column) => ({ text, number: isNumber(column) }))));
-  const body = document.createElement('tbody');
-  if (lines.length) body.append(...lines.map((line) => row('td', line, names)));
-  else body.append(element('tr', {}));
-  if (!lines.length) body.firstChild.append(element('td', { class: 'note', colspan: names.length }, empty));
-  table.replaceChildren(head, body);
+  const lines = rows.map(({ name, cells }) => {
+    const line = row('td', cells, names);
+    line.dataset.row = name;
+    return line;
+  });
+  if (!rows.length) {
+    lines.push(element('tr', { 'data-row': '' }));
+    lines[0].append(element('td', { class: 'note', colspan: names.length }, empty));
+  }
+  if (!table.tHead) table.append(head, element('tbody', {}));
+  else if (!table.tHead.isEqualNode(head)) table.tHead.replaceWith(head);
+  keepFocus(table, () => fillBody(table.tBodies[0], lines));
 }
+
+function fillBody(body, lines) {
+  const known = new Map([...body.rows].map((line) => [line.dataset.row, line]));
+  const shown = lines.map((line) => {
+    const old = known.get(line.dataset.row);
+    known.delete(line.dataset.row);
+    if (!old) return line;
+    replaceChanged(old, [...line.cells]);
+    return old;
+  });
+  for (const line of known.values()) line.remove();
+  shown.forEach((line, index) => {
+    if (body.rows[index] !== line) body.insertBefore(line, body.rows[index] ?? null);
+  });
+}
+
+// Runs an update of a table. A control that was replaced passes its focus on, and one that is gone to the heading.
+function keepFocus(table, update) {
+  const focused = document.activeElement;
+  const cell = table.contains(focused) && focused.closest('td, th');
+  if (!cell) return update();
+  const [name, column] = [cell.parentElement.dataset.row, cell.cellIndex];
+  update();
+  if (document.activeElement === focused) return;
+  const line = [...table.rows].find((it) => it.dataset.row === name);
+  const heading = table.closest('section').querySelector('h2');
+  heading.tabIndex = -1;
+  const next = focused.isConnected ? focused : line?.cells[column]?.querySelector('button') ?? heading;
+  next.focus({ preventScroll: true });
+}
+
+// Replaces the children that differ from the new ones.
+function replaceChanged(parent, children) {
+  children.forEach((child, index) => {
+    const old = parent.children[index];
+    if (!old) parent.append(child);
+    else if (!old.isEqualNode(child)) old.replaceWith(child);
+  });
+  while (parent.children.length > children.length) parent.lastElementChild.remove();
+}
+
+// The present time, by the clock to which times of the server belong.
+const serverTime = () => state?.time ?? Date.now();
 
 function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
@@ -1120,17 +1298,27 @@ function setConnection(level, text) {
   if (isNew && session) renderStatus();
 }
 
-// Read aloud once: state changes and results, never numbers.
-function announce(text) {
-  setText($('announcer'), text);
+// Shows the result of an action in its panel, where it is read aloud.
+function report(panel, text, isFailure = false) {
+  if (!session) return;
+  $(`${panel}-message`).classList.toggle('bad', isFailure);
+  readAloud($(`${panel}-message`), text);
 }
 
-const failure = (error) => error.status === 403 ? 'This needs the write token.' : `That failed: ${error.message}.`;
+// Sets the text of a live region. A text that is the same as before is only read again after the region was empty.
+function readAloud(node, text) {
+  clearTimeout(spoken.get(node));
+  node.textContent = '';
+  spoken.set(node, setTimeout(() => { node.textContent = text; }, 50));
+}
+
+const failure = (error) => `That failed: ${error.message}.`;
 
 // === Text ===
 
 function number(value) {
   if (value === 0) return '0';
+  if (value > 0 && value < 0.005) return '< 0.01';
   const digits = value < 10 && !Number.isInteger(value) ? (value < 1 ? 2 : 1) : 0;
   return value.toLocaleString('en', { maximumFractionDigits: digits });
 }
@@ -1139,12 +1327,23 @@ const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? '' : 's'
 const percent = (share) => `${number(share * 100 < 10 ? share * 100 : Math.round(share * 100))} %`;
 const millis = (micros) => `${number(micros / 1000)} ms`;
 
-function duration(milliseconds) {
-  const seconds = Math.ceil(milliseconds / 1000);
-  if (seconds < 120) return `${seconds} s`;
-  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
+// All of a duration: of a limit, nothing is rounded away.
+function exact(milliseconds) {
+  if (milliseconds === 0) return '0 s';
+  if (milliseconds < 1000) return `${milliseconds} ms`;
+  const parts = [];
+  let rest = milliseconds;
+  for (const [unit, length] of [['day', 86400000], ['h', 3600000], ['min', 60000]]) {
+    const whole = Math.floor(rest / length);
+    rest -= whole * length;
+    if (whole) parts.push(unit === 'day' ? count(whole, unit) : `${whole} ${unit}`);
+  }
+  if (rest) parts.push(`${rest / 1000} s`);
+  return parts.join(' ');
 }
+
+// A time that passes, in its two largest units, of at least a second.
+const duration = (milliseconds) => exact(Math.ceil(milliseconds / 1000) * 1000).split(' ').slice(0, 4).join(' ');
 
 function size(bytes) {
   if (bytes < 1000) return `${bytes} B`;
@@ -1166,7 +1365,7 @@ function limitText({ limit, period_millis: period, burst, unit, algorithm }) {
   const units = unit ? ` ${unit}` : '';
   if (period === null) return `${number(limit)} at once`;
   const names = { 1000: 'second', 60000: 'minute', 3600000: 'hour', 86400000: 'day' };
-  const every = names[period] ? `a ${names[period]}` : `in ${duration(period)}`;
+  const every = names[period] ? `a ${names[period]}` : `in ${exact(period)}`;
   const more = burst ? `, burst ${number(burst)}` : '';
   const method = algorithm === 'token_bucket' ? '' : `, ${algorithm.replace('_', ' ')}`;
   return `${number(limit)}${units} ${every === 'a hour' ? 'an hour' : every}${more}${method}`;
