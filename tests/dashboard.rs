@@ -4,6 +4,7 @@ mod actions;
 mod blocks;
 mod browser;
 mod connection;
+mod display;
 mod guards;
 mod hostile;
 mod live;

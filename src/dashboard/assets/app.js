@@ -444,11 +444,7 @@ function policyRow(policy, isOperator) {
   if (isOperator) {
     const select = modeSelect(`Mode of ${policy.name}`);
     select.addEventListener('change', () => changeMode(policy.name, select));
-    const rollout = element('input', { type: 'number', min: 0, max: 100, step: 'any', required: '', 'aria-label': `Percent of keys for which ${policy.name} is enforced` });
-    rollout.addEventListener('change', () => changeRollout(policy.name, rollout));
-    const share = element('label', { class: 'rollout' }, 'for ');
-    share.append(rollout, ' % of keys');
-    line.cells[6].append(group(select, share));
+    line.cells[6].append(group(select, rolloutForm(policy.name)));
   } else {
     line.cells[6].append(element('span', { class: 'tag' }));
   }
@@ -468,9 +464,7 @@ function updatePolicy(line, policy, isOperator) {
   if (policy.mode === null) return setText(line.cells[6].firstChild, 'always');
   if (isOperator) {
     updateSelect(line.querySelector('select'), policy.mode);
-    const rollout = line.querySelector('input');
-    const isIdle = document.activeElement !== rollout && rollout.dataset.busy !== 'yes';
-    if (isIdle && rollout.valueAsNumber !== policy.rollout) rollout.value = policy.rollout;
+    updateRollout(line.querySelector('.rollout'), policy.rollout);
   } else {
     setText(line.cells[6].firstChild, policy.mode + (policy.rollout < 100 ? `, ${policy.rollout} % of keys` : ''));
     line.cells[6].firstChild.dataset.mode = policy.mode;
@@ -989,17 +983,34 @@ async function changeMode(policy, select) {
   if (state) updateSelect(select, policy === null ? state.mode : state.policies.find(({ name }) => name === policy)?.mode);
 }
 
-async function changeRollout(policy, input) {
-  if (!input.reportValidity()) return;
-  const percent = input.valueAsNumber;
+// A percentage that is being written has a button, and stays until it is set or given up.
+function rolloutForm(policy) {
+  const label = `Percent of keys for which ${policy} is enforced`;
+  const input = element('input', { type: 'number', min: 0, max: 100, step: 'any', required: '', 'aria-label': label });
+  const set = element('button', { class: 'small', 'aria-label': `Set the percent of keys for ${policy}` }, 'Set');
+  set.hidden = true;
+  input.addEventListener('input', () => { set.hidden = false; });
+  const form = element('form', { class: 'rollout' });
+  form.append('for ', input, ' % of keys ', set);
+  form.addEventListener('submit', async (event) => {
+    event.preventDefault();
+    await changeRollout(policy, input.valueAsNumber);
+    set.hidden = true;
+    const latest = state?.policies.find(({ name }) => name === policy);
+    if (latest) updateRollout(form, latest.rollout);
+  });
+  return form;
+}
+
+function updateRollout(form, percentage) {
+  const [input, set] = form.children;
+  if (set.hidden && input.valueAsNumber !== percentage) input.value = percentage;
+}
+
+async function changeRollout(policy, percentage) {
   const effect = 'Requests of other keys are counted, and none is denied, in this instance.';
-  input.dataset.busy = 'yes';
-  if (await confirmed(`Enforce ${policy} for ${percent} % of keys?`, effect, `Set to ${percent} %`)) {
-    await change('policies', () => write('rollout', { policy, percent }), `Set ${policy} to ${percent} % of keys.`);
-  }
-  delete input.dataset.busy;
-  const rollout = state?.policies.find(({ name }) => name === policy)?.rollout;
-  if (rollout !== undefined) input.value = rollout;
+  if (!await confirmed(`Enforce ${policy} for ${percentage} % of keys?`, effect, `Set to ${percentage} %`)) return;
+  await change('policies', () => write('rollout', { policy, percent: percentage }), `Set ${policy} to ${percentage} % of keys.`);
 }
 
 // Sends a change, and reports in a panel what was `done`, or why not. Returns whether it was made.
