@@ -2,6 +2,7 @@
 
 mod blocks;
 mod browser;
+mod callers;
 mod guards;
 mod hostile;
 mod live;

@@ -141,11 +141,13 @@ mod handle;
 mod history;
 mod history_view;
 mod json;
+mod key_view;
 mod keys;
 mod live;
 mod page;
 mod penalty_view;
 mod places;
+mod policy_keys;
 mod router;
 #[cfg(feature = "reload")]
 mod rules;

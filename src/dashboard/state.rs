@@ -124,7 +124,12 @@ impl State {
             mode: watched.mode().map(RuleMode::name),
             policies: match watched.rules() {
                 Some(rules) => rules.iter().map(PolicyState::of_rule).collect(),
-                None => watched.policies().iter().map(PolicyState::of).collect(),
+                None => {
+                    let policies = watched.policies().into_iter();
+                    policies
+                        .map(|watched| PolicyState::of(&watched.policy))
+                        .collect()
+                }
             },
             decisions,
             failed_decisions: watched.limiter().tally().failed(),
