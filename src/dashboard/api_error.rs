@@ -68,10 +68,21 @@ impl From<Error> for ApiError {
     /// Reports an error of the store or of a setting. Its causes stay out, which may name internals of the network.
     fn from(error: Error) -> Self {
         let (status, code) = match error.kind() {
-            ErrorKind::InvalidConfig | ErrorKind::InvalidPolicy | ErrorKind::InvalidQuota => {
-                (StatusCode::BAD_REQUEST, "bad_request")
+            ErrorKind::DuplicatePolicy
+            | ErrorKind::InvalidConfig
+            | ErrorKind::InvalidPolicy
+            | ErrorKind::InvalidQuota
+            | ErrorKind::InvalidUrl
+            | ErrorKind::NoPolicy
+            | ErrorKind::PolicyWithoutKey => (StatusCode::BAD_REQUEST, "bad_request"),
+            // The store replied, and will reply the same.
+            ErrorKind::ForeignValue | ErrorKind::Protocol | ErrorKind::Script => {
+                (StatusCode::BAD_GATEWAY, "store_failed")
             }
-            _ => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
+            ErrorKind::Connect
+            | ErrorKind::Overloaded
+            | ErrorKind::Timeout(_)
+            | ErrorKind::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
         };
         Self::new(status, code, error.to_string())
     }
