@@ -3,7 +3,10 @@
 mod actions;
 mod blocks;
 mod browser;
+mod callers;
+mod charts;
 mod connection;
+mod counted_keys;
 mod display;
 mod guards;
 mod hostile;
@@ -14,6 +17,7 @@ mod operations;
 mod outages;
 mod page;
 mod pictures;
+mod rule_editor;
 mod rule_versions;
 mod site;
 mod wrong_tokens;

@@ -88,7 +88,7 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         }
         page.press("Enter");
         page.until(
-            "document.getElementById('key-states').textContent.includes('2 of 5 denials to a ban')",
+            "document.getElementById('key-states').textContent.includes('2 of the 5 denials that lead to a ban')",
         );
         for _ in 0..3 {
             assert_eq!(site.call("eve"), StatusCode::TOO_MANY_REQUESTS);
@@ -100,7 +100,7 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         let lift = "document.querySelector('#key-states button')";
         assert_eq!(
             page.evaluate(&format!("{lift}.getAttribute('aria-label')")),
-            "Lift the ban under api"
+            "Lift the ban of eve under api"
         );
         page.evaluate(&format!("{lift}.focus()"));
         page.press("Enter");
@@ -127,7 +127,9 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         );
         page.until("document.getElementById('key-states').textContent.includes('3 of 3')");
         assert_eq!(
-            page.evaluate("document.getElementById('refund-policy').value"),
+            page.evaluate(
+                "document.getElementById('refund-policy').selectedOptions[0].textContent"
+            ),
             "api"
         );
 

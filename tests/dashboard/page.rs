@@ -40,7 +40,7 @@ async fn operator_sees_who_denies_what_changed_and_that_numbers_are_old() {
             "[...document.getElementById('chart-policy').options].map(({ value }) => value)";
         page.until(&format!("{names}.includes('other')"));
         assert_eq!(page.evaluate(names), serde_json::json!(["", "other"]));
-        page.until("document.querySelectorAll('#decisions-chart line.change').length === 1");
+        page.until("document.querySelectorAll('#decisions-chart line.annotation').length === 1");
         let label = "document.querySelector('#decisions-chart svg').getAttribute('aria-label')";
         page.until(&format!("{label}.includes('rules 2 since')"));
 

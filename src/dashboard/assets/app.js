@@ -14,9 +14,10 @@ const CAPACITY = [300, 360];
 const RECENT = 5; // seconds of which rates are the average
 const REQUEST_TIMEOUT = 15_000; // more than a server needs that waits for Redis
 const SILENCE = 5_000; // after which a stream with an event a second is dead
+const MAX_GAP = 5; // seconds without events, beyond which the history is loaded again
 const MODES = ['enforce', 'shadow', 'off'];
 
-const LOGIN_HINT = 'Enter the read token to look, or the write token to make changes, too. It stays in this tab.';
+const LOGIN_HINT = 'The read token shows the numbers; the write token also allows changes. It stays in this tab.';
 const FOREIGN_LOGIN_HINT = 'Sign in to the application, and load this page again: the application grants the access.';
 const KEY_HINT = 'Shows what is left of each policy. Charges nothing.';
 
@@ -27,7 +28,7 @@ let history = null; // tracks with the numbers of each slot
 let stream = null; // of the attempt to follow
 let retryNow = () => {};
 const spoken = new Map(); // timers of live regions
-let lookedUp = null; // the key that is shown, and its form
+let lookedUp = null; // the key that is shown, its form, and its rows
 let wanted = null; // the key that was asked for last
 let versions = null; // of the rules
 let edited = null; // the version of the rules with which the editor began
@@ -108,7 +109,7 @@ async function start() {
   $('block-form').hidden = $('refund-form').hidden = true;
   $('blocks-panel').hidden = !session.can_write;
   $('rules-panel').hidden = !session.has_rules;
-  $('rules-editor').hidden = !session.can_write;
+  $('rules-editor').hidden = true;
   follow(session);
   refreshLists();
 }
@@ -160,9 +161,9 @@ $('leave').addEventListener('click', () => {
 
 // === Following the state ===
 
-async function follow(own) {
+async function follow(owner) {
   stream?.abort();
-  for (let failures = 0; session === own;) {
+  for (let failures = 0; session === owner;) {
     const attempt = stream = new AbortController();
     let timer;
     // A connection that breaks silently stays open for minutes.
@@ -178,10 +179,11 @@ async function follow(own) {
         watch();
         failures = 0;
         setConnection('live', 'live');
-        take(event);
+        if (Math.abs(event.second - history.second) > MAX_GAP) await loadHistory();
+        receive(event);
       }
     } catch (error) {
-      if (session !== own) return;
+      if (session !== owner) return;
       failures += 1;
       if (!(error instanceof ApiError)) console.error(error);
       const reason = error instanceof ApiError ? error.message : `the page has a fault: ${error.message}`;
@@ -222,45 +224,45 @@ async function* events(body) {
 
 async function loadHistory() {
   const loaded = await read('history');
-  history = loaded.tracks.map((track) => {
+  const tracks = loaded.tracks.map(({ step, latest, slots, latency, series: list }) => {
     const series = new Map();
-    for (const { policy, tier, counts } of track.series) {
-      const full = KINDS.map((_, kind) => counts[kind].length ? counts[kind] : new Array(track.slots).fill(0));
+    for (const { policy, tier, counts } of list) {
+      const full = KINDS.map((_, kind) => counts[kind].length ? counts[kind] : new Array(slots).fill(0));
       series.set(pairOf(policy, tier), { policy, tier, counts: full });
     }
-    return { step: track.step, latest: track.latest, slots: track.slots, latency: track.latency, series };
+    // The latest second is over, the latest minute is not.
+    return { step, latest, slots, latency, series, open: step === 1 ? 0 : 1 };
   });
-  state = null;
+  history = { second: loaded.second, decisions: loaded.decisions, tracks };
 }
 
 const pairOf = (policy, tier) => `${policy}\n${tier}`;
+const shownSlots = (track) => Math.max(0, track.slots - track.open);
+const lastShown = (track) => track.latest - track.open * track.step;
 
-function take(next) {
-  if (!history) return;
-  const before = state;
+function receive(next) {
   state = next;
-  if (before && Math.abs(next.time - before.time) > 5000) {
-    loadHistory().then(render, () => {});
-    return;
-  }
-  const changes = before ? growth(before, next) : [];
-  history.forEach((track, number) => {
-    const latest = Math.floor(next.time / 1000 / track.step) * track.step;
-    // After a step of the clock, no more slots than there are.
-    track.latest = Math.max(track.latest, latest - CAPACITY[number] * track.step);
-    while (track.latest < latest) advance(track, CAPACITY[number]);
-    for (const { policy, tier, counts } of changes) {
-      const series = seriesOf(track, policy, tier);
-      counts.forEach((count, kind) => { series.counts[kind][track.slots - 1] += count; });
-    }
-    if (number === 0) track.latency[track.slots - 1] = next.latency;
-  });
+  if (next.second > history.second) extend(next); // or else the history contains it
   render();
 }
 
+function extend(next) {
+  const growths = growth(history.decisions, next.decisions);
+  history.tracks.forEach((track, number) => {
+    const latest = Math.floor(next.second / track.step) * track.step;
+    while (track.latest < latest) advance(track, CAPACITY[number]);
+    for (const { policy, tier, counts } of growths) {
+      const series = seriesOf(track, policy, tier);
+      counts.forEach((count, kind) => { series.counts[kind][track.slots - 1] += count; });
+    }
+    track.latency[track.slots - 1] = next.latency[number];
+  });
+  Object.assign(history, { second: next.second, decisions: next.decisions });
+}
+
 function growth(before, next) {
-  const old = new Map(before.decisions.map((row) => [pairOf(row.policy, row.tier), row.totals]));
-  return next.decisions.map(({ policy, tier, totals }) => {
+  const old = new Map(before.map((row) => [pairOf(row.policy, row.tier), row.totals]));
+  return next.map(({ policy, tier, totals }) => {
     const base = old.get(pairOf(policy, tier)) ?? totals.map(() => 0);
     return { policy, tier, counts: totals.map((total, kind) => Math.max(0, total - base[kind])) };
   });
@@ -278,18 +280,19 @@ function advance(track, capacity) {
   track.latest += track.step;
   const lists = [...track.series.values()].flatMap((series) => series.counts);
   for (const list of lists) list.push(0);
-  track.latency.push({ median: null, slowest: null, queue: null });
+  track.latency.push({ median: null, p99: null, queue_p99: null });
   if (track.slots < capacity) track.slots += 1;
   else for (const list of [...lists, track.latency]) list.shift();
 }
 
-// Sums of the series that match, by kind. The latest slot is left out: it is not over.
+// Sums of the series that match, by kind, in the slots that are over.
 function sums(track, matches) {
-  const result = KINDS.map(() => new Array(Math.max(0, track.slots - 1)).fill(0));
+  const slots = shownSlots(track);
+  const result = KINDS.map(() => new Array(slots).fill(0));
   for (const series of track.series.values()) {
     if (!matches(series)) continue;
     series.counts.forEach((counts, kind) => {
-      for (let slot = 0; slot < track.slots - 1; slot += 1) result[kind][slot] += counts[slot];
+      for (let slot = 0; slot < slots; slot += 1) result[kind][slot] += counts[slot];
     });
   }
   return result;
@@ -297,11 +300,11 @@ function sums(track, matches) {
 
 // Candidates are tried beside their policies, and would count requests twice.
 const isPolicy = (series) => !series.policy.endsWith('.candidate');
-const last = (list, count) => list.slice(-count).reduce((sum, value) => sum + value, 0);
+const sumOfLast = (list, count) => list.slice(-count).reduce((sum, value) => sum + value, 0);
 const rates = (matches) => {
-  const track = history[0];
-  const seconds = Math.max(1, Math.min(RECENT, track.slots - 1));
-  return sums(track, matches).map((list) => last(list, seconds) / seconds);
+  const [track] = history.tracks;
+  const seconds = Math.max(1, Math.min(RECENT, shownSlots(track)));
+  return sums(track, matches).map((list) => sumOfLast(list, seconds) / seconds);
 };
 
 // === Rendering ===
@@ -345,7 +348,7 @@ function renderStatus() {
     details.push(`Counted in ${store}${instances}.`);
   }
   if ($('connection').dataset.state === 'lost') {
-    [level, text] = ['soft', `Not current: the connection is lost, these numbers are of ${time(state.time, true)}`];
+    [level, text] = ['soft', `Not current: the connection is lost, the last numbers are from ${time(state.time, true)}`];
   }
   if (health.pending_merges) details.push(`${count(health.pending_merges, 'key')} not merged into Redis yet.`);
   if ($('status-text').textContent !== text) readAloud($('announcer'), text);
@@ -360,7 +363,7 @@ function renderStatus() {
 
 // Which policies deny, those that deny most first.
 function deniedText() {
-  const minute = (policy) => sums(history[0], (series) => series.policy === policy).map((list) => last(list, 60));
+  const minute = (policy) => sums(history.tracks[0], (series) => series.policy === policy).map((list) => sumOfLast(list, 60));
   const denied = state.policies.map(({ name }) => ({ name, count: minute(name)[1] })).filter(({ count }) => count > 0);
   if (!denied.length) return 'Nothing was denied in the last minute.';
   denied.sort((left, right) => right.count - left.count);
@@ -386,7 +389,7 @@ function renderDecisions() {
     select.replaceChildren(option('', 'all'), ...names.map((name) => option(name, name)));
     select.value = names.includes(chosen) ? chosen : '';
   }
-  const track = history[Number($('chart-track').value)];
+  const track = history.tracks[Number($('chart-track').value)];
   const chosen = select.value;
   const lists = sums(track, chosen ? (series) => series.policy === chosen : isPolicy)
     .map((list) => list.map((value) => value / track.step));
@@ -395,7 +398,7 @@ function renderDecisions() {
   const lines = [{ ...KINDS[4], values: lists[4], shape: 'line' }];
   chart($('decisions-chart'), {
     label: `Decisions a second of ${chosen || 'all policies'}`,
-    track, series: [...stack, ...lines], height: 220, unit: '/s', changes: changes(),
+    track, series: [...stack, ...lines], height: 220, unit: '/s', annotations: annotations(),
   });
   fillTimes($('decisions-table'), track, [...stack, ...lines], '/s');
   const zone = new Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -403,14 +406,14 @@ function renderDecisions() {
 }
 
 // What may explain a step in the chart: new rules, and outages that last.
-function changes() {
+function annotations() {
   const replaced = (versions?.versions ?? []).map(({ number, time: at }) => ({ at, text: `rules ${number}` }));
   return [...replaced, ...state.health.outages.map(({ since }) => ({ at: since, text: 'outage' }))];
 }
 
 function renderPolicies() {
   const table = $('policies');
-  const isOperator = session.can_write && session.has_modes;
+  const canSetModes = session.can_write && session.has_modes;
   if (!table.tHead) {
     const names = ['Policy', 'Limit', 'Decisions', 'Denied', 'Last 5 minutes', 'In an outage', 'Mode'];
     table.createTHead().append(row('th', names.map((name, column) => ({ text: name, number: [2, 3].includes(column) }))));
@@ -419,18 +422,18 @@ function renderPolicies() {
   const body = table.tBodies[0];
   const known = new Map([...body.rows].map((line) => [line.dataset.policy, line]));
   for (const policy of state.policies) {
-    const line = known.get(policy.name) ?? body.appendChild(policyRow(policy, isOperator));
+    const line = known.get(policy.name) ?? body.appendChild(policyRow(policy, canSetModes));
     known.delete(policy.name);
-    updatePolicy(line, policy, isOperator);
+    updatePolicy(line, policy, canSetModes);
   }
   for (const line of known.values()) line.remove();
   if (session.has_modes) {
-    $('layer-mode-label').hidden = $('layer-mode-note').hidden = !isOperator;
-    if (isOperator) updateSelect($('layer-mode'), state.mode);
+    $('layer-mode-label').hidden = $('layer-mode-note').hidden = !canSetModes;
+    if (canSetModes) updateSelect($('layer-mode'), state.mode);
   }
 }
 
-function policyRow(policy, isOperator) {
+function policyRow(policy, canSetModes) {
   const line = document.createElement('tr');
   line.dataset.policy = policy.name;
   line.append(element('th', { scope: 'row' }, policy.name));
@@ -441,7 +444,7 @@ function policyRow(policy, isOperator) {
     line.append(cell);
   }
   line.cells[4].append(svg('svg', { class: 'spark', viewBox: '0 0 150 30', preserveAspectRatio: 'none', 'aria-hidden': 'true' }));
-  if (isOperator) {
+  if (canSetModes) {
     const select = modeSelect(`Mode of ${policy.name}`);
     select.addEventListener('change', () => changeMode(policy.name, select));
     line.cells[6].append(group(select, rolloutForm(policy.name)));
@@ -451,10 +454,10 @@ function policyRow(policy, isOperator) {
   return line;
 }
 
-function updatePolicy(line, policy, isOperator) {
+function updatePolicy(line, policy, canSetModes) {
   const [allowed, denied, shadow, unavailable] = rates((series) => series.policy === policy.name);
   const all = allowed + denied + shadow + unavailable;
-  const candidate = policy.candidate ? ` (tries ${policy.candidate})` : '';
+  const candidate = policy.candidate ? `; candidate: ${limitText(policy.candidate)}` : '';
   setText(line.cells[1], limitText(policy) + candidate);
   setText(line.cells[2], `${number(all)} /s`);
   const wouldDeny = shadow ? `, ${percent(shadow / all)} would be` : '';
@@ -462,7 +465,7 @@ function updatePolicy(line, policy, isOperator) {
   sparkline(line.cells[4].firstChild, policy.name);
   setText(line.cells[5], { allow: 'allow', local: 'count locally', deny: 'deny (503)' }[policy.on_outage]);
   if (policy.mode === null) return setText(line.cells[6].firstChild, 'always');
-  if (isOperator) {
+  if (canSetModes) {
     updateSelect(line.querySelector('select'), policy.mode);
     updateRollout(line.querySelector('.rollout'), policy.rollout);
   } else {
@@ -472,12 +475,12 @@ function updatePolicy(line, policy, isOperator) {
 }
 
 function sparkline(target, policy) {
-  const lists = sums(history[0], (series) => series.policy === policy);
+  const lists = sums(history.tracks[0], (series) => series.policy === policy);
   const bin = 5;
   const bins = Math.floor(CAPACITY[0] / bin);
   const binned = lists.map((list) => Array.from({ length: bins }, (_, index) => {
     const end = list.length - (bins - 1 - index) * bin;
-    return end <= 0 ? 0 : last(list.slice(Math.max(0, end - bin), end), bin);
+    return end <= 0 ? 0 : sumOfLast(list.slice(Math.max(0, end - bin), end), bin);
   }));
   const total = binned[0].map((_, index) => binned[0][index] + binned[1][index] + binned[2][index] + binned[3][index]);
   const denied = binned[1].map((count, index) => count + binned[3][index]);
@@ -495,11 +498,11 @@ function sparkline(target, policy) {
 }
 
 function renderTiers() {
-  const track = history[0];
+  const [track] = history.tracks;
   const tiers = new Map();
   for (const { policy, tier } of state.decisions) {
     const series = seriesOf(track, policy, tier);
-    const counts = series.counts.map((list) => last(list.slice(0, -1), 60));
+    const counts = series.counts.map((list) => sumOfLast(list, 60));
     tiers.set(pairOf(policy, tier), [tier === 'none' ? 'no tier' : tier, policy, ...counts.slice(0, 3)]);
   }
   const lines = [...tiers.values()].sort((left, right) => right[2] + right[3] - left[2] - left[3]);
@@ -510,19 +513,19 @@ function renderTiers() {
 }
 
 function renderStore() {
-  const { servers, keys, key_bytes: bytes, held_slots: slots, health, latency } = state;
+  const { servers, keys, key_bytes: bytes, held_slots: slots, health, latency: [latency] } = state;
   const facts = [];
   const hasRedis = servers.length > 0;
   facts.push(['Counted in', hasRedis ? 'Redis' : 'this process']);
   if (hasRedis) {
     const network = servers.map((server) => server.network_micros).filter((value) => value !== null);
     facts.push(['Mode', health.mode]);
-    facts.push(['Round trip', latency.median === null ? 'no call in the last second'
-      : `${millis(latency.median)} median, ${millis(latency.slowest)} p99`]);
-    if (latency.queue !== null) facts.push(['Queue', `${millis(latency.queue)} p99`]);
-    if (network.length) facts.push(['Network alone', millis(Math.min(...network))]);
+    facts.push(['Call round trip', latency.median === null ? 'no call in the last second'
+      : `${millis(latency.median)} median, ${millis(latency.p99)} p99`]);
+    if (latency.queue_p99 !== null) facts.push(['Queue', `${millis(latency.queue_p99)} p99`]);
+    if (network.length) facts.push(['Network round trip', millis(Math.min(...network))]);
     facts.push(['Live instances', health.instances ?? 'not known yet']);
-    facts.push(['Without Redis', `${number(health.fallback_decisions)} failed, ${number(health.shed_decisions)} shed`]);
+    facts.push(['Decided without Redis', `${number(health.fallback_decisions)} after failures, ${number(health.shed_decisions)} under load`]);
   }
   if (keys !== null) facts.push([hasRedis ? 'Keys here' : 'Keys', `${number(keys)}, ${size(bytes)}`]);
   if (slots) facts.push(['Slots held', number(slots)]);
@@ -549,12 +552,12 @@ function renderStore() {
 }
 
 function renderLatency() {
-  const track = history[Number($('chart-track').value)];
-  const values = (name) => track.latency.slice(0, -1).map((slot) => slot[name] === null ? null : slot[name] / 1000);
+  const track = history.tracks[Number($('chart-track').value)];
+  const values = (name) => track.latency.slice(0, shownSlots(track)).map((slot) => slot[name] === null ? null : slot[name] / 1000);
   const series = [
-    { id: 'denied', name: 'p99', values: values('slowest'), shape: 'line' },
+    { id: 'denied', name: 'p99', values: values('p99'), shape: 'line' },
     { id: 'allowed', name: 'median', values: values('median'), shape: 'line' },
-    { id: 'shadow', name: 'queue p99', values: values('queue'), shape: 'line' },
+    { id: 'shadow', name: 'queue p99', values: values('queue_p99'), shape: 'line' },
   ];
   chart($('latency-chart'), { label: 'Latency of Redis in milliseconds', track, series, height: 130, unit: ' ms' });
   fillTimes($('latency-table'), track, series, ' ms');
@@ -565,17 +568,17 @@ function renderLatency() {
 // Reads what the state does not contain, every five seconds.
 async function refreshLists() {
   clearTimeout(listsTimer);
-  const own = session;
-  if (!own) return;
-  const lists = [refreshTopKeys, refreshBlocks, refreshRules].map((refresh) => refresh(own));
+  const owner = session;
+  if (!owner) return;
+  const lists = [refreshTopKeys, refreshBlocks, refreshRules].map((refresh) => refresh(owner));
   await Promise.allSettled(lists); // the stream shows that the connection is lost
-  if (session && session === own) listsTimer = setTimeout(refreshLists, 5000);
+  if (session && session === ownerer) listsTimer = setTimeout(refreshLists, 5000);
 }
 
-async function refreshTopKeys(own) {
-  if (!own.has_top_keys) return setText($('top-note'), 'Not recorded: build the limiter with top keys.');
+async function refreshTopKeys(owner) {
+  if (!owner.has_top_keys) return setText($('top-note'), 'Not recorded: build the limiter with top keys.');
   const list = await read('top-keys');
-  if (session === own) renderTopKeys(list);
+  if (session === owner) renderTopKeys(list);
 }
 
 function renderTopKeys(list) {
@@ -607,7 +610,7 @@ async function lookUp(asked, done = '') {
   $('key-kind').value = asked.form;
   wanted = asked;
   try {
-    const found = await read('key', asked);
+    const found = await read('key', { key: asked.key, form: asked.form });
     if (wanted !== asked) return; // another key was asked for, or is being typed
     lookedUp = asked;
     renderKey(found);
@@ -624,53 +627,72 @@ function forgetKey() {
   wanted = lookedUp = null;
   $('block-form').hidden = $('refund-form').hidden = $('key-shown').hidden = true;
   fill($('key-states'), [], []);
+  $('key-notes').replaceChildren();
 }
 
 // A secret is not repeated where others read along.
 const nameOf = ({ key, form }) => form === 'secret' ? `the API key …${key.slice(-4)}` : key;
 
-function renderKey({ policies }) {
+function renderKey({ policies: rows, without_key: keyless }) {
+  lookedUp.rows = rows;
   setText($('key-shown'), `State of ${nameOf(lookedUp)}`);
   $('key-shown').hidden = false;
-  const hasDenial = policies.some((entry) => entry.last_denial);
-  const hasBlock = policies.some((entry) => entry.blocked_millis !== null);
-  const hasPenalty = policies.some((entry) => entry.penalty);
-  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...(hasPenalty ? ['Penalty'] : []), ...(hasDenial ? ['Last denial'] : []), ...(hasBlock ? ['Blocked'] : []), ...(session.can_write ? ['Change'] : [])];
-  fill($('key-states'), names, policies.map((entry) => {
-    const isBlocked = entry.blocked_millis !== null;
-    const isBanned = entry.penalty !== null && entry.penalty.banned_millis !== null;
+  renderKeyNotes(rows, keyless);
+  const optional = [
+    ['Counted as', rows.some(({ key }) => key !== lookedUp.key), ({ key }) => ({ text: key, key: true })],
+    ['Penalty', rows.some(({ penalty }) => penalty), (entry) => ({ text: penaltyText(entry.penalty), bad: isBanned(entry) })],
+    ['Last denial', rows.some((entry) => entry.last_denial), (entry) => ({ text: denialText(entry.last_denial) })],
+    ['Blocked', rows.some(isBlocked), (entry) => ({ text: blockText(entry), bad: isBlocked(entry), isFree: true })],
+    ['Change', session.can_write, (entry) => ({ node: keyButtons(entry) })],
+  ].filter(([, isShown]) => isShown);
+  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...optional.map(([name]) => name)];
+  fill($('key-states'), names, rows.map((entry) => {
     const left = element('span', { class: entry.remaining === 0 ? 'bad' : '' },
       entry.limit === null ? 'not counted now' : `${number(entry.remaining)} of ${number(entry.limit)}`);
-    const cells = [
+    return { name: `${entry.policy} ${entry.key}`, cells: [
       { text: entry.policy, head: true },
       { node: entry.limit ? group(meter(entry.remaining / entry.limit), left) : left },
       { text: entry.reset_millis === null ? '–' : entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
       { text: entry.counted_by.replace('_', ' ') },
-    ];
-    if (hasPenalty) cells.push({ text: penaltyText(entry.penalty), bad: isBanned });
-    if (hasDenial) cells.push({ text: denialText(entry.last_denial) });
-    if (hasBlock) {
-      const reason = entry.block_reason ? `: ${entry.block_reason}` : '';
-      cells.push({ text: isBlocked ? `${duration(entry.blocked_millis)}${reason}` : 'no', bad: isBlocked });
-    }
-    if (session.can_write) {
-      const reset = isBanned ? 'Lift the ban' : 'Reset';
-      const buttons = [button(reset, `${reset} under ${entry.policy}`, () => resetKey(entry.policy, isBanned))];
-      if (isBlocked) {
-        const policy = entry.block_policy;
-        const label = policy ? 'Unblock' : 'Unblock under all policies';
-        buttons.push(button(label, policy ? `Unblock under ${policy}` : label, () => unblock('key', lookedUp, policy)));
-      }
-      cells.push({ node: group(...buttons) });
-    }
-    return { name: entry.policy, cells };
+      ...optional.map(([, , cell]) => cell(entry)),
+    ] };
   }), 'No policies');
   $('block-form').hidden = !session.can_write;
-  const refundable = policies.filter((entry) => entry.is_refundable).map((entry) => entry.policy);
+  const refundable = rows.flatMap((entry, index) => entry.is_refundable ? [{ ...entry, index }] : []);
   $('refund-form').hidden = !session.can_write || !refundable.length;
-  fillOptions($('refund-policy'), refundable.map((name) => option(name, name)));
-  const options = ['', ...policies.map((entry) => entry.policy)];
-  fillOptions($('block-policy'), options.map((name) => option(name, name || 'all policies')));
+  const isRepeated = (policy) => refundable.filter((entry) => entry.policy === policy).length > 1;
+  fillOptions($('refund-policy'), refundable.map(({ policy, key, index }) =>
+    option(String(index), isRepeated(policy) ? `${policy}, as ${key}` : policy)));
+  const policies = ['', ...new Set(rows.map(({ policy }) => policy))];
+  fillOptions($('block-policy'), policies.map((name) => option(name, name || 'all policies')));
+}
+
+// What may lead to a wrong conclusion from the numbers.
+function renderKeyNotes(rows, keyless) {
+  const notes = keyless.map(({ policy, reason }) => `${policy} cannot count this key: ${reason}.`);
+  if (rows.length && !rows.some((entry) => entry.has_state)) {
+    notes.unshift('No policy counts this key now. Check how it is written, and what it is.');
+  }
+  const tiered = [...new Set(rows.filter((entry) => entry.has_tiers).map(({ policy }) => policy))];
+  if (tiered.length) notes.push(`Without tiers: what callers of ${tiered.join(', ')} have left depends on their tier.`);
+  replaceChanged($('key-notes'), notes.map((note) => element('li', {}, note)));
+}
+
+const isBlocked = (entry) => entry.blocked_millis !== null;
+const isBanned = ({ penalty }) => penalty !== null && penalty.banned_millis !== null;
+const blockText = (entry) => isBlocked(entry)
+  ? `${duration(entry.blocked_millis)}${entry.block_reason ? `: ${entry.block_reason}` : ''}` : 'no';
+
+function keyButtons(entry) {
+  const { key, policy, block_policy: blocked } = entry;
+  const reset = isBanned(entry) ? 'Lift the ban' : 'Reset';
+  const buttons = [button(reset, `${reset} of ${key} under ${policy}`, () => resetKey(key, policy, isBanned(entry)))];
+  if (isBlocked(entry)) {
+    const label = blocked ? 'Unblock' : 'Unblock under all policies';
+    const act = () => unblock('key', { key, form: 'counted' }, blocked);
+    buttons.push(button(label, `Unblock ${key} under ${blocked ?? 'all policies'}`, act));
+  }
+  return group(...buttons);
 }
 
 // Keeps what is chosen, if it is still there.
@@ -684,7 +706,7 @@ function penaltyText(penalty) {
   const bans = penalty.bans ? `, ban ${number(penalty.bans)}` : '';
   if (penalty.banned_millis !== null) return `banned for ${duration(penalty.banned_millis)}${bans}`;
   const after = penalty.bans ? ` after ${number(penalty.bans)} ${penalty.bans > 1 ? 'bans' : 'ban'}` : '';
-  return `${number(penalty.denials)} of ${number(penalty.most_denials)} denials to a ban${after}`;
+  return `${number(penalty.denials)} of the ${number(penalty.most_denials)} denials that lead to a ban${after}`;
 }
 
 function denialText(denial) {
@@ -700,33 +722,32 @@ function button(text, label, act) {
   return node;
 }
 
-async function resetKey(policy, isBanned) {
+async function resetKey(key, policy, isBan) {
   const asked = lookedUp;
-  const [title, yes, effect, done] = isBanned
-    ? [`Lift the ban of ${nameOf(asked)}?`, 'Lift the ban', 'Its bans are forgiven, and it', 'Lifted the ban']
-    : [`Reset ${nameOf(asked)}?`, 'Reset', 'It', 'Reset'];
-  if (!await confirmed(title, `${effect} gets its full quota of ${policy} again, ${where()}.`, yes)) return;
-  await changeKey(asked, 'reset', { policy }, `${done} under ${policy}.`);
+  const [title, yes, effect, done] = isBan
+    ? [`Lift the ban of ${key}?`, 'Lift the ban', 'Its earlier bans no longer count, and it', 'Lifted the ban']
+    : [`Reset ${key}?`, 'Reset', 'It', 'Reset'];
+  if (!await confirmed(title, `${effect} gets its full quota under ${policy} again, ${where()}.`, yes)) return;
+  await changeKey(asked, 'reset', { key, form: 'counted', policy }, `${done} under ${policy}.`);
 }
 
 $('refund-form').addEventListener('submit', async (event) => {
   event.preventDefault();
   const asked = lookedUp;
-  const policy = $('refund-policy').value;
+  const { key, policy } = asked.rows[Number($('refund-policy').value)];
   const units = $('refund-units').valueAsNumber;
-  const text = `It gets up to ${number(units)} used units of ${policy} back, ${where()}.`;
-  if (!await confirmed(`Refund ${nameOf(asked)}?`, text, 'Refund')) return;
-  await changeKey(asked, 'refund', { policy, units }, `Refunded under ${policy}.`);
+  const text = `It gets back up to ${count(units, 'unit')} that it has used under ${policy}, ${where()}.`;
+  if (!await confirmed(`Refund ${key}?`, text, 'Refund')) return;
+  await changeKey(asked, 'refund', { key, form: 'counted', policy, units }, `Refunded under ${policy}.`);
 });
 
-// Changes the key that is shown, and shows it again.
-async function changeKey(asked, action, options, done) {
-  if (!await change('key', () => write(`key/${action}`, { ...asked, ...options }), done)) return;
+// Changes a key, and shows again what was looked up.
+async function changeKey(asked, action, body, done) {
+  if (!await change('key', () => write(`key/${action}`, body), done)) return;
   if (lookedUp === asked) await lookUp(asked, done);
 }
 
-// Without Redis, each instance counts on its own.
-const where = () => state.servers.length ? 'for all instances' : 'in this instance';
+const where = () => state.is_shared ? 'for all instances' : 'in this instance';
 
 // === Blocks ===
 
@@ -741,9 +762,13 @@ $('block-form').addEventListener('submit', async (event) => {
     return report('key', `The reason is too long: it has ${bytes} bytes, of at most ${MAX_REASON}.`, true);
   }
   const name = policy ?? 'all policies';
-  const text = `Its requests are denied under ${name} for ${duration(seconds * 1000)}.`;
+  const rows = asked.rows.filter((entry) => policy === null || entry.policy === policy);
+  const keys = [...new Set(rows.map(({ key }) => key))];
+  const counted = keys.join() === asked.key ? '' : ` It is counted as ${keys.join(', ')}.`;
+  const text = `Its requests are denied under ${name} for ${duration(seconds * 1000)}, ${where()}.${counted}`;
   if (!await confirmed(`Block ${nameOf(asked)}?`, text, 'Block')) return;
-  await changeKey(asked, 'block', { policy, seconds, reason }, `Blocked under ${name}.`);
+  const { key, form } = asked;
+  await changeKey(asked, 'block', { key, form, policy, seconds, reason }, `Blocked under ${name}.`);
   refreshLists();
 });
 
@@ -757,11 +782,11 @@ async function unblock(panel, asked, policy) {
   refreshLists();
 }
 
-async function refreshBlocks(own) {
-  if (!own.can_write) return;
+async function refreshBlocks(owner) {
+  if (!owner.can_write) return;
   const list = await read('blocks');
-  if (session !== own) return;
-  const more = list.count > list.blocks.length ? `: ${number(list.count)}, those that end first` : '';
+  if (session !== owner) return;
+  const more = list.count > list.blocks.length ? `: the ${number(list.blocks.length)} of ${number(list.count)} that end first` : '';
   setText($('blocks-title'), `Blocked keys${more}${list.store_error ? ', as known before the outage' : ''}`);
   fill($('blocks'), ['Key', 'Policy', 'Ends in', 'Reason', 'Change'], list.blocks.map((block) => {
     const policy = block.policy ?? 'all policies';
@@ -778,52 +803,58 @@ async function refreshBlocks(own) {
 
 // === Rules ===
 
-async function refreshRules(own) {
-  if (!own.has_rules) return;
+async function refreshRules(owner) {
+  if (!owner.has_rules) return;
   const latest = await read('rules');
-  if (session !== own) return;
+  if (session !== owner) return;
   versions = latest;
   renderVersions();
-  if (own.can_write) await refreshEditor(own);
+  $('rules-editor').hidden = !canReplaceRules();
+  if (canReplaceRules()) await refreshEditor(owner);
 }
 
+const canReplaceRules = () => session.can_write && versions.can_push;
+
 // Loads the rules in force into the editor, unless they are in it, or the operator has changed its text.
-async function refreshEditor(own) {
-  if (edited?.number !== versions.present && !isEdited()) {
+async function refreshEditor(owner) {
+  if (edited?.replaced !== versions.latest && !isEdited()) {
+    const replaced = versions.latest;
     const loaded = await read(`rules/${versions.present}`);
-    if (session === own && !isEdited()) load(loaded);
+    if (session === owner && !isEdited()) load(loaded, replaced);
   }
   renderEditor();
 }
 
-function load({ number: version, text, format }) {
+// `replaced` is the latest version that is stored; it is not in force if it was refused here.
+function load({ number: version, text, format }, replaced) {
   $('rules-text').value = text;
   $('rules-format').value = format;
   // The text as the field returns it, with its line ends.
-  edited = { number: version, text: $('rules-text').value, format };
+  edited = { number: version, replaced, text: $('rules-text').value, format };
 }
 
 const isEdited = () => edited && ($('rules-text').value !== edited.text || $('rules-format').value !== edited.format);
 
 // Warns if other rules are in force than those with which the operator began.
 function renderEditor() {
-  const isOutdated = edited && versions && edited.number !== versions.present;
+  const isOutdated = edited && versions && edited.replaced !== versions.latest;
   $('rules-outdated').hidden = !isOutdated;
   if (!isOutdated) return;
-  const text = `You began with version ${edited.number}. Since then, version ${versions.present} was put in force. `
+  const text = `You began with version ${edited.number}. Since then, version ${versions.latest} was stored. `
     + 'Compare it with your text, and take over what it changed.';
   if ($('rules-outdated-text').textContent !== text) readAloud($('rules-outdated-text'), text);
 }
 
 // Keeps the text of the operator, who has seen what is in force now.
 $('rules-keep').addEventListener('click', () => {
-  edited.number = versions.present;
+  Object.assign(edited, { number: versions.present, replaced: versions.latest });
   renderEditor();
   $('rules-text').focus();
 });
 $('rules-discard').addEventListener('click', async () => {
   try {
-    load(await read(`rules/${versions.present}`));
+    const replaced = versions.latest;
+    load(await read(`rules/${versions.present}`), replaced);
     renderEditor();
     $('rules-text').focus();
   } catch (error) {
@@ -834,7 +865,8 @@ $('rules-discard').addEventListener('click', async () => {
 function renderVersions() {
   const present = versions.versions.find(({ number }) => number === versions.present);
   const by = present.author ? ` by ${present.author}` : '';
-  setText($('rules-note'), `Version ${present.number} is in force, since ${moment(present.time)}${by}.`);
+  const file = versions.can_push ? '' : ' The rules come from a file: to change them, edit it.';
+  setText($('rules-note'), `Version ${present.number} is in force, since ${moment(present.time)}${by}.${file}`);
   const faults = [];
   if (versions.last_error) faults.push(`The latest rules were refused, and those above stay:\n${versions.last_error}`);
   if (versions.source_error) faults.push(`Older versions cannot be read: ${versions.source_error}.`);
@@ -844,7 +876,7 @@ function renderVersions() {
     const isPresent = version.number === versions.present;
     const buttons = isPresent ? [document.createTextNode('in force')]
       : [button('Compare', `Compare version ${version.number} with the rules in force`, () => compare(version.number))];
-    if (!isPresent && session.can_write) {
+    if (!isPresent && canReplaceRules()) {
       buttons.push(button('Roll back', `Roll back to version ${version.number}`, () => rollBack(version.number)));
     }
     return { name: String(version.number), cells: [
@@ -882,7 +914,7 @@ $('rules-compare').addEventListener('click', async () => {
 
 $('rules-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  const [text, format, replacing] = [$('rules-text').value, $('rules-format').value, edited.number];
+  const [text, format, replacing] = [$('rules-text').value, $('rules-format').value, edited.replaced];
   const effect = `They replace version ${replacing}. If they have a fault, nothing changes.`;
   if (!await confirmed('Put these rules in force?', effect, 'Put in force')) return;
   const comment = $('rules-comment').value || null;
@@ -891,7 +923,7 @@ $('rules-form').addEventListener('submit', async (event) => {
   try {
     const { number: version } = await read('rules/push', { text, format, replacing, comment });
     report('rules', `Version ${version} is in force.`);
-    edited = { number: version, text, format };
+    edited = { number: version, replaced: version, text, format };
     $('rules-comment').value = '';
     $('rules-editor').open = false;
   } catch (error) {
@@ -903,16 +935,16 @@ $('rules-form').addEventListener('submit', async (event) => {
 // Shows the lines that differ, with three lines around them.
 function showDiff(title, old, next) {
   const lines = diff(old.split('\n'), next.split('\n'));
-  const isShown = lines.map((_, index) => lines.slice(Math.max(0, index - 3), index + 4).some(({ change }) => change !== ' '));
+  const isShown = lines.map((_, index) => lines.slice(Math.max(0, index - 3), index + 4).some(({ sign }) => sign !== ' '));
   const rows = [];
-  lines.forEach(({ change, text }, index) => {
-    if (isShown[index]) rows.push({ change, text: `${change} ${text}` });
-    else if (index === 0 || isShown[index - 1]) rows.push({ change: ' ', text: '…' });
+  lines.forEach(({ sign, text }, index) => {
+    if (isShown[index]) rows.push({ sign, text: `${sign} ${text}` });
+    else if (index === 0 || isShown[index - 1]) rows.push({ sign: ' ', text: '…' });
   });
-  if (!lines.some(({ change }) => change !== ' ')) rows.splice(0, rows.length, { change: ' ', text: 'no difference' });
+  if (!lines.some(({ sign }) => sign !== ' ')) rows.splice(0, rows.length, { sign: ' ', text: 'no difference' });
   setText($('diff-title'), title);
-  $('diff').replaceChildren(...rows.map(({ change, text }) => {
-    const line = element('tr', { 'data-change': change });
+  $('diff').replaceChildren(...rows.map(({ sign, text }) => {
+    const line = element('tr', { 'data-sign': sign });
     line.append(element('td', {}, text));
     return line;
   }));
@@ -926,10 +958,10 @@ function diff(old, next) {
   let end = 0;
   while (end < old.length - start && end < next.length - start && old.at(-1 - end) === next.at(-1 - end)) end += 1;
   const [a, b] = [old.slice(start, old.length - end), next.slice(start, next.length - end)];
-  const same = (lines) => lines.map((text) => ({ change: ' ', text }));
+  const same = (lines) => lines.map((text) => ({ sign: ' ', text }));
   const middle = [];
   if (a.length * b.length > 4e6) {
-    middle.push(...a.map((text) => ({ change: '-', text })), ...b.map((text) => ({ change: '+', text })));
+    middle.push(...a.map((text) => ({ sign: '-', text })), ...b.map((text) => ({ sign: '+', text })));
   } else {
     const width = b.length + 1;
     const common = new Uint32Array((a.length + 1) * width);
@@ -942,13 +974,13 @@ function diff(old, next) {
     let [i, j] = [0, 0];
     while (i < a.length || j < b.length) {
       if (i < a.length && j < b.length && a[i] === b[j]) {
-        middle.push({ change: ' ', text: a[i] });
+        middle.push({ sign: ' ', text: a[i] });
         [i, j] = [i + 1, j + 1];
       } else if (j >= b.length || (i < a.length && common[(i + 1) * width + j] >= common[i * width + j + 1])) {
-        middle.push({ change: '-', text: a[i] });
+        middle.push({ sign: '-', text: a[i] });
         i += 1;
       } else {
-        middle.push({ change: '+', text: b[j] });
+        middle.push({ sign: '+', text: b[j] });
         j += 1;
       }
     }
@@ -1043,9 +1075,9 @@ function confirmed(title, text, action) {
 // === Charts ===
 
 // Draws lines over stacked areas, with a cursor that shows the numbers of one time.
-function chart(target, { label, track, series, height, unit, changes = [] }) {
+function chart(target, { label, track, series, height, unit, annotations = [] }) {
   const width = Math.max(280, Math.round(target.clientWidth || 600));
-  const slots = CAPACITY[history.indexOf(track)];
+  const slots = CAPACITY[history.tracks.indexOf(track)];
   const stacked = [];
   const bases = new Array(slots).fill(0);
   for (const { id, values, shape } of series) {
@@ -1084,7 +1116,7 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
     text.textContent = number(value);
     marks.push(text);
   }
-  const start = track.latest - slots * track.step;
+  const start = lastShown(track) - (slots - 1) * track.step;
   const labels = width < 480 ? 3 : 5;
   for (let index = 0; index < labels; index += 1) {
     const slot = Math.round((slots - 1) * index / (labels - 1));
@@ -1102,17 +1134,17 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
     marks.push(node);
   }
   // Those since the numbers begin; the latest first, whose names have precedence.
-  const begin = track.latest - (track.slots - 2) * track.step;
-  const shownChanges = changes.filter(({ at }) => at / 1000 > begin && at / 1000 <= track.latest)
+  const begin = lastShown(track) - (shownSlots(track) - 1) * track.step;
+  const shownAnnotations = annotations.filter(({ at }) => at / 1000 > begin && at / 1000 <= lastShown(track) + track.step)
     .sort((one, other) => other.at - one.at);
   let free = width;
-  for (const { at, text } of shownChanges) {
+  for (const { at, text } of shownAnnotations) {
     const place = x((at / 1000 - start) / track.step);
-    marks.push(svg('line', { class: 'change', x1: place, x2: place, y1: 0, y2: height - bottom }));
+    marks.push(svg('line', { class: 'annotation', x1: place, x2: place, y1: 0, y2: height - bottom }));
     const length = 7 * text.length + 8;
     const isRight = place + length > free;
     if (isRight && place > free) continue;
-    const name = svg('text', { class: 'change', x: place + (isRight ? -4 : 4), y: 10, 'text-anchor': isRight ? 'end' : 'start' });
+    const name = svg('text', { class: 'annotation', x: place + (isRight ? -4 : 4), y: 10, 'text-anchor': isRight ? 'end' : 'start' });
     name.textContent = text;
     marks.push(name);
     free = isRight ? place - length : place;
@@ -1136,8 +1168,8 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
   replaceChanged(target.querySelector('.legend'), [...items, when]);
   const latest = (values) => (values.at(-1) ?? null) === null ? 'unknown' : `${number(values.at(-1))}${unit}`;
   const now = series.map(({ name, values }) => `${name} ${latest(values)}`).join(', ');
-  const changed = shownChanges.map(({ at, text }) => ` ${text} since ${time(at, true)}.`).join('');
-  drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.${changed}`);
+  const annotated = shownAnnotations.map(({ at, text }) => ` ${text} since ${time(at, true)}.`).join('');
+  drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.${annotated}`);
 }
 
 function strokes(values, point) {
@@ -1161,14 +1193,14 @@ function fillTimes(table, track, series, unit) {
   if (!table.closest('details').open) return;
   const rows = 12;
   const length = series[0].values.length;
-  const bin = Math.max(1, Math.floor(CAPACITY[history.indexOf(track)] / rows));
+  const bin = Math.max(1, Math.floor(CAPACITY[history.tracks.indexOf(track)] / rows));
   const lines = [];
   for (let end = length; end > 0 && lines.length < rows; end -= bin) {
     const from = Math.max(0, end - bin);
-    const cells = [{ text: time((track.latest - (length - from) * track.step) * 1000, track.step === 1), head: true }];
+    const cells = [{ text: time((lastShown(track) - (length - 1 - from) * track.step) * 1000, track.step === 1), head: true }];
     for (const { values } of series) {
       const known = values.slice(from, end).filter((value) => value !== null);
-      cells.push({ text: known.length ? number(last(known, known.length) / known.length) + unit : '–', number: true });
+      cells.push({ text: known.length ? number(sumOfLast(known, known.length) / known.length) + unit : '–', number: true });
     }
     lines.push({ name: String(lines.length), cells });
   }
@@ -1372,7 +1404,7 @@ const moment = (milliseconds) => {
   return isToday ? time(milliseconds, true) : new Date(milliseconds).toLocaleString('en', { dateStyle: 'medium', timeStyle: 'short', hourCycle: 'h23' });
 };
 
-function limitText({ limit, period_millis: period, burst, unit, algorithm }) {
+function limitText({ limit, period_millis: period, burst, unit, algorithm = 'token_bucket' }) {
   const units = unit ? ` ${unit}` : '';
   if (period === null) return `${number(limit)} at once`;
   const names = { 1000: 'second', 60000: 'minute', 3600000: 'hour', 86400000: 'day' };
