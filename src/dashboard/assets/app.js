@@ -171,15 +171,20 @@ async function follow(owner) {
       clearTimeout(timer);
       timer = setTimeout(() => attempt.abort(), SILENCE);
     };
+    const catchUp = async () => {
+      clearTimeout(timer); // events wait meanwhile
+      await loadHistory();
+      watch();
+    };
     try {
       watch();
       const response = await request('live', { signal: attempt.signal });
-      await loadHistory();
+      await catchUp();
       for await (const event of events(response.body)) {
         watch();
         failures = 0;
         setConnection('live', 'live');
-        if (Math.abs(event.second - history.second) > MAX_GAP) await loadHistory();
+        if (Math.abs(event.second - history.second) > MAX_GAP) await catchUp();
         receive(event);
       }
     } catch (error) {
@@ -571,8 +576,11 @@ async function refreshLists() {
   const owner = session;
   if (!owner) return;
   const lists = [refreshTopKeys, refreshBlocks, refreshRules].map((refresh) => refresh(owner));
-  await Promise.allSettled(lists); // the stream shows that the connection is lost
-  if (session && session === ownerer) listsTimer = setTimeout(refreshLists, 5000);
+  for (const { reason } of await Promise.allSettled(lists)) {
+    // The stream shows that the connection is lost.
+    if (reason && !(reason instanceof ApiError)) console.error(reason);
+  }
+  if (session && session === owner) listsTimer = setTimeout(refreshLists, 5000);
 }
 
 async function refreshTopKeys(owner) {
