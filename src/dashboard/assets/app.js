@@ -657,7 +657,7 @@ function renderKey({ policies: rows, without_key: keyless }) {
   fill($('key-states'), names, rows.map((entry) => {
     const left = element('span', { class: entry.remaining === 0 ? 'bad' : '' },
       entry.limit === null ? 'not counted now' : `${number(entry.remaining)} of ${number(entry.limit)}`);
-    return { name: `${entry.policy} ${entry.key}`, cells: [
+    return { name: rowName(entry), cells: [
       { text: entry.policy, head: true },
       { node: entry.limit ? group(meter(entry.remaining / entry.limit), left) : left },
       { text: entry.reset_millis === null ? '–' : entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
@@ -666,11 +666,11 @@ function renderKey({ policies: rows, without_key: keyless }) {
     ] };
   }), 'No policies');
   $('block-form').hidden = !session.can_write;
-  const refundable = rows.flatMap((entry, index) => entry.is_refundable ? [{ ...entry, index }] : []);
+  const refundable = rows.filter((entry) => entry.is_refundable);
   $('refund-form').hidden = !session.can_write || !refundable.length;
   const isRepeated = (policy) => refundable.filter((entry) => entry.policy === policy).length > 1;
-  fillOptions($('refund-policy'), refundable.map(({ policy, key, index }) =>
-    option(String(index), isRepeated(policy) ? `${policy}, as ${key}` : policy)));
+  fillOptions($('refund-policy'), refundable.map((entry) =>
+    option(rowName(entry), isRepeated(entry.policy) ? `${entry.policy}, as ${entry.key}` : entry.policy)));
   const policies = ['', ...new Set(rows.map(({ policy }) => policy))];
   fillOptions($('block-policy'), policies.map((name) => option(name, name || 'all policies')));
 }
@@ -679,13 +679,14 @@ function renderKey({ policies: rows, without_key: keyless }) {
 function renderKeyNotes(rows, keyless) {
   const notes = keyless.map(({ policy, reason }) => `${policy} cannot count this key: ${reason}.`);
   if (rows.length && !rows.some((entry) => entry.has_state)) {
-    notes.unshift('No policy counts this key now. Check how it is written, and what it is.');
+    notes.unshift('No policy counts this key now. Check its spelling and its kind.');
   }
   const tiered = [...new Set(rows.filter((entry) => entry.has_tiers).map(({ policy }) => policy))];
   if (tiered.length) notes.push(`Without tiers: what callers of ${tiered.join(', ')} have left depends on their tier.`);
   replaceChanged($('key-notes'), notes.map((note) => element('li', {}, note)));
 }
 
+const rowName = ({ policy, key }) => `${policy} ${key}`;
 const isBlocked = (entry) => entry.blocked_millis !== null;
 const isBanned = ({ penalty }) => penalty !== null && penalty.banned_millis !== null;
 const blockText = (entry) => isBlocked(entry)
@@ -742,7 +743,7 @@ async function resetKey(key, policy, isBan) {
 $('refund-form').addEventListener('submit', async (event) => {
   event.preventDefault();
   const asked = lookedUp;
-  const { key, policy } = asked.rows[Number($('refund-policy').value)];
+  const { key, policy } = asked.rows.find((entry) => rowName(entry) === $('refund-policy').value);
   const units = $('refund-units').valueAsNumber;
   const text = `It gets back up to ${count(units, 'unit')} that it has used under ${policy}, ${where()}.`;
   if (!await confirmed(`Refund ${key}?`, text, 'Refund')) return;
