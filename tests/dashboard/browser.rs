@@ -137,6 +137,7 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         page.until(
             "document.getElementById('rules-note').textContent.startsWith('Version 1 is in force')",
         );
+        page.until("document.getElementById('rules-text').value.includes('3/hour')");
         page.evaluate("document.getElementById('rules-editor').open = true");
         let submit = |text: &str| {
             format!(

@@ -818,7 +818,7 @@ async function refreshRules(owner) {
   if (session !== owner) return;
   versions = latest;
   renderVersions();
-  $('rules-editor').hidden = !canReplaceRules();
+  $('rules-editor').hidden = !canReplaceRules() || !edited;
   if (canReplaceRules()) await refreshEditor(owner);
 }
 
@@ -846,6 +846,7 @@ const isEdited = () => edited && ($('rules-text').value !== edited.text || $('ru
 
 // Warns if other rules are in force than those with which the operator began.
 function renderEditor() {
+  $('rules-editor').hidden = !edited;
   const isOutdated = edited && versions && edited.replaced !== versions.latest;
   $('rules-outdated').hidden = !isOutdated;
   if (!isOutdated) return;
