@@ -395,7 +395,7 @@ fn caller_has_the_keys_that_its_requests_have() {
         let request = Request::get("/").header(name, value).body(());
         request.expect("a request").into_parts().0
     };
-    let api_key = || ApiKey::header("x-api-key").hash_secret(secret.clone());
+    let api_key = || ApiKey::header("x-api-key").hash_secret(secret);
     let names = |key: Key| (key == Key::new("k-1")).then(|| Key::new("ada"));
     let extractors: [(Box<dyn KeyExtractor>, Parts, CallerId<'_>); 9] = [
         (
@@ -434,7 +434,7 @@ fn caller_has_the_keys_that_its_requests_have() {
             CallerId::Text("ada"),
         ),
         (
-            Box::new(Cookie::new("session").hash_secret(secret.clone())),
+            Box::new(Cookie::new("session").hash_secret(secret)),
             with_header("cookie", "session=s-1"),
             CallerId::Text("s-1"),
         ),
