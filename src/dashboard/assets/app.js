@@ -1037,6 +1037,7 @@ function rolloutForm(policy) {
   form.addEventListener('submit', async (event) => {
     event.preventDefault();
     await changeRollout(policy, input.valueAsNumber);
+    if (document.activeElement === set) input.focus();
     set.hidden = true;
     const latest = state?.policies.find(({ name }) => name === policy);
     if (latest) updateRollout(form, latest.rollout);
