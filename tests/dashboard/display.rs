@@ -30,6 +30,20 @@ async fn limits_and_shares_are_not_rounded_away() {
         for (millis, expected) in [(1, "1 s"), (3_599_001, "1 h"), (9_059_500, "2 h 31 min")] {
             assert_eq!(page.evaluate(&format!("duration({millis})")), expected);
         }
+        // What nothing counts is not full.
+        let row = json!({
+            "policy": "api", "key": "ada", "limit": null, "remaining": null, "reset_millis": null,
+            "counted_by": "nobody", "penalty": null, "blocked_millis": null, "has_state": true,
+        });
+        page.evaluate("lookedUp = { key: 'ada', form: 'text' }");
+        page.evaluate(&format!(
+            "renderKey({{ policies: [{row}], without_key: [] }})"
+        ));
+        let cells = "[...document.querySelectorAll('#key-states td')].map((it) => it.textContent)";
+        assert_eq!(
+            page.evaluate(cells),
+            json!(["not counted now", "–", "nobody"])
+        );
         for (share, expected) in [("0", "0 %"), ("0.00001", "< 0.01 %"), ("0.123", "12 %")] {
             assert_eq!(page.evaluate(&format!("percent({share})")), expected);
         }

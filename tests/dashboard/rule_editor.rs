@@ -13,7 +13,7 @@ use tollgate::{
 
 use super::{
     WRITE, guarded,
-    site::{RULES, Site, confirm, text_of},
+    site::{RULES, Site, confirm, look_up, text_of},
 };
 use crate::support::Server;
 
@@ -135,6 +135,13 @@ async fn stored_rules_that_were_refused_are_replaced_on_the_page() {
             text_of("rules-message")
         ));
         page.until("policies.textContent.includes('6 an hour')");
+
+        // What is in Redis is changed for all instances.
+        look_up(&mut page, "ada");
+        page.evaluate("document.getElementById('refund-form').requestSubmit()");
+        page.until(
+            "document.getElementById('confirm-text').textContent.endsWith(', for all instances.')",
+        );
     });
 }
 
