@@ -380,8 +380,8 @@ function deniedText() {
 function renderFigures() {
   rates(isPolicy).forEach((rate, kind) => {
     const total = state.decisions.filter(isPolicy).reduce((sum, row) => sum + row.totals[kind], 0);
-    setText($(`rate-${kind}`), number(rate));
-    setText($(`total-${kind}`), ` /s, ${number(total)} since the start`);
+    setText($(`rate-${kind}`), `${number(rate)} /s`);
+    setText($(`total-${kind}`), `${number(total)} since the start`);
   });
 }
 
