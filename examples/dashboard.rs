@@ -10,7 +10,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example prints its results")]
 
-use std::{env, error::Error, time::Duration};
+use std::{env, error::Error, net::SocketAddr, time::Duration};
 
 use axum::{Router, body::Body, routing::get};
 use http::{Request, request::Parts};
@@ -25,7 +25,7 @@ use tower::ServiceExt;
 async fn main() -> Result<(), Box<dyn Error>> {
     let limit = limits()?;
 
-    // In a real service, both come from its configuration. The first only allows to look.
+    // In a real service, both come from its configuration. The first gives read access only.
     let (token, write_token) = ("look-at-the-limits", "change-the-limits-too");
     let dashboard = Dashboard::builder(&limit)
         .token(token)
@@ -47,6 +47,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("listening on http://{address}, open");
     println!("  http://{address}/ops/limits");
     println!("and sign in with {token} or {write_token}");
+    // The dashboard counts wrong tokens by the address of the client.
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).await?;
     Ok(())
 }

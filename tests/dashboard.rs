@@ -1,7 +1,13 @@
 //! The dashboard over HTTP: what it shows and changes, and whom it refuses.
 
+mod actions;
 mod blocks;
 mod browser;
+mod callers;
+mod charts;
+mod connection;
+mod counted_keys;
+mod display;
 mod guards;
 mod hostile;
 mod live;
@@ -11,7 +17,9 @@ mod operations;
 mod outages;
 mod page;
 mod pictures;
+mod rule_editor;
 mod rule_versions;
+mod site;
 mod wrong_tokens;
 
 use std::time::Duration;

@@ -1,12 +1,15 @@
 //! Keys made of other keys, and from what other layers left: nobody passes for somebody else.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::IpAddr};
 
 use http::{HeaderValue, Request, StatusCode, request::Parts};
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
     Key,
-    extract::{Claim, ExtensionKey, Header, KeyExtractor, PeerIp},
+    extract::{
+        ApiKey, CallerId, Claim, ClientIp, Cookie, ExtensionKey, Global, HashSecret, Header,
+        HostHeader, KeyExtractor, PeerIp, Route,
+    },
 };
 
 #[derive(Clone, Debug)]
@@ -378,4 +381,108 @@ fn headers(fields: &[(&'static str, &str)]) -> Parts {
         parts.headers.append(*name, value);
     }
     parts
+}
+
+// === Callers without a request ===
+
+#[test]
+fn caller_has_the_keys_that_its_requests_have() {
+    let secret = HashSecret::from_passphrase("of the fleet");
+    let address = IpAddr::from([0x2001, 0xdb8, 1, 2, 3, 0, 0, 4]);
+    let mut by_address = nothing();
+    by_address.extensions.insert(address);
+    let with_header = |name: &'static str, value: &'static str| {
+        let request = Request::get("/").header(name, value).body(());
+        request.expect("a request").into_parts().0
+    };
+    let api_key = || ApiKey::header("x-api-key").hash_secret(secret);
+    let names = |key: Key| (key == Key::new("k-1")).then(|| Key::new("ada"));
+    let extractors: [(Box<dyn KeyExtractor>, Parts, CallerId<'_>); 9] = [
+        (
+            Box::new(PeerIp),
+            by_address.clone(),
+            CallerId::Address(address),
+        ),
+        (
+            Box::new(ClientIp::peer().ipv6_prefix(48)),
+            by_address.clone(),
+            CallerId::Text("2001:db8:1:2:3::4"),
+        ),
+        (
+            Box::new(api_key().or_else(Header::new("x-user")).or_else(PeerIp)),
+            by_address.clone(),
+            CallerId::Address(address),
+        ),
+        (
+            Box::new(Header::new("x-user").in_slot_of(Header::new("x-user"))),
+            with_header("x-user", "ada"),
+            CallerId::Text("ada"),
+        ),
+        (
+            Box::new(api_key().or_else(PeerIp)),
+            with_header("x-api-key", "k-1"),
+            CallerId::Text("k-1"),
+        ),
+        (
+            Box::new(Header::new("x-user").map(|key| Key::secret(key.as_bytes()))),
+            with_header("x-user", "ada"),
+            CallerId::Text("ada"),
+        ),
+        (
+            Box::new(Header::new("x-api-key").and_then(names)),
+            with_header("x-api-key", "k-1"),
+            CallerId::Text("ada"),
+        ),
+        (
+            Box::new(Cookie::new("session").hash_secret(secret)),
+            with_header("cookie", "session=s-1"),
+            CallerId::Text("s-1"),
+        ),
+        (
+            Box::new(HostHeader),
+            with_header("host", "API.example.com:80"),
+            CallerId::Text("api.Example.com"),
+        ),
+    ];
+    for (extractor, parts, caller) in extractors {
+        let found = extractor.extract(&parts).found().expect("a key");
+        let keys = extractor.keys_of(&caller);
+        assert_eq!(as_text(&keys), [found.as_str()], "{}", extractor.label());
+    }
+}
+
+#[test]
+fn caller_has_no_key_that_others_share_or_that_needs_more_than_one_value() {
+    let known = Key::new("example.com");
+    let by_host = HostHeader.map(move |host| match host == known {
+        true => host,
+        false => Key::UNIDENTIFIED,
+    });
+    let address = CallerId::Address(IpAddr::from([203, 0, 113, 7]));
+    let text = CallerId::Text("ada");
+    let extractors: [Box<dyn KeyExtractor>; 4] = [
+        Box::new(Global),
+        Box::new(Header::new("x-tenant").and(PeerIp)),
+        Box::new(
+            Header::new("x-tenant")
+                .or_else(Global)
+                .and(Header::new("x-user")),
+        ),
+        Box::new(Route),
+    ];
+    for extractor in extractors {
+        for caller in [address, text] {
+            assert_eq!(extractor.keys_of(&caller), [], "{}", extractor.label());
+        }
+    }
+    assert_eq!(as_text(&by_host.keys_of(&text)), ["ada"]);
+    assert_eq!(by_host.keys_of(&address), []);
+    // A closure is taken to make the usual key.
+    let closure = |parts: &Parts| parts.uri.host().map(Key::from);
+    assert_eq!(as_text(&closure.keys_of(&address)), ["203.0.113.7"]);
+    assert_eq!(as_text(&closure.keys_of(&text)), ["ada"]);
+}
+
+fn as_text(keys: &[Key]) -> Vec<&str> {
+    keys.iter().map(Key::as_str).collect()
 }

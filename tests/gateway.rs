@@ -1,6 +1,7 @@
 //! `examples/gateway`, as a process of its own: what its reader is promised.
 
 mod forwarding;
+mod operations;
 mod picture;
 mod process;
 mod rules;

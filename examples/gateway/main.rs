@@ -52,7 +52,7 @@ use tokio::{net::TcpListener, sync::watch};
 use self::{
     proxy::ReverseProxy,
     settings::{HELP, Settings, Tokens},
-    welcome::Places,
+    welcome::Addresses,
 };
 
 pub(crate) type Failure = Box<dyn Error>;
@@ -85,7 +85,7 @@ async fn run(settings: Settings) -> Result<(), Failure> {
     let (limit, rules) = limits::build(&settings).await?;
     let for_clients = listen("--listen", &settings.listen).await?;
     let for_operators = listen("--operations", &settings.operations).await?;
-    let places = Places {
+    let addresses = Addresses {
         backend: match &settings.backend {
             Some(backend) => backend.clone(),
             None => demo_backend::start().await?,
@@ -97,9 +97,9 @@ async fn run(settings: Settings) -> Result<(), Failure> {
     let dashboard = operations::dashboard(&limit, &rules, &tokens)?;
     let operations = operations::routes(&dashboard, &limit, prometheus);
 
-    welcome::print(&settings, &places, &tokens);
-    welcome::warn_without_backend(&places.backend).await;
-    let proxy = ReverseProxy::new(places.backend);
+    welcome::print(&settings, &addresses, &tokens);
+    welcome::warn_without_backend(&addresses.backend).await;
+    let proxy = ReverseProxy::new(addresses.backend);
     let app = Router::new()
         .fallback(async move |peer, request| proxy.forward(peer, request).await)
         .layer(limit);
@@ -112,7 +112,7 @@ async fn run(settings: Settings) -> Result<(), Failure> {
     ));
     tokio::select! {
         result = tokio::signal::ctrl_c() => result?,
-        () = demo_load::run(places.gateway), if settings.has_load => {}
+        () = demo_load::run(addresses.gateway), if settings.has_load => {}
     }
     println!("stopping: no new requests, those in flight end");
     dashboard.close();
@@ -131,8 +131,9 @@ async fn serve(
     (for_operators, operations): (TcpListener, Router),
     stopping: watch::Receiver<()>,
 ) -> io::Result<()> {
-    // `client_ip` and `peer_ip` read the peer's address from here.
+    // `client_ip` and `peer_ip` read the peer's address from here, and the dashboard counts wrong tokens by it.
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    let operations = operations.into_make_service_with_connect_info::<SocketAddr>();
     // Otherwise the end of a response can wait for the client's acknowledgement of its start.
     let for_clients = for_clients.tap_io(|stream| drop(stream.set_nodelay(true)));
     let clients = axum::serve(for_clients, app).with_graceful_shutdown(closed(stopping.clone()));

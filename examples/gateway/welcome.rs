@@ -8,18 +8,18 @@ use tokio::net::TcpStream;
 use crate::settings::{Settings, Tokens};
 
 /// The addresses of a running gateway.
-pub(crate) struct Places {
+pub(crate) struct Addresses {
     pub(crate) gateway: SocketAddr,
     pub(crate) operations: SocketAddr,
     pub(crate) backend: Uri,
 }
 
-pub(crate) fn print(settings: &Settings, places: &Places, tokens: &Tokens) {
-    let Places {
+pub(crate) fn print(settings: &Settings, addresses: &Addresses, tokens: &Tokens) {
+    let Addresses {
         gateway,
         operations,
         backend,
-    } = places;
+    } = addresses;
     println!("gateway http://{gateway} -> {backend}");
     println!("  open  http://{operations}/ops/limits");
     let [read, write] = tokens.shown();
@@ -29,10 +29,10 @@ pub(crate) fn print(settings: &Settings, places: &Places, tokens: &Tokens) {
     } else {
         println!("  edit  {}", settings.rules.display());
         println!(
-            "        save another limit, such as `free: 2/s`: requests are decided by it at once"
+            "        save another limit, such as `free: 2/s`: it applies from the next request on"
         );
         println!(
-            "        save a fault, such as `free: 2/mn`: you read here where it is, and what to write"
+            "        save a fault, such as `free: 2/mn`: the log shows where it is, and how to mend it"
         );
     }
     let path = settings.backend.as_ref().map_or("items/1", |_| "");

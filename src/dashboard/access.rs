@@ -31,7 +31,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Allows to see everything, and to change nothing.
+    /// Allows the request to see everything, and to change nothing.
     #[must_use]
     pub const fn read_only() -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Access {
         }
     }
 
-    /// Allows to change modes and keys, too.
+    /// Allows the request to change modes, rules and keys, too.
     #[must_use]
     pub const fn read_write() -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Access {
         }
     }
 
-    /// Sets the name of the operator, which the page and the log events of changes show.
+    /// Sets the name of the operator. The page, the log events of changes, and the versions of rules show it.
     ///
     /// Default: no name. Longer names are cut after 64 characters, and control characters are left out.
     #[must_use]

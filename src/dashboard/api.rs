@@ -7,7 +7,7 @@ use axum::{
     extract::{Extension, State},
     response::{IntoResponse, Response},
 };
-use http::{Request, StatusCode};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use crate::{log::event, rules::RuleMode};
@@ -48,14 +48,12 @@ pub(super) async fn history(State(shared): State<Arc<Shared>>) -> Response {
 /// Follows the state, once a second.
 pub(super) async fn live(State(shared): State<Arc<Shared>>) -> Result {
     sampler::start(&shared);
-    let events = live::follow(&shared).ok_or_else(|| {
-        ApiError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too_many_streams",
-            "too many pages follow this dashboard: close one, or wait",
-        )
-    })?;
-    Ok(events.into_response())
+    let mut response = live::follow(&shared)?.into_response();
+    // Otherwise nginx collects events until its buffer is full.
+    let no_buffer = HeaderName::from_static("x-accel-buffering");
+    let headers = response.headers_mut();
+    headers.insert(no_buffer, HeaderValue::from_static("no"));
+    Ok(response)
 }
 
 /// Returns the keys that were denied most often.

@@ -54,6 +54,11 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
+    /// Reports that no policy counts by what the operator knows.
+    pub(super) fn no_key(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "no_key", message)
+    }
+
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
@@ -63,10 +68,21 @@ impl From<Error> for ApiError {
     /// Reports an error of the store or of a setting. Its causes stay out, which may name internals of the network.
     fn from(error: Error) -> Self {
         let (status, code) = match error.kind() {
-            ErrorKind::InvalidConfig | ErrorKind::InvalidPolicy | ErrorKind::InvalidQuota => {
-                (StatusCode::BAD_REQUEST, "bad_request")
+            ErrorKind::DuplicatePolicy
+            | ErrorKind::InvalidConfig
+            | ErrorKind::InvalidPolicy
+            | ErrorKind::InvalidQuota
+            | ErrorKind::InvalidUrl
+            | ErrorKind::NoPolicy
+            | ErrorKind::PolicyWithoutKey => (StatusCode::BAD_REQUEST, "bad_request"),
+            // The store replied, and will reply the same.
+            ErrorKind::ForeignValue | ErrorKind::Protocol | ErrorKind::Script => {
+                (StatusCode::BAD_GATEWAY, "store_failed")
             }
-            _ => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
+            ErrorKind::Connect
+            | ErrorKind::Overloaded
+            | ErrorKind::Timeout(_)
+            | ErrorKind::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
         };
         Self::new(status, code, error.to_string())
     }

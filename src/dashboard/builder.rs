@@ -89,9 +89,9 @@ impl DashboardBuilder {
     ///
     /// Default: only tokens count. A request without the extension is refused, so a layer that was forgotten opens nothing.
     ///
-    /// Do not grant it by the peer's address alone: a page of another site can make the browser of an operator send requests
-    /// from there, under a host name that leads to this server (DNS rebinding). A login does not have this fault, since
-    /// browsers keep the cookies and tokens of each host name apart.
+    /// Do not grant it by the peer's address alone. With DNS rebinding, a page of another site makes its own host name resolve
+    /// to this server, and the browser of an operator then sends that page's requests from the operator's address. A login
+    /// withstands this: browsers do not send the cookies and tokens of one host name to another.
     pub fn access_by_extension(mut self) -> Self {
         self.trusts_extension = true;
         self
@@ -115,9 +115,9 @@ impl DashboardBuilder {
         self
     }
 
-    /// Sets the secret by which the application hashes API keys, so that operators can look them up.
+    /// Sets the secret with which closures of the application hash API keys, so that operators can look them up.
     ///
-    /// Default: tollgate's constant, which [`Key::secret`](crate::Key::secret) uses.
+    /// Default: tollgate's constant, which [`Key::secret`](crate::Key::secret) uses. Extractors of tollgate use their own.
     pub fn hash_secret(mut self, secret: HashSecret) -> Self {
         self.hash_secret = Some(secret);
         self

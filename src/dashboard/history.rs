@@ -6,8 +6,13 @@
 //! coarse    60 s    360     6 hours      minutes since the Unix epoch, modulo 360
 //! ```
 //!
+//! A record is made shortly after a second has ended, and belongs to that second: of the record at 12:00:01.020, the fine slot
+//! is 12:00:00 and the coarse one 12:00.
+//!
 //! A pair of policy and tier takes 660 slots of 20 bytes, 13 KB. There are at most 257 pairs, see
 //! [`telemetry`](crate::telemetry#number-of-series), so all take at most 3.4 MB.
+
+use std::time::Duration;
 
 use crate::{
     clock::Timestamp,
@@ -24,13 +29,22 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Creates an empty history that begins now.
-    pub(super) fn new(now: Timestamp) -> Self {
-        Self {
+    /// Creates a history that begins now. Decisions and calls before are in no slot: another dashboard may have counted them.
+    pub(super) fn new<'a>(
+        now: Timestamp,
+        counts: impl Iterator<Item = DecisionCount<'a>>,
+        latency: &CallLatency,
+    ) -> Self {
+        let ended = now - SECOND;
+        let mut history = Self {
             tracks: [(FINE_STEP, FINE_SLOTS), (COARSE_STEP, COARSE_SLOTS)]
-                .map(|(step, slots)| Track::new(step, slots, now)),
+                .map(|(step, slots)| Track::new(step, slots, ended, latency)),
             series: Vec::new(),
+        };
+        for count in counts {
+            find_or_add(&mut history.series, &count).totals = count.counts;
         }
+        history
     }
 
     /// Adds the decisions and calls since the last record. Both counts only grow.
@@ -40,7 +54,8 @@ impl History {
         counts: impl Iterator<Item = DecisionCount<'a>>,
         latency: &CallLatency,
     ) {
-        let passed = self.tracks.each_mut().map(|track| track.advance(now));
+        let ended = now - SECOND;
+        let passed = self.tracks.each_mut().map(|track| track.advance(ended));
         for (number, (track, passed)) in self.tracks.iter_mut().zip(passed).enumerate() {
             for series in &mut self.series {
                 let slots = &mut series.slots[number];
@@ -64,15 +79,21 @@ impl History {
     pub(super) fn series(&self) -> &[Series] {
         &self.series
     }
+
+    /// Returns the start of the second of the latest record, in seconds since the Unix epoch.
+    pub(super) fn second(&self) -> u64 {
+        let [fine, _] = &self.tracks;
+        fine.latest_start()
+    }
 }
 
 fn find_or_add<'a>(series: &'a mut Vec<Series>, count: &DecisionCount<'_>) -> &'a mut Series {
     let is_same = |known: &Series| *known.policy == *count.policy && *known.tier == *count.tier;
-    let place = series.iter().position(is_same).unwrap_or_else(|| {
+    let index = series.iter().position(is_same).unwrap_or_else(|| {
         series.push(Series::new(count.policy, count.tier));
         series.len() - 1
     });
-    &mut series[place]
+    &mut series[index]
 }
 
 // === Series ===
@@ -131,15 +152,15 @@ pub(super) struct Track {
 }
 
 impl Track {
-    fn new(step: u64, slots: usize, now: Timestamp) -> Self {
-        let latest = now.as_micros() / (step * MICROS);
+    fn new(step: u64, slots: usize, first: Timestamp, latency: &CallLatency) -> Self {
+        let latest = first.as_micros() / (step * MICROS);
         Self {
             step,
             latest,
             first: latest,
             latency: vec![Latency::default(); slots].into(),
-            before_slot: CallLatency::default(),
-            up_to_now: CallLatency::default(),
+            before_slot: latency.clone(),
+            up_to_now: latency.clone(),
         }
     }
 
@@ -155,8 +176,8 @@ impl Track {
             self.before_slot = self.up_to_now.clone();
         }
         for age in 0..passed {
-            let place = self.place(age);
-            self.latency[place] = Latency::default();
+            let index = self.index(age);
+            self.latency[index] = Latency::default();
         }
         passed
     }
@@ -164,7 +185,7 @@ impl Track {
     /// Empties the slots that were entered.
     fn clear(&self, slots: &mut [Slot], passed: usize) {
         for age in 0..passed {
-            slots[self.place(age)] = Slot::default();
+            slots[self.index(age)] = Slot::default();
         }
     }
 
@@ -179,8 +200,8 @@ impl Track {
             for age in 0..parts {
                 // The first parts get the remainder.
                 let part = added / parts + u64::from(age < added % parts);
-                let place = self.place(usize::try_from(age).unwrap_or_default());
-                let slot = &mut slots[place][kind];
+                let index = self.index(usize::try_from(age).unwrap_or_default());
+                let slot = &mut slots[index][kind];
                 *slot = slot.saturating_add(u32::try_from(part).unwrap_or(u32::MAX));
             }
         }
@@ -190,24 +211,24 @@ impl Track {
         self.up_to_now.clone_from(latency);
         let queue_wait = latency.queue_wait.since(&self.before_slot.queue_wait);
         let round_trip = latency.round_trip.since(&self.before_slot.round_trip);
-        let place = self.place(0);
-        self.latency[place] = Latency::of(&queue_wait, &round_trip);
+        let index = self.index(0);
+        self.latency[index] = Latency::of(&queue_wait, &round_trip);
     }
 
-    /// Returns the place of the slot that is this many slots old.
-    fn place(&self, age: usize) -> usize {
+    /// Returns the index of the slot that is this many slots old.
+    fn index(&self, age: usize) -> usize {
         let slots = self.latency.len();
         let latest = usize::try_from(self.latest % slots as u64).unwrap_or_default();
         (latest + slots - age % slots) % slots
     }
 
-    /// Returns the places of all slots since the start, from the oldest.
-    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
+    /// Returns the indices of all slots since the start, from the oldest.
+    pub(super) fn indices(&self) -> impl Iterator<Item = usize> {
         let covered = self.latest - self.first + 1;
         let covered = usize::try_from(covered).map_or(self.latency.len(), |covered| {
             covered.min(self.latency.len())
         });
-        (0..covered).rev().map(|age| self.place(age))
+        (0..covered).rev().map(|age| self.index(age))
     }
 
     /// Returns the start of the latest slot, in seconds since the Unix epoch.
@@ -215,8 +236,13 @@ impl Track {
         self.latest * self.step
     }
 
-    pub(super) fn latency(&self, place: usize) -> Latency {
-        self.latency[place]
+    pub(super) fn latency(&self, index: usize) -> Latency {
+        self.latency[index]
+    }
+
+    /// Returns the latency of the latest slot.
+    pub(super) fn latest_latency(&self) -> Latency {
+        self.latency[self.index(0)]
     }
 }
 
@@ -226,8 +252,8 @@ impl Track {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Latency {
     pub(super) median: Option<u32>,
-    pub(super) slowest: Option<u32>,
-    pub(super) queue: Option<u32>,
+    pub(super) p99: Option<u32>,
+    pub(super) queue_p99: Option<u32>,
 }
 
 impl Latency {
@@ -238,12 +264,13 @@ impl Latency {
         };
         Self {
             median: micros(round_trip, 50),
-            slowest: micros(round_trip, 99),
-            queue: micros(queue_wait, 99),
+            p99: micros(round_trip, 99),
+            queue_p99: micros(queue_wait, 99),
         }
     }
 }
 
+const SECOND: Duration = Duration::from_secs(1);
 const MICROS: u64 = 1_000_000;
 const FINE_STEP: u64 = 1;
 const FINE_SLOTS: usize = 300;
@@ -252,50 +279,56 @@ const COARSE_SLOTS: usize = 360;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use crate::durations::DurationCounter;
 
     use super::*;
 
     const START: u64 = 1_800_000_000;
 
-    fn at(seconds: u64) -> Timestamp {
-        Timestamp::from_micros((START + seconds) * MICROS + 30_000)
+    /// Returns the time of the record of this second: shortly after its end.
+    fn after(second: u64) -> Timestamp {
+        Timestamp::from_micros((START + second + 1) * MICROS + 30_000)
     }
 
-    fn record(history: &mut History, seconds: u64, allowed: u64) {
+    fn begun(second: u64) -> History {
+        History::new(after(second), [].into_iter(), &CallLatency::default())
+    }
+
+    fn count(allowed: u64) -> impl Iterator<Item = DecisionCount<'static>> {
         let count = DecisionCount {
             policy: "api",
             tier: "none",
             counts: [allowed, 0, 0, 0, 0],
         };
-        let counts = [count].into_iter();
-        history.record(at(seconds), counts, &CallLatency::default());
+        [count].into_iter()
+    }
+
+    fn record(history: &mut History, second: u64, allowed: u64) {
+        history.record(after(second), count(allowed), &CallLatency::default());
     }
 
     fn allowed(history: &History, track: usize) -> Vec<u32> {
-        let places = history.tracks()[track].places();
+        let indices = history.tracks()[track].indices();
         let slots = history.series()[0].slots(track);
-        places.map(|place| slots[place][0]).collect()
+        indices.map(|index| slots[index][0]).collect()
     }
 
     #[test]
     fn growth_is_recorded_in_the_slot_of_its_time() {
-        let mut history = History::new(at(0));
+        let mut history = begun(0);
         record(&mut history, 0, 3);
         record(&mut history, 1, 3);
         record(&mut history, 2, 10);
         assert_eq!(allowed(&history, 0), [3, 0, 7]);
         assert_eq!(allowed(&history, 1), [10]);
-        assert_eq!(history.tracks()[0].latest_start(), START + 2);
+        assert_eq!(history.second(), START + 2);
         record(&mut history, 60, 11);
         assert_eq!(allowed(&history, 1), [10, 1]);
     }
 
     #[test]
     fn late_record_is_spread_over_the_slots_since_the_last_one() {
-        let mut history = History::new(at(0));
+        let mut history = begun(0);
         record(&mut history, 0, 0);
         record(&mut history, 3, 10);
         assert_eq!(allowed(&history, 0), [0, 3, 3, 4]);
@@ -303,7 +336,7 @@ mod tests {
 
     #[test]
     fn old_slots_are_overwritten_and_never_shown_again() {
-        let mut history = History::new(at(0));
+        let mut history = begun(0);
         for second in 0..700 {
             record(&mut history, second, second);
         }
@@ -317,7 +350,7 @@ mod tests {
 
     #[test]
     fn clock_that_is_set_back_loses_no_decision() {
-        let mut history = History::new(at(10));
+        let mut history = begun(10);
         record(&mut history, 10, 1);
         record(&mut history, 5, 2);
         record(&mut history, 11, 3);
@@ -327,24 +360,52 @@ mod tests {
     #[test]
     fn latency_is_that_of_the_calls_in_the_slot() {
         let counter = DurationCounter::default();
-        let mut history = History::new(at(0));
-        let mut record = |seconds, millis| {
+        let mut history = begun(0);
+        let mut record = |second, millis| {
             counter.add(Duration::from_millis(millis));
             let latency = CallLatency {
                 queue_wait: DurationCounts::default(),
                 round_trip: counter.counts(),
             };
-            history.record(at(seconds), [].into_iter(), &latency);
-            history.tracks().each_ref().map(|track| {
-                let latest = track.places().last().expect("a slot");
-                track.latency(latest)
-            })
+            history.record(after(second), [].into_iter(), &latency);
+            history.tracks().each_ref().map(Track::latest_latency)
         };
         record(0, 100);
         let [fine, coarse] = record(1, 1);
         let median = fine.median.expect("a call");
         assert!(median.abs_diff(1_000) <= 125, "{median}");
-        assert!(coarse.slowest > Some(80_000), "{coarse:?}");
-        assert_eq!(fine.queue, None);
+        assert!(coarse.p99 > Some(80_000), "{coarse:?}");
+        assert_eq!(fine.queue_p99, None);
+    }
+
+    #[test]
+    fn record_belongs_to_the_second_that_has_ended() {
+        let midnight = Timestamp::from_micros(START * MICROS);
+        let mut history = History::new(midnight, [].into_iter(), &CallLatency::default());
+        let next = Timestamp::from_micros((START + 1) * MICROS + 20_000);
+        history.record(next, count(5), &CallLatency::default());
+        assert_eq!(history.second(), START);
+        assert_eq!(allowed(&history, 0), [0, 5]);
+        // The first second of an hour belongs to its first minute.
+        assert_eq!(history.tracks()[1].latest_start(), START);
+        assert_eq!(allowed(&history, 1), [0, 5]);
+    }
+
+    #[test]
+    fn history_of_a_running_limiter_begins_without_a_spike() {
+        let counter = DurationCounter::default();
+        counter.add(Duration::from_millis(100));
+        let latency = CallLatency {
+            queue_wait: DurationCounts::default(),
+            round_trip: counter.counts(),
+        };
+        let mut history = History::new(after(0), count(1_000), &latency);
+        assert_eq!(history.series()[0].totals[0], 1_000);
+        history.record(after(0), count(1_000), &latency);
+        history.record(after(1), count(1_003), &latency);
+        for track in 0..2 {
+            assert_eq!(allowed(&history, track).iter().sum::<u32>(), 3);
+            assert_eq!(history.tracks()[track].latest_latency(), Latency::default());
+        }
     }
 }

@@ -4,12 +4,16 @@ use serde::Serialize;
 
 use super::{
     history::{History, Series, Track},
-    state::LatencyState,
+    state::{Decisions, LatencyState},
 };
 
 /// The numbers of all slots since the start, from the oldest.
 #[derive(Serialize)]
 pub(super) struct HistoryView {
+    /// That of the latest sample, in seconds since the Unix epoch.
+    second: u64,
+    /// The numbers since the start, up to that sample. What later states add to them is in no slot here.
+    decisions: Vec<Decisions>,
     tracks: Vec<TrackView>,
 }
 
@@ -17,7 +21,7 @@ pub(super) struct HistoryView {
 struct TrackView {
     /// The length of a slot, in seconds.
     step: u64,
-    /// The start of the latest slot, in seconds since the Unix epoch. It is not over yet.
+    /// The start of the latest slot, in seconds since the Unix epoch. Only that of a second is over.
     latest: u64,
     slots: usize,
     series: Vec<SeriesView>,
@@ -38,18 +42,20 @@ impl HistoryView {
         let tracks = tracks.map(|(number, track)| TrackView {
             step: track.step,
             latest: track.latest_start(),
-            slots: track.places().count(),
+            slots: track.indices().count(),
             series: history
                 .series()
                 .iter()
                 .map(|series| SeriesView::of(series, number, track))
                 .collect(),
             latency: track
-                .places()
-                .map(|place| LatencyState::of(track.latency(place)))
+                .indices()
+                .map(|index| LatencyState::of(track.latency(index)))
                 .collect(),
         });
         Self {
+            second: history.second(),
+            decisions: history.series().iter().map(Decisions::of).collect(),
             tracks: tracks.collect(),
         }
     }
@@ -59,7 +65,7 @@ impl SeriesView {
     fn of(series: &Series, number: usize, track: &Track) -> Self {
         let slots = series.slots(number);
         let counts = (0..series.totals.len()).map(|kind| {
-            let counts: Vec<u32> = track.places().map(|place| slots[place][kind]).collect();
+            let counts: Vec<u32> = track.indices().map(|index| slots[index][kind]).collect();
             let has_any = counts.iter().any(|count| *count > 0);
             if has_any { counts } else { Vec::new() }
         });

@@ -4,29 +4,47 @@ use std::{convert::Infallible, sync::Arc};
 
 use axum::response::sse::{Event, Sse};
 use futures_util::stream::{Stream, unfold};
+use http::StatusCode;
 use tokio::sync::watch;
 
-use super::{places::Place, sampler, shared::Shared};
+use super::{api_error::ApiError, places::Place, sampler, shared::Shared};
 
-/// Sends the present state, and then each new one; `None` if too many clients follow, or the dashboard is closed.
+/// Sends the present state, and then each new one.
 ///
 /// A client that reads slowly misses states, and none is kept for it. A stream ends with its place, so that the rights of
 /// its client are checked again.
+///
+/// # Errors
+///
+/// 503 if too many clients follow, or if the dashboard is closed.
 pub(super) fn follow(
     shared: &Shared,
-) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>> {
-    let place = Place::take(&shared.places)?;
-    let states = shared.live.lock().as_ref()?.subscribe();
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>, ApiError> {
+    let states = shared.live.lock().as_ref().map(watch::Sender::subscribe);
+    let states = states.ok_or_else(|| {
+        unavailable(
+            "closed",
+            "the dashboard is closed, since its server shuts down",
+        )
+    })?;
+    let place = Place::take(&shared.places).ok_or_else(|| {
+        let message = "too many pages follow this dashboard: close one, or wait";
+        unavailable("too_many_streams", message)
+    })?;
     let client = Client {
         states,
         next: Some(sampler::state(shared).into()),
         place,
     };
-    Some(Sse::new(unfold(client, async |mut client| {
+    Ok(Sse::new(unfold(client, async |mut client| {
         let state = client.next().await?;
         let event = Event::default().event("state").data(&*state);
         Some((Ok(event), client))
     })))
+}
+
+fn unavailable(code: &'static str, message: &str) -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
 }
 
 /// A client that follows.

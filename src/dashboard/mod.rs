@@ -2,8 +2,7 @@
 //!
 //! [`Dashboard`] shows one limiter: decisions by policy and tier over time, the latency and the outages of Redis, the keys
 //! that are denied most often, the versions of the rules, and the state of a key that an operator looks for. Operators with
-//! write access change modes, rollouts and rules, and block, unblock, refund and reset
-//! keys. All parts of the page are in the program; it loads nothing from elsewhere.
+//! write access change modes, rollouts and rules, and block, unblock, refund and reset keys. All parts of the page are in the program; it loads nothing from elsewhere.
 //!
 //! # Examples
 //!
@@ -51,8 +50,8 @@
 //! - **Tokens** are sent in the header `authorization` and nowhere else. They are kept as hashes, compared in constant time,
 //!   and never logged. The page keeps the token in its tab until that is closed (`sessionStorage`). It sets no cookie.
 //!   Use TLS in front, as for every password. Clients with [wrong tokens](#wrong-tokens) have to wait.
-//! - **Other sites** are refused: by `sec-fetch-site`, by `origin` for older browsers, and by a header of our own that all
-//!   requests but GET need.
+//! - **Other sites** are refused: by `sec-fetch-site`, by `origin` for older browsers, and by the header
+//!   `x-tollgate-dashboard`, which all requests other than GET need and no form can send.
 //! - **The content security policy** allows scripts, styles and connections of the own origin only, no inline ones, and no
 //!   frames around the page. Every response has `cache-control: no-store`.
 //! - **Bounds**: bodies have at most 16 KiB (rules 2 MiB), and URLs no parameters. At most 16 pages follow at the same time
@@ -66,9 +65,10 @@
 //! # Wrong tokens
 //!
 //! A client can send 10 wrong tokens a minute, and all clients together 100. Beyond that, requests with a token get a 429
-//! with `retry-after`, and the log a warning, at most once a minute. This holds for right tokens of the same client too:
-//! otherwise it could go on trying. Others sign in as before, also during an attack from many addresses: the common limit
-//! only holds for those that have sent a wrong token within the last seconds.
+//! with `retry-after`, and the log a warning, at most once a minute. A client over its limit gets the 429 for the right token
+//! too: otherwise it could go on guessing, and any other status would show that a guess is right. Others sign in as before,
+//! also during an attack from many addresses: the common limit only holds for clients that have sent a wrong token within the
+//! last seconds.
 //!
 //! Clients are distinguished by their [peer address](crate::extract::PeerIp), which axum provides with
 //! `into_make_service_with_connect_info::<SocketAddr>()`, or as [`client_key`](DashboardBuilder::client_key) sets. Without an
@@ -84,15 +84,15 @@
 //! |---|---|---|---|
 //! | `GET /` | none | | the page; its files are `style.css`, `app.js` and `icon.svg` |
 //! | `GET /api/session` | none | | what the token may do, if it is valid |
-//! | `GET /api/state` | read | | policies with their modes, decisions since the start, health, servers, latency, warnings |
-//! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute |
+//! | `GET /api/state` | read | | policies with their modes, decisions since the start, health, servers, latency of the last second and minute, warnings |
+//! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute; `second` is the last one in it |
 //! | `GET /api/live` | read | | the state as server-sent events, once a second |
 //! | `GET /api/top-keys` | read | | the keys that each policy denied most often (feature `top-keys`) |
-//! | `POST /api/key` | read | `key`, `form`, `policy` | the state of a key under each policy, or one |
-//! | `GET /api/blocks` | write | | blocked keys as they are counted, those that end first; with `store_error`, those that this instance knows |
-//! | `POST /api/key/block` | write | `key`, `form`, `policy`, `seconds`, `reason` | 204; the key is [blocked](crate::RateLimiter::block) |
-//! | `POST /api/key/unblock` | write | `key`, `form`, `policy` | 204; the block of this policy, or of all, has ended |
-//! | `POST /api/key/refund` | write | `key`, `form`, `policy`, `units` | 204; up to so many units are [refunded](crate::RateLimiter::refund) under this policy |
+//! | `POST /api/key` | read | `key`, `form`, `policy` | the state of a key under one policy, or under each |
+//! | `GET /api/blocks` | write | | the 100 blocks that end first, with their keys in the form `counted`; with `store_error`, only those that this instance knows |
+//! | `POST /api/key/block` | write | `key`, `form`, `policy`, `seconds`, `reason` | 204; the key is [blocked](crate::RateLimiter::block), without `policy` under all |
+//! | `POST /api/key/unblock` | write | `key`, `form`, `policy` | 204; the block of the key under this policy has ended; without `policy`, the one under all policies, and others stay |
+//! | `POST /api/key/refund` | write | `key`, `form`, `policy`, `units` | 204; `units`, or as many as were used, are [refunded](crate::RateLimiter::refund) under this policy |
 //! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again, and its ban has ended |
 //! | `POST /api/mode` | write | `mode`, `policy` | 204; `off`, `shadow` or `enforce`; of the layer without a policy |
 //! | `POST /api/rollout` | write | `policy`, `percent` | 204; the percentage of keys for which the rule denies requests |
@@ -101,26 +101,36 @@
 //!
 //! | request | access | body | response |
 //! |---|---|---|---|
-//! | `GET /api/rules` | read | | the versions of the rules, and why the latest ones were refused; only that in force if the source does not answer |
+//! | `GET /api/rules` | read | | the versions of the rules, and why the latest one was refused; if the source is unavailable, only the version in force |
 //! | `GET /api/rules/{number}` | read | | a version with its text |
-//! | `POST /api/rules/push` | write | `text`, `format`, `replacing`, `comment` | the new version; 422 with all faults, 409 if another version is in force than `replacing` |
+//! | `POST /api/rules/push` | write | `text`, `format`, `replacing`, `comment` | the new version; 422 with all faults; 409 if `replacing` is not the `latest` version of `GET /api/rules`, which may have been refused here |
 //! | `POST /api/rules/roll-back` | write | `version` | the new version, with the text of the old one |
 //!
-//! | `form` | the key is |
+//! Both respond with 409 to rules from a file (`can_push` is false): edit that file.
+//!
+//! | `form` | `key` is |
 //! |---|---|
-//! | `text` | any text; the default |
-//! | `address` | an IP address; an IPv6 address stands for its /64 network, as in [`PeerIp`](crate::extract::PeerIp) |
-//! | `secret` | an API key, which is hashed with the [`hash_secret`](DashboardBuilder::hash_secret) |
-//! | `counted` | as [`Key::as_str`](crate::Key::as_str) returns it |
+//! | `text` | any text: a value that the caller sends, or the identity that the application finds for it; the default |
+//! | `address` | an IP address |
+//! | `secret` | an API key, a token or a session cookie |
+//! | `counted` | a key as [`Key::as_str`](crate::Key::as_str) returns it |
+//!
+//! Policies count the same caller by different keys, so the extractor of each policy
+//! [makes its own](crate::extract::KeyExtractor::keys_of) from an address, a secret or a text: with
+//! `ApiKey::header("x-api-key").or_else(PeerIp)`, an address is the key `x-api-key-or-peer-ip!203.0.113.7`. A policy may have
+//! several keys for one text, and each is shown with its state. `without_key` lists the policies that do not count by it, such
+//! as those by address for an API key. Closures are taken to make the key that [`CallerId::key`](crate::extract::CallerId::key)
+//! returns, with the [`hash_secret`](DashboardBuilder::hash_secret) for secrets. A change applies to all these keys; without
+//! one, it is a 422.
 //!
 //! A key under a policy with a [penalty](crate::penalty) has the field `penalty` once it was denied: how long it stays banned
 //! (`banned_millis`), its bans that are not forgiven, and its denials that count towards the next one. A reset ends the ban of a
-//! policy and forgives all of it; `unblock` ends blocks by operators only. Where callers have tiers, keys are looked up and
-//! refunded under the policy's own quota.
+//! policy and forgives all of it; `unblock` ends blocks by operators only. Where callers have tiers (`has_tiers`), keys are
+//! looked up and refunded under the policy's own quota.
 //!
 //! Numbers of decisions are lists: allowed, denied, would have been denied (in shadow, or under a candidate), unavailable
-//! (503), and the part of all these that was decided without the store. They count as `tollgate_decisions_total` does, see
-//! [`telemetry`](crate::telemetry).
+//! (503), and decided without the store. The last number counts decisions that are in the others too. They are the numbers of
+//! `tollgate_decisions_total`, see [`telemetry`](crate::telemetry).
 //!
 //! Changes apply to this process. Counts and resets in Redis apply to the fleet; decisions, history and modes are those of
 //! the instance that serves the page.
@@ -141,11 +151,13 @@ mod handle;
 mod history;
 mod history_view;
 mod json;
+mod key_view;
 mod keys;
 mod live;
 mod page;
 mod penalty_view;
 mod places;
+mod policy_keys;
 mod router;
 #[cfg(feature = "reload")]
 mod rules;

@@ -15,6 +15,7 @@ use crate::{
         Format,
         reload::{NewRules, ReloadError, RuleVersion, RulesHandle},
     },
+    error::ErrorKind,
     log::event,
 };
 
@@ -27,7 +28,7 @@ use super::{
     shared::Shared,
 };
 
-/// Returns the versions, without their texts. If the source does not answer, that in force.
+/// Returns the versions, without their texts. If the source is unavailable, only the one in force.
 pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
     let rules = handle(&shared)?;
     let (history, source_error) = match rules.history().await {
@@ -36,6 +37,9 @@ pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
     };
     let state = rules.state();
     let present = state.version().number();
+    let stored = history.last().map_or(0, RuleVersion::number);
+    // A version in an unknown format is not in the history.
+    let latest = rules.latest().await.unwrap_or(present).max(stored);
     let mut versions: Vec<_> = history.iter().map(VersionState::of).collect();
     if !history.iter().any(|version| version.number() == present) {
         versions.push(VersionState::of(state.version()));
@@ -43,6 +47,8 @@ pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
     versions.reverse();
     Ok(json::response(&Versions {
         present,
+        latest,
+        can_push: !rules.is_of_file(),
         last_error: state.last_error().map(ToString::to_string),
         source_error,
         versions,
@@ -55,8 +61,7 @@ pub(super) async fn version(
     number: std::result::Result<Path<u64>, PathRejection>,
 ) -> Result {
     let rules = handle(&shared)?;
-    let unknown = || ApiError::not_found("the history has no such version");
-    let Path(number) = number.map_err(|_| unknown())?;
+    let Path(number) = number.map_err(|_| unknown_version())?;
     let present = rules.version();
     let version = match present.number() == number {
         true => Some(present),
@@ -67,7 +72,7 @@ pub(super) async fn version(
                 .find(|version| version.number() == number)
         }
     };
-    let version = version.ok_or_else(unknown)?;
+    let version = version.ok_or_else(unknown_version)?;
     Ok(json::response(&VersionText {
         version: VersionState::of(&version),
         text: version.text(),
@@ -87,13 +92,11 @@ pub(super) async fn push(
         comment,
     } = read_json_up_to(MAX_RULES, request).await?;
     let mut new = NewRules::new(format.into(), text).replacing(replacing);
+    new = new.author(author(&access));
     if let Some(comment) = comment {
         new = new.comment(comment);
     }
-    if let Some(operator) = access.operator_name() {
-        new = new.author(operator);
-    }
-    let version = handle(&shared)?.push(new).await?;
+    let version = changeable(&shared)?.push(new).await?;
     Ok(changed(&version, &access))
 }
 
@@ -104,8 +107,12 @@ pub(super) async fn roll_back(
     request: Request<Body>,
 ) -> Result {
     let RollBackRequest { version } = read_json(request).await?;
-    let operator = access.operator_name().unwrap_or("dashboard");
-    let version = handle(&shared)?.roll_back(version, operator).await?;
+    let rules = changeable(&shared)?;
+    let history = rules.history().await?;
+    if !history.iter().any(|known| known.number() == version) {
+        return Err(unknown_version());
+    }
+    let version = rules.roll_back(version, author(&access)).await?;
     Ok(changed(&version, &access))
 }
 
@@ -113,6 +120,28 @@ fn handle(shared: &Shared) -> Result<&RulesHandle> {
     shared.rules.as_ref().ok_or_else(|| {
         ApiError::not_found("the dashboard was built without the handle of the rules")
     })
+}
+
+/// Returns the handle of rules that can be replaced from here.
+fn changeable(shared: &Shared) -> Result<&RulesHandle> {
+    let rules = handle(shared)?;
+    if rules.is_of_file() {
+        return Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "rules_from_file",
+            "the rules come from a file: edit that file",
+        ));
+    }
+    Ok(rules)
+}
+
+fn unknown_version() -> ApiError {
+    ApiError::not_found("the history has no such version")
+}
+
+/// Returns the author of a version: a token has no name.
+fn author(access: &Access) -> &str {
+    access.operator_name().unwrap_or("dashboard")
 }
 
 fn changed(version: &RuleVersion, access: &Access) -> Response {
@@ -132,6 +161,10 @@ impl From<ReloadError> for ApiError {
             ReloadError::Layer(_) | ReloadError::Rules(_) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "rules_refused")
             }
+            // A comment that is too long.
+            ReloadError::Source(error) if error.kind() == ErrorKind::InvalidConfig => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "rules_refused")
+            }
             ReloadError::Source(_) => (StatusCode::SERVICE_UNAVAILABLE, "source_failed"),
         };
         Self::new(status, code, error.to_string())
@@ -144,6 +177,10 @@ impl From<ReloadError> for ApiError {
 struct Versions {
     /// The number of the version in force.
     present: u64,
+    /// The number of the version that a push replaces: the latest one that is stored, also if it was refused here.
+    latest: u64,
+    /// Whether rules can be pushed: not to a file.
+    can_push: bool,
     /// Why the latest rules of the source were refused.
     last_error: Option<String>,
     /// Why only the version in force is known.

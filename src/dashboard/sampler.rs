@@ -40,7 +40,7 @@ async fn sample_every_second(shared: Weak<Shared>) {
         sample(&shared);
         let past_second = shared.clock.now().as_micros() % SECOND;
         drop(shared);
-        // Shortly after the second begins, so that a sample that is a little late is in its slot.
+        // Shortly after the second has ended, so that a sample that is a little late belongs to it too.
         let wait = SECOND - past_second + AFTER_SECOND;
         timer::sleep(Duration::from_micros(wait)).await;
     }

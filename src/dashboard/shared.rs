@@ -42,9 +42,11 @@ impl Shared {
         clock: Clock,
         max_clients: usize,
     ) -> Self {
-        let history = History::new(clock.now());
-        // From now on, decisions are counted.
-        watched.limiter().tally();
+        let limiter = watched.limiter();
+        let mut latency = TotalLatency::default();
+        let calls = latency.add(&limiter.stats());
+        // From now on, decisions are counted, if no other dashboard counts them already.
+        let history = History::new(clock.now(), limiter.tally().counts(), &calls);
         Self {
             watched,
             title,
@@ -52,7 +54,7 @@ impl Shared {
             #[cfg(feature = "reload")]
             rules: None,
             history: Mutex::new(history),
-            latency: Mutex::default(),
+            latency: Mutex::new(latency),
             places: Places::new(max_clients, clock.clone()),
             clock,
             live: Mutex::new(Some(watch::Sender::new(Arc::from("")))),

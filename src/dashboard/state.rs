@@ -11,13 +11,18 @@ use crate::{
     telemetry::KINDS,
 };
 
-use super::{history::Latency, shared::Shared};
+use super::{
+    history::{Latency, Series},
+    shared::Shared,
+};
 
 /// Everything that the page shows of one moment.
 #[derive(Serialize)]
 pub(super) struct State {
-    /// Milliseconds since the Unix epoch, as all times here.
+    /// The present time, in milliseconds since the Unix epoch as all times here.
     time: u64,
+    /// The second of the latest sample, in seconds since the Unix epoch: its decisions are the last ones in the totals.
+    second: u64,
     title: String,
     /// `None` without a layer.
     mode: Option<&'static str>,
@@ -29,7 +34,10 @@ pub(super) struct State {
     keys: Option<usize>,
     key_bytes: Option<usize>,
     held_slots: u64,
-    latency: LatencyState,
+    /// Whether counts and blocks are in servers, and so the same for all instances.
+    is_shared: bool,
+    /// That of the latest slot of each track of the history.
+    latency: [LatencyState; 2],
     warnings: Vec<WarningState>,
 }
 
@@ -37,11 +45,8 @@ pub(super) struct State {
 #[derive(Serialize)]
 struct PolicyState {
     name: String,
-    limit: u64,
-    /// `None` for requests in flight.
-    period_millis: Option<u128>,
-    burst: Option<u64>,
-    unit: Option<String>,
+    #[serde(flatten)]
+    limit: LimitState,
     algorithm: &'static str,
     on_outage: &'static str,
     /// `None` without a layer.
@@ -49,12 +54,24 @@ struct PolicyState {
     /// Percent of the keys; `None` without a layer.
     rollout: Option<f64>,
     /// The limit that is tried beside the enforced one.
-    candidate: Option<u64>,
+    candidate: Option<LimitState>,
+    /// Whether callers may have another limit.
+    has_tiers: bool,
 }
 
-/// The numbers of a policy and tier: of the second that the sample covers, and since the start.
+/// The limit of a policy.
 #[derive(Serialize)]
-struct Decisions {
+struct LimitState {
+    limit: u64,
+    /// `None` for requests in flight.
+    period_millis: Option<u128>,
+    burst: Option<u64>,
+    unit: Option<String>,
+}
+
+/// The numbers of a policy and tier since the start.
+#[derive(Serialize)]
+pub(super) struct Decisions {
     policy: String,
     tier: String,
     totals: [u64; KINDS],
@@ -92,8 +109,9 @@ struct ServerState {
 #[derive(Serialize)]
 pub(super) struct LatencyState {
     median: Option<u32>,
-    slowest: Option<u32>,
-    queue: Option<u32>,
+    p99: Option<u32>,
+    /// The 99th percentile too.
+    queue_p99: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -108,23 +126,24 @@ impl State {
     pub(super) fn of(shared: &Shared, stats: &Stats, health: &Health) -> Self {
         let watched = &shared.watched;
         let history = shared.history.lock();
-        let decisions = history.series().iter().map(|series| Decisions {
-            policy: series.policy.to_string(),
-            tier: series.tier.to_string(),
-            totals: series.totals,
-        });
-        let decisions = decisions.collect();
-        let [fine, _] = history.tracks();
-        let latest = fine.places().last();
-        let latency = latest.map(|place| fine.latency(place)).unwrap_or_default();
+        let decisions = history.series().iter().map(Decisions::of).collect();
+        let tracks = history.tracks().each_ref();
+        let latency = tracks.map(|track| LatencyState::of(track.latest_latency()));
+        let second = history.second();
         drop(history);
         Self {
             time: shared.now_millis(),
+            second,
             title: shared.title.to_string(),
             mode: watched.mode().map(RuleMode::name),
             policies: match watched.rules() {
                 Some(rules) => rules.iter().map(PolicyState::of_rule).collect(),
-                None => watched.policies().iter().map(PolicyState::of).collect(),
+                None => {
+                    let policies = watched.policies().into_iter();
+                    policies
+                        .map(|watched| PolicyState::of(&watched.policy))
+                        .collect()
+                }
             },
             decisions,
             failed_decisions: watched.limiter().tally().failed(),
@@ -133,22 +152,28 @@ impl State {
             keys: stats.keys(),
             key_bytes: stats.bytes(),
             held_slots: watched.limiter().held_slots(),
-            latency: LatencyState::of(latency),
+            is_shared: !stats.servers().is_empty(),
+            latency,
             warnings: watched.warnings().iter().map(WarningState::of).collect(),
+        }
+    }
+}
+
+impl Decisions {
+    pub(super) fn of(series: &Series) -> Self {
+        Self {
+            policy: series.policy.to_string(),
+            tier: series.tier.to_string(),
+            totals: series.totals,
         }
     }
 }
 
 impl PolicyState {
     fn of(policy: &Policy) -> Self {
-        let quota = policy.quota();
-        let is_concurrency = policy.is_concurrency();
         Self {
             name: policy.name().as_str().to_owned(),
-            limit: quota.count(),
-            period_millis: (!is_concurrency).then(|| quota.period().as_millis()),
-            burst: quota.explicit_burst(),
-            unit: policy.quota_unit().map(str::to_owned),
+            limit: LimitState::of(policy),
             algorithm: policy.algorithm_name(),
             on_outage: match policy.outage_choice() {
                 OnOutage::Allow => "allow",
@@ -158,17 +183,30 @@ impl PolicyState {
             mode: None,
             rollout: None,
             candidate: None,
+            has_tiers: false,
         }
     }
 
     fn of_rule(rule: &Rule) -> Self {
         let setting = rule.mode.get();
-        let candidate = rule.candidate.as_ref();
         Self {
             mode: Some(setting.mode().name()),
             rollout: Some(setting.rollout()),
-            candidate: candidate.map(|candidate| candidate.quota().count()),
+            candidate: rule.candidate.as_ref().map(LimitState::of),
+            has_tiers: rule.choice.is_some(),
             ..Self::of(rule.policy())
+        }
+    }
+}
+
+impl LimitState {
+    fn of(policy: &Policy) -> Self {
+        let quota = policy.quota();
+        Self {
+            limit: quota.count(),
+            period_millis: (!policy.is_concurrency()).then(|| quota.period().as_millis()),
+            burst: quota.explicit_burst(),
+            unit: policy.quota_unit().map(str::to_owned),
         }
     }
 }
@@ -210,8 +248,8 @@ impl LatencyState {
     pub(super) fn of(latency: Latency) -> Self {
         Self {
             median: latency.median,
-            slowest: latency.slowest,
-            queue: latency.queue,
+            p99: latency.p99,
+            queue_p99: latency.queue_p99,
         }
     }
 }

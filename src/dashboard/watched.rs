@@ -8,7 +8,7 @@ use crate::{
     limiter::RateLimiter,
     middleware::layer::RateLimitLayer,
     policy::Policy,
-    rules::{Rule, RuleMode},
+    rules::{KeySource, Rule, RuleMode},
 };
 
 /// A layer with its limiter, or a limiter alone.
@@ -48,21 +48,27 @@ impl Watched {
     }
 
     /// Returns the policies that keys can be looked up in: those of the layer with their candidates, or of the limiter.
-    pub(super) fn policies(&self) -> Vec<Policy> {
+    pub(super) fn policies(&self) -> Vec<WatchedPolicy> {
         let Some(rules) = self.rules() else {
-            return self.limiter.policies();
+            let policies = self.limiter.policies().into_iter();
+            return policies
+                .map(|policy| WatchedPolicy {
+                    policy,
+                    source: None,
+                    has_tiers: false,
+                })
+                .collect();
         };
         let policies = rules.iter().flat_map(|rule| {
             let candidate = rule.candidate.iter().cloned();
-            std::iter::once(rule.policy().clone()).chain(candidate)
+            let policies = std::iter::once(rule.policy().clone()).chain(candidate);
+            policies.map(|policy| WatchedPolicy {
+                policy,
+                source: rule.source.clone(),
+                has_tiers: rule.choice.is_some(),
+            })
         });
         policies.collect()
-    }
-
-    /// Returns the policy with this name.
-    pub(super) fn policy(&self, name: &str) -> Option<Policy> {
-        let mut policies = self.policies().into_iter();
-        policies.find(|policy| policy.name().as_str() == name)
     }
 
     /// Returns the misconfigurations that were found so far.
@@ -106,4 +112,14 @@ impl Watched {
             )
         })
     }
+}
+
+// === WatchedPolicy ===
+
+/// A policy, and how its keys are made.
+pub(super) struct WatchedPolicy {
+    pub(super) policy: Policy,
+    /// `None` without a layer.
+    pub(super) source: Option<KeySource>,
+    pub(super) has_tiers: bool,
 }

@@ -9,7 +9,10 @@ use crate::{
     key::{HashSecret, Key},
 };
 
-use super::{extracted::Extracted, extractor::KeyExtractor, header, param::ParamName, query};
+use super::{
+    caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor, header, param::ParamName,
+    query,
+};
 
 /// An API key or bearer token, hashed: the secret itself never reaches a store or a log.
 ///
@@ -78,6 +81,13 @@ impl KeyExtractor for ApiKey {
             Location::Query(name) => query::single(&parts.uri, name),
         };
         secret.map(|secret| secret_key(self.hash_secret.as_ref(), &secret))
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        let secret = caller.value().into_iter();
+        secret
+            .map(|secret| secret_key(self.hash_secret.as_ref(), secret.as_bytes()))
+            .collect()
     }
 
     /// `bearer-token`, the name of the header, or `query:` followed by the name of the parameter.

@@ -14,6 +14,7 @@ use crate::{
 use super::{
     address_header::{AddressHeader, HeaderSyntax, SingleHeader},
     address_source::AddressSource,
+    caller_id::CallerId,
     extracted::Extracted,
     extractor::KeyExtractor,
     forwarded,
@@ -318,6 +319,11 @@ impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let address = self.extract_address(parts);
         address.map(|address| self.prefixes.key(address))
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        let address = caller.address().into_iter();
+        address.map(|address| self.prefixes.key(address)).collect()
     }
 
     fn label(&self) -> &str {

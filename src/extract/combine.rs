@@ -7,6 +7,7 @@ use http::{HeaderValue, StatusCode, request::Parts};
 use crate::{diagnosis::Code, error::Error, key::Key};
 
 use super::{
+    caller_id::CallerId,
     extracted::Extracted,
     extractor::{KeyExtractor, forward_to},
 };
@@ -51,6 +52,11 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
             .extract(parts)
             .or_else(|| second.default_key(parts).into());
         Some(first.found()?.and(&second.found()?))
+    }
+
+    /// None: what an operator knows is one of the parts.
+    fn keys_of(&self, _: &CallerId<'_>) -> Vec<Key> {
+        Vec::new()
     }
 
     fn label(&self) -> &str {
@@ -172,6 +178,16 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
         first.map(|key| key.unlabelled()).or_else(second)
     }
 
+    /// Those of both, since the operator does not know which one finds the caller.
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        let first = self.first.keys_of(caller).into_iter();
+        let second = self.second.keys_of(caller).into_iter();
+        first
+            .map(|key| key.unlabelled())
+            .chain(second.map(|key| key.labelled(self.namespace)))
+            .collect()
+    }
+
     fn label(&self) -> &str {
         &self.label
     }
@@ -259,6 +275,14 @@ impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for InSlotOf<E, O> {
         Some(self.place(key, parts))
     }
 
+    /// Each key in the slot of each key that the other extractor makes.
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        let others = self.other.keys_of(caller);
+        let keys = self.extractor.keys_of(caller).into_iter();
+        keys.flat_map(|key| others.iter().map(move |other| key.in_slot_of(other)))
+            .collect()
+    }
+
     forward_to!(self => self.extractor);
 }
 
@@ -288,6 +312,12 @@ where
 
     fn default_key(&self, parts: &Parts) -> Option<Key> {
         self.extractor.default_key(parts).map(&self.change)
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        changed_keys(self.extractor.keys_of(caller), caller, |key| {
+            Some((self.change)(key))
+        })
     }
 
     forward_to!(self => self.extractor);
@@ -332,11 +362,34 @@ where
         (self.change)(key.flatten()?).into().found()
     }
 
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        changed_keys(self.extractor.keys_of(caller), caller, |key| {
+            (self.change)(key).into().found()
+        })
+    }
+
     forward_to!(self => self.extractor);
 }
 
 impl<E: fmt::Debug, F> fmt::Debug for AndThen<E, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("AndThen").field(&self.extractor).finish()
+    }
+}
+
+/// Returns the keys that a closure makes of others, but not those that all callers share. A text from which it makes none may
+/// be what it makes of a key: the name of the customer that it looks up.
+fn changed_keys(
+    keys: Vec<Key>,
+    caller: &CallerId<'_>,
+    change: impl Fn(Key) -> Option<Key>,
+) -> Vec<Key> {
+    let keys = keys.into_iter().filter_map(change);
+    let keys: Vec<Key> = keys
+        .filter(|key| ![Key::GLOBAL, Key::UNIDENTIFIED].contains(key))
+        .collect();
+    match caller {
+        CallerId::Text(_) if keys.is_empty() => vec![caller.key()],
+        _ => keys,
     }
 }

@@ -9,6 +9,7 @@ use crate::{
 
 use super::{
     api_key,
+    caller_id::CallerId,
     extracted::Extracted,
     extractor::KeyExtractor,
     header,
@@ -75,6 +76,14 @@ impl Cookie {
         self.is_plaintext = true;
         self
     }
+
+    fn key(&self, value: &[u8]) -> Key {
+        if self.is_plaintext {
+            Key::new(value)
+        } else {
+            api_key::secret_key(self.hash_secret.as_ref(), value)
+        }
+    }
 }
 
 impl KeyExtractor for Cookie {
@@ -85,12 +94,15 @@ impl KeyExtractor for Cookie {
             let value = unquoted(&decoded);
             if value.is_empty() {
                 Extracted::Absent
-            } else if self.is_plaintext {
-                Extracted::Found(Key::new(value))
             } else {
-                Extracted::Found(api_key::secret_key(self.hash_secret.as_ref(), value))
+                Extracted::Found(self.key(value))
             }
         })
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        let value = caller.value().into_iter();
+        value.map(|value| self.key(value.as_bytes())).collect()
     }
 
     /// `cookie:` followed by the name.

@@ -7,6 +7,7 @@ use http::{HeaderValue, StatusCode, request::Parts};
 use crate::{diagnosis::Code, error::Error, key::Key};
 
 use super::{
+    caller_id::CallerId,
     combine::{And, AndThen, InSlotOf, Map, OrElse},
     extracted::Extracted,
 };
@@ -102,6 +103,15 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Default: yes. If many callers share one key nevertheless, the layer reports [`Code::SingleKey`].
     fn is_per_caller(&self) -> bool {
         true
+    }
+
+    /// Returns the keys under which this caller may be counted, for operators who look a caller up or block it.
+    ///
+    /// Default: the [key](CallerId::key) that most closures make. Return no key for what the extractor does not read, and for
+    /// keys that all callers share: an operator would block everybody. An [`or_else`](Self::or_else) returns the keys of both
+    /// extractors, and an [`and`](Self::and) none, since one value does not make both.
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        vec![caller.key()]
     }
 
     /// Puts the key in the slot of another extractor's, so that one script on one node of a Redis cluster decides both.
@@ -234,6 +244,10 @@ macro_rules! implement_for_pointers {
 
             fn default_key(&self, parts: &Parts) -> Option<Key> {
                 (**self).default_key(parts)
+            }
+
+            fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+                (**self).keys_of(caller)
             }
 
             forward_to!(self => (**self));

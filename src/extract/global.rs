@@ -4,7 +4,7 @@ use http::request::Parts;
 
 use crate::key::Key;
 
-use super::{extracted::Extracted, extractor::KeyExtractor};
+use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
 /// The same key for all requests: one count for all callers together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,6 +13,11 @@ pub struct Global;
 impl KeyExtractor for Global {
     fn extract(&self, _: &Parts) -> Extracted<Key> {
         Extracted::Found(Key::GLOBAL)
+    }
+
+    /// None: who blocked it would block everybody.
+    fn keys_of(&self, _: &CallerId<'_>) -> Vec<Key> {
+        Vec::new()
     }
 
     fn label(&self) -> &str {

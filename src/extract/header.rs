@@ -7,7 +7,7 @@ use crate::{
     key::Key,
 };
 
-use super::{extracted::Extracted, extractor::KeyExtractor};
+use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
 /// The value of one header, readable in Redis.
 ///
@@ -61,6 +61,10 @@ impl From<HeaderName> for Header {
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         self.value(parts).map(Key::new)
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        caller.value().map(Key::new).into_iter().collect()
     }
 
     fn label(&self) -> &str {

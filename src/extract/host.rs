@@ -6,7 +6,7 @@ use http::{header::HOST, request::Parts, uri::Scheme};
 
 use crate::key::Key;
 
-use super::{extracted::Extracted, extractor::KeyExtractor};
+use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
 /// The requested host: one count per virtual host or tenant domain.
 ///
@@ -60,6 +60,13 @@ impl KeyExtractor for HostHeader {
                 authority.map(|authority| authority.host)
             }
             Extracted::Ambiguous | Extracted::Found(_) => Extracted::Ambiguous,
+        }
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        match caller {
+            CallerId::Text(host) => host_key(host.as_bytes()).into_iter().collect(),
+            CallerId::Address(_) | CallerId::Secret { .. } => Vec::new(),
         }
     }
 

@@ -96,6 +96,11 @@
 //! such a choice, [`Route`] counts them by method, and all other extractors reject them with the status in the first
 //! table. [`and`](KeyExtractor::and) uses the status of the extractor whose key is absent.
 //!
+//! # Callers without a request
+//!
+//! Operators know a caller by its address or API key, and not by its key. [`keys_of`](KeyExtractor::keys_of) returns the keys
+//! that an extractor makes of such a [`CallerId`]; the [dashboard](crate::dashboard) looks them up and blocks them.
+//!
 //! # Behind a proxy
 //!
 //! [`PeerIp`] is the address at the other end of the connection. Behind a proxy that is the proxy's, so all clients share
@@ -114,6 +119,7 @@ mod address_header;
 mod address_source;
 mod api_key;
 mod async_extractor;
+mod caller_id;
 mod client_ip;
 mod combine;
 mod cookie;
@@ -137,6 +143,7 @@ pub use self::address_header::SingleHeader;
 pub use self::address_source::AddressSource;
 pub use self::api_key::ApiKey;
 pub use self::async_extractor::{AsyncKeyExtractor, KeyLookup};
+pub use self::caller_id::CallerId;
 pub use self::client_ip::ClientIp;
 pub use self::combine::{And, AndThen, InSlotOf, Map, OrElse};
 pub use self::cookie::Cookie;

@@ -6,7 +6,7 @@ use crate::{error::Error, key::Key};
 
 #[cfg(feature = "axum")]
 use super::matched_path;
-use super::{extracted::Extracted, extractor::KeyExtractor, param::ParamName};
+use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor, param::ParamName};
 
 /// One parameter of the matched route, readable in Redis: `PathParam::new("id")` finds `7` in `/users/7` for the route
 /// `/users/{id}`.
@@ -42,6 +42,10 @@ impl KeyExtractor for PathParam {
     #[cfg(not(feature = "axum"))]
     fn extract(&self, _: &Parts) -> Extracted<Key> {
         Extracted::Absent
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        caller.value().map(Key::new).into_iter().collect()
     }
 
     /// `path:` followed by the name.

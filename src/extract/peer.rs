@@ -13,7 +13,7 @@ use crate::{
     key::Key,
 };
 
-use super::{extracted::Extracted, extractor::KeyExtractor};
+use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
 /// The IP address of the peer, which is the other end of the connection.
 ///
@@ -57,6 +57,13 @@ impl KeyExtractor for PeerIp {
         address
             .map(|address| PrefixLengths::DEFAULT.key(address))
             .into()
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        let address = caller.address().into_iter();
+        address
+            .map(|address| PrefixLengths::DEFAULT.key(address))
+            .collect()
     }
 
     fn label(&self) -> &str {

@@ -7,6 +7,7 @@ use http::{Uri, request::Parts};
 use crate::{error::Error, key::Key};
 
 use super::{
+    caller_id::CallerId,
     extracted::Extracted,
     extractor::KeyExtractor,
     param::{self, ParamName, Plus},
@@ -49,6 +50,10 @@ impl QueryParam {
 impl KeyExtractor for QueryParam {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         single(&parts.uri, &self.name).map(Key::new)
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        caller.value().map(Key::new).into_iter().collect()
     }
 
     /// `query:` followed by the name.

@@ -4,7 +4,7 @@ use http::{Method, StatusCode, request::Parts};
 
 use crate::{diagnosis::Code, key::Key};
 
-use super::{extracted::Extracted, extractor::KeyExtractor};
+use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
 /// The method and the matched route, such as `GET /users/{id}`: one count per endpoint.
 ///
@@ -47,6 +47,15 @@ impl KeyExtractor for Route {
     #[cfg(not(feature = "axum"))]
     fn extract(&self, _: &Parts) -> Extracted<Key> {
         Extracted::Absent
+    }
+
+    /// Of a text such as `GET /users/{id}`.
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        let route = caller.value().and_then(|text| text.split_once(' '));
+        route
+            .map(|(method, route)| Key::new(method).and(&Key::new(route)))
+            .into_iter()
+            .collect()
     }
 
     /// One key per method for all requests without a route.
@@ -95,6 +104,10 @@ pub struct RouteOrUnmatched;
 impl KeyExtractor for RouteOrUnmatched {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         Route.extract(parts).or_else(|| unmatched_key(parts).into())
+    }
+
+    fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
+        Route.keys_of(caller)
     }
 
     fn label(&self) -> &str {

@@ -249,11 +249,7 @@ impl Rule {
     }
 
     fn key_label(&self) -> &str {
-        match &self.source {
-            Some(KeySource::Extractor(extractor)) => extractor.label(),
-            Some(KeySource::Lookup(extractor)) => extractor.label(),
-            None => "",
-        }
+        self.source.as_ref().map_or("", KeySource::label)
     }
 
     async fn find_key(&self, parts: &Parts, deadline: Duration) -> Result<Key, RuleFinding> {

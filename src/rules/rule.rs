@@ -62,6 +62,16 @@ pub(crate) enum KeySource {
     Lookup(Arc<dyn AsyncKeyExtractor>),
 }
 
+impl KeySource {
+    /// Returns the label of the extractor.
+    pub(crate) fn label(&self) -> &str {
+        match self {
+            Self::Extractor(extractor) => extractor.label(),
+            Self::Lookup(extractor) => extractor.label(),
+        }
+    }
+}
+
 impl Policy {
     /// Counts this policy per key that the extractor finds in a request.
     #[must_use]
@@ -367,13 +377,9 @@ impl From<Policy> for Rule {
 
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = self.source.as_ref().map(|source| match source {
-            KeySource::Lookup(extractor) => extractor.label(),
-            KeySource::Extractor(extractor) => extractor.label(),
-        });
         f.debug_struct("Rule")
             .field("policy", &self.policy)
-            .field("key", &key)
+            .field("key", &self.source.as_ref().map(KeySource::label))
             .field("missing", &self.missing)
             .finish_non_exhaustive()
     }

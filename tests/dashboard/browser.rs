@@ -1,21 +1,14 @@
 //! The page in a browser.
 
-use axum::Router;
 use http::StatusCode;
-use tokio::{net::TcpListener, runtime::Handle, task::block_in_place};
-use tollgate::{
-    RateLimitLayer,
-    config::{
-        Format, RuleSet,
-        reload::{RuleSource, RulesHandle},
-    },
-    dashboard::Dashboard,
-    rules::RuleMode,
-    top_keys::{ShownKeys, TopKeys},
-};
+use tokio::task::block_in_place;
+use tollgate::rules::RuleMode;
 
-use super::{READ, WRITE, call, guarded};
-use crate::support::{Browser, Mode, Proxy};
+use super::{
+    READ, WRITE, call,
+    site::{RULES, Site, confirm, sign_in, text_of},
+};
+use crate::support::{Browser, Mode};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
@@ -34,14 +27,14 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         page.until("login.hidden && !main.hidden && connection.dataset.state === 'live'");
 
         // Numbers move.
-        let total = "document.getElementById('rate-0').textContent";
-        page.until(&format!("{total} === '0 /s, 0 in all'"));
+        let total = text_of("total-0");
+        page.until(&format!("{total} === '0 since the start'"));
         for _ in 0..3 {
             assert_eq!(site.call("ada"), StatusCode::OK);
         }
         assert_eq!(site.call("ada"), StatusCode::TOO_MANY_REQUESTS);
-        page.until(&format!("{total}.endsWith('3 in all')"));
-        page.until("document.getElementById('rate-1').textContent.endsWith('1 in all')");
+        page.until(&format!("{total}.startsWith('3 since')"));
+        page.until(&format!("{}.startsWith('1 since')", text_of("total-1")));
         page.until("policies.rows[1].textContent.includes('3 an hour')");
         page.until("document.querySelectorAll('#decisions-chart path').length >= 4");
         page.until("document.getElementById('top-keys').textContent.includes('ada')");
@@ -67,13 +60,12 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         page.evaluate("document.getElementById('block-reason').value = 'scraping'");
         page.evaluate("document.querySelector('#block-form button').click()");
         confirm(&mut page);
-        page.until(
-            "document.getElementById('key-states').textContent.includes('60 min: scraping')",
-        );
+        page.until("document.getElementById('key-states').textContent.includes('1 h: scraping')");
         page.until("document.getElementById('blocks').textContent.includes('scraping')");
         assert_eq!(site.call("ada"), StatusCode::TOO_MANY_REQUESTS);
         page.evaluate("document.querySelector('#blocks button').click()");
-        page.until("document.getElementById('blocks-panel').hidden");
+        confirm(&mut page);
+        page.until("document.getElementById('blocks').textContent.includes('No key is blocked')");
         assert_eq!(site.call("ada"), StatusCode::OK);
 
         // A ban, which is lifted from the keyboard, and a refund.
@@ -93,17 +85,19 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         }
         page.press("Enter");
         page.until(
-            "document.getElementById('key-states').textContent.includes('2 of 5 denials to a ban')",
+            "document.getElementById('key-states').textContent.includes('2 of the 5 denials that lead to a ban')",
         );
         for _ in 0..3 {
             assert_eq!(site.call("eve"), StatusCode::TOO_MANY_REQUESTS);
         }
         page.press("Enter");
-        page.until("document.getElementById('key-states').textContent.includes('banned for 60 min, ban 1')");
+        page.until(
+            "document.getElementById('key-states').textContent.includes('banned for 1 h, ban 1')",
+        );
         let lift = "document.querySelector('#key-states button')";
         assert_eq!(
             page.evaluate(&format!("{lift}.getAttribute('aria-label')")),
-            "Lift the ban under api"
+            "Lift the ban of eve under api"
         );
         page.evaluate(&format!("{lift}.focus()"));
         page.press("Enter");
@@ -113,7 +107,7 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         page.press("Enter");
         page.until("document.getElementById('key-states').textContent.includes('3 of 3')");
         page.until(
-            "document.getElementById('announcer').textContent === 'Lifted the ban under api'",
+            "document.getElementById('key-message').textContent.startsWith('Lifted the ban under api. ')",
         );
         for _ in 0..2 {
             assert_eq!(site.call("eve"), StatusCode::OK);
@@ -125,10 +119,14 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         page.insert_text("2");
         page.press("Enter");
         confirm(&mut page);
-        page.until("document.getElementById('announcer').textContent === 'Refunded under api'");
+        page.until(
+            "document.getElementById('key-message').textContent.startsWith('Refunded under api. ')",
+        );
         page.until("document.getElementById('key-states').textContent.includes('3 of 3')");
         assert_eq!(
-            page.evaluate("document.getElementById('refund-policy').value"),
+            page.evaluate(
+                "document.getElementById('refund-policy').selectedOptions[0].textContent"
+            ),
             "api"
         );
 
@@ -136,6 +134,7 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
         page.until(
             "document.getElementById('rules-note').textContent.startsWith('Version 1 is in force')",
         );
+        page.until("document.getElementById('rules-text').value.includes('3/hour')");
         page.evaluate("document.getElementById('rules-editor').open = true");
         let submit = |text: &str| {
             format!(
@@ -291,14 +290,23 @@ async fn page_can_be_used_by_keyboard_and_screen_reader_and_read_on_a_phone() {
         let is_quiet = "[...document.querySelectorAll('[aria-live], [role=status], [role=alert]')].map((it) => it.id)";
         assert_eq!(
             page.evaluate(is_quiet),
-            serde_json::json!(["login-error", "key-message", "rules-result", "announcer"])
+            serde_json::json!([
+                "login-error",
+                "policies-message",
+                "key-message",
+                "blocks-message",
+                "rules-message",
+                "rules-outdated-text",
+                "rules-result",
+                "announcer"
+            ])
         );
 
         // From the top, the tabulator visits the page in its order, and nothing twice.
         page.open(&site.url);
         page.until("connection.dataset.state === 'live' && policies.rows.length === 2");
         let mut visited = Vec::new();
-        for _ in 0..9 {
+        for _ in 0..10 {
             page.press("Tab");
             let focus = "document.activeElement.id || document.activeElement.className || \
                 document.activeElement.getAttribute('aria-label') || document.activeElement.localName";
@@ -313,6 +321,7 @@ async fn page_can_be_used_by_keyboard_and_screen_reader_and_read_on_a_phone() {
             "summary",
             "layer-mode",
             "Mode of api",
+            "Percent of keys for which api is enforced",
             "key",
         ];
         assert_eq!(visited, expected);
@@ -354,56 +363,3 @@ const UNREADABLE: &str = "(() => {
     }
     return [...found];
 })()";
-
-fn sign_in(page: &mut Browser, token: &str) {
-    page.evaluate("token.value = ''; token.focus()");
-    page.insert_text(token);
-    page.press("Enter");
-}
-
-fn confirm(page: &mut Browser) {
-    page.until("question.open");
-    page.evaluate("document.getElementById('confirm-yes').click()");
-    page.until("!question.open");
-}
-
-/// A service with a dashboard, behind a proxy that can cut the connection.
-struct Site {
-    layer: RateLimitLayer,
-    rules: RulesHandle,
-    proxy: Proxy,
-    origin: String,
-    url: String,
-}
-
-impl Site {
-    async fn start() -> Self {
-        let rules = RuleSet::parse(Format::Yaml, RULES).expect("rules");
-        let top_keys = TopKeys::builder().shown_keys(ShownKeys::plain()).build();
-        let (layer, rules) = RateLimitLayer::builder()
-            .top_keys(top_keys.expect("a recorder"))
-            .build_reloading(RuleSource::in_process(rules))
-            .expect("a layer");
-        let builder = Dashboard::builder(&layer).rules(&rules).title("checkout");
-        let app: Router = Router::new().nest("/ops/limits", guarded(builder).router());
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let proxy = Proxy::start(listener.local_addr().expect("an address")).await;
-        tokio::spawn(async move { axum::serve(listener, app).await });
-        let origin = format!("http://{}", proxy.address());
-        Self {
-            layer,
-            rules,
-            proxy,
-            url: format!("{origin}/ops/limits"),
-            origin,
-        }
-    }
-
-    /// Sends a request of this caller.
-    fn call(&self, caller: &str) -> StatusCode {
-        Handle::current().block_on(call(&self.layer, caller))
-    }
-}
-
-const RULES: &str = "rules:\n  - id: api\n    key: { header: x-caller }\n    limit: 3/hour\n    \
-    penalty: { denials: 5, within: 1h, ban: 1h }\n";

@@ -24,6 +24,8 @@ async fn stream_sends_the_state_at_once_and_then_each_change() {
     let router: Router = guarded(Dashboard::builder(&layer)).router();
     let mut stream = open(&router).await;
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    // A proxy such as nginx must not hold events back.
+    assert_eq!(stream.headers()["x-accel-buffering"], "no");
     let first = next(&mut stream).await.expect("a state");
     assert_eq!(first["decisions"], Value::Array(Vec::new()));
     call(&layer, "ada").await;
@@ -61,8 +63,11 @@ async fn streams_end_when_the_dashboard_is_closed_or_dropped() {
     next(&mut stream).await.expect("a state");
     dashboard.close();
     while next(&mut stream).await.is_some() {}
-    let refused = open(&router).await.status();
-    assert_eq!(refused, StatusCode::SERVICE_UNAVAILABLE);
+    let refused = open(&router).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let body = refused.into_body().collect().await.expect("a body");
+    let body: Value = serde_json::from_slice(&body.to_bytes()).expect("JSON");
+    assert_eq!(body["error"], "closed");
 
     let dashboard = guarded(Dashboard::builder(&layer));
     let router: Router = dashboard.router();

@@ -42,22 +42,24 @@ async fn state_lists_the_policies_with_their_quotas_and_modes() {
             {
                 "name": "api", "limit": 100, "period_millis": 60_000, "burst": 20, "unit": null,
                 "algorithm": "token_bucket", "on_outage": "local", "mode": "enforce", "rollout": 100.0,
-                "candidate": null,
+                "candidate": null, "has_tiers": false,
             },
             {
                 "name": "uploads", "limit": 4, "period_millis": null, "burst": null, "unit": null,
                 "algorithm": "concurrency", "on_outage": "local", "mode": "shadow", "rollout": 100.0,
-                "candidate": null,
+                "candidate": null, "has_tiers": false,
             },
             {
                 "name": "trial", "limit": 5, "period_millis": 3_600_000, "burst": null, "unit": null,
                 "algorithm": "token_bucket", "on_outage": "deny", "mode": "enforce", "rollout": 12.5,
-                "candidate": 3,
+                "candidate": { "limit": 3, "period_millis": 3_600_000, "burst": null, "unit": null },
+                "has_tiers": false,
             },
         ])
     );
     assert_eq!(state["health"]["mode"], "healthy");
     assert_eq!(state["servers"], json!([]));
+    assert_eq!(state["is_shared"], false);
 }
 
 #[tokio::test]
@@ -99,6 +101,7 @@ async fn decisions_are_counted_by_policy_tier_and_outcome_since_the_dashboard_wa
     ];
     let state = until(&router, "/api/state", |state| totals(state) == expected).await;
     assert_eq!(state["failed_decisions"], 0);
+    assert_eq!(state["policies"][0]["has_tiers"], true);
     let history = get(&router, "/api/history").await;
     for (track, step) in [(0, 1), (1, 60)] {
         let track = &history["tracks"][track];
@@ -157,10 +160,16 @@ async fn latency_instances_and_outages_of_redis_are_shown_without_its_password()
         .expect("a layer");
     let router: Router = guarded(Dashboard::builder(&layer)).router();
     let state = until_calling(&router, &layer, |state| {
-        state["latency"]["slowest"].is_u64() && state["health"]["instances"] == 1
+        state["latency"][0]["p99"].is_u64() && state["health"]["instances"] == 1
     })
     .await;
-    assert!(state["latency"]["median"].as_u64() <= state["latency"]["slowest"].as_u64());
+    assert_eq!(state["is_shared"], true);
+    // Of the last second, and of its minute.
+    for latency in state["latency"].as_array().expect("a list") {
+        assert!(latency["p99"].is_u64(), "{latency}");
+        assert!(latency["median"].as_u64() <= latency["p99"].as_u64());
+        assert!(latency["queue_p99"].is_u64(), "{latency}");
+    }
     let server_state = &state["servers"][0];
     assert_eq!(server_state["is_breaker_open"], false);
     assert!(server_state["network_micros"].is_u64(), "{server_state}");
@@ -241,6 +250,63 @@ async fn history_keeps_its_numbers_after_the_requests_end() {
             .is_some_and(|counts| counts.len() > 2 && counts.contains(&json!(1)))
     };
     until(&router, "/api/history", has_call).await;
+}
+
+// Regression: the page added what had happened between the two responses to the chart twice, or not at all.
+#[tokio::test]
+async fn history_names_its_last_second_and_the_totals_up_to_it() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for _ in 0..3 {
+        call(&layer, "ada").await;
+    }
+    let history = until(&router, "/api/history", |history| {
+        history["decisions"][0]["totals"][0] == 3
+    })
+    .await;
+    assert_eq!(history["decisions"][0]["policy"], "api");
+    let [fine, coarse] = [0, 1].map(|track| &history["tracks"][track]);
+    for track in [fine, coarse] {
+        let counts = track["series"][0]["counts"][0].as_array().expect("a list");
+        let sum: u64 = counts.iter().filter_map(Value::as_u64).sum();
+        assert_eq!(sum, 3, "{history}");
+    }
+    let second = history["second"].as_u64().expect("a number");
+    assert_eq!(fine["latest"], second);
+    assert_eq!(coarse["latest"], second / 60 * 60);
+    let later = until(&router, "/api/state", |state| {
+        state["second"].as_u64() > Some(second)
+    })
+    .await;
+    assert_eq!(later["decisions"], history["decisions"]);
+    // The second of a sample is over.
+    let time = later["time"].as_u64().expect("milliseconds");
+    let end = (later["second"].as_u64().expect("a number") + 1) * 1_000;
+    assert!(end <= time, "{end} {time}");
+}
+
+// Regression: all decisions since the first dashboard were in the first second of the second one.
+#[tokio::test]
+async fn second_dashboard_of_a_running_limiter_begins_without_a_spike() {
+    let layer = layer();
+    let first: Router = guarded(Dashboard::builder(&layer)).router();
+    for _ in 0..3 {
+        call(&layer, "ada").await;
+    }
+    until(&first, "/api/state", |state| {
+        state["decisions"][0]["totals"][0] == 3
+    })
+    .await;
+    let second: Router = guarded(Dashboard::builder(&layer)).router();
+    let history = until(&second, "/api/history", |history| {
+        history["tracks"][0]["slots"].as_u64() > Some(2)
+    })
+    .await;
+    assert_eq!(history["decisions"][0]["totals"][0], 3, "{history}");
+    for track in [0, 1] {
+        let counts = &history["tracks"][track]["series"][0]["counts"][0];
+        assert_eq!(*counts, json!([]), "no decision was made since");
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

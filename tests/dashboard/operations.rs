@@ -1,17 +1,17 @@
 //! Changes by operators, and their effect on requests.
 
 use axum::Router;
-use http::StatusCode;
+use http::{Method, StatusCode, request::Parts};
 use serde_json::json;
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
+    ErrorKind, Key, Policy, Quota, RateLimitLayer,
     dashboard::Dashboard,
-    extract::{ApiKey, HashSecret, Header},
+    extract::{HashSecret, Header},
     rules::RuleMode,
     top_keys::{ShownKeys, TopKeys},
 };
 
-use super::{banning_layer, call, get, guarded, layer, post};
+use super::{WRITE, ask, banning_layer, call, get, guarded, layer, post, send};
 
 #[tokio::test]
 async fn kill_switch_ends_and_restores_the_limit() {
@@ -172,7 +172,7 @@ async fn key_is_found_in_every_form_in_which_an_operator_knows_it() {
     ];
     let policy = Policy::new("api", Quota::per_hour(3));
     let layer = RateLimitLayer::builder()
-        .policy(policy.clone().key(ApiKey::header("x-key")))
+        .policy(policy.clone().key(|_: &Parts| None::<Key>))
         .build()
         .expect("a layer");
     let builder = Dashboard::builder(&layer).hash_secret(secret);
@@ -249,7 +249,7 @@ async fn last_denial_of_a_key_is_shown_if_it_is_recorded() {
 async fn store_that_cannot_answer_is_reported_without_its_causes() {
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("api", Quota::per_hour(3)).key(Header::new("x-caller")))
-        .store(Broken)
+        .store(Broken(ErrorKind::Connect))
         .build()
         .expect("a layer");
     let router: Router = guarded(Dashboard::builder(&layer)).router();
@@ -263,14 +263,40 @@ async fn store_that_cannot_answer_is_reported_without_its_causes() {
     }
 }
 
+// Regression: all errors but three asked the operator to try again.
+#[tokio::test]
+async fn only_errors_that_may_pass_ask_to_try_again() {
+    for (kind, expected, code, retry_after) in [
+        (ErrorKind::Unavailable, 503, "store_failed", Some("5")),
+        (ErrorKind::Overloaded, 503, "store_failed", Some("5")),
+        (ErrorKind::Script, 502, "store_failed", None),
+        (ErrorKind::ForeignValue, 502, "store_failed", None),
+        (ErrorKind::DuplicatePolicy, 400, "bad_request", None),
+        (ErrorKind::PolicyWithoutKey, 400, "bad_request", None),
+    ] {
+        let layer = RateLimitLayer::builder()
+            .policy(Policy::new("api", Quota::per_hour(3)).key(Header::new("x-caller")))
+            .store(Broken(kind))
+            .build()
+            .expect("a layer");
+        let router: Router = guarded(Dashboard::builder(&layer)).router();
+        let request = ask(Method::POST, "/api/key/reset", WRITE);
+        let (head, reply) = send(&router, request, r#"{"key":"ada"}"#).await;
+        assert_eq!(head.status, expected, "{kind:?}: {reply}");
+        assert!(reply.contains(code), "{kind:?}: {reply}");
+        let header = head.headers.get("retry-after");
+        let header = header.map(|value| value.to_str().expect("text"));
+        assert_eq!(header, retry_after, "{kind:?}");
+    }
+}
+
 /// A store that answers nothing, with a cause that is nobody's business.
 #[derive(Debug)]
-struct Broken;
+struct Broken(ErrorKind);
 
 impl Broken {
-    fn error() -> tollgate::Error {
-        tollgate::Error::new(tollgate::ErrorKind::Connect, "the server is away")
-            .with_source("no route to 10.0.0.5")
+    fn error(&self) -> tollgate::Error {
+        tollgate::Error::new(self.0, "the server is away").with_source("no route to 10.0.0.5")
     }
 }
 
@@ -279,10 +305,10 @@ impl tollgate::store::Store for Broken {
         &self,
         _: &[tollgate::store::Charge<'_>],
     ) -> tollgate::store::StoreFuture<tollgate::Decision> {
-        tollgate::store::StoreFuture::ready(Err(Self::error()))
+        tollgate::store::StoreFuture::ready(Err(self.error()))
     }
 
     fn reset(&self, _: &Policy, _: &Key) -> tollgate::store::StoreFuture<()> {
-        tollgate::store::StoreFuture::ready(Err(Self::error()))
+        tollgate::store::StoreFuture::ready(Err(self.error()))
     }
 }

@@ -6,13 +6,15 @@ use serde_json::{Value, json};
 use tollgate::{
     RateLimitLayer,
     config::{
-        Format, RuleSet,
-        reload::{RuleSource, RulesHandle},
+        Format, RuleSet, RuleSetReader,
+        reload::{NewRules, RuleSource, RulesHandle},
     },
     dashboard::Dashboard,
+    extract::Header,
 };
 
 use super::{READ, WRITE, ask, call, get, guarded, layer, post, send};
+use crate::support::Server;
 
 const FIRST: &str = "rules: [{ id: api, key: { header: x-caller }, limit: 1/hour }]";
 const SECOND: &str = "rules: [{ id: api, key: { header: x-caller }, limit: 3/hour }]";
@@ -44,7 +46,15 @@ async fn rules_are_pushed_and_rolled_back_and_requests_follow() {
     assert_eq!(get(&router, "/api/state").await["policies"][0]["limit"], 3);
     let list = get(&router, "/api/rules").await;
     let second = version["number"].as_u64().expect("a number");
-    assert_eq!(list["present"], second);
+    assert_eq!(
+        (&list["present"], &list["latest"]),
+        (&json!(second), &json!(second))
+    );
+    assert_eq!(list["can_push"], true);
+    assert_eq!(
+        list["versions"][0]["author"], "dashboard",
+        "a token has no name"
+    );
     let numbers: Vec<_> = list["versions"]
         .as_array()
         .expect("a list")
@@ -93,12 +103,78 @@ async fn rules_that_cannot_be_in_force_are_refused_with_the_place_of_the_fault()
         assert!(message.contains(words), "{message}");
     }
     let (status, _) = post(&router, "/api/rules/roll-back", r#"{"version":99}"#).await;
-    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let comment = "x".repeat(1_025);
+    let body = json!({ "text": SECOND, "format": "yaml", "replacing": first, "comment": comment });
+    let (status, reply) = post(&router, "/api/rules/push", &body.to_string()).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{reply}");
     for path in ["/api/rules/99", "/api/rules/x", "/api/rules/-1"] {
         let (head, _) = send(&router, ask(Method::GET, path, READ), "").await;
         assert_eq!(head.status, StatusCode::NOT_FOUND, "{path}");
     }
     assert_eq!(rules.version().number(), first);
+}
+
+// Regression: the page could only name the version in force, so every push after a refusal was a conflict.
+#[tokio::test]
+async fn rules_are_replaced_after_a_version_that_was_refused_here() {
+    let server = Server::start();
+    let reader = RuleSetReader::default();
+    let newer = reader.clone().extractor("tenant", Header::new("x-tenant"));
+    let build = |reader| {
+        let rules = RuleSet::parse(Format::Yaml, FIRST).expect("rules");
+        RateLimitLayer::builder()
+            .redis(server.url())
+            .build_reloading(RuleSource::redis(rules).reader(reader))
+            .expect("a layer")
+    };
+    let (layer, rules) = build(reader);
+    let (_newer_layer, newer) = build(newer);
+    let of_newer = SECOND.replace("{ header: x-caller }", "{ custom: tenant }");
+    for text in [FIRST, of_newer.as_str()] {
+        let pushed = newer.push(NewRules::new(Format::Yaml, text)).await;
+        pushed.expect("pushed");
+    }
+    rules
+        .reload()
+        .await
+        .expect_err("it does not know the extractor");
+
+    let router: Router = guarded(Dashboard::builder(&layer).rules(&rules)).router();
+    let list = get(&router, "/api/rules").await;
+    assert!(list["last_error"].is_string(), "{list}");
+    let (present, latest) = (&list["present"], &list["latest"]);
+    assert!(present.as_u64() < latest.as_u64(), "{list}");
+    for (replacing, expected) in [(present, StatusCode::CONFLICT), (latest, StatusCode::OK)] {
+        let body = json!({ "text": SECOND, "format": "yaml", "replacing": replacing });
+        let (status, reply) = post(&router, "/api/rules/push", &body.to_string()).await;
+        assert_eq!(status, expected, "{reply}");
+    }
+    let list = get(&router, "/api/rules").await;
+    assert_eq!(list["present"], list["latest"]);
+}
+
+// Regression: this was a 503 with `retry-after`, as if the file would take a push later.
+#[tokio::test]
+async fn rules_from_a_file_are_not_replaced_from_here() {
+    let file = std::env::temp_dir().join(format!("tollgate-dashboard-{}.yaml", std::process::id()));
+    std::fs::write(&file, FIRST).expect("it can be written");
+    let built = RateLimitLayer::builder().build_reloading(RuleSource::file(&file));
+    let (layer, rules) = built.expect("a layer");
+    let router: Router = guarded(Dashboard::builder(&layer).rules(&rules)).router();
+    let list = get(&router, "/api/rules").await;
+    assert_eq!(list["can_push"], false);
+    let push = json!({ "text": SECOND, "format": "yaml", "replacing": list["latest"] });
+    let roll_back = json!({ "version": list["present"] });
+    for (path, body) in [("push", push), ("roll-back", roll_back)] {
+        let path = format!("/api/rules/{path}");
+        let (head, reply) = send(&router, ask(Method::POST, &path, WRITE), &body.to_string()).await;
+        assert_eq!(head.status, StatusCode::CONFLICT, "{reply}");
+        assert!(reply.contains("rules_from_file"), "{reply}");
+        assert!(head.headers.get("retry-after").is_none());
+    }
+    drop(layer);
+    std::fs::remove_file(&file).expect("it can be removed");
 }
 
 #[tokio::test]

@@ -166,8 +166,15 @@ impl RulesHandle {
         }
     }
 
+    /// Returns whether the rules come from a file, which is changed by editing it.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn is_of_file(&self) -> bool {
+        let reloader = self.reloader.upgrade();
+        reloader.is_some_and(|reloader| matches!(reloader.place, Place::File(_)))
+    }
+
     /// Returns the version that a push replaces: the latest that this process has seen, also if it was refused.
-    async fn latest(&self) -> Result<u64, ReloadError> {
+    pub(crate) async fn latest(&self) -> Result<u64, ReloadError> {
         let reloader = self.reloader()?;
         match &reloader.place {
             Place::File(_) | Place::InProcess => Ok(reloader.number()),

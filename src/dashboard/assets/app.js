@@ -9,11 +9,15 @@ const KINDS = [
   { id: 'unavailable', name: 'unavailable' },
   { id: 'fallback', name: 'by fallback' },
 ];
+const MAX_REASON = 200; // bytes
 const CAPACITY = [300, 360];
 const RECENT = 5; // seconds of which rates are the average
+const REQUEST_TIMEOUT = 15_000; // more than a server needs that waits for Redis
+const SILENCE = 5_000; // after which a stream with an event a second is dead
+const MAX_GAP = 5; // seconds without events, beyond which the history is loaded again
 const MODES = ['enforce', 'shadow', 'off'];
 
-const LOGIN_HINT = 'Enter the read token to look, or the write token to make changes, too. It stays in this tab.';
+const LOGIN_HINT = 'The read token shows the numbers; the write token also allows changes. It stays in this tab.';
 const FOREIGN_LOGIN_HINT = 'Sign in to the application, and load this page again: the application grants the access.';
 const KEY_HINT = 'Shows what is left of each policy. Charges nothing.';
 
@@ -21,14 +25,19 @@ const $ = (id) => document.getElementById(id);
 let session = null;
 let state = null;
 let history = null; // tracks with the numbers of each slot
-let abort = null;
-let lookedUp = null; // the key that is shown
+let stream = null; // of the attempt to follow
+let retryNow = () => {};
+const spoken = new Map(); // timers of live regions
+let lookedUp = null; // the key that is shown, its form, and its rows
+let wanted = null; // the key that was asked for last
 let versions = null; // of the rules
+let edited = null; // the version of the rules with which the editor began
 let listsTimer;
 
 // === API ===
 
 class ApiError extends Error {
+  // The status is 0 without a response.
   constructor(status, message) {
     super(message);
     this.status = status;
@@ -36,6 +45,7 @@ class ApiError extends Error {
 }
 
 async function request(path, options = {}) {
+  const asked = session;
   const headers = { 'x-tollgate-dashboard': '1' };
   const token = stored('tollgate-token');
   if (token) headers.authorization = `Bearer ${token}`;
@@ -44,11 +54,12 @@ async function request(path, options = {}) {
     method: options.body === undefined ? 'GET' : 'POST',
     body: options.body === undefined ? undefined : JSON.stringify(options.body),
     headers,
-    signal: options.signal,
+    signal: options.signal ?? AbortSignal.timeout(REQUEST_TIMEOUT),
     credentials: 'same-origin',
     cache: 'no-store',
-  });
+  }).catch((error) => { throw lost(error); });
   if (response.ok) return response;
+  if (response.status === 401 && session && session === asked) showLogin('Sign in again.');
   let message = `the server responded with ${response.status}`;
   try {
     message = (await response.json()).message || message;
@@ -56,7 +67,12 @@ async function request(path, options = {}) {
   throw new ApiError(response.status, message);
 }
 
-const read = async (path, body) => (await request(path, { body })).json();
+const lost = ({ name }) =>
+  new ApiError(0, name === 'TimeoutError' ? 'the server does not respond' : 'the connection is lost');
+const read = async (path, body) => {
+  const text = await (await request(path, { body })).text().catch((error) => { throw lost(error); });
+  return JSON.parse(text);
+};
 const write = (path, body) => request(path, { body });
 
 function stored(name, value) {
@@ -91,31 +107,44 @@ async function start() {
   $('main').hidden = false;
   $('leave').hidden = !stored('tollgate-token');
   $('block-form').hidden = $('refund-form').hidden = true;
-  $('blocks-panel').hidden = true;
+  $('blocks-panel').hidden = !session.can_write;
   $('rules-panel').hidden = !session.has_rules;
-  $('rules-editor').hidden = !session.can_write;
-  follow();
+  $('rules-editor').hidden = true;
+  follow(session);
   refreshLists();
 }
 
+// Asks for a token. A draft of rules stays, since the token may have been replaced meanwhile.
 function showLogin(message) {
   stored('tollgate-token', null);
-  abort?.abort();
+  stream?.abort();
   clearTimeout(listsTimer);
-  session = state = history = lookedUp = versions = null;
-  $('rules-text').value = '';
-  $('diff-box').hidden = true;
-  // Nothing stays for the next one, who may have other rights.
-  for (const table of document.querySelectorAll('main table')) table.replaceChildren();
-  $('key').value = '';
-  setText($('key-message'), KEY_HINT);
+  session = state = history = versions = null;
+  if ($('question').open) $('question').close('no');
+  clearMain();
   $('main').hidden = true;
   $('leave').hidden = true;
   $('login').hidden = false;
   $('login-error').textContent = message;
   $('token').value = '';
-  $('token').focus();
+  if (!$('login-token').hidden) $('token').focus();
   setConnection('off', 'not signed in');
+}
+
+// Leaves nothing for the next one, who may have other rights.
+function clearMain() {
+  for (const timer of spoken.values()) clearTimeout(timer);
+  forgetKey();
+  const filled = '.note[role=status], table, .chart, .figures dd > *, #warnings, #store, #status-detail, #rules-note, #rules-error, #rules-result';
+  for (const node of document.querySelectorAll(`main :is(${filled})`)) node.replaceChildren();
+  for (const form of ['key-form', 'block-form', 'refund-form']) $(form).reset();
+  setText($('status-text'), 'Waiting for numbers');
+  setText($('key-message'), KEY_HINT);
+  $('chart-policy').replaceChildren();
+  $('diff-box').hidden = true;
+  document.title = 'tollgate';
+  setText($('title'), 'tollgate');
+  setText($('announcer'), '');
 }
 
 $('login').addEventListener('submit', async (event) => {
@@ -124,39 +153,66 @@ $('login').addEventListener('submit', async (event) => {
   await start();
   if (session?.can_read) $('main').focus({ preventScroll: true });
 });
-$('leave').addEventListener('click', () => showLogin(''));
+$('leave').addEventListener('click', () => {
+  $('rules-form').reset();
+  edited = null;
+  showLogin('');
+});
 
 // === Following the state ===
 
-async function follow() {
-  abort?.abort();
-  const own = abort = new AbortController();
-  for (let failures = 0; !own.signal.aborted;) {
-    try {
-      const response = await request('live', { signal: own.signal });
+async function follow(owner) {
+  stream?.abort();
+  for (let failures = 0; session === owner;) {
+    const attempt = stream = new AbortController();
+    let timer;
+    // A connection that breaks silently stays open for minutes.
+    const watch = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => attempt.abort(), SILENCE);
+    };
+    const catchUp = async () => {
+      clearTimeout(timer); // events wait meanwhile
       await loadHistory();
+      watch();
+    };
+    try {
+      watch();
+      const response = await request('live', { signal: attempt.signal });
+      await catchUp();
       for await (const event of events(response.body)) {
+        watch();
         failures = 0;
         setConnection('live', 'live');
-        take(event);
+        if (Math.abs(event.second - history.second) > MAX_GAP) await catchUp();
+        receive(event);
       }
     } catch (error) {
-      if (own.signal.aborted) return;
-      if (error.status === 401) return showLogin('Sign in again.');
+      if (session !== owner) return;
       failures += 1;
-      const reason = error instanceof ApiError ? error.message : 'the connection is lost';
+      if (!(error instanceof ApiError)) console.error(error);
+      const reason = error instanceof ApiError ? error.message : `the page has a fault: ${error.message}`;
       setConnection('lost', `${reason}; trying again`);
+    } finally {
+      clearTimeout(timer);
+      attempt.abort(); // also if only the history could not be read
     }
-    await new Promise((resolve) => setTimeout(resolve, Math.min(15, 2 ** failures) * 500));
+    await new Promise((resolve) => {
+      retryNow = resolve;
+      setTimeout(resolve, Math.min(15, 2 ** failures) * 500);
+    });
   }
 }
+
+window.addEventListener('online', () => retryNow());
+document.addEventListener('visibilitychange', () => { if (!document.hidden) retryNow(); });
 
 async function* events(body) {
   const decoder = new TextDecoder();
   const reader = body.getReader();
   try {
     for (let text = ''; ;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch((error) => { throw lost(error); });
       if (done) return;
       text += decoder.decode(value, { stream: true });
       const blocks = text.split('\n\n');
@@ -173,45 +229,45 @@ async function* events(body) {
 
 async function loadHistory() {
   const loaded = await read('history');
-  history = loaded.tracks.map((track) => {
+  const tracks = loaded.tracks.map(({ step, latest, slots, latency, series: list }) => {
     const series = new Map();
-    for (const { policy, tier, counts } of track.series) {
-      const full = KINDS.map((_, kind) => counts[kind].length ? counts[kind] : new Array(track.slots).fill(0));
+    for (const { policy, tier, counts } of list) {
+      const full = KINDS.map((_, kind) => counts[kind].length ? counts[kind] : new Array(slots).fill(0));
       series.set(pairOf(policy, tier), { policy, tier, counts: full });
     }
-    return { step: track.step, latest: track.latest, slots: track.slots, latency: track.latency, series };
+    // The latest second is over, the latest minute is not.
+    return { step, latest, slots, latency, series, open: step === 1 ? 0 : 1 };
   });
-  state = null;
+  history = { second: loaded.second, decisions: loaded.decisions, tracks };
 }
 
 const pairOf = (policy, tier) => `${policy}\n${tier}`;
+const shownSlots = (track) => Math.max(0, track.slots - track.open);
+const lastShown = (track) => track.latest - track.open * track.step;
 
-function take(next) {
-  if (!history) return;
-  const before = state;
+function receive(next) {
   state = next;
-  if (before && Math.abs(next.time - before.time) > 5000) {
-    loadHistory().then(render, () => {});
-    return;
-  }
-  const changes = before ? growth(before, next) : [];
-  history.forEach((track, number) => {
-    const latest = Math.floor(next.time / 1000 / track.step) * track.step;
-    // After a step of the clock, no more slots than there are.
-    track.latest = Math.max(track.latest, latest - CAPACITY[number] * track.step);
-    while (track.latest < latest) advance(track, CAPACITY[number]);
-    for (const { policy, tier, counts } of changes) {
-      const series = seriesOf(track, policy, tier);
-      counts.forEach((count, kind) => { series.counts[kind][track.slots - 1] += count; });
-    }
-    if (number === 0) track.latency[track.slots - 1] = next.latency;
-  });
+  if (next.second > history.second) extend(next); // or else the history contains it
   render();
 }
 
+function extend(next) {
+  const growths = growth(history.decisions, next.decisions);
+  history.tracks.forEach((track, number) => {
+    const latest = Math.floor(next.second / track.step) * track.step;
+    while (track.latest < latest) advance(track, CAPACITY[number]);
+    for (const { policy, tier, counts } of growths) {
+      const series = seriesOf(track, policy, tier);
+      counts.forEach((count, kind) => { series.counts[kind][track.slots - 1] += count; });
+    }
+    track.latency[track.slots - 1] = next.latency[number];
+  });
+  Object.assign(history, { second: next.second, decisions: next.decisions });
+}
+
 function growth(before, next) {
-  const old = new Map(before.decisions.map((row) => [pairOf(row.policy, row.tier), row.totals]));
-  return next.decisions.map(({ policy, tier, totals }) => {
+  const old = new Map(before.map((row) => [pairOf(row.policy, row.tier), row.totals]));
+  return next.map(({ policy, tier, totals }) => {
     const base = old.get(pairOf(policy, tier)) ?? totals.map(() => 0);
     return { policy, tier, counts: totals.map((total, kind) => Math.max(0, total - base[kind])) };
   });
@@ -229,18 +285,19 @@ function advance(track, capacity) {
   track.latest += track.step;
   const lists = [...track.series.values()].flatMap((series) => series.counts);
   for (const list of lists) list.push(0);
-  track.latency.push({ median: null, slowest: null, queue: null });
+  track.latency.push({ median: null, p99: null, queue_p99: null });
   if (track.slots < capacity) track.slots += 1;
   else for (const list of [...lists, track.latency]) list.shift();
 }
 
-// Sums of the series that match, by kind. The latest slot is left out: it is not over.
+// Sums of the series that match, by kind, in the slots that are over.
 function sums(track, matches) {
-  const result = KINDS.map(() => new Array(Math.max(0, track.slots - 1)).fill(0));
+  const slots = shownSlots(track);
+  const result = KINDS.map(() => new Array(slots).fill(0));
   for (const series of track.series.values()) {
     if (!matches(series)) continue;
     series.counts.forEach((counts, kind) => {
-      for (let slot = 0; slot < track.slots - 1; slot += 1) result[kind][slot] += counts[slot];
+      for (let slot = 0; slot < slots; slot += 1) result[kind][slot] += counts[slot];
     });
   }
   return result;
@@ -248,11 +305,11 @@ function sums(track, matches) {
 
 // Candidates are tried beside their policies, and would count requests twice.
 const isPolicy = (series) => !series.policy.endsWith('.candidate');
-const last = (list, count) => list.slice(-count).reduce((sum, value) => sum + value, 0);
+const sumOfLast = (list, count) => list.slice(-count).reduce((sum, value) => sum + value, 0);
 const rates = (matches) => {
-  const track = history[0];
-  const seconds = Math.max(1, Math.min(RECENT, track.slots - 1));
-  return sums(track, matches).map((list) => last(list, seconds) / seconds);
+  const [track] = history.tracks;
+  const seconds = Math.max(1, Math.min(RECENT, shownSlots(track)));
+  return sums(track, matches).map((list) => sumOfLast(list, seconds) / seconds);
 };
 
 // === Rendering ===
@@ -296,25 +353,22 @@ function renderStatus() {
     details.push(`Counted in ${store}${instances}.`);
   }
   if ($('connection').dataset.state === 'lost') {
-    [level, text] = ['soft', `Not current: the connection is lost, these numbers are of ${time(state.time, true)}`];
+    [level, text] = ['soft', `Not current: the connection is lost, the last numbers are from ${time(state.time, true)}`];
   }
   if (health.pending_merges) details.push(`${count(health.pending_merges, 'key')} not merged into Redis yet.`);
-  if ($('status-text').textContent !== text) announce(text);
+  if ($('status-text').textContent !== text) readAloud($('announcer'), text);
   setText($('status-text'), text);
   document.title = level === 'good' ? `${state.title}: rate limits` : `${text} (${state.title})`;
   setText($('status-detail'), details.join(' '));
   $('status').dataset.state = level;
   const warnings = state.warnings.map((warning) =>
     `${warning.code}${warning.policy ? `, ${warning.policy}` : ''}: ${warning.detail}; ${warning.remedy}`);
-  const shown = [...$('warnings').children].map((item) => item.textContent);
-  if (String(shown) !== String(warnings)) {
-    $('warnings').replaceChildren(...warnings.map((warning) => element('li', {}, warning)));
-  }
+  replaceChanged($('warnings'), warnings.map((warning) => element('li', {}, warning)));
 }
 
 // Which policies deny, those that deny most first.
 function deniedText() {
-  const minute = (policy) => sums(history[0], (series) => series.policy === policy).map((list) => last(list, 60));
+  const minute = (policy) => sums(history.tracks[0], (series) => series.policy === policy).map((list) => sumOfLast(list, 60));
   const denied = state.policies.map(({ name }) => ({ name, count: minute(name)[1] })).filter(({ count }) => count > 0);
   if (!denied.length) return 'Nothing was denied in the last minute.';
   denied.sort((left, right) => right.count - left.count);
@@ -326,8 +380,8 @@ function deniedText() {
 function renderFigures() {
   rates(isPolicy).forEach((rate, kind) => {
     const total = state.decisions.filter(isPolicy).reduce((sum, row) => sum + row.totals[kind], 0);
-    const small = element('small', {}, ` /s, ${number(total)} in all`);
-    $(`rate-${kind}`).replaceChildren(number(rate), small);
+    setText($(`rate-${kind}`), `${number(rate)} /s`);
+    setText($(`total-${kind}`), `${number(total)} since the start`);
   });
 }
 
@@ -340,7 +394,7 @@ function renderDecisions() {
     select.replaceChildren(option('', 'all'), ...names.map((name) => option(name, name)));
     select.value = names.includes(chosen) ? chosen : '';
   }
-  const track = history[Number($('chart-track').value)];
+  const track = history.tracks[Number($('chart-track').value)];
   const chosen = select.value;
   const lists = sums(track, chosen ? (series) => series.policy === chosen : isPolicy)
     .map((list) => list.map((value) => value / track.step));
@@ -349,7 +403,7 @@ function renderDecisions() {
   const lines = [{ ...KINDS[4], values: lists[4], shape: 'line' }];
   chart($('decisions-chart'), {
     label: `Decisions a second of ${chosen || 'all policies'}`,
-    track, series: [...stack, ...lines], height: 220, unit: '/s', changes: changes(),
+    track, series: [...stack, ...lines], height: 220, unit: '/s', annotations: annotations(),
   });
   fillTimes($('decisions-table'), track, [...stack, ...lines], '/s');
   const zone = new Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -357,14 +411,14 @@ function renderDecisions() {
 }
 
 // What may explain a step in the chart: new rules, and outages that last.
-function changes() {
+function annotations() {
   const replaced = (versions?.versions ?? []).map(({ number, time: at }) => ({ at, text: `rules ${number}` }));
   return [...replaced, ...state.health.outages.map(({ since }) => ({ at: since, text: 'outage' }))];
 }
 
 function renderPolicies() {
   const table = $('policies');
-  const isOperator = session.can_write && session.has_modes;
+  const canSetModes = session.can_write && session.has_modes;
   if (!table.tHead) {
     const names = ['Policy', 'Limit', 'Decisions', 'Denied', 'Last 5 minutes', 'In an outage', 'Mode'];
     table.createTHead().append(row('th', names.map((name, column) => ({ text: name, number: [2, 3].includes(column) }))));
@@ -373,18 +427,18 @@ function renderPolicies() {
   const body = table.tBodies[0];
   const known = new Map([...body.rows].map((line) => [line.dataset.policy, line]));
   for (const policy of state.policies) {
-    const line = known.get(policy.name) ?? body.appendChild(policyRow(policy, isOperator));
+    const line = known.get(policy.name) ?? body.appendChild(policyRow(policy, canSetModes));
     known.delete(policy.name);
-    updatePolicy(line, policy, isOperator);
+    updatePolicy(line, policy, canSetModes);
   }
   for (const line of known.values()) line.remove();
   if (session.has_modes) {
-    $('layer-mode-label').hidden = $('layer-mode-note').hidden = !isOperator;
-    if (isOperator) updateSelect($('layer-mode'), state.mode);
+    $('layer-mode-label').hidden = $('layer-mode-note').hidden = !canSetModes;
+    if (canSetModes) updateSelect($('layer-mode'), state.mode);
   }
 }
 
-function policyRow(policy, isOperator) {
+function policyRow(policy, canSetModes) {
   const line = document.createElement('tr');
   line.dataset.policy = policy.name;
   line.append(element('th', { scope: 'row' }, policy.name));
@@ -395,28 +449,30 @@ function policyRow(policy, isOperator) {
     line.append(cell);
   }
   line.cells[4].append(svg('svg', { class: 'spark', viewBox: '0 0 150 30', preserveAspectRatio: 'none', 'aria-hidden': 'true' }));
-  if (isOperator) {
+  if (canSetModes) {
     const select = modeSelect(`Mode of ${policy.name}`);
     select.addEventListener('change', () => changeMode(policy.name, select));
-    line.cells[6].append(select);
+    line.cells[6].append(group(select, rolloutForm(policy.name)));
   } else {
     line.cells[6].append(element('span', { class: 'tag' }));
   }
   return line;
 }
 
-function updatePolicy(line, policy, isOperator) {
+function updatePolicy(line, policy, canSetModes) {
   const [allowed, denied, shadow, unavailable] = rates((series) => series.policy === policy.name);
   const all = allowed + denied + shadow + unavailable;
-  const candidate = policy.candidate ? ` (tries ${policy.candidate})` : '';
+  const candidate = policy.candidate ? `; candidate: ${limitText(policy.candidate)}` : '';
   setText(line.cells[1], limitText(policy) + candidate);
   setText(line.cells[2], `${number(all)} /s`);
-  setText(line.cells[3], all ? percent((denied + shadow) / all) + (shadow && !denied ? ' in shadow' : '') : '–');
+  const wouldDeny = shadow ? `, ${percent(shadow / all)} would be` : '';
+  setText(line.cells[3], all ? percent(denied / all) + wouldDeny : '–');
   sparkline(line.cells[4].firstChild, policy.name);
   setText(line.cells[5], { allow: 'allow', local: 'count locally', deny: 'deny (503)' }[policy.on_outage]);
   if (policy.mode === null) return setText(line.cells[6].firstChild, 'always');
-  if (isOperator) {
-    updateSelect(line.cells[6].firstChild, policy.mode);
+  if (canSetModes) {
+    updateSelect(line.querySelector('select'), policy.mode);
+    updateRollout(line.querySelector('.rollout'), policy.rollout);
   } else {
     setText(line.cells[6].firstChild, policy.mode + (policy.rollout < 100 ? `, ${policy.rollout} % of keys` : ''));
     line.cells[6].firstChild.dataset.mode = policy.mode;
@@ -424,12 +480,12 @@ function updatePolicy(line, policy, isOperator) {
 }
 
 function sparkline(target, policy) {
-  const lists = sums(history[0], (series) => series.policy === policy);
+  const lists = sums(history.tracks[0], (series) => series.policy === policy);
   const bin = 5;
   const bins = Math.floor(CAPACITY[0] / bin);
   const binned = lists.map((list) => Array.from({ length: bins }, (_, index) => {
     const end = list.length - (bins - 1 - index) * bin;
-    return end <= 0 ? 0 : last(list.slice(Math.max(0, end - bin), end), bin);
+    return end <= 0 ? 0 : sumOfLast(list.slice(Math.max(0, end - bin), end), bin);
   }));
   const total = binned[0].map((_, index) => binned[0][index] + binned[1][index] + binned[2][index] + binned[3][index]);
   const denied = binned[1].map((count, index) => count + binned[3][index]);
@@ -447,33 +503,34 @@ function sparkline(target, policy) {
 }
 
 function renderTiers() {
-  const track = history[0];
+  const [track] = history.tracks;
   const tiers = new Map();
   for (const { policy, tier } of state.decisions) {
     const series = seriesOf(track, policy, tier);
-    const counts = series.counts.map((list) => last(list.slice(0, -1), 60));
+    const counts = series.counts.map((list) => sumOfLast(list, 60));
     tiers.set(pairOf(policy, tier), [tier === 'none' ? 'no tier' : tier, policy, ...counts.slice(0, 3)]);
   }
   const lines = [...tiers.values()].sort((left, right) => right[2] + right[3] - left[2] - left[3]);
-  fill($('tiers'), ['Tier', 'Policy', 'Allowed', 'Denied', 'Would deny'], lines.map((line) =>
-    line.map((value, column) => column < 2 ? { text: value, head: column === 0 } : { text: number(value), number: true })),
-    'No decisions yet');
+  fill($('tiers'), ['Tier', 'Policy', 'Allowed', 'Denied', 'Would deny'], lines.map((line) => ({
+    name: `${line[0]} ${line[1]}`,
+    cells: line.map((value, column) => column < 2 ? { text: value, head: column === 0 } : { text: number(value), number: true }),
+  })), 'No decisions yet');
 }
 
 function renderStore() {
-  const { servers, keys, key_bytes: bytes, held_slots: slots, health, latency } = state;
+  const { servers, keys, key_bytes: bytes, held_slots: slots, health, latency: [latency] } = state;
   const facts = [];
   const hasRedis = servers.length > 0;
   facts.push(['Counted in', hasRedis ? 'Redis' : 'this process']);
   if (hasRedis) {
     const network = servers.map((server) => server.network_micros).filter((value) => value !== null);
     facts.push(['Mode', health.mode]);
-    facts.push(['Round trip', latency.median === null ? 'no call in the last second'
-      : `${millis(latency.median)} median, ${millis(latency.slowest)} p99`]);
-    if (latency.queue !== null) facts.push(['Queue', `${millis(latency.queue)} p99`]);
-    if (network.length) facts.push(['Network alone', millis(Math.min(...network))]);
+    facts.push(['Call round trip', latency.median === null ? 'no call in the last second'
+      : `${millis(latency.median)} median, ${millis(latency.p99)} p99`]);
+    if (latency.queue_p99 !== null) facts.push(['Queue', `${millis(latency.queue_p99)} p99`]);
+    if (network.length) facts.push(['Network round trip', millis(Math.min(...network))]);
     facts.push(['Live instances', health.instances ?? 'not known yet']);
-    facts.push(['Without Redis', `${number(health.fallback_decisions)} failed, ${number(health.shed_decisions)} shed`]);
+    facts.push(['Decided without Redis', `${number(health.fallback_decisions)} after failures, ${number(health.shed_decisions)} under load`]);
   }
   if (keys !== null) facts.push([hasRedis ? 'Keys here' : 'Keys', `${number(keys)}, ${size(bytes)}`]);
   if (slots) facts.push(['Slots held', number(slots)]);
@@ -488,21 +545,24 @@ function renderStore() {
   });
   $('latency-title').hidden = $('latency-chart').hidden = $('latency-details').hidden = !hasRedis;
   if (hasRedis) renderLatency();
-  fill($('servers'), ['Server', 'Breaker', 'Calls', 'Waiting'], servers.length < 2 ? [] : servers.map((server) => [
-    { text: server.address ?? 'of a pool', head: true },
-    { text: server.is_breaker_open === null ? '–' : server.is_breaker_open ? 'open' : 'closed', bad: server.is_breaker_open },
-    { text: String(server.calls_in_flight ?? '–'), number: true },
-    { text: String(server.charges_waiting ?? '–'), number: true },
-  ]));
+  fill($('servers'), ['Server', 'Breaker', 'Calls', 'Waiting'], servers.length < 2 ? [] : servers.map((server, index) => ({
+    name: server.address ?? `${index}`,
+    cells: [
+      { text: server.address ?? 'of a pool', head: true },
+      { text: server.is_breaker_open === null ? '–' : server.is_breaker_open ? 'open' : 'closed', bad: server.is_breaker_open },
+      { text: String(server.calls_in_flight ?? '–'), number: true },
+      { text: String(server.charges_waiting ?? '–'), number: true },
+    ],
+  })));
 }
 
 function renderLatency() {
-  const track = history[Number($('chart-track').value)];
-  const values = (name) => track.latency.slice(0, -1).map((slot) => slot[name] === null ? null : slot[name] / 1000);
+  const track = history.tracks[Number($('chart-track').value)];
+  const values = (name) => track.latency.slice(0, shownSlots(track)).map((slot) => slot[name] === null ? null : slot[name] / 1000);
   const series = [
-    { id: 'denied', name: 'p99', values: values('slowest'), shape: 'line' },
+    { id: 'denied', name: 'p99', values: values('p99'), shape: 'line' },
     { id: 'allowed', name: 'median', values: values('median'), shape: 'line' },
-    { id: 'shadow', name: 'queue p99', values: values('queue'), shape: 'line' },
+    { id: 'shadow', name: 'queue p99', values: values('queue_p99'), shape: 'line' },
   ];
   chart($('latency-chart'), { label: 'Latency of Redis in milliseconds', track, series, height: 130, unit: ' ms' });
   fillTimes($('latency-table'), track, series, ' ms');
@@ -513,16 +573,20 @@ function renderLatency() {
 // Reads what the state does not contain, every five seconds.
 async function refreshLists() {
   clearTimeout(listsTimer);
-  const own = session;
-  const lists = [refreshTopKeys, refreshBlocks, refreshRules].map((refresh) => refresh(own));
-  await Promise.allSettled(lists); // the stream shows that the connection is lost
-  if (session && session === own) listsTimer = setTimeout(refreshLists, 5000);
+  const owner = session;
+  if (!owner) return;
+  const lists = [refreshTopKeys, refreshBlocks, refreshRules].map((refresh) => refresh(owner));
+  for (const { reason } of await Promise.allSettled(lists)) {
+    // The stream shows that the connection is lost.
+    if (reason && !(reason instanceof ApiError)) console.error(reason);
+  }
+  if (session && session === owner) listsTimer = setTimeout(refreshLists, 5000);
 }
 
-async function refreshTopKeys(own) {
-  if (!own.has_top_keys) return setText($('top-note'), 'Not recorded: build the limiter with top keys.');
+async function refreshTopKeys(owner) {
+  if (!owner.has_top_keys) return setText($('top-note'), 'Not recorded: build the limiter with top keys.');
   const list = await read('top-keys');
-  if (session === own) renderTopKeys(list);
+  if (session === owner) renderTopKeys(list);
 }
 
 function renderTopKeys(list) {
@@ -530,16 +594,13 @@ function renderTopKeys(list) {
   lines.sort((left, right) => right.count - left.count);
   const about = list.is_plain ? '' : ' Keys are shown as hashes.';
   setText($('top-note'), `Denied requests since ${time(list.since, true)}.${about}`);
-  if ($('top-keys').contains(document.activeElement)) return; // a button would lose the focus
   fill($('top-keys'), ['Key', 'Policy', 'Denied', ...(list.is_plain ? [''] : [])], lines.slice(0, 10).map((line) => {
     const share = line.error ? `${number(line.count - line.error)} to ${number(line.count)}` : number(line.count);
     const cells = [{ text: line.key, key: true }, { text: line.policy }, { text: share, number: true }];
     if (list.is_plain) {
-      const button = element('button', { type: 'button', class: 'small', 'aria-label': `Look up ${line.key}` }, 'Look up');
-      button.addEventListener('click', () => lookUp(line.key, 'counted'));
-      cells.push({ node: button });
+      cells.push({ node: button('Look up', `Look up ${line.key}`, () => lookUp({ key: line.key, form: 'counted' })) });
     }
-    return cells;
+    return { name: `${line.key} ${line.policy}`, cells };
   }), 'Nothing was denied');
 }
 
@@ -547,61 +608,100 @@ function renderTopKeys(list) {
 
 $('key-form').addEventListener('submit', (event) => {
   event.preventDefault();
-  lookUp($('key').value, $('key-kind').value);
+  lookUp({ key: $('key').value, form: $('key-kind').value });
 });
+for (const input of [$('key'), $('key-kind')]) input.addEventListener('input', () => { forgetKey(); report('key', KEY_HINT); });
 
-async function lookUp(key, form) {
-  $('key').value = key;
-  $('key-kind').value = form;
+// Shows a key, after what was `done` with it.
+async function lookUp(asked, done = '') {
+  $('key').value = asked.key;
+  $('key-kind').value = asked.form;
+  wanted = asked;
   try {
-    const found = await read('key', { key, form });
-    lookedUp = { key, form };
-    setText($('key-message'), `State at ${time(Date.now(), true)}. Nothing was charged.`);
+    const found = await read('key', { key: asked.key, form: asked.form });
+    if (wanted !== asked) return; // another key was asked for, or is being typed
+    lookedUp = asked;
     renderKey(found);
+    report('key', `${done} State at ${time(serverTime(), true)}. Nothing was charged.`.trim());
   } catch (error) {
-    lookedUp = null;
-    $('block-form').hidden = $('refund-form').hidden = true;
-    fill($('key-states'), [], []);
-    setText($('key-message'), failure(error));
+    if (wanted !== asked) return;
+    forgetKey();
+    report('key', `${done} ${failure(error)}`.trim(), true);
   }
 }
 
-function renderKey({ policies }) {
-  const hasDenial = policies.some((entry) => entry.last_denial);
-  const hasBlock = policies.some((entry) => entry.blocked_millis !== null);
-  const hasPenalty = policies.some((entry) => entry.penalty);
-  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...(hasPenalty ? ['Penalty'] : []), ...(hasDenial ? ['Last denial'] : []), ...(hasBlock ? ['Blocked'] : []), ...(session.can_write ? ['Change'] : [])];
-  fill($('key-states'), names, policies.map((entry) => {
-    const isBlocked = entry.blocked_millis !== null;
-    const isBanned = entry.penalty !== null && entry.penalty.banned_millis !== null;
+// No action may hit a key other than the one in the field.
+function forgetKey() {
+  wanted = lookedUp = null;
+  $('block-form').hidden = $('refund-form').hidden = $('key-shown').hidden = true;
+  fill($('key-states'), [], []);
+  $('key-notes').replaceChildren();
+}
+
+// A secret is not repeated where others read along.
+const nameOf = ({ key, form }) => form === 'secret' ? `the API key …${key.slice(-4)}` : key;
+
+function renderKey({ policies: rows, without_key: keyless }) {
+  lookedUp.rows = rows;
+  setText($('key-shown'), `State of ${nameOf(lookedUp)}`);
+  $('key-shown').hidden = false;
+  renderKeyNotes(rows, keyless);
+  const optional = [
+    ['Counted as', rows.some(({ key }) => key !== lookedUp.key), ({ key }) => ({ text: key, key: true })],
+    ['Penalty', rows.some(({ penalty }) => penalty), (entry) => ({ text: penaltyText(entry.penalty), bad: isBanned(entry) })],
+    ['Last denial', rows.some((entry) => entry.last_denial), (entry) => ({ text: denialText(entry.last_denial) })],
+    ['Blocked', rows.some(isBlocked), (entry) => ({ text: blockText(entry), bad: isBlocked(entry), isFree: true })],
+    ['Change', session.can_write, (entry) => ({ node: keyButtons(entry) })],
+  ].filter(([, isShown]) => isShown);
+  const names = ['Policy', 'Left', 'Full again', 'Counted by', ...optional.map(([name]) => name)];
+  fill($('key-states'), names, rows.map((entry) => {
     const left = element('span', { class: entry.remaining === 0 ? 'bad' : '' },
       entry.limit === null ? 'not counted now' : `${number(entry.remaining)} of ${number(entry.limit)}`);
-    const cells = [
+    return { name: rowName(entry), cells: [
       { text: entry.policy, head: true },
       { node: entry.limit ? group(meter(entry.remaining / entry.limit), left) : left },
-      { text: entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
+      { text: entry.reset_millis === null ? '–' : entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
       { text: entry.counted_by.replace('_', ' ') },
-    ];
-    if (hasPenalty) cells.push({ text: penaltyText(entry.penalty), bad: isBanned });
-    if (hasDenial) cells.push({ text: denialText(entry.last_denial) });
-    if (hasBlock) {
-      const reason = entry.block_reason ? `: ${entry.block_reason}` : '';
-      cells.push({ text: isBlocked ? `${duration(entry.blocked_millis)}${reason}` : 'no', bad: isBlocked });
-    }
-    if (session.can_write) {
-      const reset = isBanned ? 'Lift the ban' : 'Reset';
-      const buttons = [button(reset, `${reset} under ${entry.policy}`, () => resetKey(entry.policy, isBanned))];
-      if (isBlocked) buttons.push(button('Unblock', `Unblock under ${entry.policy}`, () => unblock({ ...lookedUp, policy: entry.block_policy })));
-      cells.push({ node: group(...buttons) });
-    }
-    return cells;
+      ...optional.map(([, , cell]) => cell(entry)),
+    ] };
   }), 'No policies');
   $('block-form').hidden = !session.can_write;
-  const refundable = policies.filter((entry) => entry.is_refundable).map((entry) => entry.policy);
+  const refundable = rows.filter((entry) => entry.is_refundable);
   $('refund-form').hidden = !session.can_write || !refundable.length;
-  fillOptions($('refund-policy'), refundable.map((name) => option(name, name)));
-  const options = ['', ...policies.map((entry) => entry.policy)];
-  fillOptions($('block-policy'), options.map((name) => option(name, name || 'all policies')));
+  const isRepeated = (policy) => refundable.filter((entry) => entry.policy === policy).length > 1;
+  fillOptions($('refund-policy'), refundable.map((entry) =>
+    option(rowName(entry), isRepeated(entry.policy) ? `${entry.policy}, as ${entry.key}` : entry.policy)));
+  const policies = ['', ...new Set(rows.map(({ policy }) => policy))];
+  fillOptions($('block-policy'), policies.map((name) => option(name, name || 'all policies')));
+}
+
+// What may lead to a wrong conclusion from the numbers.
+function renderKeyNotes(rows, keyless) {
+  const notes = keyless.map(({ policy, reason }) => `${policy} cannot count this key: ${reason}.`);
+  if (rows.length && !rows.some((entry) => entry.has_state)) {
+    notes.unshift('No policy counts this key now. Check its spelling and its kind.');
+  }
+  const tiered = [...new Set(rows.filter((entry) => entry.has_tiers).map(({ policy }) => policy))];
+  if (tiered.length) notes.push(`Without tiers: what callers of ${tiered.join(', ')} have left depends on their tier.`);
+  replaceChanged($('key-notes'), notes.map((note) => element('li', {}, note)));
+}
+
+const rowName = ({ policy, key }) => `${policy} ${key}`;
+const isBlocked = (entry) => entry.blocked_millis !== null;
+const isBanned = ({ penalty }) => penalty !== null && penalty.banned_millis !== null;
+const blockText = (entry) => isBlocked(entry)
+  ? `${duration(entry.blocked_millis)}${entry.block_reason ? `: ${entry.block_reason}` : ''}` : 'no';
+
+function keyButtons(entry) {
+  const { key, policy, block_policy: blocked } = entry;
+  const reset = isBanned(entry) ? 'Lift the ban' : 'Reset';
+  const buttons = [button(reset, `${reset} of ${key} under ${policy}`, () => resetKey(key, policy, isBanned(entry)))];
+  if (isBlocked(entry)) {
+    const label = blocked ? 'Unblock' : 'Unblock under all policies';
+    const act = () => unblock('key', { key, form: 'counted' }, blocked);
+    buttons.push(button(label, `Unblock ${key} under ${blocked ?? 'all policies'}`, act));
+  }
+  return group(...buttons);
 }
 
 // Keeps what is chosen, if it is still there.
@@ -615,7 +715,7 @@ function penaltyText(penalty) {
   const bans = penalty.bans ? `, ban ${number(penalty.bans)}` : '';
   if (penalty.banned_millis !== null) return `banned for ${duration(penalty.banned_millis)}${bans}`;
   const after = penalty.bans ? ` after ${number(penalty.bans)} ${penalty.bans > 1 ? 'bans' : 'ban'}` : '';
-  return `${number(penalty.denials)} of ${number(penalty.most_denials)} denials to a ban${after}`;
+  return `${number(penalty.denials)} of the ${number(penalty.most_denials)} denials that lead to a ban${after}`;
 }
 
 function denialText(denial) {
@@ -631,83 +731,152 @@ function button(text, label, act) {
   return node;
 }
 
-async function resetKey(policy, isBanned) {
-  const { key, form } = lookedUp;
-  const [title, yes, ended, announced] = isBanned
-    ? ['Lift the ban of this key?', 'Lift the ban', 'Its bans are forgiven, and it', 'Lifted the ban']
-    : ['Reset this key?', 'Reset', 'It', 'Reset'];
-  if (!await confirmed(title, `${ended} gets its full quota of ${policy} again, for all instances.`, yes)) return;
-  await change(() => write('key/reset', { key, form, policy }), `${announced} under ${policy}`);
-  await lookUp(key, form);
+async function resetKey(key, policy, isBan) {
+  const asked = lookedUp;
+  const [title, yes, effect, done] = isBan
+    ? [`Lift the ban of ${key}?`, 'Lift the ban', 'Its earlier bans no longer count, and it', 'Lifted the ban']
+    : [`Reset ${key}?`, 'Reset', 'It', 'Reset'];
+  if (!await confirmed(title, `${effect} gets its full quota under ${policy} again, ${where()}.`, yes)) return;
+  await changeKey(asked, 'reset', { key, form: 'counted', policy }, `${done} under ${policy}.`);
 }
 
 $('refund-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  const { key, form } = lookedUp;
-  const policy = $('refund-policy').value;
+  const asked = lookedUp;
+  const { key, policy } = asked.rows.find((entry) => rowName(entry) === $('refund-policy').value);
   const units = $('refund-units').valueAsNumber;
-  const text = `It gets up to ${number(units)} used units of ${policy} back, for all instances.`;
-  if (!await confirmed('Refund this key?', text, 'Refund')) return;
-  await change(() => write('key/refund', { key, form, policy, units }), `Refunded under ${policy}`);
-  await lookUp(key, form);
+  const text = `It gets back up to ${count(units, 'unit')} that it has used under ${policy}, ${where()}.`;
+  if (!await confirmed(`Refund ${key}?`, text, 'Refund')) return;
+  await changeKey(asked, 'refund', { key, form: 'counted', policy, units }, `Refunded under ${policy}.`);
 });
+
+// Changes a key, and shows again what was looked up.
+async function changeKey(asked, action, body, done) {
+  if (!await change('key', () => write(`key/${action}`, body), done)) return;
+  if (lookedUp === asked) await lookUp(asked, done);
+}
+
+const where = () => state.is_shared ? 'for all instances' : 'in this instance';
 
 // === Blocks ===
 
 $('block-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  const { key, form } = lookedUp;
+  const asked = lookedUp;
   const policy = $('block-policy').value || null;
   const seconds = Number($('block-time').value);
+  const reason = $('block-reason').value;
+  const bytes = new TextEncoder().encode(reason).length;
+  if (bytes > MAX_REASON) {
+    return report('key', `The reason is too long: it has ${bytes} bytes, of at most ${MAX_REASON}.`, true);
+  }
   const name = policy ?? 'all policies';
-  if (!await confirmed('Block this key?', `Its requests are denied under ${name} for ${duration(seconds * 1000)}.`, 'Block')) return;
-  await change(() => write('key/block', { key, form, policy, seconds, reason: $('block-reason').value }), `Blocked under ${name}`);
-  await lookUp(key, form);
+  const rows = asked.rows.filter((entry) => policy === null || entry.policy === policy);
+  const keys = [...new Set(rows.map(({ key }) => key))];
+  const counted = keys.join() === asked.key ? '' : ` It is counted as ${keys.join(', ')}.`;
+  const text = `Its requests are denied under ${name} for ${duration(seconds * 1000)}, ${where()}.${counted}`;
+  if (!await confirmed(`Block ${nameOf(asked)}?`, text, 'Block')) return;
+  const { key, form } = asked;
+  await changeKey(asked, 'block', { key, form, policy, seconds, reason }, `Blocked under ${name}.`);
   refreshLists();
 });
 
-async function unblock({ key, form, policy }) {
-  await change(() => write('key/unblock', { key, form, policy }), 'Unblocked');
-  if (lookedUp) await lookUp(lookedUp.key, lookedUp.form);
+// Ends a block, from the panel of the key or from the list.
+async function unblock(panel, asked, policy) {
+  const name = policy ?? 'all policies';
+  if (!await confirmed(`Unblock ${nameOf(asked)}?`, `Its block under ${name} ends now.`, 'Unblock')) return;
+  const done = `Unblocked ${nameOf(asked)} under ${name}.`;
+  if (!await change(panel, () => write('key/unblock', { ...asked, policy }), done)) return;
+  if (lookedUp) await lookUp(lookedUp, panel === 'key' ? done : '');
   refreshLists();
 }
 
-async function refreshBlocks(own) {
-  if (!own.can_write) return;
+async function refreshBlocks(owner) {
+  if (!owner.can_write) return;
   const list = await read('blocks');
-  if (session !== own || $('blocks').contains(document.activeElement)) return;
-  $('blocks-panel').hidden = list.count === 0;
-  const more = list.count > list.blocks.length ? `: ${number(list.count)}, those that end first` : '';
+  if (session !== owner) return;
+  const more = list.count > list.blocks.length ? `: the ${number(list.blocks.length)} of ${number(list.count)} that end first` : '';
   setText($('blocks-title'), `Blocked keys${more}${list.store_error ? ', as known before the outage' : ''}`);
-  fill($('blocks'), ['Key', 'Policy', 'Ends in', 'Reason', 'Change'], list.blocks.map((block) => [
-    { text: block.key, key: true },
-    { text: block.policy ?? 'all' },
-    { text: duration(Math.max(0, block.until - Date.now())) },
-    { text: block.reason || '–' },
-    { node: button('Unblock', `Unblock ${block.key}`, () => unblock({ key: block.key, form: 'counted', policy: block.policy })) },
-  ]));
+  fill($('blocks'), ['Key', 'Policy', 'Ends in', 'Reason', 'Change'], list.blocks.map((block) => {
+    const policy = block.policy ?? 'all policies';
+    const act = () => unblock('blocks', { key: block.key, form: 'counted' }, block.policy);
+    return { name: `${block.key} ${policy}`, cells: [
+      { text: block.key, key: true },
+      { text: policy },
+      { text: duration(Math.max(0, block.until - serverTime())) },
+      { text: block.reason || '–', isFree: true },
+      { node: button('Unblock', `Unblock ${block.key} under ${policy}`, act) },
+    ] };
+  }), 'No key is blocked');
 }
 
 // === Rules ===
 
-async function refreshRules(own) {
-  if (!own.has_rules) return;
+async function refreshRules(owner) {
+  if (!owner.has_rules) return;
   const latest = await read('rules');
-  if (session !== own || JSON.stringify(latest) === JSON.stringify(versions)) return;
-  const isNew = latest.present !== versions?.present;
+  if (session !== owner) return;
   versions = latest;
   renderVersions();
-  if (isNew && own.can_write && !$('rules-editor').open) {
-    const { text, format } = await read(`rules/${latest.present}`);
-    $('rules-text').value = text;
-    $('rules-format').value = format;
-  }
+  $('rules-editor').hidden = !canReplaceRules() || !edited;
+  if (canReplaceRules()) await refreshEditor(owner);
 }
+
+const canReplaceRules = () => session.can_write && versions.can_push;
+
+// Loads the rules in force into the editor, unless they are in it, or the operator has changed its text.
+async function refreshEditor(owner) {
+  if (edited?.replaced !== versions.latest && !isEdited()) {
+    const replaced = versions.latest;
+    const loaded = await read(`rules/${versions.present}`);
+    if (session === owner && !isEdited()) load(loaded, replaced);
+  }
+  renderEditor();
+}
+
+// `replaced` is the latest version that is stored; it is not in force if it was refused here.
+function load({ number: version, text, format }, replaced) {
+  $('rules-text').value = text;
+  $('rules-format').value = format;
+  // The text as the field returns it, with its line ends.
+  edited = { number: version, replaced, text: $('rules-text').value, format };
+}
+
+const isEdited = () => edited && ($('rules-text').value !== edited.text || $('rules-format').value !== edited.format);
+
+// Warns if other rules are in force than those with which the operator began.
+function renderEditor() {
+  $('rules-editor').hidden = !edited;
+  const isOutdated = edited && versions && edited.replaced !== versions.latest;
+  $('rules-outdated').hidden = !isOutdated;
+  if (!isOutdated) return;
+  const text = `You began with version ${edited.number}. Since then, version ${versions.latest} was stored. `
+    + 'Compare it with your text, and take over what it changed.';
+  if ($('rules-outdated-text').textContent !== text) readAloud($('rules-outdated-text'), text);
+}
+
+// Keeps the text of the operator, who has seen what is in force now.
+$('rules-keep').addEventListener('click', () => {
+  Object.assign(edited, { number: versions.present, replaced: versions.latest });
+  renderEditor();
+  $('rules-text').focus();
+});
+$('rules-discard').addEventListener('click', async () => {
+  try {
+    const replaced = versions.latest;
+    load(await read(`rules/${versions.present}`), replaced);
+    renderEditor();
+    $('rules-text').focus();
+  } catch (error) {
+    report('rules', failure(error), true);
+  }
+});
 
 function renderVersions() {
   const present = versions.versions.find(({ number }) => number === versions.present);
   const by = present.author ? ` by ${present.author}` : '';
-  setText($('rules-note'), `Version ${present.number} is in force, since ${moment(present.time)}${by}.`);
+  const file = versions.can_push ? '' : ' The rules come from a file: to change them, edit it.';
+  setText($('rules-note'), `Version ${present.number} is in force, since ${moment(present.time)}${by}.${file}`);
   const faults = [];
   if (versions.last_error) faults.push(`The latest rules were refused, and those above stay:\n${versions.last_error}`);
   if (versions.source_error) faults.push(`Older versions cannot be read: ${versions.source_error}.`);
@@ -717,16 +886,16 @@ function renderVersions() {
     const isPresent = version.number === versions.present;
     const buttons = isPresent ? [document.createTextNode('in force')]
       : [button('Compare', `Compare version ${version.number} with the rules in force`, () => compare(version.number))];
-    if (!isPresent && session.can_write) {
+    if (!isPresent && canReplaceRules()) {
       buttons.push(button('Roll back', `Roll back to version ${version.number}`, () => rollBack(version.number)));
     }
-    return [
+    return { name: String(version.number), cells: [
       { text: String(version.number), head: true },
       { text: moment(version.time) },
-      { text: version.author ?? '–' },
-      { text: version.comment ?? '–' },
+      { text: version.author ?? '–', isFree: true },
+      { text: version.comment ?? '–', isFree: true },
       { node: group(...buttons) },
-    ];
+    ] };
   }));
 }
 
@@ -735,34 +904,40 @@ async function compare(version) {
     const [old, present] = await Promise.all([read(`rules/${version}`), read(`rules/${versions.present}`)]);
     showDiff(`Version ${version} and version ${versions.present}, in force`, old.text, present.text);
   } catch (error) {
-    announce(failure(error));
+    report('rules', failure(error), true);
   }
 }
 
 async function rollBack(version) {
   if (!await confirmed(`Roll back to version ${version}?`, 'Its rules are put in force as a new version.', 'Roll back')) return;
-  await change(() => write('rules/roll-back', { version }), `Rolled back to version ${version}`);
-  await refreshLists();
+  if (await change('rules', () => write('rules/roll-back', { version }), `Rolled back to version ${version}.`)) await refreshLists();
 }
 
 $('rules-compare').addEventListener('click', async () => {
-  const present = await read(`rules/${versions.present}`).catch(() => null);
-  if (present) showDiff(`Version ${versions.present}, in force, and your text`, present.text, $('rules-text').value);
+  try {
+    const present = await read(`rules/${versions.present}`);
+    showDiff(`Version ${present.number}, in force, and your text`, present.text, $('rules-text').value);
+  } catch (error) {
+    report('rules', failure(error), true);
+  }
 });
 
 $('rules-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  if (!await confirmed('Put these rules in force?', `They replace version ${versions.present}. If they have a fault, nothing changes.`, 'Put in force')) return;
-  const format = $('rules-format').value;
+  const [text, format, replacing] = [$('rules-text').value, $('rules-format').value, edited.replaced];
+  const effect = `They replace version ${replacing}. If they have a fault, nothing changes.`;
+  if (!await confirmed('Put these rules in force?', effect, 'Put in force')) return;
   const comment = $('rules-comment').value || null;
-  setText($('rules-result'), '');
+  const result = $('rules-result');
+  readAloud(result, '');
   try {
-    const response = await write('rules/push', { text: $('rules-text').value, format, replacing: versions.present, comment });
-    announce(`Version ${(await response.json()).number} is in force`);
+    const { number: version } = await read('rules/push', { text, format, replacing, comment });
+    report('rules', `Version ${version} is in force.`);
+    edited = { number: version, replaced: version, text, format };
     $('rules-comment').value = '';
     $('rules-editor').open = false;
   } catch (error) {
-    setText($('rules-result'), error.message);
+    if (session) readAloud(result, error.message);
   }
   await refreshLists();
 });
@@ -770,16 +945,16 @@ $('rules-form').addEventListener('submit', async (event) => {
 // Shows the lines that differ, with three lines around them.
 function showDiff(title, old, next) {
   const lines = diff(old.split('\n'), next.split('\n'));
-  const isShown = lines.map((_, index) => lines.slice(Math.max(0, index - 3), index + 4).some(({ change }) => change !== ' '));
+  const isShown = lines.map((_, index) => lines.slice(Math.max(0, index - 3), index + 4).some(({ sign }) => sign !== ' '));
   const rows = [];
-  lines.forEach(({ change, text }, index) => {
-    if (isShown[index]) rows.push({ change, text: `${change} ${text}` });
-    else if (index === 0 || isShown[index - 1]) rows.push({ change: ' ', text: '…' });
+  lines.forEach(({ sign, text }, index) => {
+    if (isShown[index]) rows.push({ sign, text: `${sign} ${text}` });
+    else if (index === 0 || isShown[index - 1]) rows.push({ sign: ' ', text: '…' });
   });
-  if (!lines.some(({ change }) => change !== ' ')) rows.splice(0, rows.length, { change: ' ', text: 'no difference' });
+  if (!lines.some(({ sign }) => sign !== ' ')) rows.splice(0, rows.length, { sign: ' ', text: 'no difference' });
   setText($('diff-title'), title);
-  $('diff').replaceChildren(...rows.map(({ change, text }) => {
-    const line = element('tr', { 'data-change': change });
+  $('diff').replaceChildren(...rows.map(({ sign, text }) => {
+    const line = element('tr', { 'data-sign': sign });
     line.append(element('td', {}, text));
     return line;
   }));
@@ -793,10 +968,10 @@ function diff(old, next) {
   let end = 0;
   while (end < old.length - start && end < next.length - start && old.at(-1 - end) === next.at(-1 - end)) end += 1;
   const [a, b] = [old.slice(start, old.length - end), next.slice(start, next.length - end)];
-  const same = (lines) => lines.map((text) => ({ change: ' ', text }));
+  const same = (lines) => lines.map((text) => ({ sign: ' ', text }));
   const middle = [];
   if (a.length * b.length > 4e6) {
-    middle.push(...a.map((text) => ({ change: '-', text })), ...b.map((text) => ({ change: '+', text })));
+    middle.push(...a.map((text) => ({ sign: '-', text })), ...b.map((text) => ({ sign: '+', text })));
   } else {
     const width = b.length + 1;
     const common = new Uint32Array((a.length + 1) * width);
@@ -809,13 +984,13 @@ function diff(old, next) {
     let [i, j] = [0, 0];
     while (i < a.length || j < b.length) {
       if (i < a.length && j < b.length && a[i] === b[j]) {
-        middle.push({ change: ' ', text: a[i] });
+        middle.push({ sign: ' ', text: a[i] });
         [i, j] = [i + 1, j + 1];
       } else if (j >= b.length || (i < a.length && common[(i + 1) * width + j] >= common[i * width + j + 1])) {
-        middle.push({ change: '-', text: a[i] });
+        middle.push({ sign: '-', text: a[i] });
         i += 1;
       } else {
-        middle.push({ change: '+', text: b[j] });
+        middle.push({ sign: '+', text: b[j] });
         j += 1;
       }
     }
@@ -844,24 +1019,56 @@ async function changeMode(policy, select) {
   }[mode];
   select.dataset.busy = 'yes';
   if (await confirmed(`Set ${name} to ${mode}?`, effect, `Set to ${mode}`)) {
-    await change(() => write('mode', policy === null ? { mode } : { mode, policy }), `${name}: ${mode}`);
+    await change('policies', () => write('mode', policy === null ? { mode } : { mode, policy }), `Set ${name} to ${mode}.`);
   }
   delete select.dataset.busy;
   if (state) updateSelect(select, policy === null ? state.mode : state.policies.find(({ name }) => name === policy)?.mode);
 }
 
-async function change(send, message) {
+// A percentage that is being written has a button, and stays until it is set or given up.
+function rolloutForm(policy) {
+  const label = `Percent of keys for which ${policy} is enforced`;
+  const input = element('input', { type: 'number', min: 0, max: 100, step: 'any', required: '', 'aria-label': label });
+  const set = element('button', { class: 'small', 'aria-label': `Set the percent of keys for ${policy}` }, 'Set');
+  set.hidden = true;
+  input.addEventListener('input', () => { set.hidden = false; });
+  const form = element('form', { class: 'rollout' });
+  form.append('for ', input, ' % of keys ', set);
+  form.addEventListener('submit', async (event) => {
+    event.preventDefault();
+    await changeRollout(policy, input.valueAsNumber);
+    if (document.activeElement === set) input.focus();
+    set.hidden = true;
+    const latest = state?.policies.find(({ name }) => name === policy);
+    if (latest) updateRollout(form, latest.rollout);
+  });
+  return form;
+}
+
+function updateRollout(form, percentage) {
+  const [input, set] = form.children;
+  if (set.hidden && input.valueAsNumber !== percentage) input.value = percentage;
+}
+
+async function changeRollout(policy, percentage) {
+  const effect = 'Requests of other keys are counted, and none is denied, in this instance.';
+  if (!await confirmed(`Enforce ${policy} for ${percentage} % of keys?`, effect, `Set to ${percentage} %`)) return;
+  await change('policies', () => write('rollout', { policy, percent: percentage }), `Set ${policy} to ${percentage} % of keys.`);
+}
+
+// Sends a change, and reports in a panel what was `done`, or why not. Returns whether it was made.
+async function change(panel, send, done) {
   try {
     await send();
-    announce(message);
   } catch (error) {
-    if (error.status === 401) return showLogin('Sign in again.');
-    announce(failure(error));
-    setText($('key-message'), failure(error));
+    report(panel, failure(error), true);
+    return false;
   }
+  report(panel, done);
   const latest = await read('state').catch(() => null);
   if (latest && state) Object.assign(state, { mode: latest.mode, policies: latest.policies });
   render();
+  return true;
 }
 
 function confirmed(title, text, action) {
@@ -879,9 +1086,9 @@ function confirmed(title, text, action) {
 // === Charts ===
 
 // Draws lines over stacked areas, with a cursor that shows the numbers of one time.
-function chart(target, { label, track, series, height, unit, changes = [] }) {
+function chart(target, { label, track, series, height, unit, annotations = [] }) {
   const width = Math.max(280, Math.round(target.clientWidth || 600));
-  const slots = CAPACITY[history.indexOf(track)];
+  const slots = CAPACITY[history.tracks.indexOf(track)];
   const stacked = [];
   const bases = new Array(slots).fill(0);
   for (const { id, values, shape } of series) {
@@ -920,7 +1127,7 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
     text.textContent = number(value);
     marks.push(text);
   }
-  const start = track.latest - slots * track.step;
+  const start = lastShown(track) - (slots - 1) * track.step;
   const labels = width < 480 ? 3 : 5;
   for (let index = 0; index < labels; index += 1) {
     const slot = Math.round((slots - 1) * index / (labels - 1));
@@ -938,17 +1145,17 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
     marks.push(node);
   }
   // Those since the numbers begin; the latest first, whose names have precedence.
-  const begin = track.latest - (track.slots - 2) * track.step;
-  const shownChanges = changes.filter(({ at }) => at / 1000 > begin && at / 1000 <= track.latest)
+  const begin = lastShown(track) - (shownSlots(track) - 1) * track.step;
+  const shownAnnotations = annotations.filter(({ at }) => at / 1000 > begin && at / 1000 <= lastShown(track) + track.step)
     .sort((one, other) => other.at - one.at);
   let free = width;
-  for (const { at, text } of shownChanges) {
+  for (const { at, text } of shownAnnotations) {
     const place = x((at / 1000 - start) / track.step);
-    marks.push(svg('line', { class: 'change', x1: place, x2: place, y1: 0, y2: height - bottom }));
+    marks.push(svg('line', { class: 'annotation', x1: place, x2: place, y1: 0, y2: height - bottom }));
     const length = 7 * text.length + 8;
     const isRight = place + length > free;
     if (isRight && place > free) continue;
-    const name = svg('text', { class: 'change', x: place + (isRight ? -4 : 4), y: 10, 'text-anchor': isRight ? 'end' : 'start' });
+    const name = svg('text', { class: 'annotation', x: place + (isRight ? -4 : 4), y: 10, 'text-anchor': isRight ? 'end' : 'start' });
     name.textContent = text;
     marks.push(name);
     free = isRight ? place - length : place;
@@ -960,8 +1167,8 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
   }
   drawing.replaceChildren(...marks);
   const at = (values) => values[values.length - slots + slot] ?? null;
-  const items = series.map(({ id, name, values }) => {
-    const item = element('li', {}, `${name} `);
+  const items = series.map(({ id, name, values, shape }) => {
+    const item = element('li', { class: shape }, `${name} `);
     item.dataset.kind = id;
     item.append(element('b', {}, at(values) === null ? '–' : `${number(at(values))}${unit}`));
     return item;
@@ -969,10 +1176,11 @@ function chart(target, { label, track, series, height, unit, changes = [] }) {
   const shown = element('span', { class: 'soft' }, `at ${time((start + slot * track.step) * 1000, track.step === 1)}`);
   const when = element('li', { class: 'when' });
   when.append(shown);
-  target.querySelector('.legend').replaceChildren(...items, when);
-  const now = series.map(({ name, values }) => `${name} ${number(values.at(-1) ?? 0)}${unit}`).join(', ');
-  const changed = shownChanges.map(({ at, text }) => ` ${text} since ${time(at, true)}.`).join('');
-  drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.${changed}`);
+  replaceChanged(target.querySelector('.legend'), [...items, when]);
+  const latest = (values) => (values.at(-1) ?? null) === null ? 'unknown' : `${number(values.at(-1))}${unit}`;
+  const now = series.map(({ name, values }) => `${name} ${latest(values)}`).join(', ');
+  const annotated = shownAnnotations.map(({ at, text }) => ` ${text} since ${time(at, true)}.`).join('');
+  drawing.setAttribute('aria-label', `${label}, over ${track.step === 1 ? '5 minutes' : '6 hours'}. Now: ${now}.${annotated}`);
 }
 
 function strokes(values, point) {
@@ -996,16 +1204,16 @@ function fillTimes(table, track, series, unit) {
   if (!table.closest('details').open) return;
   const rows = 12;
   const length = series[0].values.length;
-  const bin = Math.max(1, Math.floor(CAPACITY[history.indexOf(track)] / rows));
+  const bin = Math.max(1, Math.floor(CAPACITY[history.tracks.indexOf(track)] / rows));
   const lines = [];
   for (let end = length; end > 0 && lines.length < rows; end -= bin) {
     const from = Math.max(0, end - bin);
-    const cells = [{ text: time((track.latest - (length - from) * track.step) * 1000, track.step === 1), head: true }];
+    const cells = [{ text: time((lastShown(track) - (length - 1 - from) * track.step) * 1000, track.step === 1), head: true }];
     for (const { values } of series) {
       const known = values.slice(from, end).filter((value) => value !== null);
-      cells.push({ text: known.length ? number(last(known, known.length) / known.length) + unit : '–', number: true });
+      cells.push({ text: known.length ? number(sumOfLast(known, known.length) / known.length) + unit : '–', number: true });
     }
-    lines.push(cells);
+    lines.push({ name: String(lines.length), cells });
   }
   fill(table, ['From', ...series.map(({ name }) => name)], lines, 'No numbers yet');
 }
@@ -1055,6 +1263,7 @@ function row(kind, cells, names = []) {
     if (node.localName === 'th') node.scope = kind === 'th' ? 'col' : 'row';
     if (cell.number) node.classList.add('number');
     if (cell.key) node.classList.add('key');
+    if (cell.isFree) node.classList.add('free');
     if (cell.bad) node.classList.add('bad');
     if (kind !== 'th' && names[column]) node.dataset.name = names[column];
     node.append(cell.node ?? cell.text);
@@ -1063,18 +1272,69 @@ function row(kind, cells, names = []) {
   return line;
 }
 
-// Replaces the rows of a table that has no controls with a focus.
-function fill(table, names, lines, empty) {
-  if (!lines.length && !empty) return table.replaceChildren();
-  const head = document.createElement('thead');
-  const isNumber = (column) => lines[0]?.[column]?.number;
+// Shows rows, each with a name of its own. What is the same stays: a selection, the focus, the place of a screen reader.
+// Controls with equal labels have to do the same.
+function fill(table, names, rows, empty) {
+  if (!rows.length && !empty) return keepFocus(table, () => table.replaceChildren());
+  const isNumber = (column) => rows[0]?.cells[column]?.number;
+  const head = element('thead', {});
   head.append(row('th', names.map((text, column) => ({ text, number: isNumber(column) }))));
-  const body = document.createElement('tbody');
-  if (lines.length) body.append(...lines.map((line) => row('td', line, names)));
-  else body.append(element('tr', {}));
-  if (!lines.length) body.firstChild.append(element('td', { class: 'note', colspan: names.length }, empty));
-  table.replaceChildren(head, body);
+  const lines = rows.map(({ name, cells }) => {
+    const line = row('td', cells, names);
+    line.dataset.row = name;
+    return line;
+  });
+  if (!rows.length) {
+    lines.push(element('tr', { 'data-row': '' }));
+    lines[0].append(element('td', { class: 'note', colspan: names.length }, empty));
+  }
+  if (!table.tHead) table.append(head, element('tbody', {}));
+  else if (!table.tHead.isEqualNode(head)) table.tHead.replaceWith(head);
+  keepFocus(table, () => fillBody(table.tBodies[0], lines));
 }
+
+function fillBody(body, lines) {
+  const known = new Map([...body.rows].map((line) => [line.dataset.row, line]));
+  const shown = lines.map((line) => {
+    const old = known.get(line.dataset.row);
+    known.delete(line.dataset.row);
+    if (!old) return line;
+    replaceChanged(old, [...line.cells]);
+    return old;
+  });
+  for (const line of known.values()) line.remove();
+  shown.forEach((line, index) => {
+    if (body.rows[index] !== line) body.insertBefore(line, body.rows[index] ?? null);
+  });
+}
+
+// Runs an update of a table. A control that was replaced passes its focus on, and one that is gone to the heading.
+function keepFocus(table, update) {
+  const focused = document.activeElement;
+  const cell = table.contains(focused) && focused.closest('td, th');
+  if (!cell) return update();
+  const [name, column] = [cell.parentElement.dataset.row, cell.cellIndex];
+  update();
+  if (document.activeElement === focused) return;
+  const line = [...table.rows].find((it) => it.dataset.row === name);
+  const heading = table.closest('section').querySelector('h2');
+  heading.tabIndex = -1;
+  const next = focused.isConnected ? focused : line?.cells[column]?.querySelector('button') ?? heading;
+  next.focus({ preventScroll: true });
+}
+
+// Replaces the children that differ from the new ones.
+function replaceChanged(parent, children) {
+  children.forEach((child, index) => {
+    const old = parent.children[index];
+    if (!old) parent.append(child);
+    else if (!old.isEqualNode(child)) old.replaceWith(child);
+  });
+  while (parent.children.length > children.length) parent.lastElementChild.remove();
+}
+
+// The present time, by the clock to which times of the server belong.
+const serverTime = () => state?.time ?? Date.now();
 
 function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
@@ -1092,17 +1352,27 @@ function setConnection(level, text) {
   if (isNew && session) renderStatus();
 }
 
-// Read aloud once: state changes and results, never numbers.
-function announce(text) {
-  setText($('announcer'), text);
+// Shows the result of an action in its panel, where it is read aloud.
+function report(panel, text, isFailure = false) {
+  if (!session) return;
+  $(`${panel}-message`).classList.toggle('bad', isFailure);
+  readAloud($(`${panel}-message`), text);
 }
 
-const failure = (error) => error.status === 403 ? 'This needs the write token.' : `That failed: ${error.message}.`;
+// Sets the text of a live region. A text that is the same as before is only read again after the region was empty.
+function readAloud(node, text) {
+  clearTimeout(spoken.get(node));
+  node.textContent = '';
+  spoken.set(node, setTimeout(() => { node.textContent = text; }, 50));
+}
+
+const failure = (error) => `That failed: ${error.message}.`;
 
 // === Text ===
 
 function number(value) {
   if (value === 0) return '0';
+  if (value > 0 && value < 0.005) return '< 0.01';
   const digits = value < 10 && !Number.isInteger(value) ? (value < 1 ? 2 : 1) : 0;
   return value.toLocaleString('en', { maximumFractionDigits: digits });
 }
@@ -1111,12 +1381,23 @@ const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? '' : 's'
 const percent = (share) => `${number(share * 100 < 10 ? share * 100 : Math.round(share * 100))} %`;
 const millis = (micros) => `${number(micros / 1000)} ms`;
 
-function duration(milliseconds) {
-  const seconds = Math.ceil(milliseconds / 1000);
-  if (seconds < 120) return `${seconds} s`;
-  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
+// All of a duration: of a limit, nothing is rounded away.
+function exact(milliseconds) {
+  if (milliseconds === 0) return '0 s';
+  if (milliseconds < 1000) return `${milliseconds} ms`;
+  const parts = [];
+  let rest = milliseconds;
+  for (const [unit, length] of [['day', 86400000], ['h', 3600000], ['min', 60000]]) {
+    const whole = Math.floor(rest / length);
+    rest -= whole * length;
+    if (whole) parts.push(unit === 'day' ? count(whole, unit) : `${whole} ${unit}`);
+  }
+  if (rest) parts.push(`${rest / 1000} s`);
+  return parts.join(' ');
 }
+
+// A time that passes, in its two largest units, of at least a second.
+const duration = (milliseconds) => exact(Math.ceil(milliseconds / 1000) * 1000).split(' ').slice(0, 4).join(' ');
 
 function size(bytes) {
   if (bytes < 1000) return `${bytes} B`;
@@ -1134,11 +1415,11 @@ const moment = (milliseconds) => {
   return isToday ? time(milliseconds, true) : new Date(milliseconds).toLocaleString('en', { dateStyle: 'medium', timeStyle: 'short', hourCycle: 'h23' });
 };
 
-function limitText({ limit, period_millis: period, burst, unit, algorithm }) {
+function limitText({ limit, period_millis: period, burst, unit, algorithm = 'token_bucket' }) {
   const units = unit ? ` ${unit}` : '';
   if (period === null) return `${number(limit)} at once`;
   const names = { 1000: 'second', 60000: 'minute', 3600000: 'hour', 86400000: 'day' };
-  const every = names[period] ? `a ${names[period]}` : `in ${duration(period)}`;
+  const every = names[period] ? `a ${names[period]}` : `in ${exact(period)}`;
   const more = burst ? `, burst ${number(burst)}` : '';
   const method = algorithm === 'token_bucket' ? '' : `, ${algorithm.replace('_', ' ')}`;
   return `${number(limit)}${units} ${every === 'a hour' ? 'an hour' : every}${more}${method}`;
