@@ -16,7 +16,6 @@ use crate::{
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
     block_check::BlockCheck,
     charge::{Charge, Charges, MAX_CHARGES},
-    clock::Timestamp,
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -276,29 +275,16 @@ impl RateLimiter {
     ///
     /// The error of the store, if it could not return it.
     pub fn standing(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Standing>> {
-        if policy.ban_penalty().is_none() {
-            return StoreFuture::ready(Ok(None));
-        }
-        let (now, owned, key) = (self.peek(&[policy.charge(*key)]), policy.clone(), *key);
-        let limiter = self.clone();
-        StoreFuture::boxed(async move {
-            let now = now.await?.decided_at();
-            limiter.standing_at(&owned, &key, now).await
-        })
-    }
-
-    /// As [`standing`](Self::standing), at a time of the store.
-    pub(crate) fn standing_at(
-        &self,
-        policy: &Policy,
-        key: &Key,
-        now: Timestamp,
-    ) -> StoreFuture<Option<Standing>> {
         let Some(penalty) = policy.ban_penalty().copied() else {
             return StoreFuture::ready(Ok(None));
         };
-        let state = self.store.ban_state(policy, key);
-        state.map(move |state| Ok(state?.and_then(|state| penalty.standing(&state, now))))
+        let (peeked, policy, key) = (self.peek(&[policy.charge(*key)]), policy.clone(), *key);
+        let store = Arc::clone(&self.store);
+        StoreFuture::boxed(async move {
+            let now = peeked.await?.decided_at();
+            let state = store.ban_state(&policy, &key).await?;
+            Ok(state.and_then(|state| penalty.standing(&state, now)))
+        })
     }
 
     /// Refunds up to `units` of what a key has used, without a receipt.
@@ -381,8 +367,8 @@ impl RateLimiter {
     ///
     /// - The error of [`Block::validate`].
     /// - [`ErrorKind::InvalidConfig`] if the store cannot block keys.
-    /// - [`ErrorKind::Unavailable`] if 100,000 keys are blocked, in Redis also if 200,000 were within the last hour, or while
-    ///   Redis is unavailable. Then nothing is blocked.
+    /// - [`ErrorKind::Unavailable`] while Redis is unavailable, if 100,000 blocks are in force, or if Redis keeps 200,000
+    ///   with those that ended within the last hour. Then nothing is blocked.
     /// - The error of the store.
     pub fn block(&self, block: Block) -> StoreFuture<()> {
         match block.validate() {

@@ -331,7 +331,7 @@ fn log_counts_what_was_taken_within_the_new_period() {
 
 #[test]
 fn two_periods_at_once_keep_no_modest_caller_out() {
-    // Windows by first hit and sliding windows do, as `algorithm` says.
+    // First-hit and sliding windows are left out: see the docs of `algorithm`.
     let algorithms = [
         Algorithm::FixedWindow(WindowStart::Clock),
         Algorithm::LeakyBucket,

@@ -22,9 +22,9 @@
 //! back, except that a log forgets requests older than its new period. A debt stays when a policy changes between the
 //! two buckets and the queue. A change to any other algorithm resets the key.
 //!
-//! All this is for a change from one quota to another. While instances with two periods count the same key, as during a
-//! deployment, each switch between them opens a window anew, with the units used: of windows by first hit and of sliding
-//! windows, a busy key stays limited until all instances have one period. Buckets, logs and windows by the clock do not.
+//! The table is about a single change. While instances with different periods count the same key, as during a deployment,
+//! each switch between them opens a first-hit or sliding window anew, with the units used. A busy key then stays limited
+//! until all instances have the same period. Buckets, logs and clock windows do not have this fault.
 
 mod calendar;
 mod choice;

@@ -10,9 +10,7 @@ use super::{
 /// The numbers of all slots since the start, from the oldest.
 #[derive(Serialize)]
 pub(super) struct HistoryView {
-    /// That of the latest sample, in seconds since the Unix epoch.
-    second: u64,
-    /// The numbers since the start, up to that sample. What later states add to them is in no slot here.
+    /// The numbers since the start, up to the latest slot. What later states add to them is in no slot here.
     decisions: Vec<Decisions>,
     tracks: Vec<TrackView>,
 }
@@ -54,7 +52,6 @@ impl HistoryView {
                 .collect(),
         });
         Self {
-            second: history.second(),
             decisions: history.series().iter().map(Decisions::of).collect(),
             tracks: tracks.collect(),
         }

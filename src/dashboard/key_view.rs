@@ -4,23 +4,17 @@ use serde::Serialize;
 
 use crate::{
     block::ActiveBlock,
-    charge::Charge,
     clock::Timestamp,
-    decision::Decision,
-    limiter::RateLimiter,
-    state::{Outcome, PolicyState, Retry, Usage},
+    explain::{LastDenial, PolicyExplanation},
+    state::Usage,
 };
 
-#[cfg(feature = "explain")]
-use crate::explain::LastDenial;
-
 use super::{
-    api::Result,
     penalty_view::PenaltyView,
     policy_keys::{PolicyKey, PolicyWithoutKey},
 };
 
-/// What each policy holds about a caller.
+/// A caller under each policy.
 #[derive(Serialize)]
 pub(super) struct KeyStates {
     pub(super) policies: Vec<KeyState>,
@@ -43,7 +37,6 @@ pub(super) struct KeyState {
     limit: Option<u64>,
     remaining: Option<u64>,
     reset_millis: Option<u128>,
-    retry_millis: Option<u128>,
     /// Whether units can be refunded: not slots, and not while nothing counts the policy.
     is_refundable: bool,
     /// `None` if the policy has no penalty, or if there is nothing to forgive.
@@ -58,85 +51,43 @@ pub(super) struct KeyState {
 }
 
 impl KeyState {
-    pub(super) fn of(
-        PolicyKey { key, has_tiers, .. }: &PolicyKey,
-        state: &PolicyState,
-        decision: &Decision,
-        blocks: &[ActiveBlock],
-    ) -> Self {
-        let usage = state.usage();
-        let from_now = |at: Timestamp| at.since(decision.decided_at()).as_millis();
-        let own = blocks.iter().filter(|block| {
-            let target = block.target();
-            let is_of_policy = |policy| policy == *state.policy();
-            target.key == *key && target.policy.is_none_or(is_of_policy)
-        });
-        let block = own.max_by_key(|block| block.until());
-        let is_exhausted = usage.is_some_and(|usage| usage.remaining == 0);
+    pub(super) fn of(key: &PolicyKey, explained: &PolicyExplanation) -> Self {
+        let (now, usage, block) = (explained.counted_at(), explained.usage(), explained.block());
+        let from_now = |at: Timestamp| at.since(now).as_millis();
+        let penalty = explained.policy().ban_penalty().zip(explained.standing());
+        let last_denial = explained.last_denial();
         Self {
-            policy: state.policy().as_str().to_owned(),
-            key: key.as_str().to_owned(),
-            has_state: block.is_some() || usage.is_some_and(|usage| is_used(usage, decision)),
-            has_tiers: *has_tiers,
-            outcome: if is_exhausted {
-                Outcome::Limited
-            } else {
-                state.outcome()
-            }
-            .name(),
-            counted_by: decision.counted_by().name(),
+            policy: explained.name().as_str().to_owned(),
+            key: key.key.as_str().to_owned(),
+            has_state: usage.is_some_and(|usage| is_used(usage, now))
+                || block.is_some()
+                || penalty.is_some()
+                || last_denial.is_some(),
+            has_tiers: key.has_tiers,
+            outcome: explained.outcome().name(),
+            counted_by: explained.counted_by().name(),
             limit: usage.map(|usage| usage.limit),
             remaining: usage.map(|usage| usage.remaining),
             reset_millis: usage.map(|usage| from_now(usage.reset_at)),
-            retry_millis: match state.retry() {
-                Retry::At(at) => Some(from_now(at)),
-                Retry::Never | Retry::Now => None,
-            },
-            is_refundable: usage.is_some() && !state.is_concurrency(),
-            penalty: None,
+            is_refundable: usage.is_some() && !explained.policy().is_concurrency(),
+            penalty: penalty.map(|(penalty, standing)| PenaltyView::of(penalty, standing, now)),
             blocked_millis: block.map(|block| from_now(block.until())),
             block_reason: block.map(|block| block.reason().to_owned()),
-            block_policy: block
-                .and_then(|block| block.target().policy)
-                .map(|policy| policy.as_str().to_owned()),
-            last_denial: None,
+            block_policy: block.and_then(policy_of).map(str::to_owned),
+            last_denial: last_denial.map(|denial| DenialState::of(denial, now)),
         }
-    }
-
-    /// Adds the ban of the key, which denies its requests whatever quota is left.
-    pub(super) async fn add_penalty(
-        &mut self,
-        limiter: &RateLimiter,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Result<()> {
-        let policy = charge.policy();
-        let Some(penalty) = policy.ban_penalty() else {
-            return Ok(());
-        };
-        let Some(standing) = limiter.standing_at(policy, charge.key(), now).await? else {
-            return Ok(());
-        };
-        if let Some(until) = standing.banned_until().filter(|_| charge.units() > 0) {
-            self.outcome = Outcome::Limited.name();
-            self.retry_millis = self.retry_millis.max(Some(until.since(now).as_millis()));
-        }
-        self.penalty = Some(PenaltyView::of(penalty, &standing, now));
-        self.has_state = true;
-        Ok(())
-    }
-
-    /// Adds the last denial of the key.
-    #[cfg(feature = "explain")]
-    pub(super) fn add_denial(&mut self, denial: &LastDenial, now: Timestamp) {
-        self.last_denial = Some(DenialState::of(denial, now));
-        self.has_state = true;
     }
 }
 
 /// Returns whether a key has less than its full quota.
-fn is_used(usage: Usage, decision: &Decision) -> bool {
-    usage.remaining < usage.limit || usage.reset_at > decision.decided_at()
+fn is_used(usage: Usage, now: Timestamp) -> bool {
+    usage.remaining < usage.limit || usage.reset_at > now
+}
+
+/// Returns the policy of a block; `None` if it holds under all.
+pub(super) fn policy_of(block: &ActiveBlock) -> Option<&str> {
+    let policy = block.target().policy.as_ref();
+    policy.map(|policy| policy.as_str())
 }
 
 // === DenialState ===
@@ -153,7 +104,6 @@ struct DenialState {
     counted_by: &'static str,
 }
 
-#[cfg(feature = "explain")]
 impl DenialState {
     fn of(denial: &LastDenial, now: Timestamp) -> Self {
         Self {

@@ -11,8 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     block::{ActiveBlock, Block, BlockTarget},
-    charge::{Charge, MAX_CHARGES},
-    limiter::RateLimiter,
     log::event,
 };
 
@@ -22,7 +20,7 @@ use super::{
     api_error::ApiError,
     body::read_json,
     json,
-    key_view::{KeyState, KeyStates},
+    key_view::{KeyState, KeyStates, policy_of},
     policy_keys::{KeyForm, PolicyKey, PolicyKeys},
     shared::Shared,
 };
@@ -31,51 +29,16 @@ use super::{
 pub(super) async fn look_up(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result {
     let KeyRequest { key, form, policy } = read_json(request).await?;
     let keys = PolicyKeys::new(&shared, &key, form, policy.as_deref())?;
-    let limiter = shared.watched.limiter();
-    // Without an answer, the blocks that are known.
-    let _ = limiter.refresh_blocks().await;
-    let blocks = limiter.blocks();
-    let mut states = Vec::with_capacity(keys.keys.len());
-    // As many as one decision may have.
-    for chunk in keys.keys.chunks(MAX_CHARGES) {
-        let charges: Vec<Charge<'_>> = chunk.iter().map(PolicyKey::charge).collect();
-        let decision = limiter.peek(&charges).await?;
-        for (key, state) in chunk.iter().zip(decision.states()) {
-            let mut key_state = KeyState::of(key, state, &decision, &blocks);
-            if state.usage().is_some() {
-                key_state
-                    .add_penalty(limiter, &key.charge(), decision.decided_at())
-                    .await?;
-            }
-            states.push(key_state);
-        }
-    }
-    #[cfg(feature = "explain")]
-    add_denials(limiter, &keys.keys, &mut states).await?;
+    let charges = keys.keys.iter().map(|key| key.charge().to_owned());
+    let explaining = shared.watched.limiter().explain_charges(charges.collect());
+    let explained = explaining.await?;
+    let states = keys.keys.iter().zip(explained.policies());
     Ok(json::response(&KeyStates {
-        policies: states,
+        policies: states
+            .map(|(key, explained)| KeyState::of(key, explained))
+            .collect(),
         without_key: keys.without_key,
     }))
-}
-
-/// Adds what the limiter has recorded of the denials of the keys.
-#[cfg(feature = "explain")]
-async fn add_denials(
-    limiter: &RateLimiter,
-    keys: &[PolicyKey],
-    states: &mut [KeyState],
-) -> Result<()> {
-    let chunks = keys.chunks(MAX_CHARGES);
-    for (keys, states) in chunks.zip(states.chunks_mut(MAX_CHARGES)) {
-        let charges = keys.iter().map(|key| key.charge().to_owned());
-        let explained = limiter.explain_charges(charges.collect()).await?;
-        for (state, policy) in states.iter_mut().zip(explained.policies()) {
-            if let Some(denial) = policy.last_denial() {
-                state.add_denial(denial, policy.counted_at());
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Gives a key its full quota again and ends its ban, under one policy or all.
@@ -257,7 +220,7 @@ impl BlockState {
         let target = block.target();
         Self {
             key: target.key.as_str().to_owned(),
-            policy: target.policy.map(|policy| policy.as_str().to_owned()),
+            policy: policy_of(block).map(str::to_owned),
             since: block.since().as_micros() / 1_000,
             until: block.until().as_micros() / 1_000,
             reason: block.reason().to_owned(),

@@ -2,7 +2,8 @@
 //!
 //! [`Dashboard`] shows one limiter: decisions by policy and tier over time, the latency and the outages of Redis, the keys
 //! that are denied most often, the versions of the rules, and the state of a key that an operator looks for. Operators with
-//! write access change modes, rollouts and rules, and block, unblock, refund and reset keys. All parts of the page are in the program; it loads nothing from elsewhere.
+//! write access change modes, rollouts and rules, and block, unblock, refund and reset keys. All parts of the page are in the
+//! program; it loads nothing from elsewhere.
 //!
 //! # Examples
 //!
@@ -85,7 +86,7 @@
 //! | `GET /` | none | | the page; its files are `style.css`, `app.js` and `icon.svg` |
 //! | `GET /api/session` | none | | what the token may do, if it is valid |
 //! | `GET /api/state` | read | | policies with their modes, decisions since the start, health, servers, latency of the last second and minute, warnings |
-//! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute; `second` is the last one in it |
+//! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute |
 //! | `GET /api/live` | read | | the state as server-sent events, once a second |
 //! | `GET /api/top-keys` | read | | the keys that each policy denied most often (feature `top-keys`) |
 //! | `POST /api/key` | read | `key`, `form`, `policy` | the state of a key under one policy, or under each |

@@ -108,10 +108,6 @@ pub(super) async fn roll_back(
 ) -> Result {
     let RollBackRequest { version } = read_json(request).await?;
     let rules = changeable(&shared)?;
-    let history = rules.history().await?;
-    if !history.iter().any(|known| known.number() == version) {
-        return Err(unknown_version());
-    }
     let version = rules.roll_back(version, author(&access)).await?;
     Ok(changed(&version, &access))
 }
@@ -166,6 +162,7 @@ impl From<ReloadError> for ApiError {
                 (StatusCode::UNPROCESSABLE_ENTITY, "rules_refused")
             }
             ReloadError::Source(_) => (StatusCode::SERVICE_UNAVAILABLE, "source_failed"),
+            ReloadError::UnknownVersion { .. } => (StatusCode::NOT_FOUND, "not_found"),
         };
         Self::new(status, code, error.to_string())
     }

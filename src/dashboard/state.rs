@@ -34,8 +34,6 @@ pub(super) struct State {
     keys: Option<usize>,
     key_bytes: Option<usize>,
     held_slots: u64,
-    /// Whether counts and blocks are in servers, and so the same for all instances.
-    is_shared: bool,
     /// That of the latest slot of each track of the history.
     latency: [LatencyState; 2],
     warnings: Vec<WarningState>,
@@ -55,8 +53,6 @@ struct PolicyState {
     rollout: Option<f64>,
     /// The limit that is tried beside the enforced one.
     candidate: Option<LimitState>,
-    /// Whether callers may have another limit.
-    has_tiers: bool,
 }
 
 /// The limit of a policy.
@@ -152,7 +148,6 @@ impl State {
             keys: stats.keys(),
             key_bytes: stats.bytes(),
             held_slots: watched.limiter().held_slots(),
-            is_shared: !stats.servers().is_empty(),
             latency,
             warnings: watched.warnings().iter().map(WarningState::of).collect(),
         }
@@ -183,7 +178,6 @@ impl PolicyState {
             mode: None,
             rollout: None,
             candidate: None,
-            has_tiers: false,
         }
     }
 
@@ -193,7 +187,6 @@ impl PolicyState {
             mode: Some(setting.mode().name()),
             rollout: Some(setting.rollout()),
             candidate: rule.candidate.as_ref().map(LimitState::of),
-            has_tiers: rule.choice.is_some(),
             ..Self::of(rule.policy())
         }
     }

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use crate::key::{HashSecret, Key};
 
-/// What an operator knows of a caller: an address, an API key, or another text.
+use super::peer::PrefixLengths;
+
+/// A caller as an operator knows it: by an address, an API key, or another text.
 ///
 /// An extractor makes [keys](super::KeyExtractor::keys_of) of it, so that the caller is found under every policy.
 ///
@@ -43,7 +45,7 @@ impl<'a> CallerId<'a> {
     #[must_use]
     pub fn key(&self) -> Key {
         match *self {
-            Self::Address(address) => Key::from(network(address)),
+            Self::Address(address) => PrefixLengths::DEFAULT.key(address),
             Self::Secret {
                 secret,
                 hash_secret: Some(hash_secret),
@@ -71,15 +73,5 @@ impl<'a> CallerId<'a> {
             Self::Secret { secret, .. } => Some(secret),
             Self::Text(text) => Some(text),
         }
-    }
-}
-
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let network = u128::from(address) & !u128::from(u64::MAX);
-            IpAddr::from(network.to_be_bytes())
-        }
-        address => address,
     }
 }

@@ -49,7 +49,7 @@ impl KeyExtractor for Route {
         Extracted::Absent
     }
 
-    /// Of a text such as `GET /users/{id}`.
+    /// The key of a text such as `GET /users/{id}`.
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
         let route = caller.value().and_then(|text| text.split_once(' '));
         route

@@ -102,23 +102,20 @@ impl HeaderWriter {
         }
     }
 
-    /// Returns whether the layer sends the reason of a rejection.
+    /// Adds the code of a rejection, with the policy that rejects the request, if the layer sends it.
     #[inline]
-    pub(crate) fn sends_reason(&self) -> bool {
-        self.headers.reason.is_some()
-    }
-
-    /// Adds the reason to a rejection, with the policy that rejects the request, if the layer sends it.
-    pub(crate) fn write_reason<B>(
+    pub(crate) fn write_reason<'a, B>(
         &self,
-        code: &'static str,
-        policy: Option<&PolicyName>,
+        reason: impl FnOnce() -> (&'static str, Option<&'a PolicyName>),
         response: &mut Response<B>,
     ) {
-        let policy = match self.headers.reason {
-            None => return,
-            Some(ReasonDetail::Code) => None,
-            Some(ReasonDetail::CodeAndPolicy) => policy,
+        let Some(detail) = self.headers.reason else {
+            return;
+        };
+        let (code, policy) = reason();
+        let policy = match detail {
+            ReasonDetail::Code => None,
+            ReasonDetail::CodeAndPolicy => policy,
         };
         write_reason(response.headers_mut(), code, policy);
     }

@@ -314,11 +314,8 @@ impl Admission {
             self.headers
                 .write_rejection(decision, terms.as_deref(), &mut response);
         }
-        if self.headers.sends_reason() {
-            let policy = rejection.reason().policy();
-            self.headers
-                .write_reason(rejection.code(), policy, &mut response);
-        }
+        let reason = || (rejection.code(), rejection.reason().policy());
+        self.headers.write_reason(reason, &mut response);
         response.extensions_mut().insert(rejection);
         if let Some(settlement) = settlement {
             settlement.reject(&response);

@@ -1,4 +1,4 @@
-//! What operators do on the page, and what they see if it fails.
+//! Operators' actions on the page, and the messages of those that fail.
 
 use http::StatusCode;
 use tokio::task::block_in_place;
@@ -6,7 +6,7 @@ use tollgate::rules::RuleMode;
 
 use super::{
     READ, WRITE,
-    site::{RULES, Site, confirm, look_up, sign_in, text_of},
+    site::{RULES, Site, confirm, look_up, sign_in, submit, text_of},
 };
 use crate::support::Mode;
 
@@ -20,7 +20,7 @@ async fn action_that_failed_is_shown_in_its_panel() {
 
         // 101 letters of two bytes each.
         page.evaluate("document.getElementById('block-reason').value = 'ж'.repeat(101)");
-        page.evaluate("document.getElementById('block-form').requestSubmit()");
+        submit(&mut page, "block-form");
         page.until(&format!(
             "{message}.includes('it has 202 bytes, of at most 200')"
         ));
@@ -29,7 +29,7 @@ async fn action_that_failed_is_shown_in_its_panel() {
         // The policy is replaced while the question is open.
         page.evaluate("document.getElementById('block-reason').value = 'scraping'");
         page.evaluate("document.getElementById('block-policy').value = 'api'");
-        page.evaluate("document.getElementById('block-form').requestSubmit()");
+        submit(&mut page, "block-form");
         page.until("question.open");
         site.replace(&RULES.replace("api", "other"));
         confirm(&mut page);
@@ -72,7 +72,7 @@ async fn action_hits_the_key_that_the_page_names() {
     block_in_place(|| {
         let mut page = site.open(WRITE);
         look_up(&mut page, "ada");
-        page.evaluate("document.getElementById('block-form').requestSubmit()");
+        submit(&mut page, "block-form");
         page.until("document.getElementById('confirm-title').textContent === 'Block ada?'");
         page.evaluate("question.querySelector('button').click()");
         page.until("!question.open");
@@ -101,7 +101,7 @@ async fn action_hits_the_key_that_the_page_names() {
         assert_eq!(page.evaluate("key.value"), "eve");
 
         // A key that is typed while another one is unblocked.
-        page.evaluate("document.getElementById('block-form').requestSubmit()");
+        submit(&mut page, "block-form");
         confirm(&mut page);
         page.until("document.querySelector('#blocks button') !== null");
         assert_eq!(site.call("eve"), StatusCode::TOO_MANY_REQUESTS);
@@ -125,7 +125,7 @@ async fn list_of_blocks_is_current_while_a_button_has_the_focus() {
         let mut page = site.open(WRITE);
         for key in ["ada", "eve"] {
             look_up(&mut page, key);
-            page.evaluate("document.getElementById('block-form').requestSubmit()");
+            submit(&mut page, "block-form");
             confirm(&mut page);
             page.until(&format!("{}.includes('{key}')", text_of("blocks")));
         }
@@ -164,7 +164,7 @@ async fn token_that_is_no_longer_valid_ends_the_session_but_not_a_draft() {
         look_up(&mut page, "ada");
         page.until("document.getElementById('rules-text').value.includes('3/hour')");
         page.evaluate("document.getElementById('rules-text').value = 'a draft'");
-        page.evaluate("document.getElementById('block-form').requestSubmit()");
+        submit(&mut page, "block-form");
         page.until("question.open");
         // Only a list is read with the new token: the stream goes on.
         page.evaluate("stored('tollgate-token', 'rotated-0123456789abcdef'); refreshLists()");

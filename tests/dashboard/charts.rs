@@ -2,17 +2,12 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use tokio::task::block_in_place;
-use tollgate::{
-    RateLimitLayer,
-    config::{Format, RuleSet, reload::RuleSource},
-    dashboard::Dashboard,
-};
+use tollgate::{RateLimitLayer, config::reload::RuleSource};
 
 use super::{
-    READ, guarded,
-    site::{RULES, Site},
+    READ,
+    site::{RULES, Site, rules},
 };
 use crate::support::Server;
 
@@ -23,7 +18,7 @@ async fn decision_is_drawn_once_however_often_the_page_connects() {
         let mut page = site.open(READ);
         // The numbers of all slots, and the totals up to the latest of them.
         let is_even = "(() => { const sum = (list) => list.flat(9).reduce((all, it) => all + it, 0); \
-            return history.second === state.second && history.tracks.every(({ series }) => \
+            return history.tracks[0].latest === state.second && history.tracks.every(({ series }) => \
             sum([...series.values()].map(({ counts }) => counts)) === sum(state.decisions.map(({ totals }) => totals))); })()";
         for round in 1..=3 {
             // Events arrive before the history, which contains them.
@@ -45,7 +40,7 @@ async fn decision_is_drawn_once_however_often_the_page_connects() {
         }
         // As if the page had been asleep for ten seconds.
         site.call("late");
-        page.evaluate("window.before = history; history.second -= 10");
+        page.evaluate("window.before = history; history.tracks[0].latest -= 10");
         page.until("history !== before");
         page.until("state.decisions[0].totals[0] === 61");
         page.until(is_even);
@@ -55,15 +50,10 @@ async fn decision_is_drawn_once_however_often_the_page_connects() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn latency_is_unknown_without_calls_and_goes_on_in_both_charts() {
     let server = Server::start();
-    let rules = RuleSet::parse(Format::Yaml, RULES).expect("rules");
-    let (layer, rules) = RateLimitLayer::builder()
+    let builder = RateLimitLayer::builder()
         .redis(server.url())
-        .deadline(Duration::from_secs(1))
-        .build_reloading(RuleSource::in_process(rules))
-        .expect("a layer");
-    let dashboard = guarded(Dashboard::builder(&layer).rules(&rules));
-    let router: Router = dashboard.router();
-    let site = Site::serve(layer, rules, router).await;
+        .deadline(Duration::from_secs(1));
+    let site = Site::serve(builder, RuleSource::in_process(rules(RULES))).await;
     block_in_place(|| {
         let mut page = site.open(READ);
         let label = "document.querySelector('#latency-chart svg')?.getAttribute('aria-label')";
@@ -74,7 +64,7 @@ async fn latency_is_unknown_without_calls_and_goes_on_in_both_charts() {
         page.until("history.tracks[1].latency.at(-1).p99 !== null");
         page.until("history.tracks[0].latency.some(({ median }) => median !== null)");
 
-        // Lines and areas are not told apart by their hue alone.
+        // The lines differ by more than their hue.
         let dashes = "new Set([...document.querySelectorAll('#latency-chart path.line')].map((it) => getComputedStyle(it).strokeDasharray)).size";
         let lines = "document.querySelectorAll('#latency-chart path.line').length";
         page.until(&format!("{lines} > 1 && {dashes} === {lines}"));

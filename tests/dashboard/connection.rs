@@ -42,8 +42,12 @@ async fn attempt_to_follow_that_failed_ends_its_stream() {
                  return real(url, options); }",
         );
         page.evaluate("void follow(session)");
-        page.until("streams.length === 2");
-        assert_eq!(page.evaluate("streams[0].aborted"), true);
+        // Later attempts may have begun before this is seen.
+        page.until("streams.length >= 2");
+        assert_eq!(
+            page.evaluate("streams.slice(0, -1).every((it) => it.aborted)"),
+            true
+        );
         page.evaluate("window.fetch = real");
         page.until("connection.dataset.state === 'live'");
     });

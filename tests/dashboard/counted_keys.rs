@@ -1,17 +1,12 @@
 //! Keys as operators know them, and as policies count them.
 
-use axum::Router;
 use http::StatusCode;
 use tokio::task::block_in_place;
-use tollgate::{
-    RateLimitLayer,
-    config::{Format, RuleSet, reload::RuleSource},
-    dashboard::Dashboard,
-};
+use tollgate::{RateLimitLayer, config::reload::RuleSource};
 
 use super::{
-    WRITE, guarded,
-    site::{Site, confirm, look_up, text_of},
+    WRITE,
+    site::{Site, confirm, look_up, rules, submit, text_of},
 };
 
 const RULES: &str = "rules:
@@ -24,13 +19,8 @@ const RULES: &str = "rules:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_of_a_combined_extractor_is_found_and_blocked() {
-    let rules = RuleSet::parse(Format::Yaml, RULES).expect("rules");
-    let (layer, rules) = RateLimitLayer::builder()
-        .build_reloading(RuleSource::in_process(rules))
-        .expect("a layer");
-    let dashboard = guarded(Dashboard::builder(&layer).rules(&rules));
-    let router: Router = dashboard.router();
-    let site = Site::serve(layer, rules, router).await;
+    let source = RuleSource::in_process(rules(RULES));
+    let site = Site::serve(RateLimitLayer::builder(), source).await;
     block_in_place(|| {
         let mut page = site.open(WRITE);
         look_up(&mut page, "ada");
@@ -68,7 +58,7 @@ async fn key_of_a_combined_extractor_is_found_and_blocked() {
         ));
 
         // As the operator knows it, whichever extractor has it.
-        page.evaluate("document.getElementById('block-form').requestSubmit()");
+        submit(&mut page, "block-form");
         page.until(&format!(
             "/ in this instance. It is counted as .*!ada/.test({})",
             text_of("confirm-text")

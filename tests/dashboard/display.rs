@@ -6,7 +6,7 @@ use tokio::task::block_in_place;
 
 use super::{
     READ, WRITE,
-    site::{Site, confirm, look_up, sign_in, text_of},
+    site::{Site, confirm, look_up, sign_in, submit, text_of},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,7 +117,7 @@ async fn times_left_follow_the_clock_of_the_server() {
         let mut page = site.open(WRITE);
         page.evaluate("Date.now = () => 0");
         look_up(&mut page, "ada");
-        page.evaluate("document.getElementById('block-form').requestSubmit()");
+        submit(&mut page, "block-form");
         confirm(&mut page);
         page.until("document.querySelector('#blocks td[data-name=\"Ends in\"]') !== null");
         let left = "document.querySelector('#blocks td[data-name=\"Ends in\"]').textContent";
@@ -167,7 +167,7 @@ async fn phone_does_not_zoom_into_fields_and_long_texts_wrap() {
         page.evaluate(&format!(
             "document.getElementById('block-reason').value = '{long}'"
         ));
-        page.evaluate("document.getElementById('block-form').requestSubmit()");
+        submit(&mut page, "block-form");
         confirm(&mut page);
         page.until(&format!("{}.includes('{long}')", text_of("blocks")));
         page.until(&format!("{}.includes('{long}')", text_of("key-states")));

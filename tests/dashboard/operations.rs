@@ -100,7 +100,6 @@ async fn ban_is_shown_with_its_number_and_lifted_by_a_reset() {
     assert!((3_500_000..=3_600_000).contains(&left), "{found}");
     assert!(millis(&penalty["since_millis"]) < 100_000, "{found}");
     assert!(millis(&penalty["forgiven_millis"]) > 7_000_000, "{found}");
-    assert!(millis(&found["retry_millis"]) >= left, "{found}");
 
     // A block by an operator is another thing.
     post(&router, "/api/key/unblock", r#"{"key":"ada"}"#).await;

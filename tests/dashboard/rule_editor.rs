@@ -2,18 +2,12 @@
 
 use std::fs;
 
-use axum::Router;
 use tokio::task::block_in_place;
-use tollgate::{
-    RateLimitLayer,
-    config::{Format, RuleSet, reload::RuleSource},
-    dashboard::Dashboard,
-    remote::Script,
-};
+use tollgate::{RateLimitLayer, config::reload::RuleSource, remote::Script};
 
 use super::{
-    WRITE, guarded,
-    site::{RULES, Site, confirm, look_up, text_of},
+    WRITE,
+    site::{RULES, Site, confirm, look_up, rules, submit, text_of},
 };
 use crate::support::Server;
 
@@ -30,7 +24,7 @@ async fn rules_of_another_operator_are_not_overwritten_unseen() {
         site.replace(&RULES.replace("3/hour", "4/hour"));
         page.until(&format!("{text}.includes('4/hour')"));
 
-        // A text that is being written stays, and says what it is based on.
+        // A draft stays, with a warning that names its base version.
         page.evaluate(&format!("{text} = {text}.replace('4/hour', '5/hour')"));
         site.replace(&RULES.replace("3/hour", "6/hour"));
         let warning = text_of("rules-outdated-text");
@@ -42,7 +36,7 @@ async fn rules_of_another_operator_are_not_overwritten_unseen() {
             text_of("rules-note")
         ));
         for _ in 0..2 {
-            page.evaluate("document.getElementById('rules-form').requestSubmit()");
+            submit(&mut page, "rules-form");
             page.until(
                 "document.getElementById('confirm-text').textContent.includes('replace version 2')",
             );
@@ -59,7 +53,7 @@ async fn rules_of_another_operator_are_not_overwritten_unseen() {
         page.until("document.getElementById('diff').innerText.includes('-     limit: 6/hour')");
         page.evaluate("document.getElementById('rules-keep').click()");
         page.until("document.getElementById('rules-outdated').hidden");
-        page.evaluate("document.getElementById('rules-form').requestSubmit()");
+        submit(&mut page, "rules-form");
         confirm(&mut page);
         page.until(&format!(
             "{} === 'Version 4 is in force.'",
@@ -92,14 +86,8 @@ async fn rules_of_another_operator_are_not_overwritten_unseen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stored_rules_that_were_refused_are_replaced_on_the_page() {
     let server = Server::start();
-    let rules = RuleSet::parse(Format::Yaml, RULES).expect("rules");
-    let (layer, rules) = RateLimitLayer::builder()
-        .redis(server.url())
-        .build_reloading(RuleSource::redis(rules))
-        .expect("a layer");
-    let dashboard = guarded(Dashboard::builder(&layer).rules(&rules));
-    let router: Router = dashboard.router();
-    let site = Site::serve(layer, rules, router).await;
+    let builder = RateLimitLayer::builder().redis(server.url());
+    let site = Site::serve(builder, RuleSource::redis(rules(RULES))).await;
     block_in_place(|| {
         let mut page = site.open(WRITE);
         site.replace(&RULES.replace("3/hour", "4/hour"));
@@ -125,7 +113,7 @@ async fn stored_rules_that_were_refused_are_replaced_on_the_page() {
         page.until("edited.replaced === 2");
         page.evaluate("document.getElementById('rules-editor').open = true");
         page.evaluate(&format!("{text} = {text}.replace('4/hour', '6/hour')"));
-        page.evaluate("document.getElementById('rules-form').requestSubmit()");
+        submit(&mut page, "rules-form");
         page.until(
             "document.getElementById('confirm-text').textContent.includes('replace version 2')",
         );
@@ -138,7 +126,7 @@ async fn stored_rules_that_were_refused_are_replaced_on_the_page() {
 
         // What is in Redis is changed for all instances.
         look_up(&mut page, "ada");
-        page.evaluate("document.getElementById('refund-form').requestSubmit()");
+        submit(&mut page, "refund-form");
         page.until(
             "document.getElementById('confirm-text').textContent.endsWith(', for all instances.')",
         );
@@ -150,14 +138,9 @@ async fn rules_of_a_file_are_shown_and_not_offered_for_editing() {
     let name = format!("tollgate-dashboard-{}.yaml", std::process::id());
     let file = std::env::temp_dir().join(name);
     fs::write(&file, RULES).expect("written");
-    let (layer, rules) = RateLimitLayer::builder()
-        .build_reloading(RuleSource::file(&file))
-        .expect("a layer");
+    let site = Site::serve(RateLimitLayer::builder(), RuleSource::file(&file)).await;
     fs::write(&file, RULES.replace("3/hour", "4/hour")).expect("written");
-    rules.reload().await.expect("reloaded");
-    let dashboard = guarded(Dashboard::builder(&layer).rules(&rules));
-    let router: Router = dashboard.router();
-    let site = Site::serve(layer, rules, router).await;
+    site.rules.reload().await.expect("reloaded");
     block_in_place(|| {
         let mut page = site.open(WRITE);
         page.until(&format!(

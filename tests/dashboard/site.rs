@@ -5,6 +5,7 @@ use http::StatusCode;
 use tokio::{net::TcpListener, runtime::Handle};
 use tollgate::{
     RateLimitLayer,
+    builder::RateLimitLayerBuilder,
     config::{
         Format, RuleSet,
         reload::{NewRules, RuleSource, RulesHandle},
@@ -27,20 +28,16 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) async fn start() -> Self {
-        let rules = RuleSet::parse(Format::Yaml, RULES).expect("rules");
         let top_keys = TopKeys::builder().shown_keys(ShownKeys::plain()).build();
-        let (layer, rules) = RateLimitLayer::builder()
-            .top_keys(top_keys.expect("a recorder"))
-            .build_reloading(RuleSource::in_process(rules))
-            .expect("a layer");
-        let builder = Dashboard::builder(&layer).rules(&rules).title("checkout");
-        let dashboard = guarded(builder);
-        Self::serve(layer, rules, dashboard.router()).await
+        let builder = RateLimitLayer::builder().top_keys(top_keys.expect("a recorder"));
+        Self::serve(builder, RuleSource::in_process(rules(RULES))).await
     }
 
-    /// Serves a router for `/ops/limits`.
-    pub(super) async fn serve(layer: RateLimitLayer, rules: RulesHandle, router: Router) -> Self {
-        let app: Router = Router::new().nest("/ops/limits", router);
+    /// Serves the dashboard of a layer with these rules.
+    pub(super) async fn serve(builder: RateLimitLayerBuilder, source: RuleSource) -> Self {
+        let (layer, rules) = builder.build_reloading(source).expect("a layer");
+        let builder = Dashboard::builder(&layer).rules(&rules).title("checkout");
+        let app: Router = Router::new().nest("/ops/limits", guarded(builder).router());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let proxy = Proxy::start(listener.local_addr().expect("an address")).await;
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -82,6 +79,18 @@ pub(super) fn sign_in(page: &mut Browser, token: &str) {
     page.evaluate("token.value = ''; token.focus()");
     page.insert_text(token);
     page.press("Enter");
+}
+
+pub(super) fn rules(text: &str) -> RuleSet {
+    RuleSet::parse(Format::Yaml, text).expect("rules")
+}
+
+/// Sends a form.
+#[track_caller]
+pub(super) fn submit(page: &mut Browser, form: &str) {
+    page.evaluate(&format!(
+        "document.getElementById('{form}').requestSubmit()"
+    ));
 }
 
 /// Answers the question that the page asks.

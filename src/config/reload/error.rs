@@ -22,6 +22,14 @@ pub enum ReloadError {
     Rules(RuleSetError),
     /// The source cannot do this, or could not be reached.
     Source(Error),
+    /// The history does not have the version to roll back to.
+    #[non_exhaustive]
+    UnknownVersion {
+        /// The number that was asked for.
+        version: u64,
+        /// The numbers of the history.
+        known: Vec<u64>,
+    },
 }
 
 impl ReloadError {
@@ -40,6 +48,11 @@ impl fmt::Display for ReloadError {
             ),
             Self::Layer(error) | Self::Source(error) => error.fmt(f),
             Self::Rules(error) => error.fmt(f),
+            Self::UnknownVersion { version, known } => {
+                let known: Vec<_> = known.iter().map(u64::to_string).collect();
+                let known = known.join(", ");
+                write!(f, "no version {version}: the history has {known}")
+            }
         }
     }
 }
@@ -48,7 +61,7 @@ impl StdError for ReloadError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         // The text of the others is that of this error, so what follows is their cause.
         match self {
-            Self::Conflict { .. } => None,
+            Self::Conflict { .. } | Self::UnknownVersion { .. } => None,
             Self::Layer(error) | Self::Source(error) => error.source(),
             Self::Rules(error) => error.source(),
         }

@@ -125,7 +125,7 @@ impl RulesHandle {
     ///
     /// # Errors
     ///
-    /// Those of [`push`](Self::push), and [`ReloadError::Source`] for a version that is not in the
+    /// Those of [`push`](Self::push), and [`ReloadError::UnknownVersion`] for a version that is not in the
     /// [history](Self::history).
     pub async fn roll_back(
         &self,
@@ -136,11 +136,8 @@ impl RulesHandle {
         let history = self.history().await?;
         let old = history.iter().find(|old| old.number() == version);
         let Some(old) = old else {
-            let numbers: Vec<_> = history.iter().map(|old| old.number().to_string()).collect();
-            let numbers = numbers.join(", ");
-            return Err(failed(&format!(
-                "no version {version}: the history has {numbers}"
-            )));
+            let known = history.iter().map(RuleVersion::number).collect();
+            return Err(ReloadError::UnknownVersion { version, known });
         };
         let rules = NewRules::new(old.format(), old.text())
             .author(author)

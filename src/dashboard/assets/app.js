@@ -184,7 +184,7 @@ async function follow(owner) {
         watch();
         failures = 0;
         setConnection('live', 'live');
-        if (Math.abs(event.second - history.second) > MAX_GAP) await catchUp();
+        if (Math.abs(event.second - latestSecond()) > MAX_GAP) await catchUp();
         receive(event);
       }
     } catch (error) {
@@ -238,16 +238,17 @@ async function loadHistory() {
     // The latest second is over, the latest minute is not.
     return { step, latest, slots, latency, series, open: step === 1 ? 0 : 1 };
   });
-  history = { second: loaded.second, decisions: loaded.decisions, tracks };
+  history = { decisions: loaded.decisions, tracks };
 }
 
+const latestSecond = () => history.tracks[0].latest;
 const pairOf = (policy, tier) => `${policy}\n${tier}`;
 const shownSlots = (track) => Math.max(0, track.slots - track.open);
 const lastShown = (track) => track.latest - track.open * track.step;
 
 function receive(next) {
   state = next;
-  if (next.second > history.second) extend(next); // or else the history contains it
+  if (next.second > latestSecond()) extend(next); // or else the history contains it
   render();
 }
 
@@ -262,7 +263,7 @@ function extend(next) {
     }
     track.latency[track.slots - 1] = next.latency[number];
   });
-  Object.assign(history, { second: next.second, decisions: next.decisions });
+  history.decisions = next.decisions;
 }
 
 function growth(before, next) {
@@ -756,7 +757,7 @@ async function changeKey(asked, action, body, done) {
   if (lookedUp === asked) await lookUp(asked, done);
 }
 
-const where = () => state.is_shared ? 'for all instances' : 'in this instance';
+const where = () => state.servers.length ? 'for all instances' : 'in this instance';
 
 // === Blocks ===
 
