@@ -1,12 +1,16 @@
 //! Changes by operators, and their effect on requests.
 
+use std::time::Duration;
+
 use axum::Router;
 use http::{Method, StatusCode, request::Parts};
 use serde_json::json;
 use tollgate::{
     ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    clock::{Clock, Timestamp},
     dashboard::Dashboard,
     extract::{HashSecret, Header},
+    penalty::Penalty,
     rules::RuleMode,
     top_keys::{ShownKeys, TopKeys},
 };
@@ -242,6 +246,39 @@ async fn last_denial_of_a_key_is_shown_if_it_is_recorded() {
     );
     let (_, found) = post(&router, "/api/key", r#"{"key":"bob"}"#).await;
     assert!(found["policies"][0]["last_denial"].is_null(), "{found}");
+}
+
+#[tokio::test]
+async fn key_with_its_full_quota_has_a_state_while_anything_is_known_of_it() {
+    let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
+    let policy = || Policy::new("api", Quota::per_second(1));
+    let builder = RateLimitLayer::builder;
+    let by_caller = |policy: Policy| policy.key(Header::new("x-caller"));
+    let recorded = builder().policy(by_caller(policy())).record_denials(100);
+    let penalised = builder().policy(by_caller(
+        policy().penalty(Penalty::after(3, day).ban(hour)),
+    ));
+    let plain = builder().policy(by_caller(policy()));
+    for (builder, is_kept) in [(recorded, true), (penalised, true), (plain, false)] {
+        let clock = Clock::manual(Timestamp::from_micros(1_800_000_000_000_000));
+        let layer = builder.clock(clock.clone()).build().expect("a layer");
+        let router: Router = guarded(Dashboard::builder(&layer)).router();
+        for expected in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+            assert_eq!(call(&layer, "ada").await, expected);
+        }
+        let has_state = async |key: &str| {
+            let body = json!({ "key": key }).to_string();
+            let (_, found) = post(&router, "/api/key", &body).await;
+            found["policies"][0]["has_state"].clone()
+        };
+        assert_eq!(has_state("ada").await, true);
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(has_state("ada").await, is_kept);
+        assert_eq!(has_state("bob").await, false);
+        let body = json!({ "key": "bob", "seconds": 60 }).to_string();
+        post(&router, "/api/key/block", &body).await;
+        assert_eq!(has_state("bob").await, true, "it is blocked");
+    }
 }
 
 #[tokio::test]
