@@ -6,7 +6,7 @@ use crate::{
     block::ActiveBlock,
     clock::Timestamp,
     explain::{LastDenial, PolicyExplanation},
-    state::Usage,
+    state::{PolicyName, Usage},
 };
 
 use super::{
@@ -87,7 +87,7 @@ fn is_used(usage: Usage, now: Timestamp) -> bool {
 /// Returns the policy of a block; `None` if it holds under all.
 pub(super) fn policy_of(block: &ActiveBlock) -> Option<&str> {
     let policy = block.target().policy.as_ref();
-    policy.map(|policy| policy.as_str())
+    policy.map(PolicyName::as_str)
 }
 
 // === DenialState ===
