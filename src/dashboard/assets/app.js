@@ -1419,11 +1419,11 @@ const moment = (milliseconds) => {
 function limitText({ limit, period_millis: period, burst, unit, algorithm = 'token_bucket' }) {
   const units = unit ? ` ${unit}` : '';
   if (period === null) return `${number(limit)} at once`;
-  const names = { 1000: 'second', 60000: 'minute', 3600000: 'hour', 86400000: 'day' };
-  const every = names[period] ? `a ${names[period]}` : `in ${exact(period)}`;
+  const names = { 1000: 'a second', 60000: 'a minute', 3600000: 'an hour', 86400000: 'a day' };
+  const every = names[period] ?? `in ${exact(period)}`;
   const more = burst ? `, burst ${number(burst)}` : '';
   const method = algorithm === 'token_bucket' ? '' : `, ${algorithm.replace('_', ' ')}`;
-  return `${number(limit)}${units} ${every === 'a hour' ? 'an hour' : every}${more}${method}`;
+  return `${number(limit)}${units} ${every}${more}${method}`;
 }
 
 // === Colours ===
