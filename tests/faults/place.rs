@@ -169,6 +169,12 @@ impl Place {
         }
     }
 
+    /// Gives the server a memory limit that the filler exceeds, and a policy by which it then evicts keys.
+    pub(crate) fn evict(&mut self, policy: &str) {
+        self.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        self.command(&["CONFIG", "SET", "maxmemory", "4mb"]);
+    }
+
     /// Writes 500 kB of keys that nobody reads.
     pub(crate) fn fill(&mut self) {
         self.fillers += 1;

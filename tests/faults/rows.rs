@@ -54,6 +54,16 @@ impl Row {
         Self::new(name, strike, |place| place.network(Mode::Pass))
     }
 
+    /// A row in which the server has too little memory for the filler, and evicts keys.
+    fn eviction(name: &'static str, strike: fn(&mut Place)) -> Self {
+        Self {
+            repeat: Place::fill,
+            ..Self::new(name, strike, |place| {
+                place.command(&["CONFIG", "SET", "maxmemory", "0"]);
+            })
+        }
+    }
+
     fn lasts(self, seconds: u64) -> Self {
         Self {
             lasts: Duration::from_secs(seconds),
@@ -71,11 +81,11 @@ impl Row {
             && self.callers == 1
             && !self.has_user
             && !self.is_one_ahead
-            && self.name != EVICTION
+            && !self.name.starts_with(EVICTION)
     }
 }
 
-const EVICTION: &str = "eviction of keys, allkeys-lru";
+const EVICTION: &str = "eviction of keys";
 
 pub(crate) fn all() -> Vec<Row> {
     [servers(), networks(), refusals(), fleets(), clusters()].concat()
@@ -198,19 +208,12 @@ fn refusals() -> Vec<Row> {
                 place.command(&["CONFIG", "SET", "maxmemory", "0"]);
             },
         ),
-        Row {
-            repeat: Place::fill,
-            ..Row::new(
-                EVICTION,
-                |place| {
-                    place.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-                    place.command(&["CONFIG", "SET", "maxmemory", "4mb"]);
-                },
-                |place| {
-                    place.command(&["CONFIG", "SET", "maxmemory", "0"]);
-                },
-            )
-        },
+        Row::eviction("eviction of keys, allkeys-lru", |place| {
+            place.evict("allkeys-lru");
+        }),
+        Row::eviction("eviction of keys, allkeys-lfu", |place| {
+            place.evict("allkeys-lfu");
+        }),
         Row::new(
             "maxclients reached",
             |place| {
