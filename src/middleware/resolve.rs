@@ -167,7 +167,7 @@ impl KeyResolution {
         parts: &Parts,
     ) -> Result<(), Rejection> {
         let caller = match mem::replace(self, Self::Done) {
-            Self::New if setting.mode() == RuleMode::Off || !rule.counts(parts) => return Ok(()),
+            Self::New if setting.is_off() || !rule.counts(parts) => return Ok(()),
             Self::New => match &rule.source {
                 Some(KeySource::Lookup(_)) => {
                     *self = Self::NeedsKey;

@@ -60,7 +60,7 @@ impl Rule {
                 "build() fails for a rule without a key, and rules that need lookups are resolved"
             )
         };
-        if setting.mode() == RuleMode::Off || !self.counts(parts) {
+        if setting.is_off() || !self.counts(parts) {
             return Ok(());
         }
         let extractor = extractor.as_ref();

@@ -207,7 +207,7 @@ impl Rule {
             setting,
             charges: Vec::new(),
         };
-        if setting.mode() == RuleMode::Off {
+        if setting.is_off() {
             return trace.finding(RuleFinding::Off, false);
         }
         if !self.filter.counts(parts) {

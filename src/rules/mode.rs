@@ -123,13 +123,20 @@ impl ModeSetting {
         }
     }
 
+    /// Returns whether the rule counts nothing.
+    #[inline]
+    pub(crate) fn is_off(self) -> bool {
+        self.0 & MODE_BITS == RuleMode::Off as u64
+    }
+
     /// Returns the setting of a rule in a layer of this mode.
     #[inline]
     pub(crate) fn within(self, layer: RuleMode) -> Self {
-        if layer < self.mode() {
-            self.with_mode(layer)
-        } else {
+        // Asked first, because nearly all layers are enforced.
+        if layer == RuleMode::Enforce || self.mode() <= layer {
             self
+        } else {
+            self.with_mode(layer)
         }
     }
 
