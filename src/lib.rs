@@ -35,6 +35,8 @@
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
 //! | `explain` | no | why a client was limited: `explain` |
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
+//! | `tls-rustls` | no | TLS to Redis, by rustls with the cryptography of ring unless the application installs another: `remote::TlsConfig` |
+//! | `tls-rustls-no-provider` | no | the same without ring: the application installs a provider for rustls |
 //! | `test-util` | no | a [`clock`] that tests advance by hand |
 //!
 //! # Where to look

@@ -79,7 +79,9 @@
 //! # API
 //!
 //! All paths are relative to the place where the router is mounted. Bodies are JSON. Requests other than GET need the headers
-//! `content-type: application/json` and `x-tollgate-dashboard: 1`. Errors are `{"error": code, "message": sentence}`.
+//! `content-type: application/json` and `x-tollgate-dashboard: 1`. Errors are `{"error": code, "message": sentence}`. Times are
+//! in milliseconds since the Unix epoch; `second` and `latest` of the history are in seconds. `form`, `reason` and `comment` may
+//! be left out; so may `policy`, except for a refund and a rollout. `format` is `yaml`, `toml` or `json`.
 //!
 //! | request | access | body | response |
 //! |---|---|---|---|
@@ -94,7 +96,7 @@
 //! | `POST /api/key/block` | write | `key`, `form`, `policy`, `seconds`, `reason` | 204; the key is [blocked](crate::RateLimiter::block), without `policy` under all |
 //! | `POST /api/key/unblock` | write | `key`, `form`, `policy` | 204; the block of the key under this policy has ended; without `policy`, the one under all policies, and others stay |
 //! | `POST /api/key/refund` | write | `key`, `form`, `policy`, `units` | 204; `units`, or as many as were used, are [refunded](crate::RateLimiter::refund) under this policy |
-//! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again, and its ban has ended |
+//! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again, and its ban has ended; without `policy`, under all |
 //! | `POST /api/mode` | write | `mode`, `policy` | 204; `off`, `shadow` or `enforce`; of the layer without a policy |
 //! | `POST /api/rollout` | write | `policy`, `percent` | 204; the percentage of keys for which the rule denies requests |
 //!

@@ -99,7 +99,7 @@
 //! # Callers without a request
 //!
 //! Operators know a caller by its address or API key, and not by its key. [`keys_of`](KeyExtractor::keys_of) returns the keys
-//! that an extractor makes of such a [`CallerId`]; the [dashboard](crate::dashboard) looks them up and blocks them.
+//! that an extractor makes of such a [`CallerId`]; `dashboard` (feature `dashboard`) looks them up and blocks them.
 //!
 //! # Behind a proxy
 //!

@@ -21,7 +21,7 @@
 //! | `tollgate_redis_calls_in_flight` | gauge | | `limiter`, `server` | calls without a reply so far |
 //! | `tollgate_redis_charges_in_flight` | gauge | | `limiter`, `server` | charges in these calls |
 //! | `tollgate_redis_charges_waiting` | gauge | | `limiter`, `server` | charges that wait in this process to be sent |
-//! | `tollgate_live_instances` | gauge | | `limiter` | live instances that share the store, with this one; only once it is known |
+//! | `tollgate_live_instances` | gauge | | `limiter` | live instances that share the store, with this one; only once it is known. Idle instances do not count |
 //! | `tollgate_pending_merges` | gauge | | `limiter` | keys that were decided locally and are not merged into the shared store yet |
 //! | `tollgate_keys` | gauge | | `limiter` | keys in the in-process store; over Redis, the one of the fallback |
 //! | `tollgate_key_bytes` | gauge | bytes | `limiter` | the memory of these keys |
@@ -31,10 +31,10 @@
 //!
 //! | label | value |
 //! |---|---|
-//! | `policy` | name of the policy |
+//! | `policy` | name of the policy; with `.candidate` after it for a [candidate](crate::rules::Rule::candidate) |
 //! | `tier` | name of the caller's tier; `none` for the policy's own quota |
 //! | `mode` | `enforced`, or `shadow` for rules in [shadow](crate::rules::RuleMode) and candidates, whose outcome `limited` denies nobody: filter by it |
-//! | `outcome` | `allowed`, `limited` or `unavailable`: the [outcome](crate::state::Outcome) of this policy |
+//! | `outcome` | `allowed`, `limited` or `unavailable`: the [outcome](crate::state::Outcome) of this policy. Requests of a banned or blocked key are `limited` too |
 //! | `counted_by` | `shared`, `in_process`, `fallback` or `nobody`, see [`CountedBy`](crate::state::CountedBy) |
 //! | `server` | address of the server; `unknown` if only a pool of the application has it |
 //! | `limiter` | the argument of [`record_gauges`] |
