@@ -29,7 +29,7 @@ pub(crate) fn print(settings: &Settings, addresses: &Addresses, tokens: &Tokens)
     } else {
         println!("  edit  {}", settings.rules.display());
         println!(
-            "        save another limit, such as `free: 2/s`: it applies from the next request on"
+            "        save another limit, such as `free: 2/s`: it counts within about 100 ms"
         );
         println!(
             "        save a fault, such as `free: 2/mn`: the log shows where it is, and how to mend it"
