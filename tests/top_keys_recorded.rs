@@ -8,6 +8,7 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     builder::RateLimiterBuilder,
     extract::Header,
+    rules::RuleMode,
     state::CountedBy,
     top_keys::{ShownKeys, TopKeys},
 };
@@ -74,6 +75,31 @@ async fn denied_requests_are_recorded_and_others_are_not() {
         denied(&limiter),
         "clones share the counts"
     );
+}
+
+#[tokio::test]
+async fn policies_that_deny_nobody_are_not_listed() {
+    let hourly =
+        |name: &str, units| Policy::new(name, Quota::per_hour(units)).key(Header::new("x-user"));
+    let layer = RateLimitLayer::builder()
+        .policy(hourly("tried", 1).mode(RuleMode::Shadow))
+        .policy(hourly("login", 2).candidate(Quota::per_hour(1)))
+        .top_keys(plain());
+    let layer = layer.build().expect("a usable layer");
+    let service = layer.layer(service_fn(async |_: Request<Body>| {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    }));
+    for _ in 0..5 {
+        let request = Request::get("/").header("x-user", "ada");
+        let request = request.body(Body::empty()).expect("a request");
+        let Ok(_) = service.clone().oneshot(request).await;
+    }
+    let snapshot = layer.limiter().top_keys().expect("they are recorded");
+    let lists = snapshot.policies().iter();
+    let denied: Vec<_> = lists
+        .map(|list| (list.policy().as_str(), list.keys()[0].count()))
+        .collect();
+    assert_eq!(denied, [("login", 3)]);
 }
 
 #[tokio::test]

@@ -28,9 +28,7 @@ pub(crate) fn print(settings: &Settings, addresses: &Addresses, tokens: &Tokens)
         println!("  edit  the rules on that page: all gateways on this Redis take them");
     } else {
         println!("  edit  {}", settings.rules.display());
-        println!(
-            "        save another limit, such as `free: 2/s`: it counts within about 100 ms"
-        );
+        println!("        save another limit, such as `free: 2/s`: it counts within about 100 ms");
         println!(
             "        save a fault, such as `free: 2/mn`: the log shows where it is, and how to mend it"
         );

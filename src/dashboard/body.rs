@@ -35,16 +35,42 @@ pub(super) async fn read_json_up_to<T: DeserializeOwned>(
     serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(describe(&error)))
 }
 
-/// Returns the fault and its place. A value that the client sent is left out, since it may be a secret key.
+/// Returns the fault and its place, such as ``missing field `seconds` (line 1, column 13)``.
+///
+/// What the client sent is left out, since it may be a secret key. Only names of our fields and values remain.
 fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
+    let (text, _) = text.rsplit_once(" at line ").unwrap_or((&text, ""));
+    let is_own = text.starts_with("missing field") || text.starts_with("duplicate field");
     let fault = match error.classify() {
-        Category::Data if text.starts_with("unknown field") => "a field is unknown",
-        Category::Data if text.starts_with("missing field") => "a field is missing",
-        Category::Data => "a field has a value that is not allowed",
-        _ => "the body is not valid JSON",
+        Category::Data if is_own => text.to_owned(),
+        Category::Data => {
+            let is_unknown = text.starts_with("unknown field");
+            let fault = if is_unknown {
+                "a field is unknown"
+            } else {
+                "a field has a value that is not allowed"
+            };
+            // The last of them: the client's text, which comes before it, may contain the same words.
+            let expected = text
+                .rsplit_once(", expected ")
+                .map(|(_, expected)| expected);
+            expected.map_or(fault.to_owned(), |expected| {
+                format!("{fault}: expected {}", in_words(expected))
+            })
+        }
+        _ => "the body is not valid JSON".to_owned(),
     };
     format!("{fault} (line {}, column {})", error.line(), error.column())
+}
+
+/// Returns the name of a type of Rust in words.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "f64" => "a number",
+        "u64" => "a whole number, at least 0",
+        other => other,
+    }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

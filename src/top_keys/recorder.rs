@@ -87,7 +87,7 @@ impl TopKeys {
         }
     }
 
-    /// Records one denied request for each charge whose policy denied it.
+    /// Records one denied request for each charge whose policy denied it. Policies in shadow mode, and candidates, deny nobody.
     ///
     /// The charges must be those of the decision, in the same order. A request counts as 1 whatever it costs, so a client
     /// cannot push other keys out of the list with a single expensive request. Does nothing for other outcomes than
@@ -98,7 +98,7 @@ impl TopKeys {
             return;
         }
         for (charge, state) in charges.iter().zip(decision.states()) {
-            if state.outcome() == Outcome::Limited {
+            if state.enforced_outcome() == Outcome::Limited {
                 self.record(charge.policy(), charge.key(), 1);
             }
         }

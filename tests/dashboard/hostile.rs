@@ -56,6 +56,48 @@ async fn body_that_is_too_long_is_refused_even_if_its_length_is_unknown() {
 }
 
 #[tokio::test]
+async fn refused_body_is_answered_with_what_to_send() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for (path, body, fault) in [
+        (
+            "/api/key/block",
+            r#"{"key":"x"}"#,
+            "missing field `seconds` (line 1, column 11)",
+        ),
+        (
+            "/api/key/block",
+            r#"{"key":"x","key":"y","seconds":1}"#,
+            "duplicate field `key` (line 1, column 16)",
+        ),
+        (
+            "/api/key/block",
+            r#"{"key":"x","seconds":"an hour, expected soon"}"#,
+            "a field has a value that is not allowed: expected a whole number, at least 0 (line 1, column 45)",
+        ),
+        (
+            "/api/mode",
+            r#"{"mode":"on"}"#,
+            "a field has a value that is not allowed: expected one of `off`, `shadow`, `enforce` (line 1, column 12)",
+        ),
+        (
+            "/api/mode",
+            r#"{"node":"off"}"#,
+            "a field is unknown: expected `policy` or `mode` (line 1, column 7)",
+        ),
+        (
+            "/api/mode",
+            "{",
+            "the body is not valid JSON (line 1, column 1)",
+        ),
+    ] {
+        let (_, reply) = send(&router, ask(Method::POST, path, WRITE), body).await;
+        let reply: serde_json::Value = serde_json::from_str(&reply).expect("JSON");
+        assert_eq!(reply["message"], fault, "{path} {body}");
+    }
+}
+
+#[tokio::test]
 async fn body_that_is_not_what_the_api_expects_is_refused_and_not_repeated() {
     let layer = layer();
     let router: Router = guarded(Dashboard::builder(&layer)).router();
