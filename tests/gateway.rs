@@ -32,6 +32,11 @@ async fn one_command_shows_the_limits_under_load() {
     let mut operator = gateway.operator().await;
     let page = operator.get("/ops/limits").await;
     assert_eq!(page.status, 200);
+    for typed in ["/", "/ops/limits/"] {
+        let reply = operator.get(typed).await;
+        assert_eq!(reply.status, 303, "{typed}");
+        assert_eq!(reply.header("location"), Some("/ops/limits"), "{typed}");
+    }
     assert_eq!(operator.get("/ops/limits/api/state").await.status, 401);
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -486,6 +486,8 @@ async fn login_of_the_examples_limits_an_address_and_watches_resets() {
         admitted(&layer, "/login", &[("x-account", "ada")], 9).await,
         5
     );
+    let unnamed = send(&layer_of("examples/rules/login.yaml"), "/login", &[]).await;
+    assert_eq!(unnamed.status(), StatusCode::BAD_REQUEST, "no account");
     assert_eq!(
         admitted(&layer, "/password/reset", &[], 9).await,
         9,

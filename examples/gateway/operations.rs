@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{Router, routing::get};
+use axum::{Router, response::Redirect, routing::get};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tollgate::{RateLimitLayer, config::reload::RulesHandle, dashboard::Dashboard};
 
@@ -34,7 +34,10 @@ pub(crate) fn routes(
         prometheus.render()
     });
     Router::new()
-        .nest("/ops/limits", dashboard.router())
+        .nest(DASHBOARD, dashboard.router())
+        // What people type.
+        .route("/", get(|| async { Redirect::to(DASHBOARD) }))
+        .route("/ops/limits/", get(|| async { Redirect::to(DASHBOARD) }))
         .route("/metrics", metrics)
 }
 
@@ -57,6 +60,8 @@ pub(crate) fn prometheus() -> Result<PrometheusHandle, Failure> {
     Ok(handle)
 }
 
+/// Where the dashboard is.
+const DASHBOARD: &str = "/ops/limits";
 /// Bounds of the buckets: the deadline of a decision is 50 ms, and a call carries at most 64 charges.
 const SECONDS: [f64; 10] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,

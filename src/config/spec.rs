@@ -234,7 +234,7 @@ pub struct CostSpec {
     pub units: u64,
 }
 
-/// When a key is banned, and for how long. See [`penalty`](crate::penalty).
+/// When a key is banned that is denied again and again, and for how long.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 #[non_exhaustive]
@@ -425,7 +425,7 @@ macro_rules! names {
 }
 
 names! {
-    /// The name of an [`Algorithm`](crate::algorithm::Algorithm).
+    /// How requests are counted.
     AlgorithmName {
         /// Requests in flight.
         Concurrency = "concurrency",
@@ -457,7 +457,7 @@ names! {
 }
 
 names! {
-    /// A [`RuleMode`](crate::rules::RuleMode).
+    /// What a rule does with requests.
     ModeName {
         /// Does nothing.
         Off = "off",
@@ -469,7 +469,7 @@ names! {
 }
 
 names! {
-    /// An [`OnOutage`](crate::OnOutage) choice.
+    /// What a rule does while Redis is unavailable.
     OutageName {
         /// Admits uncounted.
         Allow = "allow",
@@ -481,7 +481,7 @@ names! {
 }
 
 names! {
-    /// An [`OnMissingKey`](crate::rules::OnMissingKey) choice.
+    /// What a rule does with a request without a key.
     OnMissingKeyName {
         /// Rejects the request.
         Reject = "reject",
@@ -493,7 +493,7 @@ names! {
 }
 
 names! {
-    /// A family of response [headers](crate::headers).
+    /// A family of response headers.
     HeaderFamily {
         /// Those of Discord.
         Discord = "discord",

@@ -25,7 +25,8 @@ impl Dashboard {
 
     /// Returns the routes, to be mounted anywhere: `app.nest("/ops/limits", dashboard.router())`.
     ///
-    /// Mount them outside of the rate limit layer, so that operators are not limited.
+    /// Mount them outside of the rate limit layer, so that operators are not limited. The page is at the path itself: with a
+    /// slash at its end, axum finds nothing.
     pub fn router<S: Clone + Send + Sync + 'static>(&self) -> Router<S> {
         router::routes(Arc::clone(&self.shared), Arc::clone(&self.guard)).with_state(())
     }
