@@ -98,10 +98,10 @@ impl BlockCheck {
         if blocks.deny(charges) {
             return StoreFuture::ready(Ok(blocks.denial(charges, list)));
         }
-        let decided = self.refresher.store.decide(charges);
         if blocks.is_empty() {
-            return decided;
+            return self.refresher.store.decide(charges);
         }
+        let decided = self.refresher.store.decide(&blocks.as_peeks(charges));
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         decided.map(move |result| {
             let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
@@ -122,32 +122,35 @@ impl BlockCheck {
             if was_blocked {
                 refresher.refresh_in_time().await;
             }
-            let deciding = {
+            let (deciding, known) = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 let blocks = Blocks::of(&list, &charges);
                 if blocks.deny(&charges) {
                     return Ok(blocks.denial(&charges, &list));
                 }
-                refresher.store.decide(&charges)
+                let asked = blocks.as_peeks(&charges);
+                (refresher.store.decide(&asked), blocks)
             };
             let (result, ()) = both(deciding, refresher.refresh_in_time()).await;
             let decision = result?;
-            let (denial, receipt) = {
+            let (decision, receipt) = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-                let blocks = Blocks::of(&list, &charges);
-                if !blocks.deny(&charges) {
-                    return Ok(blocks.shown_in(decision, &charges));
+                let (asked, blocks) = (known.as_peeks(&charges), Blocks::of(&list, &charges));
+                if blocks.deny(&charges) {
+                    let receipt = Receipt::of(&asked, &decision);
+                    (blocks.denial(&charges, &list), receipt)
+                } else {
+                    // The charges in shadow whose block was found meanwhile.
+                    let receipt = Receipt::of(&blocks.alone(&asked), &decision);
+                    let decision = blocks.shown_in(decision, &charges);
+                    (known.shown_in(decision, &charges), receipt)
                 }
-                (
-                    blocks.denial(&charges, &list),
-                    Receipt::of(&charges, &decision),
-                )
             };
             // A refund that fails leaves the blocked key with less quota.
             if let Some(receipt) = receipt {
                 let _ = refresher.store.settle(receipt.actual_cost(|_, _| 0)).await;
             }
-            Ok(denial)
+            Ok(decision)
         })
     }
 }
@@ -184,6 +187,27 @@ impl Blocks {
     /// Returns whether a charge that is not in shadow is blocked.
     fn deny(&self, charges: &[Charge<'_>]) -> bool {
         self.0.iter().any(|(index, _)| !charges[*index].is_shadow())
+    }
+
+    /// Returns the charges with peeks in place of those that are blocked. A blocked key in shadow is charged nothing, and so
+    /// takes no slot that nobody would release.
+    fn as_peeks<'a>(&self, charges: &[Charge<'a>]) -> Charges<'a> {
+        let mut charges: Charges<'a> = charges.iter().copied().collect();
+        for (index, _) in &self.0 {
+            charges[*index] = charges[*index].cost(0);
+        }
+        charges
+    }
+
+    /// Returns the charges with peeks in place of those that are not blocked.
+    fn alone<'a>(&self, charges: &[Charge<'a>]) -> Charges<'a> {
+        let is_blocked = |index| self.0.iter().any(|(blocked, _)| *blocked == index);
+        let charges = charges.iter().enumerate();
+        let charges = charges.map(|(index, charge)| match is_blocked(index) {
+            true => *charge,
+            false => charge.cost(0),
+        });
+        charges.collect()
     }
 
     /// Returns the decision that denies the request. Policies whose key is not blocked are not counted.

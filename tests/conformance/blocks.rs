@@ -7,7 +7,7 @@ use tollgate::{
     algorithm::{Algorithm, WindowStart},
     block::{Block, BlockTarget},
     state::{DeniedBy, Outcome, PolicyState, Retry},
-    store::{Charge, Enforcement},
+    store::{Charge, Enforcement, Receipt},
 };
 
 use super::place::{Place, START, check, usage};
@@ -21,6 +21,7 @@ on_every_store! { blocks, std::convert::identity, {
     other_instances_see_a_block_and_its_end_within_a_second
     new_instance_denies_a_blocked_key_with_its_first_decision
     block_in_shadow_denies_nothing_and_is_reported
+    block_in_shadow_charges_nothing_and_takes_no_slot
     peek_at_a_blocked_key_passes
     reset_leaves_a_block
     hostile_keys_are_blocked_without_touching_others
@@ -234,6 +235,26 @@ async fn block_in_shadow_denies_nothing_and_is_reported(place: Place) {
         let denying: Vec<_> = decision.would_deny().collect();
         assert_eq!(denying.len(), 1);
         assert_eq!(denying[0].denied_by(), Some(DeniedBy::Block));
+    }
+}
+
+// Regression: nobody released the slots, since the state of a blocked charge says that none was taken.
+async fn block_in_shadow_charges_nothing_and_takes_no_slot(place: Place) {
+    let (api, slots) = (api(), Policy::concurrency("slots", 4));
+    let limiter = place.instance(&[&api, &slots]);
+    let ada = Key::new("ada");
+    let charges = [api.charge(ada), slots.charge(ada)];
+    let charges = charges.map(|charge| charge.enforcement(Enforcement::Shadow));
+    block(&limiter, Block::new(ada, MINUTE)).await;
+    // By an instance that knows the block, and by one that does not yet.
+    for limiter in [&limiter, &place.instance(&[&api, &slots])] {
+        let decision = check(limiter, &charges).await;
+        assert_eq!(decision.would_deny().count(), 2);
+        assert!(Receipt::of(&charges, &decision).is_none());
+        let peek = limiter.peek(&charges).await.expect("a decision");
+        let left = peek.states().iter();
+        let left = left.map(|state| state.usage().expect("counted").remaining);
+        assert_eq!(left.collect::<Vec<_>>(), [10, 4]);
     }
 }
 
