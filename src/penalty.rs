@@ -340,6 +340,13 @@ impl BanState {
         is_time.then_some(state)
     }
 
+    /// Forgets a ban that began by this time, at which another store has found none.
+    pub(crate) fn end_by(&mut self, at: Timestamp) {
+        if self.counted_since <= at && self.banned_until > at {
+            *self = Self::default();
+        }
+    }
+
     /// Moves all times `micros` microseconds later.
     pub(crate) fn move_by(&mut self, micros: u64) {
         let by = Duration::from_micros(micros);

@@ -100,7 +100,8 @@ pub trait Store: Debug + Send + Sync + 'static {
         let _ = (charge, usage);
     }
 
-    /// Bans a charge's key until a time that another store returned, if the policy has a [penalty](crate::penalty).
+    /// Bans a charge's key until a time that another store returned, if the policy has a [penalty](crate::penalty). A time
+    /// that has passed is one at which the other store found no ban: it ends a ban that began before.
     ///
     /// A fallback calls it for its local store, so that the ban holds while the shared one is unavailable. The default does
     /// nothing.

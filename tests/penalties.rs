@@ -404,6 +404,33 @@ async fn ban_of_a_key_whose_quota_is_slow_ends_in_an_outage_as_it_does_in_redis(
     );
 }
 
+// Regression: it denied the key for the rest of the ban, although Redis had admitted it again.
+#[tokio::test]
+async fn instance_forgets_a_ban_that_another_one_has_ended() {
+    let mut server = Server::start();
+    let policy = Policy::new("reset", Quota::per_hour(8)).penalty(Penalty::after(1, MINUTE));
+    let instance = || {
+        let builder = RateLimiter::builder().redis(server.url());
+        let builder = builder.policy(policy.clone()).deadline(SECOND / 2);
+        builder.build().expect("a limiter")
+    };
+    let (limiter, other) = (instance(), instance());
+    until_shared(&limiter).await;
+    let ada = Key::new("ada");
+    ban(&limiter, &policy, ada).await;
+    // Within a second, a state with less usage may be that of an older reply.
+    tokio::time::sleep(2 * SECOND).await;
+    other.reset(&policy, &ada).await.expect("reset");
+    let decision = check(&limiter, &[policy.charge(ada)]).await;
+    assert!(decision.is_allowed());
+    assert_eq!(decision.counted_by(), CountedBy::Shared);
+    server.kill();
+    until_degraded(std::slice::from_ref(&limiter)).await;
+    let decision = check(&limiter, &[policy.charge(ada)]).await;
+    assert_eq!(decision.counted_by(), CountedBy::Fallback);
+    assert!(decision.is_allowed(), "{decision:?}");
+}
+
 // The fallback of an instance whose breaker was open may have banned the key first, for less long.
 #[tokio::test]
 async fn longer_ban_that_an_instance_sees_replaces_the_one_of_its_fallback() {

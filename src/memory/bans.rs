@@ -81,7 +81,8 @@ impl Bans {
         until.filter(|_| inserted.is_ok())
     }
 
-    /// Bans a key that another store has banned, unless a longer ban is known.
+    /// Bans a key that another store has banned, unless a longer ban is known. With a time that has passed, ends a ban that
+    /// began before.
     pub(super) fn restore(
         &mut self,
         penalty: &Penalty,
@@ -93,10 +94,13 @@ impl Bans {
         match self.states.find(fingerprint, now.as_micros()) {
             Place::Found(index) => {
                 let known = self.states.state(index);
-                if known.last_ban() < until {
+                if until <= now {
+                    known.end_by(until);
+                } else if known.last_ban() < until {
                     *known = state;
                 }
             }
+            Place::Free(_) | Place::Full if until <= now => {}
             Place::Free(_) | Place::Full => {
                 // Without memory, the local count of the quota is all that limits the key.
                 let _ = self.states.insert(fingerprint, state, now.as_micros());

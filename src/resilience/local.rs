@@ -28,7 +28,7 @@ use crate::{
     health::MergeCounts,
     key::Key,
     policy::Policy,
-    state::{CountedBy, PolicyState, Usage},
+    state::{CountedBy, Outcome, PolicyState, Usage},
     store::{Correction, Fleet, Health, Receipt, Share, Store, StoreFuture},
     ticket::Ticket,
 };
@@ -100,6 +100,12 @@ impl LocalCounts {
             // The usage is that of the ban, and not of the quota.
             self.store.restore_ban(charge, until);
             return;
+        }
+        // A peek does not see bans.
+        let is_charged = charge.units() > 0 && state.outcome() == Outcome::Allowed;
+        if is_charged && charge.policy().ban_penalty().is_some() {
+            // Another instance may have reset the key.
+            self.store.restore_ban(charge, now);
         }
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         let mut mirrored = Mirrored::of(usage, now);
