@@ -19,6 +19,7 @@ use metrics::set_default_local_recorder;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use tollgate::{
     Error, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
+    block::Block,
     call::CallLimitLayer,
     extract::{Global, Header},
     memory::MemoryStore,
@@ -160,6 +161,32 @@ fn labels_in(expression: &str) -> impl Iterator<Item = &str> {
     let groups = expression.split("by (").skip(1);
     let grouped = groups.flat_map(|part| part.split(')').next().expect("a part").split(", "));
     selected.chain(grouped)
+}
+
+// Regression: the policies beside the blocked one were counted by nobody, as in an outage.
+#[tokio::test]
+async fn block_is_no_decision_without_the_store() {
+    let recorder = recorder();
+    let _installed = set_default_local_recorder(&recorder);
+    let [one, two] = ["one", "two"].map(|name| Policy::new(name, Quota::per_hour(10)));
+    let limiter = RateLimiter::builder().build().expect("a limiter");
+    let block = Block::new(Key::new("ada"), Duration::from_secs(60));
+    limiter.block(block).await.expect("blocked");
+    let charges = [one.charge(Key::new("ada")), two.charge(Key::new("bob"))];
+    assert!(
+        !limiter
+            .check(&charges)
+            .await
+            .expect("a decision")
+            .is_allowed()
+    );
+    let exported = recorder.handle().render();
+    let counted = exported
+        .lines()
+        .filter(|line| line.starts_with("tollgate_decisions_total"));
+    for line in counted {
+        assert!(line.contains("counted_by=\"in_process\""), "{line}");
+    }
 }
 
 /// Returns the export of a process in which everything has happened that metrics count.

@@ -40,7 +40,7 @@ use crate::{
     state::{CountedBy, Outcome},
 };
 
-#[cfg(feature = "tracing")]
+#[cfg(any(feature = "metrics", feature = "tracing"))]
 use crate::state::{DeniedBy, PolicyState};
 
 use super::recorders::Recorders;
@@ -206,9 +206,13 @@ fn for_each_counted(
     decision: &Decision,
     mut count: impl FnMut(&Policy, bool, Outcome, CountedBy),
 ) {
+    let is_by_block =
+        |state: &PolicyState| state.denied_by() == Some(DeniedBy::Block) && !state.is_shadow();
     for (charge, state) in charges.iter().zip(decision.states()) {
         let counted_by = match state.usage() {
             Some(_) => decision.counted_by(),
+            // A block denied the request, so the other policies were not asked. Nothing is out of order.
+            None if decision.states().iter().any(is_by_block) => decision.counted_by(),
             None => CountedBy::Nobody,
         };
         if charge.units() > 0 {
