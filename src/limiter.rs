@@ -23,6 +23,7 @@ use crate::{
     key::Key,
     penalty::Standing,
     policy::Policy,
+    state::CountedBy,
     store::{Health, Mode, Receipt, Store, StoreFuture},
     sync::Mutex,
     telemetry::{DecisionObserver, Recorders},
@@ -295,7 +296,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check) and [`settle`](Self::settle).
+    /// - [`ErrorKind::Unavailable`] while the shared store is unavailable. Then nothing is refunded.
+    /// - As [`check`](Self::check) and [`settle`](Self::settle).
     pub fn refund(&self, policy: &Policy, key: &Key, units: u64) -> StoreFuture<()> {
         if policy.is_concurrency() || units == 0 {
             return StoreFuture::ready(Ok(()));
@@ -303,9 +305,15 @@ impl RateLimiter {
         let charge = policy.charge(*key).cost(units).to_owned();
         let mut peeked = self.peek(&[charge.borrow()]);
         let holds = Arc::clone(&self.holds);
-        let refund = move |decision: Decision| match Receipt::of(&[charge.borrow()], &decision) {
-            Some(receipt) => holds.settle(receipt.actual_cost(|_, _| 0)),
-            None => StoreFuture::ready(Ok(())),
+        let refund = move |decision: Decision| {
+            let receipt = Receipt::of(&[charge.borrow()], &decision);
+            match (receipt, decision.counted_by()) {
+                (Some(receipt), CountedBy::InProcess | CountedBy::Shared) => {
+                    holds.settle(receipt.actual_cost(|_, _| 0))
+                }
+                // What other instances count would stay, and what this one refunds would be charged after the outage.
+                _ => StoreFuture::ready(Err(unrefunded())),
+            }
         };
         match peeked.take_ready() {
             Some(Ok(decision)) => refund(decision),
@@ -701,6 +709,12 @@ fn validate_charges(charges: &[Charge<'_>]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+#[cold]
+fn unrefunded() -> Error {
+    let message = "the shared store is unavailable: nothing was refunded";
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 fn conflicting_policy(policy: &Policy) -> Error {

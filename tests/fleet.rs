@@ -11,7 +11,7 @@ use std::{
 use redis::Value;
 use tokio::task::JoinSet;
 use tollgate::{
-    Key, OnOutage, Policy, Quota, RateLimiter,
+    ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
     algorithm::{Admitted, Algorithm, QueueLimits, WindowStart},
     builder::RateLimiterBuilder,
     clock::Clock,
@@ -236,6 +236,33 @@ async fn refund_of_a_local_charge_is_made_to_the_share() {
             let receipt = receipt.actual_cost(|_, _| 0);
             fleet[0].settle(receipt).await.expect("it is settled");
         }
+    }
+}
+
+// Regression: an operator was told that units were refunded, and after the outage they were used as before.
+#[tokio::test]
+async fn refund_by_an_operator_fails_during_an_outage() {
+    let mut server = Server::start();
+    let fleet = fleet(&server, 1);
+    let choices = [OnOutage::Allow, OnOutage::Deny, OnOutage::Local];
+    let policies = choices.map(|choice| {
+        let name = format!("orders-{choice:?}").to_lowercase();
+        Policy::new(name, Quota::per_day(10)).on_outage(choice)
+    });
+    let ada = Key::new("ada");
+    for policy in &policies {
+        let decision = fleet[0].check(&[policy.charge(ada).cost(7)]).await;
+        assert_eq!(
+            decision.expect("a decision").counted_by(),
+            CountedBy::Shared
+        );
+    }
+    server.kill();
+    until_degraded(&fleet).await;
+    for policy in &policies {
+        let refunded = fleet[0].refund(policy, &ada, 7).await;
+        let error = refunded.expect_err("nothing is refunded");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }
 
