@@ -1,14 +1,21 @@
 //! Keys made of other keys, and from what other layers left: nobody passes for somebody else.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use http::{HeaderValue, Request, StatusCode, request::Parts};
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
     Key,
     extract::{
-        ApiKey, CallerId, Claim, ClientIp, Cookie, ExtensionKey, Global, HashSecret, Header,
-        HostHeader, KeyExtractor, PeerIp, Route,
+        ApiKey, CallerId, Claim, ClientIp, Cookie, ExtensionKey, Extracted, Global, HashSecret,
+        Header, HostHeader, KeyExtractor, PeerIp, Route,
     },
 };
 
@@ -144,6 +151,38 @@ fn changed_keys_keep_their_label_and_status() {
     );
     assert_eq!(staff.label(), "sub");
     assert_eq!(staff.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
+}
+
+/// Never has a key, and counts how often it is asked for its status.
+struct Missing(Arc<AtomicUsize>);
+
+impl KeyExtractor for Missing {
+    fn extract(&self, _: &Parts) -> Extracted<Key> {
+        Extracted::Absent
+    }
+
+    fn label(&self) -> &str {
+        "missing"
+    }
+
+    fn missing_status(&self, _: &Parts) -> StatusCode {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        StatusCode::UNAUTHORIZED
+    }
+}
+
+#[test]
+fn work_for_a_request_without_any_of_several_keys_does_not_double_with_each_of_them() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut joined: Arc<dyn KeyExtractor> = Arc::new(Missing(Arc::clone(&asked)));
+    for _ in 0..15 {
+        joined = Arc::new(joined.and(Missing(Arc::clone(&asked))));
+    }
+    assert_eq!(joined.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
+    assert_eq!(asked.swap(0, Ordering::Relaxed), 16, "each key once");
+    assert_eq!(joined.missing_label(&nothing()), "missing");
+    let asked = asked.load(Ordering::Relaxed);
+    assert!(asked < 16 * 16, "{asked}");
 }
 
 #[test]

@@ -72,9 +72,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 
     /// The status of the absent part. If both are absent, that of the part that the client can correct: 401 before 400.
     fn missing_status(&self, parts: &Parts) -> StatusCode {
-        match self.missing_part(parts) {
-            Part::First => self.first.missing_status(parts),
-            Part::Second => self.second.missing_status(parts),
+        match self.missing(parts) {
+            Missing::One(Part::First) => self.first.missing_status(parts),
+            Missing::One(Part::Second) => self.second.missing_status(parts),
+            Missing::Both => self.missing_of_both(parts).1,
         }
     }
 
@@ -103,28 +104,42 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
     /// Returns the part that keeps the request from having a key.
     fn missing_part(&self, parts: &Parts) -> Part {
-        match (self.first.extract(parts), self.second.extract(parts)) {
-            (Extracted::Found(_), _) | (Extracted::Absent, Extracted::Ambiguous) => Part::Second,
-            (Extracted::Absent, Extracted::Absent) => self.missing_part_of_both(parts),
-            (Extracted::Absent | Extracted::Ambiguous, _) => Part::First,
+        match self.missing(parts) {
+            Missing::One(part) => part,
+            Missing::Both => self.missing_of_both(parts).0,
         }
     }
 
-    /// Chooses between two absent parts: one without a default key first, then one that the client can correct.
-    fn missing_part_of_both(&self, parts: &Parts) -> Part {
-        let rank = |part: &dyn KeyExtractor| {
-            let by_status = match part.missing_status(parts) {
+    fn missing(&self, parts: &Parts) -> Missing {
+        match (self.first.extract(parts), self.second.extract(parts)) {
+            (Extracted::Found(_), _) | (Extracted::Absent, Extracted::Ambiguous) => {
+                Missing::One(Part::Second)
+            }
+            (Extracted::Absent, Extracted::Absent) => Missing::Both,
+            (Extracted::Absent | Extracted::Ambiguous, _) => Missing::One(Part::First),
+        }
+    }
+
+    /// Chooses between two absent parts: one without a default key first, then one that the client can correct. Returns its
+    /// status too.
+    ///
+    /// Each part is asked once. Twice would be twice as often for each further key that is joined.
+    fn missing_of_both(&self, parts: &Parts) -> (Part, StatusCode) {
+        let ranked = |part: &dyn KeyExtractor| {
+            let status = part.missing_status(parts);
+            let by_status = match status {
                 StatusCode::UNAUTHORIZED => 0,
                 StatusCode::NOT_FOUND => 2,
                 status if status.is_client_error() => 1,
                 _ => 3,
             };
-            (part.default_key(parts).is_some(), by_status)
+            ((part.default_key(parts).is_some(), by_status), status)
         };
-        if rank(&self.first) <= rank(&self.second) {
-            Part::First
+        let (first, second) = (ranked(&self.first), ranked(&self.second));
+        if first.0 <= second.0 {
+            (Part::First, first.1)
         } else {
-            Part::Second
+            (Part::Second, second.1)
         }
     }
 }
@@ -133,6 +148,12 @@ impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
 enum Part {
     First,
     Second,
+}
+
+/// The extractors of [`And`] that keep a request from having a key.
+enum Missing {
+    Both,
+    One(Part),
 }
 
 // === OrElse ===
