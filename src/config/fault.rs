@@ -148,12 +148,36 @@ pub(super) fn in_words_of_files(error: &limiter::Error) -> String {
             message = rest.to_owned();
         }
     }
-    let message = METHODS.iter().fold(message, |message, (method, field)| {
-        replace(&message, method, field)
+    // What stands in quotes is from the file.
+    parts_in_quotes(&message)
+        .map(|(part, is_quoted)| match is_quoted {
+            true => part.to_owned(),
+            false => words_of_files(part),
+        })
+        .collect()
+}
+
+/// Returns the parts of a message, and whether each is in quotes.
+fn parts_in_quotes(message: &str) -> impl Iterator<Item = (&str, bool)> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let parts = message.split_inclusive(move |next: char| {
+        let is_end = next == '"' && !(is_quoted && is_escaped);
+        is_escaped = next == '\\' && !is_escaped;
+        is_quoted ^= is_end;
+        is_end
     });
+    parts.zip([false, true].into_iter().cycle())
+}
+
+fn words_of_files(part: &str) -> String {
+    let part = METHODS
+        .iter()
+        .fold(part.to_owned(), |part, (method, field)| {
+            replace(&part, method, field)
+        });
     PHRASES
         .iter()
-        .fold(message, |message, (code, file)| message.replace(code, file))
+        .fold(part, |part, (code, file)| part.replace(code, file))
 }
 
 /// Replaces calls of a method, with whatever arguments.

@@ -173,7 +173,22 @@ fn read_several(
         .map(|item| read(item, registry, faults))
         .collect();
     let read: Option<Vec<_>> = read.into_iter().collect();
-    Some(read?.into_iter().unzip())
+    let (specs, extractors): (Vec<_>, Vec<_>) = read?.into_iter().unzip();
+    if specs.iter().map(joined).sum::<usize>() > MAX_JOINED {
+        let reason = format!("more than {MAX_JOINED} keys are joined");
+        let remedy = "join fewer, or register an extractor by RuleSetReader::extractor()";
+        faults.add(node.place, reason, remedy);
+        return None;
+    }
+    Some((specs, extractors))
+}
+
+/// Returns how many keys a key is joined of.
+fn joined(key: &KeySpec) -> usize {
+    match key {
+        KeySpec::And(keys) | KeySpec::OrElse(keys) => keys.iter().map(joined).sum(),
+        _ => 1,
+    }
 }
 
 fn read_api_key(
@@ -369,6 +384,8 @@ pub(super) fn texts(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String
     OneOrMany::of(read.into_iter().collect::<Option<_>>()?, is_list)
 }
 
+/// The most keys that are joined to one. Each join calls both parts, and a stack has an end.
+const MAX_JOINED: usize = 16;
 const WITHOUT_SETTING: &[&str] = &["global", "host", "peer_ip", "route", "route_or_unmatched"];
 const WITH_SETTING: &[&str] = &[
     "and",

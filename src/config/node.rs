@@ -52,8 +52,19 @@ impl Value {
     pub(super) fn number(digits: &str) -> Self {
         match digits.parse() {
             Ok(number) => Self::Integer(number),
-            Err(_) => Self::Float(digits.parse().unwrap_or(f64::NAN)),
+            Err(_) => Self::whole(digits)
+                .unwrap_or_else(|| Self::Float(digits.parse().unwrap_or(f64::NAN))),
         }
+    }
+
+    /// Returns a whole number that is too large for any field; `None` if it is something else.
+    fn whole(digits: &str) -> Option<Self> {
+        let (most, digits) = match digits.strip_prefix('-') {
+            Some(digits) => (i128::MIN, digits),
+            None => (i128::MAX, digits),
+        };
+        let is_whole = !digits.is_empty() && digits.bytes().all(|next| next.is_ascii_digit());
+        is_whole.then_some(Self::Integer(most))
     }
 
     /// Returns the kind of value, for messages.

@@ -58,8 +58,11 @@ pub(super) fn rate(text: &str) -> Result<(u64, Duration), String> {
     Ok((count, period))
 }
 
-/// Returns what to write instead of a count that is not a whole number.
+/// Returns what to write instead of a count that is not a whole number, or too large.
 fn instead_of_count(count: &str) -> String {
+    if !count.is_empty() && count.bytes().all(|next| next.is_ascii_digit()) {
+        return "write a smaller number".to_owned();
+    }
     let digits = count.trim_end_matches(|last: char| "kKmM".contains(last));
     match whole(digits) {
         Some(number) if count[digits.len()..].eq_ignore_ascii_case("k") => {
