@@ -179,6 +179,30 @@ async fn shadow_rejects_neither_a_missing_key_nor_a_repeated_one_nor_a_forbidden
     assert_eq!(status(&partly, anonymous()).await, StatusCode::OK);
 }
 
+#[tokio::test]
+async fn more_rules_than_can_be_decided_reject_nothing_in_shadow() {
+    let names = (0..17).map(|number| format!("rule-{number}"));
+    let conditional = |name: String| by_user(&name, 1).when(PathPattern::new("/"));
+    let rules: Vec<Rule> = names.map(conditional).collect();
+    let enforced = layer(rules.clone()).build().expect("a layer");
+    let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+    assert_eq!(status(&enforced, of("ada")).await, unavailable);
+    enforced.set_mode(RuleMode::Shadow);
+    assert_eq!(status(&enforced, of("ada")).await, StatusCode::OK);
+    let shadow = rules.into_iter().map(|rule| rule.mode(RuleMode::Shadow));
+    let shadow: Vec<Rule> = shadow.collect();
+    let watched = layer(shadow.clone()).build().expect("a layer");
+    let (response, decision) = send(&watched, of("ada")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(decision.is_none(), "nothing was decided");
+    // With tiers, which are chosen before the decision.
+    let tiered = shadow
+        .into_iter()
+        .map(|rule| rule.tier_by(|_: &http::request::Parts, _: &Key| None::<Tier>));
+    let tiered = layer(tiered).build().expect("a layer");
+    assert_eq!(status(&tiered, of("ada")).await, StatusCode::OK);
+}
+
 #[test]
 fn settings_that_cannot_work_fail_at_build() {
     let kind = |rule: Rule| {

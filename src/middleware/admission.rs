@@ -145,6 +145,7 @@ impl Admission {
         let kept = KeptCharges {
             charges: self.keeps_charges.then(|| owned(&charges)),
             has_peeks: has_peeks(&charges),
+            denies_nothing: denies_nothing(&charges),
             follow_up: rejection.map(FollowUp::rejection),
             ..KeptCharges::default()
         };
@@ -184,6 +185,10 @@ impl Admission {
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
             Ok(decision) => return Err(self.not_admitted(decision, kept, parts)),
+            Err(error) if kept.denies_nothing => {
+                self.note_uncounted(error);
+                return Ok(self.pass(&mut parts.extensions));
+            }
             Err(error) => return Err(self.undecided(error)),
         };
         let list = kept.charges.take();
@@ -264,6 +269,18 @@ impl Admission {
     #[cold]
     pub(super) fn undecided(&self, error: Error) -> Rejected {
         Rejection::store_failed(error, &self.has_logged_failure, "requests get 503").into()
+    }
+
+    /// Notes that a request cannot be decided, and goes on, since none of its policies could deny it.
+    #[cold]
+    pub(super) fn note_uncounted(&self, error: Error) {
+        let effect = "requests are not counted in shadow";
+        // Only its log event is of use.
+        drop(Rejection::store_failed(
+            error,
+            &self.has_logged_failure,
+            effect,
+        ));
     }
 
     #[cold]
@@ -452,6 +469,8 @@ pub struct KeptCharges {
     pub(super) terms: Option<Box<[PolicyTerms]>>,
     /// Whether a charge costs 0.
     pub(super) has_peeks: bool,
+    /// Whether all charges are only counted.
+    pub(super) denies_nothing: bool,
     /// Work after an admitting decision; `None` if the request simply goes on.
     pub(super) follow_up: Option<Box<FollowUp>>,
 }
@@ -462,6 +481,10 @@ pub(super) fn owned(charges: &[Charge<'_>]) -> Box<[OwnedCharge]> {
 
 pub(super) fn has_peeks(charges: &[Charge<'_>]) -> bool {
     charges.iter().any(|charge| charge.units() == 0)
+}
+
+pub(super) fn denies_nothing(charges: &[Charge<'_>]) -> bool {
+    charges.iter().all(Charge::is_shadow)
 }
 
 #[cfg(test)]

@@ -20,7 +20,9 @@ use crate::{
 };
 
 use super::{
-    admission::{Admission, KeptCharges, Next, Pending, Rejected, has_peeks, owned},
+    admission::{
+        Admission, KeptCharges, Next, Pending, Rejected, denies_nothing, has_peeks, owned,
+    },
     first_decision::{FirstDecision, RuleNumbers},
     future::Step,
     resolve::{FollowUp, Lookups, Resolution},
@@ -73,6 +75,7 @@ impl Admission {
         let keeps_charges = is_open || self.must_keep(&charges);
         let list = keeps_charges.then(|| owned(&charges));
         let has_peeks = has_peeks(&charges);
+        let denies_nothing = denies_nothing(&charges);
         let decision = self.limiter.check(&charges);
         drop(charges);
         follow_up.rules = rules;
@@ -81,6 +84,7 @@ impl Admission {
             charges: list,
             terms,
             has_peeks,
+            denies_nothing,
             follow_up: follow_up.is_needed().then(|| Box::new(follow_up)),
         };
         self.decided_or_pending(decision, kept, parts)
@@ -107,6 +111,14 @@ impl Admission {
         follow_up: FollowUp,
         parts: &mut Parts,
     ) -> Next {
+        let decided = match decided {
+            // Before lookups it stays an error: policies that they are for may deny the request.
+            Err(error) if kept.denies_nothing && follow_up.resolution.is_none() => {
+                self.note_uncounted(error);
+                return self.conclude_without_charge(follow_up, parts);
+            }
+            decided => decided,
+        };
         let (decision, first) = match (decided, follow_up.first) {
             (Ok(decision), first) if decision.is_allowed() => (decision, first),
             (Ok(denial), Some(first)) => {
