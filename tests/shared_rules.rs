@@ -465,6 +465,27 @@ async fn rules_stay_while_redis_is_down_and_new_ones_are_taken_when_it_is_back()
 }
 
 #[tokio::test]
+async fn rules_that_redis_lost_unnoticed_are_replaced_by_the_next_push() {
+    let server = Server::start();
+    let (mut one, mut other) = (Instance::start(server.url()), Instance::start(server.url()));
+    one.rules.push(new("limit: 9/h")).await.expect("pushed");
+    other.until_version(1).await;
+    // No connection breaks, so nobody notices.
+    server.command(&["FLUSHALL"]);
+    let pushed = one.rules.push(new("limit: 10/h")).await;
+    assert_eq!(pushed.expect("pushed").number(), 2);
+    other.until_version(2).await;
+    server.command(&["FLUSHALL"]);
+    let shown = other.rules.version().number();
+    let pushed = other.rules.push(new("limit: 11/h").replacing(shown)).await;
+    assert_eq!(pushed.expect("pushed").number(), 3);
+    one.until_version(3).await;
+    server.command(&["FLUSHALL"]);
+    let old = one.rules.push(new("limit: 12/h").replacing(1)).await;
+    assert!(matches!(old, Err(ReloadError::Conflict { .. })), "{old:?}");
+}
+
+#[tokio::test]
 async fn push_is_taken_after_the_connections_were_lost() {
     let server = Server::start();
     let (one, mut other) = (Instance::start(server.url()), Instance::start(server.url()));
@@ -807,6 +828,18 @@ async fn announcement_that_is_lost_is_made_up_for_by_a_poll() {
     assert_eq!(other.rules.version().number(), 1);
     proxy.set(Mode::Pass);
     other.until_version(2).await;
+}
+
+#[tokio::test]
+async fn stored_rules_are_taken_also_if_another_call_connects_before_the_watch() {
+    let server = Server::start();
+    let one = Instance::start(server.url());
+    one.rules.push(new("limit: 8/h")).await.expect("pushed");
+    let mut other = Instance::start(server.url());
+    // The task that watches has not run yet.
+    let history = other.rules.history().await.expect("a history");
+    assert_eq!(numbers(&history), [1]);
+    other.until_version(1).await;
 }
 
 #[tokio::test]

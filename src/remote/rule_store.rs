@@ -9,7 +9,15 @@
 //! The connection leads to the node that has the key. It is made at the first call, and again after an error. With a pool of
 //! the application, whose connections cannot listen, commands go over a lane.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::Mutex;
@@ -37,6 +45,8 @@ pub(super) struct RedisRuleStore {
     cluster: Arc<Cluster>,
     /// `None` until it is needed, and after an error.
     link: Arc<Mutex<Option<Arc<Link>>>>,
+    /// Whether a link was made, by whatever call, since [`rules_stored`](RuleStore::rules_stored) last returned.
+    was_linked: Arc<AtomicBool>,
 }
 
 /// The way of commands to the server.
@@ -51,6 +61,7 @@ impl RedisRuleStore {
         Self {
             cluster,
             link: Arc::default(),
+            was_linked: Arc::default(),
         }
     }
 
@@ -65,11 +76,11 @@ impl RedisRuleStore {
         self.cluster.node_of(slot).client
     }
 
-    /// Returns the connection, and whether it was made just now.
-    async fn link(&self) -> Result<(Arc<Link>, bool), Error> {
+    /// Returns the connection, which is made if there is none.
+    async fn link(&self) -> Result<Arc<Link>, Error> {
         let mut place = self.link.lock().await;
         if let Some(link) = &*place {
-            return Ok((Arc::clone(link), false));
+            return Ok(Arc::clone(link));
         }
         let client = self.client();
         let endpoint = client.scheduler.lanes()[0].endpoint().clone();
@@ -88,7 +99,8 @@ impl RedisRuleStore {
         };
         let link = Arc::new(link);
         *place = Some(Arc::clone(&link));
-        Ok((link, true))
+        self.was_linked.store(true, Ordering::Relaxed);
+        Ok(link)
     }
 
     /// Gives up a connection, unless another one has replaced it.
@@ -111,7 +123,7 @@ impl RedisRuleStore {
     async fn run(&self, commands: &[Cmd]) -> Result<Value, Error> {
         let mut error = too_slow(Phase::Connect);
         for _ in 0..ATTEMPTS {
-            let (link, _) = self.link().await?;
+            let link = self.link().await?;
             let sent = timeout(TIMEOUT, link.send(commands)).await;
             error = match sent {
                 Some(Ok(reply)) => return Ok(reply),
@@ -225,8 +237,8 @@ impl RedisRuleStore {
     }
 
     async fn stored_since(&self) -> Result<bool, Error> {
-        let (link, is_new) = self.link().await?;
-        if is_new {
+        let link = self.link().await?;
+        if self.was_linked.swap(false, Ordering::Relaxed) {
             // Anything may have been stored before it listened.
             return Ok(true);
         }

@@ -77,29 +77,41 @@ impl SharedRules {
         new: NewRules,
         number: u64,
     ) -> Result<VersionData, ReloadError> {
-        let stored = seen.map_or(0, |seen| seen.version);
-        let replaced = match new.replaced {
-            // The version in force is not stored any more, so nothing that the author has not seen is replaced.
-            Some(replaced) if replaced == number && stored == 0 => 0,
-            Some(replaced) => replaced,
-            None => stored,
-        };
-        let pushed = RulesToStore {
-            format: new.format.name(),
-            text: new.text.clone(),
-            author: new.author.clone().unwrap_or_default(),
-            comment: new.comment.clone().unwrap_or_default(),
-            replaced,
-            floor: number,
-        };
-        let reply = self.store.store_rules(pushed).await;
-        match reply.map_err(ReloadError::Source)? {
+        let known = seen.map_or(0, |seen| seen.version);
+        let replaced = new.replaced.unwrap_or(known);
+        let mut reply = self.store_over(replaced, &new, number.max(known)).await?;
+        // Redis has lost the version that is replaced, so nothing that the author has not seen is replaced.
+        if let StoreRulesReply::Conflict { stored: 0 } = reply
+            && (replaced == known || replaced == number)
+        {
+            reply = self.store_over(0, &new, number.max(known)).await?;
+        }
+        match reply {
             StoreRulesReply::Conflict { stored } => Err(ReloadError::Conflict { stored }),
             StoreRulesReply::Stored(id) => {
                 **seen = Some(id);
                 Ok(new.into_version(id.version, id.time))
             }
         }
+    }
+
+    /// Stores rules if they replace this version.
+    async fn store_over(
+        &self,
+        replaced: u64,
+        new: &NewRules,
+        floor: u64,
+    ) -> Result<StoreRulesReply, ReloadError> {
+        let pushed = RulesToStore {
+            format: new.format.name(),
+            text: new.text.clone(),
+            author: new.author.clone().unwrap_or_default(),
+            comment: new.comment.clone().unwrap_or_default(),
+            replaced,
+            floor,
+        };
+        let reply = self.store.store_rules(pushed).await;
+        reply.map_err(ReloadError::Source)
     }
 
     /// Returns the last ten versions, from the oldest. Those in an unknown format are left out.
