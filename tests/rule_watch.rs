@@ -5,7 +5,7 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::watch;
@@ -107,6 +107,26 @@ async fn file_that_an_editor_replaces_by_renaming_is_taken_each_time() {
         fs::rename(&new, &path).expect("renamed");
         until_limit(&mut states, limit).await;
     }
+}
+
+#[tokio::test]
+async fn last_of_very_many_edits_is_taken_whenever_it_comes() {
+    let edit = async |time| {
+        let folder = Folder::new();
+        let (path, new) = (folder.path("rules.yaml"), folder.path("new"));
+        write(&path, &text(1));
+        let (_layer, rules) = watch(&path);
+        let started = Instant::now();
+        let edits = (10..).take_while(|_| started.elapsed() < time);
+        for limit in edits.chain([5]) {
+            write(&new, &text(limit));
+            fs::rename(&new, &path).expect("renamed");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        until_limit(&mut rules.subscribe(), 5).await;
+    };
+    let times = (0..24).map(|number| Duration::from_millis(900 + number * 40));
+    futures_util::future::join_all(times.map(edit)).await;
 }
 
 #[tokio::test]

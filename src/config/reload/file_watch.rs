@@ -119,10 +119,13 @@ impl FileWatcher {
         while let Ok(()) = self.turn() {}
     }
 
-    /// Looks at the file once, and waits for the next event or poll.
+    /// Looks at the file once, and waits for the next event or poll if it has nothing new.
     fn turn(&mut self) -> Result<(), Stopped> {
         self.watch_folders();
-        self.take_settled()?;
+        if self.take_settled()? {
+            // Looked at again: meanwhile a link may have been led to another folder, or the folder replaced.
+            return self.check_stopped();
+        }
         if self.wakes.recv_timeout(self.interval).is_ok() {
             self.check_stopped()?;
             self.pause()?;
@@ -147,20 +150,20 @@ impl FileWatcher {
         }
     }
 
-    /// Takes the text of the file once two reads of it are equal: what is being written is not taken by halves.
-    fn take_settled(&self) -> Result<(), Stopped> {
+    /// Takes the text of the file once two reads of it are equal: what is being written is not taken by halves. Returns whether
+    /// there was another one.
+    fn take_settled(&self) -> Result<bool, Stopped> {
         let Place::File(file) = &self.reloader.place else {
-            return Ok(());
+            return Ok(false);
         };
         let read = || file.read(&self.reloader.reader);
         if self.reloader.is_known(&read()) {
-            return Ok(());
+            return Ok(false);
         }
-        if let Some(settled) = settled(read, || self.pause())? {
-            // Refusals are logged where they are noted.
-            let _ = self.reloader.take_read(|| settled);
-        }
-        Ok(())
+        let settled = settled(read, || self.pause())?;
+        // Refusals are logged where they are noted.
+        let _ = self.reloader.take_read(|| settled);
+        Ok(true)
     }
 
     /// Waits for a moment. The events until then are those of one change.
@@ -178,21 +181,22 @@ impl FileWatcher {
     }
 }
 
-/// Reads until two reads in a row are equal, with a pause before each but the first. `None` if they never are.
+/// Reads until two reads in a row are equal, with a pause before each but the first.
+///
+/// However often the text changes: the last change may have had its event before the last read.
 fn settled<T: PartialEq>(
     read: impl Fn() -> T,
     pause: impl Fn() -> Result<(), Stopped>,
-) -> Result<Option<T>, Stopped> {
+) -> Result<T, Stopped> {
     let mut last = read();
-    for _ in 1..MAX_READS {
+    loop {
         pause()?;
         let next = read();
         if next == last {
-            return Ok(Some(next));
+            return Ok(next);
         }
         last = next;
     }
-    Ok(None)
 }
 
 /// Returns whether an event may be about another text. Reads of the file are events too.
@@ -215,8 +219,6 @@ fn log_polling(place: &Place, interval: Duration, error: &notify::Error) {
 
 /// The time for which a text must not change, and the least time between two reads.
 const SETTLED: Duration = Duration::from_millis(50);
-/// Reads of a text that changes all the time, before the next event or poll is waited for.
-const MAX_READS: usize = 20;
 
 #[cfg(test)]
 mod tests {
@@ -225,7 +227,7 @@ mod tests {
     use super::*;
 
     /// Reads these in turn, and then the last one again and again. Returns what is settled, and the number of pauses.
-    fn settle(reads: &[u8]) -> (Option<u8>, usize) {
+    fn settle(reads: &[u8]) -> (u8, usize) {
         let (count, pauses) = (Cell::new(0), Cell::new(0));
         let read = || {
             let index = count.replace(count.get() + 1);
@@ -241,11 +243,12 @@ mod tests {
 
     #[test]
     fn text_that_changes_from_read_to_read_is_not_taken() {
-        assert_eq!(settle(&[1]), (Some(1), 1));
-        assert_eq!(settle(&[1, 2, 3, 4]), (Some(4), 4));
-        assert_eq!(settle(&[1, 2, 1, 2, 2, 3]), (Some(2), 4));
+        assert_eq!(settle(&[1]), (1, 1));
+        assert_eq!(settle(&[1, 2, 3, 4]), (4, 4));
+        assert_eq!(settle(&[1, 2, 1, 2, 2, 3]), (2, 4));
+        // After the last change there may be no event any more.
         let all: Vec<u8> = (0..100).collect();
-        assert_eq!(settle(&all), (None, MAX_READS - 1));
+        assert_eq!(settle(&all), (99, 100));
         assert!(settled(|| 1, || Err(Stopped)).is_err());
     }
 
