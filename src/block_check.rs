@@ -15,7 +15,7 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -42,6 +42,9 @@ use crate::{
     store::{Receipt, Store, StoreFuture},
     timer::timeout,
 };
+
+/// Future of a list of blocks that is brought up to date.
+pub(crate) type BlockRefresh = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Decides in a store, unless a key is blocked.
 pub(crate) struct BlockCheck {
@@ -75,12 +78,23 @@ impl BlockCheck {
         self.list.blocked_until(policy, key).is_some()
     }
 
-    /// Returns the list, up to date unless the store cannot be reached.
-    #[cfg(feature = "explain")]
-    pub(crate) async fn refreshed(&self) -> &Arc<BlockList> {
+    /// Returns whether the list is too old to be used.
+    #[cold]
+    pub(crate) fn is_old(&self) -> bool {
+        self.list.is_shared() && self.refresher.age() == Age::Stale
+    }
+
+    /// Brings the list up to date, unless the store cannot be reached.
+    pub(crate) async fn refresh(&self) {
         if self.list.is_shared() && self.refresher.age() != Age::Fresh {
             self.refresher.refresh_in_time().await;
         }
+    }
+
+    /// Returns the list, up to date unless the store cannot be reached.
+    #[cfg(feature = "explain")]
+    pub(crate) async fn refreshed(&self) -> &Arc<BlockList> {
+        self.refresh().await;
         &self.list
     }
 

@@ -14,7 +14,7 @@ use crate::{stats::Stats, telemetry::DecisionTally};
 
 use crate::{
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
-    block_check::BlockCheck,
+    block_check::{BlockCheck, BlockRefresh},
     charge::{Charge, Charges, MAX_CHARGES},
     decision::Decision,
     diagnosis::Warning,
@@ -141,6 +141,17 @@ impl RateLimiter {
         };
         self.observer.observe(charges, &mut decided);
         decided
+    }
+
+    /// Returns whether [`is_blocked`](Self::is_blocked) may not know all blocks before [`renew_old_blocks`](Self::renew_old_blocks).
+    pub(crate) fn has_old_blocks(&self) -> bool {
+        self.blocks.is_needed() && self.blocks.is_old()
+    }
+
+    /// Brings the list of blocks up to date, within the deadline of the store.
+    pub(crate) fn renew_old_blocks(&self) -> BlockRefresh {
+        let blocks = Arc::clone(&self.blocks);
+        Box::pin(async move { blocks.refresh().await })
     }
 
     /// Returns whether a key is blocked under a policy, for requests that charge nothing.

@@ -519,6 +519,42 @@ async fn key_of_an_unlimited_tier_can_be_blocked() {
     assert_eq!(send(&layer, "ada").await.status(), StatusCode::OK);
 }
 
+// Regression: an instance whose list of blocks was old let the first callers pass.
+#[tokio::test]
+async fn first_request_under_an_unlimited_tier_waits_for_the_list_of_blocks() {
+    let server = Server::start();
+    let ada = Key::new("ada");
+    let other = instance(server.url());
+    other.block(Block::new(ada, MINUTE)).await.expect("blocked");
+    for explains in [false, true] {
+        let layer = RateLimitLayer::builder()
+            .limiter(&instance(server.url()))
+            .policy(
+                api()
+                    .key(Header::new("x-user"))
+                    .tier_by(|_: &Parts, _: &Key| Some(Tier::unlimited())),
+            )
+            .build()
+            .expect("a layer");
+        if explains {
+            let parts = Request::get("/")
+                .header("x-user", "ada")
+                .body(())
+                .expect("a request")
+                .into_parts()
+                .0;
+            let explained = layer.explain(&parts).await.expect("explained");
+            assert!(explained.is_denied(), "{explained}");
+            continue;
+        }
+        let sent: Vec<_> = join_all((0..10).map(|_| send(&layer, "ada"))).await;
+        for response in sent {
+            assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        }
+        assert_eq!(send(&layer, "bob").await.status(), StatusCode::OK);
+    }
+}
+
 // Regression: an explanation left blocks out, and called the next request allowed.
 #[tokio::test]
 async fn block_is_explained_as_it_is_decided() {

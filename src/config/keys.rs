@@ -165,7 +165,11 @@ fn read_several(
 ) -> Option<(Vec<KeySpec>, Vec<DynExtractor>)> {
     let (items, _) = fields::items(node);
     if items.len() < 2 {
-        faults.expect(node, "write a list of two or more keys");
+        let remedy = "write a list of two or more keys";
+        match node.value {
+            Value::List(_) => faults.add(node.place, "fewer than two keys", remedy),
+            _ => faults.expect(node, remedy),
+        }
         return None;
     }
     let read: Vec<_> = items

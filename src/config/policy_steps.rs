@@ -14,7 +14,7 @@ use super::{
     fields::{self, Faults, Fields},
     node::Place,
     penalty,
-    quota::{self, duration},
+    quota::{self, Limited, duration},
     spec::{AlgorithmName, DefaultsSpec, LimitSettingsSpec, RuleSpec, WindowStartName},
     units,
 };
@@ -26,8 +26,7 @@ pub(super) struct PolicySettings {
     /// The limit of the file, or one that every algorithm can count while that has a fault.
     quota: Quota,
     has_limit: bool,
-    /// Whether the algorithm is known, so that quotas can be checked.
-    has_algorithm: bool,
+    pub(super) limited: Limited,
     algorithm: Algorithm,
     cost: u64,
     unit: Option<String>,
@@ -46,10 +45,14 @@ impl PolicySettings {
     ) -> Self {
         let node = fields.get("algorithm");
         spec.algorithm = node.and_then(|node| fields::choice(AlgorithmName::ALL)(node, faults));
-        let has_algorithm = node.is_none() || spec.algorithm.is_some();
         let name = spec.algorithm.or(defaults.algorithm);
         let name = name.unwrap_or(AlgorithmName::TokenBucket);
-        let limits = quota::settings(fields, name == AlgorithmName::Concurrency, faults);
+        let limited = match name {
+            _ if node.is_some() && spec.algorithm.is_none() => Limited::Unknown,
+            AlgorithmName::Concurrency => Limited::InFlight,
+            _ => Limited::PerPeriod,
+        };
+        let limits = quota::settings(fields, limited, faults);
         let mut settings = Self {
             id: match spec.id.as_str() {
                 "" => STAND_IN.to_owned(),
@@ -57,7 +60,7 @@ impl PolicySettings {
             },
             quota: stand_in(name),
             has_limit: false,
-            has_algorithm,
+            limited,
             algorithm: algorithm(name),
             cost: 1,
             unit: None,
@@ -103,7 +106,7 @@ impl PolicySettings {
     ///
     /// Why the policy cannot have it.
     pub(super) fn check(&self, quota: Quota) -> Result<(), Error> {
-        if !self.has_algorithm {
+        if self.limited == Limited::Unknown {
             return Ok(());
         }
         let other = Self {
@@ -146,7 +149,7 @@ impl PolicySettings {
         spec.queue = queue;
         spec.max_wait = max_wait.map(units::write_duration);
         spec.lease = lease.map(units::write_duration);
-        if self.has_algorithm {
+        if self.limited != Limited::Unknown {
             note_foreign(fields, name, faults);
         }
         if let (AlgorithmName::FixedWindow, Some(start)) = (name, start) {
@@ -242,7 +245,7 @@ impl PolicySettings {
     fn apply(&mut self, place: Place, faults: &mut Faults, change: impl FnOnce(&mut Self)) -> bool {
         let mut next = self.clone();
         change(&mut next);
-        if self.has_algorithm
+        if self.limited != Limited::Unknown
             && let Err(error) = next.policy().validate()
         {
             faults.refuse(place, &error);

@@ -11,20 +11,29 @@ use super::{
     units,
 };
 
+/// What the limit of a rule is a number of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limited {
+    InFlight,
+    PerPeriod,
+    /// The algorithm could not be read.
+    Unknown,
+}
+
 /// Reads `limit`, `window` and `burst`. The quota is without the burst.
 pub(super) fn settings(
     fields: &mut Fields<'_>,
-    in_flight: bool,
+    limited: Limited,
     faults: &mut Faults,
 ) -> Option<(LimitSettingsSpec, Quota)> {
     let window_node = fields.get("window");
     let window = window_node.and_then(|node| duration(node, faults));
     let burst = fields.read("burst", faults, fields::whole);
     let node = fields.require("limit", "add a rate, such as `limit: 100/min`", faults)?;
-    let (limit, quota) = limit(node, (window_node.is_some(), window), in_flight, faults)?;
+    let (limit, quota) = limit(node, (window_node.is_some(), window), limited, faults)?;
     if let Some(node) = window_node {
         let (reason, remedy) = match &limit {
-            LimitSpec::Count(_) if in_flight => (
+            LimitSpec::Count(_) if limited == Limited::InFlight => (
                 "requests in flight have no window",
                 "leave it out, or choose another `algorithm`",
             ),
@@ -50,15 +59,15 @@ pub(super) fn settings(
 /// Reads the quota of a candidate or a tier: a limit, or a mapping.
 pub(super) fn quota(
     node: &Node,
-    in_flight: bool,
+    limited: Limited,
     faults: &mut Faults,
 ) -> Option<(QuotaSpec, Quota)> {
     if !matches!(node.value, Value::Map(_)) {
-        let (limit, quota) = limit(node, (false, None), in_flight, faults)?;
+        let (limit, quota) = limit(node, (false, None), limited, faults)?;
         return Some((QuotaSpec::Limit(limit), quota));
     }
     let mut fields = Fields::of(node, "write a rate", faults)?;
-    let read = settings(&mut fields, in_flight, faults);
+    let read = settings(&mut fields, limited, faults);
     fields.finish(faults);
     let (spec, quota) = read?;
     let quota = spec.burst.map_or(quota, |units| quota.burst(units));
@@ -68,12 +77,12 @@ pub(super) fn quota(
 fn limit(
     node: &Node,
     (has_window, window): (bool, Option<Duration>),
-    in_flight: bool,
+    limited: Limited,
     faults: &mut Faults,
 ) -> Option<(LimitSpec, Quota)> {
     match &node.value {
         Value::Text(text) => match units::rate(text) {
-            Ok(_) if in_flight => {
+            Ok(_) if limited == Limited::InFlight => {
                 let remedy = "write how many may be in flight at once, such as `10`";
                 faults.add(node.place, "a rate of requests in flight", remedy);
                 None
@@ -86,10 +95,10 @@ fn limit(
         },
         Value::Integer(_) => {
             let count = fields::whole(node, faults)?;
-            if in_flight {
+            if limited == Limited::InFlight {
                 return Some((LimitSpec::Count(count), Quota::in_flight(count)));
             }
-            if !has_window {
+            if !has_window && limited == Limited::PerPeriod {
                 let remedy = "write a rate such as `100/min`, or add `window`";
                 faults.add(node.place, "a count without a period", remedy);
             }

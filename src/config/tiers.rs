@@ -108,16 +108,22 @@ fn read_tier(
     settings: &PolicySettings,
     faults: &mut Faults,
 ) -> Option<(QuotaSpec, Tier)> {
-    if let Value::Text(text) = &node.value
-        && GRANTS.contains(&text.as_str())
-    {
-        let tier = match text.as_str() {
-            "unlimited" => Tier::unlimited(),
-            _ => Tier::forbidden(),
-        };
-        return Some((QuotaSpec::Limit(LimitSpec::Rate(text.clone())), tier));
+    match &node.value {
+        Value::Text(text) if GRANTS.contains(&text.as_str()) => {
+            let tier = match text.as_str() {
+                "unlimited" => Tier::unlimited(),
+                _ => Tier::forbidden(),
+            };
+            return Some((QuotaSpec::Limit(LimitSpec::Rate(text.clone())), tier));
+        }
+        Value::Text(text) if !is_rate(text) => {
+            let remedy = "write a rate such as `100/min`, or `unlimited` or `forbidden`";
+            faults.add(node.place, format!("{text:?} is not a quota"), remedy);
+            return None;
+        }
+        _ => {}
     }
-    let (spec, quota) = quota::quota(node, settings.is_concurrency(), faults)?;
+    let (spec, quota) = quota::quota(node, settings.limited, faults)?;
     let tier = Tier::new(name, quota);
     let tier = tier.and_then(|tier| settings.check(quota).map(|()| tier));
     match tier {
@@ -174,20 +180,23 @@ fn overriding_tier(
     let Value::Text(name) = &node.value else {
         return read_tier("override", node, settings, faults);
     };
-    let is_rate = name.contains('/') || name.contains(" per ");
     if names.contains(&name.as_str()) {
         // A tier with a fault was noted.
         let tier = choice.by_name.get(name)?.clone();
         let spec = QuotaSpec::Limit(LimitSpec::Rate(name.clone()));
         return Some((spec, tier));
     }
-    if is_rate || GRANTS.contains(&name.as_str()) {
+    if is_rate(name) || GRANTS.contains(&name.as_str()) {
         return read_tier("override", node, settings, faults);
     }
     let known = names.iter().copied().chain(GRANTS.iter().copied());
     let remedy = format!("{}, or a rate", one_of(name, known));
     faults.add(node.place, format!("unknown tier `{name}`"), remedy);
     None
+}
+
+fn is_rate(text: &str) -> bool {
+    text.contains('/') || text.contains(" per ")
 }
 
 fn read_source(

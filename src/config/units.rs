@@ -63,6 +63,9 @@ fn instead_of_count(count: &str) -> String {
     if !count.is_empty() && count.bytes().all(|next| next.is_ascii_digit()) {
         return "write a smaller number".to_owned();
     }
+    if count.parse::<f64>().is_ok_and(|count| count.fract() != 0.0) {
+        return "write whole numbers: `3/2s` in place of `1.5/s`".to_owned();
+    }
     let digits = count.trim_end_matches(|last: char| "kKmM".contains(last));
     match whole(digits) {
         Some(number) if count[digits.len()..].eq_ignore_ascii_case("k") => {

@@ -6,6 +6,8 @@
 //! New --> NeedsKey --> KeyFound | KeyFailed --> NeedsTier --> Resolved --> Done (charged)
 //!  |                                        \            \-> TierTimedOut --> Resolved
 //!  +--> Done (not counted)                   +--> rejection
+//!
+//! Resolved, the tier is unlimited --> NeedsBlocks --> Unlimited --> Done
 //! ```
 
 #![expect(
@@ -26,6 +28,7 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
+    block_check::BlockRefresh,
     charge::Charge,
     extract::{Extracted, KeyLookup},
     key::Key,
@@ -63,7 +66,12 @@ impl Resolution {
     }
 
     /// Resolves all that takes no lookup. Returns the rejection of the first rule that has one.
-    pub(super) fn advance(&mut self, rules: &[Rule], parts: &Parts) -> Option<Rejection> {
+    pub(super) fn advance(
+        &mut self,
+        rules: &[Rule],
+        limiter: &RateLimiter,
+        parts: &Parts,
+    ) -> Option<Rejection> {
         let mut first = None;
         for (rule, key) in rules.iter().zip(&mut self.keys) {
             let setting = rule.mode.get().within(self.layer);
@@ -73,25 +81,33 @@ impl Resolution {
                 }
                 Err(_) | Ok(()) => {}
             }
+            key.set_unlimited(limiter);
         }
         first
     }
 
     /// Whether a lookup is due.
     pub(super) fn needs_lookups(&self) -> bool {
-        let mut keys = self.keys.iter();
-        keys.any(|key| matches!(key, KeyResolution::NeedsKey | KeyResolution::NeedsTier(_)))
+        self.keys.iter().any(|key| {
+            matches!(
+                key,
+                KeyResolution::NeedsBlocks(_)
+                    | KeyResolution::NeedsKey
+                    | KeyResolution::NeedsTier(_)
+            )
+        })
     }
 
     /// Starts all lookups that are due.
     pub(super) fn start_lookups(
         &mut self,
         rules: &[Rule],
+        limiter: &RateLimiter,
         parts: &Parts,
     ) -> SmallVec<[PendingLookup; 2]> {
         let mut pending = SmallVec::new();
         for (number, (rule, key)) in rules.iter().zip(&mut self.keys).enumerate() {
-            let lookup = key.start_lookup(rule, parts);
+            let lookup = key.start_lookup(rule, limiter, parts);
             pending.extend(lookup.map(|lookup| PendingLookup {
                 rule: number,
                 lookup,
@@ -125,7 +141,7 @@ impl Resolution {
     pub(super) fn note_first(&mut self, first: Box<FirstDecision>) {
         self.first = Some(first);
         for key in &mut self.keys {
-            if let KeyResolution::Resolved(..) = key {
+            if let KeyResolution::Resolved(..) | KeyResolution::Unlimited(_) = key {
                 *key = KeyResolution::Done;
             }
         }
@@ -152,6 +168,10 @@ enum KeyResolution {
     TierTimedOut(Key),
     /// Key and tier are known.
     Resolved(Key, Option<Tier>),
+    /// The tier is unlimited, and whether the key is blocked must be looked up.
+    NeedsBlocks(Key),
+    /// The tier is unlimited: only a block can deny the key.
+    Unlimited(Key),
     /// Nothing is left to charge: the rule does not count the request, or has charged it.
     Done,
 }
@@ -217,9 +237,27 @@ impl KeyResolution {
         }
     }
 
+    /// Takes the step after the tier was found to be unlimited.
+    fn set_unlimited(&mut self, limiter: &RateLimiter) {
+        if let Self::Resolved(key, Some(tier)) = self
+            && tier.is_unlimited()
+        {
+            *self = match limiter.has_old_blocks() {
+                true => Self::NeedsBlocks(*key),
+                false => Self::Unlimited(*key),
+            };
+        }
+    }
+
     /// Starts the lookup that is due, if any.
-    fn start_lookup(&mut self, rule: &Rule, parts: &Parts) -> Option<Lookup> {
+    fn start_lookup(
+        &mut self,
+        rule: &Rule,
+        limiter: &RateLimiter,
+        parts: &Parts,
+    ) -> Option<Lookup> {
         match (&*self, &rule.source, &rule.cache) {
+            (Self::NeedsBlocks(key), ..) => Some(Lookup::Blocks(*key, limiter.renew_old_blocks())),
             (Self::NeedsKey, Some(KeySource::Lookup(extractor)), _) => {
                 Some(Lookup::Key(extractor.extract(parts)))
             }
@@ -242,26 +280,19 @@ impl KeyResolution {
         (setting, parts): (ModeSetting, &Parts),
         add: impl FnMut(Charge<'a>),
     ) -> Result<(), Rejection> {
-        let Self::Resolved(key, tier) = self else {
-            return Ok(());
-        };
-        let policy = match tier {
-            None => rule.policy(),
-            Some(tier) if tier.is_unlimited() => {
-                // A block holds in every tier: this charge is denied by it.
-                if !limiter.is_blocked(rule.policy(), key) {
-                    return Ok(());
-                }
-                rule.policy()
-            }
-            Some(tier) if tier.is_forbidden() => {
+        let (key, policy) = match self {
+            Self::Resolved(key, None) => (key, rule.policy()),
+            // A block holds in every tier: this charge is denied by it.
+            Self::Unlimited(key) if limiter.is_blocked(rule.policy(), key) => (key, rule.policy()),
+            Self::Resolved(key, Some(tier)) if tier.is_forbidden() => {
                 let name = rule.policy().name();
                 return match setting.enforcement(name.as_bytes(), key) {
                     Enforcement::Enforced => Err(Rejection::forbidden(Some(*name))),
                     _ => Ok(()),
                 };
             }
-            Some(tier) => rule.policy_under(tier),
+            Self::Resolved(key, Some(tier)) => (key, rule.policy_under(tier)),
+            _ => return Ok(()),
         };
         rule.add_charges(policy, key, (setting, parts), add);
         Ok(())
@@ -288,6 +319,7 @@ pub(super) struct PendingLookup {
 }
 
 enum Lookup {
+    Blocks(Key, BlockRefresh),
     Key(KeyLookup),
     Tier(Key, TierFuture),
 }
@@ -325,6 +357,7 @@ impl Lookups {
         }
         for late in pending.drain(..) {
             keys[late.rule] = match late.lookup {
+                Lookup::Blocks(key, _) => KeyResolution::Unlimited(key),
                 Lookup::Key(_) => KeyResolution::KeyFailed(None),
                 Lookup::Tier(key, _) => KeyResolution::TierTimedOut(key),
             };
@@ -336,6 +369,10 @@ impl Lookups {
 impl Lookup {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<KeyResolution> {
         match self {
+            Self::Blocks(key, refresh) => {
+                let refreshed = refresh.as_mut().poll(context);
+                refreshed.map(|()| KeyResolution::Unlimited(*key))
+            }
             Self::Key(lookup) => lookup.as_mut().poll(context).map(|found| match found {
                 Ok(key) => KeyResolution::KeyFound(key),
                 Err(fault) => KeyResolution::KeyFailed(Some(fault)),

@@ -39,7 +39,7 @@ impl Admission {
         mut resolution: Box<Resolution>,
         parts: &mut Parts,
     ) -> Next {
-        let rejection = resolution.advance(&self.rules, parts);
+        let rejection = resolution.advance(&self.rules, &self.limiter, parts);
         let is_open = rejection.is_none() && resolution.needs_lookups();
         if is_open && resolution.first.is_some() {
             return self.look_up(resolution, parts);
@@ -92,7 +92,7 @@ impl Admission {
 
     /// Starts the lookups that are due.
     fn look_up(self: &Arc<Self>, mut resolution: Box<Resolution>, parts: &mut Parts) -> Next {
-        let pending = resolution.start_lookups(&self.rules, parts);
+        let pending = resolution.start_lookups(&self.rules, &self.limiter, parts);
         if pending.is_empty() {
             return self.resolve(resolution, parts);
         }

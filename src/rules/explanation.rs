@@ -219,6 +219,9 @@ impl Rule {
             Err(finding) => return trace.rejecting(finding),
         };
         let tier = self.find_tier(parts, &key, deadline).await;
+        if limiter.has_old_blocks() {
+            limiter.renew_old_blocks().await;
+        }
         match tier {
             Some(tier) if tier.is_unlimited() && !limiter.is_blocked(&self.policy, &key) => {
                 let tier = *tier.name();

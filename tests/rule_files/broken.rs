@@ -328,7 +328,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    key: { and: [peer_ip] }\n",
             "    limit: 5/min\n",
         ),
-        &["3:17: rule \"a\": this is a list: write a list of two or more keys"],
+        &["3:17: rule \"a\": fewer than two keys: write a list of two or more keys"],
     ),
     (
         Yaml,
@@ -581,10 +581,35 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "rules:\n",
             "  - id: a\n",
             "    key: peer_ip\n",
+            "    algorithm: concurency\n",
+            "    limit: 100\n",
+        ),
+        &["4:16: rule \"a\": unknown value `concurency`: write `concurrency`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    tier_from: { header: x-tier }\n",
+            "    tiers: { pro: unlimted }\n",
+        ),
+        &[
+            "6:19: rule \"a\": \"unlimted\" is not a quota: write a rate such as `100/min`, or `unlimited` or `forbidden`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
             "    limit: 1.5/s\n",
         ),
         &[
-            "4:12: rule \"a\": \"1.5/s\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+            "4:12: rule \"a\": \"1.5/s\" is not a rate: write whole numbers: `3/2s` in place of `1.5/s`",
         ],
     ),
     (
@@ -1334,7 +1359,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         ),
         &[
             "5:19: rule \"a\": the rule cannot have this tier: quota of 0: to reject its callers, use `forbidden`; otherwise allow at least 1",
-            "5:32: rule \"a\": \"ten\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+            "5:32: rule \"a\": \"ten\" is not a quota: write a rate such as `100/min`, or `unlimited` or `forbidden`",
             "5:37: rule \"a\": `unlimited` is not a name for a tier: choose another one",
             "6:16: rule \"a\": not one source: write `{ header: name }` or `{ custom: name }`",
             "6:18: rule \"a\": unknown field `heder`: write `header`",
@@ -1637,7 +1662,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "11:26: rule \"login\": an empty text: write a value",
             "12:24: rule \"login\": this is a number: write text, in quotes if it looks like a number",
             "12:33: rule \"login\": unknown tier `gold`: write one of `pro`, `unlimited`, `forbidden`, or a rate",
-            "13:16: rule \"login\": \"ten\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+            "13:16: rule \"login\": \"ten\" is not a quota: write a rate such as `100/min`, or `unlimited` or `forbidden`",
             "14:5: rule \"login\": unknown field `mod`: write `mode`",
             "15:9: rule \"login\": the id \"login\" is used in line 4: give each rule another one",
             "16:21: rule \"login\": no place of the API key: write `bearer`, `{ header: name }` or `{ query: name }`",
