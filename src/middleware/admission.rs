@@ -479,10 +479,12 @@ pub(super) fn owned(charges: &[Charge<'_>]) -> Box<[OwnedCharge]> {
     charges.iter().map(Charge::to_owned).collect()
 }
 
+#[inline]
 pub(super) fn has_peeks(charges: &[Charge<'_>]) -> bool {
     charges.iter().any(|charge| charge.units() == 0)
 }
 
+#[inline]
 pub(super) fn denies_nothing(charges: &[Charge<'_>]) -> bool {
     charges.iter().all(Charge::is_shadow)
 }

@@ -1662,7 +1662,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "11:26: rule \"login\": an empty text: write a value",
             "12:24: rule \"login\": this is a number: write text, in quotes if it looks like a number",
             "12:33: rule \"login\": unknown tier `gold`: write one of `pro`, `unlimited`, `forbidden`, or a rate",
-            "13:16: rule \"login\": \"ten\" is not a quota: write a rate such as `100/min`, or `unlimited` or `forbidden`",
+            "13:16: rule \"login\": \"ten\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
             "14:5: rule \"login\": unknown field `mod`: write `mode`",
             "15:9: rule \"login\": the id \"login\" is used in line 4: give each rule another one",
             "16:21: rule \"login\": no place of the API key: write `bearer`, `{ header: name }` or `{ query: name }`",
@@ -1803,7 +1803,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "2:6: \"é\" is not a name: use 1 to 39 of A-Z a-z 0-9 . _ -",
             "4:9: \"2024-01-01\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
             "5:1: nothing chooses these tiers: add `tier_from` or `overrides`",
-            "6:7: \"x\" is not a rate: write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`",
+            "6:7: \"x\" is not a quota: write a rate such as `100/min`, or `unlimited` or `forbidden`",
         ],
     ),
     (
