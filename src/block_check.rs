@@ -217,9 +217,12 @@ impl Blocks {
     fn alone<'a>(&self, charges: &[Charge<'a>]) -> Charges<'a> {
         let is_blocked = |index| self.0.iter().any(|(blocked, _)| *blocked == index);
         let charges = charges.iter().enumerate();
-        let charges = charges.map(|(index, charge)| match is_blocked(index) {
-            true => *charge,
-            false => charge.cost(0),
+        let charges = charges.map(|(index, charge)| {
+            if is_blocked(index) {
+                *charge
+            } else {
+                charge.cost(0)
+            }
         });
         charges.collect()
     }

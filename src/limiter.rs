@@ -143,7 +143,7 @@ impl RateLimiter {
         decided
     }
 
-    /// Returns whether [`is_blocked`](Self::is_blocked) may not know all blocks before [`renew_old_blocks`](Self::renew_old_blocks).
+    /// Returns whether the list of blocks is too old for [`is_blocked`](Self::is_blocked).
     pub(crate) fn has_old_blocks(&self) -> bool {
         self.blocks.is_needed() && self.blocks.is_old()
     }
@@ -322,7 +322,7 @@ impl RateLimiter {
                 (Some(receipt), CountedBy::InProcess | CountedBy::Shared) => {
                     holds.settle(receipt.actual_cost(|_, _| 0))
                 }
-                // What other instances count would stay, and what this one refunds would be charged after the outage.
+                // A local refund would not reach the count of the shared store, and would be charged again after the outage.
                 _ => StoreFuture::ready(Err(unrefunded())),
             }
         };

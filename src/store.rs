@@ -100,13 +100,19 @@ pub trait Store: Debug + Send + Sync + 'static {
         let _ = (charge, usage);
     }
 
-    /// Bans a charge's key until a time that another store returned, if the policy has a [penalty](crate::penalty). A time
-    /// that has passed is one at which the other store found no ban: it ends a ban that began before.
+    /// Bans a charge's key until a time that another store returned, if the policy has a [penalty](crate::penalty).
     ///
     /// A fallback calls it for its local store, so that the ban holds while the shared one is unavailable. The default does
     /// nothing.
     fn restore_ban(&self, charge: &Charge<'_>, until: Timestamp) {
         let _ = (charge, until);
+    }
+
+    /// Ends the ban of a charge's key that began by this time, at which another store admitted the key.
+    ///
+    /// A fallback calls it for its local store after a decision of the shared one. The default does nothing.
+    fn end_ban(&self, charge: &Charge<'_>, at: Timestamp) {
+        let _ = (charge, at);
     }
 
     /// Returns the denials and the ban of a key under a policy with a [penalty](crate::penalty); `None` if there are none.

@@ -239,7 +239,7 @@ async fn refund_of_a_local_charge_is_made_to_the_share() {
     }
 }
 
-// Regression: an operator was told that units were refunded, and after the outage they were used as before.
+// Regression: the refund returned Ok, and after the outage the units were used as before.
 #[tokio::test]
 async fn refund_by_an_operator_fails_during_an_outage() {
     let mut server = Server::start();

@@ -8,7 +8,7 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
-    extract::{Global, Header},
+    extract::{Global, Header, KeyExtractor},
     matching::PathPattern,
     rejection::Rejection,
     remote::RedisStore,
@@ -197,10 +197,25 @@ async fn more_rules_than_can_be_decided_reject_nothing_in_shadow() {
     assert!(decision.is_none(), "nothing was decided");
     // With tiers, which are chosen before the decision.
     let tiered = shadow
-        .into_iter()
+        .iter()
+        .cloned()
         .map(|rule| rule.tier_by(|_: &http::request::Parts, _: &Key| None::<Tier>));
     let tiered = layer(tiered).build().expect("a layer");
     assert_eq!(status(&tiered, of("ada")).await, StatusCode::OK);
+    // With a key that is looked up after the first decision.
+    let found = |parts: &http::request::Parts| {
+        std::future::ready(Ok::<_, Infallible>(Header::new("x-user").extract(parts)))
+    };
+    for (mode, expected) in [
+        (RuleMode::Shadow, StatusCode::OK),
+        (RuleMode::Enforce, StatusCode::TOO_MANY_REQUESTS),
+    ] {
+        let late = Policy::new("late", Quota::per_hour(1)).key_async(found);
+        let looked_up = layer(shadow.clone()).policy(late.mode(mode));
+        let looked_up = looked_up.build().expect("a layer");
+        assert_eq!(status(&looked_up, of("ada")).await, StatusCode::OK);
+        assert_eq!(status(&looked_up, of("ada")).await, expected);
+    }
 }
 
 #[test]

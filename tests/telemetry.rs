@@ -184,6 +184,7 @@ async fn block_is_no_decision_without_the_store() {
     let counted = exported
         .lines()
         .filter(|line| line.starts_with("tollgate_decisions_total"));
+    assert_eq!(counted.clone().count(), 2);
     for line in counted {
         assert!(line.contains("counted_by=\"in_process\""), "{line}");
     }

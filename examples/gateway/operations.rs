@@ -35,7 +35,7 @@ pub(crate) fn routes(
     });
     Router::new()
         .nest(DASHBOARD, dashboard.router())
-        // What people type.
+        // For people who type the address.
         .route("/", get(|| async { Redirect::to(DASHBOARD) }))
         .route("/ops/limits/", get(|| async { Redirect::to(DASHBOARD) }))
         .route("/metrics", metrics)
@@ -60,7 +60,7 @@ pub(crate) fn prometheus() -> Result<PrometheusHandle, Failure> {
     Ok(handle)
 }
 
-/// Where the dashboard is.
+/// Path of the dashboard.
 const DASHBOARD: &str = "/ops/limits";
 /// Bounds of the buckets: the deadline of a decision is 50 ms, and a call carries at most 64 charges.
 const SECONDS: [f64; 10] = [

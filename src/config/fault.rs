@@ -148,11 +148,14 @@ pub(super) fn in_words_of_files(error: &limiter::Error) -> String {
             message = rest.to_owned();
         }
     }
-    // What stands in quotes is from the file.
+    // Quoted parts are from the file, and stay as they are.
     parts_in_quotes(&message)
-        .map(|(part, is_quoted)| match is_quoted {
-            true => part.to_owned(),
-            false => words_of_files(part),
+        .map(|(part, is_quoted)| {
+            if is_quoted {
+                part.to_owned()
+            } else {
+                words_of_files(part)
+            }
         })
         .collect()
 }
@@ -169,6 +172,7 @@ fn parts_in_quotes(message: &str) -> impl Iterator<Item = (&str, bool)> {
     parts.zip([false, true].into_iter().cycle())
 }
 
+/// Replaces names of code by those of rule files.
 fn words_of_files(part: &str) -> String {
     let part = METHODS
         .iter()

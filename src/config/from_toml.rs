@@ -79,10 +79,7 @@ fn node(
         }
         DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => Value::Integer(number),
-            Err(_) => Value::Integer(match number.as_str().starts_with('-') {
-                true => i128::MIN,
-                false => i128::MAX,
-            }),
+            Err(_) => Value::out_of_range(number.as_str()),
         },
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Table(table) => map(table, lines, depth)?,

@@ -187,7 +187,7 @@ fn read_several(
     Some((specs, extractors))
 }
 
-/// Returns how many keys a key is joined of.
+/// Returns the number of keys that a key consists of.
 fn joined(key: &KeySpec) -> usize {
     match key {
         KeySpec::And(keys) | KeySpec::OrElse(keys) => keys.iter().map(joined).sum(),
@@ -388,7 +388,7 @@ pub(super) fn texts(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String
     OneOrMany::of(read.into_iter().collect::<Option<_>>()?, is_list)
 }
 
-/// The most keys that are joined to one. Each join calls both parts, and a stack has an end.
+/// The most keys that are joined to one: each join is a call deeper on the stack.
 const MAX_JOINED: usize = 16;
 const WITHOUT_SETTING: &[&str] = &["global", "host", "peer_ip", "route", "route_or_unmatched"];
 const WITH_SETTING: &[&str] = &[

@@ -33,7 +33,7 @@
 //! # Bounds
 //!
 //! A file has at most 1 MiB, 32 levels and 1,000 policies (a candidate is a policy too), of which at most 16 count a request.
-//! A key is joined of at most 16. YAML anchors and aliases are refused, so a small file cannot become a large one. At most 100
+//! `and` and `or_else` join at most 16 keys. YAML anchors and aliases are refused, so a small file cannot become a large one. At most 100
 //! faults are listed.
 
 mod decode;

@@ -59,12 +59,15 @@ impl Value {
 
     /// Returns a whole number that is too large for any field; `None` if it is something else.
     fn whole(digits: &str) -> Option<Self> {
-        let (most, digits) = match digits.strip_prefix('-') {
-            Some(digits) => (i128::MIN, digits),
-            None => (i128::MAX, digits),
-        };
-        let is_whole = !digits.is_empty() && digits.bytes().all(|next| next.is_ascii_digit());
-        is_whole.then_some(Self::Integer(most))
+        let bare = digits.strip_prefix('-').unwrap_or(digits);
+        let is_whole = !bare.is_empty() && bare.bytes().all(|next| next.is_ascii_digit());
+        is_whole.then(|| Self::out_of_range(digits))
+    }
+
+    /// Returns the number for digits that no integer holds: the faults of fields report it as too large or below 0.
+    pub(super) fn out_of_range(digits: &str) -> Self {
+        let is_negative = digits.starts_with('-');
+        Self::Integer(if is_negative { i128::MIN } else { i128::MAX })
     }
 
     /// Returns the kind of value, for messages.

@@ -14,7 +14,7 @@ use super::{
     fields::{self, Faults, Fields},
     node::Place,
     penalty,
-    quota::{self, Limited, duration},
+    quota::{self, LimitUnit, duration},
     spec::{AlgorithmName, DefaultsSpec, LimitSettingsSpec, RuleSpec, WindowStartName},
     units,
 };
@@ -26,7 +26,7 @@ pub(super) struct PolicySettings {
     /// The limit of the file, or one that every algorithm can count while that has a fault.
     quota: Quota,
     has_limit: bool,
-    pub(super) limited: Limited,
+    pub(super) limit_unit: LimitUnit,
     algorithm: Algorithm,
     cost: u64,
     unit: Option<String>,
@@ -47,12 +47,12 @@ impl PolicySettings {
         spec.algorithm = node.and_then(|node| fields::choice(AlgorithmName::ALL)(node, faults));
         let name = spec.algorithm.or(defaults.algorithm);
         let name = name.unwrap_or(AlgorithmName::TokenBucket);
-        let limited = match name {
-            _ if node.is_some() && spec.algorithm.is_none() => Limited::Unknown,
-            AlgorithmName::Concurrency => Limited::InFlight,
-            _ => Limited::PerPeriod,
+        let limit_unit = match name {
+            _ if node.is_some() && spec.algorithm.is_none() => LimitUnit::Unknown,
+            AlgorithmName::Concurrency => LimitUnit::InFlight,
+            _ => LimitUnit::PerPeriod,
         };
-        let limits = quota::settings(fields, limited, faults);
+        let limits = quota::settings(fields, limit_unit, faults);
         let mut settings = Self {
             id: match spec.id.as_str() {
                 "" => STAND_IN.to_owned(),
@@ -60,7 +60,7 @@ impl PolicySettings {
             },
             quota: stand_in(name),
             has_limit: false,
-            limited,
+            limit_unit,
             algorithm: algorithm(name),
             cost: 1,
             unit: None,
@@ -106,7 +106,7 @@ impl PolicySettings {
     ///
     /// Why the policy cannot have it.
     pub(super) fn check(&self, quota: Quota) -> Result<(), Error> {
-        if self.limited == Limited::Unknown {
+        if self.limit_unit == LimitUnit::Unknown {
             return Ok(());
         }
         let other = Self {
@@ -149,7 +149,7 @@ impl PolicySettings {
         spec.queue = queue;
         spec.max_wait = max_wait.map(units::write_duration);
         spec.lease = lease.map(units::write_duration);
-        if self.limited != Limited::Unknown {
+        if self.limit_unit != LimitUnit::Unknown {
             note_foreign(fields, name, faults);
         }
         if let (AlgorithmName::FixedWindow, Some(start)) = (name, start) {
@@ -245,7 +245,7 @@ impl PolicySettings {
     fn apply(&mut self, place: Place, faults: &mut Faults, change: impl FnOnce(&mut Self)) -> bool {
         let mut next = self.clone();
         change(&mut next);
-        if self.limited != Limited::Unknown
+        if self.limit_unit != LimitUnit::Unknown
             && let Err(error) = next.policy().validate()
         {
             faults.refuse(place, &error);

@@ -11,10 +11,12 @@ use super::{
     units,
 };
 
-/// What the limit of a rule is a number of.
+/// Unit of a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Limited {
+pub(super) enum LimitUnit {
+    /// Requests in flight.
     InFlight,
+    /// Requests in a period.
     PerPeriod,
     /// The algorithm could not be read.
     Unknown,
@@ -23,17 +25,17 @@ pub(super) enum Limited {
 /// Reads `limit`, `window` and `burst`. The quota is without the burst.
 pub(super) fn settings(
     fields: &mut Fields<'_>,
-    limited: Limited,
+    limit_unit: LimitUnit,
     faults: &mut Faults,
 ) -> Option<(LimitSettingsSpec, Quota)> {
     let window_node = fields.get("window");
     let window = window_node.and_then(|node| duration(node, faults));
     let burst = fields.read("burst", faults, fields::whole);
     let node = fields.require("limit", "add a rate, such as `limit: 100/min`", faults)?;
-    let (limit, quota) = limit(node, (window_node.is_some(), window), limited, faults)?;
+    let (limit, quota) = limit(node, (window_node.is_some(), window), limit_unit, faults)?;
     if let Some(node) = window_node {
         let (reason, remedy) = match &limit {
-            LimitSpec::Count(_) if limited == Limited::InFlight => (
+            LimitSpec::Count(_) if limit_unit == LimitUnit::InFlight => (
                 "requests in flight have no window",
                 "leave it out, or choose another `algorithm`",
             ),
@@ -59,15 +61,15 @@ pub(super) fn settings(
 /// Reads the quota of a candidate or a tier: a limit, or a mapping.
 pub(super) fn quota(
     node: &Node,
-    limited: Limited,
+    limit_unit: LimitUnit,
     faults: &mut Faults,
 ) -> Option<(QuotaSpec, Quota)> {
     if !matches!(node.value, Value::Map(_)) {
-        let (limit, quota) = limit(node, (false, None), limited, faults)?;
+        let (limit, quota) = limit(node, (false, None), limit_unit, faults)?;
         return Some((QuotaSpec::Limit(limit), quota));
     }
     let mut fields = Fields::of(node, "write a rate", faults)?;
-    let read = settings(&mut fields, limited, faults);
+    let read = settings(&mut fields, limit_unit, faults);
     fields.finish(faults);
     let (spec, quota) = read?;
     let quota = spec.burst.map_or(quota, |units| quota.burst(units));
@@ -77,12 +79,12 @@ pub(super) fn quota(
 fn limit(
     node: &Node,
     (has_window, window): (bool, Option<Duration>),
-    limited: Limited,
+    limit_unit: LimitUnit,
     faults: &mut Faults,
 ) -> Option<(LimitSpec, Quota)> {
     match &node.value {
         Value::Text(text) => match units::rate(text) {
-            Ok(_) if limited == Limited::InFlight => {
+            Ok(_) if limit_unit == LimitUnit::InFlight => {
                 let remedy = "write how many may be in flight at once, such as `10`";
                 faults.add(node.place, "a rate of requests in flight", remedy);
                 None
@@ -95,10 +97,10 @@ fn limit(
         },
         Value::Integer(_) => {
             let count = fields::whole(node, faults)?;
-            if limited == Limited::InFlight {
+            if limit_unit == LimitUnit::InFlight {
                 return Some((LimitSpec::Count(count), Quota::in_flight(count)));
             }
-            if !has_window && limited == Limited::PerPeriod {
+            if !has_window && limit_unit == LimitUnit::PerPeriod {
                 let remedy = "write a rate such as `100/min`, or add `window`";
                 faults.add(node.place, "a count without a period", remedy);
             }

@@ -71,7 +71,7 @@ pub(super) fn read(
     spec.mode = fields.read("mode", faults, mode);
     spec.rollout = fields.read("rollout", faults, read_rollout);
     let candidate = fields.read("candidate", faults, |node, faults| {
-        let (candidate, quota) = quota::quota(node, settings.limited, faults)?;
+        let (candidate, quota) = quota::quota(node, settings.limit_unit, faults)?;
         let base = settings.policy().candidate(quota);
         if let Err(error) = base.and_then(|_| settings.check(quota)) {
             let reason = "the rule cannot have this candidate";

@@ -425,7 +425,7 @@ macro_rules! names {
 }
 
 names! {
-    /// How requests are counted.
+    /// Algorithm that counts the requests.
     AlgorithmName {
         /// Requests in flight.
         Concurrency = "concurrency",
@@ -457,7 +457,7 @@ names! {
 }
 
 names! {
-    /// What a rule does with requests.
+    /// Mode of a rule.
     ModeName {
         /// Does nothing.
         Off = "off",
@@ -469,7 +469,7 @@ names! {
 }
 
 names! {
-    /// What a rule does while Redis is unavailable.
+    /// Choice for requests while Redis is unavailable.
     OutageName {
         /// Admits uncounted.
         Allow = "allow",
@@ -481,7 +481,7 @@ names! {
 }
 
 names! {
-    /// What a rule does with a request without a key.
+    /// Choice for requests without a key.
     OnMissingKeyName {
         /// Rejects the request.
         Reject = "reject",

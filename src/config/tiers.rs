@@ -123,7 +123,7 @@ fn read_tier(
         }
         _ => {}
     }
-    let (spec, quota) = quota::quota(node, settings.limited, faults)?;
+    let (spec, quota) = quota::quota(node, settings.limit_unit, faults)?;
     let tier = Tier::new(name, quota);
     let tier = tier.and_then(|tier| settings.check(quota).map(|()| tier));
     match tier {

@@ -37,7 +37,7 @@ pub(super) async fn read_json_up_to<T: DeserializeOwned>(
 
 /// Returns the fault and its place, such as ``missing field `seconds` (line 1, column 13)``.
 ///
-/// What the client sent is left out, since it may be a secret key. Only names of our fields and values remain.
+/// Values that the client sent are left out, since they may be secret keys. Names of fields and values of the API remain.
 fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let (text, _) = text.rsplit_once(" at line ").unwrap_or((&text, ""));

@@ -64,7 +64,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     }
 
     fn missing_label(&self, parts: &Parts) -> &str {
-        match self.missing_part(parts) {
+        match self.missing_part(parts).0 {
             Part::First => self.first.missing_label(parts),
             Part::Second => self.second.missing_label(parts),
         }
@@ -72,10 +72,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 
     /// The status of the absent part. If both are absent, that of the part that the client can correct: 401 before 400.
     fn missing_status(&self, parts: &Parts) -> StatusCode {
-        match self.missing(parts) {
-            Missing::One(Part::First) => self.first.missing_status(parts),
-            Missing::One(Part::Second) => self.second.missing_status(parts),
-            Missing::Both => self.missing_of_both(parts).1,
+        match self.missing_part(parts) {
+            (_, Some(status)) => status,
+            (Part::First, None) => self.first.missing_status(parts),
+            (Part::Second, None) => self.second.missing_status(parts),
         }
     }
 
@@ -102,29 +102,25 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
-    /// Returns the part that keeps the request from having a key.
-    fn missing_part(&self, parts: &Parts) -> Part {
-        match self.missing(parts) {
-            Missing::One(part) => part,
-            Missing::Both => self.missing_of_both(parts).0,
-        }
-    }
-
-    fn missing(&self, parts: &Parts) -> Missing {
+    /// Returns the part that keeps the request from having a key, and its status if that was asked.
+    fn missing_part(&self, parts: &Parts) -> (Part, Option<StatusCode>) {
         match (self.first.extract(parts), self.second.extract(parts)) {
             (Extracted::Found(_), _) | (Extracted::Absent, Extracted::Ambiguous) => {
-                Missing::One(Part::Second)
+                (Part::Second, None)
             }
-            (Extracted::Absent, Extracted::Absent) => Missing::Both,
-            (Extracted::Absent | Extracted::Ambiguous, _) => Missing::One(Part::First),
+            (Extracted::Absent, Extracted::Absent) => {
+                let (part, status) = self.missing_part_of_both(parts);
+                (part, Some(status))
+            }
+            (Extracted::Absent | Extracted::Ambiguous, _) => (Part::First, None),
         }
     }
 
     /// Chooses between two absent parts: one without a default key first, then one that the client can correct. Returns its
     /// status too.
     ///
-    /// Each part is asked once. Twice would be twice as often for each further key that is joined.
-    fn missing_of_both(&self, parts: &Parts) -> (Part, StatusCode) {
+    /// Each part is asked once: asked twice, the work would double with each further key that is joined.
+    fn missing_part_of_both(&self, parts: &Parts) -> (Part, StatusCode) {
         let ranked = |part: &dyn KeyExtractor| {
             let status = part.missing_status(parts);
             let by_status = match status {
@@ -148,12 +144,6 @@ impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
 enum Part {
     First,
     Second,
-}
-
-/// The extractors of [`And`] that keep a request from having a key.
-enum Missing {
-    Both,
-    One(Part),
 }
 
 // === OrElse ===

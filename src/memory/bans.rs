@@ -81,8 +81,7 @@ impl Bans {
         until.filter(|_| inserted.is_ok())
     }
 
-    /// Bans a key that another store has banned, unless a longer ban is known. With a time that has passed, ends a ban that
-    /// began before.
+    /// Bans a key that another store has banned, unless a longer ban is known.
     pub(super) fn restore(
         &mut self,
         penalty: &Penalty,
@@ -94,17 +93,21 @@ impl Bans {
         match self.states.find(fingerprint, now.as_micros()) {
             Place::Found(index) => {
                 let known = self.states.state(index);
-                if until <= now {
-                    known.end_by(until);
-                } else if known.last_ban() < until {
+                if known.last_ban() < until {
                     *known = state;
                 }
             }
-            Place::Free(_) | Place::Full if until <= now => {}
             Place::Free(_) | Place::Full => {
                 // Without memory, the local count of the quota is all that limits the key.
                 let _ = self.states.insert(fingerprint, state, now.as_micros());
             }
+        }
+    }
+
+    /// Ends the ban of a key that began by this time, at which another store found none.
+    pub(super) fn end(&mut self, fingerprint: Fingerprint, at: Timestamp) {
+        if let Place::Found(index) = self.states.find(fingerprint, at.as_micros()) {
+            self.states.state(index).end_by(at);
         }
     }
 

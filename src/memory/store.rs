@@ -396,6 +396,14 @@ impl Store for MemoryStore {
         shard.bans.restore(penalty, fingerprint, until, now);
     }
 
+    fn end_ban(&self, charge: &Charge<'_>, at: Timestamp) {
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(fingerprint).lock();
+        shard.now(read, &self.shared.clock);
+        shard.bans.end(fingerprint, at);
+    }
+
     fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
         let fingerprint = Fingerprint::of(policy, key);
         let read = self.shared.clock.read();

@@ -140,6 +140,11 @@ impl Resolution {
     /// Keeps the first decision, so that its charges are not made again.
     pub(super) fn note_first(&mut self, first: Box<FirstDecision>) {
         self.first = Some(first);
+        self.end_resolved();
+    }
+
+    /// Charges nothing more under the rules whose key and tier are known.
+    pub(super) fn end_resolved(&mut self) {
         for key in &mut self.keys {
             if let KeyResolution::Resolved(..) | KeyResolution::Unlimited(_) = key {
                 *key = KeyResolution::Done;
@@ -242,9 +247,10 @@ impl KeyResolution {
         if let Self::Resolved(key, Some(tier)) = self
             && tier.is_unlimited()
         {
-            *self = match limiter.has_old_blocks() {
-                true => Self::NeedsBlocks(*key),
-                false => Self::Unlimited(*key),
+            *self = if limiter.has_old_blocks() {
+                Self::NeedsBlocks(*key)
+            } else {
+                Self::Unlimited(*key)
             };
         }
     }

@@ -108,14 +108,20 @@ impl Admission {
         self: &Arc<Self>,
         decided: Result<Decision, Error>,
         mut kept: KeptCharges,
-        follow_up: FollowUp,
+        mut follow_up: FollowUp,
         parts: &mut Parts,
     ) -> Next {
         let decided = match decided {
-            // Before lookups it stays an error: policies that they are for may deny the request.
-            Err(error) if kept.denies_nothing && follow_up.resolution.is_none() => {
+            Err(error) if kept.denies_nothing => {
                 self.note_uncounted(error);
-                return self.conclude_without_charge(follow_up, parts);
+                return match follow_up.resolution.take() {
+                    // The policies that lookups are for may deny the request.
+                    Some(mut resolution) => {
+                        resolution.end_resolved();
+                        self.look_up(resolution, parts)
+                    }
+                    None => self.conclude_without_charge(follow_up, parts),
+                };
             }
             decided => decided,
         };

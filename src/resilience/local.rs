@@ -105,7 +105,7 @@ impl LocalCounts {
         let is_charged = charge.units() > 0 && state.outcome() == Outcome::Allowed;
         if is_charged && charge.policy().ban_penalty().is_some() {
             // Another instance may have reset the key.
-            self.store.restore_ban(charge, now);
+            self.store.end_ban(charge, now);
         }
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         let mut mirrored = Mirrored::of(usage, now);

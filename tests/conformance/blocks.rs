@@ -238,7 +238,7 @@ async fn block_in_shadow_denies_nothing_and_is_reported(place: Place) {
     }
 }
 
-// Regression: nobody released the slots, since the state of a blocked charge says that none was taken.
+// Regression: the slots stayed taken until their lease ended, since the receipt of a blocked charge contains none.
 async fn block_in_shadow_charges_nothing_and_takes_no_slot(place: Place) {
     let (api, slots) = (api(), Policy::concurrency("slots", 4));
     let limiter = place.instance(&[&api, &slots]);
