@@ -14,14 +14,16 @@
 --          micros     us
 --        A refund and a merge take BUCKET at every rate: the increment is the us that the units moved the TAT.
 -- Reply  the TAT in us; then the key's total of refunds in us if it is not 0
--- State  11 bytes, or 18 once a charge was refunded:
+-- State  11 bytes; 18 once a charge was refunded; then 14 for each span of free turns of a queue, at most 32:
 --
---          0          7           11                   18
---          +----------+-----------+--------------------+
---          | TAT (us) | quota tag | total refunded (us)|   the total is modulo 2^52
---          +----------+-----------+--------------------+
+--          0          7           11                    18
+--          +----------+-----------+---------------------+------------+----------+---
+--          | TAT (us) | quota tag | total refunded (us) | start (us) | end (us) | ..
+--          +----------+-----------+---------------------+------------+----------+---
 --
---        The quota's tag is the span that the TAT was computed with: a shift in 6 bits, then 26 bits.
+--        The quota's tag is the span that the TAT was computed with: a shift in 6 bits, then 26 bits. The total is
+--        modulo 2^52, and left out while it is 0. Free turns were given up while others were behind them. They are in
+--        order, and come back once all turns behind them are given up too: see src/algorithm/free_turns.rs.
 --
 -- Example: 2 units a minute, so an interval of 30 s and a span of 60 s. Times with a `+` are
 -- microseconds after 1700000000000000.
@@ -31,22 +33,30 @@
 --   at +2000000   '-' +30000000 0 'wAAAA' 30000000 60000000 -> refunded, TAT +32000000, total 28000000
 --   at +30000000  'wAAAA' 30000000 60000000 -> fits, TAT +62000000, total 28000000
 --
---       0 s            10 s           20 s           30 s           40 s           50 s           60 s
---       |---------------- charge 1 -----------------> TAT at +0
---       |---------------- charge 1 -----------------|----------------- charge 2 -----------------> TAT at +1
---         |-- refund of the 28 s that are left ------|                    a third charge would end at 90 s: denied
+-- Example: the same key later, as a queue of one a second. The second of three callers leaves, and then the third.
+--   at +100000000 'wAAAA' 1000000 60000000 -> fits, TAT +101000000, total 28000000
+--   at +100000000 'wAAAA' 1000000 60000000 -> fits, TAT +102000000, total 28000000
+--   at +100000000 'wAAAA' 1000000 60000000 -> fits, TAT +103000000, total 28000000
+--   at +100000000 ',' +102000000 0 'wAAAA' 1000000 60000000 -> refunded, TAT +103000000, total 28000000
+--   at +100000000 ',' +103000000 0 'wAAAA' 1000000 60000000 -> refunded, TAT +101000000, total 28000000
 
 argument_count = kind == BUCKET and 2 or 4
 local cost, span = ARGV[argument + 1] + 0, ARGV[argument + 2] + 0
 local quota_tag = sub(tag, 2)
 stored = redis_pcall('GET', key)
 is_ours = not stored or #stored > 0
-local tat, refunded, is_changed = 0, 0, false
+local tat, refunded, free_turns, is_changed = 0, 0, '', false
 if stored and is_ours then
-  if #stored == 18 then
-    refunded = unpack_bytes('>I7', stored, 12)
+  local length = #stored
+  local has_total = length % 14 == 4
+  if length >= 11 and length <= 466 and (has_total or length % 14 == 11) then
+    tat = unpack_bytes('>I7', stored)
+    if has_total then
+      refunded = unpack_bytes('>I7', stored, 12)
+    end
+    -- Under another quota, the turns are elsewhere.
+    free_turns = length > 18 and sub(stored, 8, 11) == quota_tag and sub(stored, has_total and 19 or 12) or ''
   end
-  tat = (#stored == 11 or #stored == 18) and unpack_bytes('>I7', stored) or 0
   is_ours = tat >= EARLIEST and tat <= now + FURTHEST and refunded < EXACT
   if is_ours and tat > now and sub(stored, 8, 11) ~= quota_tag then
     -- The limit was changed: the debt keeps its share of the span. This is stored even if the charge is denied, because
@@ -71,8 +81,35 @@ if is_ours and refund_at then
   if tat > now and not is_changed then
     local outstanding
     if is_queue then
-      outstanding = tat == refund_at and cost or 0
+      local start, finish = refund_at > cost and refund_at - cost or 0, refund_at
+      outstanding = 0
+      if finish == tat then
+        while #free_turns > 0 and unpack_bytes('>I7', free_turns, #free_turns - 6) >= start do
+          local free_from = unpack_bytes('>I7', free_turns, #free_turns - 13)
+          start = free_from < start and free_from or start
+          free_turns = sub(free_turns, 1, -15)
+        end
+        outstanding = tat - start
+      elseif finish < tat and finish > now then
+        local before, after = '', ''
+        for turn = 1, #free_turns, 14 do
+          local other_start, other_finish = unpack_bytes('>I7I7', free_turns, turn)
+          if other_finish < start then
+            before = other_finish > now and before .. sub(free_turns, turn, turn + 13) or before
+          elseif other_start > finish then
+            after = sub(free_turns, turn)
+            break
+          else
+            start = other_start < start and other_start or start
+            finish = other_finish > finish and other_finish or finish
+          end
+        end
+        free_turns = before .. pack_bytes('>I7I7', start, finish) .. after
+        -- The most that are kept are 32.
+        free_turns = #free_turns > 448 and sub(free_turns, -448) or free_turns
+      end
     else
+      free_turns = ''
       -- Refunds since the charge may all have been of charges made before it, so its end is earlier by as much. If the
       -- end is after the TAT, the key expired in between and nothing of the charge is outstanding.
       local ends = refund_at - (refunded - refunded_before) % EXACT
@@ -131,11 +168,14 @@ elseif is_ours then
   end
 end
 
-if refunded > 0 and is_ours then
-  number_count, refunded_flag, old2, new2 = 2, 2, refunded, refunded
+if is_ours and (refunded > 0 or free_turns ~= '') then
+  local total = ''
+  if refunded > 0 then
+    number_count, refunded_flag, old2, new2, total = 2, 2, refunded, refunded, pack_bytes('>I7', refunded)
+  end
   if value then
     -- The total lives as long as a charge that was made under an earlier total can be outstanding.
-    local least = ceil(span / 1000) + TTL_MARGIN
-    value, ttl_millis = value .. pack_bytes('>I7', refunded), ttl_millis > least and ttl_millis or least
+    local least = refunded > 0 and ceil(span / 1000) + TTL_MARGIN or 0
+    value, ttl_millis = value .. total .. free_turns, ttl_millis > least and ttl_millis or least
   end
 end

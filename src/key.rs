@@ -19,7 +19,10 @@
 use std::hash::{BuildHasher, RandomState};
 use std::{fmt, net::IpAddr, ops::Range, sync::LazyLock};
 
-use crate::slot::{slot_of, tag_of};
+use crate::{
+    address,
+    slot::{slot_of, tag_of},
+};
 
 /// The identity that is counted: an address, a user, an API key, a route, or several of them together.
 ///
@@ -83,6 +86,15 @@ impl Key {
     #[must_use]
     pub fn secret_with(hash_secret: &HashSecret, secret: impl AsRef<[u8]>) -> Self {
         Self::hashed(b'$', hash_secret, secret.as_ref())
+    }
+
+    /// Makes a key of the address of a network, in its usual notation.
+    #[inline]
+    pub(crate) fn of_network(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::from_ipv4(address.octets()),
+            IpAddr::V6(address) => Self::from_ipv6(address.segments()),
+        }
     }
 
     /// Joins two keys into one, in this order.
@@ -375,13 +387,16 @@ impl From<u64> for Key {
 }
 
 impl From<IpAddr> for Key {
-    /// Makes a key of the address in its usual notation. An IPv4-mapped IPv6 address gets the key of the IPv4 address.
+    /// Makes the key that [`PeerIp`](crate::extract::PeerIp) counts an address by: an IPv4 address, or the /64 network of an
+    /// IPv6 address.
+    ///
+    /// The addresses of one customer share a key, such as `2001:db8:0:1::`. IPv4-mapped addresses, and those of clients behind
+    /// NAT64, get the key of their IPv4 address: see [IPv6](crate::extract#ipv6). For keys of single IPv6 addresses, make
+    /// them with [`ClientIp::ipv6_prefix`](crate::extract::ClientIp::ipv6_prefix).
     #[inline]
     fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self::from_ipv4(address.octets()),
-            IpAddr::V6(address) => Self::from_ipv6(address.segments()),
-        }
+        let (network, _) = address::network_of(address, 32, address::IPV6_PREFIX);
+        Self::of_network(network)
     }
 }
 

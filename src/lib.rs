@@ -68,6 +68,7 @@
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
 
+mod address;
 pub mod algorithm;
 mod backoff;
 pub mod block;

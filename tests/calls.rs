@@ -784,7 +784,8 @@ fn minute(count: u64) -> Policy {
 
 /// Ten a second; two may wait.
 fn queue() -> Policy {
-    Policy::new("p", Quota::per_second(10)).algorithm(Algorithm::LeakyQueue(QueueLimits::new(2)))
+    Policy::new("p", Quota::per_second(10))
+        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(2, Duration::MAX)))
 }
 
 fn layer_of(limiter: &RateLimiter, rule: CallRule<Call>) -> CallLimitLayer<Call, String, String> {

@@ -18,7 +18,7 @@ use tollgate::{
     Quota,
     algorithm::{
         Admitted, Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, LogState,
-        QueueLimits, SlidingState, WindowStart, WindowState,
+        QueueLimits, Refunded, SlidingState, WindowStart, WindowState,
     },
     clock::Timestamp,
     penalty::{BanState, Penalty},
@@ -138,7 +138,7 @@ fn any_bucket() -> impl Strategy<Value = Counter> {
             let algorithm = match dice {
                 0..10 => Algorithm::TokenBucket,
                 10..20 => Algorithm::LeakyBucket,
-                length => Algorithm::LeakyQueue(QueueLimits::new(length)),
+                length => Algorithm::LeakyQueue(QueueLimits::new(length, Duration::MAX)),
             };
             Counter::new(quota.burst(burst), algorithm).expect("a usable quota")
         })
@@ -295,6 +295,33 @@ fn any_merge(policies: usize) -> impl Strategy<Value = Step> {
     let from = prop_oneof![2 => Just(0_u64), 2 => 0_u64..20, 2 => 0_u64..10_000_000_000];
     let left = prop_oneof![1 => -1_000_i64..1_000, 6 => 0_i64..200_000_000_000];
     (any_jump(), 0..policies, 0_usize..2, amount, from, left).prop_map(Step::Merge)
+}
+
+/// Returns runs on queues whose callers leave in any order, so that free turns are kept, joined, lost and taken back.
+fn any_queue_run() -> impl Strategy<Value = (Vec<Plan>, Vec<Step>)> {
+    let queue = || {
+        let quota = prop::sample::select(vec![
+            Quota::per_second(10),
+            Quota::per_second(3),
+            Quota::per_day(999_983),
+        ]);
+        (quota, 1_u64..4, 1_u64..200).prop_map(|(quota, burst, length)| {
+            let queue = Algorithm::LeakyQueue(QueueLimits::new(length, Duration::MAX));
+            Counter::new(quota.burst(burst), queue).expect("a usable quota")
+        })
+    };
+    let plan = || (queue(), any::<bool>(), Just(None)).boxed();
+    let jump =
+        || prop_oneof![9 => 0_i64..2_000, 2 => 0_i64..500_000, 1 => -500_000_i64..30_000_000];
+    let decide = (jump(), 0_usize..2, 0_u64..4)
+        .prop_map(|(jump, policy, cost)| Step::Decide(jump, vec![(policy, 0, cost)]));
+    let leave = (jump(), 0_usize..150, 0_u8..10).prop_map(|(jump, charge, dice)| {
+        let units = if dice < 2 { 1 } else { 1 << 52 };
+        Step::Settle(jump, charge, units, dice == 1)
+    });
+    let change = (0_usize..2, queue()).prop_map(|(policy, queue)| Step::Change(policy, queue));
+    let step = prop_oneof![50 => decide, 50 => leave, 2 => any_merge(2), 1 => change];
+    (vec![plan(), plan()], prop::collection::vec(step, 300))
 }
 
 fn any_log(least: u64, millis: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Counter> {
@@ -586,8 +613,8 @@ impl State {
 #[derive(Default)]
 struct Twin {
     states: HashMap<(usize, usize), State>,
-    /// Total units refunded on each key.
-    refunded: HashMap<(usize, usize), u64>,
+    /// What is kept of the refunds on each key.
+    refunded: HashMap<(usize, usize), Refunded>,
     bans: HashMap<(usize, usize), BanState>,
 }
 
@@ -627,7 +654,10 @@ impl Twin {
                 let ((counter, counts_denied, penalty), cost) =
                     (&plans[charge.policy], charge.cost);
                 let place = (charge.policy, charge.key);
-                let refunded = self.refunded.get(&place).copied().unwrap_or(0);
+                let refunded = self
+                    .refunded
+                    .get(&place)
+                    .map_or(0, |refunded| refunded.total);
                 let has_room = fits && banned_until == 0;
                 let state = self.states.get_mut(&place).expect("made above");
                 let mut result = if let (Counter::Concurrency(slots), State::Concurrency(held)) =
@@ -690,7 +720,10 @@ impl Twin {
         admitted: Admitted,
     ) -> ChargeResult {
         let at = Timestamp::from_micros(now);
-        let refunded = self.refunded.get(&place).copied().unwrap_or(0);
+        let refunded = self
+            .refunded
+            .get(&place)
+            .map_or(0, |refunded| refunded.total);
         let state = self.states.entry(place);
         let state = state.or_insert_with(|| State::fresh(counter));
         counted!(counter, state, (counter, state) => {
@@ -737,7 +770,7 @@ impl Twin {
                 counter.refund(state, refunded, at, made.mark, charge.cost);
             }
             let usage = counter.usage(state, at);
-            charge_result(true, usage, Retry::Now, *refunded)
+            charge_result(true, usage, Retry::Now, refunded.total)
         })
     }
 }
@@ -1263,6 +1296,12 @@ differential! {
     script_and_twin_agree_on_sliding_logs: [Kind::SlidingLog], 1..=1;
     script_and_twin_agree_on_slots: [Kind::Concurrency], 1..=1;
     script_and_twin_agree_on_charges_decided_together: KINDS, 1..=6;
+}
+
+#[test]
+fn script_and_twin_agree_on_queues_that_callers_leave() {
+    let seeds = "tests/seeds/script_and_twin_agree_on_queues_that_callers_leave.txt";
+    compare(seeds, any_queue_run(), 190);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer,
     clock::{Clock, Timestamp},
     extract::{
-        ApiKey, Cookie, ExtensionKey,
+        ApiKey, CallerId, ClientIp, Cookie, ExtensionKey,
         Extracted::{self, Absent, Ambiguous, Found},
         Global, HashSecret, Header, KeyExtractor, PeerIp, Route,
     },
@@ -98,8 +98,66 @@ fn ipv6_addresses_of_one_customer_share_a_key_that_reads_as_usual() {
     assert_eq!(first, Some(Key::new("2001:db8:0:1::")));
     assert_eq!(first, neighbour);
     assert_ne!(first, stranger);
-    let longest = Key::from(ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"));
-    assert_eq!(longest.as_str(), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
+    let longest = with(ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"));
+    let longest = ClientIp::peer().ipv6_prefix(128).extract(&longest);
+    assert_eq!(
+        longest.found(),
+        Some(Key::new("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"))
+    );
+}
+
+// Reproducer: `Key::from` kept single IPv6 addresses, so a block or a tier by address missed what `PeerIp` counts.
+#[test]
+fn key_of_an_address_is_the_one_that_extractors_count_by() {
+    for address in [
+        "192.0.2.7",
+        "::ffff:192.0.2.7",
+        "2001:db8:0:1:f::2",
+        "64:ff9b::203.0.113.9",
+        "64:ff9b:1::203.0.113.9",
+        "64:ff9b::10.0.0.7",
+        "2002:cb00:7109::1",
+    ] {
+        let address = ip(address);
+        let key = Key::from(address);
+        assert_eq!(PeerIp.extract(&with(address)).found(), Some(key));
+        assert_eq!(ClientIp::peer().extract(&with(address)).found(), Some(key));
+        assert_eq!(CallerId::Address(address).key(), key);
+        assert_eq!(PeerIp.keys_of(&CallerId::Address(address)), [key]);
+        let by_closure = |parts: &Parts| parts.extensions.get::<IpAddr>().copied().map(Key::from);
+        assert_eq!(by_closure.extract(&with(address)).found(), Some(key));
+    }
+}
+
+// Reproducer: all clients of a translator shared the key of 64:ff9b::/64.
+#[test]
+fn clients_behind_nat64_are_counted_by_their_ipv4_addresses() {
+    for (address, key) in [
+        ("64:ff9b::203.0.113.9", "203.0.113.9"),
+        ("64:ff9b::203.0.113.10", "203.0.113.10"),
+        // The position of the IPv4 address in this prefix is the operator's choice, so the whole address counts.
+        ("64:ff9b:1::203.0.113.9", "64:ff9b:1::cb00:7109"),
+        ("64:ff9b:1:cb00:71:900::", "64:ff9b:1:cb00:71:900::"),
+        // A translator must drop these: nobody gets the key, or the trust, of a private address.
+        ("64:ff9b::10.0.0.7", "64:ff9b::a00:7"),
+        ("64:ff9b::127.0.0.1", "64:ff9b::7f00:1"),
+        ("64:ff9b::100.64.0.1", "64:ff9b::6440:1"),
+        // Neighbours of the prefixes, 6to4 and Teredo count by /64.
+        ("64:ff9b:0:0:1::1", "64:ff9b::"),
+        ("64:ff9b:2::1", "64:ff9b:2::"),
+        ("2002:cb00:7109:1::1", "2002:cb00:7109:1::"),
+        ("2001:0:cb00:7109:8000:1:2:3", "2001:0:cb00:7109::"),
+    ] {
+        assert_eq!(Key::from(ip(address)), Key::new(key), "{address}");
+    }
+    let by_24 = ClientIp::peer().ipv4_prefix(24);
+    let translated = with(ip("64:ff9b::203.0.113.9"));
+    assert_eq!(
+        by_24.extract(&translated).found(),
+        Some(Key::new("203.0.113.0"))
+    );
+    let network = by_24.network(&translated).expect("there is a peer");
+    assert_eq!(network.to_string(), "203.0.113.0/24");
 }
 
 #[test]
@@ -1055,7 +1113,8 @@ proptest! {
         segments in prop::array::uniform8(prop_oneof![Just(0), Just(1), 0..=u16::MAX, 0..=0xff_u16]),
     ) {
         let address = IpAddr::from(segments).to_canonical();
-        prop_assert_eq!(Key::from(address), Key::new(address.to_string()));
+        let key = ClientIp::peer().ipv6_prefix(128).extract(&with(address));
+        prop_assert_eq!(key.found(), Some(Key::new(address.to_string())));
     }
 
     #[test]

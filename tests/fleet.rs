@@ -37,7 +37,10 @@ fn policies(units: u64) -> Vec<Policy> {
         daily("token-bucket"),
         Policy::new("leaky-bucket", Quota::per_day(units).burst(units))
             .algorithm(Algorithm::LeakyBucket),
-        daily("leaky-queue").algorithm(Algorithm::LeakyQueue(QueueLimits::new(units - 1))),
+        daily("leaky-queue").algorithm(Algorithm::LeakyQueue(QueueLimits::new(
+            units - 1,
+            Duration::MAX,
+        ))),
         daily("first-hit").algorithm(Algorithm::FixedWindow(WindowStart::FirstHit)),
         daily("sliding-log").algorithm(Algorithm::SlidingLog),
         daily("sliding-window").algorithm(Algorithm::SlidingWindow),

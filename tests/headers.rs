@@ -1167,7 +1167,8 @@ fn any_traffic() -> impl Strategy<Value = Traffic> {
     let algorithm = prop_oneof![
         Just(Algorithm::TokenBucket),
         Just(Algorithm::LeakyBucket),
-        (1_u64..20).prop_map(|length| Algorithm::LeakyQueue(QueueLimits::new(length))),
+        (1_u64..20)
+            .prop_map(|length| Algorithm::LeakyQueue(QueueLimits::new(length, Duration::MAX))),
         Just(Algorithm::FixedWindow(WindowStart::Clock)),
         Just(Algorithm::FixedWindow(WindowStart::FirstHit)),
         Just(Algorithm::SlidingLog),

@@ -128,7 +128,10 @@ fn policies() -> Vec<Policy> {
     vec![
         of("a", Algorithm::TokenBucket),
         of("a.", Algorithm::LeakyBucket),
-        of("a-", Algorithm::LeakyQueue(QueueLimits::new(3))),
+        of(
+            "a-",
+            Algorithm::LeakyQueue(QueueLimits::new(3, Duration::MAX)),
+        ),
         of("af", Algorithm::FixedWindow(WindowStart::Clock)),
         of("f", Algorithm::FixedWindow(WindowStart::FirstHit)),
         of("a_g", Algorithm::SlidingLog),

@@ -379,7 +379,7 @@ async fn clients_that_hang_up_in_a_queue_spend_what_a_layer_outside_of_it_charge
         future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))))
     };
     let queue = Policy::new("queue", Quota::per_hour(1));
-    let queue = queue.algorithm(Algorithm::LeakyQueue(QueueLimits::new(3)));
+    let queue = queue.algorithm(Algorithm::LeakyQueue(QueueLimits::new(3, Duration::MAX)));
     let inside = Policy::new("inside", Quota::per_hour(5)).count_denied(true);
     let rules = [inside.key(Global), queue.key_async(session)];
     let outside = Policy::new("outside", Quota::per_hour(20));
@@ -397,7 +397,7 @@ async fn clients_that_hang_up_in_a_queue_spend_what_a_layer_outside_of_it_charge
 
 async fn slots_and_queues_on_both_sides_of_the_lookups_work(mut world: World) {
     let queue = |name| {
-        let queue = Algorithm::LeakyQueue(QueueLimits::new(3));
+        let queue = Algorithm::LeakyQueue(QueueLimits::new(3, Duration::MAX));
         Policy::new(name, Quota::per_second(50)).algorithm(queue)
     };
     let (before, after) = (
@@ -829,7 +829,7 @@ async fn service_that_was_polled_ready_is_called_when_the_key_is_there() {
 // === Ways of counting that wait or hold ===
 
 async fn queue_and_slots_work_behind_a_look_up(mut world: World) {
-    let queue = Algorithm::LeakyQueue(QueueLimits::new(3));
+    let queue = Algorithm::LeakyQueue(QueueLimits::new(3, Duration::MAX));
     let queue = Policy::new("queue", Quota::per_second(50)).algorithm(queue);
     let slots = Policy::concurrency("slots", 1);
     let gate = Arc::new(Notify::new());

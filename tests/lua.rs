@@ -280,14 +280,18 @@ fn begins_with_bytes(code: &str) -> bool {
 }
 
 /// Names of byte strings in the script, and functions that return them.
-const BYTES: [&str; 10] = [
+const BYTES: [&str; 14] = [
     "NO_SLOTS",
+    "after",
     "appended",
+    "before",
+    "free_turns",
     "packed",
     "rescaled",
     "rows",
     "state",
     "ticket",
+    "total",
     "value",
     "wrapped_rows",
     "'>'",

@@ -2,6 +2,7 @@
 //! what a request costs by its head.
 
 use std::{
+    collections::VecDeque,
     fmt::Debug,
     future::{self, Future},
     pin::Pin,
@@ -18,17 +19,18 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{Algorithm, QueueLimits},
+    clock::Timestamp,
     extract::Global,
     middleware::{RateLimit, ResponseFuture},
     remote::RedisStore,
     rules::CompletedRequest,
-    store::Correction,
+    store::{Correction, Receipt},
 };
 use tower::{BoxError, Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
 use tower_test::mock;
 
 use crate::{
-    support::Server,
+    support::{Random, Server},
     witness::{PATIENCE, World, everywhere},
 };
 
@@ -39,6 +41,9 @@ everywhere! {
     last_waiter_who_leaves_gives_the_slot_back
     waiters_who_leave_from_the_end_leave_nothing_behind
     waiter_who_leaves_from_the_middle_moves_nobody
+    turns_come_back_once_all_behind_them_are_given_up
+    turns_come_back_in_whatever_order_they_are_given_up
+    wait_below_the_patience_of_clients_serves_all_who_are_admitted
     waiter_who_leaves_gives_back_what_other_policies_charged
     delayed_answer_tells_the_limits_of_its_decision
     nginx_delays_the_excess
@@ -135,7 +140,7 @@ async fn in_real_time_nobody_starts_before_its_slot() {
         .build()
         .expect("a usable store");
     let policy = Policy::new("queue", Quota::per_second(200))
-        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(100)));
+        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(100, Duration::MAX)));
     let layer = RateLimitLayer::builder()
         .policy(policy.clone().key(Global))
         .store(store)
@@ -200,7 +205,7 @@ async fn full_queue_denies_at_once(world: World) {
 }
 
 async fn who_would_wait_too_long_is_denied_at_once(world: World) {
-    let queue = QueueLimits::new(20).max_wait(TURN * 3);
+    let queue = QueueLimits::new(20, TURN * 3);
     let policy = ten_a_second(20).algorithm(Algorithm::LeakyQueue(queue));
     let layer = world.layer([policy.clone().key(Global)]);
     let told = delays(&layer, &policy, 5).await;
@@ -213,7 +218,7 @@ async fn who_would_wait_too_long_is_denied_at_once(world: World) {
 
 // Reproducer: by its units it fits into the queue, by its time never; it was told to come back, again and again.
 async fn cost_that_would_always_wait_too_long_is_denied_for_good(world: World) {
-    let queue = QueueLimits::new(20).max_wait(TURN * 3);
+    let queue = QueueLimits::new(20, TURN * 3);
     let policy = ten_a_second(20).algorithm(Algorithm::LeakyQueue(queue));
     let layer = world.layer([policy.clone().key(Global).cost_by(by_header)]);
     let app = layer.layer(answering());
@@ -252,8 +257,8 @@ async fn waiters_who_leave_from_the_end_leave_nothing_behind(mut world: World) {
         Quota::per_minute(7),
         Quota::per_day(999_983),
     ] {
-        let policy =
-            Policy::new("queue", quota).algorithm(Algorithm::LeakyQueue(QueueLimits::new(5)));
+        let policy = Policy::new("queue", quota)
+            .algorithm(Algorithm::LeakyQueue(QueueLimits::new(5, Duration::MAX)));
         let world = &mut world;
         let layer = world.layer([policy.clone().key(Global)]);
         let reset = layer.limiter().reset(&policy, &Key::GLOBAL).await;
@@ -285,6 +290,117 @@ async fn waiter_who_leaves_from_the_middle_moves_nobody(mut world: World) {
     world.settled().await;
     assert_eq!(world.usage(&policy, Key::GLOBAL).await, before);
     assert_eq!(delays(&layer, &policy, 1).await, [Some(400)]);
+}
+
+// Reproducer: a turn that was given up before those behind it was lost for good.
+async fn turns_come_back_once_all_behind_them_are_given_up(mut world: World) {
+    let policy = ten_a_second(5);
+    let layer = world.layer([policy.clone().key(Global)]);
+    delays(&layer, &policy, 1).await;
+    let before = world.usage(&policy, Key::GLOBAL).await;
+    let mut waiters = Vec::new();
+    for _ in 0..4 {
+        waiters.push(waiting(&layer).await);
+    }
+    // The second, while the others stay, then the last, then the third: the first still waits.
+    for (leaving, next) in [(1, 500), (2, 400), (1, 200)] {
+        drop(waiters.remove(leaving));
+        world.settled().await;
+        let charges = [policy.charge(Key::GLOBAL)];
+        let decision = layer.limiter().check(&charges).await.expect("it answers");
+        let delay = decision.delay().map(|delay| delay.as_millis());
+        assert_eq!(delay, Some(next), "{leaving} left");
+        let receipt = Receipt::of(&charges, &decision).expect("it was charged");
+        let given_up = receipt.actual_cost(|_, _| 0);
+        let settled = layer.limiter().settle(given_up).await;
+        settled.expect("it is settled");
+        world.settled().await;
+    }
+    drop(waiters);
+    world.settled().await;
+    assert_eq!(world.usage(&policy, Key::GLOBAL).await, before);
+}
+
+async fn turns_come_back_in_whatever_order_they_are_given_up(world: World) {
+    let mut random = Random(0x9E37);
+    println!("seed 0x9E37");
+    for quota in [
+        Quota::per_second(10),
+        Quota::per_second(3),
+        Quota::per_day(999_983),
+    ] {
+        let queue = QueueLimits::new(12, Duration::MAX);
+        let policy = Policy::new("queue", quota.burst(3)).algorithm(Algorithm::LeakyQueue(queue));
+        let layer = world.layer([policy.clone().key(Global)]);
+        let limiter = layer.limiter();
+        let reset = limiter.reset(&policy, &Key::GLOBAL).await;
+        reset.expect("it is reset");
+        // The turns from the first to the last, with when they are over; those that are given up have no receipt.
+        let mut turns: Vec<(Timestamp, Option<Receipt>)> = Vec::new();
+        let mut end = None;
+        for _ in 0..400 {
+            let taken = turns
+                .iter()
+                .filter(|(_, receipt)| receipt.is_some())
+                .count();
+            if taken > 0 && random.below(2) == 0 {
+                let nth = random.below(taken as u64) as usize;
+                let mut taken = turns.iter_mut().filter(|(_, receipt)| receipt.is_some());
+                let receipt = taken.nth(nth).and_then(|(_, receipt)| receipt.take());
+                let given_up = receipt.expect("it is taken").actual_cost(|_, _| 0);
+                limiter.settle(given_up).await.expect("it is settled");
+                while turns.last().is_some_and(|(_, receipt)| receipt.is_none()) {
+                    turns.pop();
+                }
+            } else {
+                let charges = [policy.charge(Key::GLOBAL).cost(1 + random.below(2))];
+                let decision = limiter.check(&charges).await.expect("it answers");
+                if let Some(receipt) = Receipt::of(&charges, &decision) {
+                    let usage = decision.states()[0].usage().expect("counted");
+                    end.get_or_insert(world.clock.now());
+                    turns.push((usage.reset_at, Some(receipt)));
+                }
+            }
+            let usage = world.usage(&policy, Key::GLOBAL).await;
+            let expected = turns.last().map(|(end, _)| *end);
+            let expected = expected.or(end).expect("there was a turn");
+            assert_eq!(usage.reset_at, expected, "{quota:?}, {turns:?}");
+        }
+    }
+}
+
+// Reproducer: with the time in which the queue drains as the longest wait, which was the default, the queue serves nobody
+// after the first second.
+async fn wait_below_the_patience_of_clients_serves_all_who_are_admitted(world: World) {
+    let patience = Duration::from_millis(700);
+    let queue = QueueLimits::new(20, Duration::from_millis(600));
+    let policy = Policy::new("queue", Quota::per_second(5)).algorithm(Algorithm::LeakyQueue(queue));
+    let limiter = world.layer([policy.clone().key(Global)]);
+    let limiter = limiter.limiter();
+    let (mut leaving, mut admitted, mut served) = (VecDeque::new(), 0, 0);
+    for _ in 0..160 {
+        while let Some((at, _)) = leaving.front()
+            && *at <= world.clock.now()
+        {
+            let (_, receipt): (_, Receipt) = leaving.pop_front().expect("it is there");
+            let given_up = receipt.actual_cost(|_, _| 0);
+            limiter.settle(given_up).await.expect("it is settled");
+        }
+        let charges = [policy.charge(Key::GLOBAL)];
+        let decision = limiter.check(&charges).await.expect("it answers");
+        if let Some(receipt) = Receipt::of(&charges, &decision) {
+            admitted += 1;
+            if decision.delay().unwrap_or_default() <= patience {
+                served += 1;
+            } else {
+                leaving.push_back((world.clock.now() + patience, receipt));
+            }
+        }
+        world.clock.advance(TURN);
+    }
+    println!("{served} of {admitted} served in 16 s");
+    assert_eq!(served, admitted);
+    assert!(served >= 80, "five a second for 16 s: {served}");
 }
 
 async fn waiter_who_leaves_gives_back_what_other_policies_charged(mut world: World) {
@@ -452,7 +568,7 @@ async fn nginx_delays_the_excess(world: World) {
 // rate=10r/s burst=20 delay=8
 async fn nginx_delays_the_excess_beyond_some(world: World) {
     let policy = Policy::new("queue", Quota::per_second(10).burst(9))
-        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(12)));
+        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(12, Duration::MAX)));
     starts(world, policy, |n| (n <= 20).then_some(n.saturating_sub(8))).await;
 }
 
@@ -466,8 +582,9 @@ async fn nginx_delays_nobody(world: World) {
 #[tokio::test(start_paused = true)]
 async fn layer_starts_requests_as_nginx_does() {
     let queue = |burst, length| {
-        Policy::new("queue", Quota::per_second(10).burst(burst))
-            .algorithm(Algorithm::LeakyQueue(QueueLimits::new(length)))
+        Policy::new("queue", Quota::per_second(10).burst(burst)).algorithm(Algorithm::LeakyQueue(
+            QueueLimits::new(length, Duration::MAX),
+        ))
     };
     let nodelay =
         Policy::new("queue", Quota::per_second(10).burst(21)).algorithm(Algorithm::LeakyBucket);
@@ -720,8 +837,10 @@ fn poll_ready<S: Service<Request<()>>>(service: &mut S) -> Poll<Result<(), S::Er
 
 /// One at once, then one in each tenth of a second, and so many may wait.
 fn ten_a_second(length: u64) -> Policy {
-    Policy::new("queue", Quota::per_second(10))
-        .algorithm(Algorithm::LeakyQueue(QueueLimits::new(length)))
+    Policy::new("queue", Quota::per_second(10)).algorithm(Algorithm::LeakyQueue(QueueLimits::new(
+        length,
+        Duration::MAX,
+    )))
 }
 
 /// Ten an hour.

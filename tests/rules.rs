@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::{Router, body::Body, routing::get};
-use http::{Method, Request, Response, StatusCode, request::Parts};
+use http::{HeaderValue, Method, Request, Response, StatusCode, request::Parts};
 use http_body_util::BodyExt;
 use ipnet::IpNet;
 use proptest::{collection::vec, prelude::*};
@@ -17,7 +17,9 @@ use tokio::net::TcpListener;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
-    extract::{self, ApiKey, ClientIp, Cookie, Global, Header, KeyExtractor, PeerIp, QueryParam},
+    extract::{
+        self, ApiKey, ClientIp, Cookie, Global, Header, KeyExtractor, Networks, PeerIp, QueryParam,
+    },
     matching::{
         AddressList, HasHeader, HostPattern, KeyList, Match, Matcher, Methods, PathPattern,
         Preflight,
@@ -299,6 +301,41 @@ fn address_list_holds_networks_however_they_and_addresses_are_written() {
         assert_eq!(all.matches(&from(address)), Match::Exact, "{address}");
     }
     assert_eq!(addresses(&[]).matches(&from("::1")), Match::Miss);
+}
+
+// Reproducer: a client behind NAT64 passed a list that forbids its IPv4 network.
+#[test]
+fn networks_match_the_ipv4_address_behind_nat64() {
+    let blocked = ["203.0.113.0/24", "10.0.0.0/8", "64:ff9b:1::/48"];
+    let list = addresses(&blocked);
+    let networks = Networks::new(blocked).expect("networks");
+    let by_prefix = addresses(&["64:ff9b::/96"]);
+    for (address, is_in, is_translated) in [
+        ("64:ff9b::203.0.113.9", true, true),
+        ("64:ff9b::203.0.114.9", false, true),
+        ("64:ff9b:0:0:1::203.0.113.9", false, false),
+        ("64:ff9b:1::198.51.100.1", true, false),
+        // A translator drops private addresses, so this client is somebody else.
+        ("64:ff9b::10.0.0.7", false, true),
+        ("203.0.113.9", true, false),
+        ("198.51.100.1", false, false),
+    ] {
+        assert_eq!(list.matches(&from(address)), is_in.into(), "{address}");
+        let parsed: IpAddr = address.parse().expect("an address");
+        assert_eq!(networks.contains(parsed), is_in, "{address}");
+        let by_prefix = by_prefix.matches(&from(address));
+        assert_eq!(by_prefix, is_translated.into(), "{address}");
+    }
+    let behind = ClientIp::behind(["203.0.113.0/24"]);
+    for (peer, client) in [
+        ("64:ff9b::203.0.113.9", "192.0.2.7"),
+        ("64:ff9b::203.0.114.9", "64:ff9b::203.0.114.9"),
+    ] {
+        let mut parts = from(peer);
+        let header = HeaderValue::from_static("192.0.2.7");
+        parts.headers.insert("x-forwarded-for", header);
+        assert_eq!(behind.address(&parts), client.parse().ok(), "{peer}");
+    }
 }
 
 proptest! {

@@ -26,8 +26,8 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{
-        Algorithm, BucketState, ChargeMark, Counter, Counting, LogState, QueueLimits, SlidingState,
-        WindowStart, WindowState,
+        Algorithm, BucketState, ChargeMark, Counter, Counting, LogState, QueueLimits, Refunded,
+        SlidingState, WindowStart, WindowState,
     },
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
@@ -894,7 +894,7 @@ async fn refund_after_a_reset_gives_nothing(mut world: World) {
 
 #[tokio::test]
 async fn layer_without_settling_gives_the_handler_a_decision_and_no_more() {
-    let queue = Algorithm::LeakyQueue(QueueLimits::new(5));
+    let queue = Algorithm::LeakyQueue(QueueLimits::new(5, Duration::MAX));
     for (policy, left) in [(plan(), 9), (plan().algorithm(queue), 14)] {
         let world = World::in_process();
         let app = world.layer([policy.clone().key(Global)]).layer(service_fn(
@@ -1444,7 +1444,7 @@ struct Model {
     counters: Vec<(String, Counter)>,
     states: HashMap<(String, String), State>,
     /// What was taken back at each key.
-    returned: HashMap<(String, String), u64>,
+    returned: HashMap<(String, String), Refunded>,
 }
 
 impl Model {
@@ -1482,7 +1482,10 @@ impl Model {
                 counter.usage(state, now)
             });
             let place = (policy.clone(), key.to_owned());
-            let returned = self.returned.get(&place).copied().unwrap_or(0);
+            let returned = self
+                .returned
+                .get(&place)
+                .map_or(0, |returned| returned.total);
             Made {
                 policy,
                 key: key.to_owned(),
@@ -1498,21 +1501,20 @@ impl Model {
 
     fn settle(&mut self, now: Timestamp, made: &Made, price: u64) -> Correction {
         let place = (made.policy.clone(), made.key.clone());
-        let mut sum = self.returned.get(&place).copied().unwrap_or(0);
-        let returned = &mut sum;
+        let mut returned = self.returned.remove(&place).unwrap_or_default();
         let (counter, state) = self.at(&made.policy, &made.key);
         let correction = counted!(&counter, state, (counter, state) => {
             if price > made.units {
                 counter.force_charge(state, now, price - made.units);
                 Correction::Charge(price - made.units)
             } else if price < made.units {
-                counter.refund(state, returned, now, made.mark, made.units - price);
+                counter.refund(state, &mut returned, now, made.mark, made.units - price);
                 Correction::Refund(made.units - price)
             } else {
                 Correction::Keep
             }
         });
-        self.returned.insert(place, sum);
+        self.returned.insert(place, returned);
         correction
     }
 

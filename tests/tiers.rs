@@ -301,7 +301,7 @@ async fn slots_of_a_tier_are_held_until_the_body_has_ended(mut world: World) {
 }
 
 async fn tier_may_be_counted_in_another_way(mut world: World) {
-    let queue = Algorithm::LeakyQueue(QueueLimits::new(1));
+    let queue = Algorithm::LeakyQueue(QueueLimits::new(1, Duration::MAX));
     let smooth = Tier::new("smooth", Quota::per_second(100)).and_then(|tier| tier.algorithm(queue));
     let log =
         Tier::new("log", Quota::per_hour(2)).and_then(|tier| tier.algorithm(Algorithm::SlidingLog));

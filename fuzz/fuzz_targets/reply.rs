@@ -117,7 +117,7 @@ static CHARGES: LazyLock<Vec<OwnedCharge>> = LazyLock::new(|| {
         ),
         Policy::new("slow", Quota::per_day(1)),
         Policy::new("leaky", quota).algorithm(Algorithm::LeakyBucket),
-        Policy::new("queue", quota).algorithm(Algorithm::LeakyQueue(QueueLimits::new(10))),
+        Policy::new("queue", quota).algorithm(Algorithm::LeakyQueue(QueueLimits::new(10, Duration::MAX))),
         Policy::new("clock", quota).algorithm(Algorithm::FixedWindow(WindowStart::Clock)),
         Policy::new("hit", quota).algorithm(Algorithm::FixedWindow(WindowStart::FirstHit)),
         Policy::new("sliding", quota).algorithm(Algorithm::SlidingWindow),

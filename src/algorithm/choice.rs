@@ -74,10 +74,18 @@ impl Algorithm {
 
 // === QueueLimits ===
 
-/// Limits of a leaky queue: its length, and optionally the longest wait.
+/// Limits of a leaky queue: its length, and the longest wait.
 ///
-/// An admitted request gets an exact start time, and the layer delays it until then. A client that disconnects while
-/// waiting frees its start time only if no later one has been assigned; otherwise that start time stays unused.
+/// An admitted request gets an exact start time, its turn, and the layer delays it until then. The turn of a client that
+/// disconnects while it waits is free again once all later turns are: until then, it stays unused.
+///
+/// # How long to wait
+///
+/// Set the longest wait below the time after which your clients give up. Otherwise a queue can serve nobody: it is full of
+/// turns that nobody uses, and each newcomer gets a turn at the end, which is too late for it. With 5 requests a second, a
+/// queue of 20, 10 requests a second and clients that leave after 700 ms, a wait of 600 ms serves all that it admits, and a
+/// wait of 4 s, the time in which the queue drains, serves 8 clients and then none. There is no default, because only you
+/// know your clients. Common timeouts are 1 to 2 s in calls between services, and 10 s or more in browsers.
 ///
 /// A waiting request keeps its slots under concurrency policies, and its place in a `Buffer` or `ConcurrencyLimit`
 /// outside of the layer. Keep queues short beside these, or waiting requests of one key keep other clients out. The
@@ -87,35 +95,36 @@ impl Algorithm {
 ///
 /// | nginx | tollgate |
 /// |---|---|
-/// | `rate=10r/s burst=20` | `Quota::per_second(10)`, `LeakyQueue(QueueLimits::new(20))` |
-/// | `rate=10r/s burst=20 delay=8` | `Quota::per_second(10).burst(9)`, `LeakyQueue(QueueLimits::new(12))` |
+/// | `rate=10r/s burst=20` | `Quota::per_second(10)`, `LeakyQueue(QueueLimits::new(20, Duration::from_secs(2)))` |
+/// | `rate=10r/s burst=20 delay=8` | `Quota::per_second(10).burst(9)`, `LeakyQueue(QueueLimits::new(12, Duration::from_millis(1_200)))` |
 /// | `rate=10r/s burst=20 nodelay` | `Quota::per_second(10).burst(21)`, `LeakyBucket` |
 ///
 /// nginx does not count the request being served in its burst, so tollgate's burst is one larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueLimits {
     pub(super) length: u64,
-    pub(super) max_wait: Option<Duration>,
+    pub(super) max_wait: Duration,
 }
 
 impl QueueLimits {
     /// Creates limits for a queue of `length` units, beyond those admitted at once.
-    #[must_use]
-    pub const fn new(length: u64) -> Self {
-        Self {
-            length,
-            max_wait: None,
-        }
-    }
-
-    /// Sets the longest wait; a request that would wait longer is denied at once.
     ///
-    /// Default: the time in which the whole queue drains. With a shorter wait the policy's limit is the burst plus the
-    /// units that drain within the wait.
+    /// A request that would wait longer than `max_wait` is denied at once. So the policy's limit is the burst plus the units
+    /// that drain within this time, at most `length`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Policy, Quota, algorithm::{Algorithm, QueueLimits}};
+    ///
+    /// // Clients give up after a second.
+    /// let queue = QueueLimits::new(20, Duration::from_millis(800));
+    /// let api = Policy::new("api", Quota::per_second(10)).algorithm(Algorithm::LeakyQueue(queue));
+    /// ```
     #[must_use]
-    pub const fn max_wait(mut self, wait: Duration) -> Self {
-        self.max_wait = Some(wait);
-        self
+    pub const fn new(length: u64, max_wait: Duration) -> Self {
+        Self { length, max_wait }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     state::{Retry, Usage},
 };
 
-use super::counting::{Admitted, ChargeMark, Counting};
+use super::counting::{Admitted, ChargeMark, Counting, Refunded};
 
 /// A quota on requests in flight, ready to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Counting for Concurrency {
     fn refund(
         &self,
         state: &mut SlotState,
-        _refunded: &mut u64,
+        _refunded: &mut Refunded,
         _now: Timestamp,
         _mark: ChargeMark,
         units: u64,

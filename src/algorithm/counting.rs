@@ -7,6 +7,8 @@ use crate::{
     state::{Retry, Usage},
 };
 
+use super::free_turns::FreeTurns;
+
 /// Identifies a charge when it is settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChargeMark {
@@ -27,6 +29,16 @@ impl ChargeMark {
     pub fn refunded_since(self, total: u64) -> u64 {
         total.wrapping_sub(self.refunded_before) % Self::MODULUS
     }
+}
+
+/// What is kept of the refunds on one key, beside its state. Only buckets need it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refunded {
+    /// Total in microseconds, modulo [`ChargeMark::MODULUS`]. It becomes [`ChargeMark::refunded_before`] of later charges.
+    pub total: u64,
+    /// Turns of a queue that were given up while others were behind them.
+    pub turns: FreeTurns,
 }
 
 /// Units that an instance admitted while it could not reach the shared store.
@@ -104,12 +116,11 @@ pub trait Counting {
 
     /// Refunds units of an earlier charge, identified by its mark.
     ///
-    /// A refund never exceeds the part of the charge that is still outstanding. `refunded` is the key's total of refunds
-    /// for [`ChargeMark::refunded_before`]; only buckets use it.
+    /// A refund never exceeds the part of the charge that is still outstanding. Only buckets use `refunded`.
     fn refund(
         &self,
         state: &mut Self::State,
-        refunded: &mut u64,
+        refunded: &mut Refunded,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,

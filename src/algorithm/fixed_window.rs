@@ -18,7 +18,7 @@ use crate::{
 use super::{
     calendar::month_end,
     choice::WindowStart,
-    counting::{Admitted, ChargeMark, Counting},
+    counting::{Admitted, ChargeMark, Counting, Refunded},
     window::{WindowQuota, capped},
 };
 
@@ -196,7 +196,7 @@ impl Counting for FixedWindow {
     fn refund(
         &self,
         state: &mut WindowState,
-        _refunded: &mut u64,
+        _refunded: &mut Refunded,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,

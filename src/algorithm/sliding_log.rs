@@ -29,7 +29,7 @@ use crate::{
 };
 
 use super::{
-    counting::{Admitted, ChargeMark, Counting},
+    counting::{Admitted, ChargeMark, Counting, Refunded},
     window::WindowQuota,
 };
 
@@ -223,7 +223,7 @@ impl Counting for SlidingLog {
     fn refund(
         &self,
         state: &mut LogState,
-        _refunded: &mut u64,
+        _refunded: &mut Refunded,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,

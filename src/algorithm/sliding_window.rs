@@ -23,7 +23,7 @@ use crate::{
 };
 
 use super::{
-    counting::{Admitted, ChargeMark, Counting, rescale},
+    counting::{Admitted, ChargeMark, Counting, Refunded, rescale},
     window::{WindowQuota, capped},
 };
 
@@ -212,7 +212,7 @@ impl Counting for SlidingWindow {
     fn refund(
         &self,
         state: &mut SlidingState,
-        _refunded: &mut u64,
+        _refunded: &mut Refunded,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,

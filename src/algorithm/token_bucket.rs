@@ -45,7 +45,8 @@ use crate::{
 
 use super::{
     choice::QueueLimits,
-    counting::{Admitted, ChargeMark, Counting, rescale},
+    counting::{Admitted, ChargeMark, Counting, Refunded, rescale},
+    free_turns::FreeTurns,
     rate::Rate,
 };
 
@@ -128,7 +129,7 @@ impl TokenBucket {
     pub fn queue(quota: Quota, limits: QueueLimits) -> Result<Self, Error> {
         let leaky = Self::leaky(quota)?;
         let capacity = leaky.capacity.saturating_add(limits.length);
-        let longest = limits.max_wait.map_or(u64::MAX, micros);
+        let longest = micros(limits.max_wait);
         if limits.length == 0 || longest == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidQuota,
@@ -346,7 +347,7 @@ impl Counting for TokenBucket {
     fn refund(
         &self,
         state: &mut BucketState,
-        refunded: &mut u64,
+        refunded: &mut Refunded,
         now: Timestamp,
         mark: ChargeMark,
         units: u64,
@@ -357,15 +358,23 @@ impl Counting for TokenBucket {
         }
         let back = self.micros_back(mark.reset_at, units);
         let reset_at = mark.reset_at.as_micros();
+        refunded.turns.keep_under(self.quota_tag);
         if self.is_queue() {
-            // Later requests already have their start times, so only the last one in the queue can be refunded.
-            state.tat -= if reset_at == tat { back } else { 0 };
+            // Later requests already have their turns, so only the end of the queue moves back.
+            let turn = (reset_at.saturating_sub(back), reset_at);
+            if reset_at == tat {
+                state.tat = refunded.turns.take_back(turn.0);
+            } else if reset_at < tat && reset_at > now {
+                refunded.turns.keep(turn, now);
+            }
             return;
         }
+        // Those of a queue with the same span, which the policy was before.
+        refunded.turns = FreeTurns::default();
         // The time when this charge's debt ends: refunds of charges before it have made that earlier. Which refunds those
         // were is not stored, so all refunds since are subtracted, and the result may be too early. A time after the TAT
         // belongs to a state that was evicted since, so the charge has no weight here.
-        let ends = reset_at.saturating_sub(mark.refunded_since(*refunded));
+        let ends = reset_at.saturating_sub(mark.refunded_since(refunded.total));
         let weight = if ends <= tat {
             ends.saturating_sub(now)
         } else {
@@ -375,7 +384,7 @@ impl Counting for TokenBucket {
         state.tat -= back;
         // A refund of the last charge shifts no other one.
         if ends < tat {
-            *refunded = (*refunded + back) % ChargeMark::MODULUS;
+            refunded.total = (refunded.total + back) % ChargeMark::MODULUS;
         }
     }
 

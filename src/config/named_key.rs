@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::key::Key;
+use crate::{address, key::Key};
 
 use super::spec::{CookieSpec, KeySpec};
 
@@ -57,18 +57,16 @@ fn address_key(value: &str, ipv4: u8, ipv6: u8) -> Result<Key, String> {
     let written = match value.parse::<IpNet>() {
         Ok(network) => network,
         Err(_) => match value.parse::<IpAddr>() {
-            Ok(address) => IpNet::from(address.to_canonical()),
+            Ok(address) => IpNet::from(address::of_client(address)),
             Err(_) => return Err("write an address such as `192.0.2.7`".to_owned()),
         },
     };
-    let bits = if written.addr().is_ipv4() { ipv4 } else { ipv6 };
-    let network = IpNet::new(written.addr(), bits)
-        .map_err(|error| error.to_string())?
-        .trunc();
+    let (address, bits) = address::network_of(written.addr(), ipv4, ipv6);
+    let network = IpNet::new_assert(address, bits);
     if written != network {
         return Err(format!("its callers are networks: write `{network}`"));
     }
-    Ok(Key::from(network.addr()))
+    Ok(Key::of_network(network.addr()))
 }
 
 const SECRET: &str =

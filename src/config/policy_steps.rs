@@ -180,14 +180,21 @@ impl PolicySettings {
             let remedy = "add the length of the queue, in units";
             faults.add(fields.place_of("algorithm"), "`queue` is missing", remedy);
         }
-        let mut limits = QueueLimits::new(length.unwrap_or(1));
-        let change = |next: &mut Self| next.algorithm = Algorithm::LeakyQueue(limits);
+        if fields.get("max_wait").is_none() {
+            faults.add(
+                fields.place_of("algorithm"),
+                "`max_wait` is missing",
+                "add the longest wait, shorter than the time after which clients give up",
+            );
+        }
+        let mut length = length.unwrap_or(1);
+        let queue = |length, wait| Algorithm::LeakyQueue(QueueLimits::new(length, wait));
+        let change = |next: &mut Self| next.algorithm = queue(length, Duration::MAX);
         if !self.apply(fields.place_of("queue"), faults, change) {
-            limits = QueueLimits::new(1);
+            length = 1;
         }
         if let Some(wait) = max_wait {
-            let limits = limits.max_wait(wait);
-            let change = |next: &mut Self| next.algorithm = Algorithm::LeakyQueue(limits);
+            let change = |next: &mut Self| next.algorithm = queue(length, wait);
             self.apply(fields.place_of("max_wait"), faults, change);
         }
     }
@@ -277,7 +284,7 @@ fn algorithm(name: AlgorithmName) -> Algorithm {
         AlgorithmName::Concurrency => Algorithm::Concurrency { lease: LEASE },
         AlgorithmName::FixedWindow => Algorithm::FixedWindow(WindowStart::Clock),
         AlgorithmName::LeakyBucket => Algorithm::LeakyBucket,
-        AlgorithmName::LeakyQueue => Algorithm::LeakyQueue(QueueLimits::new(1)),
+        AlgorithmName::LeakyQueue => Algorithm::LeakyQueue(QueueLimits::new(1, Duration::MAX)),
         AlgorithmName::SlidingLog => Algorithm::SlidingLog,
         AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
         AlgorithmName::TokenBucket => Algorithm::TokenBucket,

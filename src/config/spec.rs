@@ -105,7 +105,7 @@ pub struct RuleSpec {
     /// Length of a leaky queue, in units.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
-    /// The longest wait in a leaky queue, such as `2s`. Default: the time in which the queue drains.
+    /// The longest wait in a leaky queue, such as `2s`: shorter than the time after which clients give up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<String>,
     /// Time after which the slots of a crashed process are free again (`concurrency`). Default: `30s`.

@@ -4,8 +4,6 @@ use std::net::IpAddr;
 
 use crate::key::{HashSecret, Key};
 
-use super::peer::PrefixLengths;
-
 /// A caller as an operator knows it: by an address, an API key, or another text.
 ///
 /// An extractor makes [keys](super::KeyExtractor::keys_of) of it, so that the caller is found under every policy.
@@ -40,12 +38,12 @@ pub enum CallerId<'a> {
 }
 
 impl<'a> CallerId<'a> {
-    /// Returns the key that most closures make: of an address by [`Key::from`], with the /64 network of an IPv6 address; of a
-    /// secret by [`Key::secret`]; and of a text by [`Key::new`].
+    /// Returns the key that most closures make: of an address by [`Key::from`], of a secret by [`Key::secret`], and of a text
+    /// by [`Key::new`].
     #[must_use]
     pub fn key(&self) -> Key {
         match *self {
-            Self::Address(address) => PrefixLengths::DEFAULT.key(address),
+            Self::Address(address) => Key::from(address),
             Self::Secret {
                 secret,
                 hash_secret: Some(hash_secret),

@@ -131,7 +131,7 @@ fn split_port(authority: &[u8]) -> Option<(&[u8], &[u8])> {
 fn host_key(host: &[u8]) -> Option<Key> {
     if let [b'[', address @ .., b']'] = host {
         let address: Ipv6Addr = std::str::from_utf8(address).ok()?.parse().ok()?;
-        return Some(Key::from(IpAddr::V6(address)));
+        return Some(Key::of_network(IpAddr::V6(address).to_canonical()));
     }
     let name = host.strip_suffix(b".").unwrap_or(host);
     let mut buffer = [0; MAX_NAME];

@@ -114,6 +114,22 @@
 //! | through a known number of proxies, or by a Unix socket | [`ClientIp::behind_hops`] |
 //! | through a CDN with its own header | `ClientIp::behind([..]).header(..)`, see [`SingleHeader`] |
 
+//!
+//! # IPv6
+//!
+//! A customer has a whole network of addresses, so [`Key::from`](crate::Key::from), [`PeerIp`], [`ClientIp`] and
+//! [`CallerId`] make one key of it.
+//!
+//! | address | key |
+//! |---|---|
+//! | IPv4-mapped, `::ffff:203.0.113.9` | the IPv4 address |
+//! | NAT64, `64:ff9b::203.0.113.9` (RFC 6052) | the IPv4 address, unless it is private, which translators must drop |
+//! | local NAT64, `64:ff9b:1::/48` (RFC 8215) | the whole address: where it contains the IPv4 address is the operator's choice |
+//! | 6to4 `2002::/16`, Teredo `2001::/32`, and all others | its /64 network, or that of [`ClientIp::ipv6_prefix`] |
+//!
+//! [`Networks`] and [`AddressList`](crate::matching::AddressList) match the IPv4 address of a NAT64 client too. The IPv4
+//! addresses in 6to4 and Teredo are not used: both are out of use, and a sender can choose them.
+
 // An extractor is one file, its two lines here, and its rows in the tables above.
 mod address_header;
 mod address_source;

@@ -4,7 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    address,
+    error::{Error, ErrorKind},
+};
 
 /// A set of IP networks.
 ///
@@ -56,12 +59,17 @@ impl Networks {
     }
 
     /// Returns whether the address belongs to one of the networks. An IPv4-mapped IPv6 address is converted to IPv4.
+    ///
+    /// A client behind NAT64 belongs to the networks of both addresses: `64:ff9b::203.0.113.9` to `203.0.113.0/24`, and to
+    /// `64:ff9b::/96`.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.networks
-            .iter()
-            .any(|network| network.contains(&address))
+        let has = |address: IpAddr| {
+            let mut networks = self.networks.iter();
+            networks.any(|network| network.contains(&address))
+        };
+        has(address) || address::translated(address).is_some_and(|address| has(address.into()))
     }
 
     /// Returns whether the set is empty.

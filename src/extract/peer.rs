@@ -1,6 +1,6 @@
 //! The peer's address, and the key that it becomes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 #[cfg(feature = "axum")]
 use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
@@ -8,6 +8,7 @@ use http::{HeaderName, StatusCode, header::FORWARDED, request::Parts};
 use ipnet::IpNet;
 
 use crate::{
+    address,
     diagnosis::Code,
     error::{Error, ErrorKind},
     key::Key,
@@ -20,8 +21,9 @@ use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 /// With axum: serve with `into_make_service_with_connect_info::<SocketAddr>()`. Elsewhere: put a [`SocketAddr`] or an
 /// [`IpAddr`] into the request's extensions. In tests of a `Router`: add axum's `MockConnectInfo` layer.
 ///
-/// IPv6 addresses of one /64 network share a key, since one customer has all of them. For another prefix length, use
-/// [`ClientIp::peer().ipv6_prefix(128)`](super::ClientIp::ipv6_prefix).
+/// IPv6 addresses of one /64 network share a key, since one customer has all of them. The key is [`Key::from`] of the address.
+/// For another prefix length, use [`ClientIp::peer().ipv6_prefix(128)`](super::ClientIp::ipv6_prefix). The module docs list
+/// the [special IPv6 addresses](super#ipv6), such as those of clients behind NAT64.
 ///
 /// # Behind a proxy
 ///
@@ -54,16 +56,12 @@ impl PeerIp {
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let address = self.address(parts);
-        address
-            .map(|address| PrefixLengths::DEFAULT.key(address))
-            .into()
+        address.map(Key::from).into()
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
         let address = caller.address().into_iter();
-        address
-            .map(|address| PrefixLengths::DEFAULT.key(address))
-            .collect()
+        address.map(Key::from).collect()
     }
 
     fn label(&self) -> &str {
@@ -95,8 +93,11 @@ pub(super) struct PrefixLengths {
 }
 
 impl PrefixLengths {
-    /// Single IPv4 addresses, and /64 networks of IPv6.
-    pub(super) const DEFAULT: Self = Self { ipv4: 32, ipv6: 64 };
+    /// Single IPv4 addresses, and /64 networks of IPv6, as in [`Key::from`].
+    pub(super) const DEFAULT: Self = Self {
+        ipv4: 32,
+        ipv6: address::IPV6_PREFIX,
+    };
 
     /// Checks that both lengths are in their range.
     pub(super) fn validate(self) -> Result<(), Error> {
@@ -112,37 +113,17 @@ impl PrefixLengths {
         Ok(())
     }
 
-    /// Returns the network that the address belongs to. An IPv4-mapped IPv6 address belongs to one of IPv4.
+    /// Returns the network that the address belongs to: of IPv4 for an IPv4-mapped address, and for a client behind NAT64.
     pub(super) fn network(self, address: IpAddr) -> IpNet {
-        let address = self.truncated(address);
-        let length = match address {
-            IpAddr::V4(_) => self.ipv4.min(32),
-            IpAddr::V6(_) => self.ipv6.min(128),
-        };
+        let (address, length) = address::network_of(address, self.ipv4, self.ipv6);
         IpNet::new_assert(address, length)
     }
 
     /// Returns the address of that network, as a key.
     #[inline]
     pub(super) fn key(self, address: IpAddr) -> Key {
-        Key::from(self.truncated(address))
-    }
-
-    /// Clears the bits after the prefix.
-    #[inline]
-    fn truncated(self, address: IpAddr) -> IpAddr {
-        match address.to_canonical() {
-            IpAddr::V4(address) => {
-                let cleared = 32_u32.saturating_sub(self.ipv4.into());
-                let mask = u32::MAX.checked_shl(cleared).unwrap_or(0);
-                Ipv4Addr::from_bits(address.to_bits() & mask).into()
-            }
-            IpAddr::V6(address) => {
-                let cleared = 128_u32.saturating_sub(self.ipv6.into());
-                let mask = u128::MAX.checked_shl(cleared).unwrap_or(0);
-                Ipv6Addr::from_bits(address.to_bits() & mask).into()
-            }
-        }
+        let (address, _) = address::network_of(address, self.ipv4, self.ipv6);
+        Key::of_network(address)
     }
 }
 

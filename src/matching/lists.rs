@@ -10,6 +10,7 @@ use http::request::Parts;
 use ipnet::IpNet;
 
 use crate::{
+    address,
     diagnosis::Code,
     error::Error,
     extract::{AddressSource, Extracted, KeyExtractor, Network, Networks},
@@ -23,7 +24,7 @@ use super::matcher::{Match, Matcher};
 /// An ambiguous address is a possible match. An absent one does not match, so `forbid` lets such requests pass to the
 /// rules; if the server provides no addresses, the layer logs a warning ([TG001](crate::diagnosis)). A lookup is a binary
 /// search, so lists of many thousands are fine; adjacent networks are joined. IPv4-mapped IPv6 addresses are converted to
-/// IPv4, in the list and in requests.
+/// IPv4, in the list and in requests. A client behind NAT64 matches by its IPv4 address too.
 #[derive(Clone)]
 pub struct AddressList<A> {
     source: A,
@@ -156,7 +157,13 @@ impl AddressRanges {
     }
 
     fn contains(&self, address: IpAddr) -> bool {
-        let (ranges, address) = match address.to_canonical() {
+        let address = address.to_canonical();
+        self.has(address)
+            || address::translated(address).is_some_and(|address| self.has(address.into()))
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        let (ranges, address) = match address {
             IpAddr::V4(address) => (&self.ipv4, ipv4_bits(address)),
             IpAddr::V6(address) => (&self.ipv6, address.into()),
         };

@@ -25,12 +25,13 @@
 //! |---|---|---|
 //! | token bucket, leaky bucket | 24 * 4/3 = 32 | 32 MB |
 //! | refunds to buckets | 24 * 4/3 = 32 | 32 MB |
+//! | turns that were given up in queues | 48 * 4/3 = 64 | 64 MB |
 //! | fixed window | 28 * 4/3 = 37.4 | 37.4 MB |
 //! | sliding window | 36 * 4/3 = 48 | 48 MB |
 //! | sliding log | (64 + 64) * 4/3 + 64 = 234.7 | 234.7 MB |
 //! | requests in flight | 64 | 70.4 MB |
 //! | denials under a [penalty](crate::penalty) | 56 * 4/3 = 74.7 | 74.7 MB |
-//! | all of them | 522.8 | 529.2 MB |
+//! | all of them | 586.8 | 593.2 MB |
 //!
 //! The numbers are hard limits on the allocated bytes, also while a table grows and its old and new memory coexist. They do
 //! not include 2 kB for each shard (there are at most 16 per core, rounded up to a power of two), up to 1.2 kB for each
@@ -38,7 +39,8 @@
 //! almost nothing. Tables grow with the number of keys and shrink after a flood.
 //!
 //! - **Refunds** take memory only for keys whose requests overlap: a refund of the last charge of a key needs none. Without
-//!   memory, a refund is not made, and the key owes what it was charged.
+//!   memory, a refund is not made, and the key owes what it was charged. Turns of a queue that callers give up in the middle
+//!   take up to 32 entries for each key, from the memory of logs.
 //! - **Requests in flight** take 44 bytes for the only one of a key, and 36 for each one of several. All keys together have
 //!   `64 * (max_keys + 100,000)` bytes. That is enough for `max_keys` requests, however many of them are on one key, and one
 //!   key can always fill the highest limit. A request without memory is denied, and counted in

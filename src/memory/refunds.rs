@@ -10,8 +10,12 @@
 //! refund B           B ends at 200 - (100 - 0) = 100, which is at most the TAT: all of it can be refunded
 //! ```
 
+use std::mem;
+
+use crate::algorithm::FreeTurns;
+
 use super::{
-    capacity::Capacity,
+    capacity::{Allotment, Capacity},
     fingerprint::Fingerprint,
     table::{Place, Table, TableEntry},
 };
@@ -22,6 +26,10 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Refunds {
     totals: Table<RefundTotal>,
+    /// Turns that were given up in queues, while others are behind them.
+    turns: Table<FreeTurns>,
+    /// Memory for spans of turns, from that of all logs.
+    spans: Allotment,
 }
 
 /// Total refunds of one key, in microseconds of its TAT.
@@ -50,6 +58,8 @@ impl Refunds {
     pub(super) fn new(capacity: &Capacity) -> Self {
         Self {
             totals: Table::new(capacity),
+            turns: Table::new(capacity),
+            spans: capacity.log_entries.allotment(),
         }
     }
 
@@ -100,14 +110,58 @@ impl Refunds {
         self.totals.insert(fingerprint, refunds, now).is_ok()
     }
 
+    /// Removes the turns that were given up in the queue of a key, and returns them.
+    pub(super) fn take_turns(&mut self, fingerprint: Fingerprint) -> FreeTurns {
+        let Place::Found(index) = self.turns.find(fingerprint, 0) else {
+            return FreeTurns::default();
+        };
+        let turns = mem::take(self.turns.state(index));
+        self.turns.account(index, turns.heap_entries());
+        turns
+    }
+
+    /// Keeps the turns that were given up in the queue of a key. Without memory for them, they do not come back.
+    pub(super) fn keep_turns(&mut self, fingerprint: Fingerprint, turns: FreeTurns, now: u64) {
+        let entries = turns.heap_entries();
+        if !turns.is_empty() {
+            if !self.spans.reserve(self.turns.heap_entries() + entries) {
+                self.turns.evict_for(entries, now);
+            }
+            if self.spans.reserve(self.turns.heap_entries() + entries) {
+                let _ = self.turns.insert(fingerprint, turns, now);
+            }
+        }
+        let is_reserved = self.spans.reserve(self.turns.heap_entries());
+        debug_assert!(is_reserved, "memory is reserved before it is taken");
+    }
+
     /// Moves all times forward by `micros` microseconds.
     pub(super) fn shift(&mut self, micros: u64) {
         self.totals.shift(micros);
+        self.turns.shift(micros);
     }
 
     /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.totals.bytes()
+        self.totals.bytes() + self.turns.bytes()
+    }
+}
+
+impl TableEntry for FreeTurns {
+    fn owes_until(&self) -> u64 {
+        self.end()
+    }
+
+    fn shift(&mut self, micros: u64) {
+        self.shift(micros);
+    }
+
+    fn bytes(&self) -> usize {
+        self.allocated() * size_of::<(u64, u64)>()
+    }
+
+    fn heap_entries(&self) -> usize {
+        self.allocated()
     }
 }
 

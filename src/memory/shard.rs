@@ -10,7 +10,7 @@
 //!  ├─ logs       [ fingerprint      | deque of entries   ] ..  + overflow
 //!  ├─ in_flight  tickets by key, each until its lease ends or it is released
 //!  ├─ bans       [ fingerprint      | denials, ban       ]  only of keys that a policy with a penalty denied
-//!  ├─ refunds    [ fingerprint | total ]  only of keys whose charges overlap and are refunded
+//!  ├─ refunds    [ fingerprint | total or free turns ]  only of keys whose charges overlap and are refunded
 //!  └─ step       the step of the clock that all these times include
 //! ```
 //!
@@ -31,7 +31,7 @@
 
 use crate::{
     algorithm::{
-        BucketState, ChargeMark, Counter, Counting, LogState, SlidingState, TokenBucket,
+        BucketState, ChargeMark, Counter, Counting, LogState, Refunded, SlidingState, TokenBucket,
         WindowState,
     },
     charge::Charge,
@@ -436,6 +436,7 @@ impl Shard {
     /// Replaces the state of a charge's key by one with this usage, if there is room for a separate state.
     pub(super) fn restore(&mut self, charge: &Charge<'_>, usage: Usage, now: Timestamp) {
         let key = KeyRef::of(charge).adding(true);
+        drop(self.refunds.take_turns(key.fingerprint));
         with_states!(self, charge, |counter, states| {
             // The overflow state is that of other keys, too.
             if !states.may_overflow(&key, now) {
@@ -487,19 +488,25 @@ impl Shard {
         let Some(before) = refunds.total(fingerprint, micros) else {
             return;
         };
+        let mut refunded = Refunded::default();
+        refunded.total = before;
+        refunded.turns = refunds.take_turns(fingerprint);
         self.buckets.amend(fingerprint, now, |state| {
-            let (charged, mut total) = (*state, before);
-            bucket.refund(state, &mut total, now, mark, units);
+            let charged = *state;
+            bucket.refund(state, &mut refunded, now, mark, units);
+            let total = refunded.total;
             if total != before && !refunds.set((fingerprint, total), charged.tat(), micros) {
                 *state = charged;
             }
         });
+        self.refunds.keep_turns(fingerprint, refunded.turns, micros);
     }
 
     /// Clears the state of a key under a policy, for every algorithm that may have counted it.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
         for_all_states!(self, |states| states.reset(fingerprint));
         self.bans.reset(fingerprint);
+        drop(self.refunds.take_turns(fingerprint));
     }
 }
 
@@ -515,7 +522,7 @@ fn refund_window<C>(
     C::State: TableEntry,
 {
     states.amend(fingerprint, now, |state| {
-        counter.refund(state, &mut 0, now, mark, units);
+        counter.refund(state, &mut Refunded::default(), now, mark, units);
     });
 }
 

@@ -78,7 +78,7 @@ impl TierTable {
     /// |---|---|
     /// | `ApiKey`, `Cookie`, with `hash_secret(..)` | `Key::secret(..)`, `Key::secret_with(&hash_secret, ..)` |
     /// | `Header`, `QueryParam`, `PathParam`, `Cookie::plaintext` | `Key::new(..)` |
-    /// | `PeerIp`, `ClientIp` | `Key::from(address)`, for IPv6 the network's address: `2001:db8::` |
+    /// | `PeerIp`, `ClientIp` | `Key::from(address)`; with other prefix lengths, `client_ip.keys_of(&CallerId::Address(address))` |
     /// | `first.and(second)` | `first.and(&second)` |
     /// | `first.or_else(second)` | the key of `first` unchanged; the key of `second` [`labelled`](Key::labelled) with both labels |
     /// | the middle of `a.or_else(b).or_else(c)` | cannot be created: choose with a closure, which receives the request head |

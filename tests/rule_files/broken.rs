@@ -866,7 +866,10 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    limit: 5/min\n",
             "    algorithm: leaky_queue\n",
         ),
-        &["5:16: rule \"a\": `queue` is missing: add the length of the queue, in units"],
+        &[
+            "5:16: rule \"a\": `queue` is missing: add the length of the queue, in units",
+            "5:16: rule \"a\": `max_wait` is missing: add the longest wait, shorter than the time after which clients give up",
+        ],
     ),
     (
         Yaml,

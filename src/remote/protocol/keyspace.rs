@@ -325,7 +325,7 @@ mod tests {
         let algorithm = select(vec![
             Algorithm::TokenBucket,
             Algorithm::LeakyBucket,
-            Algorithm::LeakyQueue(QueueLimits::new(3)),
+            Algorithm::LeakyQueue(QueueLimits::new(3, Duration::MAX)),
             Algorithm::FixedWindow(WindowStart::Clock),
             Algorithm::FixedWindow(WindowStart::FirstHit),
             Algorithm::SlidingLog,
