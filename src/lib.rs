@@ -97,6 +97,7 @@ pub mod fuzzing;
 pub mod headers;
 mod health;
 mod hold;
+mod home;
 mod key;
 mod limiter;
 mod log;
