@@ -28,7 +28,7 @@ use crate::top_keys::Snapshot;
 use super::{
     fallback::LocalFallback,
     local::LocalCounts,
-    merging::{BegunMerge, Due},
+    merging::{BegunMerge, Due, TakenShares},
     mirror::Fingerprint,
     modes::Modes,
     monitor::{CallGuard, PrimaryMonitor},
@@ -103,6 +103,7 @@ impl ResilientStore {
     fn decide_after(
         &self,
         merges: Vec<BegunMerge>,
+        mut taken: TakenShares,
         charges: &[Charge<'_>],
     ) -> StoreFuture<Decision> {
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
@@ -110,6 +111,7 @@ impl ResilientStore {
         StoreFuture::boxed(async move {
             let deciding = async {
                 fallback.merger.make(merges).await?;
+                taken.note_sent();
                 let call = CallGuard::new(&monitor);
                 let result = {
                     let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
@@ -121,6 +123,7 @@ impl ResilientStore {
             };
             let result = timeout(monitor.breaker.deadline(), deciding).await;
             let result = result.unwrap_or_else(|| Err(monitor.late()));
+            taken.end(&result);
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
     }
@@ -151,7 +154,7 @@ impl Store for ResilientStore {
             if fallback.merger.history.is_grace() {
                 return match fallback.merger.due(charges) {
                     Due::Local => StoreFuture::ready(Ok(fallback.decide_by_share(charges))),
-                    Due::Merges(merges) => self.decide_after(merges, charges),
+                    Due::Merges(merges, taken) => self.decide_after(merges, taken, charges),
                 };
             }
         }
@@ -159,7 +162,8 @@ impl Store for ResilientStore {
         if has_merges && !fallback.is_shedding() || fallback.merger.history.has_doubts() {
             let merges = fallback.merger.begin_all(charges);
             if !merges.is_empty() {
-                return self.decide_after(merges, charges);
+                let taken = TakenShares::none(&fallback.merger);
+                return self.decide_after(merges, taken, charges);
             }
         }
         // No timer and no guard to add: one future serves the whole decision.
