@@ -131,6 +131,7 @@ pub mod tiers;
 mod timer;
 #[cfg(feature = "top-keys")]
 pub mod top_keys;
+mod waited;
 
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};

@@ -18,6 +18,7 @@ use crate::{
     state::CountedBy,
     store::{BlockList, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
     timer::timeout,
+    waited,
 };
 
 #[cfg(feature = "reload")]
@@ -108,6 +109,7 @@ impl ResilientStore {
     ) -> StoreFuture<Decision> {
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         let (monitor, fallback) = (Arc::clone(&self.monitor), Arc::clone(&self.fallback));
+        let waited = waited::so_far();
         StoreFuture::boxed(async move {
             let deciding = async {
                 fallback.merger.make(merges).await?;
@@ -115,13 +117,14 @@ impl ResilientStore {
                 let call = CallGuard::new(&monitor);
                 let result = {
                     let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-                    monitor.primary.decide(&charges)
+                    waited::after(waited, || monitor.primary.decide(&charges))
                 };
                 let result = monitor.bounded(result).await;
                 call.end(&result);
                 result
             };
-            let result = timeout(monitor.breaker.deadline(), deciding).await;
+            let left = monitor.breaker.deadline().saturating_sub(waited);
+            let result = timeout(left, deciding).await;
             let result = result.unwrap_or_else(|| Err(monitor.late()));
             taken.end(&result);
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
@@ -148,6 +151,10 @@ impl Store for ResilientStore {
         }
         monitor.prober.task.remember_runtime();
         let fallback = Arc::clone(&self.fallback);
+        if waited::is_too_long(monitor.breaker.deadline()) {
+            let late = Err(monitor.late().into_not_executed());
+            return StoreFuture::ready(fallback.complete(late, &mut charges.iter().copied()));
+        }
         let has_merges = !fallback.local.journal.is_empty();
         if has_merges {
             fallback.merger.start();
@@ -177,9 +184,16 @@ impl Store for ResilientStore {
         }
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         let monitor = Arc::clone(monitor);
+        let waited = waited::so_far();
         StoreFuture::boxed(async move {
             let call = CallGuard::new(&monitor);
-            let result = monitor.bounded(decision).await;
+            let result = if waited.is_zero() {
+                monitor.bounded(decision).await
+            } else {
+                let left = monitor.breaker.deadline().saturating_sub(waited);
+                let decided = timeout(left, decision).await;
+                decided.unwrap_or_else(|| Err(monitor.late()))
+            };
             call.end(&result);
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })

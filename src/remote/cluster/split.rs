@@ -27,6 +27,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -40,6 +41,7 @@ use crate::{
     settlement::{Receipt, Settlement},
     state::{CountedBy, Outcome, PolicyState},
     store::{Store, StoreFuture},
+    waited,
 };
 
 /// Returns whether the charges have keys in several slots.
@@ -91,7 +93,8 @@ pub(in crate::remote) fn decide(
             }),
         }
     }
-    let deciding = parts.into_iter().map(Part::decide);
+    let waited = waited::so_far();
+    let deciding = parts.into_iter().map(|part| part.decide(waited));
     let deciding = join_all(deciding);
     StoreFuture::boxed(SplitDecision {
         deciding: Some(Box::pin(async move { combine(deciding.await) })),
@@ -110,10 +113,10 @@ struct Part {
 type DecidedPart = (Part, Result<Decision, Error>);
 
 impl Part {
-    async fn decide(self) -> DecidedPart {
+    async fn decide(self, waited: Duration) -> DecidedPart {
         let deciding = {
             let charges = self.charges();
-            self.store.decide(&charges)
+            waited::after(waited, || self.store.decide(&charges))
         };
         let decision = deciding.await;
         (self, decision)
