@@ -98,6 +98,7 @@ pub mod fuzzing;
 pub mod headers;
 mod health;
 mod hold;
+mod home;
 mod key;
 mod limiter;
 mod log;
@@ -131,6 +132,7 @@ pub mod tiers;
 mod timer;
 #[cfg(feature = "top-keys")]
 pub mod top_keys;
+mod waited;
 
 pub use self::decision::Decision;
 pub use self::error::{Error, ErrorKind};

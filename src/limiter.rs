@@ -28,6 +28,7 @@ use crate::{
     sync::Mutex,
     telemetry::{DecisionObserver, Recorders},
     ticket::Ticket,
+    waited::StoreId,
 };
 
 #[cfg(feature = "explain")]
@@ -76,6 +77,8 @@ pub struct RateLimiter {
     known: Arc<Mutex<Vec<KnownPolicy>>>,
     holds: Arc<HoldRegistry>,
     observer: DecisionObserver,
+    /// The store, if its decisions have a deadline.
+    bounded_store: Option<StoreId>,
 }
 
 impl RateLimiter {
@@ -141,6 +144,12 @@ impl RateLimiter {
         };
         self.observer.observe(charges, &mut decided);
         decided
+    }
+
+    /// Returns the store, if its decisions have a deadline.
+    #[inline]
+    pub(crate) fn bounded_store(&self) -> Option<StoreId> {
+        self.bounded_store
     }
 
     /// Returns whether the list of blocks is too old for [`is_blocked`](Self::is_blocked).
@@ -581,6 +590,7 @@ impl RateLimiter {
         let known = Arc::default();
         let holds = Arc::new(HoldRegistry::new(Arc::clone(&store)));
         let limiter = Self {
+            bounded_store: store.deadline().map(|_| StoreId::of(&store)),
             blocks: Arc::new(BlockCheck::new(Arc::clone(&store))),
             store,
             known,

@@ -2,11 +2,10 @@
 
 use std::{fmt, iter, mem, pin::Pin, sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle, task::AbortHandle};
-
 use crate::{
     backoff::Backoff,
     clock::{Clock, Timestamp},
+    home::{self, LastingTask},
     sync::Mutex,
     task_lease::TaskLease,
     timer::sleep,
@@ -39,8 +38,8 @@ pub(crate) type RetryFuture = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
 ///
 /// One task tries them all, round by round. It waits 20 ms before the first round, and twice as long after each round that
 /// fails, up to 1 s; each wait is [jittered](crate::backoff::jittered). The task keeps the owner alive until the queue is
-/// empty. When its runtime has ended, or has not been driven for [`TOLERANCE`], the next [`add`](Self::add) or
-/// [`resume`](Self::resume) on another runtime starts a new task, which takes over the items of the former one.
+/// empty. When its runtime ends, the task goes [home](crate::home). When that has not been driven for [`TOLERANCE`], the next
+/// [`add`](Self::add) or [`resume`](Self::resume) starts a new task, which takes over the items of the former one.
 pub(crate) struct RetryQueue<T> {
     state: Mutex<State<T>>,
 }
@@ -54,7 +53,7 @@ struct State<T> {
     in_progress: Vec<RetryItem<T>>,
     /// Items of the current round that failed.
     failed: Vec<RetryItem<T>>,
-    task: Option<AbortHandle>,
+    task: Option<LastingTask>,
     lease: TaskLease,
 }
 
@@ -91,7 +90,7 @@ impl<T: Send + Sync + 'static> RetryQueue<T> {
         true
     }
 
-    /// Starts a task on the caller's runtime, if items wait and no task is on time.
+    /// Starts a task, if items wait and no task is on time.
     pub(crate) fn resume<O: RetryOwner<Item = T>>(owner: &Arc<O>) {
         let mut state = owner.retry_queue().state.lock();
         if state.len() > 0 {
@@ -137,19 +136,17 @@ impl<T: Send + Sync + 'static> State<T> {
         self.waiting = waiting;
     }
 
-    /// Starts a task on the caller's runtime, unless one is on time.
+    /// Starts a task, unless one is on time.
     fn start<O: RetryOwner<Item = T>>(&mut self, owner: &Arc<O>) {
         let now = Clock::system().now();
         let is_running = self.task.as_ref().is_some_and(|task| !task.is_finished());
         if is_running && self.lease.is_held(now) {
             return;
         }
-        if let Ok(runtime) = Handle::try_current() {
-            self.put_back(O::is_repeatable);
-            let task = self.lease.take_over(now + TOLERANCE);
-            let running = RetryQueue::run(Arc::clone(owner), task);
-            self.task = Some(runtime.spawn(running).abort_handle());
-        }
+        self.put_back(O::is_repeatable);
+        let task = self.lease.take_over(now + TOLERANCE);
+        let running = RetryQueue::run(Arc::clone(owner), task);
+        self.task = Some(home::spawn_lasting(Box::pin(running)));
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 54] = [
+const FLOORS: [(&str, u8); 56] = [
     ("backoff", 0),
     ("clock", 0),
     ("decision", 0),
@@ -18,6 +18,7 @@ const FLOORS: [(&str, u8); 54] = [
     ("error", 0),
     ("error_chain", 0),
     ("health", 0),
+    ("home", 0),
     ("key", 0),
     ("log", 0),
     ("quota", 0),
@@ -30,6 +31,7 @@ const FLOORS: [(&str, u8); 54] = [
     ("task_lease", 0),
     ("ticket", 0),
     ("timer", 0),
+    ("waited", 0),
     ("algorithm", 1),
     ("block", 1),
     ("block_list", 1),

@@ -722,6 +722,88 @@ async fn request_that_the_share_of_one_policy_denies_takes_nothing_from_the_shar
     }
 }
 
+// Regression: in the first seconds after an outage, a decision that failed was charged to the share twice: when it was
+// sent, and when it was made here instead. So of 10 units only 5 were granted while Redis came and went.
+#[tokio::test]
+async fn share_is_granted_once_while_redis_comes_and_goes() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
+    let one = [limiter.build().expect("a usable limiter")];
+    until_acquainted(&one).await;
+    let started = Instant::now();
+    let mut policies = rate_policies(10).into_iter();
+    let mut next = policies.next();
+    for round in 0.. {
+        let Some(policy) = &next else { return };
+        let key = Key::new(format!("ada{round}"));
+        proxy.set(Mode::BlackHole);
+        until_degraded(&one).await;
+        assert_eq!(admitted(&one, policy, key, 1).await, [1]);
+        proxy.set(Mode::Pass);
+        until(&one, |one| !one.health().is_degraded()).await;
+        let back = Instant::now();
+        proxy.set(Mode::BlackHole);
+        let mut again = admitted(&one, policy, key, 3).await[0];
+        let is_in_time = back.elapsed() < Duration::from_secs(2);
+        until_degraded(&one).await;
+        again += admitted(&one, policy, key, 20).await[0];
+        // Again if the machine was too busy: 2.5 s after the recovery, the share is not charged before Redis is.
+        if is_in_time {
+            assert_eq!(again, 9, "{}", policy.name());
+            next = policies.next();
+        }
+        assert!(started.elapsed() < HUNG * 2, "never in time");
+        proxy.set(Mode::Pass);
+        until_merged(&one).await;
+    }
+}
+
+// Regression: in the first seconds after an outage, each request that Redis denied for one policy took a unit of the share
+// of the other one.
+#[tokio::test]
+async fn request_that_redis_denies_takes_nothing_from_a_share() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder()
+        .redis(proxy.url())
+        .instances(1)
+        .deadline(DEADLINE);
+    let one = [limiter.build().expect("a usable limiter")];
+    let elsewhere = fleet(&server, 1);
+    let all = Policy::new("all", Quota::per_day(40)).algorithm(Algorithm::SlidingLog);
+    let user = Policy::new("user", Quota::per_day(60)).algorithm(Algorithm::SlidingLog);
+    let started = Instant::now();
+    for round in 0.. {
+        let key = Key::new(format!("service{round}"));
+        let [ada, bob] = ["ada", "bob"].map(|user| Key::new(format!("{user}{round}")));
+        let allowed = async |who: Key, requests: usize| {
+            let mut allowed = 0;
+            for _ in 0..requests {
+                let charges = [all.charge(key), user.charge(who)];
+                let decision = one[0].check(&charges).await.expect("a decision");
+                allowed += usize::from(decision.is_allowed());
+            }
+            allowed
+        };
+        proxy.set(Mode::BlackHole);
+        until_degraded(&one).await;
+        assert_eq!(allowed(ada, 1).await, 1);
+        assert_eq!(admitted(&elsewhere, &user, ada, 60).await, [60]);
+        let back = Instant::now();
+        proxy.set(Mode::Pass);
+        until(&one, |one| !one.health().is_degraded()).await;
+        let again = (allowed(ada, 50).await, allowed(bob, 4).await);
+        // Again if the machine was too busy: 2.5 s after the recovery, nothing is denied by a share.
+        if back.elapsed() < Duration::from_millis(2_500) {
+            assert_eq!(again, (0, 4), "39 of 40 are left");
+            return;
+        }
+        assert!(started.elapsed() < HUNG, "never in time");
+        until_merged(&one).await;
+    }
+}
+
 // Regression: a reply that arrived before Redis had reset the key brought the forgotten state back.
 #[tokio::test]
 async fn key_that_is_reset_while_it_is_decided_starts_an_outage_with_a_full_share() {

@@ -212,21 +212,90 @@ fn connection_whose_runtime_ended_is_not_used_again() {
     }
 }
 
-// Regression: such connections looked like those of a server that closes what it accepts, so decisions failed for a
-// while.
+// Regression: the connection ended with the runtime that had made it. So a reply that was on its way was lost, and the
+// decision failed although it was charged.
 #[test]
-fn connections_that_end_with_their_runtimes_in_mid_call_cause_no_backoff() {
+fn runtime_that_ends_in_mid_call_loses_no_reply() {
     let server = Server::start();
-    let limiter = bare(one_lane(server.url()).deadline(HUNG));
-    for _ in 0..5 {
+    let proxy = runtime().block_on(Proxy::start(server.address()));
+    let store = one_lane(proxy.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), [ages()]);
+    let limiter = limiter.expect("a usable policy");
+    for number in 1..=5 {
         let first = runtime();
-        let decision = first.block_on(ask(&limiter, "ada"));
+        let decision = first.block_on(ask_ages(&limiter, 0));
         decision.expect("a connection is made at once");
-        let mut sent = ask(&limiter, "ada");
+        server.pause();
+        let mut sent = ask_ages(&limiter, 0);
         first.block_on(begin(&mut sent));
         drop(first);
-        let error = runtime().block_on(sent).expect_err("its reply is lost");
-        assert_eq!(error.kind(), ErrorKind::Connect, "{error:?}");
+        server.resume();
+        let decision = runtime().block_on(sent).expect("its reply arrives");
+        let usage = decision.states()[0].usage().expect("it is counted");
+        assert_eq!(usage.limit - usage.remaining, 2 * number);
+    }
+    assert_eq!(proxy.connections(), 1);
+}
+
+// Regression: a runtime that ended in the background broke the connection in the middle of the decisions of the next one,
+// which looked like a failure of the server: they failed, were charged all the same, and no new connection was made for a
+// while.
+#[test]
+fn runtimes_that_end_in_the_background_fail_no_decision_of_others() {
+    let server = Server::start();
+    let store = RedisStore::builder(server.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a usable store"), [ages()]);
+    let limiter = limiter.expect("a usable policy");
+    let mut failed = Vec::new();
+    let mut used = 0;
+    for number in 0..400 {
+        let brief = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        for _ in 0..3 {
+            match brief.block_on(ask_ages(&limiter, 0)) {
+                Err(error) => failed.push(error.to_string()),
+                Ok(decision) => {
+                    let usage = decision.states()[0].usage().expect("it is counted");
+                    used = usage.limit - usage.remaining;
+                }
+            }
+        }
+        if number % 3 == 0 {
+            brief.shutdown_background();
+        }
+    }
+    assert_eq!(failed, Vec::<String>::new(), "{} of 1,200", failed.len());
+    assert_eq!(used, 1_200);
+}
+
+// Regression: a call for several callers failed for all of them when the runtime of the one that had sent it ended.
+#[test]
+fn runtime_that_ends_takes_no_decision_of_another_with_it() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    let (ours, other) = (runtime(), runtime());
+    ours.block_on(ask(&limiter, "warm")).expect("a decision");
+    server.pause();
+    let [mut first, mut second, mut third] =
+        ["first", "second", "third"].map(|key| ask(&limiter, key));
+    other.block_on(async {
+        begin(&mut first).await;
+        begin(&mut second).await;
+    });
+    ours.block_on(begin(&mut third));
+    other.block_on(async {
+        // The task that was started for the second caller sends for the third one too.
+        for _ in 0..5 {
+            tokio::task::yield_now().await;
+        }
+    });
+    drop(other);
+    server.resume();
+    for answer in [first, second, third] {
+        ours.block_on(answer).expect("a decision");
     }
 }
 

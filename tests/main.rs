@@ -65,6 +65,7 @@ mod refused;
 mod registration;
 mod reloading;
 mod repeated_keys;
+mod request_deadline;
 mod rule_files;
 mod rule_watch;
 mod rules;

@@ -9,10 +9,9 @@ use super::registry::HoldRegistry;
 /// Holds a decision's charges until the request ends. Dropping it settles them in the background at the charged cost.
 ///
 /// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed while the hold exists, and released when
-/// it is settled or dropped. In process, slots have no lease while they are held and need no renewal. Over Redis,
-/// renewals and releases need a Tokio runtime, so create and drop the hold within one. One task renews all holds of a
-/// limiter, on the runtime of one of them. If that runtime ends, or no thread polls its tasks any more, a task on the
-/// runtime of another hold takes over.
+/// it is settled or dropped. In process, slots have no lease while they are held and need no renewal. Over Redis, one task
+/// renews all holds of a limiter, on the runtime of one of them. If that runtime ends, or no thread polls its tasks any more, a
+/// task on a thread of the crate takes over. A hold may also be created and dropped on a thread without a Tokio runtime.
 ///
 /// # When settling fails
 ///

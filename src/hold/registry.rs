@@ -36,7 +36,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     clock::Clock,
-    spawn,
+    home, spawn,
     state::CountedBy,
     store::{Receipt, Store, StoreFuture},
     sync::Mutex,
@@ -47,7 +47,7 @@ use super::{
     key_batches::KeyBatches,
     renewal::RenewalTask,
     schedule::HeldSlots,
-    settler::{Settler, no_runtime},
+    settler::{Settler, no_home},
 };
 
 /// All holds of a limiter. One task renews the slots of all of them.
@@ -106,7 +106,7 @@ impl HoldRegistry {
         let runtime = Handle::try_current().ok();
         let mut renewal = self.renewal.lock();
         let now = Clock::system().now();
-        let (number, soonest) = renewal.schedule.add(slots, runtime.clone(), now);
+        let (number, soonest) = renewal.schedule.add(slots, now);
         if renewal.is_on_time(now, soonest) {
             return Some(number);
         }
@@ -116,7 +116,7 @@ impl HoldRegistry {
         let is_started = self.start_task(&mut renewal, runtime.as_ref(), wait);
         drop(renewal);
         if !is_started {
-            self.settler.log_not_renewed(&no_runtime());
+            self.settler.log_not_renewed(&no_home());
         }
         Some(number)
     }
@@ -148,7 +148,7 @@ impl HoldRegistry {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Starts a task that renews, after a wait, on this runtime or that of any hold. Returns whether a runtime took it.
+    /// Starts a task that renews, after a wait, on this runtime or at home. Returns whether one of them took it.
     fn start_task(
         self: &Arc<Self>,
         renewal: &mut RenewalTask,
@@ -157,12 +157,9 @@ impl HoldRegistry {
     ) -> bool {
         let alarm = self.alarm();
         let number = renewal.next_task(wait);
-        let start = |runtime: &Handle| {
-            let task = Self::run(Arc::downgrade(self), number, wait, alarm.clone());
-            spawn::on(runtime, task)
-        };
-        let started = runtime.and_then(start);
-        let started = started.or_else(|| renewal.schedule.start_on_any_runtime(start));
+        let task = || Self::run(Arc::downgrade(self), number, wait, alarm.clone());
+        let started = runtime.and_then(|runtime| spawn::on(runtime, task()));
+        let started = started.or_else(|| home::spawn(task()));
         let is_started = started.is_some();
         renewal.task_started(started, &alarm);
         is_started
@@ -182,7 +179,7 @@ impl HoldRegistry {
         let is_started = self.start_task(&mut renewal, None, Duration::ZERO);
         drop(renewal);
         if !is_started {
-            self.settler.log_not_renewed(&no_runtime());
+            self.settler.log_not_renewed(&no_home());
         }
     }
 

@@ -17,13 +17,13 @@ use crate::{
 
 use super::schedule::{HeldSlots, Schedule};
 
-/// The schedule of renewals, and the task that follows it for all holds, on the runtime of one of them.
+/// The schedule of renewals, and the task that follows it for all holds, on the runtime of one of them or at home.
 ///
 /// ```text
 /// wakes_at                          late_at
 ///    |---------- tolerance ------------|---------- tolerance ----------|-- ..
-///    the task should wake              the alarm starts a task on      the alarm starts another one
-///                                      the runtime of another hold
+///    the task should wake              the alarm starts a task         the alarm starts another one
+///                                      at home
 /// ```
 ///
 /// The alarm rings on the timer's thread, so renewals go on if the task's runtime ends or is not driven. The tolerance is
@@ -188,7 +188,7 @@ mod tests {
             .to_owned();
         let slots = Arc::from([Settlement::release(charge, false)]);
         let now = Clock::system().now();
-        renewal.schedule.add(slots, None, now);
+        renewal.schedule.add(slots, now);
         renewal.late_at = now + Duration::from_secs(3_600);
         assert!(!renewal.must_replace(Waker::noop()));
         assert!(renewal.alarm.is_some(), "it rings again");

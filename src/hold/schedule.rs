@@ -6,8 +6,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
-
 use crate::{backoff, clock::Timestamp, store::Settlement};
 
 /// The slots of one hold, each as the settlement that releases it.
@@ -47,8 +45,6 @@ pub(super) struct Schedule {
 #[derive(Debug)]
 struct ScheduledHold {
     slots: HeldSlots,
-    /// Runtime on which the hold was made; `None` once it is found to have ended.
-    runtime: Option<Handle>,
     /// A third of the shortest lease.
     period: Duration,
     /// Time of the next renewal.
@@ -59,12 +55,7 @@ struct ScheduledHold {
 
 impl Schedule {
     /// Adds a hold. Returns its number, and the shortest wait before its first renewal.
-    pub(super) fn add(
-        &mut self,
-        slots: HeldSlots,
-        runtime: Option<Handle>,
-        now: Timestamp,
-    ) -> (u64, Duration) {
+    pub(super) fn add(&mut self, slots: HeldSlots, now: Timestamp) -> (u64, Duration) {
         self.follow_clock(now);
         if self.holds.is_empty() {
             self.woken_at = self.time;
@@ -75,7 +66,6 @@ impl Schedule {
         self.due.insert((due, self.latest));
         let hold = ScheduledHold {
             slots,
-            runtime,
             period,
             due,
             unconfirmed: 0,
@@ -150,29 +140,6 @@ impl Schedule {
         let (_, number) = self.due.first()?;
         Some(self.holds.get(number)?.period)
     }
-
-    /// Calls `start` with the runtimes of the holds until it succeeds. A runtime on which it fails has ended, and is not
-    /// tried again.
-    ///
-    /// Begins with a random hold, since some runtimes may exist but not be driven.
-    pub(super) fn start_on_any_runtime<T>(
-        &mut self,
-        start: impl Fn(&Handle) -> Option<T>,
-    ) -> Option<T> {
-        let holds = self.holds.len();
-        let first = backoff::random() % holds.max(1) as u64;
-        let first = usize::try_from(first).unwrap_or_default();
-        for (skipped, taken) in [(first, holds), (0, first)] {
-            for hold in self.holds.values_mut().skip(skipped).take(taken) {
-                let started = hold.runtime.as_ref().and_then(&start);
-                if started.is_some() {
-                    return started;
-                }
-                hold.runtime = None;
-            }
-        }
-        None
-    }
 }
 
 /// Returns a third of the shortest lease.
@@ -206,7 +173,7 @@ mod tests {
         let mut clock = Timestamp::from_micros(1_700_000_000_000_000);
         let taken_at = clock;
         for _ in 0..1_000 {
-            schedule.add(slots(), None, clock);
+            schedule.add(slots(), clock);
         }
         let mut moments = Vec::new();
         let mut renewed = 0;
@@ -231,11 +198,11 @@ mod tests {
     fn wait_counts_once_though_holds_are_made_meanwhile() {
         let mut schedule = Schedule::default();
         let start = Timestamp::from_micros(1_700_000_000_000_000);
-        schedule.add(slots(), None, start);
+        schedule.add(slots(), start);
         schedule.wake(start, Duration::ZERO);
         let before = schedule.time;
         let wait = Duration::from_secs(10);
-        schedule.add(slots(), None, start + wait);
+        schedule.add(slots(), start + wait);
         schedule.wake(start + wait, wait);
         assert_eq!(schedule.time - before, wait);
         // The clock was set back.
@@ -247,8 +214,8 @@ mod tests {
     fn renewal_that_failed_may_arrive_however_many_succeed_after_it() {
         let mut schedule = Schedule::default();
         let clock = Timestamp::from_micros(1_700_000_000_000_000);
-        let (confirmed, _) = schedule.add(slots(), None, clock);
-        let (failed, _) = schedule.add(slots(), None, clock);
+        let (confirmed, _) = schedule.add(slots(), clock);
+        let (failed, _) = schedule.add(slots(), clock);
         for _ in 0..2 {
             schedule.wake(clock, LEASE);
             assert_eq!(schedule.take_due().len(), 2);

@@ -18,9 +18,8 @@ use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
     error_chain::ErrorChain,
-    log,
+    home, log,
     retry::{RetryFuture, RetryOwner, RetryQueue},
-    spawn,
     state::CountedBy,
     store::{Correction, Receipt, Settlement, Store, StoreFuture},
 };
@@ -80,8 +79,7 @@ impl Settler {
 
     /// Settles a receipt for which no caller waits. The first failure that is not retried is logged.
     ///
-    /// Without a Tokio runtime, a reply that does not come at once is not awaited. Slots are then released again by the
-    /// next task that retries.
+    /// A caller outside of a Tokio runtime has the reply awaited at home.
     pub(super) fn settle_in_background(self: &Arc<Self>, receipt: Receipt) {
         // Failures in the shared store are logged by the guard of each settlement.
         let is_shared = receipt.counted_by() == CountedBy::Shared;
@@ -96,8 +94,8 @@ impl Settler {
         let mut settled = self.settle(receipt);
         if let Some(settled) = settled.take_ready() {
             log(settled);
-        } else if spawn::on_current(async move { log(settled.await) }).is_none() {
-            self.log_unsettled(&no_runtime());
+        } else {
+            home::spawn_lasting(Box::pin(async move { log(settled.await) }));
         }
     }
 
@@ -113,7 +111,7 @@ impl Settler {
         self.retry_later(slots.with_pending_acquire());
     }
 
-    /// Starts the task that retries, on the caller's runtime, if settlements wait and no task is on time.
+    /// Starts the task that retries, if settlements wait and no task is on time.
     pub(super) fn resume_retries(self: &Arc<Self>) {
         RetryQueue::resume(self);
     }
@@ -236,10 +234,10 @@ impl Drop for SettlementGuard {
     }
 }
 
-/// Returns the error of a hold that is made or dropped outside of a Tokio runtime.
-pub(super) fn no_runtime() -> Error {
+/// Returns the error of a hold for which no task can be started.
+pub(super) fn no_home() -> Error {
     Error::new(
-        ErrorKind::InvalidConfig,
-        "there is no tokio runtime: create and drop the hold within one",
+        ErrorKind::Unavailable,
+        "no thread can be started for it: this process has too many",
     )
 }

@@ -33,7 +33,7 @@ use crate::{
     limiter::RateLimiter,
     rejection::{MakeRejection, Rejection},
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
-    store::{PendingResult, Receipt, StoreFuture},
+    store::{Receipt, StoreFuture},
 };
 
 #[cfg(feature = "reload")]
@@ -46,6 +46,7 @@ use super::{
     info::{self, Nested},
     resolve::{FollowUp, Lookups, Resolution},
     settle::PendingSettlement,
+    waits::{self, PendingDecision},
 };
 
 /// Decides on the requests of one layer. Shared by all its clones and services.
@@ -149,7 +150,7 @@ impl Admission {
             follow_up: rejection.map(FollowUp::rejection),
             ..KeptCharges::default()
         };
-        let decision = self.limiter.check(&charges);
+        let decision = waits::check(&self.limiter, &charges, &parts.extensions);
         drop(charges);
         self.decided_or_pending(decision, kept, parts)
     }
@@ -165,7 +166,7 @@ impl Admission {
         match decision.take_ready() {
             Some(decided) => self.conclude(decided, kept, parts),
             None => Ok(Step::Pending(Pending::Decision {
-                decision: decision.into_pending(),
+                decision: PendingDecision::new(decision),
                 kept,
             })),
         }
@@ -369,7 +370,8 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
                 self.resolve(resolution, parts)
             }
             Pending::Decision { decision, kept } => {
-                let decided = ready!(decision.as_mut().poll(context));
+                let extensions = &mut parts.extensions;
+                let decided = ready!(decision.poll(&self.limiter, extensions, context));
                 self.conclude(decided, mem::take(kept), parts)
             }
         })
@@ -412,7 +414,7 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
 pub enum Pending {
     /// The store's decision.
     Decision {
-        decision: PendingResult<Decision>,
+        decision: PendingDecision,
         kept: KeptCharges,
     },
     /// Lookups of keys and tiers.

@@ -91,6 +91,13 @@
 //! policies that belong together on one layer. Two layers that charge a request under the same policy name are reported as
 //! [`Code::ChargedTwice`].
 //!
+//! A request waits for a store no longer than one deadline, however many layers on one
+//! [limiter](crate::builder::RateLimitLayerBuilder::limiter) it passes. The waits for lookups are not part of it. A layer that
+//! finds less than half of the deadline left does not ask the store: each policy applies its [`OnOutage`](crate::OnOutage)
+//! setting. So the round trips of all layers should take less than half of the deadline, for example two of 10 ms with the
+//! default of 50 ms. Layers with limiters of their own have a deadline each, and so have calls of a
+//! [`CallLimitLayer`](crate::call::CallLimitLayer).
+//!
 //! [`Code::ChargedTwice`]: crate::diagnosis::Code::ChargedTwice
 //!
 //! # Examples
@@ -128,6 +135,7 @@ pub(crate) mod layer;
 mod resolve;
 mod service;
 mod settle;
+mod waits;
 mod with_lookups;
 
 pub use self::actual_cost::ActualCost;

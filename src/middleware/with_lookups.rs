@@ -27,6 +27,7 @@ use super::{
     future::Step,
     resolve::{FollowUp, Lookups, Resolution},
     settle::PendingSettlement,
+    waits,
 };
 
 impl Admission {
@@ -76,7 +77,7 @@ impl Admission {
         let list = keeps_charges.then(|| owned(&charges));
         let has_peeks = has_peeks(&charges);
         let denies_nothing = denies_nothing(&charges);
-        let decision = self.limiter.check(&charges);
+        let decision = waits::check(&self.limiter, &charges, &parts.extensions);
         drop(charges);
         follow_up.rules = rules;
         follow_up.resolution = is_open.then_some(resolution);

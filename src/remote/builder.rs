@@ -176,6 +176,9 @@ impl RedisStoreBuilder {
 
     /// Sets the longest time that one decision takes in all.
     ///
+    /// A request that passes several [layers](crate::middleware#one-layer-inside-another) on one limiter, or a layer with
+    /// lookups, has it once for all of its decisions.
+    ///
     /// Default: 50 ms, a hundred times the usual reply time of a healthy server in the same data centre. Deadlines are
     /// kept to the millisecond. At most an hour.
     pub fn deadline(mut self, deadline: Duration) -> Self {

@@ -45,7 +45,11 @@
 //! A decision that is sent at once makes its call itself. Other calls, and dials, are Tokio tasks on the runtime of one
 //! of the callers. The runtime must be able to use sockets (`enable_io`) and needs no timers. A thread named
 //! `tollgate-watch`, one per store, keeps the deadlines, so they hold while a runtime is busy, blocked or not driven.
-//! It sleeps while nothing is under way. Runtimes may end while others go on with the same store.
+//! It sleeps while nothing is under way.
+//!
+//! Runtimes may end while others go on with the same store. The connections that they made, and the calls that they carried for
+//! others, then go to a thread named `tollgate-home`, one per process, and no reply is lost. Connections of a
+//! [pool](RedisStoreBuilder::over_pool) end with their runtime, since the pool drives them.
 //!
 //! If a busy runtime reads a reply late, the store uses it up to twice the deadline: a slow client does not count as a
 //! failure of Redis.
@@ -83,8 +87,8 @@
 //! - a request may be denied although quota is left, while other requests that a second policy denies hold the last
 //!   units. Each of them holds its units for about two round trips. With 32 callers that are denied all the time, the
 //!   first such denial came after 3,937 of 4,000 units, in the worst of five runs;
-//! - a process or a runtime that ends leaves the units of its requests under way charged, until time gives them back:
-//!   in a test with 32 callers, 48 units at most. So does a refund that gets no reply.
+//! - a process that ends leaves the units of its requests under way charged, until time gives them back: in a test with 32
+//!   callers, 48 units at most. So does a refund that gets no reply.
 //!
 //! If two keys in different slots have a part in common, such as a tenant and a user of that tenant, the store warns
 //! ([`Code::SeveralSlots`](crate::diagnosis::Code::SeveralSlots)).

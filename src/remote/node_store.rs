@@ -29,7 +29,7 @@ use crate::{
     clock::{Clock, Timestamp},
     decision::Decision,
     diagnosis::Warning,
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, Phase},
     key::Key,
     penalty::BanState,
     policy::Policy,
@@ -38,6 +38,7 @@ use crate::{
     store::{
         CallObserver, Fallback, Fleet, Merge, Receipt, ServerStats, Stats, Store, StoreFuture,
     },
+    waited,
 };
 
 #[cfg(feature = "top-keys")]
@@ -74,7 +75,7 @@ impl NodeStore {
 
     /// Returns the result of a decision that sends nothing; `None` for all others.
     ///
-    /// It sends nothing if it has no charges, is shed, or cannot use the caller's clock. Nothing is allocated then.
+    /// It sends nothing if it has no charges, is shed, has too little time left, or cannot use the caller's clock.
     fn result_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Decision, Error>> {
         if charges.is_empty() {
             let now = self.client.clock.as_ref().unwrap_or(&Clock::system()).now();
@@ -83,6 +84,10 @@ impl NodeStore {
         if let Err(error) = self.check_clock() {
             self.client.report_failure(&error);
             return Some(Err(error));
+        }
+        if waited::is_too_long(self.client.deadline) {
+            let error = self.client.timeout_error(Phase::Queue);
+            return Some(Err(error.into_not_executed()));
         }
         let is_shedding = self.client.scheduler.is_shedding();
         is_shedding.then(|| Err(classify::overloaded()))
@@ -110,7 +115,12 @@ impl NodeStore {
     fn prepare(&self, charges: &[Charge<'_>]) -> Prepared {
         let request = Request::decide(&self.client.keyspace, charges);
         let charges = charges.iter().map(Charge::to_owned).collect();
-        (self.clone(), Box::new(request), charges)
+        let mut store = self.clone();
+        let waited = waited::so_far();
+        if !waited.is_zero() {
+            store.submitted_at = Some(Clock::system().now() - waited);
+        }
+        (store, Box::new(request), charges)
     }
 
     /// Sends a decision, alone or together with others, and reads it from the reply.

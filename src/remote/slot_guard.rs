@@ -29,9 +29,8 @@ use crate::{
     charge::{Charge, OwnedCharge},
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind},
-    log,
+    home, log,
     retry::{RetryFuture, RetryOwner, RetryQueue},
-    spawn,
     store::Settlement,
 };
 
@@ -186,7 +185,7 @@ impl Drop for SlotDecision {
             return;
         };
         if self.is_abandoned {
-            // The runtime of the background task has ended.
+            // No thread can be started to go on with it.
             return self.release(true);
         }
         if self.cancel() {
@@ -199,7 +198,7 @@ impl Drop for SlotDecision {
             slots: mem::take(&mut self.slots),
             is_abandoned: true,
         };
-        spawn::on_current(async move { drop(in_background.await) });
+        home::spawn_lasting(Box::pin(in_background));
     }
 }
 

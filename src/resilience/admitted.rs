@@ -83,10 +83,11 @@ impl Start {
         (amount > 0).then_some(Admitted::new(amount, from, usage.reset_at))
     }
 
-    /// Notes a charge that the shared store made as well as the share, whose usage was `before` it, and is `after` it.
+    /// Notes a charge that the shared store makes as well as the share, or its refund. The usage of the share was `before` it,
+    /// and is `after` it.
     ///
     /// It adds nothing to the units that are to be merged, and takes none of them.
-    pub(super) fn add_shared(
+    pub(super) fn change_shared(
         &mut self,
         policies: &SharePolicy,
         (before, after): (Usage, Usage),
@@ -267,7 +268,7 @@ mod tests {
                     admitted.map(|admitted| admitted.amount)
                 };
                 let outstanding = amount(&start, before);
-                start.add_shared(&policies, usages, back(0), at(second));
+                start.change_shared(&policies, usages, back(0), at(second));
                 assert_eq!(amount(&start, usages.1), outstanding, "{algorithm:?}");
                 let more = Usage::new(5, 0, at(102));
                 let expected = outstanding.unwrap_or_default() + unit;

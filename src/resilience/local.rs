@@ -29,7 +29,7 @@ use crate::{
     key::Key,
     policy::Policy,
     state::{CountedBy, Outcome, PolicyState, Usage},
-    store::{Correction, Fleet, Health, Receipt, Share, Store, StoreFuture},
+    store::{Correction, Fleet, Health, Receipt, Settlement, Share, Store, StoreFuture},
     ticket::Ticket,
 };
 
@@ -278,42 +278,99 @@ impl LocalCounts {
         usage.is_none_or(|usage| usage.remaining >= charge.units())
     }
 
-    /// Takes a charge that the shared store is about to decide from the share of a key that was decided here. Returns whether
-    /// it fits.
+    /// Takes a charge that the shared store is about to decide from the share of a key that was decided here. Returns what must
+    /// be [given back](Self::give_back) if the shared store does not make the charge; nothing if the key was not decided here.
     ///
-    /// Before the shared store decides, so that of many callers at once only as many are sent as fit. A charge that it denies
-    /// stays taken until the share refills: its quota is used up then, too.
-    pub(super) fn take_share(&self, charge: &Charge<'_>, recovery: Recovery) -> bool {
+    /// Before the shared store decides, so that of many callers at once only as many are sent as fit.
+    ///
+    /// # Errors
+    ///
+    /// [`UsedUp`] if the charge does not fit.
+    pub(super) fn take_share(
+        &self,
+        charge: &Charge<'_>,
+        recovery: Recovery,
+    ) -> Result<Option<TakenShare>, UsedUp> {
         // Nobody would release slots here.
         if charge.policy().is_concurrency() || charge.units() == 0 {
-            return true;
+            return Ok(None);
         }
-        let now = self.clock.now();
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let fits = self.journal.change(fingerprint, |entry| {
+        let taken = self.journal.change(fingerprint, |entry| {
             let policies = Arc::clone(&entry.policies);
             let local = charge.under(&policies.part);
-            let before = self.usage_of(&local);
-            let decided = self.store.decide(&[local]).take_ready();
-            if let Some(Ok(decision)) = decided
-                && !decision.is_allowed()
-            {
-                return (false, true);
-            }
-            if let (Some(before), Some(after)) = (before, self.usage_of(&local)) {
-                let next = match &mut entry.stage {
-                    Stage::Pending => None,
-                    Stage::UnderWay(attempt) | Stage::Unconfirmed(attempt) => {
-                        Some(&mut attempt.next)
-                    }
-                };
-                for start in entry.start.iter_mut().chain(next) {
-                    start.add_shared(&policies, (before, after), recovery, now);
+            let decided =
+                self.change_share(entry, recovery, || self.store.decide(&[local]).take_ready());
+            let taken = match decided {
+                Some(Ok(decision)) if !decision.is_allowed() => Err(UsedUp),
+                Some(Ok(decision)) => {
+                    let state = decision.states().first();
+                    let settlement = state.and_then(|state| Settlement::of(&local, state));
+                    Ok(settlement.map(|settlement| TakenShare {
+                        policies,
+                        settlement,
+                    }))
                 }
-            }
-            (true, true)
+                _ => Ok(None),
+            };
+            (taken, true)
         });
-        fits.unwrap_or(true)
+        taken.unwrap_or(Ok(None))
+    }
+
+    /// Gives a charge back to the share that it was taken from, since the shared store has not made it.
+    ///
+    /// A queue takes back only its last charge. Any other stays taken until the share refills.
+    pub(super) fn give_back(&self, taken: TakenShare, recovery: Recovery) {
+        let TakenShare {
+            policies,
+            settlement,
+        } = taken;
+        let fingerprint = Fingerprint::of(&policies.whole, settlement.charge().key());
+        let refund = || {
+            let receipt = Receipt::with(vec![settlement.clone()]).actual_cost(|_, _| 0);
+            // It settles at once, as it decides.
+            let _ = self.store.settle(receipt).take_ready();
+        };
+        let refunded = self.journal.change(fingerprint, |entry| {
+            let is_of_share = Arc::ptr_eq(&entry.policies, &policies);
+            if is_of_share {
+                self.change_share(entry, recovery, refund);
+            }
+            (is_of_share, true)
+        });
+        // The share of an entry that was merged meanwhile counts on.
+        if refunded != Some(true) {
+            refund();
+        }
+    }
+
+    /// Changes the share of a key by a charge that the shared store makes as well, or by its refund. What is to be merged stays
+    /// the same.
+    fn change_share<R>(
+        &self,
+        entry: &mut Entry,
+        recovery: Recovery,
+        change: impl FnOnce() -> R,
+    ) -> R {
+        let now = self.clock.now();
+        let policies = Arc::clone(&entry.policies);
+        let local = policies.part.charge(entry.key);
+        let before = self.usage_of(&local);
+        let result = change();
+        let after = self.usage_of(&local);
+        if let (Some(before), Some(after)) = (before, after)
+            && before != after
+        {
+            let next = match &mut entry.stage {
+                Stage::Pending => None,
+                Stage::UnderWay(attempt) | Stage::Unconfirmed(attempt) => Some(&mut attempt.next),
+            };
+            for start in entry.start.iter_mut().chain(next) {
+                start.change_shared(&policies, (before, after), recovery, now);
+            }
+        }
+        result
     }
 
     /// Returns what was admitted on a key and is not in the shared store, and the usage of the share. `None` if there is
@@ -353,6 +410,25 @@ impl LocalCounts {
         })
     }
 }
+
+/// A charge that was taken from a share.
+#[derive(Debug)]
+pub(super) struct TakenShare {
+    policies: Arc<SharePolicy>,
+    /// Under the policy of the share.
+    settlement: Settlement,
+}
+
+impl TakenShare {
+    /// Returns whether its policy also counts requests that are denied.
+    pub(super) fn counts_denied(&self) -> bool {
+        self.policies.whole.counts_denied()
+    }
+}
+
+/// A charge does not fit into the share of its key.
+#[derive(Debug)]
+pub(super) struct UsedUp;
 
 /// Returns how many units of a state in the mirror still count, at most the limit of the charge's policy.
 pub(super) fn still_used_of(charge: &Charge<'_>, mirrored: Mirrored, now: Timestamp) -> u64 {

@@ -15,6 +15,8 @@
 //!                 -- no ---> merge, then Redis decides; an admitted charge also counts against the share
 //! ```
 //!
+//! The charge is taken from the share first, and given back if Redis denies it or fails. Then the fallback takes it.
+//!
 //! A merge that fails is made later. One without a reply may have been made, so it is sent again with the same id.
 //!
 //! # A server that may have lost its states
@@ -27,16 +29,19 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    backoff::random, charge::Charge, error::Error, policy::OnOutage, store::Merge, timer::sleep,
-};
 use futures_util::future::join_all;
+use smallvec::SmallVec;
+
+use crate::{
+    backoff::random, charge::Charge, decision::Decision, error::Error, policy::OnOutage,
+    store::Merge, timer::sleep,
+};
 
 use super::{
     attempts::Restored,
     background::BackgroundTask,
     history::ServerHistory,
-    local::LocalCounts,
+    local::{LocalCounts, TakenShare, UsedUp},
     mirror::Fingerprint,
     monitor::{PrimaryEvents, PrimaryMonitor},
 };
@@ -56,7 +61,7 @@ pub(super) enum Due {
     /// The share of a key is used up: the decision is made locally.
     Local,
     /// These merges come first. The charges were taken from the shares.
-    Merges(Vec<BegunMerge>),
+    Merges(Vec<BegunMerge>, TakenShares),
 }
 
 impl Merger {
@@ -87,13 +92,13 @@ impl Merger {
     /// Takes the charges from the shares of their keys, and begins the merges of the keys, unless a share is used up.
     pub(super) fn due(self: &Arc<Self>, charges: &[Charge<'_>]) -> Due {
         let enforced = || locally_counted(charges).filter(|charge| !charge.is_shadow());
-        let recovery = self.history.recovery();
+        let mut taken = TakenShares::none(self);
         let fit = enforced().all(|charge| self.local.has_share(charge))
-            && enforced().all(|charge| self.local.take_share(charge, recovery));
+            && enforced().all(|charge| taken.take(charge).is_ok());
         if !fit {
             return Due::Local;
         }
-        Due::Merges(self.begin_all(charges))
+        Due::Merges(self.begin_all(charges), taken)
     }
 
     /// Begins the merges of the charges' keys: of those that were decided locally, and of those whose states the primary may
@@ -167,6 +172,64 @@ impl PrimaryEvents for Merger {
 fn locally_counted<'a, 'b>(charges: &'a [Charge<'b>]) -> impl Iterator<Item = &'a Charge<'b>> {
     let charges = charges.iter();
     charges.filter(|charge| charge.policy().outage_choice() == OnOutage::Local)
+}
+
+// === TakenShares ===
+
+/// The charges of a decision that were taken from the shares of their keys. Dropped before the decision is sent, they are
+/// given back.
+#[derive(Debug)]
+pub(super) struct TakenShares {
+    merger: Arc<Merger>,
+    taken: SmallVec<[TakenShare; 1]>,
+    /// Whether the primary may have made the charges.
+    is_sent: bool,
+}
+
+impl TakenShares {
+    /// Returns those of a decision that takes from no share.
+    pub(super) fn none(merger: &Arc<Merger>) -> Self {
+        Self {
+            merger: Arc::clone(merger),
+            taken: SmallVec::new(),
+            is_sent: false,
+        }
+    }
+
+    /// Takes another charge.
+    fn take(&mut self, charge: &Charge<'_>) -> Result<(), UsedUp> {
+        let recovery = self.merger.history.recovery();
+        let taken = self.merger.local.take_share(charge, recovery)?;
+        self.taken.extend(taken);
+        Ok(())
+    }
+
+    /// Notes that the decision is sent.
+    pub(super) fn note_sent(&mut self) {
+        self.is_sent = true;
+    }
+
+    /// Gives back what the primary did not charge. After an error the fallback takes it again, as any charge.
+    pub(super) fn end(mut self, decided: &Result<Decision, Error>) {
+        match decided {
+            Ok(decision) if decision.is_allowed() => self.taken.clear(),
+            Ok(_) => self.taken.retain(|taken| !taken.counts_denied()),
+            Err(_) => {}
+        }
+        self.is_sent = false;
+    }
+}
+
+impl Drop for TakenShares {
+    fn drop(&mut self) {
+        if self.is_sent {
+            return;
+        }
+        let recovery = self.merger.history.recovery();
+        for taken in self.taken.drain(..) {
+            self.merger.local.give_back(taken, recovery);
+        }
+    }
 }
 
 // === BegunMerge ===

@@ -18,6 +18,7 @@ use crate::{
     state::CountedBy,
     store::{BlockList, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
     timer::timeout,
+    waited,
 };
 
 #[cfg(feature = "reload")]
@@ -28,7 +29,7 @@ use crate::top_keys::Snapshot;
 use super::{
     fallback::LocalFallback,
     local::LocalCounts,
-    merging::{BegunMerge, Due},
+    merging::{BegunMerge, Due, TakenShares},
     mirror::Fingerprint,
     modes::Modes,
     monitor::{CallGuard, PrimaryMonitor},
@@ -103,24 +104,29 @@ impl ResilientStore {
     fn decide_after(
         &self,
         merges: Vec<BegunMerge>,
+        mut taken: TakenShares,
         charges: &[Charge<'_>],
     ) -> StoreFuture<Decision> {
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         let (monitor, fallback) = (Arc::clone(&self.monitor), Arc::clone(&self.fallback));
+        let waited = waited::so_far();
         StoreFuture::boxed(async move {
             let deciding = async {
                 fallback.merger.make(merges).await?;
+                taken.note_sent();
                 let call = CallGuard::new(&monitor);
                 let result = {
                     let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-                    monitor.primary.decide(&charges)
+                    waited::after(waited, || monitor.primary.decide(&charges))
                 };
                 let result = monitor.bounded(result).await;
                 call.end(&result);
                 result
             };
-            let result = timeout(monitor.breaker.deadline(), deciding).await;
+            let left = monitor.breaker.deadline().saturating_sub(waited);
+            let result = timeout(left, deciding).await;
             let result = result.unwrap_or_else(|| Err(monitor.late()));
+            taken.end(&result);
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
     }
@@ -145,13 +151,17 @@ impl Store for ResilientStore {
         }
         monitor.prober.task.remember_runtime();
         let fallback = Arc::clone(&self.fallback);
+        if waited::is_too_long(monitor.breaker.deadline()) {
+            let late = Err(monitor.late().into_not_executed());
+            return StoreFuture::ready(fallback.complete(late, &mut charges.iter().copied()));
+        }
         let has_merges = !fallback.local.journal.is_empty();
         if has_merges {
             fallback.merger.start();
             if fallback.merger.history.is_grace() {
                 return match fallback.merger.due(charges) {
                     Due::Local => StoreFuture::ready(Ok(fallback.decide_by_share(charges))),
-                    Due::Merges(merges) => self.decide_after(merges, charges),
+                    Due::Merges(merges, taken) => self.decide_after(merges, taken, charges),
                 };
             }
         }
@@ -159,7 +169,8 @@ impl Store for ResilientStore {
         if has_merges && !fallback.is_shedding() || fallback.merger.history.has_doubts() {
             let merges = fallback.merger.begin_all(charges);
             if !merges.is_empty() {
-                return self.decide_after(merges, charges);
+                let taken = TakenShares::none(&fallback.merger);
+                return self.decide_after(merges, taken, charges);
             }
         }
         // No timer and no guard to add: one future serves the whole decision.
@@ -173,9 +184,16 @@ impl Store for ResilientStore {
         }
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         let monitor = Arc::clone(monitor);
+        let waited = waited::so_far();
         StoreFuture::boxed(async move {
             let call = CallGuard::new(&monitor);
-            let result = monitor.bounded(decision).await;
+            let result = if waited.is_zero() {
+                monitor.bounded(decision).await
+            } else {
+                let left = monitor.breaker.deadline().saturating_sub(waited);
+                let decided = timeout(left, decision).await;
+                decided.unwrap_or_else(|| Err(monitor.late()))
+            };
             call.end(&result);
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })

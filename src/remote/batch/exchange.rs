@@ -8,6 +8,7 @@
 //! error reply                          kept, unless it ends it   the error     Failed
 //! redirect                             kept                      the latency   Replied or Failed
 //! the connection broke                 given up                  the error     Failed
+//! so did its runtime, with a pool      given up                  -             Failed
 //! abandoned by the watchdog            -                         -             Failed
 //! ```
 //!
@@ -119,6 +120,11 @@ pub(super) async fn exchange(
         Some(Err(CallFailure::Replaced)) => {
             // Not reported to the breaker: the present server has not failed.
             return (BatchResult::Failed(classify::replaced()), end(false));
+        }
+        Some(Err(CallFailure::Lost(_))) if connection.is_losing_runtime() => {
+            // Not reported to the breaker either: a pool's connection ends with its runtime.
+            lane.disconnect(call.id.generation, None);
+            return (BatchResult::Failed(classify::runtime_ended()), end(false));
         }
         Some(Err(CallFailure::Lost(error))) => (Err(error), end(false)),
         Some(Err(CallFailure::Replied(error))) => (Err(error), end(true)),

@@ -25,6 +25,7 @@ use crate::{
     backoff::jittered,
     clock::{Clock, Timestamp},
     error::{Error, Phase},
+    home,
     timer::sleep,
 };
 
@@ -272,7 +273,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for OwnCall<'_, F> {
 impl<F: Future<Output: Send> + Send + 'static> Drop for OwnCall<'_, F> {
     fn drop(&mut self) {
         if let Some(calling) = self.calling.take() {
-            self.runtime.spawn(calling);
+            home::spawn_lasting_on(self.runtime, calling);
         }
     }
 }

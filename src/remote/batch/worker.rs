@@ -19,7 +19,7 @@
 //!    calling      error                           its callers get the error                 dispatching or end
 //!    calling      closed before it was sent       its callers submit their requests again   dispatching or end
 //!    calling      abandoned by the watchdog       its callers get a timeout                 dispatching or end
-//!    any          dropped with its runtime        see below                                 end
+//!    any          dropped                         see below                                 end
 //! ```
 //!
 //! At most one worker dispatches at a time. It first yields once, so that everybody who is ready to run can submit a
@@ -28,8 +28,9 @@
 //!
 //! # A worker that is dropped
 //!
-//! A task is dropped with its runtime. Its call fails, since the charges may have been made. The jobs that it was to
-//! dispatch go back to their callers, which may be on other runtimes that go on.
+//! When the runtime of a task ends, the task goes [home](crate::home), since its callers may be on other runtimes that go
+//! on. Where no thread can be started, it is dropped. Then its call fails, since the charges may have been made, and the jobs
+//! that it was to dispatch go back to their callers.
 //!
 //! A caller's own future is dropped when its caller leaves. Then the call goes on as a task, see `OwnCall` in
 //! `submit.rs`.
@@ -47,6 +48,7 @@ use tokio::{runtime::Handle, task::yield_now};
 use crate::{
     clock::{Clock, Timestamp},
     error::Error,
+    home,
 };
 
 use super::{
@@ -93,7 +95,7 @@ impl Worker {
             waiters: Vec::new(),
             has_successor: false,
         };
-        runtime.spawn(worker.run(None));
+        home::spawn_lasting_on(runtime, Box::pin(worker.run(None)));
     }
 
     /// Starts a worker that sends a batch, as a task of the current runtime.
@@ -102,7 +104,7 @@ impl Worker {
     fn send_in_task(client: &Arc<Client>, batch: Batch) {
         let mut worker = Self::calling(Arc::clone(client), batch.call.id);
         worker.has_successor = false;
-        tokio::spawn(worker.run(Some(batch)));
+        home::spawn_lasting(Box::pin(worker.run(Some(batch))));
     }
 
     /// Sends the batch, then dispatches and sends in turn until nothing is left for this worker.
@@ -212,7 +214,7 @@ impl Drop for Worker {
         let Some(dispatcher) = self.dispatcher.take() else {
             return;
         };
-        // A task is dropped with its runtime, where no other worker would run either.
+        // A task is only dropped where no other worker would run either.
         if self.has_successor
             && let Ok(runtime) = Handle::try_current()
         {

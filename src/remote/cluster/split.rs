@@ -12,7 +12,7 @@
 //! - no limit is ever exceeded: a request is admitted only if all its charges were made;
 //! - until the refund is executed, about a round trip after the reply, others may find the quota used. So a request is
 //!   wrongly denied only while another one that is denied by a second policy holds the last units;
-//! - a process, or a runtime, that ends before the refund leaves the charge, until time gives it back;
+//! - a process that ends before the refund leaves the charge, until time gives it back;
 //! - an error of the server or a timeout of one part refunds the others too, and leaves the charge of that part if it
 //!   was made;
 //! - a refund that was not executed is tried again, at the node that then has the slot. One whose fate is unknown is
@@ -27,6 +27,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -36,10 +37,11 @@ use crate::{
     charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
     error::Error,
+    home,
     settlement::{Receipt, Settlement},
-    spawn,
     state::{CountedBy, Outcome, PolicyState},
     store::{Store, StoreFuture},
+    waited,
 };
 
 /// Returns whether the charges have keys in several slots.
@@ -91,7 +93,8 @@ pub(in crate::remote) fn decide(
             }),
         }
     }
-    let deciding = parts.into_iter().map(Part::decide);
+    let waited = waited::so_far();
+    let deciding = parts.into_iter().map(|part| part.decide(waited));
     let deciding = join_all(deciding);
     StoreFuture::boxed(SplitDecision {
         deciding: Some(Box::pin(async move { combine(deciding.await) })),
@@ -110,10 +113,10 @@ struct Part {
 type DecidedPart = (Part, Result<Decision, Error>);
 
 impl Part {
-    async fn decide(self) -> DecidedPart {
+    async fn decide(self, waited: Duration) -> DecidedPart {
         let deciding = {
             let charges = self.charges();
-            self.store.decide(&charges)
+            waited::after(waited, || self.store.decide(&charges))
         };
         let decision = deciding.await;
         (self, decision)
@@ -148,12 +151,12 @@ impl Part {
     fn settle(&self, settlements: impl IntoIterator<Item = Settlement>) {
         for settlement in settlements {
             let (store, stores) = (Arc::clone(&self.store), Arc::clone(&self.stores));
-            spawn::on_current(async move {
+            home::spawn_lasting(Box::pin(async move {
                 let settled = store.settle(Receipt::with(vec![settlement.clone()])).await;
                 if settled.is_err_and(|error| settlement.may_retry(&error)) {
                     stores.settle_later(settlement);
                 }
-            });
+            }));
         }
     }
 }
@@ -236,7 +239,7 @@ impl Drop for SplitDecision {
         let Some(deciding) = self.deciding.take() else {
             return;
         };
-        spawn::on_current(async move {
+        home::spawn_lasting(Box::pin(async move {
             let (parts, decision) = deciding.await;
             if decision.is_ok_and(|decision| decision.is_allowed()) {
                 for (part, decision) in &parts {
@@ -245,6 +248,6 @@ impl Drop for SplitDecision {
                     }
                 }
             }
-        });
+        }));
     }
 }

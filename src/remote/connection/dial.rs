@@ -86,7 +86,7 @@ impl Dial {
         self.pending.waker.wake();
     }
 
-    fn is_cancelled(&self) -> bool {
+    pub(super) fn is_cancelled(&self) -> bool {
         self.pending.is_cancelled.load(Ordering::SeqCst)
     }
 

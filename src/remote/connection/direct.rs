@@ -79,7 +79,7 @@ pub(super) async fn connect(
             settings: Arc::clone(settings),
             connection: connection.clone(),
         };
-        tasks.add(tokio::spawn(renewal.run(lifetime)).abort_handle());
+        tasks.add(renewal.run(lifetime));
     }
     Ok(Connection::new(connection, tasks, greeting.run))
 }

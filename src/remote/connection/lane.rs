@@ -5,21 +5,20 @@
 //!   Down ---------------------------> Dialling ---------------------------> Up
 //!    ^ ^                                 |                                   |
 //!    | '---------------------------------'                                   |
-//!    |   the dial fails, outlasts the connect timeout, or its runtime ends   |
+//!    |          the dial fails, or outlasts the connect timeout              |
 //!    |                                                                       |
 //!    '-----------------------------------------------------------------------'
-//!        the connection breaks, does not reply for a deadline, or its runtime ends
+//!        the connection breaks, does not reply for a deadline, or is of a pool and its runtime ends
 //!
 //!   transition        by whom                          the next dial waits
 //!   Down => Dialling  connect, start_dial              -
 //!   Dialling => Up    the dial's task                  -
 //!   Dialling => Down  the dial's task: it failed       yes, longer each time
 //!                     watchdog: it took too long       yes, longer each time
-//!                     the dial's task: it was dropped  no
 //!   Up => Down        disconnect, after an error       only if the previous connection also broke early
 //!                     disconnect, never used           yes, longer each time
 //!                     disconnect, idle and closed      no
-//!                     disconnect, runtime ended        no
+//!                     disconnect, runtime ended        no; only if it is of a pool
 //! ```
 //!
 //! While the next dial waits, the lane returns its last error at once. [`DialBackoff`] computes the waits.
@@ -31,9 +30,12 @@
 //!
 //! # Runtimes
 //!
-//! The runtime of the caller that dialled drives the connection. When that runtime ends, the library reports the
-//! connection as if the server had closed it, and commands that it took may never get a reply. A [`RuntimeGuard`] shows
-//! the difference: such an end is not a failure of the server.
+//! The runtime of the caller that dialled drives the connection. When that runtime ends, the connection goes
+//! [home](crate::home), with the replies that are on their way. A dial begins again there.
+//!
+//! A connection of a pool ends with its runtime, since the pool drives it. The library reports that as if the server had
+//! closed the connection, and commands that it took may never get a reply. A [`RuntimeGuard`] shows the difference: such an
+//! end is not a failure of the server.
 
 use std::{
     future::{Future, pending, poll_fn},
@@ -51,6 +53,7 @@ use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind},
+    home,
     sync::Mutex,
 };
 
@@ -110,8 +113,8 @@ enum State {
         made_at: Timestamp,
         /// Whether no decision was sent on it yet.
         is_unused: bool,
-        /// The runtime that drives the connection.
-        runtime: Arc<RuntimeGuard>,
+        /// The runtime that drives the connection, if it is of a pool.
+        runtime: Option<Arc<RuntimeGuard>>,
     },
 }
 
@@ -220,13 +223,13 @@ impl Lane {
         self: &Arc<Self>,
         skip_backoff: bool,
     ) -> Result<LaneConnection, Error> {
-        // Twice at most: a runtime that is ending drops each new dial at once, so this loop would never end.
+        // Twice at most: without a thread for home, a runtime that is ending drops each new dial at once.
         for _ in 0..2 {
             let mut result = match self.access(skip_backoff)? {
                 Access::Connected(connection) => return Ok(connection),
                 Access::Dialling(result) => result,
             };
-            // No result means that the dial's task was dropped with its runtime. The lane is down again.
+            // No result means that the dial's task was dropped and could not go home. The lane is down again.
             if let Ok(result) = result.wait_for(Option::is_some).await
                 && let Some(Err(error)) = &*result
             {
@@ -264,12 +267,12 @@ impl Lane {
         if current != generation {
             return;
         }
-        let has_lost_runtime = runtime.has_ended();
+        let is_losing_runtime = is_losing(runtime.as_ref());
         // ## Up => Down
         let now = Clock::system().now();
         match error {
-            // The end of its runtime shows nothing about the server.
-            _ if has_lost_runtime => {}
+            // The end of a pool's runtime shows nothing about the server.
+            _ if is_losing_runtime => {}
             Some(error) => {
                 link.backoff.record_broken(made_at, now);
                 link.last_error = Some(error.clone());
@@ -295,7 +298,7 @@ impl Lane {
                 generation,
                 runtime,
                 ..
-            } if runtime.has_ended() => *generation,
+            } if has_lost(runtime.as_ref()) => *generation,
             State::Down | State::Dialling { .. } | State::Up { .. } => return None,
         };
         self.disconnect(generation, None);
@@ -372,12 +375,13 @@ impl Lane {
             dial: dial.clone(),
         };
         drop(link);
-        // Made outside the task: a task that is dropped before its first poll must end the dial too.
+        // Made outside the task: a task that is dropped before its first poll must go home too.
         let task = DialTask {
             lane: Arc::clone(self),
             generation,
             dial,
             result: sender,
+            is_at_home: false,
         };
         runtime.spawn(task.run());
         Ok(Access::Dialling(result))
@@ -396,7 +400,7 @@ impl Link {
                 ..
             } => Some(LaneConnection {
                 connection: connection.handle(),
-                runtime: Arc::clone(runtime),
+                runtime: runtime.clone(),
                 generation: *generation,
                 is_first_use: *is_unused,
                 run: connection.run,
@@ -430,7 +434,8 @@ impl std::fmt::Debug for State {
 #[derive(Clone)]
 pub(in crate::remote) struct LaneConnection {
     connection: ConnectionHandle,
-    runtime: Arc<RuntimeGuard>,
+    /// As in [`State::Up`].
+    runtime: Option<Arc<RuntimeGuard>>,
     pub(in crate::remote) generation: u64,
     /// Whether this call is the first decision on the connection.
     pub(in crate::remote) is_first_use: bool,
@@ -456,7 +461,7 @@ impl LaneConnection {
     /// Those of the connection, and error replies.
     pub(in crate::remote) async fn send(&mut self, command: &Cmd) -> Result<Value, SendError> {
         let sending = self.connection.multiplexed.send_packed_command(command);
-        let reply = track(sending, &self.runtime).await?;
+        let reply = track(sending, self.runtime.as_ref()).await?;
         reply.extract_error().map_err(SendError::after_sending)
     }
 
@@ -473,12 +478,17 @@ impl LaneConnection {
             .connection
             .multiplexed
             .send_packed_commands(commands, 0, commands.len());
-        track(sending, &self.runtime).await
+        track(sending, self.runtime.as_ref()).await
     }
 
-    /// Returns whether the runtime of the connection has ended, so that no reply will come.
+    /// Returns whether the connection is of a pool and its runtime has ended, so that no reply will come.
     pub(in crate::remote) fn has_lost_runtime(&self) -> bool {
-        self.runtime.has_ended()
+        has_lost(self.runtime.as_ref())
+    }
+
+    /// As [`has_lost_runtime`](Self::has_lost_runtime), also while the runtime ends. For a connection that broke.
+    pub(in crate::remote) fn is_losing_runtime(&self) -> bool {
+        is_losing(self.runtime.as_ref())
     }
 }
 
@@ -499,9 +509,9 @@ impl SendError {
 /// Those of the connection. A connection whose runtime has ended is not used.
 async fn track<T>(
     sending: impl Future<Output = RedisResult<T>>,
-    runtime: &RuntimeGuard,
+    runtime: Option<&Arc<RuntimeGuard>>,
 ) -> Result<T, SendError> {
-    if runtime.has_ended() {
+    if has_lost(runtime) {
         let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         return Err(SendError {
             error: broken.into(),
@@ -519,7 +529,7 @@ async fn track<T>(
     // The library does not report whether it took the commands, but if it did, the first poll is pending. If the
     // runtime of the connection ended within that poll, the commands may have been written all the same.
     reply.map_err(|error| {
-        let was_refused = was_ready_at_first_poll && error.is_io_error() && !runtime.has_ended();
+        let was_refused = was_ready_at_first_poll && error.is_io_error() && !is_losing(runtime);
         SendError {
             was_sent: !was_refused,
             error,
@@ -529,35 +539,36 @@ async fn track<T>(
 
 // === DialTask ===
 
-/// The task of a dial. If it is dropped before it ends, the lane is down again.
+/// The task of a dial. If it is dropped before it ends, the dial begins again at home.
 struct DialTask {
     lane: Arc<Lane>,
     generation: u64,
     dial: Dial,
     result: watch::Sender<DialResult>,
+    is_at_home: bool,
 }
 
 impl DialTask {
     /// Dials, and sets the lane's state by the result.
     async fn run(self) {
-        // Before the connection's own task: a runtime that ends drops older tasks first.
-        let runtime = RuntimeGuard::of_current();
         let result = self.dial.finish().await;
-        self.finish(result.map(|connection| (connection, runtime)));
+        self.finish(result);
     }
 
     /// ## Dialling => (Up | Down); wakes everybody who waits
-    fn finish(self, result: Result<(Connection, RuntimeGuard), Error>) {
+    fn finish(self, result: Result<Connection, Error>) {
         let now = Clock::system().now();
         let result = match result {
-            Ok((connection, runtime)) => {
+            Ok(connection) => {
+                let guard = || Arc::new(RuntimeGuard::of_current());
+                let runtime = connection.is_of_pool().then(guard);
                 self.leave_dialling(|link, lane| {
                     link.state = State::Up {
                         connection,
                         generation: self.generation,
                         made_at: now,
                         is_unused: true,
-                        runtime: Arc::new(runtime),
+                        runtime,
                     };
                     lane.generation.store(self.generation, Ordering::Release);
                 });
@@ -586,32 +597,79 @@ impl DialTask {
 
 impl Drop for DialTask {
     fn drop(&mut self) {
-        self.leave_dialling(|link, _| link.state = State::Down);
+        if self.is_at_home || self.dial.is_cancelled() {
+            self.leave_dialling(|link, _| link.state = State::Down);
+            return;
+        }
+        // Its sockets are those of the former runtime.
+        let again = Dial::new(self.lane.endpoint.clone());
+        let mut is_dialling = false;
+        self.leave_dialling(|link, _| {
+            if let State::Dialling { dial, .. } = &mut link.state {
+                *dial = again.clone();
+                is_dialling = true;
+            }
+        });
+        if is_dialling {
+            let task = Self {
+                lane: Arc::clone(&self.lane),
+                generation: self.generation,
+                dial: again,
+                result: self.result.clone(),
+                is_at_home: true,
+            };
+            home::spawn(task.run());
+        }
     }
 }
 
 // === RuntimeGuard ===
 
-/// Shows whether the runtime that drives a connection has ended.
+/// Shows whether the runtime that drives a connection of a pool has ended.
 #[derive(Debug)]
-struct RuntimeGuard(AbortHandle);
+struct RuntimeGuard {
+    /// A task that never ends while the runtime lives.
+    task: AbortHandle,
+    runtime: Handle,
+}
 
 impl RuntimeGuard {
-    /// Returns a guard for the current runtime: a task that never ends while the runtime lives.
+    /// Returns a guard for the current runtime.
     fn of_current() -> Self {
-        Self(tokio::spawn(pending::<()>()).abort_handle())
+        Self {
+            task: tokio::spawn(pending::<()>()).abort_handle(),
+            runtime: Handle::current(),
+        }
     }
 
     /// Returns whether the runtime has ended.
     fn has_ended(&self) -> bool {
-        self.0.is_finished()
+        self.task.is_finished()
+    }
+
+    /// Returns whether the runtime has ended or drops its tasks, which it does in no order.
+    fn is_ending(&self) -> bool {
+        let probe = self.runtime.spawn(pending::<()>()).abort_handle();
+        let was_dropped = probe.is_finished();
+        probe.abort();
+        was_dropped || self.has_ended()
     }
 }
 
 impl Drop for RuntimeGuard {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
+}
+
+/// Returns whether a connection has lost the runtime that drives it.
+fn has_lost(runtime: Option<&Arc<RuntimeGuard>>) -> bool {
+    runtime.is_some_and(|runtime| runtime.has_ended())
+}
+
+/// As [`has_lost`], also while the runtime ends. Costs a task.
+fn is_losing(runtime: Option<&Arc<RuntimeGuard>>) -> bool {
+    runtime.is_some_and(|runtime| runtime.is_ending())
 }
 
 /// The generation of the next connection of any lane.

@@ -79,7 +79,7 @@ impl Listening {
         let mut opened = Self {
             connection,
             messages: None,
-            _tasks: Tasks::of(tokio::spawn(driver).abort_handle()),
+            _tasks: Tasks::of(driver),
         };
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(channel);

@@ -16,6 +16,7 @@ mod multiplexed;
 mod sentinel;
 pub(crate) mod server_check;
 mod server_run;
+mod socket;
 mod stream;
 #[cfg(feature = "tls-rustls-no-provider")]
 mod tls;

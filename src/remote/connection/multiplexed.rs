@@ -1,11 +1,12 @@
 //! A connection, its handles, and the tasks that end with it.
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc};
 
+use crate::{
+    error::Error,
+    home::{self, LastingTask},
+};
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
-use tokio::task::AbortHandle;
-
-use crate::error::Error;
 
 use super::{
     classify,
@@ -31,8 +32,9 @@ pub(super) struct ConnectionHandle {
     _tasks: Option<Arc<Tasks>>,
 }
 
-/// The tasks of a connection. The one that reads replies would otherwise wait for those that never come.
-pub(super) struct Tasks(Vec<AbortHandle>);
+/// The tasks of a connection, which outlive the runtime that dialled it: others share the connection. The one that reads
+/// replies would otherwise wait for those that never come.
+pub(super) struct Tasks(Vec<LastingTask>);
 
 /// Starts to use a stream. Nothing is sent yet.
 ///
@@ -52,8 +54,7 @@ pub(super) async fn multiplex(
         MultiplexedConnection::new_with_config(&silent, WriteFirst::new(stream), config)
             .await
             .map_err(classify::classify)?;
-    let driver = tokio::spawn(driver).abort_handle();
-    Ok((multiplexed, Tasks(vec![driver])))
+    Ok((multiplexed, Tasks::of(driver)))
 }
 
 impl Connection {
@@ -98,6 +99,11 @@ impl Connection {
         Ok(self)
     }
 
+    /// Returns whether a pool of the application drives it.
+    pub(super) fn is_of_pool(&self) -> bool {
+        self.pooled.is_some()
+    }
+
     pub(super) fn handle(&self) -> ConnectionHandle {
         self.handle.clone()
     }
@@ -111,21 +117,23 @@ impl Connection {
 }
 
 impl Tasks {
-    #[cfg(feature = "reload")]
-    pub(super) fn of(task: AbortHandle) -> Self {
-        Self(vec![task])
+    /// Starts the task that drives a connection.
+    pub(super) fn of(driver: impl Future<Output = ()> + Send + 'static) -> Self {
+        let mut tasks = Self(Vec::new());
+        tasks.add(driver);
+        tasks
     }
 
-    /// Adds a task that ends with the connection.
-    pub(super) fn add(&mut self, task: AbortHandle) {
-        self.0.push(task);
+    /// Starts another task that ends with the connection.
+    pub(super) fn add(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.push(home::spawn_lasting(Box::pin(task)));
     }
 }
 
 impl Drop for Tasks {
     fn drop(&mut self) {
         for task in &self.0 {
-            task.abort();
+            task.cancel();
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, lookup_host};
 
 use crate::error::{Error, ErrorKind};
 
-use super::{super::protocol::NodeAddress, address::Address};
+use super::{super::protocol::NodeAddress, address::Address, socket::Socket};
 
 #[cfg(feature = "tls-rustls-no-provider")]
 use super::tls::{self, Tls};
@@ -62,7 +62,7 @@ pub(super) async fn open(
 async fn open_plain(address: &NodeAddress) -> io::Result<(BoxedStream, Option<SocketAddr>)> {
     let stream = open_tcp(address).await?;
     let peer = stream.peer_addr().ok();
-    Ok((Box::pin(stream), peer))
+    Ok((Box::pin(Socket::new(stream)), peer))
 }
 
 #[cfg(feature = "tls-rustls-no-provider")]
@@ -72,7 +72,7 @@ async fn open_tls(
 ) -> io::Result<(BoxedStream, Option<SocketAddr>)> {
     let stream = open_tcp(address).await?;
     let peer = stream.peer_addr().ok();
-    let stream = tls.connect(&address.host, stream).await?;
+    let stream = tls.connect(&address.host, Socket::new(stream)).await?;
     Ok((Box::pin(stream), peer))
 }
 
@@ -98,7 +98,7 @@ async fn open_tcp(address: &NodeAddress) -> io::Result<TcpStream> {
 #[cfg(unix)]
 async fn open_unix(path: &Path) -> io::Result<BoxedStream> {
     let stream = tokio::net::UnixStream::connect(path).await?;
-    Ok(Box::pin(stream))
+    Ok(Box::pin(Socket::new(stream)))
 }
 
 #[cfg(not(unix))]

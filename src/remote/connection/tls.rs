@@ -10,7 +10,7 @@ use rustls::{
     crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::error::{Error, ErrorKind};
@@ -202,11 +202,11 @@ pub(in crate::remote) struct Tls {
 
 impl Tls {
     /// Does the TLS handshake with a host.
-    pub(super) async fn connect(
+    pub(super) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         host: &str,
-        stream: TcpStream,
-    ) -> io::Result<TlsStream<TcpStream>> {
+        stream: S,
+    ) -> io::Result<TlsStream<S>> {
         let name = match &self.server_name {
             Some(name) => name.clone(),
             None => ServerName::try_from(host.to_owned())
