@@ -133,9 +133,11 @@ impl DashboardBuilder {
         self
     }
 
-    /// Sets the number of pages that can follow the state at the same time. Others get a 503.
+    /// Sets the number of pages that can follow the state at the same time.
     ///
-    /// Default: 16.
+    /// Default: 16. If all places are taken, a client with fewer pages than another one takes the place of the oldest page
+    /// of the client with most, so none can keep the others out. Otherwise it gets a 503. Clients are distinguished by the
+    /// name of their operator, or else by [`client_key`](Self::client_key).
     pub fn max_clients(mut self, clients: usize) -> Self {
         self.max_clients = clients;
         self

@@ -6,7 +6,9 @@ use http::{
     request::Parts,
 };
 
-use super::{access::Access, api_error::ApiError, wrong_tokens::WrongTokens};
+use super::{
+    access::Access, api_error::ApiError, places::Reader, wrong_tokens::WrongTokens,
+};
 
 /// Checks the origin and the rights of requests to the API.
 ///
@@ -50,6 +52,14 @@ impl Guard {
             ));
         }
         self.access(parts)
+    }
+
+    /// Returns whose pages a request with these rights belongs to.
+    pub(super) fn reader(&self, parts: &Parts, access: &Access) -> Reader {
+        match access.operator_name() {
+            Some(name) => Reader::Operator(name.into()),
+            None => Reader::Client(self.wrong_tokens.client(parts)),
+        }
     }
 
     /// Returns whether a token can give rights.

@@ -106,6 +106,7 @@ async fn admit(State(guard): State<Arc<Guard>>, request: Request<Body>, next: Ne
     let (mut parts, body) = request.into_parts();
     match guard.admit(&parts) {
         Ok(access) => {
+            parts.extensions.insert(guard.reader(&parts, &access));
             parts.extensions.insert::<Access>(access);
             next.run(Request::from_parts(parts, body)).await
         }
