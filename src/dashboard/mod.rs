@@ -23,7 +23,7 @@
 //!     .route("/", get(|| async { "hello" }))
 //!     .layer(limit)
 //!     // Below the layer, so that operators are not limited.
-//!     .nest("/ops/limits", dashboard.router());
+//!     .nest_service("/ops/limits", dashboard.router::<()>());
 //! # Ok(app)
 //! # }
 //! ```
@@ -86,7 +86,7 @@
 //!
 //! | request | access | body | response |
 //! |---|---|---|---|
-//! | `GET /` | none | | the page; its files are `style.css`, `app.js` and `icon.svg` |
+//! | `GET /` | none | | the page; its files are `?style.css`, `?app.js` and `?icon.svg` |
 //! | `GET /api/session` | none | | what the token may do, if it is valid |
 //! | `GET /api/state` | read | | policies with their modes, decisions since the start, health, servers, latency of the last second and minute, warnings |
 //! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute |

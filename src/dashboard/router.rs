@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::{
     Router,
     body::Body,
-    extract::{OriginalUri, State},
+    extract::State,
     middleware::{Next, from_fn, from_fn_with_state, map_response},
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
 use http::{
-    HeaderName, HeaderValue, Request, StatusCode,
+    HeaderName, HeaderValue, Request, StatusCode, Uri,
     header::{
         CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
         X_FRAME_OPTIONS,
@@ -53,13 +53,7 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
         .with_state(shared)
         .layer(from_fn_with_state(guard, admit));
     Router::new()
-        .route(
-            "/",
-            get(|OriginalUri(uri): OriginalUri| async move { page::html(&uri) }),
-        )
-        .route("/style.css", get(async || page::css()))
-        .route("/app.js", get(async || page::script()))
-        .route("/icon.svg", get(async || page::icon()))
+        .route("/", get(async |uri: Uri| page::part(uri.query())))
         .merge(session)
         .merge(api)
         .layer(map_response(secured))
