@@ -51,11 +51,12 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
         .merge(writes)
         .method_not_allowed_fallback(api::wrong_method)
         .with_state(shared)
-        .layer(from_fn_with_state(guard, admit));
+        .layer(from_fn_with_state(Arc::clone(&guard), admit));
     Router::new()
         .route("/", get(async |uri: Uri| page::part(uri.query())))
         .merge(session)
         .merge(api)
+        .layer(from_fn_with_state(guard, check_host))
         .layer(map_response(secured))
 }
 
@@ -91,6 +92,19 @@ async fn session(
     let (parts, _) = request.into_parts();
     match guard.rights(&parts) {
         Ok(access) => api::session(&shared, access.as_ref(), guard.accepts_tokens()),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Passes a request to a host of the dashboard.
+async fn check_host(
+    State(guard): State<Arc<Guard>>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    match guard.hosts.check(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(error) => error.into_response(),
     }
 }
