@@ -93,9 +93,11 @@ async fn run(settings: Settings) -> Result<(), Failure> {
         gateway: reachable(for_clients.local_addr()?),
         operations: reachable(for_operators.local_addr()?),
     };
-    let tokens = Tokens::read(for_operators.local_addr()?.ip())?;
+    let operations_ip = for_operators.local_addr()?.ip();
+    let tokens = Tokens::read(operations_ip)?;
     let dashboard = operations::dashboard(&limit, &rules, &tokens)?;
     let operations = operations::routes(&dashboard, &limit, prometheus);
+    let operations = operations::with_hosts(operations, &settings.operations_hosts, operations_ip)?;
 
     welcome::print(&settings, &addresses, &tokens);
     welcome::warn_without_backend(&addresses.backend).await;
