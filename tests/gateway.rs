@@ -1,5 +1,6 @@
 //! `examples/gateway`, as a process of its own: what its reader is promised.
 
+mod faulty_clients;
 mod forwarding;
 mod operations;
 mod picture;
@@ -133,6 +134,10 @@ async fn failed_starts_say_what_to_do() {
         (
             &["--shared-rules"],
             "--shared-rules needs a Redis: set REDIS_URL".to_owned(),
+        ),
+        (
+            &["--behind", "0.0.0.0/0"],
+            "behind(0.0.0.0/0) trusts every address".to_owned(),
         ),
         (
             &[

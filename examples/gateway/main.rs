@@ -101,7 +101,7 @@ async fn run(settings: Settings) -> Result<(), Failure> {
 
     welcome::print(&settings, &addresses, &tokens);
     welcome::warn_without_backend(&addresses.backend).await;
-    let proxy = ReverseProxy::new(addresses.backend);
+    let proxy = ReverseProxy::new(addresses.backend, &settings);
     let app = Router::new()
         .fallback(async move |peer, request| proxy.forward(peer, request).await)
         .layer(limit);

@@ -20,7 +20,9 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-use crate::hop;
+use tollgate::extract::ClientIp;
+
+use crate::{hop, settings::Settings};
 
 /// Passes requests on to one backend. Clones share its connections.
 ///
@@ -29,17 +31,19 @@ use crate::hop;
 pub(crate) struct ReverseProxy {
     client: Client<HttpConnector, Body>,
     backend: Uri,
+    trusted_proxies: ClientIp,
     is_down: Arc<AtomicBool>,
 }
 
 impl ReverseProxy {
-    pub(crate) fn new(backend: Uri) -> Self {
+    pub(crate) fn new(backend: Uri, settings: &Settings) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
         Self {
             client: Client::builder(TokioExecutor::new()).build(connector),
             backend,
+            trusted_proxies: settings.trusted_proxies.clone(),
             is_down: Arc::default(),
         }
     }
@@ -53,7 +57,11 @@ impl ReverseProxy {
             return failure(StatusCode::NOT_IMPLEMENTED, "CONNECT is not supported");
         }
         let uri = self.target(request.uri());
-        let request = hop::to_backend(request, uri, peer);
+        let is_proxy = self.trusted_proxies.trusts(peer.ip());
+        let request = match hop::to_backend(request, uri, peer, is_proxy) {
+            Ok(request) => request,
+            Err(message) => return failure(StatusCode::BAD_REQUEST, message),
+        };
         match tokio::time::timeout(RESPONSE_TIMEOUT, self.client.request(request)).await {
             Ok(Ok(response)) => {
                 self.note_up();

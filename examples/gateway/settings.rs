@@ -7,6 +7,7 @@ use std::{
 };
 
 use http::{Uri, uri::Scheme};
+use tollgate::extract::{ClientIp, KeyExtractor};
 
 use crate::Failure;
 
@@ -18,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) operations: String,
     /// `None` for the demo backend.
     pub(crate) backend: Option<Uri>,
+    /// Proxies that may name clients and schemes to the backend.
+    pub(crate) trusted_proxies: ClientIp,
     /// Host names of the address for operators. Without any, all are accepted.
     pub(crate) operations_hosts: Vec<String>,
     pub(crate) rules: PathBuf,
@@ -43,6 +46,7 @@ impl Settings {
                 "--listen" => settings.listen = value()?,
                 "--operations" => settings.operations = value()?,
                 "--backend" => settings.backend = Some(backend(&value()?)?),
+                "--behind" => settings.trusted_proxies = trusted_proxies(&value()?)?,
                 "--operations-hosts" => settings.operations_hosts = list(&value()?),
                 "--rules" => settings.rules = value()?.into(),
                 "--shared-rules" => settings.has_shared_rules = true,
@@ -68,6 +72,7 @@ impl Default for Settings {
             listen: "127.0.0.1:3000".to_owned(),
             operations: "127.0.0.1:3001".to_owned(),
             backend: None,
+            trusted_proxies: ClientIp::behind(["127.0.0.0/8", "::1/128"]),
             operations_hosts: Vec::new(),
             rules: default_rules(),
             has_shared_rules: false,
@@ -99,6 +104,15 @@ fn backend(url: &str) -> Result<Uri, Failure> {
         return Err(refused("paths come from the requests; write it as http://host:port").into());
     }
     Ok(uri)
+}
+
+fn trusted_proxies(networks: &str) -> Result<ClientIp, Failure> {
+    let proxies = match networks {
+        "none" => ClientIp::peer(),
+        networks => ClientIp::behind(list(networks)),
+    };
+    proxies.validate()?;
+    Ok(proxies)
 }
 
 fn list(text: &str) -> Vec<String> {
@@ -164,6 +178,8 @@ Options:
   --listen ADDRESS      where clients connect; default 127.0.0.1:3000, port 0 takes any free one
   --operations ADDRESS  where operators open the dashboard and the metrics; default 127.0.0.1:3001
   --backend URL         your service, such as http://127.0.0.1:8080; default: a demo backend, under a demo load
+  --behind NETWORKS     proxies whose X-Forwarded-For and X-Forwarded-Proto the backend gets, separated by commas, or none;
+                        default 127.0.0.0/8,::1/128. Write the same networks in the rules.
   --operations-hosts H  host names of that address, separated by commas; default: of this machine alone localhost, 127.0.0.1
                         and [::1], else any
   --rules FILE          YAML, TOML or JSON; default examples/gateway/rules.yaml
