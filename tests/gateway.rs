@@ -6,6 +6,7 @@ mod operations;
 mod picture;
 mod process;
 mod rules;
+mod slow_clients;
 
 use std::time::{Duration, Instant};
 
@@ -138,6 +139,10 @@ async fn failed_starts_say_what_to_do() {
         (
             &["--behind", "0.0.0.0/0"],
             "behind(0.0.0.0/0) trusts every address".to_owned(),
+        ),
+        (
+            &["--client-timeout", "0"],
+            "--client-timeout 0: use 1 to 3600 seconds".to_owned(),
         ),
         (
             &[

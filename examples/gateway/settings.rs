@@ -4,6 +4,7 @@ use std::{
     env,
     net::IpAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use http::{Uri, uri::Scheme};
@@ -21,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) backend: Option<Uri>,
     /// Proxies that may name clients and schemes to the backend.
     pub(crate) trusted_proxies: ClientIp,
+    /// Time in which a client has to send or read something.
+    pub(crate) client_timeout: Duration,
     /// Host names of the address for operators. Without any, all are accepted.
     pub(crate) operations_hosts: Vec<String>,
     pub(crate) rules: PathBuf,
@@ -47,6 +50,7 @@ impl Settings {
                 "--operations" => settings.operations = value()?,
                 "--backend" => settings.backend = Some(backend(&value()?)?),
                 "--behind" => settings.trusted_proxies = trusted_proxies(&value()?)?,
+                "--client-timeout" => settings.client_timeout = client_timeout(&value()?)?,
                 "--operations-hosts" => settings.operations_hosts = list(&value()?),
                 "--rules" => settings.rules = value()?.into(),
                 "--shared-rules" => settings.has_shared_rules = true,
@@ -73,6 +77,7 @@ impl Default for Settings {
             operations: "127.0.0.1:3001".to_owned(),
             backend: None,
             trusted_proxies: ClientIp::behind(["127.0.0.0/8", "::1/128"]),
+            client_timeout: Duration::from_secs(30),
             operations_hosts: Vec::new(),
             rules: default_rules(),
             has_shared_rules: false,
@@ -113,6 +118,13 @@ fn trusted_proxies(networks: &str) -> Result<ClientIp, Failure> {
     };
     proxies.validate()?;
     Ok(proxies)
+}
+
+fn client_timeout(seconds: &str) -> Result<Duration, Failure> {
+    match seconds.parse() {
+        Ok(seconds @ 1..=3_600) => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!("--client-timeout {seconds}: use 1 to 3600 seconds").into()),
+    }
 }
 
 fn list(text: &str) -> Vec<String> {
@@ -180,6 +192,7 @@ Options:
   --backend URL         your service, such as http://127.0.0.1:8080; default: a demo backend, under a demo load
   --behind NETWORKS     proxies whose X-Forwarded-For and X-Forwarded-Proto the backend gets, separated by commas, or none;
                         default 127.0.0.0/8,::1/128. Write the same networks in the rules.
+  --client-timeout N    seconds in which a client has to send or read something; default 30
   --operations-hosts H  host names of that address, separated by commas; default: of this machine alone localhost, 127.0.0.1
                         and [::1], else any
   --rules FILE          YAML, TOML or JSON; default examples/gateway/rules.yaml

@@ -118,6 +118,53 @@ async fn host_that_is_not_a_host_gets_400_and_does_not_reach_the_backend() {
     }
 }
 
+// Regression: they got a 502, which blames the backend.
+#[tokio::test]
+async fn upload_with_a_fault_gets_400() {
+    let (gateway, backend) = gateway_and_backend(&[]).await;
+    let address = gateway.address();
+    drop(backend_of(backend));
+    let chunked =
+        "POST / HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n";
+    let trailer = "x".repeat(20_000);
+    for (request, is_cut) in [
+        (format!("{chunked}zz\r\n"), false),
+        (format!("{chunked}5\r\nsecond\r\n"), false),
+        (format!("{chunked}ffffffffffffffffff\r\n"), false),
+        (format!("{chunked}5;{}\r\n", "x".repeat(20_000)), false),
+        (format!("{chunked}0\r\nbad trailer\r\n\r\n"), false),
+        (format!("{chunked}0\r\nx-a: {trailer}\r\n\r\n"), false),
+        (format!("{chunked}3\r\nab"), true),
+        (
+            "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf".to_owned(),
+            true,
+        ),
+    ] {
+        let shown = request.get(..110).unwrap_or(&request).to_owned();
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        write(&mut client, &request).await;
+        if is_cut {
+            client.shutdown().await.expect("the end");
+        }
+        let mut response = Vec::new();
+        let read = tokio::time::timeout(super::PATIENCE, client.read_to_end(&mut response)).await;
+        let _ = read.expect("a response, or the end");
+        let response = String::from_utf8_lossy(&response);
+        println!("{:.100} for {shown:?}", response.replace("\r\n", " | "));
+        // A client that has closed its side may get nothing.
+        let is_gone = is_cut && response.is_empty();
+        assert!(
+            is_gone || response.starts_with("HTTP/1.1 400 "),
+            "{shown:?}: {response}"
+        );
+    }
+    assert!(
+        !gateway.log().contains("not available"),
+        "{}",
+        gateway.log()
+    );
+}
+
 #[tokio::test]
 async fn other_faults_of_clients_are_not_answered_as_those_of_the_server() {
     let (gateway, backend) = gateway_and_backend(&[]).await;
