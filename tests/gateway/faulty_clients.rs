@@ -97,13 +97,16 @@ async fn host_that_is_not_a_host_gets_400_and_does_not_reach_the_backend() {
         println!("{status} {head:?}");
         assert_eq!(status, "400", "{head:?}");
     }
-    // The port belongs to it, and HTTP/1.0 has none.
+    // The port belongs to it, and HTTP/1.0 has none. With an API key, since the address has no quota left.
     for (head, host) in [
         (
-            "GET / HTTP/1.1\r\nhost: [::1]:8080\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: [::1]:8080\r\nx-api-key: demo-internal-jobs\r\n\r\n",
             Some("[::1]:8080"),
         ),
-        ("GET / HTTP/1.0\r\n\r\n", None),
+        (
+            "GET / HTTP/1.0\r\nx-api-key: demo-internal-jobs\r\n\r\n",
+            None,
+        ),
     ] {
         let mut client = TcpStream::connect(gateway.address())
             .await
