@@ -26,10 +26,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limit = limits()?;
 
     // In a real service, both come from its configuration. The first gives read access only.
-    let (token, write_token) = ("look-at-the-limits", "change-the-limits-too");
+    let (token, write_token) = (random()?, random()?);
     let dashboard = Dashboard::builder(&limit)
-        .token(token)
-        .write_token(write_token)
+        .token(&token)
+        .write_token(&write_token)
+        // A page of another site could make its own host name resolve to this machine.
+        .allowed_hosts(["127.0.0.1", "localhost"])
         .title("example shop")
         .build()?;
 
@@ -39,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(limit);
     tokio::spawn(demo_load(app.clone()));
     // Below the layer, so that operators are not limited.
-    let app = app.nest("/ops/limits", dashboard.router());
+    let app = app.nest_service("/ops/limits", dashboard.router::<()>());
 
     let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
     let listener = TcpListener::bind(("127.0.0.1", port.parse()?)).await?;
@@ -51,6 +53,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).await?;
     Ok(())
+}
+
+/// Returns 128 random bits, in hexadecimal digits.
+fn random() -> Result<String, Box<dyn Error>> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 fn limits() -> Result<RateLimitLayer, Box<dyn Error>> {

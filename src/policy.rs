@@ -96,6 +96,10 @@ impl Policy {
     /// its slot is released then; hold a slot for the life of the connection with
     /// [`RateLimiter::hold`](crate::RateLimiter::hold).
     ///
+    /// A client that reads its response slowly holds the slot meanwhile, so put a policy per caller beside one that all
+    /// callers share. A client that hangs up releases it at once, also if a backend goes on with the request. The
+    /// [guide](crate::algorithm::guide) shows what a server can do about both.
+    ///
     /// In Redis a slot has a lease of 30 s, which its holder renews. Set another lease with
     /// [`algorithm`](Self::algorithm) and [`Algorithm::Concurrency`].
     #[must_use]

@@ -1,6 +1,7 @@
 //! The dashboard over HTTP: what it shows and changes, and whom it refuses.
 
 mod actions;
+mod behind_nginx;
 mod blocks;
 mod browser;
 mod callers;
@@ -8,6 +9,7 @@ mod charts;
 mod connection;
 mod counted_keys;
 mod display;
+mod forwarded;
 mod guards;
 mod hostile;
 mod live;

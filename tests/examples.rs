@@ -110,20 +110,24 @@ async fn custom_keys_are_found_in_requests_of_http_1_and_http_2() {
 async fn dashboard_shows_the_demo_load_to_who_has_a_token() {
     let mut running = Running::start("dashboard");
     let address = running.address();
+    let token = running.line_with("and sign in with ");
+    let (token, _) = token.split_once(" or ").expect("two tokens");
     let mut client = Client::connect(address).await;
-    let page = client.get("/ops/limits").await;
+    let mut get = async |path: &str, headers: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{headers}\r\n");
+        client.send(&request).await;
+        client.receive().await
+    };
+    let page = get("/ops/limits", "").await;
     assert_eq!(page.status, 200);
     assert!(page.body.contains("<title>tollgate</title>"));
-    assert_eq!(client.get("/ops/limits/api/state").await.status, 401);
+    assert_eq!(get("/ops/limits/api/state", "").await.status, 401);
+    let known = "authorization: Bearer look-at-the-limits\r\n";
+    assert_eq!(get("/ops/limits/api/state", known).await.status, 401);
+    let token = format!("authorization: Bearer {token}\r\n");
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        client
-            .send(
-                "GET /ops/limits/api/state HTTP/1.1\r\nhost: test\r\n\
-                 authorization: Bearer look-at-the-limits\r\n\r\n",
-            )
-            .await;
-        let state = client.receive().await;
+        let state = get("/ops/limits/api/state", &token).await;
         assert_eq!(state.status, 200);
         let state: serde_json::Value = serde_json::from_str(&state.body).expect("JSON");
         let decisions = state["decisions"].as_array().expect("a list").iter();
@@ -344,6 +348,18 @@ impl Running {
         Self {
             child,
             output: BufReader::new(output),
+        }
+    }
+
+    /// The rest of the next line that begins like this.
+    fn line_with(&mut self, start: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).expect("text");
+            assert!(read > 0, "it ended before {start:?}");
+            if let Some(rest) = line.strip_prefix(start) {
+                return rest.trim_end().to_owned();
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test against real servers, and first installs the servers, the Lua tools, promtool and Chromium.
+# Runs every test against real servers, and first installs the servers, the Lua tools, promtool, nginx and Chromium.
 #
 #   bash tests/run.sh                run everything
 #   bash tests/run.sh breaker        arguments go to `cargo test`
@@ -14,6 +14,7 @@
 #
 # Lua tools: luac and luacheck on PATH, installed by apt-get or brew. tests/lua.rs runs them on lua/.
 # promtool: on PATH, installed by apt-get or brew with Prometheus. tests/telemetry.rs runs it on metrics and alerts.
+# nginx: on PATH, installed by apt-get or brew. tests/dashboard/behind_nginx.rs puts it in front of the dashboard.
 # Chromium: TOLLGATE_CHROMIUM, else chromium or google-chrome on PATH, installed by apt-get.
 # tests/dashboard/browser.rs opens the dashboard in it.
 set -euo pipefail
@@ -27,6 +28,7 @@ main() {
   install_redis
   install_lua_tools
   install_promtool
+  install_nginx
   install_chromium
   provide_valkey
   provide_redis62
@@ -127,6 +129,23 @@ install_promtool() {
     die "no promtool: install Prometheus with this system's package manager"
   fi
   command -v promtool > /dev/null || die "prometheus was installed, but promtool isn't on PATH"
+}
+
+install_nginx() {
+  command -v nginx > /dev/null && return
+  if command -v apt-get > /dev/null; then
+    heading "installing nginx"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends nginx-light
+    stop_service nginx
+  elif command -v brew > /dev/null; then
+    heading "installing nginx"
+    brew install nginx
+  else
+    die "no nginx: install nginx with this system's package manager"
+  fi
+  command -v nginx > /dev/null || die "nginx was installed, but isn't on PATH"
 }
 
 install_chromium() {

@@ -10,14 +10,13 @@
 //!
 //! How does an API gateway limit clients by rules that change while it runs?
 //!
-//! It leaves out what has nothing to do with limits: TLS, upgrades such as WebSocket, several backends, and timeouts for
-//! clients that are slow.
+//! It leaves out what has nothing to do with limits: TLS, upgrades such as WebSocket, and several backends.
 //!
 //! ```text
-//! client ────> rate limits ────> reverse proxy ────> backend
-//!              limits.rs         proxy.rs, hop.rs    yours, or demo_backend.rs
-//!              rules.yaml
-//!              customers.rs
+//! client ────> server ───────> rate limits ────> reverse proxy ────> backend
+//!              server.rs       limits.rs         proxy.rs, hop.rs    yours, or demo_backend.rs
+//!              unread.rs       rules.yaml        upload.rs
+//!              exchange.rs     customers.rs
 //! operator ──> dashboard, metrics
 //!              operations.rs
 //! ```
@@ -30,11 +29,15 @@
 mod customers;
 mod demo_backend;
 mod demo_load;
+mod exchange;
 mod hop;
 mod limits;
 mod operations;
 mod proxy;
+mod server;
 mod settings;
+mod unread;
+mod upload;
 mod welcome;
 
 use std::{
@@ -46,8 +49,8 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, serve::ListenerExt};
-use tokio::{net::TcpListener, sync::watch};
+use axum::{Router, middleware::from_fn};
+use tokio::{net::TcpListener, sync::watch, task::JoinError};
 
 use self::{
     proxy::ReverseProxy,
@@ -93,23 +96,26 @@ async fn run(settings: Settings) -> Result<(), Failure> {
         gateway: reachable(for_clients.local_addr()?),
         operations: reachable(for_operators.local_addr()?),
     };
-    let tokens = Tokens::read(for_operators.local_addr()?.ip())?;
+    let operations_ip = for_operators.local_addr()?.ip();
+    let tokens = Tokens::read(operations_ip)?;
     let dashboard = operations::dashboard(&limit, &rules, &tokens)?;
     let operations = operations::routes(&dashboard, &limit, prometheus);
+    let operations = operations::with_hosts(operations, &settings.operations_hosts, operations_ip)?;
 
     welcome::print(&settings, &addresses, &tokens);
     welcome::warn_without_backend(&addresses.backend).await;
-    let proxy = ReverseProxy::new(addresses.backend);
+    let proxy = ReverseProxy::new(addresses.backend, &settings);
     let app = Router::new()
         .fallback(async move |peer, request| proxy.forward(peer, request).await)
-        .layer(limit);
+        .layer(limit)
+        .layer(from_fn(exchange::keep));
 
     let (stop, stopping) = watch::channel(());
-    let servers = tokio::spawn(serve(
-        (for_clients, app),
-        (for_operators, operations),
-        stopping,
-    ));
+    let serve = |listener, app| {
+        let serve = server::serve(listener, app, settings.client_timeout, stopping.clone());
+        tokio::spawn(serve)
+    };
+    let servers = [serve(for_clients, app), serve(for_operators, operations)];
     tokio::select! {
         result = tokio::signal::ctrl_c() => result?,
         () = demo_load::run(addresses.gateway), if settings.has_load => {}
@@ -118,27 +124,16 @@ async fn run(settings: Settings) -> Result<(), Failure> {
     dashboard.close();
     drop(stop);
     // A response may take longer than anybody waits for.
-    match tokio::time::timeout(SHUTDOWN_TIMEOUT, servers).await {
-        Ok(ended) => ended??,
+    let ended = async {
+        for server in servers {
+            server.await?;
+        }
+        Ok::<_, JoinError>(())
+    };
+    match tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await {
+        Ok(ended) => ended?,
         Err(_) => println!("stopped after {SHUTDOWN_TIMEOUT:?}, with requests in flight"),
     }
-    Ok(())
-}
-
-/// Serves clients and operators until the sender is dropped, and all responses have ended.
-async fn serve(
-    (for_clients, app): (TcpListener, Router),
-    (for_operators, operations): (TcpListener, Router),
-    stopping: watch::Receiver<()>,
-) -> io::Result<()> {
-    // `client_ip` and `peer_ip` read the peer's address from here, and the dashboard counts wrong tokens by it.
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    let operations = operations.into_make_service_with_connect_info::<SocketAddr>();
-    // Otherwise the end of a response can wait for the client's acknowledgement of its start.
-    let for_clients = for_clients.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let clients = axum::serve(for_clients, app).with_graceful_shutdown(closed(stopping.clone()));
-    let operators = axum::serve(for_operators, operations).with_graceful_shutdown(closed(stopping));
-    tokio::try_join!(clients, operators)?;
     Ok(())
 }
 
@@ -154,11 +149,6 @@ async fn listen(option: &str, address: &str) -> Result<TcpListener, Failure> {
         )
         .into()
     })
-}
-
-/// Waits until the sender is dropped.
-async fn closed(mut stopping: watch::Receiver<()>) {
-    while stopping.changed().await.is_ok() {}
 }
 
 /// Returns an address that can be connected to: 0.0.0.0 is all of this machine's.

@@ -1,10 +1,22 @@
 //! The pages for operators: the dashboard and the metrics, on an address of their own.
 
-use std::time::Duration;
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use axum::{Router, response::Redirect, routing::get};
+use axum::{
+    Router,
+    extract::Request,
+    middleware::{Next, from_fn},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http::{StatusCode, header::LOCATION};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tollgate::{RateLimitLayer, config::reload::RulesHandle, dashboard::Dashboard};
+use tollgate::{
+    RateLimitLayer,
+    config::reload::RulesHandle,
+    dashboard::Dashboard,
+    matching::{HostPattern, Match, Matcher as _},
+};
 
 use crate::{Failure, settings::Tokens};
 
@@ -16,8 +28,8 @@ pub(crate) fn dashboard(
 ) -> Result<Dashboard, Failure> {
     let dashboard = Dashboard::builder(limit)
         .rules(rules)
-        .token(&tokens.read)
-        .write_token(&tokens.write)
+        .token(&tokens.read.secret)
+        .write_token(&tokens.write.secret)
         .title("gateway");
     Ok(dashboard.build()?)
 }
@@ -33,12 +45,46 @@ pub(crate) fn routes(
         limiter.record_gauges("gateway");
         prometheus.render()
     });
+    // Relative, since a proxy may have the page below another path. For people who type the address.
+    let to_dashboard = (StatusCode::SEE_OTHER, [(LOCATION, "ops/limits")]);
     Router::new()
-        .nest(DASHBOARD, dashboard.router())
-        // For people who type the address.
-        .route("/", get(|| async { Redirect::to(DASHBOARD) }))
-        .route("/ops/limits/", get(|| async { Redirect::to(DASHBOARD) }))
+        .nest_service("/ops/limits", dashboard.router::<()>())
+        .route("/", get(async move || to_dashboard))
         .route("/metrics", metrics)
+}
+
+/// Adds a check of the host that was asked for. Without names, an address of this machine alone has those of the machine.
+///
+/// Otherwise a web page could make its own host name resolve to this machine, and would be of the same origin here (DNS
+/// rebinding).
+pub(crate) fn with_hosts(
+    routes: Router,
+    names: &[String],
+    address: IpAddr,
+) -> Result<Router, Failure> {
+    let names: Vec<&str> = match names {
+        [] if address.is_loopback() => OF_THIS_MACHINE.to_vec(),
+        [] => return Ok(routes),
+        names => names.iter().map(String::as_str).collect(),
+    };
+    let hosts: Arc<[HostPattern]> = names.into_iter().map(HostPattern::new).collect();
+    for host in &*hosts {
+        host.validate()?;
+    }
+    let check = move |request: Request, next: Next| check_host(hosts.clone(), request, next);
+    Ok(routes.layer(from_fn(check)))
+}
+
+async fn check_host(hosts: Arc<[HostPattern]>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    if hosts
+        .iter()
+        .any(|host| host.matches(&parts) == Match::Exact)
+    {
+        return next.run(Request::from_parts(parts, body)).await;
+    }
+    let message = "unknown host: list it in --operations-hosts\n";
+    (StatusCode::MISDIRECTED_REQUEST, message).into_response()
 }
 
 /// Collects the metrics of the process. Call it before the limits are built.
@@ -60,8 +106,7 @@ pub(crate) fn prometheus() -> Result<PrometheusHandle, Failure> {
     Ok(handle)
 }
 
-/// Path of the dashboard.
-const DASHBOARD: &str = "/ops/limits";
+const OF_THIS_MACHINE: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 /// Bounds of the buckets: the deadline of a decision is 50 ms, and a call carries at most 64 charges.
 const SECONDS: [f64; 10] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,

@@ -20,7 +20,14 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-use crate::hop;
+use tollgate::extract::ClientIp;
+
+use crate::{
+    exchange::IsAtBackend,
+    hop,
+    settings::Settings,
+    upload::{self, State},
+};
 
 /// Passes requests on to one backend. Clones share its connections.
 ///
@@ -29,17 +36,21 @@ use crate::hop;
 pub(crate) struct ReverseProxy {
     client: Client<HttpConnector, Body>,
     backend: Uri,
+    trusted_proxies: ClientIp,
+    client_timeout: Duration,
     is_down: Arc<AtomicBool>,
 }
 
 impl ReverseProxy {
-    pub(crate) fn new(backend: Uri) -> Self {
+    pub(crate) fn new(backend: Uri, settings: &Settings) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
         Self {
             client: Client::builder(TokioExecutor::new()).build(connector),
             backend,
+            trusted_proxies: settings.trusted_proxies.clone(),
+            client_timeout: settings.client_timeout,
             is_down: Arc::default(),
         }
     }
@@ -52,18 +63,41 @@ impl ReverseProxy {
         if request.method() == Method::CONNECT {
             return failure(StatusCode::NOT_IMPLEMENTED, "CONNECT is not supported");
         }
+        let is_at_backend = request.extensions().get::<IsAtBackend>().cloned();
         let uri = self.target(request.uri());
-        let request = hop::to_backend(request, uri, peer);
-        match tokio::time::timeout(RESPONSE_TIMEOUT, self.client.request(request)).await {
-            Ok(Ok(response)) => {
+        let is_proxy = self.trusted_proxies.trusts(peer.ip());
+        let request = match hop::to_backend(request, uri, peer, is_proxy) {
+            Ok(request) => request,
+            Err(message) => return failure(StatusCode::BAD_REQUEST, message),
+        };
+        let (parts, body) = request.into_parts();
+        let (body, upload) = upload::watched(body, self.client_timeout);
+        if let Some(is_at_backend) = is_at_backend {
+            is_at_backend.set();
+        }
+        let response = self.client.request(Request::from_parts(parts, body));
+        match (
+            tokio::time::timeout(RESPONSE_TIMEOUT, response).await,
+            upload.state(),
+        ) {
+            (Ok(Ok(response)), _) => {
                 self.note_up();
                 hop::to_client(response.map(Body::new))
             }
-            Ok(Err(error)) => {
+            (_, State::Broken) => {
+                failure(StatusCode::BAD_REQUEST, "the body of the request is broken")
+            }
+            (_, State::Stopped) | (Err(_), State::WaitsForClient) => failure(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body of the request takes too long",
+            ),
+            (Ok(Err(error)), _) => {
                 self.note_failure(&error);
                 failure(StatusCode::BAD_GATEWAY, "the backend is not available")
             }
-            Err(_) => failure(StatusCode::GATEWAY_TIMEOUT, "the backend is too slow"),
+            (Err(_), State::Sent) => {
+                failure(StatusCode::GATEWAY_TIMEOUT, "the backend is too slow")
+            }
         }
     }
 
@@ -84,14 +118,9 @@ impl ReverseProxy {
     }
 
     fn note_failure(&self, error: &(dyn Error + 'static)) {
-        let causes = || std::iter::successors(Some(error), |&error| error.source());
-        // The body of the request broke off: the client is gone, and the backend is not to blame.
-        let is_of_client = causes().any(|cause| {
-            let cause = cause.downcast_ref::<hyper::Error>();
-            cause.is_some_and(hyper::Error::is_user)
-        });
-        if !is_of_client && !self.is_down.swap(true, Ordering::Relaxed) {
-            let cause = causes().last().unwrap_or(error);
+        if !self.is_down.swap(true, Ordering::Relaxed) {
+            let causes = std::iter::successors(Some(error), |&error| error.source());
+            let cause = causes.last().unwrap_or(error);
             tracing::warn!(backend = %self.backend, %cause, "the backend is not available: requests get 502");
         }
     }

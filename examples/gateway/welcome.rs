@@ -22,7 +22,7 @@ pub(crate) fn print(settings: &Settings, addresses: &Addresses, tokens: &Tokens)
     } = addresses;
     println!("gateway http://{gateway} -> {backend}");
     println!("  open  http://{operations}/ops/limits");
-    let [read, write] = tokens.shown();
+    let (read, write) = (&tokens.read.shown, &tokens.write.shown);
     println!("        sign in with {write}; to look only, with {read}");
     if settings.has_shared_rules {
         println!("  edit  the rules on that page: all gateways on this Redis take them");

@@ -14,7 +14,7 @@ use crate::{log::event, rules::RuleMode};
 
 use super::{
     access::Access, api_error::ApiError, body::read_json, history_view::HistoryView, json, live,
-    sampler, shared::Shared,
+    places::Reader, sampler, shared::Shared,
 };
 
 pub(super) type Result<T = Response, E = ApiError> = std::result::Result<T, E>;
@@ -46,9 +46,12 @@ pub(super) async fn history(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// Follows the state, once a second.
-pub(super) async fn live(State(shared): State<Arc<Shared>>) -> Result {
+pub(super) async fn live(
+    State(shared): State<Arc<Shared>>,
+    Extension(reader): Extension<Reader>,
+) -> Result {
     sampler::start(&shared);
-    let mut response = live::follow(&shared)?.into_response();
+    let mut response = live::follow(&shared, reader)?.into_response();
     // Otherwise nginx collects events until its buffer is full.
     let no_buffer = HeaderName::from_static("x-accel-buffering");
     let headers = response.headers_mut();

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
-    extract::{KeyExtractor, PeerIp},
+    extract::{ClientIp, KeyExtractor},
     key::HashSecret,
     limiter::RateLimiter,
     middleware::layer::RateLimitLayer,
@@ -17,6 +17,7 @@ use crate::config::reload::RulesHandle;
 use super::{
     guard::{Guard, TokenHash},
     handle::Dashboard,
+    requested_host::Hosts,
     sampler,
     shared::Shared,
     watched::Watched,
@@ -43,7 +44,10 @@ pub struct DashboardBuilder {
     read_token: Option<String>,
     write_token: Option<String>,
     trusts_extension: bool,
-    client_key: Box<dyn KeyExtractor>,
+    trusted_proxies: ClientIp,
+    allowed_hosts: Option<Vec<String>>,
+    /// `None` for the address.
+    client_key: Option<Box<dyn KeyExtractor>>,
     hash_secret: Option<HashSecret>,
     #[cfg(feature = "reload")]
     rules: Option<RulesHandle>,
@@ -59,7 +63,9 @@ impl DashboardBuilder {
             read_token: None,
             write_token: None,
             trusts_extension: false,
-            client_key: Box::new(PeerIp),
+            trusted_proxies: ClientIp::peer(),
+            allowed_hosts: None,
+            client_key: None,
             hash_secret: None,
             #[cfg(feature = "reload")]
             rules: None,
@@ -97,13 +103,36 @@ impl DashboardBuilder {
         self
     }
 
-    /// Sets how clients are distinguished when wrong tokens are counted.
+    /// Sets the proxies in front of the dashboard, such as `ClientIp::behind(["10.0.0.0/8"])`.
     ///
-    /// Default: [`PeerIp`]. Behind a proxy, use [`ClientIp`](crate::extract::ClientIp): otherwise a client with wrong tokens
-    /// keeps all others out. The same happens if the extractor finds no key, so serve with
-    /// `into_make_service_with_connect_info::<SocketAddr>()`. See [wrong tokens](super#wrong-tokens).
+    /// Default: [`ClientIp::peer`], no proxy. The dashboard reads the host, the port and the scheme that the browser asked
+    /// for in `X-Forwarded-Host`, `X-Forwarded-Port` and `X-Forwarded-Proto`, and only from these proxies. They must set
+    /// or remove all three, since a client could send them too. Clients are distinguished by the address that the proxies
+    /// name, unless [`client_key`](Self::client_key) is set. See [behind a proxy](super#behind-a-proxy).
+    pub fn trusted_proxies(mut self, proxies: ClientIp) -> Self {
+        self.trusted_proxies = proxies;
+        self
+    }
+
+    /// Sets the host names by which the dashboard is reached, such as `ops.example.com` or `*.example.com`, without ports.
+    ///
+    /// Default: any. Requests to other hosts get a 421, also for the page. This stops DNS rebinding: a page of another site
+    /// makes its own host name resolve to this server, and is then of the same origin. Set it where the network gives
+    /// access, such as on a developer's machine or in a private network, and if the application grants access by
+    /// [extension](Self::access_by_extension). Behind a proxy that changes `Host`, see
+    /// [`trusted_proxies`](Self::trusted_proxies).
+    pub fn allowed_hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
+        self.allowed_hosts = Some(hosts.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Sets how clients are distinguished when wrong tokens and streams are counted.
+    ///
+    /// Default: by address, behind [`trusted_proxies`](Self::trusted_proxies) by the one that they name. Without either, a
+    /// client with wrong tokens keeps all others behind its proxy out. The same happens if the extractor finds no key, so
+    /// serve with `into_make_service_with_connect_info::<SocketAddr>()`. See [wrong tokens](super#wrong-tokens).
     pub fn client_key(mut self, extractor: impl KeyExtractor) -> Self {
-        self.client_key = Box::new(extractor);
+        self.client_key = Some(Box::new(extractor));
         self
     }
 
@@ -133,9 +162,11 @@ impl DashboardBuilder {
         self
     }
 
-    /// Sets the number of pages that can follow the state at the same time. Others get a 503.
+    /// Sets the number of pages that can follow the state at the same time.
     ///
-    /// Default: 16.
+    /// Default: 16. If all places are taken, a client with fewer pages than another one takes the place of the oldest page
+    /// of the client with most, so none can keep the others out. Otherwise it gets a 503. Clients are distinguished by the
+    /// name of their operator, or else by [`client_key`](Self::client_key).
     pub fn max_clients(mut self, clients: usize) -> Self {
         self.max_clients = clients;
         self
@@ -154,14 +185,19 @@ impl DashboardBuilder {
     /// # Errors
     ///
     /// - [`ErrorKind::InvalidConfig`] without a guard, for a token that is too short or used twice, and for 0 clients.
-    /// - The error of the [`client_key`](Self::client_key) for its settings.
+    /// - The error of the [`client_key`](Self::client_key), the [`trusted_proxies`](Self::trusted_proxies) or the
+    ///   [`allowed_hosts`](Self::allowed_hosts) for their settings.
     pub fn build(self) -> Result<Dashboard, Error> {
         self.validate()?;
+        let client_key = self
+            .client_key
+            .unwrap_or_else(|| Box::new(self.trusted_proxies.clone()));
         let guard = Guard {
             read_token: self.read_token.as_deref().map(TokenHash::of),
             write_token: self.write_token.as_deref().map(TokenHash::of),
             trusts_extension: self.trusts_extension,
-            wrong_tokens: WrongTokens::new(self.client_key, self.clock.clone())?,
+            wrong_tokens: WrongTokens::new(client_key, self.clock.clone())?,
+            hosts: Hosts::new(self.trusted_proxies, self.allowed_hosts)?,
         };
         #[cfg_attr(not(feature = "reload"), expect(unused_mut, reason = "only for rules"))]
         let mut shared = Shared::new(

@@ -2,17 +2,20 @@
 
 use http::{
     HeaderMap, Method, StatusCode,
-    header::{AUTHORIZATION, HOST, ORIGIN},
+    header::{AUTHORIZATION, ORIGIN},
     request::Parts,
 };
 
-use super::{access::Access, api_error::ApiError, wrong_tokens::WrongTokens};
+use super::{
+    access::Access, api_error::ApiError, places::Reader, requested_host::Hosts,
+    wrong_tokens::WrongTokens,
+};
 
 /// Checks the origin and the rights of requests to the API.
 ///
 /// ```text
-/// request --> same origin? --> no parameters in the URL? --> token or extension --> Access --> may it write?
-///                                                            \-- wrong token: too many of them?
+/// request --> known host? --> same origin? --> no parameters in the URL? --> token or extension --> Access --> may it write?
+///                                                                            \-- wrong token: too many of them?
 /// ```
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -21,6 +24,7 @@ pub(super) struct Guard {
     /// Whether [`Access`] in the extensions of a request counts.
     pub(super) trusts_extension: bool,
     pub(super) wrong_tokens: WrongTokens,
+    pub(super) hosts: Hosts,
 }
 
 impl Guard {
@@ -42,7 +46,7 @@ impl Guard {
 
     /// As [`admit`](Self::admit), with `None` for a request without rights.
     pub(super) fn rights(&self, parts: &Parts) -> Result<Option<Access>, ApiError> {
-        check_origin(parts)?;
+        check_origin(parts, &self.hosts)?;
         if parts.uri.query().is_some() {
             // A token in a URL would be logged by every proxy.
             return Err(ApiError::bad_request(
@@ -50,6 +54,14 @@ impl Guard {
             ));
         }
         self.access(parts)
+    }
+
+    /// Returns whose pages a request with these rights belongs to.
+    pub(super) fn reader(&self, parts: &Parts, access: &Access) -> Reader {
+        match access.operator_name() {
+            Some(name) => Reader::Operator(name.into()),
+            None => Reader::Client(self.wrong_tokens.client(parts)),
+        }
     }
 
     /// Returns whether a token can give rights.
@@ -120,17 +132,18 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 ///
 /// Browsers send `Sec-Fetch-Site`, and older ones `Origin`. Without both, the request does not come from a browser. Requests
 /// other than GET need a header of our own too, which a form cannot send, and a script of another site only after asking.
-fn check_origin(parts: &Parts) -> Result<(), ApiError> {
+fn check_origin(parts: &Parts, hosts: &Hosts) -> Result<(), ApiError> {
     let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
     let is_same = match header("sec-fetch-site") {
         Some(site) => matches!(site, b"same-origin" | b"none"),
-        None => header(ORIGIN.as_str()).is_none_or(|origin| is_host(origin, parts)),
+        None => header(ORIGIN.as_str()).is_none_or(|origin| hosts.is_origin_of(origin, parts)),
     };
     if !is_same {
         return Err(ApiError::new(
             StatusCode::FORBIDDEN,
             "cross_site",
-            "the API answers only pages of its own origin",
+            "the API answers only pages of its own origin: a proxy that changes the host has to be set as a trusted one, \
+             and to send x-forwarded-host",
         ));
     }
     let is_read = matches!(parts.method, Method::GET | Method::HEAD);
@@ -142,17 +155,6 @@ fn check_origin(parts: &Parts) -> Result<(), ApiError> {
         ));
     }
     Ok(())
-}
-
-/// Returns whether the origin has the host and port that the request was sent to.
-fn is_host(origin: &[u8], parts: &Parts) -> bool {
-    let scheme_end = origin.windows(3).position(|part| part == b"://");
-    let Some(authority) = scheme_end.map(|end| &origin[end + 3..]) else {
-        return false; // "null"
-    };
-    let of_target = parts.uri.authority().map(|own| own.as_str().as_bytes());
-    let of_header = parts.headers.get(HOST).map(http::HeaderValue::as_bytes);
-    of_target.or(of_header) == Some(authority)
 }
 
 /// The header that all requests other than GET need.

@@ -23,10 +23,10 @@ impl Dashboard {
         }
     }
 
-    /// Returns the routes, to be mounted anywhere: `app.nest("/ops/limits", dashboard.router())`.
+    /// Returns the routes, to be mounted anywhere: `app.nest_service("/ops/limits", dashboard.router::<()>())`.
     ///
-    /// Mount them outside of the rate limit layer, so that operators are not limited. The page is at the path itself: with a
-    /// slash at its end, axum finds nothing.
+    /// Mount them outside of the rate limit layer, so that operators are not limited. With axum's `nest`, the page is at the
+    /// path itself only. With `nest_service` it is also there with a slash at its end.
     pub fn router<S: Clone + Send + Sync + 'static>(&self) -> Router<S> {
         router::routes(Arc::clone(&self.shared), Arc::clone(&self.guard)).with_state(())
     }

@@ -7,7 +7,12 @@ use futures_util::stream::{Stream, unfold};
 use http::StatusCode;
 use tokio::sync::watch;
 
-use super::{api_error::ApiError, places::Place, sampler, shared::Shared};
+use super::{
+    api_error::ApiError,
+    places::{Place, Reader},
+    sampler,
+    shared::Shared,
+};
 
 /// Sends the present state, and then each new one.
 ///
@@ -16,9 +21,10 @@ use super::{api_error::ApiError, places::Place, sampler, shared::Shared};
 ///
 /// # Errors
 ///
-/// 503 if too many clients follow, or if the dashboard is closed.
+/// 503 if too many pages follow, or if the dashboard is closed.
 pub(super) fn follow(
     shared: &Shared,
+    reader: Reader,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>, ApiError> {
     let states = shared.live.lock().as_ref().map(watch::Sender::subscribe);
     let states = states.ok_or_else(|| {
@@ -27,7 +33,7 @@ pub(super) fn follow(
             "the dashboard is closed, since its server shuts down",
         )
     })?;
-    let place = Place::take(&shared.places).ok_or_else(|| {
+    let place = Place::take(&shared.places, reader).ok_or_else(|| {
         let message = "too many pages follow this dashboard: close one, or wait";
         unavailable("too_many_streams", message)
     })?;

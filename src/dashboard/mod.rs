@@ -23,7 +23,7 @@
 //!     .route("/", get(|| async { "hello" }))
 //!     .layer(limit)
 //!     // Below the layer, so that operators are not limited.
-//!     .nest("/ops/limits", dashboard.router());
+//!     .nest_service("/ops/limits", dashboard.router::<()>());
 //! # Ok(app)
 //! # }
 //! ```
@@ -51,13 +51,15 @@
 //! - **Tokens** are sent in the header `authorization` and nowhere else. They are kept as hashes, compared in constant time,
 //!   and never logged. The page keeps the token in its tab until that is closed (`sessionStorage`). It sets no cookie.
 //!   Use TLS in front, as for every password. Clients with [wrong tokens](#wrong-tokens) have to wait.
-//! - **Other sites** are refused: by `sec-fetch-site`, by `origin` for older browsers, and by the header
+//! - **Other sites** are refused: by `sec-fetch-site`, by `origin` for older browsers and plain HTTP, and by the header
 //!   `x-tollgate-dashboard`, which all requests other than GET need and no form can send.
+//! - **Other host names** are refused if [`allowed_hosts`](DashboardBuilder::allowed_hosts) lists the right ones.
 //! - **The content security policy** allows scripts, styles and connections of the own origin only, no inline ones, and no
 //!   frames around the page. Every response has `cache-control: no-store`.
-//! - **Bounds**: bodies have at most 16 KiB (rules 2 MiB), and URLs no parameters. At most 16 pages follow at the same time
-//!   ([`max_clients`](DashboardBuilder::max_clients)); a stream ends after ten minutes, and the page opens a new one. A
-//!   client that has stopped reading loses its place then.
+//! - **Bounds**: bodies have at most 16 KiB (rules 2 MiB), and URLs of the API no parameters. At most 16 pages follow at the
+//!   same time ([`max_clients`](DashboardBuilder::max_clients)). When all places are taken, the client with most pages gives
+//!   one to a client with fewer. A stream ends after ten minutes, and the page opens a new one. A client that has stopped
+//!   reading loses its place then.
 //!
 //! Operators who may read see addresses of servers, names of policies and tiers, and the texts of rules, and can look up any
 //! key they know. Top keys are shown in the form that the application chose. Blocked keys are listed as they are counted, so
@@ -72,9 +74,31 @@
 //! last seconds.
 //!
 //! Clients are distinguished by their [peer address](crate::extract::PeerIp), which axum provides with
-//! `into_make_service_with_connect_info::<SocketAddr>()`, or as [`client_key`](DashboardBuilder::client_key) sets. Without an
-//! address they share the 100, and an attacker can keep operators out. Counts are kept in this process, for up to 10,000
+//! `into_make_service_with_connect_info::<SocketAddr>()`, by the address that
+//! [trusted proxies](DashboardBuilder::trusted_proxies) name, or as [`client_key`](DashboardBuilder::client_key) sets. Without
+//! an address they share the 100, and an attacker can keep operators out. Counts are kept in this process, for up to 10,000
 //! clients. In the [metrics](crate::telemetry) they are the policies `dashboard-tokens` and `dashboard-tokens-of-a-client`.
+//!
+//! # Behind a proxy
+//!
+//! The links of the page have no path, so a proxy may change the path, with a slash at its end or without. A proxy that
+//! changes `Host` hides where a page comes from: over plain HTTP, browsers send no `sec-fetch-site`, and all changes get a
+//! 403. Set it as one of the [`trusted_proxies`](DashboardBuilder::trusted_proxies), and let it send the host that the
+//! browser asked for. For example, with nginx:
+//!
+//! ```nginx
+//! location /tools/limits/ {
+//!     proxy_pass http://127.0.0.1:3001/ops/limits/;
+//!     proxy_set_header X-Forwarded-Host $http_host;
+//!     proxy_set_header X-Forwarded-Port "";
+//!     proxy_set_header X-Forwarded-Proto $scheme;
+//!     proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+//! }
+//! ```
+//!
+//! A proxy that ends TLS and sends `X-Forwarded-Proto: https` has no pages of `http`. Of a list, the last item counts, which
+//! the nearest proxy wrote. Trust no network with browsers in it, such as the loopback addresses of a developer's machine:
+//! after DNS rebinding, a page can send these headers too.
 //!
 //! # API
 //!
@@ -85,7 +109,7 @@
 //!
 //! | request | access | body | response |
 //! |---|---|---|---|
-//! | `GET /` | none | | the page; its files are `style.css`, `app.js` and `icon.svg` |
+//! | `GET /` | none | | the page; its files are `?style.css`, `?app.js` and `?icon.svg` |
 //! | `GET /api/session` | none | | what the token may do, if it is valid |
 //! | `GET /api/state` | read | | policies with their modes, decisions since the start, health, servers, latency of the last second and minute, warnings |
 //! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute |
@@ -161,6 +185,7 @@ mod page;
 mod penalty_view;
 mod places;
 mod policy_keys;
+mod requested_host;
 mod router;
 #[cfg(feature = "reload")]
 mod rules;

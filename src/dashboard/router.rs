@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::{
     Router,
     body::Body,
-    extract::{OriginalUri, State},
+    extract::State,
     middleware::{Next, from_fn, from_fn_with_state, map_response},
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
 use http::{
-    HeaderName, HeaderValue, Request, StatusCode,
+    HeaderName, HeaderValue, Request, StatusCode, Uri,
     header::{
         CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
         X_FRAME_OPTIONS,
@@ -51,17 +51,12 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
         .merge(writes)
         .method_not_allowed_fallback(api::wrong_method)
         .with_state(shared)
-        .layer(from_fn_with_state(guard, admit));
+        .layer(from_fn_with_state(Arc::clone(&guard), admit));
     Router::new()
-        .route(
-            "/",
-            get(|OriginalUri(uri): OriginalUri| async move { page::html(&uri) }),
-        )
-        .route("/style.css", get(async || page::css()))
-        .route("/app.js", get(async || page::script()))
-        .route("/icon.svg", get(async || page::icon()))
+        .route("/", get(async |uri: Uri| page::part(uri.query())))
         .merge(session)
         .merge(api)
+        .layer(from_fn_with_state(guard, check_host))
         .layer(map_response(secured))
 }
 
@@ -101,11 +96,25 @@ async fn session(
     }
 }
 
+/// Passes a request to a host of the dashboard.
+async fn check_host(
+    State(guard): State<Arc<Guard>>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    match guard.hosts.check(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(error) => error.into_response(),
+    }
+}
+
 /// Passes a request with rights to the API.
 async fn admit(State(guard): State<Arc<Guard>>, request: Request<Body>, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     match guard.admit(&parts) {
         Ok(access) => {
+            parts.extensions.insert(guard.reader(&parts, &access));
             parts.extensions.insert::<Access>(access);
             next.run(Request::from_parts(parts, body)).await
         }

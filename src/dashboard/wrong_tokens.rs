@@ -102,7 +102,8 @@ impl WrongTokens {
         }
     }
 
-    fn client(&self, parts: &Parts) -> Option<Key> {
+    /// Returns the key of a client; `None` if it cannot be told from others.
+    pub(super) fn client(&self, parts: &Parts) -> Option<Key> {
         match self.client_key.extract(parts) {
             Extracted::Found(client) => Some(client),
             Extracted::Absent | Extracted::Ambiguous => None,

@@ -242,6 +242,12 @@ impl ClientIp {
         self.proxies.contains(Some(peer.to_canonical()), 0)
     }
 
+    /// As [`trusts`](Self::trusts), for the peer of a request. Proxies that are trusted by number may have no address.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn trusts_peer_of(&self, parts: &Parts) -> bool {
+        self.proxies.contains(PeerIp.address(parts), 0)
+    }
+
     fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Extracted<IpAddr> {
         let lines = headers.get_all(&self.header.name).iter();
         self.resolve_lines(peer, lines.map(HeaderValue::as_bytes))

@@ -140,7 +140,8 @@ impl HostPattern {
         }
     }
 
-    fn matches_authority(&self, authority: &[u8]) -> bool {
+    /// Returns whether this host, whose port may follow, is the one of the pattern.
+    pub(crate) fn matches_authority(&self, authority: &[u8]) -> bool {
         let host = without_port(authority);
         let host = host.strip_suffix(b".").unwrap_or(host);
         let Some(suffix) = self.pattern.strip_prefix('*') else {

@@ -26,6 +26,17 @@ async fn parameters_in_the_url_are_refused() {
     let (head, page) = send(&router, Request::get("/?token=x-secret-x"), "").await;
     assert_eq!(head.status, StatusCode::OK);
     assert!(!page.contains("x-secret-x"));
+    for query in [
+        "",
+        "app.js=",
+        "app.js&x",
+        "app.css",
+        "../app.js",
+        "%61pp.js",
+    ] {
+        let (_, other) = send(&router, Request::get(format!("/?{query}")), "").await;
+        assert_eq!(other, page, "{query}");
+    }
 }
 
 #[tokio::test]
@@ -243,8 +254,8 @@ async fn random_requests_change_nothing_and_are_no_fault_of_the_server() {
         "//api/mode",
         "/api//mode",
         "/API/mode",
+        "/?app.js",
         "/app.js",
-        "/app.js/",
         "/..%2f",
         "/api/live/x",
         "/api/\u{7f}",

@@ -1,9 +1,12 @@
 //! Streams of the state.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
-use axum::{Router, body::Body};
-use http::{Method, Response, StatusCode};
+use axum::{Router, body::Body, extract::ConnectInfo};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::{
@@ -12,7 +15,7 @@ use tokio::{
 };
 use tollgate::{
     clock::{Clock, Timestamp},
-    dashboard::Dashboard,
+    dashboard::{Access, Dashboard},
 };
 use tower::ServiceExt;
 
@@ -52,6 +55,73 @@ async fn number_of_streams_is_bounded_and_a_dropped_one_makes_room() {
     drop(first);
     assert_eq!(open(&router).await.status(), StatusCode::OK);
     drop(second);
+}
+
+// Regression: one client with the read token could keep all others from following.
+#[tokio::test]
+async fn client_with_many_streams_gives_places_to_others_until_they_have_as_many() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let mut greedy = Vec::new();
+    for _ in 0..16 {
+        greedy.push(open_from(&router, 1).await);
+    }
+    assert!(greedy.iter().all(|it| it.status() == StatusCode::OK));
+    assert_eq!(
+        open_from(&router, 1).await.status(),
+        503,
+        "not its own places"
+    );
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        let other = open_from(&router, 2).await;
+        assert_eq!(other.status(), StatusCode::OK, "the {}th", others.len());
+        others.push(other);
+    }
+    // They have the same number, and none takes one from the other.
+    for client in [1, 2] {
+        assert_eq!(open_from(&router, client).await.status(), 503);
+    }
+    // The oldest have ended.
+    let (ended, rest) = greedy.split_at_mut(8);
+    for stream in ended {
+        while next(stream).await.is_some() {}
+    }
+    for stream in rest.iter_mut().chain(&mut others) {
+        next(stream).await.expect("a state");
+    }
+    // A third one takes from those with most, in turn.
+    for count in 0..5 {
+        let third = open_from(&router, 3).await;
+        assert_eq!(third.status(), StatusCode::OK, "the {count}th");
+        others.push(third);
+    }
+    for client in 1..=3 {
+        assert_eq!(open_from(&router, client).await.status(), 503);
+    }
+}
+
+#[tokio::test]
+async fn operators_that_the_application_names_have_places_of_their_own() {
+    let layer = layer();
+    let builder = Dashboard::builder(&layer).access_by_extension();
+    let builder = builder.max_clients(3);
+    let router: Router = builder.build().expect("a dashboard").router();
+    let open = async |name: &str| {
+        let request = Request::get("/api/live")
+            .extension(Access::read_only().operator(name))
+            .extension(ConnectInfo(SocketAddr::from(([10, 0, 0, 7], 50_000))));
+        let request = request.body(Body::empty()).expect("a request");
+        router.clone().oneshot(request).await.expect("infallible")
+    };
+    let mut adas = Vec::new();
+    for _ in 0..3 {
+        adas.push(open("ada").await);
+    }
+    assert_eq!(open("ada").await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let bob = open("bob").await;
+    assert_eq!(bob.status(), StatusCode::OK);
+    assert_eq!(open("bob").await.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]
@@ -145,6 +215,14 @@ async fn thousand_clients_that_do_not_read_leave_nothing_behind() {
             tokio::task::yield_now().await;
         }
     }
+}
+
+/// Opens a stream from an address.
+async fn open_from(router: &Router, host: u8) -> Response<Body> {
+    let peer = ConnectInfo(SocketAddr::from(([192, 0, 2, host], 50_000)));
+    let request = ask(Method::GET, "/api/live", READ).extension(peer);
+    let request = request.body(Body::empty()).expect("a request");
+    router.clone().oneshot(request).await.expect("infallible")
 }
 
 async fn open(router: &Router) -> Response<Body> {

@@ -30,15 +30,16 @@ async fn links_of_the_page_lead_to_its_files_wherever_it_is_mounted() {
             let (head, html) = send(&app, Request::get(*page), "").await;
             assert_eq!(head.status, StatusCode::OK, "{page}");
             assert_eq!(head.headers["content-type"], "text/html; charset=utf-8");
-            let links: Vec<&str> = html.split("=\"./").skip(1).collect();
+            let links: Vec<&str> = html.split("=\"?").skip(1).collect();
             assert_eq!(links.len(), 3, "a style sheet, a script and an icon");
             for link in links {
                 let link = link.split('"').next().expect("a link");
                 // As a browser resolves it.
-                let folder = page.rsplit_once('/').expect("a path").0;
-                let path = format!("{folder}/{link}");
+                let path = format!("{page}?{link}");
                 let (head, _) = send(&app, Request::get(&path), "").await;
                 assert_eq!(head.status, StatusCode::OK, "{page}: {path}");
+                let content_type = &head.headers["content-type"];
+                assert_ne!(content_type, "text/html; charset=utf-8", "{path}");
             }
         }
     }
@@ -54,9 +55,9 @@ async fn every_response_forbids_caches_frames_and_foreign_content() {
         .collect();
     for path in [
         "/",
-        "/app.js",
-        "/style.css",
-        "/icon.svg",
+        "/?app.js",
+        "/?style.css",
+        "/?icon.svg",
         "/api/none",
         "/none",
     ] {
@@ -98,11 +99,11 @@ async fn page_has_no_inline_script_or_style_and_no_foreign_link() {
     let router: Router = guarded(Dashboard::builder(&layer)).router();
     let (_, html) = send(&router, Request::get("/"), "").await;
     assert_eq!(html.matches("<script").count(), 1);
-    assert!(html.contains("<script src=\"./app.js\" defer></script>"));
+    assert!(html.contains("<script src=\"?app.js\" defer></script>"));
     for inline in ["<style", " style=", " onclick=", " onload=", "javascript:"] {
         assert!(!html.contains(inline), "{inline}");
     }
-    for path in ["/", "/app.js", "/style.css", "/icon.svg"] {
+    for path in ["/", "/?app.js", "/?style.css", "/?icon.svg"] {
         let (_, text) = send(&router, Request::get(path), "").await;
         let foreign = text.replace("http://www.w3.org/2000/svg", "");
         assert!(

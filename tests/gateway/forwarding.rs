@@ -11,7 +11,7 @@ use super::{PATIENCE, process::Gateway};
 
 #[tokio::test]
 async fn headers_of_one_connection_end_at_the_gateway() {
-    let (gateway, backend) = gateway_and_backend().await;
+    let (gateway, backend) = gateway_and_backend(&[]).await;
     let mut client = TcpStream::connect(gateway.address())
         .await
         .expect("it listens");
@@ -43,6 +43,7 @@ async fn headers_of_one_connection_end_at_the_gateway() {
             "x-forwarded-for: 192.0.2.1, 192.0.2.2, 192.0.2.3, 127.0.0.1",
             // The one in the target wins over the header (RFC 9112, section 3.2.2).
             "x-forwarded-host: ignored.example",
+            "x-forwarded-proto: http",
             "x-two: 2",
         ]
     );
@@ -56,7 +57,7 @@ async fn headers_of_one_connection_end_at_the_gateway() {
 
 #[tokio::test]
 async fn bodies_are_passed_on_while_they_are_sent() {
-    let (gateway, backend) = gateway_and_backend().await;
+    let (gateway, backend) = gateway_and_backend(&[]).await;
     let mut client = TcpStream::connect(gateway.address())
         .await
         .expect("it listens");
@@ -126,7 +127,7 @@ async fn backend_that_is_down_is_502_until_it_is_back() {
 
 #[tokio::test]
 async fn client_that_leaves_in_its_upload_does_not_make_the_backend_look_down() {
-    let (gateway, backend) = gateway_and_backend().await;
+    let (gateway, backend) = gateway_and_backend(&[]).await;
     let mut client = TcpStream::connect(gateway.address())
         .await
         .expect("it listens");
@@ -161,10 +162,10 @@ async fn client_that_leaves_in_its_upload_does_not_make_the_backend_look_down() 
     );
 }
 
-async fn gateway_and_backend() -> (Gateway, TcpListener) {
+pub(super) async fn gateway_and_backend(options: &[&str]) -> (Gateway, TcpListener) {
     let backend = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", backend.local_addr().expect("an address"));
-    let gateway = Gateway::start(&["--backend", &url]);
+    let gateway = Gateway::start(&[options, &["--backend", &url]].concat());
     // The probe at the start.
     let probe = tokio::time::timeout(Duration::from_secs(10), backend.accept()).await;
     probe
@@ -173,12 +174,18 @@ async fn gateway_and_backend() -> (Gateway, TcpListener) {
     (gateway, backend)
 }
 
-async fn write(stream: &mut TcpStream, text: &str) {
+/// Serves all requests with a 200, once their bodies have ended.
+pub(super) fn backend_of(listener: TcpListener) -> tokio::task::JoinHandle<()> {
+    let app = axum::Router::new().fallback(async |body: axum::body::Bytes| body.len().to_string());
+    tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") })
+}
+
+pub(super) async fn write(stream: &mut TcpStream, text: &str) {
     stream.write_all(text.as_bytes()).await.expect("it reads");
 }
 
 /// Reads until this text, which ends what is sent so far.
-async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+pub(super) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut text = String::new();
     let mut bytes = [0; 4_096];
     while !text.ends_with(end) {

@@ -97,9 +97,15 @@ impl Gateway {
         Client::connect(self.address()).await
     }
 
-    /// Connects to the address for operators.
-    pub(super) async fn operator(&self) -> Client {
-        Client::connect(self.address_after("open  http://")).await
+    /// Connects to the address for operators, with the token to change something.
+    pub(super) async fn operator(&self) -> Operator {
+        let host = self.address_after("open  http://");
+        let [_, token] = self.tokens();
+        Operator {
+            client: Client::connect(host).await,
+            host: host.to_string(),
+            token: token.to_owned(),
+        }
     }
 
     /// Returns the URL of the dashboard.
@@ -107,10 +113,12 @@ impl Gateway {
         format!("http://{}/ops/limits", self.address_after("open  http://"))
     }
 
-    pub(super) async fn state(&self, operator: &mut Client) -> Value {
-        let reply = api(operator, "GET", "state", "").await;
-        assert_eq!(reply.status, 200, "{}", reply.body);
-        serde_json::from_str(&reply.body).expect("JSON")
+    /// Returns the tokens that it printed: to look, and to change limits too.
+    pub(super) fn tokens(&self) -> [&str; 2] {
+        let (_, rest) = self.welcome.split_once("sign in with ").expect("printed");
+        let (line, _) = rest.split_once('\n').expect("a line");
+        let (write, read) = line.split_once("; to look only, with ").expect("two");
+        [read, write]
     }
 
     fn address_after(&self, text: &str) -> SocketAddr {
@@ -126,18 +134,6 @@ impl Drop for Gateway {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Sends a request of an operator who may change something.
-pub(super) async fn api(operator: &mut Client, method: &str, path: &str, body: &str) -> Reply {
-    let length = body.len();
-    let token = "change-the-limits-too";
-    let request = format!(
-        "{method} /ops/limits/api/{path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {token}\r\n\
-         content-type: application/json\r\nx-tollgate-dashboard: 1\r\ncontent-length: {length}\r\n\r\n{body}"
-    );
-    operator.send(&request).await;
-    operator.receive().await
 }
 
 /// Returns what a gateway that does not start prints.
@@ -159,6 +155,54 @@ fn gateway(options: &[&str]) -> Command {
 
 fn lock(log: &Mutex<String>) -> std::sync::MutexGuard<'_, String> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === Operator ===
+
+/// A connection of an operator.
+pub(super) struct Operator {
+    client: Client,
+    pub(super) host: String,
+    token: String,
+}
+
+impl Operator {
+    /// Sends a request without a token.
+    pub(super) async fn get(&mut self, path: &str) -> Reply {
+        self.send("GET", path, "", "").await
+    }
+
+    /// Sends a request to the API of the dashboard.
+    pub(super) async fn api(&mut self, method: &str, path: &str, body: &str) -> Reply {
+        let headers = format!(
+            "authorization: Bearer {}\r\ncontent-type: application/json\r\nx-tollgate-dashboard: 1\r\n",
+            self.token
+        );
+        self.send(method, &format!("/ops/limits/api/{path}"), &headers, body)
+            .await
+    }
+
+    pub(super) async fn state(&mut self) -> Value {
+        let reply = self.api("GET", "state", "").await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        serde_json::from_str(&reply.body).expect("JSON")
+    }
+
+    /// Sends a request with these lines of headers.
+    pub(super) async fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Reply {
+        let (host, length) = (&self.host, body.len());
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
+        self.client.send(&request).await;
+        self.client.receive().await
+    }
 }
 
 // === Folder ===

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::{
     PATIENCE, get_as,
-    process::{Folder, Gateway, api},
+    process::{Folder, Gateway, Operator},
 };
 use crate::support::{Client, Server};
 
@@ -83,7 +83,7 @@ async fn two_gateways_take_pushed_rules_within_one_second() {
         let push =
             json!({ "text": rules(&format!("{limit}/s")), "format": "yaml", "replacing": version });
         let pushed = Instant::now();
-        let reply = api(&mut operator, "POST", "rules/push", &push.to_string()).await;
+        let reply = operator.api("POST", "rules/push", &push.to_string()).await;
         assert_eq!(reply.status, 200, "{}", reply.body);
         for client in &mut clients {
             while limit_of(client, FREE[0]).await != limit {
@@ -108,7 +108,7 @@ async fn two_gateways_take_pushed_rules_within_one_second() {
 
     // A broken set is refused where it is pushed, and reaches nobody.
     let push = json!({ "text": rules("9/mn"), "format": "yaml", "replacing": 5 });
-    let refused = api(&mut operator, "POST", "rules/push", &push.to_string()).await;
+    let refused = operator.api("POST", "rules/push", &push.to_string()).await;
     assert_eq!(refused.status, 422);
     assert!(
         refused.body.contains("`mn` is not a unit of time"),
@@ -127,8 +127,8 @@ async fn limit_of(client: &mut Client, api_key: &str) -> String {
 }
 
 /// Returns why the latest rules were refused, or nothing.
-async fn last_error(operator: &mut Client) -> String {
-    let reply = api(operator, "GET", "rules", "").await;
+async fn last_error(operator: &mut Operator) -> String {
+    let reply = operator.api("GET", "rules", "").await;
     let rules: Value = serde_json::from_str(&reply.body).expect("JSON");
     rules["last_error"].as_str().unwrap_or_default().to_owned()
 }

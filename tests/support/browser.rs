@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::launch::fresh_directory;
 
-/// A page in a browser of its own, which knows no address but those of this machine.
+/// A page in a browser of its own, which knows no address but those of this machine, and calls it `ops.test` too.
 ///
 /// Messages pass through two pipes (`--remote-debugging-pipe`), so the browser needs no port and the test no WebSocket.
 /// Calls block: use it beside a server on other threads.
@@ -293,7 +293,7 @@ const ARGUMENTS: [&str; 11] = [
     "--disable-extensions",
     "--force-color-profile=srgb",
     "--hide-scrollbars",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP ops.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--no-first-run",
 ];
 

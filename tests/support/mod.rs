@@ -2,7 +2,7 @@
 //!
 //! [`Server`] is a Redis or Valkey child process that can be paused, killed and
 //! restarted. [`Cluster`] is several of them, and [`Sentinels`] watch two. An [`Authority`] signs certificates. [`Proxy`] is between a client and that server and loses,
-//! delays or cuts what passes through it. [`Client`] asks a web server over one
+//! delays or cuts what passes through it. [`Nginx`] is a real one in front of a web server. [`Client`] asks a web server over one
 //! connection, and [`Browser`] shows a page as people see it. [`logged`] returns the events that a test logged. [`unpack`] reads the reply of
 //! the decision script.
 
@@ -11,6 +11,7 @@ mod cluster;
 mod http;
 mod launch;
 mod log;
+mod nginx;
 mod proxy;
 mod random;
 mod script_reply;
@@ -22,6 +23,7 @@ pub(crate) use self::browser::Browser;
 pub(crate) use self::cluster::Cluster;
 pub(crate) use self::http::{Client, Reply};
 pub(crate) use self::log::{logged, on_each_line};
+pub(crate) use self::nginx::Nginx;
 pub(crate) use self::proxy::{Mode, Proxy};
 pub(crate) use self::random::Random;
 pub(crate) use self::script_reply::unpack;

@@ -1,7 +1,8 @@
 'use strict';
 // The page of the dashboard. It reads the API beside it, follows the state by server-sent events, and writes text only.
 
-const API = new URL('api/', document.currentScript.src);
+// The path that the browser shows, which a proxy may have changed, with or without a slash at its end.
+const API = `${location.origin}${location.pathname.replace(/\/*$/, '')}/api/`;
 const KINDS = [
   { id: 'allowed', name: 'allowed' },
   { id: 'denied', name: 'denied' },
