@@ -347,6 +347,11 @@ impl Rule {
         self.setup_check.report_to(ledger);
     }
 
+    /// Reports that a slot was released because a connection was upgraded.
+    pub(crate) fn report_upgrade(&self) {
+        self.setup_check.report_upgrade(self.policy.name());
+    }
+
     pub(crate) fn has_key(&self) -> bool {
         self.source.is_some()
     }
