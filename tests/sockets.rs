@@ -426,7 +426,7 @@ async fn usage_that_a_guard_reports_at_the_end_of_a_stream_is_charged() {
     let policy = Policy::new("tokens", Quota::per_hour(100_000)).cost(1_000);
     let layer = limited_by(policy.clone().key(PeerIp).settle(documented_closure));
     let limiter = layer.limiter().clone();
-    let handler = async |axum::Extension(cost): axum::Extension<ActualCost>| {
+    let handler = async |cost: ActualCost| {
         let meter = Meter { cost, used: 3_000 };
         Body::new(Stream::of([Step::Text("some")]).until(meter))
     };

@@ -24,9 +24,9 @@ use tollgate::{
     clock::Timestamp,
     extract::{Global, Header, PeerIp, Route},
     matching::PathPattern,
-    middleware::{RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
+    middleware::{ActualCost, RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
     rejection::{Reason, Rejection},
-    rules::OnMissingKey,
+    rules::{CompletedRequest, OnMissingKey},
     state::{CountedBy, Outcome, PolicyState},
     store::{Charge, Store, StoreFuture},
 };
@@ -100,6 +100,42 @@ async fn handler_without_a_layer_is_500_and_the_log_says_what_to_do() {
         panic!("it is said once: {lines:?}");
     };
     assert!(line.contains("WARN") && line.contains(said), "{line}");
+}
+
+// Regression: the response named a type of this crate.
+#[tokio::test]
+async fn handler_that_sets_a_cost_without_a_settling_rule_is_500_and_the_log_names_the_remedy() {
+    logged();
+    let handler = get(async |_: ActualCost| "never");
+    let around = Router::new()
+        .route("/", handler.clone())
+        .layer(limit("p", 10, Global));
+    for app in [Router::new().route("/", handler), around] {
+        let answer = text(&app, "/").await;
+        assert_eq!(answer, (500, "internal server error".to_owned()));
+    }
+    let lines = logged();
+    let [line] = lines.as_slice() else {
+        panic!("it is logged once: {lines:?}");
+    };
+    assert!(
+        line.contains("WARN") && line.contains("settle closure"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn handler_may_do_without_a_settling_rule() {
+    let seen = async |cost: Option<ActualCost>| format!("{}", cost.is_some());
+    let rule = Policy::new("p", Quota::per_minute(10)).key(Global);
+    let settled = RateLimitLayer::builder()
+        .policy(rule.settle(|request: &CompletedRequest<'_>| request.charged));
+    let app = Router::new()
+        .route("/settled", get(seen))
+        .route_layer(settled.build().expect("it is well set up"))
+        .route("/other", get(seen));
+    assert_eq!(text(&app, "/settled").await, (200, "true".to_owned()));
+    assert_eq!(text(&app, "/other").await, (200, "false".to_owned()));
 }
 
 #[tokio::test]

@@ -241,8 +241,7 @@ impl Admission {
     #[inline]
     fn attach_actual_cost(&self, extensions: &mut Extensions) {
         if let Some(settled) = &self.settled {
-            let cost = extensions.get_or_insert_with(ActualCost::default);
-            cost.attach(settled);
+            ActualCost::attach(extensions, settled);
         }
     }
 

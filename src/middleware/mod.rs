@@ -59,9 +59,10 @@
 //!
 //! # What handlers see
 //!
-//! [`RateLimitInfo`] holds the decisions; with axum it is an extractor. The innermost layer's
-//! [`Decision`](crate::Decision) is in the request's extensions too. Responses to rejected requests have a
-//! [`Rejection`](crate::rejection::Rejection) in their extensions, for outer layers.
+//! [`RateLimitInfo`] holds the decisions, and with axum is an extractor. The innermost layer's
+//! [`Decision`](crate::Decision) is also in the extensions of requests that a rule counts. Do not extract it with
+//! `Extension<Decision>`: for other requests axum responds with 500 and the name of the type. Responses to rejected requests
+//! have a [`Rejection`](crate::rejection::Rejection) in their extensions, for outer layers.
 //!
 //! # Headers
 //!
@@ -125,6 +126,7 @@ pub(crate) mod future;
 pub(crate) mod in_force;
 mod info;
 pub(crate) mod layer;
+mod missing;
 mod resolve;
 mod service;
 mod settle;
@@ -134,5 +136,6 @@ pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
 #[cfg(feature = "explain")]
 pub use self::explanation::RequestExplanation;
-pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
+pub use self::info::RateLimitInfo;
+pub use self::missing::{MissingActualCost, MissingRateLimitInfo};
 pub use self::service::{RateLimit, ResponseFuture};

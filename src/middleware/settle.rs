@@ -104,8 +104,7 @@ impl PendingSettlement {
         self.is_priced = self.settles();
         if self.is_priced {
             // Shared with a layer around this one, so that one call of `set` reaches both.
-            let cost = extensions.get_or_insert_with(ActualCost::default);
-            self.actual_cost = cost.clone();
+            self.actual_cost = ActualCost::shared(extensions);
         }
     }
 
