@@ -7,6 +7,7 @@ use std::{
     pin::pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use axum::{
@@ -21,7 +22,7 @@ use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use tokio::net::TcpListener;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    clock::Timestamp,
+    clock::{Clock, Timestamp},
     extract::{Global, Header, PeerIp, Route},
     matching::PathPattern,
     middleware::{ActualCost, RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
@@ -375,6 +376,28 @@ async fn service_is_called_as_serverless_runtimes_do() {
         statuses.push(answer.map_err(drop).map(|answer| answer.status().as_u16()));
     }
     assert_eq!(statuses, [Ok(200), Ok(200), Ok(429)]);
+}
+
+// === Time ===
+
+#[tokio::test(start_paused = true)]
+async fn paused_time_of_tokio_moves_no_limit_and_a_manual_clock_does() {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let policy = || Policy::new("p", Quota::per_minute(1)).key(Global);
+    let manual = RateLimitLayer::builder()
+        .policy(policy())
+        .clock(clock.clone());
+    let manual = manual.build().expect("it is well set up");
+    let app = |layer| Router::new().route("/", get(async || "fine")).layer(layer);
+    let (system, manual) = (app(limit("p", 1, Global)), app(manual));
+    for app in [&system, &manual] {
+        assert_eq!(text(app, "/").await.0, 200);
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert_eq!(text(app, "/").await.0, 429);
+    }
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(text(&system, "/").await.0, 429);
+    assert_eq!(text(&manual, "/").await.0, 200);
 }
 
 // === Types ===
