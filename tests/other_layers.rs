@@ -85,6 +85,10 @@ macro_rules! row {
     };
 }
 
+#[expect(
+    clippy::result_large_err,
+    reason = "tower-http asks for responses as errors"
+)]
 #[tokio::test]
 async fn every_layer_of_tower_http_fits_outside_and_inside_of_the_limit() {
     let name = HeaderName::from_static("x-other");
@@ -135,7 +139,7 @@ async fn every_layer_of_tower_http_fits_outside_and_inside_of_the_limit() {
             SetSensitiveResponseHeadersLayer::new([name.clone()])
         ),
         row!("SetStatusLayer", SetStatusLayer::new(StatusCode::OK)),
-        row!("TimeoutLayer", timeout.clone()),
+        row!("TimeoutLayer", timeout),
         row!("TraceLayer::new_for_grpc", TraceLayer::new_for_grpc()),
         row!("TraceLayer::new_for_http", TraceLayer::new_for_http()),
         row!(

@@ -35,10 +35,11 @@ use tokio::{
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::{Clock, Timestamp},
-    diagnosis::Code,
+    diagnosis::{Code, Warning},
     extract::{Global, PeerIp},
     middleware::ActualCost,
     rules::{CompletedRequest, RequestOutcome, RuleMode},
+    state::PolicyName,
     store::{Charge, Receipt, Store, StoreFuture},
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -477,7 +478,7 @@ async fn open_sockets_that_hold_no_slot_are_reported_once() {
         .map(|warning| warning.code().as_str())
         .collect();
     assert_eq!(codes, ["TG017"], "{warnings:?}");
-    let policy = warnings[0].policy().map(|policy| policy.as_str());
+    let policy = warnings[0].policy().map(PolicyName::as_str);
     assert_eq!(policy, Some("sockets"));
 }
 
@@ -553,8 +554,8 @@ async fn only_a_response_that_upgrades_a_counted_connection_is_reported() {
         let Ok(response) = service.oneshot(request.expect("a request")).await;
         assert_eq!(response.status(), status);
         let warnings = layer.warnings();
-        let policies = warnings.iter().filter_map(|warning| warning.policy());
-        let policies: Vec<_> = policies.map(|policy| policy.as_str()).collect();
+        let policies = warnings.iter().filter_map(Warning::policy);
+        let policies: Vec<_> = policies.map(PolicyName::as_str).collect();
         assert_eq!(policies, Vec::from_iter(reported), "{method} {status}");
     }
 }
