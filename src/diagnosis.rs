@@ -23,7 +23,7 @@
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
 //! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
 //! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
-//! | TG017 | [`UpgradedConnection`](Code::UpgradedConnection) | a concurrency policy counted a request whose connection was upgraded, such as to a WebSocket: the slot was released at the upgrade | hold a slot in the connection's task instead: see [`Policy::concurrency`](crate::Policy::concurrency#websockets) |
+//! | TG017 | [`UpgradedConnection`](Code::UpgradedConnection) | a concurrency policy counted a request whose connection was upgraded, such as to a WebSocket: the slot was released at the upgrade | hold a slot in the connection's task instead: see [`Policy::concurrency`](crate::Policy#websockets) |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!

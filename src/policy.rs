@@ -119,10 +119,11 @@ impl Policy {
     ///     let Ok(decision) = sockets.limiter.check(&charges).await else {
     ///         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     ///     };
-    ///     let Some(receipt) = Receipt::of(&charges, &decision) else {
+    ///     if !decision.is_allowed() {
     ///         return StatusCode::TOO_MANY_REQUESTS.into_response();
-    ///     };
-    ///     let slot = sockets.limiter.hold(receipt);
+    ///     }
+    ///     // `None` if nobody counts during an outage
+    ///     let slot = Receipt::of(&charges, &decision).map(|receipt| sockets.limiter.hold(receipt));
     ///     upgrade.on_upgrade(async move |mut socket| {
     ///         while let Some(Ok(_message)) = socket.recv().await { /* .. */ }
     ///         drop(slot); // also released if the task panics

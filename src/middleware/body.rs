@@ -20,8 +20,8 @@ use super::settle::PendingSettlement;
 /// is dropped when it has ended or failed, and the request is settled after that: an [`ActualCost`](super::ActualCost)
 /// that is set during the drop still counts.
 ///
-/// Layers outside of the limit make bodies of this type for their own responses: [`default`](Self::default) is empty, for
-/// any inner body, and [`from`](Self::from) takes an inner body.
+/// Layers outside of the limit make bodies of this type for their own responses: the [`Default`] is empty, whatever the
+/// inner body is, and [`From`] takes an inner body.
 #[pin_project]
 #[derive(Debug)]
 pub struct ResponseBody<B> {
