@@ -23,6 +23,7 @@
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
 //! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
 //! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
+//! | TG017 | [`UpgradedConnection`](Code::UpgradedConnection) | a concurrency policy counted a request whose connection was upgraded, such as to a WebSocket: the slot was released at the upgrade | hold a slot in the connection's task instead: see [`Policy::concurrency`](crate::Policy#websockets) |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -81,11 +82,13 @@ pub enum Code {
     UnreachableSlots,
     /// TG016: this instance cannot be registered in Redis.
     UnregisteredInstance,
+    /// TG017: the slot of a request was released when its connection was upgraded.
+    UpgradedConnection,
 }
 
 impl Code {
     /// All codes, by number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -102,6 +105,7 @@ impl Code {
         Self::UnsettledPolicy,
         Self::UnreachableSlots,
         Self::UnregisteredInstance,
+        Self::UpgradedConnection,
     ];
 
     /// Returns the code as text, such as `TG001`.
@@ -187,6 +191,11 @@ impl Code {
                 "TG016",
                 "if a right is missing, grant the redis user those in the docs of tollgate::remote; until then each instance \
                  admits the whole quota while redis is unavailable",
+            ),
+            Self::UpgradedConnection => (
+                "TG017",
+                "to limit open connections, hold a slot in the connection's task, as in the docs of Policy::concurrency; if \
+                 only handshakes are to be limited, silence TG017",
             ),
         }
     }

@@ -345,8 +345,8 @@ impl RateLimiter {
     /// Blocks a key: its requests are denied with 429 until the block ends, whatever quota is left.
     ///
     /// Replaces a block of the same key and policy. A request with a blocked key charges nothing. It is denied if the
-    /// policy is enforced, and only [reported](Decision::would_deny) if it is in shadow mode. Charges without a cost pass, but
-    /// callers of an [unlimited](crate::tiers::Tier::unlimited) tier are denied.
+    /// policy is enforced, and only [reported](Decision::would_deny) if it is in shadow mode. Peeks, which
+    /// have a cost of 0, pass. Callers of an [unlimited](crate::tiers::Tier::unlimited) tier are denied as well.
     ///
     /// A key is blocked as it is charged: one that was put [in the slot](Key::in_slot_of) of another key, or joined with it, is
     /// another key.

@@ -92,16 +92,49 @@ impl Policy {
 
     /// Creates a policy that limits how many requests are in flight at once.
     ///
-    /// A request holds a slot until its response body ends. The response to an upgrade (a WebSocket) ends at once, and
-    /// its slot is released then; hold a slot for the life of the connection with
-    /// [`RateLimiter::hold`](crate::RateLimiter::hold).
+    /// A request holds a slot until its response body ends. In Redis a slot has a lease of 30 s, which its holder renews. Set
+    /// another lease with [`algorithm`](Self::algorithm) and [`Algorithm::Concurrency`].
     ///
     /// A client that reads its response slowly holds the slot meanwhile, so put a policy per caller beside one that all
     /// callers share. A client that hangs up releases it at once, also if a backend goes on with the request. The
     /// [guide](crate::algorithm::guide) shows what a server can do about both.
     ///
-    /// In Redis a slot has a lease of 30 s, which its holder renews. Set another lease with
-    /// [`algorithm`](Self::algorithm) and [`Algorithm::Concurrency`].
+    /// # WebSockets
+    ///
+    /// A layer cannot limit open WebSockets, or other upgraded connections such as `CONNECT` tunnels: the response ends with
+    /// the handshake, and releases the slot. The first one is reported as
+    /// [`Code::UpgradedConnection`](crate::diagnosis::Code::UpgradedConnection). Take the slot in the handler instead, and keep
+    /// its [`Hold`](crate::Hold) in the task of the connection:
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")]
+    /// # mod example {
+    /// use axum::{extract::{State, WebSocketUpgrade}, http::StatusCode, response::{IntoResponse, Response}};
+    /// use tollgate::{Key, Policy, RateLimiter, store::Receipt};
+    ///
+    /// #[derive(Clone)]
+    /// struct Sockets {
+    ///     limiter: RateLimiter, // `RateLimiter::builder().policy(policy.clone()).build()?`
+    ///     policy: Policy,       // `Policy::concurrency("sockets", 2)`
+    /// }
+    ///
+    /// async fn connect(State(sockets): State<Sockets>, upgrade: WebSocketUpgrade) -> Response {
+    ///     let charges = [sockets.policy.charge(Key::new("ada"))]; // the user of the session
+    ///     let Ok(decision) = sockets.limiter.check(&charges).await else {
+    ///         return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    ///     };
+    ///     if !decision.is_allowed() {
+    ///         return StatusCode::TOO_MANY_REQUESTS.into_response();
+    ///     }
+    ///     // `None` if nobody counts during an outage
+    ///     let slot = Receipt::of(&charges, &decision).map(|receipt| sockets.limiter.hold(receipt));
+    ///     upgrade.on_upgrade(async move |mut socket| {
+    ///         while let Some(Ok(_message)) = socket.recv().await { /* .. */ }
+    ///         drop(slot); // also released if the task panics
+    ///     })
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn concurrency(name: impl AsRef<str>, limit: u64) -> Self {
         let lease = Duration::from_secs(30);

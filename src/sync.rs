@@ -20,6 +20,12 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the value without locking: nobody else has it.
+    #[inline]
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the lock, unless somebody has it.
     #[cfg(any(feature = "redis", feature = "top-keys"))]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {

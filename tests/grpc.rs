@@ -2,13 +2,14 @@
 
 use std::{
     convert::Infallible,
+    fmt,
     net::SocketAddr,
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::{Buf, BufMut, Bytes};
-use http::{HeaderMap, Request, Response, header::CONTENT_TYPE, uri::PathAndQuery};
+use http::{HeaderMap, Request, Response, StatusCode, header::CONTENT_TYPE, uri::PathAndQuery};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::{net::TcpListener, time};
@@ -27,13 +28,17 @@ use tonic::{
     client,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     server::{self, NamedService},
+    service::{InterceptorLayer, LayerExt, Routes, interceptor::InterceptedService},
     transport::{
         Channel, Server,
-        server::{TcpConnectInfo, TcpIncoming},
+        server::{Router, TcpConnectInfo, TcpIncoming},
     },
 };
 use tonic_types::StatusExt;
-use tower::{Layer, Service, ServiceExt, service_fn, util::MapRequestLayer};
+use tower::{
+    BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::MapRequestLayer,
+};
+use tower_http::{timeout::TimeoutLayer, trace::TraceLayer};
 
 // === A real client and server ===
 
@@ -102,6 +107,61 @@ async fn tonic_client_receives_the_wait_to_the_microsecond() {
     assert_eq!(retry.retry_delay, Some(Duration::from_micros(1)));
     clock.advance(Duration::from_micros(1));
     send(&mut client).await.expect("the wait was not too short");
+}
+
+#[tokio::test]
+async fn limit_stands_in_every_place_of_a_tonic_server() {
+    let layer = || builder().build().expect("the settings are valid");
+    let pass = |request: tonic::Request<()>| Ok(request);
+    let intercepted = || InterceptedService::new(Echo, pass);
+    let stack = || {
+        let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, PATIENCE);
+        ServiceBuilder::new()
+            .layer(InterceptorLayer::new(pass))
+            .layer(TraceLayer::new_for_grpc())
+            .layer(timeout)
+            .layer(layer())
+    };
+    let inside = InterceptedService::new(layer().named_layer(Echo), pass);
+    for (place, routes) in [
+        ("a service", Routes::new(layer().named_layer(Echo))),
+        (
+            "outside of an interceptor",
+            Routes::new(layer().named_layer(intercepted())),
+        ),
+        ("inside of an interceptor", Routes::new(inside)),
+        (
+            "below other layers of a service",
+            Routes::new(stack().named_layer(Echo)),
+        ),
+    ] {
+        assert_limited(place, listen(Server::builder().add_routes(routes)).await).await;
+    }
+    let app = Server::builder().layer(stack()).add_service(intercepted());
+    assert_limited("below other layers of the server", listen(app).await).await;
+}
+
+async fn assert_limited(place: &str, server: SocketAddr) {
+    let mut client = connect(server).await;
+    for _ in 0..2 {
+        let reply = send(&mut client).await;
+        assert_eq!(reply.expect(place).get_ref(), "hello", "{place}");
+    }
+    let status = send(&mut client).await.expect_err(place);
+    assert_eq!(status.code(), Code::ResourceExhausted, "{place}");
+}
+
+#[tokio::test]
+async fn tonic_client_can_be_limited() {
+    let server = listen(Server::builder().add_service(Echo)).await;
+    let layer = builder().build().expect("the settings are valid");
+    let mut client = client::Grpc::new(layer.layer(channel(server).await));
+    for _ in 0..2 {
+        let reply = send(&mut client).await.expect("it is within the limit");
+        assert_eq!(reply.get_ref(), "hello");
+    }
+    let status = send(&mut client).await.expect_err("it is over the limit");
+    assert_eq!(status.code(), Code::ResourceExhausted);
 }
 
 // Regression: the documented setup for tonic counted each IPv6 address of a network separately.
@@ -556,25 +616,45 @@ impl Service<Request<Body>> for Echo {
 }
 
 async fn serve(builder: RateLimitLayerBuilder) -> SocketAddr {
+    let layer = builder.build().expect("the settings are valid");
+    listen(Server::builder().layer(layer).add_service(Echo)).await
+}
+
+async fn listen<L, B>(app: Router<L>) -> SocketAddr
+where
+    L: Layer<Routes> + Clone + Send + 'static,
+    L::Service: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError> + Send>
+        + Clone
+        + Send
+        + 'static,
+    <L::Service as Service<Request<Body>>>::Future: Send,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     let listener = TcpListener::bind(("127.0.0.1", 0)).await;
     let listener = listener.expect("some port is free");
     let server = listener.local_addr().expect("it is bound");
-    let layer = builder.build().expect("the settings are valid");
-    let app = Server::builder().layer(layer).add_service(Echo);
     // ends with the test's runtime
     tokio::spawn(app.serve_with_incoming(TcpIncoming::from(listener)));
     server
 }
 
 async fn connect(server: SocketAddr) -> client::Grpc<Channel> {
+    client::Grpc::new(channel(server).await)
+}
+
+async fn channel(server: SocketAddr) -> Channel {
     let endpoint = Channel::from_shared(format!("http://{server}"));
     let endpoint = endpoint.expect("it is a URL").timeout(PATIENCE);
     let channel = time::timeout(PATIENCE, endpoint.connect()).await;
     let channel = channel.expect("the server listens");
-    client::Grpc::new(channel.expect("the server listens"))
+    channel.expect("the server listens")
 }
 
-async fn send(client: &mut client::Grpc<Channel>) -> Result<tonic::Response<String>, Status> {
+async fn send<S, B>(client: &mut client::Grpc<S>) -> Result<tonic::Response<String>, Status>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError> + fmt::Debug>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     client.ready().await.expect("the server listens");
     let path = PathAndQuery::from_static("/test.Echo/Say");
     client

@@ -1,7 +1,7 @@
 //! Rate limit headers: each family raw over a socket, and parsed by independent code.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     convert::Infallible,
     fs,
     future::{self, Future},
@@ -13,7 +13,7 @@ use std::{
 };
 
 use allocation_counter::measure;
-use axum::{Router, routing::get};
+use axum::{Router, body::Body, routing::get};
 use http::{HeaderName, Request, Response, request::Parts};
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
@@ -36,7 +36,8 @@ use tollgate::{
     store::{Charge, OwnedCharge, Store, StoreFuture},
     tiers::Tier,
 };
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_http::cors::{Any, CorsLayer};
 
 // === Each family, raw ===
 
@@ -56,6 +57,66 @@ async fn each_family_has_its_headers_on_success_and_on_denial() {
         let status = "HTTP/1.1 429 Too Many Requests".to_owned();
         assert_eq!(third, (status, lines(denied)), "{name}");
     }
+}
+
+#[tokio::test]
+async fn browser_script_of_another_origin_may_read_every_header() {
+    for (headers, allowed, denied) in families() {
+        let headers = headers.and(Headers::reason());
+        let name = format!("{headers:?}");
+        let expose = headers.header_names();
+        let mut written = lines(allowed);
+        written.extend(lines(denied));
+        let sent = |header: &HeaderName| written.iter().any(|(name, _)| name == header.as_str());
+        let on_denial_only = ["x-ratelimit-reason", "x-ratelimit-global"];
+        for header in expose
+            .iter()
+            .filter(|header| !on_denial_only.contains(&header.as_str()))
+        {
+            assert!(sent(header), "{header} is never sent: {name}");
+        }
+        let layer = two_policies()
+            .headers(headers)
+            .build()
+            .expect("it is well set up");
+        let cors = CorsLayer::new().allow_origin(Any).expose_headers(expose);
+        let handler =
+            service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+        let app = ServiceBuilder::new()
+            .layer(cors)
+            .layer(layer)
+            .service(handler);
+        for status in [200, 200, 429] {
+            let request = Request::get("/")
+                .header("origin", "https://app.test")
+                .body(Body::empty());
+            let Ok(response) = app.clone().oneshot(request.expect("a request")).await;
+            assert_eq!(response.status(), status);
+            let readable = response.headers().get("access-control-expose-headers");
+            let readable = readable.map_or("", |readable| readable.to_str().expect("text"));
+            let readable: Vec<_> = readable.split(',').collect();
+            let ours = response.headers().keys().map(HeaderName::as_str);
+            for header in ours.filter(|header| header.contains("limit") || *header == "retry-after")
+            {
+                assert!(
+                    readable.contains(&header),
+                    "{header} of {status} is hidden: {name}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn header_names_have_no_duplicates() {
+    let headers = Headers::legacy()
+        .and(Headers::discord())
+        .and(Headers::draft06())
+        .and(Headers::draft11());
+    let names = headers.header_names();
+    let unique: HashSet<_> = names.iter().collect();
+    assert_eq!(unique.len(), names.len(), "{names:?}");
+    assert_eq!(Headers::none().retry_after(false).header_names(), [""; 0]);
 }
 
 #[test]

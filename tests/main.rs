@@ -56,6 +56,7 @@ mod memory_logs;
 mod middleware;
 mod modes;
 mod network;
+mod other_layers;
 mod outage;
 mod penalties;
 mod probing;

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::{Extension, Router, body::Body, routing::get};
+use axum::{Router, body::Body, routing::get};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, request::Parts};
 use http_body::{Body as _, Frame};
@@ -389,7 +389,7 @@ async fn last_word_counts_and_once(mut world: World) {
         move |request: Request<()>| {
             let word = word(&request);
             for units in [1, 8, 4] {
-                word.clone().set("plan", units);
+                word.set("plan", units);
             }
             word.set("nobody", 0);
             word.set("not a name", 0);
@@ -900,7 +900,7 @@ async fn layer_without_settling_gives_the_handler_a_decision_and_no_more() {
         let app = world.layer([policy.clone().key(Global)]).layer(service_fn(
             |request: Request<()>| async move {
                 assert!(request.extensions().get::<Decision>().is_some());
-                assert!(request.extensions().get::<ActualCost>().is_none());
+                assert!(ActualCost::from_extensions(request.extensions()).is_none());
                 assert_eq!(request.extensions().len(), 1);
                 Ok::<_, Broken>(head(500, Frames::text("done")))
             },
@@ -947,7 +947,7 @@ async fn handler_may_speak_of_the_cost_of_a_request_that_is_charged_nothing() {
     for (why, setup) in setups {
         let rule = plan().key(Global).settle(failures_are_free);
         let layer = setup(RateLimitLayer::builder(), rule).build();
-        let handler = get(async |Extension(cost): Extension<ActualCost>| {
+        let handler = get(async |cost: ActualCost| {
             cost.set("plan", 3);
             "done"
         });
@@ -1657,8 +1657,7 @@ fn header(parts: &Parts) -> u64 {
 /// The handler's handle.
 #[track_caller]
 fn word(request: &Request<()>) -> ActualCost {
-    let word = request.extensions().get::<ActualCost>();
-    word.expect("it is settled").clone()
+    ActualCost::from_extensions(request.extensions()).expect("it is settled")
 }
 
 async fn ask<S, B>(service: &S, request: Request<()>) -> Response<B>
@@ -1687,7 +1686,7 @@ async fn serve(layer: RateLimitLayer) -> std::net::SocketAddr {
         .route("/empty", get(async || StatusCode::NO_CONTENT))
         .route(
             "/failing",
-            get(async |Extension(_): Extension<ActualCost>| StatusCode::INTERNAL_SERVER_ERROR),
+            get(async |_: ActualCost| StatusCode::INTERNAL_SERVER_ERROR),
         )
         .layer(layer);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -1,6 +1,7 @@
 //! The layer in a real server, seen by clients over TCP.
 
 use std::{
+    convert::Infallible,
     future,
     net::{IpAddr, SocketAddr},
     pin::Pin,
@@ -10,13 +11,20 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     body::Body,
+    extract::WebSocketUpgrade,
+    response::IntoResponse,
     routing::{any, get, post},
 };
 use bytes::Bytes;
-use http::{StatusCode, header};
+use http::{Method, StatusCode, header};
 use http_body::Frame;
+use hyper::{client, ext::Protocol, server};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    service::TowerToHyperService,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -25,14 +33,16 @@ use tokio::{
     time,
 };
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimitLayer,
+    Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::{Clock, Timestamp},
-    diagnosis::Code,
-    extract::PeerIp,
+    diagnosis::{Code, Warning},
+    extract::{Global, PeerIp},
     middleware::ActualCost,
-    rules::{CompletedRequest, RequestOutcome},
-    store::{Charge, Store, StoreFuture},
+    rules::{CompletedRequest, RequestOutcome, RuleMode},
+    state::PolicyName,
+    store::{Charge, Receipt, Store, StoreFuture},
 };
+use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{Client, Reply};
 
@@ -417,7 +427,7 @@ async fn usage_that_a_guard_reports_at_the_end_of_a_stream_is_charged() {
     let policy = Policy::new("tokens", Quota::per_hour(100_000)).cost(1_000);
     let layer = limited_by(policy.clone().key(PeerIp).settle(documented_closure));
     let limiter = layer.limiter().clone();
-    let handler = async |Extension(cost): Extension<ActualCost>| {
+    let handler = async |cost: ActualCost| {
         let meter = Meter { cost, used: 3_000 };
         Body::new(Stream::of([Step::Text("some")]).until(meter))
     };
@@ -443,6 +453,169 @@ async fn usage_that_a_guard_reports_at_the_end_of_a_stream_is_charged() {
         100_000 - left
     );
     assert_eq!(left, 97_000);
+}
+
+// === Upgraded connections ===
+
+// Regression: four sockets were open under a limit of two, and nothing was reported.
+#[tokio::test]
+async fn open_sockets_that_hold_no_slot_are_reported_once() {
+    let layer = limited_by(Policy::concurrency("sockets", 2).key(PeerIp));
+    let echo = get(async |upgrade: WebSocketUpgrade| {
+        upgrade.on_upgrade(async |mut socket| while let Some(Ok(_)) = socket.recv().await {})
+    });
+    let app = Router::new().route("/", echo);
+    let server = serve(app.layer(layer.clone())).await;
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let (status, socket) = open_socket(server).await;
+        assert_eq!(status, "101");
+        open.push(socket);
+    }
+    let warnings = layer.warnings();
+    let codes: Vec<_> = warnings
+        .iter()
+        .map(|warning| warning.code().as_str())
+        .collect();
+    assert_eq!(codes, ["TG017"], "{warnings:?}");
+    let policy = warnings[0].policy().map(PolicyName::as_str);
+    assert_eq!(policy, Some("sockets"));
+}
+
+#[tokio::test]
+async fn slot_held_in_the_task_of_a_socket_limits_open_sockets() {
+    let policy = Policy::concurrency("sockets", 2);
+    let limiter = RateLimiter::builder().policy(policy.clone()).build();
+    let limiter = limiter.expect("it is well set up");
+    let handler = async move |upgrade: WebSocketUpgrade| {
+        let charges = [policy.charge(Key::GLOBAL)];
+        let decision = limiter.check(&charges).await.expect("it is in process");
+        let Some(receipt) = Receipt::of(&charges, &decision) else {
+            return StatusCode::TOO_MANY_REQUESTS.into_response();
+        };
+        let slot = limiter.hold(receipt);
+        upgrade.on_upgrade(async |mut socket| {
+            while let Some(Ok(_)) = socket.recv().await {}
+            drop(slot);
+        })
+    };
+    let server = serve(Router::new().route("/", get(handler))).await;
+    let (first, socket) = open_socket(server).await;
+    let (second, _open) = open_socket(server).await;
+    assert_eq!([first.as_str(), &second], ["101", "101"]);
+    assert_eq!(open_socket(server).await.0, "429");
+    drop(socket);
+    in_time(async { while open_socket(server).await.0 != "101" {} }).await;
+}
+
+#[tokio::test]
+async fn only_a_response_that_upgrades_a_counted_connection_is_reported() {
+    let slots = || Policy::concurrency("slots", 9).key(Global);
+    let rate = || Policy::new("rate", Quota::per_minute(9)).key(Global);
+    let free = |_: &CompletedRequest<'_>| 0;
+    let both = || RateLimitLayer::builder().policy(rate()).policy(slots());
+    let get = Method::GET;
+    for (builder, method, status, reported) in [
+        (both(), get.clone(), 101, Some("slots")),
+        (both(), Method::CONNECT, 200, Some("slots")),
+        (both(), Method::CONNECT, 403, None),
+        (both(), get.clone(), 200, None),
+        (
+            both().silence(Code::UpgradedConnection),
+            get.clone(),
+            101,
+            None,
+        ),
+        (
+            RateLimitLayer::builder().policy(rate().settle(free)),
+            get.clone(),
+            101,
+            None,
+        ),
+        (
+            RateLimitLayer::builder().policy(slots().mode(RuleMode::Off)),
+            get.clone(),
+            101,
+            None,
+        ),
+        (
+            RateLimitLayer::builder().policy(slots().mode(RuleMode::Shadow)),
+            get,
+            101,
+            Some("slots"),
+        ),
+    ] {
+        let layer = builder.build().expect("it is well set up");
+        let service = layer.layer(service_fn(async |_| {
+            let response = http::Response::builder().status(status).body(Body::empty());
+            Ok::<_, Infallible>(response.expect("a response"))
+        }));
+        let request = http::Request::builder().method(&method).body(Body::empty());
+        let Ok(response) = service.oneshot(request.expect("a request")).await;
+        assert_eq!(response.status(), status);
+        let warnings = layer.warnings();
+        let policies = warnings.iter().filter_map(Warning::policy);
+        let policies: Vec<_> = policies.map(PolicyName::as_str).collect();
+        assert_eq!(policies, Vec::from_iter(reported), "{method} {status}");
+    }
+}
+
+#[tokio::test]
+async fn websocket_over_http_2_is_reported() {
+    let layer = limited_by(Policy::concurrency("sockets", 2).key(Global));
+    let tunnel = layer.layer(service_fn(async |request: http::Request<_>| {
+        assert!(request.extensions().get::<Protocol>().is_some());
+        Ok::<_, Infallible>(http::Response::new(Body::empty()))
+    }));
+    let listener = TcpListener::bind(LOOPBACK)
+        .await
+        .expect("some port is free");
+    let server = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.expect("a client");
+        let mut http2 = server::conn::http2::Builder::new(TokioExecutor::new());
+        http2.enable_connect_protocol();
+        let service = TowerToHyperService::new(tunnel);
+        http2.serve_connection(TokioIo::new(stream), service).await
+    });
+    let stream = TcpStream::connect(server).await.expect("it listens");
+    let io = TokioIo::new(stream);
+    let (mut client, connection) = client::conn::http2::handshake(TokioExecutor::new(), io)
+        .await
+        .expect("it speaks HTTP/2");
+    tokio::spawn(connection);
+    let request = || {
+        let request = http::Request::connect("http://test/");
+        let request = request.extension(Protocol::from_static("websocket"));
+        request.body(Body::empty()).expect("a request")
+    };
+    // its first settings say that it takes the protocol
+    let response = in_time(async {
+        loop {
+            client.ready().await.expect("it is connected");
+            if let Ok(response) = client.send_request(request()).await {
+                break response;
+            }
+        }
+    });
+    assert_eq!(response.await.status(), StatusCode::OK);
+    let codes: Vec<_> = layer
+        .warnings()
+        .iter()
+        .map(|warning| warning.code().as_str())
+        .collect();
+    assert_eq!(codes, ["TG017"]);
+}
+
+/// Returns the status of a WebSocket's handshake, and its connection.
+async fn open_socket(server: SocketAddr) -> (String, TcpStream) {
+    let mut socket = TcpStream::connect(server).await.expect("it listens");
+    let handshake = "GET / HTTP/1.1\r\nhost: test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                     sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    send(&mut socket, handshake).await;
+    let seen = read_until(&mut socket, |seen| seen.contains("\r\n\r\n")).await;
+    let status = seen.split(' ').nth(1).expect("a status line");
+    (status.to_owned(), socket)
 }
 
 // === Clients that claim to be others ===

@@ -7,6 +7,7 @@ use std::{
     pin::pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use axum::{
@@ -21,12 +22,12 @@ use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use tokio::net::TcpListener;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    clock::Timestamp,
+    clock::{Clock, Timestamp},
     extract::{Global, Header, PeerIp, Route},
     matching::PathPattern,
-    middleware::{RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
+    middleware::{ActualCost, RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
     rejection::{Reason, Rejection},
-    rules::OnMissingKey,
+    rules::{CompletedRequest, OnMissingKey},
     state::{CountedBy, Outcome, PolicyState},
     store::{Charge, Store, StoreFuture},
 };
@@ -100,6 +101,42 @@ async fn handler_without_a_layer_is_500_and_the_log_says_what_to_do() {
         panic!("it is said once: {lines:?}");
     };
     assert!(line.contains("WARN") && line.contains(said), "{line}");
+}
+
+// Regression: the response named a type of this crate.
+#[tokio::test]
+async fn handler_that_sets_a_cost_without_a_settling_rule_is_500_and_the_log_names_the_remedy() {
+    logged();
+    let handler = get(async |_: ActualCost| "never");
+    let around = Router::new()
+        .route("/", handler.clone())
+        .layer(limit("p", 10, Global));
+    for app in [Router::new().route("/", handler), around] {
+        let answer = text(&app, "/").await;
+        assert_eq!(answer, (500, "internal server error".to_owned()));
+    }
+    let lines = logged();
+    let [line] = lines.as_slice() else {
+        panic!("it is logged once: {lines:?}");
+    };
+    assert!(
+        line.contains("WARN") && line.contains("settle closure"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn handler_may_do_without_a_settling_rule() {
+    let seen = async |cost: Option<ActualCost>| format!("{}", cost.is_some());
+    let rule = Policy::new("p", Quota::per_minute(10)).key(Global);
+    let settled = RateLimitLayer::builder()
+        .policy(rule.settle(|request: &CompletedRequest<'_>| request.charged));
+    let app = Router::new()
+        .route("/settled", get(seen))
+        .route_layer(settled.build().expect("it is well set up"))
+        .route("/other", get(seen));
+    assert_eq!(text(&app, "/settled").await, (200, "true".to_owned()));
+    assert_eq!(text(&app, "/other").await, (200, "false".to_owned()));
 }
 
 #[tokio::test]
@@ -339,6 +376,28 @@ async fn service_is_called_as_serverless_runtimes_do() {
         statuses.push(answer.map_err(drop).map(|answer| answer.status().as_u16()));
     }
     assert_eq!(statuses, [Ok(200), Ok(200), Ok(429)]);
+}
+
+// === Time ===
+
+#[tokio::test(start_paused = true)]
+async fn paused_time_of_tokio_moves_no_limit_and_a_manual_clock_does() {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let policy = || Policy::new("p", Quota::per_minute(1)).key(Global);
+    let manual = RateLimitLayer::builder()
+        .policy(policy())
+        .clock(clock.clone());
+    let manual = manual.build().expect("it is well set up");
+    let app = |layer| Router::new().route("/", get(async || "fine")).layer(layer);
+    let (system, manual) = (app(limit("p", 1, Global)), app(manual));
+    for app in [&system, &manual] {
+        assert_eq!(text(app, "/").await.0, 200);
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert_eq!(text(app, "/").await.0, 429);
+    }
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(text(&system, "/").await.0, 429);
+    assert_eq!(text(&manual, "/").await.0, 200);
 }
 
 // === Types ===

@@ -32,7 +32,8 @@ impl<R, T, E> CallLimitLayer<R, T, E> {
     }
 }
 
-impl<S, R, T, E> Layer<S> for CallLimitLayer<R, T, E> {
+// `Clone` is needed to call the service. Here, the compiler names it where the service is given.
+impl<S: Clone, R, T, E> Layer<S> for CallLimitLayer<R, T, E> {
     type Service = CallLimit<S, R, T, E>;
 
     fn layer(&self, inner: S) -> Self::Service {

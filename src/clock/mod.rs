@@ -2,6 +2,30 @@
 //!
 //! Programs do not need this module, because [`Clock::system`] is the default. With the feature `test-util`, a test creates
 //! a [`Clock::manual`](Clock) and moves it with `advance` instead of waiting.
+//!
+//! # Paused Tokio time
+//!
+//! `tokio::time::pause` and `advance` move no limit: quotas count by this clock, which reads the time of the system. They do
+//! move the waits in a queue and the timeouts of lookups, which are timers of Tokio. Tests that need both advance both.
+//! Redis counts by the clock of its server, which no test moves.
+//!
+//! ```
+//! # #[cfg(feature = "test-util")]
+//! # {
+//! use std::time::Duration;
+//! use tollgate::{Policy, Quota, RateLimitLayer, clock::{Clock, Timestamp}, extract::Global};
+//!
+//! let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+//! let limit = RateLimitLayer::builder()
+//!     .policy(Policy::new("all", Quota::per_minute(1)).key(Global))
+//!     .clock(clock.clone())
+//!     .build()?;
+//! // the first request passes, and the second one gets 429
+//! clock.advance(Duration::from_secs(60));
+//! // the third one passes
+//! # }
+//! # Ok::<(), tollgate::Error>(())
+//! ```
 
 mod monotonic;
 #[cfg(feature = "redis")]

@@ -1,6 +1,8 @@
 //! Header names and values of each family.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::collections::HashSet;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
 use crate::{
     clock::whole_seconds,
@@ -10,7 +12,7 @@ use crate::{
 };
 
 use super::{
-    choice::{DiscordHeaders, DiscordScope, Family, LegacyHeaders, ResetFormat},
+    choice::{DiscordHeaders, DiscordScope, Family, Headers, LegacyHeaders, ResetFormat},
     drafts::{LayerTerms, PolicyLists},
     merge::{self, SetClaim, has_any},
     numbers::{number, recurring_number, seconds},
@@ -37,6 +39,17 @@ impl Family {
             Self::Draft11 => &[],
             Self::Legacy(legacy) => legacy_names(legacy),
         }
+    }
+
+    /// Names of all headers of the family.
+    fn names(&self) -> Vec<HeaderName> {
+        let mut names = self.narrowest_headers().to_vec();
+        match self {
+            Self::Discord(_) | Self::Legacy(_) => {}
+            Self::Draft06 => names.push(RATELIMIT_POLICY),
+            Self::Draft11 => names.extend([RATELIMIT, RATELIMIT_POLICY]),
+        }
+        names
     }
 
     /// Whether the family describes quotas and windows, which a tier may change.
@@ -116,6 +129,20 @@ impl Family {
             }
             Self::Legacy(_) => {}
         }
+    }
+}
+
+impl Headers {
+    /// Returns the names of the headers that responses may carry, to let browsers read them: see the
+    /// [module docs](super#browsers-and-cors).
+    #[must_use]
+    pub fn header_names(&self) -> Vec<HeaderName> {
+        let mut names: Vec<_> = self.families.iter().flat_map(Family::names).collect();
+        names.extend(self.sends_retry_after.then_some(RETRY_AFTER));
+        names.extend(self.reason.map(|_| REASON));
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        names
     }
 }
 

@@ -3,6 +3,38 @@
 //! [`Headers`] chooses the families: `X-RateLimit-*` by default, the IETF drafts' `RateLimit`, Discord's, several or none.
 //! No other module contains the names of these headers.
 //!
+//! # Browsers and CORS
+//!
+//! Scripts of another origin can read none of these headers, `Retry-After` included, unless the CORS layer lists them in
+//! `Access-Control-Expose-Headers`. Put that layer outside of the limit. Rejections then have CORS headers too, without which a
+//! script sees a network error in place of the 429, and preflights are not counted:
+//!
+//! ```
+//! use axum::{Router, http::HeaderValue, routing::get};
+//! use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, headers::Headers};
+//! use tower::ServiceBuilder;
+//! use tower_http::cors::CorsLayer;
+//!
+//! let headers = Headers::legacy().and(Headers::reason());
+//! let cors = CorsLayer::new()
+//!     .allow_origin(HeaderValue::from_static("https://app.example.com"))
+//!     // retry-after, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, x-ratelimit-reason
+//!     .expose_headers(headers.header_names());
+//! let limit = RateLimitLayer::builder()
+//!     .policy(Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp))
+//!     .headers(headers)
+//!     .build()?;
+//! # #[cfg(feature = "axum")]
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(ServiceBuilder::new().layer(cors).layer(limit));
+//! # Ok::<(), tollgate::Error>(())
+//! ```
+//!
+//! Clients of gRPC-Web also read `grpc-status`, `grpc-message` and `grpc-status-details-bin`.
+//!
+//! # Files
+//!
 //! | file | role |
 //! |---|---|
 //! | `choice` | the families and their options |

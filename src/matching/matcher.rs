@@ -12,6 +12,12 @@ use super::combine::{And, Not, Or};
 ///
 /// Implemented for closures `Fn(&Parts) -> bool`; write the argument's type, as in `|parts: &Parts| ..`. Dyn compatible.
 /// A matcher runs for each request, so it should neither allocate nor block.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not select requests",
+    label = "not a matcher",
+    note = "use one of `tollgate::matching`, such as `PathPattern::new(\"/health\")` or `AddressList::new(PeerIp, [..])`",
+    note = "or a closure with the type of its argument: `|parts: &http::request::Parts| true`"
+)]
 pub trait Matcher: Send + Sync + 'static {
     /// Compares a request with this matcher.
     fn matches(&self, parts: &Parts) -> Match;

@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use http::Extensions;
 use smallvec::SmallVec;
 
 use crate::{
@@ -10,28 +11,47 @@ use crate::{
     sync::Mutex,
 };
 
+#[cfg(feature = "axum")]
+use super::missing::MissingActualCost;
+
 /// Sets the real cost of a request, from its handler.
 ///
-/// It is in the extensions of all requests through a layer with a rule that [settles](crate::rules::Rule::settle). It can
-/// be set until the body of the response is dropped, and takes precedence over the rule's closure. It has no effect if
-/// nothing was charged.
+/// It can be set until the body of the response is dropped, and takes precedence over the closure of the rule. It has no
+/// effect if nothing was charged.
+///
+/// With axum it is an extractor, also as `Option<ActualCost>`. Elsewhere, read it
+/// [from the request's extensions](Self::from_extensions). It is there if a layer around the handler has a rule that
+/// [settles](crate::rules::Rule::settle), also for requests that no rule counts. Otherwise the extractor responds with 500
+/// and logs the remedy, the charge is kept, and the `Option` is `None`.
 ///
 /// # Examples
 ///
 /// ```
-/// use axum::Extension;
-/// use tollgate::middleware::ActualCost;
+/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, middleware::ActualCost, rules::CompletedRequest};
 ///
-/// async fn complete(Extension(cost): Extension<ActualCost>) -> &'static str {
-///     // ... so many tokens were used
-///     cost.set("tokens", 1_234);
+/// async fn complete(cost: ActualCost) -> &'static str {
+///     cost.set("tokens", 1_234); // tokens of a language model
 ///     "done"
 /// }
+///
+/// let tokens = Policy::new("tokens", Quota::per_hour(100_000)).cost(1_000); // charged until the cost is known
+/// let layer = RateLimitLayer::builder()
+///     .policy(tokens.key(PeerIp).settle(|request: &CompletedRequest<'_>| request.charged))
+///     .build()?;
+/// # #[cfg(feature = "axum")]
+/// let app: axum::Router = axum::Router::new().route("/", axum::routing::post(complete)).layer(layer);
+/// # Ok::<(), tollgate::Error>(())
 /// ```
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct ActualCost {
-    inner: Arc<Mutex<SetCosts>>,
+    costs: Arc<Mutex<SetCosts>>,
 }
+
+/// The costs of a request in its extensions.
+// A type of its own, and `ActualCost` is not `Clone`: `Extension<ActualCost>`, whose rejection names the type to clients, does
+// not compile.
+#[derive(Clone, Default)]
+struct SharedCosts(Arc<Mutex<SetCosts>>);
 
 #[derive(Default)]
 struct SetCosts {
@@ -48,13 +68,30 @@ pub(crate) struct SettledPolicies {
 }
 
 impl ActualCost {
+    /// Returns the handle in a request's extensions; `None` if no layer around the handler has a rule that settles.
+    #[must_use]
+    pub fn from_extensions(extensions: &Extensions) -> Option<Self> {
+        let SharedCosts(costs) = extensions.get()?;
+        Some(Self {
+            costs: Arc::clone(costs),
+        })
+    }
+
+    /// Returns the handle in a request's extensions, which all layers around the handler share.
+    pub(super) fn shared(extensions: &mut Extensions) -> Self {
+        let SharedCosts(costs) = extensions.get_or_insert_with(SharedCosts::default);
+        Self {
+            costs: Arc::clone(costs),
+        }
+    }
+
     /// Sets the units that the request costs under a policy. A later call replaces an earlier one.
     ///
     /// A policy that does not count this request stays uncharged. A policy that no layer settles keeps its charge; the
     /// first call with such a name, or with a misspelled one, is reported as [`Code::UnsettledPolicy`].
     pub fn set(&self, policy: &str, units: u64) {
         let name = PolicyName::new(policy).ok();
-        let mut costs = self.inner.lock();
+        let mut costs = self.costs.lock();
         let is_settled =
             name.is_some_and(|name| costs.layers.iter().any(|layer| layer.names.contains(&name)));
         if let Some(name) = name {
@@ -69,13 +106,14 @@ impl ActualCost {
         }
     }
 
-    /// Adds a layer around the handler.
-    pub(super) fn attach(&self, layer: &Arc<SettledPolicies>) {
-        self.inner.lock().layers.push(Arc::clone(layer));
+    /// Adds a layer around the handler to the handle in the request's extensions.
+    pub(super) fn attach(extensions: &mut Extensions, layer: &Arc<SettledPolicies>) {
+        let SharedCosts(costs) = extensions.get_or_insert_with(SharedCosts::default);
+        costs.lock().layers.push(Arc::clone(layer));
     }
 
     pub(super) fn of(&self, policy: &PolicyName) -> Option<u64> {
-        let costs = self.inner.lock();
+        let costs = self.costs.lock();
         let found = costs.set.iter().find(|(name, _)| name == policy);
         found.map(|(_, units)| *units)
     }
@@ -84,6 +122,32 @@ impl ActualCost {
 impl fmt::Debug for ActualCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ActualCost").finish_non_exhaustive()
+    }
+}
+
+// === axum ===
+
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::FromRequestParts<S> for ActualCost {
+    type Rejection = MissingActualCost;
+
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &S,
+    ) -> Result<Self, Self::Rejection> {
+        Self::from_extensions(&parts.extensions).ok_or(MissingActualCost)
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::OptionalFromRequestParts<S> for ActualCost {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &S,
+    ) -> Result<Option<Self>, Self::Rejection> {
+        Ok(Self::from_extensions(&parts.extensions))
     }
 }
 

@@ -22,7 +22,7 @@ use std::{
 #[cfg(feature = "reload")]
 use std::sync::atomic::Ordering;
 
-use http::{Extensions, Method, Request, Response, request::Parts};
+use http::{Extensions, Request, Response, request::Parts};
 
 use crate::{
     charge::{Charge, Charges, OwnedCharge},
@@ -242,8 +242,7 @@ impl Admission {
     #[inline]
     fn attach_actual_cost(&self, extensions: &mut Extensions) {
         if let Some(settled) = &self.settled {
-            let cost = extensions.get_or_insert_with(ActualCost::default);
-            cost.attach(settled);
+            ActualCost::attach(extensions, settled);
         }
     }
 
@@ -381,8 +380,7 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
     fn start(admitted: &mut Admitted, mut request: (Parts, A)) -> Request<A> {
         if let Some(settlement) = &mut admitted.settlement {
             let parts = &mut request.0;
-            let is_head = parts.method == Method::HEAD;
-            settlement.start(is_head, &mut parts.extensions);
+            settlement.start(&parts.method, &mut parts.extensions);
         }
         Request::from_parts(request.0, request.1)
     }

@@ -19,6 +19,9 @@ use super::settle::PendingSettlement;
 /// Implements [`Body`] if the inner body's data can be made from [`Bytes`], as in axum, hyper and tonic. The inner body
 /// is dropped when it has ended or failed, and the request is settled after that: an [`ActualCost`](super::ActualCost)
 /// that is set during the drop still counts.
+///
+/// Layers outside of the limit make bodies of this type for their own responses: the [`Default`] is empty, whatever the
+/// inner body is, and [`From`] takes an inner body.
 #[pin_project]
 #[derive(Debug)]
 pub struct ResponseBody<B> {
@@ -36,11 +39,12 @@ enum Content<B> {
         body: Option<B>,
         settlement: Option<Box<PendingSettlement>>,
     },
+    /// `None` when it has ended, or if it is empty.
     Rejection(Option<Bytes>),
 }
 
 impl<B> ResponseBody<B> {
-    /// Returns the inner service's body; `None` if it has ended, or if this is a rejection.
+    /// Returns the inner service's body; `None` if it has ended, or if this is a rejection or the default.
     ///
     /// The request is settled now, before the body has ended.
     pub fn into_inner(self) -> Option<B> {
@@ -68,6 +72,23 @@ impl<B> ResponseBody<B> {
         Self {
             content: Content::Rejection(Some(text).filter(|text| !text.is_empty())),
         }
+    }
+}
+
+// Not derived: `B` need not have a default.
+impl<B> Default for ResponseBody<B> {
+    /// Creates an empty body.
+    fn default() -> Self {
+        Self {
+            content: Content::Rejection(None),
+        }
+    }
+}
+
+impl<B> From<B> for ResponseBody<B> {
+    /// Takes over a body that belongs to no limited request.
+    fn from(body: B) -> Self {
+        Self::inner(body, None)
     }
 }
 

@@ -19,6 +19,8 @@ use pin_project::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower::Service;
 
+use crate::sync::Mutex;
+
 /// Admission control for requests `R` to a service with responses `T` and errors `E`.
 ///
 /// It holds what differs between HTTP and other calls.
@@ -138,7 +140,8 @@ where
     admission: A,
     service: S,
     request: A::Request,
-    pending: A::Pending,
+    /// Never locked: a lookup need not be `Sync` for the future to be.
+    pending: Mutex<A::Pending>,
 }
 
 /// An admitted request, and the service that will be called for it.
@@ -199,7 +202,7 @@ where
                         pending,
                         ..
                     } = &mut **deciding.as_mut().expect(POLLED_ONCE);
-                    let next = ready!(admission.poll(pending, request, context));
+                    let next = ready!(admission.poll(pending.get_mut(), request, context));
                     let deciding = *deciding.take().expect(POLLED_ONCE);
                     let (service, request) = (deciding.service, deciding.request);
                     State::after(next, service, request, &deciding.admission)
@@ -260,7 +263,7 @@ where
                 admission: admission.clone(),
                 service,
                 request,
-                pending,
+                pending: Mutex::new(pending),
             }))),
             Ok(Step::Queued(admitted, delay)) => {
                 // The clone is not ready: the original releases what it reserved.
@@ -303,7 +306,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("LimitFuture");
         match &self.state {
-            State::Deciding(Some(deciding)) => debug.field("waits_for", &deciding.pending),
+            State::Deciding(Some(deciding)) => debug.field("waits_for", &*deciding.pending.lock()),
             State::Queued { .. } => debug.field("waits_for", &"queue"),
             State::Starting(_) | State::Running { .. } => debug.field("waits_for", &"service"),
             State::Deciding(None) | State::Done(_) => &mut debug,

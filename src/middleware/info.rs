@@ -1,8 +1,6 @@
 //! Decisions on a request, for its handler.
 
-#[cfg(feature = "axum")]
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::{error, fmt, time::Duration};
+use std::time::Duration;
 
 use http::Extensions;
 
@@ -13,10 +11,7 @@ use crate::{
 };
 
 #[cfg(feature = "axum")]
-use crate::log;
-
-#[cfg(feature = "axum")]
-use crate::rejection::INTERNAL_ERROR;
+use super::missing::MissingRateLimitInfo;
 
 /// Decisions of all layers that a request went through, for its handler.
 ///
@@ -134,35 +129,7 @@ impl RateLimitInfo {
     }
 }
 
-// === MissingRateLimitInfo ===
-
-/// Rejection of the extractor without a layer around the route: 500. The first one is logged with the remedy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MissingRateLimitInfo;
-
-impl fmt::Display for MissingRateLimitInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "no RateLimitLayer around this route exposes its decision: add one, or extract Option<RateLimitInfo>",
-        )
-    }
-}
-
-impl error::Error for MissingRateLimitInfo {}
-
 // === axum ===
-
-#[cfg(feature = "axum")]
-impl axum::response::IntoResponse for MissingRateLimitInfo {
-    fn into_response(self) -> axum::response::Response {
-        static WARNED: AtomicBool = AtomicBool::new(false);
-        if !WARNED.swap(true, Ordering::Relaxed) {
-            log::event!(WARN, "an extractor failed", error = self);
-        }
-        (http::StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into_response()
-    }
-}
 
 #[cfg(feature = "axum")]
 impl<S: Sync> axum::extract::FromRequestParts<S> for RateLimitInfo {

@@ -172,7 +172,8 @@ impl RateLimitLayer {
     }
 }
 
-impl<S> Layer<S> for RateLimitLayer {
+// `Clone` is needed to call the service. Here, the compiler names it where the service is given.
+impl<S: Clone> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {

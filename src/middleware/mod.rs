@@ -59,9 +59,10 @@
 //!
 //! # What handlers see
 //!
-//! [`RateLimitInfo`] holds the decisions; with axum it is an extractor. The innermost layer's
-//! [`Decision`](crate::Decision) is in the request's extensions too. Responses to rejected requests have a
-//! [`Rejection`](crate::rejection::Rejection) in their extensions, for outer layers.
+//! [`RateLimitInfo`] holds the decisions, and with axum is an extractor. The innermost layer's
+//! [`Decision`](crate::Decision) is also in the extensions of requests that a rule counts. Do not extract it with axum's
+//! `Extension<Decision>`, which responds to all others with 500 and the name of the type. Responses to rejected requests have
+//! a [`Rejection`](crate::rejection::Rejection) in their extensions, for outer layers.
 //!
 //! # Headers
 //!
@@ -87,7 +88,7 @@
 //! # One layer inside another
 //!
 //! Each layer decides on its own: the outer one has charged a request that the inner one denies. [`RateLimitInfo`] and the
-//! lists of draft 11 contain the policies of all layers; limit, remaining and reset are those of the narrowest policy. Put
+//! lists of draft 11 contain the policies of all layers; limit, remaining and reset describe the narrowest policy. Put
 //! policies that belong together on one layer. Two layers that charge a request under the same policy name are reported as
 //! [`Code::ChargedTwice`].
 //!
@@ -99,6 +100,38 @@
 //! [`CallLimitLayer`](crate::call::CallLimitLayer).
 //!
 //! [`Code::ChargedTwice`]: crate::diagnosis::Code::ChargedTwice
+//!
+//! # Among other layers
+//!
+//! All layers of tower-http, tower and axum can stand outside or inside of the limit, also in one `ServiceBuilder`.
+//!
+//! - **The inner service must be `Clone`.** The services of axum and tonic are. While a request waits for its decision, it keeps
+//!   the service that was polled ready, and a clone takes its place. Put a `BufferLayer` between the limit and a service that is
+//!   not `Clone`, such as `BoxService` or tower's own `RateLimit`.
+//! - **The response body is a [`ResponseBody`]** around the inner one, so a function of a layer outside takes
+//!   `Response<ResponseBody<_>>`. To keep the inner type, such as axum's `Body`, map the body back.
+//! - **An optional limit** changes that type too, so `option_layer` needs the same mapping. Where the limit may be switched while
+//!   the service runs, use [`RuleMode::Off`](crate::rules::RuleMode::Off) instead.
+//! - **Boxed**, the layer fits `BoxLayer`, `BoxCloneServiceLayer` and `BoxCloneSyncServiceLayer`. A struct field needs no box,
+//!   since the layer has no type parameters.
+//! - **A layer that limits the service of a tonic server** keeps its name with tonic's `LayerExt`: `limit.named_layer(service)`.
+//!
+//! ```
+//! use axum::{Router, body::Body, http::Response, routing::get};
+//! use tollgate::RateLimitLayer;
+//! use tower::{ServiceBuilder, util::option_layer};
+//!
+//! fn with_limit(app: Router, limit: Option<RateLimitLayer>) -> Router {
+//!     let same_body = |limit| {
+//!         let builder = ServiceBuilder::new();
+//!         builder.map_response(|response: Response<_>| response.map(Body::new)).layer(limit)
+//!     };
+//!     app.layer(option_layer(limit.map(same_body)))
+//! }
+//! ```
+//!
+//! [Behind CORS](crate::headers#browsers-and-cors) shows what browsers need. In tests, Tokio's paused time
+//! [moves no limit](crate::clock#paused-tokio-time).
 //!
 //! # Examples
 //!
@@ -132,6 +165,7 @@ pub(crate) mod future;
 pub(crate) mod in_force;
 mod info;
 pub(crate) mod layer;
+mod missing;
 mod resolve;
 mod service;
 mod settle;
@@ -142,5 +176,6 @@ pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
 #[cfg(feature = "explain")]
 pub use self::explanation::RequestExplanation;
-pub use self::info::{MissingRateLimitInfo, RateLimitInfo};
+pub use self::info::RateLimitInfo;
+pub use self::missing::{MissingActualCost, MissingRateLimitInfo};
 pub use self::service::{RateLimit, ResponseFuture};

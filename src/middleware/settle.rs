@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, HeaderMap, Response, StatusCode, header::CONTENT_LENGTH};
+use http::{Extensions, HeaderMap, Method, Response, StatusCode, header::CONTENT_LENGTH};
 
 use smallvec::SmallVec;
 
@@ -19,7 +19,7 @@ use crate::{
     hold::Hold,
     policy::Policy,
     rules::{BodyOutcome, CompletedRequest, RequestOutcome, Rule},
-    store::Receipt,
+    store::{Receipt, Settlement},
 };
 
 use super::actual_cost::ActualCost;
@@ -36,6 +36,8 @@ pub(super) struct PendingSettlement {
     started: Timestamp,
     /// Whether a rule settles the charges, by how the request ended.
     is_priced: bool,
+    /// Whether the method is `CONNECT`: a successful response upgrades the connection.
+    is_connect: bool,
     /// Whether the method is `HEAD`: the response has no body.
     is_head: bool,
     /// Whether the inner service or its body runs. Still set if that panicked.
@@ -75,6 +77,7 @@ impl PendingSettlement {
             actual_cost: ActualCost::default(),
             started: Clock::system().now(),
             is_priced: false,
+            is_connect: false,
             is_head: false,
             is_running: false,
             progress: Progress::Waiting,
@@ -93,15 +96,15 @@ impl PendingSettlement {
     }
 
     /// Notes that the inner service is about to be called, and reads the handler's [`ActualCost`] if a rule settles.
-    pub(super) fn start(&mut self, is_head: bool, extensions: &mut Extensions) {
+    pub(super) fn start(&mut self, method: &Method, extensions: &mut Extensions) {
         self.progress = Progress::Called;
         self.started = Clock::system().now();
-        self.is_head = is_head;
+        self.is_connect = method == Method::CONNECT;
+        self.is_head = method == Method::HEAD;
         self.is_priced = self.settles();
         if self.is_priced {
             // Shared with a layer around this one, so that one call of `set` reaches both.
-            let cost = extensions.get_or_insert_with(ActualCost::default);
-            self.actual_cost = cost.clone();
+            self.actual_cost = ActualCost::shared(extensions);
         }
     }
 
@@ -137,6 +140,9 @@ impl PendingSettlement {
 
     /// Notes the outcome of the inner service: the head of its response, or `None` for an error.
     pub(super) fn end<B>(&mut self, response: Option<&Response<B>>) {
+        if response.is_some_and(|response| self.is_upgrade(response.status())) {
+            self.note_upgrade();
+        }
         self.progress = match response {
             None => Progress::Failed,
             Some(response) if self.is_priced => {
@@ -144,6 +150,23 @@ impl PendingSettlement {
             }
             Some(_) => Progress::Called,
         };
+    }
+
+    /// Whether a response with this status makes a tunnel of the connection, or of the stream of HTTP/2.
+    fn is_upgrade(&self, status: StatusCode) -> bool {
+        status == StatusCode::SWITCHING_PROTOCOLS || self.is_connect && status.is_success()
+    }
+
+    /// Notes that the slots are released although the connection goes on.
+    #[cold]
+    fn note_upgrade(&self) {
+        for settlement in self.settlements() {
+            let policy = settlement.charge().policy();
+            if policy.is_concurrency() {
+                let rule = self.rules.iter().find(|rule| rule.has_policy(policy));
+                rule.into_iter().for_each(Rule::report_upgrade);
+            }
+        }
     }
 
     /// Notes that bytes of the body were sent.
@@ -174,9 +197,13 @@ impl PendingSettlement {
 
     /// Whether a rule settles any of the charges.
     fn settles(&self) -> bool {
+        self.settlements()
+            .any(|settlement| self.settling_rule(settlement.charge().policy()).is_some())
+    }
+
+    fn settlements(&self) -> impl Iterator<Item = &Settlement> {
         let receipts = self.holds.iter().filter_map(Hold::receipt);
-        let mut settlements = receipts.flat_map(Receipt::settlements);
-        settlements.any(|settlement| self.settling_rule(settlement.charge().policy()).is_some())
+        receipts.flat_map(Receipt::settlements)
     }
 
     /// Returns the rule that settles charges of this policy; `None` if no rule does.

@@ -31,7 +31,7 @@ impl Costs {
 
     /// Returns the cost of a request, or `None` if it is the policy's own.
     ///
-    /// The first exact match sets the cost. A request with possible matches only costs the most of what it could.
+    /// The first exact match sets the cost. Where matches are only possible, the largest cost that could apply does.
     #[inline]
     pub(super) fn of(&self, parts: &Parts, default: u64) -> Option<u64> {
         let mut possible = None;

@@ -139,9 +139,9 @@ impl Rule {
 
     /// Sets the cost of requests that match. The first matcher that matches exactly sets the cost.
     ///
-    /// Default: the result of [`cost_by`](Self::cost_by), or the policy's [`cost`](Policy::cost). A request with possible
-    /// matches only costs the most of what it could. `build()` fails for a cost above the policy's limit, unless the rule
-    /// has tiers, whose limit may be higher. A caller whose tier has a lower limit is always denied.
+    /// Default: the result of [`cost_by`](Self::cost_by), or the policy's [`cost`](Policy::cost). Where matches are only
+    /// possible, the largest cost that could apply is charged. `build()` fails for a cost above the policy's limit, unless the
+    /// rule has tiers, whose limit may be higher. A caller whose tier has a lower limit is always denied.
     ///
     /// # Examples
     ///
@@ -162,7 +162,7 @@ impl Rule {
 
     /// Sets a function that returns a caller's tier without waiting.
     ///
-    /// Default: none; the policy's own quota applies. See [`tiers`](crate::tiers).
+    /// Default: none, so the quota of the policy applies. See [`tiers`](crate::tiers).
     #[must_use]
     pub fn tier_by(mut self, choice: impl TierChoice) -> Self {
         self.choice = Some(Arc::new(choice));
@@ -183,7 +183,7 @@ impl Rule {
     /// Default: what was charged.
     ///
     /// The closure runs after the body of the response has ended and was dropped, or after a request without a response
-    /// was dropped. It delays nobody. If it panics, the charge is kept. An
+    /// was dropped. It delays no response. If it panics, the charge is kept. An
     /// [`ActualCost`](crate::middleware::ActualCost) that the handler sets takes precedence. A request of cost 0 is not
     /// settled: to count failures only, charge each request and return 0 for the others. Over Redis the settlement
     /// needs the Tokio runtime that drops the body.
@@ -230,7 +230,7 @@ impl Rule {
     /// [shadow mode](RuleMode::Shadow).
     ///
     /// Default: 100. A key is always in or out, in all instances, and a larger percentage only adds keys. `build()` fails for
-    /// a number outside 0 to 100. A request without a key is not rejected unless the percentage is 100.
+    /// a number outside 0 to 100. Requests without a key are rejected only at 100.
     #[must_use]
     pub fn rollout(mut self, percent: f64) -> Self {
         let result = self.mode.set_rollout(percent);
@@ -345,6 +345,11 @@ impl Rule {
     /// Reports misconfigurations to a layer's warnings from now on.
     pub(crate) fn report_to(&mut self, ledger: &Arc<WarningLog>) {
         self.setup_check.report_to(ledger);
+    }
+
+    /// Reports that a slot was released because a connection was upgraded.
+    pub(crate) fn report_upgrade(&self) {
+        self.setup_check.report_upgrade(self.policy.name());
     }
 
     pub(crate) fn has_key(&self) -> bool {

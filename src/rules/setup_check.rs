@@ -34,6 +34,7 @@ pub(super) struct FirstRequests {
     has_reported_missing: AtomicBool,
     has_reported_ambiguous: AtomicBool,
     has_reported_unfit: AtomicBool,
+    has_reported_upgrade: AtomicBool,
     /// Those of the layer that has the rule.
     warnings: Arc<WarningLog>,
 }
@@ -129,6 +130,15 @@ impl FirstRequests {
         }
     }
 
+    /// Reports the first slot that was released because a connection was upgraded.
+    #[cold]
+    pub(super) fn report_upgrade(&self, policy: &PolicyName) {
+        if !self.has_reported_upgrade.swap(true, Ordering::Relaxed) {
+            let detail = "a connection was upgraded, which released its slot while it is open";
+            self.report(policy, Code::UpgradedConnection, detail.to_owned());
+        }
+    }
+
     pub(super) fn report(&self, policy: &PolicyName, code: Code, detail: String) {
         let warning = Warning::new(code, detail);
         self.warnings.report(warning.with_policy(*policy));
@@ -177,6 +187,7 @@ impl Default for FirstRequests {
             has_reported_missing: AtomicBool::new(false),
             has_reported_ambiguous: AtomicBool::new(false),
             has_reported_unfit: AtomicBool::new(false),
+            has_reported_upgrade: AtomicBool::new(false),
             warnings: Arc::default(),
         }
     }

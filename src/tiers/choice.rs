@@ -11,6 +11,12 @@ use super::tier::Tier;
 /// Chooses a caller's tier.
 ///
 /// Implemented for closures `Fn(&Parts, &Key) -> Option<Tier>` with explicit argument types. Object-safe.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not choose tiers",
+    label = "not a choice of tiers",
+    note = "use a `TierTable` or an `ExtensionTier`",
+    note = "or a closure with the types of its arguments: `|parts: &http::request::Parts, key: &tollgate::Key| None`"
+)]
 pub trait TierChoice: Send + Sync + 'static {
     /// Returns the caller's tier, or `None` to leave the choice to a [`TierCache`](super::TierCache) or the policy's own quota.
     fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier>;

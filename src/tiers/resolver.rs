@@ -15,6 +15,11 @@ use super::tier::Tier;
 ///
 /// The result is cached by *key*, so it must not depend on anything else in the request. Use the request head only to read
 /// the value that the key is a hash of.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not look tiers up",
+    label = "not a lookup of tiers",
+    note = "use a closure with the types of its arguments that returns a future without borrows: `|parts: &http::request::Parts, key: &tollgate::Key| async {{ Ok::<_, Infallible>(None) }}`"
+)]
 pub trait TierResolver: Send + Sync + 'static {
     /// Returns the caller's tier, or `None` if the policy's own quota applies.
     fn resolve(&self, parts: &Parts, key: &Key) -> TierLookup;

@@ -118,7 +118,7 @@ pub fn around(
         .service(service_fn(handler))
 }
 
-/// The layer as a [`Layer`].
-pub fn is_layer<S>(layer: &RateLimitLayer, service: S) -> RateLimit<S> {
+/// The layer as a [`Layer`] around services that are [`Clone`].
+pub fn is_layer<S: Clone>(layer: &RateLimitLayer, service: S) -> RateLimit<S> {
     layer.layer(service)
 }

@@ -1,0 +1,69 @@
+//! Rejections of extractors without the layer that they need.
+
+use std::{error, fmt};
+
+#[cfg(feature = "axum")]
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(feature = "axum")]
+use axum::response::{IntoResponse, Response};
+
+#[cfg(feature = "axum")]
+use crate::{log, rejection::INTERNAL_ERROR};
+
+/// Rejection of [`ActualCost`](super::ActualCost) without a rule that settles: 500. The first one is logged with the remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingActualCost;
+
+impl fmt::Display for MissingActualCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "no RateLimitLayer around this route has a rule that settles: give the policy's rule a settle closure, or extract \
+             Option<ActualCost>",
+        )
+    }
+}
+
+impl error::Error for MissingActualCost {}
+
+/// Rejection of [`RateLimitInfo`](super::RateLimitInfo) without a layer around the route: 500. The first one is logged with
+/// the remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingRateLimitInfo;
+
+impl fmt::Display for MissingRateLimitInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "no RateLimitLayer around this route exposes its decision: add one, or extract Option<RateLimitInfo>",
+        )
+    }
+}
+
+impl error::Error for MissingRateLimitInfo {}
+
+#[cfg(feature = "axum")]
+impl IntoResponse for MissingActualCost {
+    fn into_response(self) -> Response {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        respond(&WARNED, &self)
+    }
+}
+
+#[cfg(feature = "axum")]
+impl IntoResponse for MissingRateLimitInfo {
+    fn into_response(self) -> Response {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        respond(&WARNED, &self)
+    }
+}
+
+/// Logs the first of these rejections. Clients do not see the reason.
+#[cfg(feature = "axum")]
+fn respond(warned: &AtomicBool, rejection: &dyn fmt::Display) -> Response {
+    if !warned.swap(true, Ordering::Relaxed) {
+        log::event!(WARN, "an extractor failed", error = rejection);
+    }
+    (http::StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into_response()
+}
