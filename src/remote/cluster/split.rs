@@ -38,7 +38,7 @@ use crate::{
     error::Error,
     settlement::{Receipt, Settlement},
     spawn,
-    state::{CountedBy, Outcome, PolicyState},
+    state::{CountedBy, PolicyState},
     store::{Store, StoreFuture},
 };
 
@@ -186,13 +186,8 @@ fn combine(parts: Vec<DecidedPart>) -> (Vec<DecidedPart>, Result<Decision, Error
             least.least(decision.counted_by())
         }));
         for ((index, charge), state) in part.charges.iter().zip(decision.states()) {
-            let charge = charge.borrow();
-            let is_refunded = decision.is_allowed()
-                && !are_all_allowed
-                && state.outcome() == Outcome::Allowed
-                && !charge.policy().counts_denied();
-            let state = if is_refunded {
-                state.refunded(charge.units())
+            let state = if decision.is_allowed() && !are_all_allowed {
+                charge.borrow().after_denial(*state, decision)
             } else {
                 *state
             };
