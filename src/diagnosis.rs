@@ -2,8 +2,9 @@
 //!
 //! A setting that is wrong on its own fails at `build()`. A setting that is wrong in its surroundings (behind a proxy,
 //! inside another layer, with this Redis server) works, but limits the wrong clients without an error. Such settings
-//! are detected in the first 1,000 requests of each rule and list, and in the first replies of a server. Each is logged
-//! once, with its code, and kept in [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
+//! are detected when a layer is built, in the first 1,000 requests of each rule and list, and in the first replies of a
+//! server. Each is logged once, with its code, and kept in
+//! [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
 //!
 //! | code | [`Code`] | finding | remedy |
 //! |---|---|---|---|
@@ -23,6 +24,7 @@
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
 //! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
 //! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
+//! | TG017 | [`ShortBan`](Code::ShortBan) | the first ban of a [`Penalty`](crate::penalty::Penalty) may end before the wait that a denied request has without it | make the first ban longer than the window of the quota, or than the time of one request |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -81,11 +83,13 @@ pub enum Code {
     UnreachableSlots,
     /// TG016: this instance cannot be registered in Redis.
     UnregisteredInstance,
+    /// TG017: the first ban of a penalty may end before the wait that a denied request has without it.
+    ShortBan,
 }
 
 impl Code {
     /// All codes, by number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -102,6 +106,7 @@ impl Code {
         Self::UnsettledPolicy,
         Self::UnreachableSlots,
         Self::UnregisteredInstance,
+        Self::ShortBan,
     ];
 
     /// Returns the code as text, such as `TG001`.
@@ -187,6 +192,11 @@ impl Code {
                 "TG016",
                 "if a right is missing, grant the redis user those in the docs of tollgate::remote; until then each instance \
                  admits the whole quota while redis is unavailable",
+            ),
+            Self::ShortBan => (
+                "TG017",
+                "make the first ban longer than the window of the quota, or than the time of one request; until then \
+                 clients notice no ban before it has grown",
             ),
         }
     }
