@@ -6,7 +6,8 @@
 --        limit   units
 --        length  of the period in ms
 -- Reply  the units used; the time in us when a denied charge can succeed, 0 if it fits; the time in us when all units
---        are back, 0 if none are used
+--        are back, 0 if none are used. With COUNT_DENIED and in a group, the second one is also set if the charge fits,
+--        but would not fit once more
 -- State  up to 128 entries are a list, from the oldest to the newest:
 --
 --          0             7             12         14        20
@@ -193,8 +194,10 @@ if is_ours then
   end
   -- A refund and a peek always fit.
   has_room = is_forced or refund_at or cost == 0 or used + cost <= limit
+  -- A group may deny a charge that fits, and count it. Then the reply holds when as much fits again.
+  local may_wait = not has_room or counts_denied and records and cost > 0 and used + 2 * cost > limit
   local find_sum
-  if not has_room then
+  if may_wait then
     -- Returns the first entry up to which at least `wanted` units were used. It is mostly an early one.
     find_sum = function(wanted)
       local low, high, step = first, entry_count + 1, 1
@@ -327,13 +330,13 @@ if is_ours then
     end
   end
 
-  if not has_room and cost <= limit then
+  if may_wait and cost <= limit then
     -- The charge can succeed when the entry expires with which `wanted` units are gone.
     local wanted = (appended and new1 or used) + excess + cost - limit
     local found = find_sum(wanted)
     local back_at = (found <= entry_count and entry(found) or new_newest) + period
-    old2 = back_at > now and back_at or now
-    new2 = old2
+    new2 = back_at > now and back_at or now
+    old2 = has_room and 0 or new2
   end
   if records and charge_number < charge_count and (value or extra and extra.uncounted_value)
     and stored and #stored == LOG_HEAD then

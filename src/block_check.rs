@@ -29,6 +29,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{
     block_list::BlockList,
+    block_wait::{blocked_state, with_waits},
     charge::{Charge, Charges, OwnedCharge},
     clock::{Clock, Timestamp},
     decision::Decision,
@@ -36,9 +37,10 @@ use crate::{
     error_chain::ErrorChain,
     key::Key,
     log,
+    penalty::Penalty,
     policy::Policy,
     spawn,
-    state::{CountedBy, DeniedBy, Outcome, PolicyState, Retry, Usage},
+    state::{CountedBy, Outcome, PolicyState, Retry},
     store::{Receipt, Store, StoreFuture},
     timer::timeout,
 };
@@ -110,7 +112,7 @@ impl BlockCheck {
         }
         let blocks = Blocks::of(list, charges);
         if blocks.deny(charges) {
-            return StoreFuture::ready(Ok(blocks.denial(charges, list)));
+            return denied(&blocks, charges, list, &self.refresher.store);
         }
         if blocks.is_empty() {
             return self.refresher.store.decide(charges);
@@ -140,31 +142,46 @@ impl BlockCheck {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 let blocks = Blocks::of(&list, &charges);
                 if blocks.deny(&charges) {
-                    return Ok(blocks.denial(&charges, &list));
+                    (
+                        Err(denied(&blocks, &charges, &list, &refresher.store)),
+                        blocks,
+                    )
+                } else {
+                    let asked = blocks.as_peeks(&charges);
+                    (Ok(refresher.store.decide(&asked)), blocks)
                 }
-                let asked = blocks.as_peeks(&charges);
-                (refresher.store.decide(&asked), blocks)
+            };
+            let deciding = match deciding {
+                Ok(deciding) => deciding,
+                Err(denied) => return denied.await,
             };
             let (result, ()) = both(deciding, refresher.refresh_in_time()).await;
             let decision = result?;
-            let (decision, receipt) = {
+            let (decision, blocks, receipt) = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 let (asked, blocks) = (known.as_peeks(&charges), Blocks::of(&list, &charges));
                 if blocks.deny(&charges) {
                     let receipt = Receipt::of(&asked, &decision);
-                    (blocks.denial(&charges, &list), receipt)
+                    (None, blocks, receipt)
                 } else {
                     // The charges in shadow whose block was found meanwhile.
                     let receipt = Receipt::of(&blocks.alone(&asked), &decision);
                     let decision = blocks.shown_in(decision, &charges);
-                    (known.shown_in(decision, &charges), receipt)
+                    (Some(known.shown_in(decision, &charges)), blocks, receipt)
                 }
             };
             // A refund that fails leaves the blocked key with less quota.
             if let Some(receipt) = receipt {
                 let _ = refresher.store.settle(receipt.actual_cost(|_, _| 0)).await;
             }
-            Ok(decision)
+            let denied = match decision {
+                Some(decision) => return Ok(decision),
+                None => {
+                    let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+                    denied(&blocks, &charges, &list, &refresher.store)
+                }
+            };
+            denied.await
         })
     }
 }
@@ -233,7 +250,7 @@ impl Blocks {
         let states = charges.iter().enumerate().map(|(index, charge)| {
             let block = self.0.iter().find(|(blocked, _)| *blocked == index);
             match block {
-                Some((_, until)) => blocked_state(charge, *until),
+                Some((_, until)) => blocked_state(charge, *until, Retry::At(*until)),
                 None => PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed)
                     .with_shadow(charge.is_shadow()),
             }
@@ -246,27 +263,50 @@ impl Blocks {
         Decision::new(counted_by, list.clock().now(), states)
     }
 
+    /// Returns whether the blocks that deny the request last until every quota is back, and every ban has ended, if the
+    /// keys were last charged in the same tier and settled within the limit.
+    fn outlast_all(&self, charges: &[Charge<'_>], now: Timestamp) -> bool {
+        let denying = self
+            .0
+            .iter()
+            .filter(|(index, _)| !charges[*index].is_shadow());
+        let left = denying.map(|(_, until)| until.since(now)).max();
+        let mut others = charges.iter().filter(|charge| !charge.is_shadow());
+        others.all(|charge| {
+            let penalty = charge.policy().ban_penalty();
+            let ban = penalty.map_or(Duration::ZERO, Penalty::longest_ban);
+            left >= Some(ban.max(charge.policy().counter().longest_recovery()))
+        })
+    }
+
     /// Returns the decision with the blocks of charges in shadow.
     fn shown_in(&self, mut decision: Decision, charges: &[Charge<'_>]) -> Decision {
         for (index, until) in &self.0 {
-            decision.replace_state(*index, blocked_state(&charges[*index], *until));
+            let state = blocked_state(&charges[*index], *until, Retry::At(*until));
+            decision.replace_state(*index, state);
         }
         decision
     }
 }
 
-/// Returns the state of a charge whose key is blocked: nothing is left until the block ends.
-fn blocked_state(charge: &Charge<'_>, until: Timestamp) -> PolicyState {
-    let policy = charge.policy();
-    let usage = Usage::new(policy.counter().limit(), 0, until);
-    let state = PolicyState::counted(*policy.name(), usage, Retry::At(until))
-        .with_denied_by(DeniedBy::Block)
-        .with_shadow(charge.is_shadow());
-    if policy.is_concurrency() {
-        state.for_concurrency()
-    } else {
-        state
+/// Denies a request whose keys are blocked, with the longest wait of its policies.
+///
+/// A shared store is only asked if a quota may still be used up when the blocks end, so that a blocked client that keeps
+/// sending costs it nothing.
+#[cold]
+fn denied(
+    blocks: &Blocks,
+    charges: &[Charge<'_>],
+    list: &BlockList,
+    store: &Arc<dyn Store>,
+) -> StoreFuture<Decision> {
+    let denial = blocks.denial(charges, list);
+    if list.is_shared() && blocks.outlast_all(charges, denial.decided_at()) {
+        return StoreFuture::ready(Ok(denial));
     }
+    let charges = charges.iter().map(Charge::to_owned).collect();
+    let store = Arc::clone(store);
+    StoreFuture::polled(async move { Ok(with_waits(denial, charges, &*store).await) })
 }
 
 // === Refresher ===

@@ -18,8 +18,8 @@ use crate::{
 
 /// The blocks of a store, as far as this instance knows them.
 ///
-/// Decisions look here before they ask the store, so a blocked key is denied without a call, also while a shared store is
-/// unavailable. It holds at most [`MAX_BLOCKS`](Self::MAX_BLOCKS), of about 300 bytes and their reasons each.
+/// Decisions look here before they ask the store, so a blocked key is denied also while a shared store is unavailable, and
+/// without a call if the block outlasts the windows of its policies. It holds at most [`MAX_BLOCKS`](Self::MAX_BLOCKS), of about 300 bytes and their reasons each.
 ///
 /// A store [returns](crate::store::Store::blocks) its list. A shared store [brings it up to
 /// date](crate::store::Store::refresh_blocks).

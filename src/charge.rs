@@ -2,7 +2,13 @@
 
 use smallvec::SmallVec;
 
-use crate::{key::Key, policy::Policy, ticket::Ticket};
+use crate::{
+    decision::Decision,
+    key::Key,
+    policy::Policy,
+    state::{CountedBy, Outcome, PolicyState, Retry},
+    ticket::Ticket,
+};
 
 /// The most charges of one decision.
 pub(crate) const MAX_CHARGES: usize = 16;
@@ -102,6 +108,28 @@ impl<'a> Charge<'a> {
     pub(crate) fn with_ticket(mut self, ticket: Ticket) -> Self {
         self.ticket = self.ticket.map(|_| ticket);
         self
+    }
+
+    /// Returns the state of this charge, which was made, after another policy has denied the request: the charge is refunded
+    /// unless its policy counts denied requests. `decision` is the one that made it.
+    pub(crate) fn after_denial(&self, state: PolicyState, decision: &Decision) -> PolicyState {
+        let Some(usage) = state
+            .usage()
+            .filter(|_| state.outcome() == Outcome::Allowed)
+        else {
+            return state;
+        };
+        if !self.policy.counts_denied() {
+            return state.refunded(self.cost);
+        }
+        let counted_by = state.counted_by().unwrap_or(decision.counted_by());
+        let retry = match self.policy.counter() {
+            _ if usage.remaining >= self.cost => Retry::Now,
+            // The numbers are those of this instance's share.
+            _ if counted_by == CountedBy::Fallback => Retry::At(usage.reset_at),
+            counter => counter.retry_under(usage, self.cost, decision.decided_at()),
+        };
+        state.with_retry(retry)
     }
 
     /// Returns the same charge under another policy, which must count in the same way.

@@ -77,7 +77,7 @@ impl Decision {
         self
     }
 
-    /// Replaces the state of a policy in shadow mode, which does not change the outcome.
+    /// Replaces the state of a policy by one that does not change the outcome.
     pub(crate) fn replace_state(&mut self, index: usize, state: PolicyState) {
         if let Some(old) = self.states.get_mut(index) {
             *old = state;
@@ -152,9 +152,9 @@ impl Decision {
 
     /// Returns the state of the narrowest policy.
     ///
-    /// It is the most useful one to report to the client. If the request was denied, it is the denying policy with the
-    /// longest wait. Otherwise it is the policy with the least quota left; a concurrency policy only if all
-    /// are. `None` if no policy was counted.
+    /// It is the most useful one to report to the client. If the request was denied, it is the policy with the longest wait:
+    /// one that denies, or one that counted the denial and has too little left now. Otherwise it is the policy with the least
+    /// quota left; a concurrency policy only if all are. `None` if no policy was counted.
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
         if self.is_allowed() {
@@ -163,9 +163,22 @@ impl Decision {
                 .filter(|state| state.usage().is_some());
             return counted.min_by_key(|state| state.headroom());
         }
-        let denying = self
-            .enforced_states()
-            .filter(|state| state.outcome() == self.outcome);
+        if self.outcome == Outcome::Limited {
+            // Of equal waits, that of a policy that denies.
+            let wait = |state: &&PolicyState| (state.retry(), state.outcome());
+            return self.enforced_states().max_by_key(wait);
+        }
+        self.denying()
+    }
+
+    /// Returns the state of the policy that denies the request: of several, the one with the longest wait. `None` if the
+    /// request was allowed.
+    #[must_use]
+    pub fn denying(&self) -> Option<&PolicyState> {
+        let is_denying = |state: &&PolicyState| {
+            state.outcome() == self.outcome && self.outcome != Outcome::Allowed
+        };
+        let denying = self.enforced_states().filter(is_denying);
         denying.max_by_key(|state| state.retry())
     }
 
@@ -180,7 +193,21 @@ impl Decision {
         (self.is_allowed() && !delay.is_zero()).then_some(delay)
     }
 
-    /// Returns how long to wait before the same request can succeed.
+    /// Returns how long to wait before the same request can succeed, if no other request charges its keys meanwhile.
+    ///
+    /// It is the longest wait of all policies that can deny the request, after everything that the decision itself charged:
+    /// [counted denials](crate::Policy::count_denied) and a ban that begins with this denial. For example, a request that an
+    /// hourly quota denies in 3,599 s, and a quota of one a second in 1 s, has a wait of 3,599 s.
+    ///
+    /// It is exact: a microsecond earlier the request is denied. The exceptions are later than necessary, and never too early:
+    ///
+    /// - A [sliding log](crate::algorithm::SlidingLog) of more than 35 minutes returns units up to a tick late.
+    /// - A sliding window or log that counted the denial by a policy on another node of a cluster, or by one whose key or
+    ///   tier needed a lookup, or whose quota is not back when a [block](crate::RateLimiter::block) ends, may report
+    ///   when everything is back.
+    ///
+    /// A wait for slots of a [concurrency](crate::Policy::concurrency) policy cannot be known, and is zero. Policies that were
+    /// not decided are not included: those of other layers, and those whose key or tier would have needed a lookup.
     ///
     /// `None` if it was allowed, can never succeed, or if the time is unknown.
     #[must_use]

@@ -2,8 +2,9 @@
 //!
 //! A setting that is wrong on its own fails at `build()`. A setting that is wrong in its surroundings (behind a proxy,
 //! inside another layer, with this Redis server) works, but limits the wrong clients without an error. Such settings
-//! are detected in the first 1,000 requests of each rule and list, and in the first replies of a server. Each is logged
-//! once, with its code, and kept in [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
+//! are detected when a layer is built, in the first 1,000 requests of each rule and list, and in the first replies of a
+//! server. Each is logged once, with its code, and kept in
+//! [`RateLimitLayer::warnings`](crate::RateLimitLayer::warnings).
 //!
 //! | code | [`Code`] | finding | remedy |
 //! |---|---|---|---|
@@ -24,6 +25,7 @@
 //! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
 //! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
 //! | TG017 | [`UpgradedConnection`](Code::UpgradedConnection) | a concurrency policy counted a request whose connection was upgraded, such as to a WebSocket: the slot was released at the upgrade | hold a slot in the connection's task instead: see [`Policy::concurrency`](crate::Policy#websockets) |
+//! | TG018 | [`ShortBan`](Code::ShortBan) | the first ban of a [`Penalty`](crate::penalty::Penalty) may end before the wait that a denied request has without it | make the first ban longer than the window of the quota, or than the time of one request |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -84,11 +86,13 @@ pub enum Code {
     UnregisteredInstance,
     /// TG017: the slot of a request was released when its connection was upgraded.
     UpgradedConnection,
+    /// TG018: the first ban of a penalty may end before the wait that a denied request has without it.
+    ShortBan,
 }
 
 impl Code {
     /// All codes, by number.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -106,6 +110,7 @@ impl Code {
         Self::UnreachableSlots,
         Self::UnregisteredInstance,
         Self::UpgradedConnection,
+        Self::ShortBan,
     ];
 
     /// Returns the code as text, such as `TG001`.
@@ -196,6 +201,11 @@ impl Code {
                 "TG017",
                 "to limit open connections, hold a slot in the connection's task, as in the docs of Policy::concurrency; if \
                  only handshakes are to be limited, silence TG017",
+            ),
+            Self::ShortBan => (
+                "TG018",
+                "make the first ban longer than the window of the quota, or than the time of one request; until then \
+                 clients notice no ban before it has grown",
             ),
         }
     }

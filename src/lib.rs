@@ -74,6 +74,7 @@ mod backoff;
 pub mod block;
 mod block_check;
 mod block_list;
+mod block_wait;
 pub mod builder;
 pub mod call;
 mod charge;

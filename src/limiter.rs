@@ -351,8 +351,9 @@ impl RateLimiter {
     /// A key is blocked as it is charged: one that was put [in the slot](Key::in_slot_of) of another key, or joined with it, is
     /// another key.
     ///
-    /// The state of the policy has [`DeniedBy::Block`](crate::state::DeniedBy::Block), and its retry time is the end of
-    /// the block. Requests in flight go on.
+    /// The state of the policy has [`DeniedBy::Block`](crate::state::DeniedBy::Block). Its retry time is the end of the block, or
+    /// later if its quota is not back or a ban has not ended by then. Redis is not asked for that if the block outlasts the
+    /// window of every policy. Requests in flight go on.
     ///
     /// # Where blocks hold
     ///

@@ -414,8 +414,8 @@ impl Policy {
     /// # Errors
     ///
     /// - [`ErrorKind::InvalidQuota`] if the algorithm cannot count the quota.
-    /// - [`ErrorKind::InvalidPolicy`] for an invalid name or unit, a cost above the limit, or a setting that is not
-    ///   available for concurrency.
+    /// - [`ErrorKind::InvalidPolicy`] for an invalid name or unit, a cost above the limit, a penalty whose bans can have no
+    ///   effect, or a setting that is not available for concurrency.
     ///
     /// The message contains what to change.
     pub fn validate(&self) -> Result<(), Error> {
@@ -431,8 +431,8 @@ impl Policy {
                 "denied requests are not in flight and cannot be counted: remove count_denied()",
             ));
         }
-        if let Some(Err(error)) = self.ban_penalty().map(Penalty::validate) {
-            return Err(self.error(error.kind(), &error.to_string()));
+        if let Some(penalty) = self.ban_penalty() {
+            self.validate_penalty(penalty, counter)?;
         }
         if let Some(unit) = &self.unit {
             PolicyName::checked("quota unit", unit)?;
@@ -444,6 +444,32 @@ impl Policy {
             }
         }
         self.validate_cost(counter)
+    }
+
+    /// Checks a penalty, and that a ban can outlast the wait of the denial that it begins with.
+    fn validate_penalty(&self, penalty: &Penalty, counter: &Counter) -> Result<(), Error> {
+        let valid = penalty.validate();
+        valid.map_err(|error| self.error(error.kind(), &error.to_string()))?;
+        let wait = counter.shortest_wait_if_counted();
+        let wait = wait.filter(|wait| self.counts_denied && penalty.longest_ban() <= *wait);
+        let Some(wait) = wait else {
+            return Ok(());
+        };
+        let message = format!(
+            "the longest ban lasts {:?}, but a denied request that counts has a wait of {wait:?} or more, so no ban has an effect: \
+             lengthen the bans or remove the penalty",
+            penalty.longest_ban()
+        );
+        Err(self.error(ErrorKind::InvalidPolicy, &message))
+    }
+
+    /// Returns the finding if the first ban may end before the wait of the denial that it begins with.
+    pub(crate) fn short_ban(&self) -> Option<String> {
+        let first = self.ban_penalty()?.first_ban();
+        let wait = self.counter().longest_wait(self.cost);
+        (first < wait).then(|| {
+            format!("the first ban lasts {first:?}, but a denied request may have a wait of {wait:?} without it")
+        })
     }
 
     fn validate_cost(&self, counter: &Counter) -> Result<(), Error> {

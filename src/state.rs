@@ -41,7 +41,8 @@ enum Wait {
 impl PolicyState {
     /// Creates the state of a policy that was counted.
     ///
-    /// [`Retry::Now`] means that the policy admits the request. Any other `retry` means that it denies the request.
+    /// [`Retry::Now`] means that the policy admits the request. Any other `retry` means that it denies the request. Of a policy
+    /// that admits a request which another one denies, [`with_retry`](Self::with_retry) sets it.
     #[must_use]
     #[inline]
     pub fn counted(policy: PolicyName, usage: Usage, retry: Retry) -> Self {
@@ -91,6 +92,22 @@ impl PolicyState {
     pub fn with_start(mut self, at: Timestamp) -> Self {
         if self.wait == Wait::Now {
             self.at = at;
+        }
+        self
+    }
+
+    /// Sets when the request can succeed under a policy that admits it, but that counted its denial by another policy.
+    ///
+    /// Default: [`Retry::Now`]. Ignored for a policy that denies. A custom store sets it if
+    /// [`Policy::counts_denied`](crate::Policy::counts_denied), for a denied request that would not fit a second time.
+    #[must_use]
+    pub fn with_retry(mut self, retry: Retry) -> Self {
+        if self.outcome == Outcome::Allowed {
+            (self.wait, self.at) = match retry {
+                Retry::Now => (Wait::Now, self.at),
+                Retry::At(time) => (Wait::At, time),
+                Retry::Never => (Wait::Never, NO_TIME),
+            };
         }
         self
     }
@@ -251,6 +268,11 @@ impl PolicyState {
         self.cause.map(|_| self.usage)
     }
 
+    /// Returns whether as many units are left. A policy that was not counted has room for everything.
+    pub(crate) fn has_room_for(&self, units: u64) -> bool {
+        self.usage().is_none_or(|usage| usage.remaining >= units)
+    }
+
     /// Returns the usage with the reset time at most one window away, for response headers.
     ///
     /// Rounding may have put it a moment later, which in whole seconds would be a second: a log rounds times up to
@@ -302,7 +324,10 @@ impl PolicyState {
         headroom(self.usage.remaining, self.is_concurrency)
     }
 
-    /// Returns when a request of the same cost can succeed under this policy.
+    /// Returns when a request of the same cost can succeed under this policy, after everything that the decision charged.
+    ///
+    /// A policy that admits a request which another one denies, and that [counts denied
+    /// requests](crate::Policy::count_denied), may need a wait as well: the denied request has used its last units.
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self.wait {
@@ -358,7 +383,7 @@ impl Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Retry {
-    /// Not needed: the request was admitted.
+    /// At once under this policy, which admitted the request.
     Now,
     /// From this time on, unless other requests charge the key before.
     At(Timestamp),

@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -456,6 +456,21 @@ impl<T> StoreFuture<T> {
     pub fn boxed(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self {
             state: State::Pending(Box::pin(future)),
+        }
+    }
+
+    /// Creates a future that a store in process completes at once: it is polled here, and is ready unless it has to wait.
+    pub(crate) fn polled(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        let mut future: PendingResult<T> = Box::pin(future);
+        // Whoever awaits the future polls it again.
+        let polled = future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        match polled {
+            Poll::Ready(result) => Self::ready(result),
+            Poll::Pending => Self {
+                state: State::Pending(future),
+            },
         }
     }
 

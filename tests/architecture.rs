@@ -42,6 +42,7 @@ const FLOORS: [(&str, u8); 56] = [
     ("policy", 1),
     ("settlement", 1),
     ("stored_rules", 1),
+    ("block_wait", 2),
     ("store", 2),
     ("explain", 2),
     ("top_keys", 2),

@@ -164,6 +164,27 @@ async fn tonic_client_can_be_limited() {
     assert_eq!(status.code(), Code::ResourceExhausted);
 }
 
+// Regression: RetryInfo was that of the policy that denies, and not of the one whose last unit the denial took.
+#[tokio::test]
+async fn tonic_client_receives_the_wait_of_a_policy_that_its_denial_uses_up() {
+    let clock = stopped();
+    let hour = Policy::new("hour", Quota::per_hour(3)).count_denied(true);
+    let server = serve(builder().policy(hour.key(Global)).clock(clock.clone())).await;
+    let mut client = connect(server).await;
+    for _ in 0..2 {
+        send(&mut client).await.expect("it is within the limit");
+    }
+    let status = send(&mut client).await.expect_err("it is over the limit");
+    assert_eq!(
+        status.message(),
+        "rate limit minute exceeded, retry in 1200 seconds"
+    );
+    let retry = status.get_details_retry_info().expect("waiting helps");
+    assert_eq!(retry.retry_delay, Some(Duration::from_secs(1_200)));
+    clock.advance(Duration::from_secs(1_200));
+    send(&mut client).await.expect("the wait was not too short");
+}
+
 // Regression: the documented setup for tonic counted each IPv6 address of a network separately.
 #[tokio::test]
 async fn peer_addresses_of_tonic_are_counted_by_network() {

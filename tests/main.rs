@@ -89,6 +89,7 @@ mod top_keys;
 mod top_keys_fleet;
 mod top_keys_recorded;
 mod top_keys_shared;
+mod waits;
 mod warnings;
 mod witness;
 mod wording;

@@ -141,6 +141,30 @@ fn unusable_penalties_are_refused_when_a_limiter_is_built() {
     assert!(login().penalty(largest).validate().is_ok());
 }
 
+// Regression: such a policy was built, and no client ever noticed a ban.
+#[test]
+fn penalty_whose_bans_never_outlast_the_wait_of_a_denial_is_refused() {
+    // A denied request that counts leaves nothing, so it waits for the 300 s of a unit.
+    let policy = Policy::new("login", Quota::per_hour(12)).count_denied(true);
+    let penalty = |longest| Penalty::after(3, MINUTE).ban(SECOND).growing(2, longest);
+    for (longest, is_refused) in [(SECOND, true), (300 * SECOND, true), (301 * SECOND, false)] {
+        let policy = policy.clone().penalty(penalty(longest));
+        assert_eq!(policy.validate().is_err(), is_refused, "{longest:?}");
+        // A request that is denied just before a unit comes back has a shorter wait, unless it counts.
+        assert!(policy.count_denied(false).validate().is_ok());
+    }
+    let error = policy
+        .penalty(penalty(SECOND))
+        .validate()
+        .expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+    assert_eq!(
+        error.to_string(),
+        "policy \"login\": the longest ban lasts 1s, but a denied request that counts has a wait of 300s or more, so no ban \
+         has an effect: lengthen the bans or remove the penalty"
+    );
+}
+
 #[test]
 fn example_in_the_header_of_the_script_is_true() {
     let server = Server::start();

@@ -16,10 +16,12 @@ use tokio::{
 };
 use tollgate::{
     Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    algorithm::{Algorithm, WindowStart},
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
     extract::{ApiKey, ClientIp, Extracted, Global, Header, KeyExtractor, PeerIp, Route},
     matching::{AddressList, KeyList, Matcher, Methods, PathPattern},
+    penalty::Penalty,
     rules::{OnMissingKey, Rule},
     state::PolicyName,
     store::{Charge, Store, StoreFuture},
@@ -80,6 +82,45 @@ async fn warning_tells_code_policy_what_was_seen_and_what_to_do_and_is_logged_on
         ),
         "{lines:?}"
     );
+}
+
+// Regression: a ban that ended before the wait of the denial was accepted without a word.
+#[test]
+fn ban_that_is_shorter_than_the_wait_of_a_denial_is_reported_when_a_layer_is_built() {
+    let seconds = Duration::from_secs;
+    let bucket = |quota| Policy::new("p", quota);
+    let window = bucket(Quota::per_hour(5)).algorithm(Algorithm::FixedWindow(WindowStart::Clock));
+    for (policy, ban, wait) in [
+        (bucket(Quota::per_hour(12)), 1, Some("300s")),
+        (bucket(Quota::per_minute(3)), 10, Some("20s")),
+        (bucket(Quota::per_minute(3)), 20, None),
+        (bucket(Quota::per_minute(3)).cost(3), 59, Some("60s")),
+        (window.clone(), 3_599, Some("3600s")),
+        (window, 3_600, None),
+        (Policy::concurrency("p", 3), 1, None),
+    ] {
+        logged();
+        let penalty = Penalty::after(3, seconds(60))
+            .ban(seconds(ban))
+            .growing(2, seconds(7_200));
+        let layer = build(policy.penalty(penalty), Global);
+        let details: Vec<String> = layer.warnings().iter().map(ToString::to_string).collect();
+        let expected = wait.map(|wait| {
+            format!(
+                "policy p: the first ban lasts {ban}s, but a denied request may have a wait of {wait} without it; make the \
+                 first ban longer than the window of the quota, or than the time of one request; until then clients notice no \
+                 ban before it has grown"
+            )
+        });
+        assert_eq!(details, Vec::from_iter(expected), "{wait:?}");
+        assert_eq!(logged().len(), details.len());
+        assert!(
+            layer
+                .warnings()
+                .iter()
+                .all(|warning| warning.code() == Code::ShortBan)
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,9 +1,16 @@
 //! A validated quota, ready to be counted by its algorithm.
 
-use crate::{error::Error, quota::Quota, state::PolicyState};
+use std::time::Duration;
+
+use crate::{
+    clock::Timestamp,
+    error::Error,
+    quota::Quota,
+    state::{PolicyState, Retry, Usage},
+};
 
 use super::{
-    choice::Algorithm, concurrency::Concurrency, fixed_window::FixedWindow,
+    choice::Algorithm, concurrency::Concurrency, counting::Counting, fixed_window::FixedWindow,
     sliding_log::SlidingLog, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
 
@@ -80,6 +87,66 @@ impl Counter {
             Self::SlidingWindow(window) => Self::SlidingWindow(window.part(units)),
             Self::Concurrency(slots) => Self::Concurrency(slots.part(units)),
         }
+    }
+
+    /// Returns when a charge can succeed on a key with this usage, if nothing else is charged. Never too early.
+    ///
+    /// A usage does not show when each unit was used. So the time is exact for buckets and fixed windows, and may be too late for
+    /// the others.
+    pub(crate) fn retry_under(&self, usage: Usage, cost: u64, now: Timestamp) -> Retry {
+        fn retry<C: Counting>(counter: &C, usage: Usage, cost: u64, now: Timestamp) -> Retry {
+            counter.retry(&counter.restored(usage, now), now, cost)
+        }
+        if usage.remaining >= cost {
+            return Retry::Now;
+        }
+        match self {
+            Self::Bucket(bucket) => retry(bucket, usage, cost, now),
+            Self::FixedWindow(window) => retry(window, usage, cost, now),
+            Self::SlidingLog(log) => retry(log, usage, cost, now),
+            Self::SlidingWindow(window) => retry(window, usage, cost, now),
+            Self::Concurrency(slots) => retry(slots, usage, cost, now),
+        }
+    }
+
+    /// Returns the longest wait of a denied request of this cost.
+    pub(crate) fn longest_wait(&self, cost: u64) -> Duration {
+        match self {
+            Self::Bucket(bucket) => Duration::from_micros(bucket.micros_up(cost)),
+            Self::SlidingWindow(window) => {
+                let micros = u128::from(window.millis()) * 1_000;
+                let beyond = micros * u128::from(cost) / u128::from(window.limit());
+                Duration::from_micros(u64::try_from(micros + beyond).unwrap_or(u64::MAX))
+            }
+            Self::Concurrency(_) | Self::FixedWindow(_) | Self::SlidingLog(_) => {
+                self.longest_recovery()
+            }
+        }
+    }
+
+    /// Returns the shortest wait of a denied request that counts, if it can be known.
+    ///
+    /// It leaves a bucket without quota, so that the wait is the time of a whole unit at least.
+    pub(crate) fn shortest_wait_if_counted(&self) -> Option<Duration> {
+        match self {
+            Self::Bucket(bucket) => Some(Duration::from_micros(bucket.micros_down(1))),
+            Self::Concurrency(_)
+            | Self::FixedWindow(_)
+            | Self::SlidingLog(_)
+            | Self::SlidingWindow(_) => None,
+        }
+    }
+
+    /// Returns the longest time in which everything is back that charges have taken. Settlements may take more.
+    pub(crate) fn longest_recovery(&self) -> Duration {
+        let micros = match self {
+            Self::Bucket(bucket) => bucket.span(),
+            Self::FixedWindow(window) => window.longest_millis() * 1_000,
+            Self::SlidingLog(log) => log.longest_micros(),
+            Self::SlidingWindow(window) => 2 * window.millis() * 1_000,
+            Self::Concurrency(_) => 0,
+        };
+        Duration::from_micros(micros)
     }
 
     /// Adds to a state the properties of the algorithm that its numbers do not show.

@@ -105,6 +105,14 @@ impl FixedWindow {
         self.window.millis
     }
 
+    /// Returns the length of the longest window in milliseconds.
+    pub(super) fn longest_millis(&self) -> u64 {
+        match self.start {
+            WindowStart::Clock | WindowStart::FirstHit => self.window.millis,
+            WindowStart::Month => *MONTH_MILLIS.end(),
+        }
+    }
+
     /// Returns when the windows start.
     #[must_use]
     pub fn window_start(&self) -> WindowStart {

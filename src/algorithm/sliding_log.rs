@@ -104,6 +104,11 @@ impl SlidingLog {
         self.window.millis
     }
 
+    /// Returns the longest time in which a unit comes back, in microseconds.
+    pub(super) fn longest_micros(&self) -> u64 {
+        self.period() + self.tick
+    }
+
     /// Returns the most microseconds by which a unit comes back late: a tick less one.
     #[inline]
     pub(super) fn max_lateness(&self) -> u16 {

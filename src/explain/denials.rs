@@ -85,7 +85,11 @@ impl RecentDenials {
             outcome: state.outcome(),
             counted_by: state.counted_by().unwrap_or(decision.counted_by()),
             is_shadow: state.is_shadow(),
-            retry: state.retry(),
+            retry: if state.is_shadow() {
+                state.retry()
+            } else {
+                decision.narrowest().map_or(Retry::Now, PolicyState::retry)
+            },
         };
         let mut set = self.set_of(hash).lock();
         let own = |entry: &&mut Option<DenialEntry>| entry.is_some_and(|entry| entry.hash == hash);
@@ -177,7 +181,7 @@ impl LastDenial {
         self.is_shadow
     }
 
-    /// Returns when the request could have succeeded; [`Retry::Now`] if that was unknown.
+    /// Returns when the request could have succeeded, as the response stated. [`Retry::Now`] if that was unknown.
     #[must_use]
     pub fn retry(&self) -> Retry {
         self.retry

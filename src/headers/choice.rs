@@ -8,8 +8,9 @@ use http::HeaderName;
 /// contain the counts of this process alone, which are the ones that limit the client. Times run from the decision, and not from
 /// the end of the handler.
 ///
-/// `Retry-After` contains whole seconds, rounded up, at least 1, so it is never early. Every denial that ends with time has it,
-/// whichever families are chosen, also with [`Headers::none`].
+/// `Retry-After` contains whole seconds, rounded up, at least 1. Every denial that ends with time has it, whichever families are
+/// chosen, also with [`Headers::none`]. A client that comes back then, and alone, is admitted by all policies of the decision:
+/// [`Decision::retry_after`](crate::Decision::retry_after) describes the wait, and what it cannot include.
 ///
 /// # Beside headers that are there already
 ///

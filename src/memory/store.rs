@@ -247,7 +247,11 @@ impl MemoryStore {
             let shard = shards.shard(precheck.shard);
             let (result, placement) = shard.conclude(charge, key, (is_made, precheck), now);
             unplaced = unplaced.and(placement);
-            states.push(result.into_state(charge));
+            let mut state = result.into_state(charge);
+            if !is_made && charge.policy().counts_denied() {
+                state = shard.after_denial(state, charge, key, now);
+            }
+            states.push(state);
         }
         for (index, until) in banned {
             let (key, shard) = (&keys[index], prechecks[index].shard);

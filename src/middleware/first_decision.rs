@@ -6,7 +6,7 @@ use crate::{
     charge::{Charge, OwnedCharge},
     decision::Decision,
     headers::PolicyTerms,
-    state::{Outcome, PolicyState},
+    state::PolicyState,
 };
 
 use super::settle::PendingSettlement;
@@ -99,14 +99,8 @@ impl FirstDecision {
     /// Joins both decisions if the second denies, and refunds the charges of this one.
     pub(super) fn denied_by(self, rules: &[usize], second: &Decision) -> Decision {
         let states = self.decision.states().iter().zip(&self.charges);
-        let states = states.map(|(state, charge)| {
-            let charge = charge.borrow();
-            if charge.policy().counts_denied() || state.outcome() != Outcome::Allowed {
-                *state
-            } else {
-                state.refunded(charge.units())
-            }
-        });
+        let states =
+            states.map(|(state, charge)| charge.borrow().after_denial(*state, &self.decision));
         let states = states.collect();
         let decision = one_of((&self.rules, states, &self.decision), (rules, second));
         self.refund();

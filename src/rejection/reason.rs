@@ -84,7 +84,7 @@ impl Rejection {
     /// For a decision that does not admit the request: 429 if a policy is over its limit, otherwise 503.
     pub(crate) fn of_decision(decision: Decision) -> Self {
         let limited = decision
-            .narrowest()
+            .denying()
             .filter(|_| decision.outcome() == Outcome::Limited);
         let rejection = match limited {
             Some(state) => {

@@ -8,7 +8,7 @@ use std::{
 use http::request::Parts;
 
 use crate::{
-    diagnosis::WarningLog,
+    diagnosis::{Code, WarningLog},
     error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
     matching::Matcher,
@@ -345,6 +345,10 @@ impl Rule {
     /// Reports misconfigurations to a layer's warnings from now on.
     pub(crate) fn report_to(&mut self, ledger: &Arc<WarningLog>) {
         self.setup_check.report_to(ledger);
+        if let Some(finding) = self.policy.short_ban() {
+            let name = self.policy.name();
+            self.setup_check.report(name, Code::ShortBan, finding);
+        }
     }
 
     /// Reports that a slot was released because a connection was upgraded.

@@ -246,7 +246,7 @@ fn is_logged() -> bool {
 fn log(result: &Result<Decision, Error>) {
     match result {
         Ok(decision) => {
-            let state = decision.narrowest();
+            let state = decision.denying().or_else(|| decision.narrowest());
             let usage = state.and_then(PolicyState::usage);
             tracing::debug!(
                 target: TARGET,

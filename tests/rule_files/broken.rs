@@ -1051,6 +1051,20 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "rules:\n",
             "  - id: a\n",
             "    key: peer_ip\n",
+            "    limit: 12/h\n",
+            "    count_denied: true\n",
+            "    penalty: { denials: 3, within: 1m, ban: 1s, longest_ban: 1m }\n",
+        ),
+        &[
+            "6:14: rule \"a\": the longest ban lasts 60s, but a denied request that counts has a wait of 300s or more, so no ban has an effect: lengthen the bans or remove the penalty",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
             "    limit: 5/min\n",
             "    penalty: { denials: 3, within: 1m, ban: 2h, longest_ban: 1h }\n",
         ),

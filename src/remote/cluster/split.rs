@@ -39,7 +39,7 @@ use crate::{
     error::Error,
     home,
     settlement::{Receipt, Settlement},
-    state::{CountedBy, Outcome, PolicyState},
+    state::{CountedBy, PolicyState},
     store::{Store, StoreFuture},
     waited,
 };
@@ -189,13 +189,8 @@ fn combine(parts: Vec<DecidedPart>) -> (Vec<DecidedPart>, Result<Decision, Error
             least.least(decision.counted_by())
         }));
         for ((index, charge), state) in part.charges.iter().zip(decision.states()) {
-            let charge = charge.borrow();
-            let is_refunded = decision.is_allowed()
-                && !are_all_allowed
-                && state.outcome() == Outcome::Allowed
-                && !charge.policy().counts_denied();
-            let state = if is_refunded {
-                state.refunded(charge.units())
+            let state = if decision.is_allowed() && !are_all_allowed {
+                charge.borrow().after_denial(*state, decision)
             } else {
                 *state
             };

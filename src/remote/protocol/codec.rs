@@ -429,11 +429,16 @@ pub(super) const IN_SHADOW: u8 = 4;
 /// Added to the [`reply_len`] of a charge with a penalty.
 pub(super) const WITH_PENALTY: u8 = 8;
 
-/// Returns the state of a policy from the reply to its charge. `now` is the time that the script decided by.
+/// Returns the state of a policy from the reply to its charge. `now` is the time that the script decided by, and `is_made`
+/// whether the request was admitted.
 ///
 /// The usage and the retry time are computed by the Rust twin of the script's algorithm, from the state that the script
 /// returns. Only a sliding log has too long a state for that, so the script returns its results.
-pub(super) fn decode(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -> PolicyState {
+pub(super) fn decode(
+    charge: &Charge<'_>,
+    reply: &ChargeReply,
+    (now, is_made): (Timestamp, bool),
+) -> PolicyState {
     let [first, second, third] = reply.numbers;
     let mut starts_at = now;
     let (usage, retry) = match charge.policy().counter() {
@@ -467,11 +472,15 @@ pub(super) fn decode(charge: &Charge<'_>, reply: &ChargeReply, now: Timestamp) -
         }
         Counter::Concurrency(slots) => usage_and_retry(slots, &slots.state(first), charge, now),
     };
-    let retry = if reply.has_room { Retry::Now } else { retry };
-    let state = PolicyState::counted(*charge.policy().name(), usage, retry)
+    let own = if reply.has_room { Retry::Now } else { retry };
+    let mut state = PolicyState::counted(*charge.policy().name(), usage, own)
         .with_start(starts_at)
         .with_refunded_before(reply.refunded)
         .with_shadow(charge.is_shadow());
+    if !is_made && charge.policy().counts_denied() && !state.has_room_for(charge.units()) {
+        // It fits, but another policy denies the request, and the attempt was counted.
+        state = state.with_retry(retry);
+    }
     let state = charge.policy().counter().annotate(state);
     if reply.banned_until > 0 {
         return state.banned(Timestamp::from_micros(reply.banned_until));

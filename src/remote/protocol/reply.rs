@@ -79,10 +79,11 @@ impl Reply {
         charges: &[OwnedCharge],
     ) -> Result<Decision, Error> {
         self.check()?;
+        let decided = (self.decided_at, self.is_admitted());
         let states = charges
             .iter()
             .zip(self.charges)
-            .map(|(charge, reply)| codec::decode(&charge.borrow(), &reply, self.decided_at));
+            .map(|(charge, reply)| codec::decode(&charge.borrow(), &reply, decided));
         Ok(Decision::new(CountedBy::Shared, self.decided_at, states))
     }
 }
