@@ -76,6 +76,7 @@ mod shared_rules;
 mod sliding_log;
 mod sliding_window;
 mod sockets;
+mod spellings;
 mod stacks;
 mod support;
 mod support_tests;

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use http::{Method, request::Parts};
+use http::Method;
 
 use crate::{
     error::Error,
     extract::PeerIp,
-    matching::{AddressList, HostPattern, Match, Matcher, Methods, PathPattern, Preflight},
+    matching::{
+        AddressList, HostPattern, Match, Matcher, Methods, PathPattern, Preflight, RequestHead,
+    },
 };
 
 use super::{
@@ -26,10 +28,10 @@ pub(super) type DynMatcher = Arc<dyn Matcher>;
 pub(super) struct AllOf(Vec<DynMatcher>);
 
 impl Matcher for AllOf {
-    fn matches(&self, parts: &Parts) -> Match {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
         let mut least = Match::Exact;
         for matcher in &self.0 {
-            match matcher.matches(parts) {
+            match matcher.matches(head) {
                 Match::Miss => return Match::Miss,
                 Match::Possible => least = Match::Possible,
                 Match::Exact => {}
@@ -47,10 +49,10 @@ impl Matcher for AllOf {
 struct AnyOf(Vec<DynMatcher>);
 
 impl Matcher for AnyOf {
-    fn matches(&self, parts: &Parts) -> Match {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
         let mut most = Match::Miss;
         for matcher in &self.0 {
-            match matcher.matches(parts) {
+            match matcher.matches(head) {
                 Match::Exact => return Match::Exact,
                 Match::Possible => most = Match::Possible,
                 Match::Miss => {}
