@@ -240,65 +240,19 @@ fn read_api_key(
 fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `{ behind: [networks] }` or `{ hops: 1 }`";
     let mut setting = Fields::of(node, remedy, faults)?;
-    let behind = setting.get("behind");
+    let proxies = proxies(&mut setting, "peer_ip", faults);
     let spec = ClientIpSpec {
-        behind: setting.read("behind", faults, networks),
-        hops: setting.read("hops", faults, fields::whole),
-        header: setting
-            .read("header", faults, fields::text)
-            .map(AddressHeaderSpec),
+        behind: proxies.behind,
+        hops: proxies.hops,
+        header: proxies.header,
         ipv4_prefix: setting.read("ipv4_prefix", faults, fields::whole),
         ipv6_prefix: setting.read("ipv6_prefix", faults, fields::whole),
     };
-    let (mut extractor, place) = match (behind, &spec.behind, setting.get("hops"), spec.hops) {
-        (Some(_), _, Some(_), _) => {
-            faults.add(node.place, "both `behind` and `hops`", "keep one of them");
-            (None, node.place)
-        }
-        (Some(node), Some(networks), ..) => {
-            (Some(ClientIp::behind(networks.as_slice())), node.place)
-        }
-        (_, _, Some(node), Some(hops)) => {
-            let hops = usize::try_from(hops).unwrap_or(usize::MAX);
-            (Some(ClientIp::behind_hops(hops)), node.place)
-        }
-        (None, _, None, _) => {
-            let remedy =
-                "name their networks with `behind`, count them with `hops`, or use `peer_ip`";
-            faults.add(node.place, "no proxies", remedy);
-            (None, node.place)
-        }
-        // A setting that could not be read was noted.
-        _ => (None, node.place),
-    };
-    if extractor
-        .as_ref()
-        .is_some_and(|made| !works(made, place, faults))
-    {
-        extractor = None;
-    }
     // The other settings are checked also while the proxies have a fault.
-    let mut made = extractor
+    let mut made = proxies
+        .client_ip
         .clone()
         .unwrap_or_else(|| ClientIp::behind_hops(1));
-    if let Some(AddressHeaderSpec(name)) = &spec.header {
-        let place = setting.place_of("header");
-        let next = match name.to_ascii_lowercase().as_str() {
-            "forwarded" => Some(made.clone().forwarded()),
-            "x-forwarded-for" => Some(made.clone().forwarded_for()),
-            name => match HeaderName::try_from(name) {
-                Ok(name) => Some(made.clone().header(name)),
-                Err(_) => {
-                    let reason = format!("{name:?} is not a header name");
-                    faults.add(place, reason, "write it as `x-real-ip`");
-                    None
-                }
-            },
-        };
-        made = next
-            .filter(|next| works(next, place, faults))
-            .unwrap_or(made);
-    }
     if let Some(bits) = spec.ipv4_prefix {
         let next = made
             .clone()
@@ -316,8 +270,87 @@ fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtra
         }
     }
     setting.finish(faults);
-    extractor?;
+    proxies.client_ip?;
     Some((KeySpec::ClientIp(spec), Arc::new(made)))
+}
+
+/// The proxies in front of the service.
+pub(super) struct Proxies {
+    pub(super) behind: Option<OneOrMany<String>>,
+    pub(super) hops: Option<u64>,
+    pub(super) header: Option<AddressHeaderSpec>,
+    /// The client's address behind them. `None` if they have a fault.
+    pub(super) client_ip: Option<ClientIp>,
+}
+
+/// Reads the fields about proxies. What cannot work is noted; `direct` is the field to use without proxies.
+pub(super) fn proxies(setting: &mut Fields<'_>, direct: &str, faults: &mut Faults) -> Proxies {
+    let behind = setting.get("behind");
+    let mut read = Proxies {
+        behind: setting.read("behind", faults, networks),
+        hops: setting.read("hops", faults, fields::whole),
+        header: setting
+            .read("header", faults, fields::text)
+            .map(AddressHeaderSpec),
+        client_ip: None,
+    };
+    let (made, place) = match (behind, &read.behind, setting.get("hops"), read.hops) {
+        (Some(_), _, Some(_), _) => {
+            faults.add(
+                setting.place,
+                "both `behind` and `hops`",
+                "keep one of them",
+            );
+            (None, setting.place)
+        }
+        (Some(node), Some(networks), ..) => {
+            (Some(ClientIp::behind(networks.as_slice())), node.place)
+        }
+        (_, _, Some(node), Some(hops)) => {
+            let hops = usize::try_from(hops).unwrap_or(usize::MAX);
+            (Some(ClientIp::behind_hops(hops)), node.place)
+        }
+        (None, _, None, _) => {
+            let remedy = format!(
+                "name their networks with `behind`, count them with `hops`, or use `{direct}`"
+            );
+            faults.add(setting.place, "no proxies", remedy);
+            (None, setting.place)
+        }
+        // A setting that could not be read was noted.
+        _ => (None, setting.place),
+    };
+    read.client_ip = made.filter(|made| works(made, place, faults));
+    if let Some(AddressHeaderSpec(name)) = &read.header {
+        let made = read.client_ip.clone();
+        // The header is checked also while the proxies have a fault.
+        let made = made.unwrap_or_else(|| ClientIp::behind_hops(1));
+        let place = setting.place_of("header");
+        let with_header = with_header(made, name, place, faults);
+        read.client_ip = read.client_ip.and(with_header);
+    }
+    read
+}
+
+fn with_header(
+    proxies: ClientIp,
+    name: &str,
+    place: Place,
+    faults: &mut Faults,
+) -> Option<ClientIp> {
+    let next = match name.to_ascii_lowercase().as_str() {
+        "forwarded" => proxies.forwarded(),
+        "x-forwarded-for" => proxies.forwarded_for(),
+        name => match HeaderName::try_from(name) {
+            Ok(name) => proxies.header(name),
+            Err(_) => {
+                let reason = format!("{name:?} is not a header name");
+                faults.add(place, reason, "write it as `x-real-ip`");
+                return None;
+            }
+        },
+    };
+    works(&next, place, faults).then_some(next)
 }
 
 /// Notes an extractor that cannot work.
@@ -330,7 +363,7 @@ fn works(extractor: &ClientIp, place: Place, faults: &mut Faults) -> bool {
 }
 
 /// Reads networks, and notes each that is none.
-fn networks(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
+pub(super) fn networks(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
     let read = texts(node, faults)?;
     let mut all_work = true;
     for (text, item) in read.as_slice().iter().zip(fields::items(node).0) {
