@@ -1,5 +1,6 @@
 //! `examples/gateway`, as a process of its own: what its reader is promised.
 
+mod backends;
 mod forwarding;
 mod operations;
 mod picture;

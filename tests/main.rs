@@ -70,6 +70,7 @@ mod rule_watch;
 mod rules;
 mod scripts;
 mod sentinel;
+mod served;
 mod servers;
 mod settling;
 mod shared_rules;
