@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use http::HeaderName;
-
 use crate::extract::{
-    ApiKey, ClientIp, Cookie, Global, Header, HostHeader, KeyExtractor, Networks, PeerIp,
-    QueryParam,
+    ApiKey, ClientIp, Cookie, Global, Header, HostHeader, KeyExtractor, PeerIp, QueryParam,
 };
 
 use super::{
     fields::{self, Faults, Fields, one_of},
     node::{Node, Place, Value},
+    proxies::{Proxies, works},
     registry::{DynExtractor, Registry},
-    spec::{AddressHeaderSpec, ApiKeySpec, ClientIpSpec, CookieSpec, KeySpec, OneOrMany},
+    spec::{ApiKeySpec, ClientIpSpec, CookieSpec, KeySpec},
 };
 
 /// Reads a key, and makes its extractor. An extractor that cannot work is noted.
@@ -240,7 +238,7 @@ fn read_api_key(
 fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `{ behind: [networks] }` or `{ hops: 1 }`";
     let mut setting = Fields::of(node, remedy, faults)?;
-    let proxies = proxies(&mut setting, "peer_ip", faults);
+    let proxies = Proxies::read(&mut setting, "peer_ip", faults);
     let spec = ClientIpSpec {
         behind: proxies.behind,
         hops: proxies.hops,
@@ -274,107 +272,6 @@ fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtra
     Some((KeySpec::ClientIp(spec), Arc::new(made)))
 }
 
-/// The proxies in front of the service.
-pub(super) struct Proxies {
-    pub(super) behind: Option<OneOrMany<String>>,
-    pub(super) hops: Option<u64>,
-    pub(super) header: Option<AddressHeaderSpec>,
-    /// The client's address behind them. `None` if they have a fault.
-    pub(super) client_ip: Option<ClientIp>,
-}
-
-/// Reads the fields about proxies. What cannot work is noted; `direct` is the field to use without proxies.
-pub(super) fn proxies(setting: &mut Fields<'_>, direct: &str, faults: &mut Faults) -> Proxies {
-    let behind = setting.get("behind");
-    let mut read = Proxies {
-        behind: setting.read("behind", faults, networks),
-        hops: setting.read("hops", faults, fields::whole),
-        header: setting
-            .read("header", faults, fields::text)
-            .map(AddressHeaderSpec),
-        client_ip: None,
-    };
-    let (made, place) = match (behind, &read.behind, setting.get("hops"), read.hops) {
-        (Some(_), _, Some(_), _) => {
-            faults.add(
-                setting.place,
-                "both `behind` and `hops`",
-                "keep one of them",
-            );
-            (None, setting.place)
-        }
-        (Some(node), Some(networks), ..) => {
-            (Some(ClientIp::behind(networks.as_slice())), node.place)
-        }
-        (_, _, Some(node), Some(hops)) => {
-            let hops = usize::try_from(hops).unwrap_or(usize::MAX);
-            (Some(ClientIp::behind_hops(hops)), node.place)
-        }
-        (None, _, None, _) => {
-            let remedy = format!(
-                "name their networks with `behind`, count them with `hops`, or use `{direct}`"
-            );
-            faults.add(setting.place, "no proxies", remedy);
-            (None, setting.place)
-        }
-        // A setting that could not be read was noted.
-        _ => (None, setting.place),
-    };
-    read.client_ip = made.filter(|made| works(made, place, faults));
-    if let Some(AddressHeaderSpec(name)) = &read.header {
-        let made = read.client_ip.clone();
-        // The header is checked also while the proxies have a fault.
-        let made = made.unwrap_or_else(|| ClientIp::behind_hops(1));
-        let place = setting.place_of("header");
-        let with_header = with_header(made, name, place, faults);
-        read.client_ip = read.client_ip.and(with_header);
-    }
-    read
-}
-
-fn with_header(
-    proxies: ClientIp,
-    name: &str,
-    place: Place,
-    faults: &mut Faults,
-) -> Option<ClientIp> {
-    let next = match name.to_ascii_lowercase().as_str() {
-        "forwarded" => proxies.forwarded(),
-        "x-forwarded-for" => proxies.forwarded_for(),
-        name => match HeaderName::try_from(name) {
-            Ok(name) => proxies.header(name),
-            Err(_) => {
-                let reason = format!("{name:?} is not a header name");
-                faults.add(place, reason, "write it as `x-real-ip`");
-                return None;
-            }
-        },
-    };
-    works(&next, place, faults).then_some(next)
-}
-
-/// Notes an extractor that cannot work.
-fn works(extractor: &ClientIp, place: Place, faults: &mut Faults) -> bool {
-    let result = KeyExtractor::validate(extractor);
-    if let Err(error) = &result {
-        faults.refuse(place, error);
-    }
-    result.is_ok()
-}
-
-/// Reads networks, and notes each that is none.
-pub(super) fn networks(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
-    let read = texts(node, faults)?;
-    let mut all_work = true;
-    for (text, item) in read.as_slice().iter().zip(fields::items(node).0) {
-        if let Err(error) = Networks::new([text]) {
-            faults.refuse(item.place, &error);
-            all_work = false;
-        }
-    }
-    all_work.then_some(read)
-}
-
 fn read_cookie(
     node: &Node,
     registry: &Registry,
@@ -401,24 +298,6 @@ fn read_cookie(
     };
     let spec = CookieSpec::With { name, plaintext };
     Some((KeySpec::Cookie(spec), Arc::new(cookie)))
-}
-
-/// Reads a text, or a list of texts.
-pub(super) fn texts(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
-    let (items, is_list) = fields::items(node);
-    if items.is_empty() {
-        faults.add(
-            node.place,
-            "an empty list",
-            "write a value, or leave the field out",
-        );
-        return None;
-    }
-    let read: Vec<_> = items
-        .iter()
-        .map(|item| fields::text(item, faults))
-        .collect();
-    OneOrMany::of(read.into_iter().collect::<Option<_>>()?, is_list)
 }
 
 /// The most keys that are joined to one: each join is a call deeper on the stack.

@@ -15,8 +15,8 @@ use crate::{
 
 use super::{
     fields::{self, Faults, Fields},
-    keys,
     node::Node,
+    proxies::{self, Proxies},
     registry::Registry,
     spec::{ClientNetworksSpec, RequestSpec, RuleSpec},
 };
@@ -172,10 +172,10 @@ pub(super) fn request(
     let remedy = "write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`";
     let mut fields = Fields::of(node, remedy, faults)?;
     let mut spec = RequestSpec {
-        path: fields.read("path", faults, keys::texts),
-        method: fields.read("method", faults, keys::texts),
-        host: fields.read("host", faults, keys::texts),
-        peer: fields.read("peer", faults, keys::networks),
+        path: fields.read("path", faults, fields::texts),
+        method: fields.read("method", faults, fields::texts),
+        host: fields.read("host", faults, fields::texts),
+        peer: fields.read("peer", faults, proxies::networks),
         client_ip: None,
         preflight: fields.read("preflight", faults, fields::boolean),
         custom: fields.read("custom", faults, fields::text),
@@ -212,9 +212,9 @@ pub(super) fn request(
 fn client_networks(node: &Node, faults: &mut Faults) -> Option<(ClientNetworksSpec, DynMatcher)> {
     let remedy = "write `{ behind: [networks of proxies], networks: [networks of clients] }`";
     let mut setting = Fields::of(node, remedy, faults)?;
-    let proxies = keys::proxies(&mut setting, "peer", faults);
+    let proxies = Proxies::read(&mut setting, "peer", faults);
     let networks = setting.require("networks", "add those of the clients", faults);
-    let networks = networks.and_then(|node| keys::networks(node, faults));
+    let networks = networks.and_then(|node| proxies::networks(node, faults));
     setting.finish(faults);
     let (client_ip, networks) = (proxies.client_ip?, networks?);
     let list = AddressList::new(client_ip, networks.as_slice());
