@@ -10,7 +10,7 @@
 //! |---|---|---|---|
 //! | TG001 | [`NoPeerAddress`](Code::NoPeerAddress) | the request has no peer address | with axum, serve `into_make_service_with_connect_info::<SocketAddr>()`; otherwise insert a `SocketAddr` into the request's extensions |
 //! | TG002 | [`MissingKey`](Code::MissingKey) | the request has no key | make clients or outer layers send the key, exactly once, or set `on_missing_key` |
-//! | TG003 | [`ForwardedIgnored`](Code::ForwardedIgnored) | the request has `X-Forwarded-For` or `Forwarded`, but is counted by its peer address | behind a proxy, use [`ClientIp`](crate::extract::ClientIp) with the trusted proxies |
+//! | TG003 | [`ForwardedIgnored`](Code::ForwardedIgnored) | the request has a header such as `X-Forwarded-For`, but is counted by its peer address, or compared by it with a list of networks | behind a proxy, use [`ClientIp`](crate::extract::ClientIp) with the trusted proxies, or `client_ip` in a rule file |
 //! | TG004 | [`ForwardedUntrusted`](Code::ForwardedUntrusted) | the peer that sent such a header is not trusted | add the address to the trusted proxies if it is yours |
 //! | TG005 | [`SingleKey`](Code::SingleKey) | the first 1,000 requests came from many clients but had the same key | check the key extractor; if one key is intended, use `Global` or silence the code |
 //! | TG006 | [`ChargedTwice`](Code::ChargedTwice) | two layers charged one request under the same policy name | remove one layer, or give the policies different names |
@@ -56,7 +56,7 @@ pub enum Code {
     NoPeerAddress,
     /// TG002: a request has no key.
     MissingKey,
-    /// TG003: a request has a forwarding header that no extractor reads.
+    /// TG003: a request has a header such as `X-Forwarded-For`, and its peer address is used.
     ForwardedIgnored,
     /// TG004: a request has a forwarding header, from a peer that is not trusted.
     ForwardedUntrusted,
@@ -138,8 +138,9 @@ impl Code {
             ),
             Self::ForwardedIgnored => (
                 "TG003",
-                "behind a proxy all clients share one count: use ClientIp with the trusted proxies, as in \
-                 ClientIp::behind([\"10.0.0.0/8\"])",
+                "behind a proxy the peer is the proxy, so all clients share one count, and lists of networks do not find \
+                 them: use ClientIp with the trusted proxies, as in ClientIp::behind([\"10.0.0.0/8\"]), or client_ip in a \
+                 rule file",
             ),
             Self::ForwardedUntrusted => (
                 "TG004",

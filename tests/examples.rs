@@ -51,7 +51,7 @@ fn axum_handlers_know_what_is_left() {
             "  rejected: rate limit per-ip exceeded, retry in 15 seconds",
             "/api/status     429 ",
             "/health         200 not limited",
-            "TG003: policy per-ip: a request has X-Forwarded-For or Forwarded",
+            "TG003: policy per-ip: a request has a header such as X-Forwarded-For",
         ],
     );
     assert_eq!(said.lines().count(), 9);

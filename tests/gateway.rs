@@ -1,5 +1,6 @@
 //! `examples/gateway`, as a process of its own: what its reader is promised.
 
+mod backends;
 mod faulty_clients;
 mod forwarding;
 mod operations;
@@ -92,6 +93,25 @@ async fn plan_of_an_api_key_decides_and_made_up_keys_are_counted_by_address() {
         .send("GET /items/1 HTTP/1.1\r\nhost: test\r\nx-api-key: demo-free-ada\r\nx-api-key: demo-pro-carol\r\n\r\n")
         .await;
     assert_eq!(client.receive().await.status, 400);
+}
+
+// Regression: a list by `peer` forbade the proxy's clients nothing, and the rules had no other.
+#[tokio::test]
+async fn client_of_a_forbidden_network_is_rejected_behind_a_proxy() {
+    let gateway = Gateway::start(&["--no-load"]);
+    let mut client = gateway.client().await;
+    for (address, status) in [
+        ("198.51.100.3", 403),
+        ("2001:db8:bad::7", 403),
+        ("192.0.2.1, 198.51.100.3", 403),
+        ("198.51.100.3, 192.0.2.1", 200),
+        ("192.0.2.1", 200),
+    ] {
+        let head =
+            format!("GET /items/1 HTTP/1.1\r\nhost: test\r\nx-forwarded-for: {address}\r\n\r\n");
+        client.send(&head).await;
+        assert_eq!(client.receive().await.status, status, "{address}");
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use tollgate::{
     Decision, Key, RateLimitLayer, RateLimiter,
     clock::{Clock, Timestamp},
     config::{Fault, Format, RuleSet, RuleSetReader, RuleSetSpec},
+    diagnosis::{Code, Warning},
     extract::HashSecret,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -236,14 +237,14 @@ defaults: { algorithm: fixed_window, outage: deny, mode: enforce, on_missing_key
 headers: [draft11, draft06]
 forbid:
   - { path: [/admin, /root], method: [GET, PUT], host: "*.example.com", peer: [10.0.0.0/8, "fd00::/8"] }
-skip: [{ preflight: true }, { custom: internal }]
+skip: [{ preflight: true }, { custom: internal }, { client_ip: { behind: 10.0.0.0/8, header: forwarded, networks: 192.0.2.7 } }]
 rules:
   - id: windows
     key: { or_else: [{ api_key: { header: x-key } }, { api_key: { query: key } }, { client_ip: { behind: 10.0.0.0/8, header: forwarded, ipv4_prefix: 24, ipv6_prefix: 56 } }] }
     path: "/users/{id}"
     method: POST
     host: api.example.com
-    unless: [{ path: /users/me }, { preflight: true }]
+    unless: [{ path: /users/me }, { preflight: true }, { client_ip: { hops: 2, networks: [192.0.2.0/24, "2001:db8::/32"] } }]
     limit: 100
     window: 1h30m
     window_start: first_hit
@@ -421,8 +422,16 @@ fn read(file: &str) -> RuleSet {
 }
 
 fn layer_of(file: &str) -> RateLimitLayer {
+    layer_with(read(file))
+}
+
+fn layer_of_text(yaml: &str) -> RateLimitLayer {
+    layer_with(RuleSet::parse(Format::Yaml, yaml).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn layer_with(rules: RuleSet) -> RateLimitLayer {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
-    let layer = RateLimitLayer::builder().clock(clock).rules(read(file));
+    let layer = RateLimitLayer::builder().clock(clock).rules(rules);
     layer.build().expect("a layer")
 }
 
@@ -446,6 +455,87 @@ async fn send(layer: &RateLimitLayer, path: &str, headers: &[(&str, &str)]) -> R
     }));
     let response = service.oneshot(request.expect("a request")).await;
     response.expect("a response").map(drop)
+}
+
+// Regression: `peer` is the proxy there, so a client of a forbidden network got 200.
+#[tokio::test]
+async fn client_behind_a_proxy_is_forbidden_skipped_or_excepted_by_its_network() {
+    let layer = layer_of_text(
+        r#"
+forbid: { client_ip: { behind: 192.0.2.0/24, networks: [203.0.113.0/24, "2001:db8:bad::/48"] } }
+skip: { path: /status, client_ip: { hops: 1, networks: 198.51.100.0/24 } }
+rules:
+  - id: all
+    key: global
+    limit: 100/h
+    unless: { client_ip: { behind: 192.0.2.1, header: x-real-ip, networks: 198.51.100.7 } }
+    costs: { when: { client_ip: { hops: 1, networks: 198.51.100.8 } }, units: 10 }
+"#,
+    );
+    let forwarded = |address| [("x-forwarded-for", address)];
+    let mut left = Some(100);
+    for (path, header, status, cost) in [
+        ("/", forwarded("203.0.113.9"), 403, None),
+        ("/", forwarded("2001:db8:bad::1"), 403, None),
+        ("/", forwarded("203.0.113.9, 198.51.100.1"), 200, Some(1)),
+        ("/", forwarded("203.0.113.9:80"), 403, None),
+        ("/status", forwarded("198.51.100.1"), 200, None),
+        ("/status", forwarded("192.0.2.99"), 200, Some(1)),
+        ("/", forwarded("198.51.100.8"), 200, Some(10)),
+        ("/", [("x-real-ip", "198.51.100.7")], 200, None),
+        ("/", [("x-real-ip", "198.51.100.9")], 200, Some(1)),
+    ] {
+        let response = send(&layer, path, &header).await;
+        assert_eq!(response.status(), status, "{path} {header:?}");
+        let remaining = response.headers().get("x-ratelimit-remaining");
+        let remaining =
+            remaining.map(|value| value.to_str().expect("text").parse().expect("a number"));
+        left = left.map(|left: u64| left - cost.unwrap_or(0));
+        assert_eq!(remaining, cost.and(left), "{path} {header:?}");
+    }
+    assert!(layer.warnings().is_empty(), "{:?}", layer.warnings());
+}
+
+// Regression: the matchers of a rule file did not pass on what they had found, so nothing was reported.
+#[tokio::test]
+async fn list_of_peers_behind_a_proxy_is_reported() {
+    for (field, lists) in [
+        ("forbid", "forbid: { peer: 203.0.113.0/24 }"),
+        ("skip", "skip: { method: GET, peer: 203.0.113.0/24 }"),
+        (
+            "forbid",
+            "forbid: [{ path: /admin }, { peer: [203.0.113.0/24, 198.51.100.7] }]",
+        ),
+    ] {
+        for header in [
+            "x-forwarded-for",
+            "forwarded",
+            "x-real-ip",
+            "cf-connecting-ip",
+        ] {
+            let layer = layer_of_text(&format!(
+                "{lists}\nrules: [{{ id: all, key: global, limit: 100/h }}]"
+            ));
+            send(&layer, "/", &[]).await;
+            assert!(layer.warnings().is_empty(), "{lists}");
+            send(&layer, "/", &[(header, "203.0.113.9")]).await;
+            let [warning] = &layer.warnings()[..] else {
+                panic!("{lists} {header}: {:?}", layer.warnings());
+            };
+            assert_eq!(warning.code(), Code::ForwardedIgnored);
+            for piece in [
+                format!("a {field} list ignores it"),
+                "client_ip in a rule file".to_owned(),
+            ] {
+                assert!(warning.to_string().contains(&piece), "{warning}");
+            }
+        }
+    }
+    let in_rule = r"rules: [{ id: all, key: global, limit: 100/h, unless: { peer: 10.0.0.0/8 } }]";
+    let layer = layer_of_text(in_rule);
+    send(&layer, "/", &[("x-forwarded-for", "203.0.113.9")]).await;
+    let codes: Vec<Code> = layer.warnings().iter().map(Warning::code).collect();
+    assert_eq!(codes, [Code::ForwardedIgnored]);
 }
 
 async fn admitted(
@@ -660,7 +750,14 @@ const FIELDS: [(&str, &[&str]); 23] = [
     ("host", &["example.com", "a/b"]),
     (
         "unless",
-        &["{ path: /x }", "{}", "[{ peer: 10.0.0.0/8 }]", "[]"],
+        &[
+            "{ path: /x }",
+            "{}",
+            "[{ peer: 10.0.0.0/8 }]",
+            "[]",
+            "{ client_ip: { hops: 1, networks: 10.0.0.0/8 } }",
+            "{ client_ip: { hops: 1 } }",
+        ],
     ),
     ("cost", &["0", "1", "9", "1000"]),
     (

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test against real servers, and first installs the servers, the Lua tools, promtool, nginx and Chromium.
+# Runs every test against real servers, and first installs the servers, the Lua tools, promtool, Flask, nginx and Chromium.
 #
 #   bash tests/run.sh                run everything
 #   bash tests/run.sh breaker        arguments go to `cargo test`
@@ -14,7 +14,9 @@
 #
 # Lua tools: luac and luacheck on PATH, installed by apt-get or brew. tests/lua.rs runs them on lua/.
 # promtool: on PATH, installed by apt-get or brew with Prometheus. tests/telemetry.rs runs it on metrics and alerts.
-# nginx: on PATH, installed by apt-get or brew. tests/dashboard/behind_nginx.rs puts it in front of the dashboard.
+# Flask and nginx: python3 with the module flask, and nginx on PATH, installed by apt-get, or by brew and pip.
+# tests/served.rs compares what they serve with path patterns, and Jetty too if TOLLGATE_JETTY names a folder of its jars.
+# tests/dashboard/behind_nginx.rs puts nginx in front of the dashboard.
 # Chromium: TOLLGATE_CHROMIUM, else chromium or google-chrome on PATH, installed by apt-get.
 # tests/dashboard/browser.rs opens the dashboard in it.
 set -euo pipefail
@@ -28,7 +30,7 @@ main() {
   install_redis
   install_lua_tools
   install_promtool
-  install_nginx
+  install_backends
   install_chromium
   provide_valkey
   provide_redis62
@@ -131,21 +133,26 @@ install_promtool() {
   command -v promtool > /dev/null || die "prometheus was installed, but promtool isn't on PATH"
 }
 
-install_nginx() {
-  command -v nginx > /dev/null && return
+install_backends() {
+  has_backends && return
   if command -v apt-get > /dev/null; then
-    heading "installing nginx"
+    heading "installing nginx and flask"
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends nginx-light
+      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends nginx python3-flask
     stop_service nginx
   elif command -v brew > /dev/null; then
-    heading "installing nginx"
+    heading "installing nginx and flask"
     brew install nginx
-  else
-    die "no nginx: install nginx with this system's package manager"
   fi
-  command -v nginx > /dev/null || die "nginx was installed, but isn't on PATH"
+  # another python3 on PATH doesn't see the system's packages
+  has_backends || python3 -m pip install --quiet --disable-pip-version-check flask \
+    || die "no nginx or no flask: install nginx with this system's package manager, and flask with pip"
+  has_backends || die "nginx and flask were installed, but aren't on PATH"
+}
+
+has_backends() {
+  command -v nginx > /dev/null && python3 -c "import flask" 2> /dev/null
 }
 
 install_chromium() {

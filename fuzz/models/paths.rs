@@ -1,29 +1,46 @@
 //! What a path pattern fits, said as plainly as can be: every reading of a path is written out.
 
+use std::collections::BTreeSet;
+
 /// A path with all its readings.
 pub(crate) struct Written {
     /// It is written in the one way that has no other reading.
     is_clean: bool,
     is_too_long: bool,
     ends_in_slash: bool,
-    /// Eight, the first of which leaves all as it is; `None` where there are too many segments.
-    readings: Vec<Option<Vec<Vec<u8>>>>,
+    /// The segments between its slashes, decoded.
+    segments: Vec<Vec<u8>>,
+    readings: BTreeSet<Reading>,
 }
 
+/// The names of the segments that remain.
+type Reading = Vec<Vec<u8>>;
+
 impl Written {
-    pub(crate) fn new(path: &str) -> Self {
+    /// Returns `None` for a path with more readings than anybody wants to write out.
+    pub(crate) fn new(path: &str) -> Option<Self> {
         let path = path.as_bytes();
         let is_plain = is_plain(path);
-        let limit = if is_plain { usize::MAX } else { 128 };
-        let bytes = unescaped(path, true);
-        let reading = |number| reading(&bytes, path.starts_with(b"/"), number, limit);
-        let readings: Vec<_> = (0..8).map(reading).collect();
-        Self {
-            is_clean: is_clean(path, readings[0].as_deref().unwrap_or_default()),
-            is_too_long: !is_plain && path.len() > 2_048,
-            ends_in_slash: path.len() > 1 && path.ends_with(b"/"),
+        let relative = path.strip_prefix(b"/").unwrap_or(path);
+        let raw: Vec<&[u8]> = relative.split(|byte| *byte == b'/').collect();
+        let segments: Vec<Vec<u8>> = raw.iter().map(|segment| decoded(segment)).collect();
+        let odd = |byte: &&u8| matches!(byte, b'/' | b'\\' | b'?' | b'#' | 0);
+        let odds = segments.iter().flatten().filter(odd).count();
+        let is_too_long = !is_plain && (path.len() > 2_048 || raw.len() + odds > 100);
+        let ends_in_slash = path.len() > 1 && path.ends_with(b"/");
+        let readings = if is_too_long {
+            BTreeSet::new()
+        } else {
+            readings(&segments)?
+        };
+        let named = &segments[..segments.len() - usize::from(relative.is_empty() || ends_in_slash)];
+        Some(Self {
+            is_clean: is_clean(path) && named.iter().all(|segment| has_name(segment)),
+            is_too_long,
+            ends_in_slash,
+            segments: named.to_vec(),
             readings,
-        }
+        })
     }
 }
 
@@ -49,7 +66,7 @@ impl Pattern {
             texts.pop();
         }
         let literal = |text: &str| {
-            let bytes = unescaped(text.as_bytes(), false);
+            let bytes = decoded_once(text.as_bytes());
             bytes.into_iter().map(|(byte, _)| byte).collect()
         };
         let segment = |text: &&str| match *text {
@@ -70,13 +87,11 @@ impl Pattern {
         if path.is_too_long {
             return 1;
         }
-        let as_it_is = path.readings[0].as_ref();
         let is_exact = path.is_clean && (self.more || self.slash == path.ends_in_slash);
-        if is_exact && as_it_is.is_some_and(|segments| self.is(segments)) {
+        if is_exact && self.is(&path.segments) {
             return 2;
         }
-        let fits = |reading: &Option<Vec<_>>| reading.as_ref().is_none_or(|found| self.fits(found));
-        u8::from(path.readings.iter().any(fits))
+        u8::from(path.readings.iter().any(|reading| self.fits(reading)))
     }
 
     fn has_length_of(&self, found: usize) -> bool {
@@ -99,9 +114,10 @@ impl Pattern {
 
     fn fits(&self, found: &[Vec<u8>]) -> bool {
         let like = |(segment, found): (&Option<Vec<u8>>, &Vec<u8>)| {
-            segment
-                .as_ref()
-                .is_none_or(|text| text.eq_ignore_ascii_case(name(found)))
+            segment.as_ref().is_none_or(|text| {
+                let (start, end) = found.split_at(text.len().min(found.len()));
+                text.eq_ignore_ascii_case(start) && !has_name(end)
+            })
         };
         self.has_length_of(found.len()) && self.segments.iter().zip(found).all(like)
     }
@@ -109,89 +125,170 @@ impl Pattern {
 
 /// Whether nothing in a path needs a second look.
 fn is_plain(path: &[u8]) -> bool {
-    let odd = |pair: &[u8]| pair == b"//" || pair == b"/.";
+    let odd = |pair: &[u8]| pair[0] == b'/' && (pair[1] == b'/' || !has_name(&pair[1..]));
     let is_absolute = path.is_empty() || path.starts_with(b"/");
-    is_absolute
-        && !path.iter().any(|byte| matches!(byte, b'%' | b'\\' | b';'))
-        && !path.windows(2).any(odd)
+    is_absolute && !path.iter().any(is_special) && !path.windows(2).any(odd)
 }
 
-/// Whether a path is written in the one way that has no other reading.
-fn is_clean(path: &[u8], segments: &[Vec<u8>]) -> bool {
+/// Whether a path is written in the one way that has no other reading, if all its segments have names.
+fn is_clean(path: &[u8]) -> bool {
     let plain = |(byte, escaped): &(u8, bool)| match byte {
-        b'\\' | b'%' | b';' => false,
+        byte if is_special(byte) => false,
         b'/' | b'-' | b'.' | b'_' | b'~' => !escaped,
         byte if byte.is_ascii_alphanumeric() || byte.is_ascii_control() => !escaped,
         _ => true,
     };
-    let is_odd = |segment: &Vec<u8>| matches!(&segment[..], b"" | b"." | b"..");
     let is_absolute = path.is_empty() || path.starts_with(b"/");
-    is_absolute && unescaped(path, false).iter().all(plain) && !segments.iter().any(is_odd)
+    is_absolute && decoded_once(path).iter().all(plain)
 }
 
-/// A segment up to what some servers cut off.
-fn name(segment: &[u8]) -> &[u8] {
-    let end = segment.iter().position(|byte| matches!(byte, b';' | 0));
-    &segment[..end.unwrap_or(segment.len())]
+fn is_special(byte: &u8) -> bool {
+    matches!(byte, b'%' | b'\\' | b';' | b'?' | b'#' | 0)
 }
 
-/// The bytes of a path with escapes decoded, and whether each was escaped; as often as it goes if `again`.
-fn unescaped(path: &[u8], again: bool) -> Vec<(u8, bool)> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let mut found = Vec::with_capacity(path.len());
-    let mut rest: Vec<u8> = path.iter().rev().copied().collect();
-    while let Some(byte) = rest.pop() {
-        let (mut byte, mut escaped) = (u32::from(byte), false);
-        while byte == u32::from(b'%') && (again || !escaped) {
-            let [.., low, high] = &rest[..] else { break };
-            let (Some(high), Some(low)) = (digit(high), digit(low)) else {
-                break;
-            };
-            rest.truncate(rest.len() - 2);
-            (byte, escaped) = (16 * high + low, true);
+/// Whether something is left of a segment when what may be dropped at its end is dropped.
+fn has_name(segment: &[u8]) -> bool {
+    let is_dropped = |byte: &u8| matches!(byte, b'.' | b' ') || byte.is_ascii_control();
+    !segment.iter().all(is_dropped)
+}
+
+/// A segment with its escapes decoded again and again, until none is left.
+fn decoded(segment: &[u8]) -> Vec<u8> {
+    let mut bytes = segment.to_vec();
+    loop {
+        let next: Vec<u8> = decoded_once(&bytes)
+            .into_iter()
+            .map(|(byte, _)| byte)
+            .collect();
+        let next = without_code_points(&next);
+        if next == bytes {
+            return bytes;
         }
-        found.push((u8::try_from(byte).expect("two digits"), escaped));
+        bytes = next;
+    }
+}
+
+/// The bytes of a text with escapes decoded, and whether each was escaped.
+fn decoded_once(text: &[u8]) -> Vec<(u8, bool)> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let [byte, after @ ..] = rest {
+        let number = match rest {
+            [b'%', digits @ ..] => number(digits, 2).and_then(|number| u8::try_from(number).ok()),
+            _ => None,
+        };
+        found.push((number.unwrap_or(*byte), number.is_some()));
+        rest = if number.is_some() { &rest[3..] } else { after };
     }
     found
 }
 
-/// One of eight readings, or `None` when it has more than `limit` segments.
-fn reading(
-    bytes: &[(u8, bool)],
-    is_absolute: bool,
-    number: u8,
-    limit: usize,
-) -> Option<Vec<Vec<u8>>> {
-    let drops_empties = number & 1 != 0;
-    let resolves_dots = number & 2 != 0;
-    let sees_hidden_slashes = number & 4 != 0;
-    let mut segments = vec![Vec::new()];
-    for (byte, escaped) in bytes {
-        let is_slash = match byte {
-            b'/' => !escaped || sees_hidden_slashes,
-            b'\\' => sees_hidden_slashes,
-            _ => false,
+/// Decodes escapes such as `%u006C`.
+fn without_code_points(text: &[u8]) -> Vec<u8> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let [byte, after @ ..] = rest {
+        let character = match rest {
+            [b'%', b'u' | b'U', digits @ ..] => number(digits, 4).and_then(char::from_u32),
+            _ => None,
         };
-        match segments.last_mut() {
-            Some(last) if !is_slash => last.push(*byte),
-            _ => segments.push(Vec::new()),
+        match character {
+            Some(character) => found.extend(character.to_string().into_bytes()),
+            None => found.push(*byte),
         }
+        rest = if character.is_some() {
+            &rest[6..]
+        } else {
+            after
+        };
     }
-    if is_absolute {
-        segments.remove(0);
-    }
-    if segments.last().is_some_and(Vec::is_empty) {
-        segments.pop();
-    }
-    let mut read: Vec<Vec<u8>> = Vec::new();
-    for segment in segments {
-        match name(&segment) {
-            _ if drops_empties && segment.is_empty() => {}
-            b"." if resolves_dots => {}
-            b".." if resolves_dots => drop(read.pop()),
-            _ if read.len() == limit => return None,
-            _ => read.push(segment),
-        }
-    }
-    Some(read)
+    found
 }
+
+/// The number that a text begins with, in as many hexadecimal digits.
+fn number(text: &[u8], digits: usize) -> Option<u32> {
+    let digits = std::str::from_utf8(text.get(..digits)?).ok()?;
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_number.then(|| u32::from_str_radix(digits, 16).ok())?
+}
+
+/// All readings of a path: also those of what is left of it where it may be cut off.
+fn readings(segments: &[Vec<u8>]) -> Option<BTreeSet<Reading>> {
+    let mut all = readings_to_the_end(segments)?;
+    for (number, segment) in segments.iter().enumerate() {
+        for (at, byte) in segment.iter().enumerate() {
+            if matches!(byte, b'?' | b'#' | 0) {
+                let mut cut = segments[..=number].to_vec();
+                cut[number].truncate(at);
+                all.extend(readings_to_the_end(&cut)?);
+            }
+        }
+    }
+    Some(all)
+}
+
+fn readings_to_the_end(segments: &[Vec<u8>]) -> Option<BTreeSet<Reading>> {
+    let mut readings = BTreeSet::from([Reading::new()]);
+    for (number, segment) in segments.iter().enumerate() {
+        let is_last = number + 1 == segments.len();
+        let mut next = BTreeSet::new();
+        for pieces in splits(segment)? {
+            let mut with_pieces = readings.clone();
+            for (piece_number, piece) in pieces.iter().enumerate() {
+                let ends_the_path = is_last && piece_number + 1 == pieces.len();
+                with_pieces = after(&with_pieces, piece, ends_the_path);
+            }
+            next.extend(with_pieces);
+        }
+        if next.len() > MANY {
+            return None;
+        }
+        readings = next;
+    }
+    Some(readings)
+}
+
+/// The ways to split a segment at slashes that were hidden.
+fn splits(segment: &[u8]) -> Option<Vec<Vec<Vec<u8>>>> {
+    let mut splits = vec![vec![Vec::new()]];
+    for byte in segment {
+        let mut more = Vec::new();
+        for split in &mut splits {
+            if matches!(byte, b'/' | b'\\') {
+                let mut ended = split.clone();
+                ended.push(Vec::new());
+                more.push(ended);
+            }
+            split.last_mut()?.push(*byte);
+        }
+        splits.extend(more);
+        if splits.len() > MANY {
+            return None;
+        }
+    }
+    Some(splits)
+}
+
+/// The readings after one more segment.
+fn after(readings: &BTreeSet<Reading>, piece: &[u8], ends_the_path: bool) -> BTreeSet<Reading> {
+    let cut = piece.iter().position(|byte| matches!(byte, b';' | 0));
+    let name = &piece[..cut.unwrap_or(piece.len())];
+    let mut after = BTreeSet::new();
+    for reading in readings {
+        if !has_name(name) {
+            after.insert(reading.clone());
+        }
+        if !has_name(name) && name.starts_with(b"..") {
+            after.insert(reading[..reading.len().saturating_sub(1)].to_vec());
+        }
+        // A slash at the end begins no segment.
+        if !(ends_the_path && piece.is_empty()) {
+            let mut longer = reading.clone();
+            longer.push(name.to_vec());
+            after.insert(longer);
+        }
+    }
+    after
+}
+
+const MANY: usize = 2_000;

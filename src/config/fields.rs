@@ -7,6 +7,7 @@ use crate::error::Error;
 use super::{
     fault::{Fault, in_words_of_files},
     node::{Entry, Node, Place, Value},
+    spec::OneOrMany,
 };
 
 /// The faults found so far.
@@ -213,6 +214,21 @@ pub(super) fn items(node: &Node) -> (&[Node], bool) {
         Value::List(items) => (items, true),
         _ => (std::slice::from_ref(node), false),
     }
+}
+
+/// Reads a text, or a list of texts.
+pub(super) fn texts(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
+    let (items, is_list) = items(node);
+    if items.is_empty() {
+        faults.add(
+            node.place,
+            "an empty list",
+            "write a value, or leave the field out",
+        );
+        return None;
+    }
+    let read: Vec<_> = items.iter().map(|item| text(item, faults)).collect();
+    OneOrMany::of(read.into_iter().collect::<Option<_>>()?, is_list)
 }
 
 /// Returns what to write instead of a name: the nearest one, or all of them.

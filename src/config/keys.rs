@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use http::HeaderName;
-
 use crate::extract::{
-    ApiKey, ClientIp, Cookie, Global, Header, HostHeader, KeyExtractor, Networks, PeerIp,
-    QueryParam,
+    ApiKey, ClientIp, Cookie, Global, Header, HostHeader, KeyExtractor, PeerIp, QueryParam,
 };
 
 use super::{
     fields::{self, Faults, Fields, one_of},
     node::{Node, Place, Value},
+    proxies::{Proxies, works},
     registry::{DynExtractor, Registry},
-    spec::{AddressHeaderSpec, ApiKeySpec, ClientIpSpec, CookieSpec, KeySpec, OneOrMany},
+    spec::{ApiKeySpec, ClientIpSpec, CookieSpec, KeySpec},
 };
 
 /// Reads a key, and makes its extractor. An extractor that cannot work is noted.
@@ -240,65 +238,19 @@ fn read_api_key(
 fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `{ behind: [networks] }` or `{ hops: 1 }`";
     let mut setting = Fields::of(node, remedy, faults)?;
-    let behind = setting.get("behind");
+    let proxies = Proxies::read(&mut setting, "peer_ip", faults);
     let spec = ClientIpSpec {
-        behind: setting.read("behind", faults, networks),
-        hops: setting.read("hops", faults, fields::whole),
-        header: setting
-            .read("header", faults, fields::text)
-            .map(AddressHeaderSpec),
+        behind: proxies.behind,
+        hops: proxies.hops,
+        header: proxies.header,
         ipv4_prefix: setting.read("ipv4_prefix", faults, fields::whole),
         ipv6_prefix: setting.read("ipv6_prefix", faults, fields::whole),
     };
-    let (mut extractor, place) = match (behind, &spec.behind, setting.get("hops"), spec.hops) {
-        (Some(_), _, Some(_), _) => {
-            faults.add(node.place, "both `behind` and `hops`", "keep one of them");
-            (None, node.place)
-        }
-        (Some(node), Some(networks), ..) => {
-            (Some(ClientIp::behind(networks.as_slice())), node.place)
-        }
-        (_, _, Some(node), Some(hops)) => {
-            let hops = usize::try_from(hops).unwrap_or(usize::MAX);
-            (Some(ClientIp::behind_hops(hops)), node.place)
-        }
-        (None, _, None, _) => {
-            let remedy =
-                "name their networks with `behind`, count them with `hops`, or use `peer_ip`";
-            faults.add(node.place, "no proxies", remedy);
-            (None, node.place)
-        }
-        // A setting that could not be read was noted.
-        _ => (None, node.place),
-    };
-    if extractor
-        .as_ref()
-        .is_some_and(|made| !works(made, place, faults))
-    {
-        extractor = None;
-    }
     // The other settings are checked also while the proxies have a fault.
-    let mut made = extractor
+    let mut made = proxies
+        .client_ip
         .clone()
         .unwrap_or_else(|| ClientIp::behind_hops(1));
-    if let Some(AddressHeaderSpec(name)) = &spec.header {
-        let place = setting.place_of("header");
-        let next = match name.to_ascii_lowercase().as_str() {
-            "forwarded" => Some(made.clone().forwarded()),
-            "x-forwarded-for" => Some(made.clone().forwarded_for()),
-            name => match HeaderName::try_from(name) {
-                Ok(name) => Some(made.clone().header(name)),
-                Err(_) => {
-                    let reason = format!("{name:?} is not a header name");
-                    faults.add(place, reason, "write it as `x-real-ip`");
-                    None
-                }
-            },
-        };
-        made = next
-            .filter(|next| works(next, place, faults))
-            .unwrap_or(made);
-    }
     if let Some(bits) = spec.ipv4_prefix {
         let next = made
             .clone()
@@ -316,30 +268,8 @@ fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtra
         }
     }
     setting.finish(faults);
-    extractor?;
+    proxies.client_ip?;
     Some((KeySpec::ClientIp(spec), Arc::new(made)))
-}
-
-/// Notes an extractor that cannot work.
-fn works(extractor: &ClientIp, place: Place, faults: &mut Faults) -> bool {
-    let result = KeyExtractor::validate(extractor);
-    if let Err(error) = &result {
-        faults.refuse(place, error);
-    }
-    result.is_ok()
-}
-
-/// Reads networks, and notes each that is none.
-fn networks(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
-    let read = texts(node, faults)?;
-    let mut all_work = true;
-    for (text, item) in read.as_slice().iter().zip(fields::items(node).0) {
-        if let Err(error) = Networks::new([text]) {
-            faults.refuse(item.place, &error);
-            all_work = false;
-        }
-    }
-    all_work.then_some(read)
 }
 
 fn read_cookie(
@@ -368,24 +298,6 @@ fn read_cookie(
     };
     let spec = CookieSpec::With { name, plaintext };
     Some((KeySpec::Cookie(spec), Arc::new(cookie)))
-}
-
-/// Reads a text, or a list of texts.
-pub(super) fn texts(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
-    let (items, is_list) = fields::items(node);
-    if items.is_empty() {
-        faults.add(
-            node.place,
-            "an empty list",
-            "write a value, or leave the field out",
-        );
-        return None;
-    }
-    let read: Vec<_> = items
-        .iter()
-        .map(|item| fields::text(item, faults))
-        .collect();
-    OneOrMany::of(read.into_iter().collect::<Option<_>>()?, is_list)
 }
 
 /// The most keys that are joined to one: each join is a call deeper on the stack.

@@ -48,6 +48,7 @@ mod named_key;
 mod node;
 mod penalty;
 mod policy_steps;
+mod proxies;
 mod quota;
 mod registry;
 #[cfg(feature = "reload")]

@@ -5,17 +5,20 @@ use std::sync::Arc;
 use http::{Method, request::Parts};
 
 use crate::{
+    diagnosis::Code,
     error::Error,
     extract::PeerIp,
-    matching::{AddressList, HostPattern, Match, Matcher, Methods, PathPattern, Preflight},
+    matching::{
+        AddressList, HostPattern, Match, Matcher, Methods, PathPattern, Preflight, RequestHead,
+    },
 };
 
 use super::{
     fields::{self, Faults, Fields},
-    keys,
     node::Node,
+    proxies::{self, Proxies},
     registry::Registry,
-    spec::{RequestSpec, RuleSpec},
+    spec::{ClientNetworksSpec, RequestSpec, RuleSpec},
 };
 
 /// A matcher of any type.
@@ -26,10 +29,10 @@ pub(super) type DynMatcher = Arc<dyn Matcher>;
 pub(super) struct AllOf(Vec<DynMatcher>);
 
 impl Matcher for AllOf {
-    fn matches(&self, parts: &Parts) -> Match {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
         let mut least = Match::Exact;
         for matcher in &self.0 {
-            match matcher.matches(parts) {
+            match matcher.matches(head) {
                 Match::Miss => return Match::Miss,
                 Match::Possible => least = Match::Possible,
                 Match::Exact => {}
@@ -41,16 +44,20 @@ impl Matcher for AllOf {
     fn validate(&self) -> Result<(), Error> {
         self.0.iter().try_for_each(Matcher::validate)
     }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        self.0.iter().find_map(|matcher| matcher.diagnose(parts))
+    }
 }
 
 /// Matches requests that one of several matchers matches.
 struct AnyOf(Vec<DynMatcher>);
 
 impl Matcher for AnyOf {
-    fn matches(&self, parts: &Parts) -> Match {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
         let mut most = Match::Miss;
         for matcher in &self.0 {
-            match matcher.matches(parts) {
+            match matcher.matches(head) {
                 Match::Exact => return Match::Exact,
                 Match::Possible => most = Match::Possible,
                 Match::Miss => {}
@@ -61,6 +68,10 @@ impl Matcher for AnyOf {
 
     fn validate(&self) -> Result<(), Error> {
         self.0.iter().try_for_each(Matcher::validate)
+    }
+
+    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+        self.0.iter().find_map(|matcher| matcher.diagnose(parts))
     }
 }
 
@@ -97,17 +108,6 @@ fn conditions(fields: &mut Fields<'_>, spec: &RequestSpec, faults: &mut Faults) 
         let pattern = |host: &String| -> DynMatcher { Arc::new(HostPattern::new(host)) };
         let patterns = hosts.as_slice().iter().map(pattern);
         matchers.extend(any_of(node, patterns, faults));
-    }
-    // A rule has no such field: there it must stay unknown.
-    if let Some(networks) = &spec.peer
-        && let Some(node) = fields.get("peer")
-    {
-        let list =
-            |network: &String| -> DynMatcher { Arc::new(AddressList::new(PeerIp, [network])) };
-        // Each on its own only to note the one that cannot work: one list is searched faster.
-        if any_of(node, networks.as_slice().iter().map(list), faults).is_some() {
-            matchers.push(Arc::new(AddressList::new(PeerIp, networks.as_slice())));
-        }
     }
     matchers
 }
@@ -171,15 +171,23 @@ pub(super) fn request(
     let noted = faults.list.len();
     let remedy = "write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`";
     let mut fields = Fields::of(node, remedy, faults)?;
-    let spec = RequestSpec {
-        path: fields.read("path", faults, keys::texts),
-        method: fields.read("method", faults, keys::texts),
-        host: fields.read("host", faults, keys::texts),
-        peer: fields.read("peer", faults, keys::texts),
+    let mut spec = RequestSpec {
+        path: fields.read("path", faults, fields::texts),
+        method: fields.read("method", faults, fields::texts),
+        host: fields.read("host", faults, fields::texts),
+        peer: fields.read("peer", faults, proxies::networks),
+        client_ip: None,
         preflight: fields.read("preflight", faults, fields::boolean),
         custom: fields.read("custom", faults, fields::text),
     };
     let mut all = conditions(&mut fields, &spec, faults);
+    if let Some(networks) = &spec.peer {
+        all.push(Arc::new(AddressList::new(PeerIp, networks.as_slice())));
+    }
+    if let Some((client_ip, list)) = fields.read("client_ip", faults, client_networks) {
+        spec.client_ip = Some(client_ip);
+        all.push(list);
+    }
     let custom = fields.get("custom").zip(spec.custom.as_ref());
     let custom = custom.map(|(node, name)| registry.matcher(name, node.place, faults));
     fields.finish(faults);
@@ -193,9 +201,28 @@ pub(super) fn request(
         return None;
     }
     if all.is_empty() {
-        let remedy = "write `path`, `method`, `host`, `peer`, `preflight` or `custom`";
+        let remedy = "write `path`, `method`, `host`, `peer`, `client_ip`, `preflight` or `custom`";
         faults.add(node.place, "no condition", remedy);
         return None;
     }
     Some((spec, AllOf(all)))
+}
+
+/// Reads the networks of clients behind proxies.
+fn client_networks(node: &Node, faults: &mut Faults) -> Option<(ClientNetworksSpec, DynMatcher)> {
+    let remedy = "write `{ behind: [networks of proxies], networks: [networks of clients] }`";
+    let mut setting = Fields::of(node, remedy, faults)?;
+    let proxies = Proxies::read(&mut setting, "peer", faults);
+    let networks = setting.require("networks", "add those of the clients", faults);
+    let networks = networks.and_then(|node| proxies::networks(node, faults));
+    setting.finish(faults);
+    let (client_ip, networks) = (proxies.client_ip?, networks?);
+    let list = AddressList::new(client_ip, networks.as_slice());
+    let spec = ClientNetworksSpec {
+        behind: proxies.behind,
+        hops: proxies.hops,
+        header: proxies.header,
+        networks,
+    };
+    Some((spec, Arc::new(list)))
 }

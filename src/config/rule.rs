@@ -47,9 +47,9 @@ pub(super) fn read(
     let key = fields.require("key", remedy, faults);
     let key = key.and_then(|node| keys::read(node, registry, faults));
     let settings = PolicySettings::read(&mut fields, defaults, &mut spec, faults);
-    spec.path = fields.read("path", faults, keys::texts);
-    spec.method = fields.read("method", faults, keys::texts);
-    spec.host = fields.read("host", faults, keys::texts);
+    spec.path = fields.read("path", faults, fields::texts);
+    spec.method = fields.read("method", faults, fields::texts);
+    spec.host = fields.read("host", faults, fields::texts);
     let when = requests::matchers(&mut fields, &spec, faults);
     let unless = fields.read("unless", faults, |node, faults| {
         let (specs, matchers) = requests(node, registry, faults)?;

@@ -212,15 +212,36 @@ pub struct RequestSpec {
     /// Hosts, such as `*.example.com`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<OneOrMany<String>>,
-    /// Networks of the peer, such as `10.0.0.0/8`.
+    /// Networks of the peer, such as `10.0.0.0/8`. Behind a proxy use `client_ip`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<OneOrMany<String>>,
+    /// Networks of the client, behind proxies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_ip: Option<ClientNetworksSpec>,
     /// Whether it is a CORS preflight request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preflight: Option<bool>,
     /// A matcher registered in code, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub custom: Option<String>,
+}
+
+/// Networks of clients behind proxies. Either `behind` or `hops` is required.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ClientNetworksSpec {
+    /// Networks of trusted proxies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<OneOrMany<String>>,
+    /// Number of proxies, 1 to 32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hops: Option<u64>,
+    /// The header that they set. Default: `x-forwarded-for`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<AddressHeaderSpec>,
+    /// Networks of the clients, such as `203.0.113.0/24`.
+    pub networks: OneOrMany<String>,
 }
 
 /// The units of requests that match.

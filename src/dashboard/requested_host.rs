@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, StatusCode, Uri, header::HOST, request::Parts,
 use crate::{
     error::{Error, ErrorKind},
     extract::{ClientIp, KeyExtractor},
-    matching::{HostPattern, Matcher},
+    matching::{HostPattern, Match, Matcher},
 };
 
 use super::api_error::ApiError;
@@ -46,7 +46,8 @@ impl Hosts {
         let requested = self.requested(request);
         let is_allowed = requested.is_some_and(|requested| {
             let authority = requested.authority.as_str().as_bytes();
-            allowed.iter().any(|host| host.matches_authority(authority))
+            let mut hosts = allowed.iter();
+            hosts.any(|host| host.matches_authority(authority) == Match::Exact)
         });
         if is_allowed {
             return Ok(());

@@ -1,8 +1,6 @@
 //! The header that holds the client's address.
 
-use http::{HeaderName, header::FORWARDED};
-
-use super::peer::X_FORWARDED_FOR;
+use http::{HeaderMap, HeaderName, header::FORWARDED};
 
 /// A header in which a proxy or a CDN sends one address, the client's.
 ///
@@ -105,4 +103,23 @@ impl From<SingleHeader> for AddressHeader {
     }
 }
 
+/// Returns whether a request has a header in which proxies send the client's address.
+pub(super) fn is_in(headers: &HeaderMap) -> bool {
+    use SingleHeader::{
+        CfConnectingIp, CloudFrontViewerAddress, FlyClientIp, TrueClientIp, XEnvoyExternalAddress,
+        XRealIp,
+    };
+    let single = [
+        CfConnectingIp,
+        CloudFrontViewerAddress,
+        FlyClientIp,
+        TrueClientIp,
+        XEnvoyExternalAddress,
+        XRealIp,
+    ];
+    let has = |name: HeaderName| headers.contains_key(name);
+    has(X_FORWARDED_FOR) || has(FORWARDED) || single.iter().any(|header| has(header.name()))
+}
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const VIEWER_ADDRESS: &str = "cloudfront-viewer-address";

@@ -2,7 +2,11 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use http::{header::HOST, request::Parts, uri::Scheme};
+use http::{
+    header::HOST,
+    request::Parts,
+    uri::{Authority, Scheme},
+};
 
 use crate::key::Key;
 
@@ -48,10 +52,8 @@ impl KeyExtractor for HostHeader {
                 .and_then(|header| HostPort::parse(header, parts.uri.scheme()))
                 .map(|header| header.host);
         };
-        // The user name before `@` is not part of the host. The header never has one.
-        let authority = authority.as_str();
-        let authority = authority.rsplit_once('@').map_or(authority, |(_, it)| it);
-        let authority = HostPort::parse(authority.as_bytes(), parts.uri.scheme());
+        let authority = without_user(authority).as_bytes();
+        let authority = HostPort::parse(authority, parts.uri.scheme());
         match header {
             Extracted::Absent => authority.map(|authority| authority.host),
             Extracted::Found(header)
@@ -65,7 +67,10 @@ impl KeyExtractor for HostHeader {
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
         match caller {
-            CallerId::Text(host) => host_key(host.as_bytes()).into_iter().collect(),
+            CallerId::Text(host) => {
+                let host = Host::parse(host.as_bytes());
+                host.map(Host::key).into_iter().collect()
+            }
             CallerId::Address(_) | CallerId::Secret { .. } => Vec::new(),
         }
     }
@@ -77,6 +82,61 @@ impl KeyExtractor for HostHeader {
 
     fn label(&self) -> &str {
         "host"
+    }
+}
+
+/// Returns the authority of a URI without the user name before `@`. The `Host` header never has one.
+pub(crate) fn without_user(authority: &Authority) -> &str {
+    let authority = authority.as_str();
+    authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host)
+}
+
+// === Host ===
+
+/// A valid host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host<'a> {
+    Ipv6(Ipv6Addr),
+    /// In any case, without a trailing dot.
+    Name(&'a [u8]),
+}
+
+impl<'a> Host<'a> {
+    /// Returns the host of an authority. `None` if servers may read it in several ways.
+    pub(crate) fn of_authority(authority: &'a [u8]) -> Option<Self> {
+        let (host, port) = split_port(authority)?;
+        port_number(port)?;
+        Self::parse(host)
+    }
+
+    /// Parses a host without a port.
+    pub(crate) fn parse(host: &'a [u8]) -> Option<Self> {
+        if let [b'[', address @ .., b']'] = host {
+            let address = std::str::from_utf8(address).ok()?.parse();
+            return address.ok().map(Self::Ipv6);
+        }
+        let name = host.strip_suffix(b".").unwrap_or(host);
+        let is_character =
+            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        let is_name = name.len() <= MAX_NAME
+            && !matches!(name, [] | [.., b'.'])
+            && name.iter().all(is_character);
+        is_name.then_some(Self::Name(name))
+    }
+
+    fn key(self) -> Key {
+        match self {
+            Self::Ipv6(address) => Key::of_network(IpAddr::V6(address).to_canonical()),
+            Self::Name(name) => {
+                let mut buffer = [0; MAX_NAME];
+                let lower = &mut buffer[..name.len()];
+                lower.copy_from_slice(name);
+                lower.make_ascii_lowercase();
+                Key::new(lower)
+            }
+        }
     }
 }
 
@@ -99,17 +159,14 @@ impl HostPort {
 
     fn try_parse(authority: &[u8], scheme: Option<&Scheme>) -> Option<Self> {
         let (host, port) = split_port(authority)?;
-        let port = match port {
-            [] => None,
-            digits => Some(std::str::from_utf8(digits).ok()?.parse::<u16>().ok()?),
-        };
+        let port = port_number(port)?;
         let default = match scheme.map(Scheme::as_str) {
             Some("http") => Some(80),
             Some("https") => Some(443),
             _ => None,
         };
         Some(Self {
-            host: host_key(host)?,
+            host: Host::parse(host)?.key(),
             port: port.filter(|port| Some(*port) != default),
         })
     }
@@ -127,21 +184,12 @@ fn split_port(authority: &[u8]) -> Option<(&[u8], &[u8])> {
     port.iter().all(u8::is_ascii_digit).then_some((host, port))
 }
 
-/// Normalizes a host. `None` if it is not valid.
-fn host_key(host: &[u8]) -> Option<Key> {
-    if let [b'[', address @ .., b']'] = host {
-        let address: Ipv6Addr = std::str::from_utf8(address).ok()?.parse().ok()?;
-        return Some(Key::of_network(IpAddr::V6(address).to_canonical()));
+/// Parses the digits of a port; none are the default port. `None` if they are not a port.
+fn port_number(digits: &[u8]) -> Option<Option<u16>> {
+    match digits {
+        [] => Some(None),
+        digits => Some(Some(std::str::from_utf8(digits).ok()?.parse().ok()?)),
     }
-    let name = host.strip_suffix(b".").unwrap_or(host);
-    let mut buffer = [0; MAX_NAME];
-    let lower = buffer.get_mut(..name.len())?;
-    lower.copy_from_slice(name);
-    lower.make_ascii_lowercase();
-    let is_name = lower
-        .iter()
-        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
-    (is_name && !matches!(lower, [] | [.., b'.'])).then(|| Key::new(lower))
 }
 
 /// The longest name in DNS, in bytes.

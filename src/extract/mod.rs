@@ -170,6 +170,7 @@ pub use self::global::Global;
 pub use self::header::Header;
 pub(crate) use self::header::parse_header_name;
 pub use self::host::HostHeader;
+pub(crate) use self::host::{Host, without_user};
 pub use self::network::{Network, Networks};
 pub use self::path_param::PathParam;
 pub use self::peer::PeerIp;

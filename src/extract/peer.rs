@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 #[cfg(feature = "axum")]
 use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
-use http::{HeaderName, StatusCode, header::FORWARDED, request::Parts};
+use http::{StatusCode, request::Parts};
 use ipnet::IpNet;
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     key::Key,
 };
 
-use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
+use super::{address_header, caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
 /// The IP address of the peer, which is the other end of the connection.
 ///
@@ -77,9 +77,7 @@ impl KeyExtractor for PeerIp {
         if self.address(parts).is_none() {
             return Some(Code::NoPeerAddress);
         }
-        let is_forwarded = |name| parts.headers.contains_key(name);
-        let is_forwarded = is_forwarded(X_FORWARDED_FOR) || is_forwarded(FORWARDED);
-        is_forwarded.then_some(Code::ForwardedIgnored)
+        address_header::is_in(&parts.headers).then_some(Code::ForwardedIgnored)
     }
 }
 
@@ -126,5 +124,3 @@ impl PrefixLengths {
         Key::of_network(address)
     }
 }
-
-pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

@@ -6,7 +6,10 @@ use http::request::Parts;
 
 use crate::{diagnosis::Code, error::Error};
 
-use super::matcher::{Match, Matcher};
+use super::{
+    matcher::{Match, Matcher},
+    request_head::RequestHead,
+};
 
 /// The requests that both matchers match: see [`Matcher::and`].
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +25,10 @@ impl<A, B> And<A, B> {
 }
 
 impl<A: Matcher, B: Matcher> Matcher for And<A, B> {
-    fn matches(&self, parts: &Parts) -> Match {
-        match self.first.matches(parts) {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
+        match self.first.matches(head) {
             Match::Miss => Match::Miss,
-            first => first.min(self.second.matches(parts)),
+            first => first.min(self.second.matches(head)),
         }
     }
 
@@ -56,10 +59,10 @@ impl<A, B> Or<A, B> {
 }
 
 impl<A: Matcher, B: Matcher> Matcher for Or<A, B> {
-    fn matches(&self, parts: &Parts) -> Match {
-        match self.first.matches(parts) {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
+        match self.first.matches(head) {
             Match::Exact => Match::Exact,
-            first => first.max(self.second.matches(parts)),
+            first => first.max(self.second.matches(head)),
         }
     }
 
@@ -89,8 +92,8 @@ impl<M> Not<M> {
 }
 
 impl<M: Matcher> Matcher for Not<M> {
-    fn matches(&self, parts: &Parts) -> Match {
-        match self.matcher.matches(parts) {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
+        match self.matcher.matches(head) {
             Match::Miss => Match::Exact,
             Match::Possible => Match::Possible,
             Match::Exact => Match::Miss,

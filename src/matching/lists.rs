@@ -17,9 +17,16 @@ use crate::{
     key::Key,
 };
 
-use super::matcher::{Match, Matcher};
+use super::{
+    matcher::{Match, Matcher},
+    request_head::RequestHead,
+};
 
 /// A list of networks; matches requests from their addresses.
+///
+/// Behind a proxy, the address of the peer is the proxy's: use [`ClientIp`](crate::extract::ClientIp) as the source there.
+/// A list by [`PeerIp`](crate::extract::PeerIp) that gets forwarded requests is reported
+/// ([TG003](crate::diagnosis)).
 ///
 /// An ambiguous address is a possible match. An absent one does not match, so `forbid` lets such requests pass to the
 /// rules; if the server provides no addresses, the layer logs a warning ([TG001](crate::diagnosis)). A lookup is a binary
@@ -44,12 +51,12 @@ impl<A: AddressSource> AddressList<A> {
 }
 
 impl<A: AddressSource> Matcher for AddressList<A> {
-    fn matches(&self, parts: &Parts) -> Match {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
         // Not reached: `build()` has failed already.
         let Ok(ranges) = &self.ranges else {
             return Match::Miss;
         };
-        match self.source.extract_address(parts) {
+        match self.source.extract_address(head) {
             Extracted::Absent => Match::Miss,
             Extracted::Ambiguous => Match::Possible,
             Extracted::Found(address) => ranges.contains(address).into(),
@@ -101,8 +108,8 @@ impl<E: KeyExtractor> KeyList<E> {
 }
 
 impl<E: KeyExtractor> Matcher for KeyList<E> {
-    fn matches(&self, parts: &Parts) -> Match {
-        match self.extractor.extract(parts) {
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
+        match self.extractor.extract(head) {
             Extracted::Absent => Match::Miss,
             Extracted::Ambiguous => Match::Possible,
             Extracted::Found(key) => self.keys.contains(&key).into(),

@@ -6,7 +6,10 @@ use http::request::Parts;
 
 use crate::{diagnosis::Code, error::Error};
 
-use super::combine::{And, Not, Or};
+use super::{
+    combine::{And, Not, Or},
+    request_head::RequestHead,
+};
 
 /// Selects requests by their head.
 ///
@@ -20,7 +23,7 @@ use super::combine::{And, Not, Or};
 )]
 pub trait Matcher: Send + Sync + 'static {
     /// Compares a request with this matcher.
-    fn matches(&self, parts: &Parts) -> Match;
+    fn matches(&self, head: &RequestHead<'_>) -> Match;
 
     /// Checks the settings; called once, when the layer is built.
     ///
@@ -78,6 +81,19 @@ pub enum Match {
     Exact,
 }
 
+impl Match {
+    /// Returns the result for a request with several values: exact if there are values and all of them match exactly,
+    /// possible if only some do.
+    pub(super) fn of_values(values: impl Iterator<Item = Self>) -> Self {
+        let (mut least, mut most) = (Self::Exact, Self::Miss);
+        for value in values {
+            least = least.min(value);
+            most = most.max(value);
+        }
+        most.min(least.max(Self::Possible))
+    }
+}
+
 impl From<bool> for Match {
     fn from(is_match: bool) -> Self {
         if is_match { Self::Exact } else { Self::Miss }
@@ -88,15 +104,15 @@ impl<F> Matcher for F
 where
     F: Fn(&Parts) -> bool + Send + Sync + 'static,
 {
-    fn matches(&self, parts: &Parts) -> Match {
-        self(parts).into()
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
+        self(head).into()
     }
 }
 
 // A pointer, for matchers that are chosen at run time.
 impl Matcher for Arc<dyn Matcher> {
-    fn matches(&self, parts: &Parts) -> Match {
-        (**self).matches(parts)
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
+        (**self).matches(head)
     }
 
     fn validate(&self) -> Result<(), Error> {

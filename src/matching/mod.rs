@@ -1,7 +1,7 @@
 //! Matchers: which requests a rule counts, which ones are not limited, and which ones are forbidden.
 //!
-//! A [`Matcher`] compares the head of a request. Use one from this module, a combination of them, or a closure
-//! `Fn(&Parts) -> bool`.
+//! A [`Matcher`] compares the [head of a request](RequestHead). Use one from this module, a combination of them, or a
+//! closure `Fn(&Parts) -> bool`.
 //!
 //! | where | effect on matching requests |
 //! |---|---|
@@ -22,7 +22,8 @@
 //!
 //! A possible match is always handled in the stricter way. `when` and `forbid` treat it as a match, `unless` and `skip` do
 //! not, and `cost_when` charges the highest possible cost. So clients cannot evade a limit, or slip into an exception, by
-//! spelling a path in another way.
+//! spelling a path in another way. The docs of [`PathPattern`], [`Methods`] and [`HostPattern`] list which spellings are
+//! covered, and which are [not](PathPattern#not-covered).
 //!
 //! # Examples
 //!
@@ -30,14 +31,14 @@
 //! use http::{Method, request::Parts};
 //! use tollgate::{
 //!     Policy, Quota, RateLimitLayer,
-//!     extract::{ApiKey, PeerIp},
+//!     extract::{ApiKey, ClientIp, PeerIp},
 //!     matching::{AddressList, HasHeader, KeyList, Matcher, Methods, PathPattern, Preflight},
 //! };
 //!
 //! let writes = Methods::new([Method::GET]).not().and(PathPattern::prefix("/api"));
 //! let layer = RateLimitLayer::builder()
-//!     // Always rejected.
-//!     .forbid(AddressList::new(PeerIp, ["203.0.113.0/24"]))
+//!     // Always rejected. Without a proxy in front, use `PeerIp` in place of `ClientIp`.
+//!     .forbid(AddressList::new(ClientIp::behind(["192.0.2.0/24"]), ["203.0.113.0/24"]))
 //!     .forbid(KeyList::new(ApiKey::header("x-api-key"), [tollgate::Key::secret("leaked-key")]))
 //!     // Never limited.
 //!     .skip(PathPattern::new("/health"))
@@ -62,14 +63,21 @@
 //! ```
 
 mod combine;
+mod header;
+mod host;
 mod lists;
 mod matcher;
-mod normalize;
+mod method;
 mod path;
+mod readings;
 mod request_head;
+mod spelling;
 
 pub use self::combine::{And, Not, Or};
+pub use self::header::HasHeader;
+pub use self::host::HostPattern;
 pub use self::lists::{AddressList, KeyList};
 pub use self::matcher::{Match, Matcher};
+pub use self::method::{Methods, Preflight};
 pub use self::path::PathPattern;
-pub use self::request_head::{HasHeader, HostPattern, Methods, Preflight};
+pub use self::request_head::RequestHead;

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "axum")]
 use axum::extract::{NestedPath, OriginalUri};
+#[cfg(feature = "axum")]
 use http::request::Parts;
 
 #[cfg(feature = "axum")]
@@ -10,7 +11,9 @@ use crate::error::{Error, ErrorKind};
 
 use super::{
     matcher::{Match, Matcher},
-    normalize::{self, Segment, Spelling},
+    readings::{self, Readings},
+    request_head::RequestHead,
+    spelling::{self, MOST_SEGMENTS, Spelling},
 };
 
 /// Requests whose path fits a pattern.
@@ -32,19 +35,36 @@ use super::{
 /// # Spellings of a path
 ///
 /// A path is an exact match if it is spelled as the pattern is, with escapes (`%C3%A9`) only where a path needs them. It is
-/// a [possible match](crate::matching#possible-matches) if it fits after some of these steps, which a server may or may not
-/// take:
+/// a [possible match](crate::matching#possible-matches) if it fits after some of these steps, in any order, each of which a
+/// server may or may not take:
 ///
-/// - decode needless escapes, also twice
-/// - ignore letter case
+/// - decode needless escapes, also twice, and escapes such as `%u006C`
+/// - ignore the case of ASCII letters
 /// - add or remove a slash at the end
 /// - merge slashes (`//`)
 /// - resolve `.` and `..`
 /// - read `%2F`, `\` and `%5C` as slashes
-/// - cut a segment off after `;` or a zero byte
+/// - cut a segment off at `;` or a zero byte, also if nothing is left of it (`/;/login`)
+/// - cut the path off at `%3F`, `%23` or a zero byte
+/// - drop dots, spaces and control characters at the end of a segment (`/login.`, `/login%20`, `/login%0A`)
 ///
-/// Matching does not allocate. To bound the time, a path with escapes, empty segments or other such spellings is a possible
-/// match for every pattern if it has more than 2,048 bytes or 128 segments.
+/// # Not covered
+///
+/// A request that reaches a handler in one of these ways does not match the handler's path, so it evades `when` and
+/// `forbid`. Write a pattern for it, or let a layer outside of this one reject it:
+///
+/// - A format suffix that a router accepts (`/login.json` in Rails, suffix patterns in Spring): add a pattern for each.
+/// - Other letters for the same text: case beyond ASCII (`É`), Unicode normalization, full-width letters, escapes of
+///   overlong UTF-8 (`%C0%AF`), short names of Windows (`LONGFI~1`).
+/// - Spaces and control characters at the start of a segment, and a `+` that is read as a space.
+/// - Paths that the server rewrites, aliases or takes from a header, such as `X-Original-URL` or `X-Rewrite-URL`.
+/// - Another method in a header or a form field: see [`Methods`](super::Methods).
+///
+/// # Cost
+///
+/// The spelling is examined once for each request and layer. A path up to 128 bytes with at most 8 segments is matched
+/// without an allocation, and so is a path up to 256 bytes without escapes. To bound the time, a path with escapes, empty
+/// segments or other such spellings is a possible match for every pattern if it has more than 2,048 bytes or 100 segments.
 #[derive(Clone, Debug)]
 pub struct PathPattern {
     pattern: Result<Pattern, Error>,
@@ -82,15 +102,18 @@ impl PathPattern {
     #[must_use]
     pub fn matches_path(&self, path: &str) -> Match {
         match &self.pattern {
-            Ok(pattern) => pattern.matches(path.as_bytes()),
+            Ok(pattern) => pattern.matches_path(path.as_bytes()),
             Err(_) => Match::Possible,
         }
     }
 }
 
 impl Matcher for PathPattern {
-    fn matches(&self, parts: &Parts) -> Match {
-        self.matches_path(parts.uri.path())
+    fn matches(&self, head: &RequestHead<'_>) -> Match {
+        match &self.pattern {
+            Ok(pattern) => pattern.matches(head.uri.path().as_bytes(), head.spelling()),
+            Err(_) => Match::Possible,
+        }
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -103,8 +126,8 @@ impl Matcher for PathPattern {
         let pattern = self.pattern.as_ref().ok()?;
         let prefix = parts.extensions.get::<NestedPath>()?.as_str();
         let OriginalUri(original) = parts.extensions.get()?;
-        let with_prefix = pattern.matches(original.path().as_bytes());
-        let without_prefix = pattern.matches(parts.uri.path().as_bytes());
+        let with_prefix = pattern.matches_path(original.path().as_bytes());
+        let without_prefix = pattern.matches_path(parts.uri.path().as_bytes());
         let is_missed = with_prefix != Match::Miss && without_prefix == Match::Miss;
         (is_missed && pattern.starts_with(prefix)).then_some(Code::NestedPath)
     }
@@ -167,29 +190,18 @@ impl Pattern {
         })
     }
 
-    fn matches(&self, path: &[u8]) -> Match {
-        let spelling = Spelling::of(path);
-        if spelling == Spelling::Plain {
-            return self.matches_plain(path);
-        }
-        if path.len() > MAX_LENGTH {
-            return Match::Possible;
-        }
-        let mut is_exact = false;
-        let may_fit = normalize::any_fits(path, |segments| {
-            let Some(segments) = segments else {
-                return true;
-            };
-            let may_fit = self.may_fit(path, segments);
-            is_exact = may_fit && spelling == Spelling::Escaped && self.fits(path, segments);
-            may_fit
-        });
-        if is_exact {
-            Match::Exact
-        } else if may_fit {
-            Match::Possible
-        } else {
-            Match::Miss
+    fn matches_path(&self, path: &[u8]) -> Match {
+        self.matches(path, &Spelling::of(path))
+    }
+
+    fn matches(&self, path: &[u8], spelling: &Spelling) -> Match {
+        match spelling {
+            Spelling::Segments(found) if self.segments.len() < MOST_SEGMENTS => {
+                self.matches_segments(found.iter(), found.ends_in_slash())
+            }
+            Spelling::Plain | Spelling::Segments(_) => self.matches_plain(path),
+            Spelling::Ambiguous(readings) => self.matches_readings(readings),
+            Spelling::TooLong => Match::Possible,
         }
     }
 
@@ -213,9 +225,18 @@ impl Pattern {
             Some(path) => (path, true),
             None => (path, false),
         };
-        let mut found = path
+        let found = path
             .split(|byte| *byte == b'/')
             .filter(|_| !path.is_empty());
+        self.matches_segments(found, ends_in_slash)
+    }
+
+    /// Compares the segments of a single reading.
+    fn matches_segments<'a>(
+        &self,
+        mut found: impl Iterator<Item = &'a [u8]>,
+        ends_in_slash: bool,
+    ) -> Match {
         let mut is_exact = self.tail != Tail::None || ends_in_slash == self.ends_in_slash;
         for segment in &self.segments {
             match (segment, found.next()) {
@@ -223,7 +244,7 @@ impl Pattern {
                 (SegmentPattern::Any, Some(_)) => {}
                 (SegmentPattern::Literal(text), Some(found)) if **text == *found => {}
                 (SegmentPattern::Literal(text), Some(found))
-                    if text.eq_ignore_ascii_case(found) =>
+                    if readings::may_equal(found, text) =>
                 {
                     is_exact = false;
                 }
@@ -244,28 +265,30 @@ impl Pattern {
         }
     }
 
-    /// Returns whether a server might read a normalized path as one that fits.
-    fn may_fit(&self, path: &[u8], found: &[Segment]) -> bool {
-        let fits = |(pattern, found): (&SegmentPattern, &Segment)| match pattern {
+    /// Compares all readings.
+    fn matches_readings(&self, path: &Readings) -> Match {
+        let fits = |number: usize, name: &[u8]| match &self.segments[number] {
             SegmentPattern::Any => true,
-            SegmentPattern::Literal(text) => normalize::may_equal(found.of(path), text),
+            SegmentPattern::Literal(text) => readings::may_equal(name, text),
         };
-        let has_right_length = match self.tail {
-            Tail::Any => found.len() >= self.segments.len(),
-            Tail::NonEmpty => found.len() > self.segments.len(),
-            Tail::None => found.len() == self.segments.len(),
-        };
-        has_right_length && self.segments.iter().zip(found).all(fits)
+        let fits_all = |number: usize| matches!(self.segments[number], SegmentPattern::Any);
+        let size = (self.segments.len(), self.lengths());
+        if path.any_fits(size, fits, fits_all) {
+            Match::Possible
+        } else {
+            Match::Miss
+        }
     }
 
-    /// Returns whether a path that may fit is spelled as the pattern is, except for escapes.
-    fn fits(&self, path: &[u8], found: &[Segment]) -> bool {
-        let fits = |(pattern, found): (&SegmentPattern, &Segment)| match pattern {
-            SegmentPattern::Any => true,
-            SegmentPattern::Literal(text) => normalize::equals_decoded(found.of(path), text),
-        };
-        let ends_alike = path.ends_with(b"/") == self.ends_in_slash;
-        (self.tail != Tail::None || ends_alike) && self.segments.iter().zip(found).all(fits)
+    /// Returns the numbers of segments that fit, as bits.
+    fn lengths(&self) -> u128 {
+        let length = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
+        match self.tail {
+            Tail::Any => u128::MAX.checked_shl(length),
+            Tail::NonEmpty => u128::MAX.checked_shl(length.saturating_add(1)),
+            Tail::None => 1_u128.checked_shl(length),
+        }
+        .unwrap_or(0)
     }
 }
 
@@ -298,16 +321,21 @@ fn parse_segment(text: &str) -> Result<Option<SegmentPattern>, &'static str> {
     }
     let mut literal = Vec::new();
     let mut rest = text.as_bytes();
-    while let Some((byte, length)) = normalize::decode_once(rest) {
+    while let Some((byte, length)) = spelling::decode_once(rest) {
         literal.push(byte);
         rest = &rest[length..];
     }
     if text.is_empty() || literal == b"." || literal == b".." {
         return Err("a pattern cannot contain empty segments, . or ..");
     }
-    let is_special = |byte: &u8| b"/\\;%".contains(byte) || byte.is_ascii_control();
+    let is_special = |byte: &u8| b"/\\;%?#".contains(byte) || byte.is_ascii_control();
     if literal.iter().any(is_special) {
-        return Err("a segment cannot contain an escaped slash, \\, ;, % or a control character");
+        return Err(
+            "a segment cannot contain an escaped slash, \\, ;, %, ?, # or a control character",
+        );
+    }
+    if literal.iter().copied().all(readings::is_dropped_at_end) {
+        return Err("a segment cannot contain only dots and spaces");
     }
     Ok(Some(SegmentPattern::Literal(literal.into())))
 }
@@ -316,6 +344,3 @@ fn invalid(pattern: &str, reason: &str) -> Error {
     let message = format!("path pattern {pattern:?}: {reason}");
     Error::new(ErrorKind::InvalidConfig, message)
 }
-
-/// The longest path that is normalized, in bytes.
-const MAX_LENGTH: usize = 2_048;

@@ -31,6 +31,7 @@ use crate::{
     error::{Error, ErrorKind},
     headers::{HeaderWriter, PendingHeaders, PolicyTerms},
     limiter::RateLimiter,
+    matching::RequestHead,
     rejection::{MakeRejection, Rejection},
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::{Receipt, StoreFuture},
@@ -122,20 +123,25 @@ impl Admission {
         if mode == RuleMode::Off {
             return Ok(self.pass(&mut parts.extensions));
         }
-        match self.filter.limits(parts, &self.warnings) {
+        let mut charges = Charges::new();
+        let mut rejection = None;
+        let head = RequestHead::new(parts);
+        let is_limited = self.filter.limits(&head, &self.warnings);
+        if matches!(is_limited, Ok(true)) && !self.needs_lookups {
+            for rule in &*self.rules {
+                if let Err(fault) = rule.charge(mode, &head, &mut charges) {
+                    rejection.get_or_insert(fault);
+                }
+            }
+        }
+        drop(head);
+        match is_limited {
             Ok(true) => {}
             Err(rejection) if mode == RuleMode::Enforce => return Err(rejection.into()),
             Ok(false) | Err(_) => return Ok(self.pass(&mut parts.extensions)),
         }
         if self.needs_lookups {
             return self.resolve(Resolution::new(&self.rules, mode), parts);
-        }
-        let mut charges = Charges::new();
-        let mut rejection = None;
-        for rule in &*self.rules {
-            if let Err(fault) = rule.charge(mode, parts, &mut charges) {
-                rejection.get_or_insert(fault);
-            }
         }
         if charges.is_empty() {
             return match rejection {

@@ -7,6 +7,7 @@ use http::request::Parts;
 use crate::{
     error::Error,
     explain::write_health,
+    matching::RequestHead,
     rules::{RuleExplanation, RuleMode},
     store::{Health, OwnedCharge},
 };
@@ -45,8 +46,9 @@ impl RequestExplanation {
     pub(super) async fn of(admission: &Admission, parts: &Parts) -> Result<Self, Error> {
         let mode = admission.mode.get().mode();
         let is_on = mode != RuleMode::Off;
-        let is_forbidden = is_on && admission.filter.is_forbidden(parts);
-        let is_skipped = is_on && !is_forbidden && admission.filter.is_skipped(parts);
+        let is_forbidden = is_on && admission.filter.is_forbidden(&RequestHead::new(parts));
+        let is_skipped =
+            is_on && !is_forbidden && admission.filter.is_skipped(&RequestHead::new(parts));
         let mut traces = Vec::new();
         if !is_forbidden && !is_skipped {
             for rule in &*admission.rules {

@@ -33,6 +33,7 @@ use crate::{
     extract::{Extracted, KeyLookup},
     key::Key,
     limiter::RateLimiter,
+    matching::RequestHead,
     rejection::Rejection,
     rules::{Caller, KeySource, ModeSetting, Rule, RuleMode},
     store::Enforcement,
@@ -72,10 +73,11 @@ impl Resolution {
         limiter: &RateLimiter,
         parts: &Parts,
     ) -> Option<Rejection> {
+        let head = RequestHead::new(parts);
         let mut first = None;
         for (rule, key) in rules.iter().zip(&mut self.keys) {
             let setting = rule.mode.get().within(self.layer);
-            match key.advance(rule, setting, parts) {
+            match key.advance(rule, setting, &head) {
                 Err(rejection) if setting.is_enforced() => {
                     first.get_or_insert(rejection);
                 }
@@ -127,10 +129,11 @@ impl Resolution {
         limiter: &RateLimiter,
         parts: &Parts,
     ) -> Result<NumberedCharges<'a>, Rejection> {
+        let head = RequestHead::new(parts);
         let mut charges = NumberedCharges::new();
         for (number, (rule, key)) in rules.iter().zip(&self.keys).enumerate() {
             let setting = rule.mode.get().within(self.layer);
-            key.add_charges(rule, limiter, (setting, parts), |charge| {
+            key.add_charges(rule, limiter, (setting, &head), |charge| {
                 charges.push((number, charge));
             })?;
         }
@@ -189,21 +192,21 @@ impl KeyResolution {
         &mut self,
         rule: &Rule,
         setting: ModeSetting,
-        parts: &Parts,
+        head: &RequestHead<'_>,
     ) -> Result<(), Rejection> {
         let caller = match mem::replace(self, Self::Done) {
-            Self::New if setting.is_off() || !rule.counts(parts) => return Ok(()),
+            Self::New if setting.is_off() || !rule.counts(head) => return Ok(()),
             Self::New => match &rule.source {
                 Some(KeySource::Lookup(_)) => {
                     *self = Self::NeedsKey;
                     return Ok(());
                 }
-                Some(KeySource::Extractor(extractor)) => rule.caller(extractor.as_ref(), parts)?,
+                Some(KeySource::Extractor(extractor)) => rule.caller(extractor.as_ref(), head)?,
                 None => unreachable!("build() fails for a rule without a key"),
             },
             Self::KeyFound(found) => match &rule.source {
                 Some(KeySource::Lookup(extractor)) => {
-                    rule.looked_up(extractor.as_ref(), found, parts)?
+                    rule.looked_up(extractor.as_ref(), found, head)?
                 }
                 _ => unreachable!("only keys of this source are looked up"),
             },
@@ -222,7 +225,7 @@ impl KeyResolution {
             }
         };
         *self = match caller {
-            Caller::Known(key) => Self::with_tier(rule, key, parts),
+            Caller::Known(key) => Self::with_tier(rule, key, head),
             // Callers without a key have no tier: the policy's own quota applies.
             Caller::Shared => Self::Resolved(Key::UNIDENTIFIED, None),
             Caller::Uncounted => Self::Done,
@@ -283,7 +286,7 @@ impl KeyResolution {
         &'a self,
         rule: &'a Rule,
         limiter: &RateLimiter,
-        (setting, parts): (ModeSetting, &Parts),
+        (setting, head): (ModeSetting, &RequestHead<'_>),
         add: impl FnMut(Charge<'a>),
     ) -> Result<(), Rejection> {
         let (key, policy) = match self {
@@ -300,7 +303,7 @@ impl KeyResolution {
             Self::Resolved(key, Some(tier)) => (key, rule.policy_under(tier)),
             _ => return Ok(()),
         };
-        rule.add_charges(policy, key, (setting, parts), add);
+        rule.add_charges(policy, key, (setting, head), add);
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
     key::Key,
     log,
+    matching::RequestHead,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
     store::Enforcement,
@@ -25,11 +26,11 @@ use super::{
 impl Rule {
     /// Returns whether the rule counts a request.
     #[inline]
-    pub(crate) fn counts(&self, parts: &Parts) -> bool {
+    pub(crate) fn counts(&self, head: &RequestHead<'_>) -> bool {
         if self.first_matches.is_due() {
-            self.check_matchers(parts);
+            self.check_matchers(head);
         }
-        self.filter.counts(parts)
+        self.filter.counts(head)
     }
 
     #[cold]
@@ -51,7 +52,7 @@ impl Rule {
     pub(crate) fn charge<'a>(
         &'a self,
         layer: RuleMode,
-        parts: &Parts,
+        head: &RequestHead<'_>,
         charges: &mut Charges<'a>,
     ) -> Result<(), Rejection> {
         let setting = self.mode.get().within(layer);
@@ -60,22 +61,22 @@ impl Rule {
                 "build() fails for a rule without a key, and rules that need lookups are resolved"
             )
         };
-        if setting.is_off() || !self.counts(parts) {
+        if setting.is_off() || !self.counts(head) {
             return Ok(());
         }
         let extractor = extractor.as_ref();
-        let caller = match extractor.extract(parts) {
+        let caller = match extractor.extract(head) {
             // Charged where it was found: a key is 48 bytes, and each move of it takes as long as hashing it.
             Extracted::Found(ref key) => {
                 let name = self.policy.name();
-                self.setup_check.check(name, extractor, (parts, key));
-                self.add_charges(&self.policy, key, (setting, parts), |charge| {
+                self.setup_check.check(name, extractor, (head, key));
+                self.add_charges(&self.policy, key, (setting, head), |charge| {
                     charges.push(charge);
                 });
                 return Ok(());
             }
-            Extracted::Absent => self.absent(extractor, parts),
-            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(parts))),
+            Extracted::Absent => self.absent(extractor, head),
+            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(head))),
         };
         let key = match caller {
             Ok(Caller::Known(key)) => key,
@@ -84,7 +85,7 @@ impl Rule {
             Err(rejection) if setting.is_enforced() => return Err(rejection),
             Err(_) => return Ok(()),
         };
-        self.add_charges(&self.policy, &key, (setting, parts), |charge| {
+        self.add_charges(&self.policy, &key, (setting, head), |charge| {
             charges.push(charge);
         });
         Ok(())
@@ -96,10 +97,10 @@ impl Rule {
         &'a self,
         policy: &'a Policy,
         key: &Key,
-        (setting, parts): (ModeSetting, &Parts),
+        (setting, head): (ModeSetting, &RequestHead<'_>),
         mut add: impl FnMut(Charge<'a>),
     ) {
-        let mut charge = self.with_cost(policy.charge(*key), parts);
+        let mut charge = self.with_cost(policy.charge(*key), head);
         if !setting.is_enforced() {
             charge = charge.enforcement(setting.enforcement(policy.name().as_bytes(), key));
         }
@@ -107,15 +108,15 @@ impl Rule {
         if let Some(candidate) = &self.candidate
             && std::ptr::eq(policy, &raw const self.policy)
         {
-            let charge = self.with_cost(candidate.charge(*key), parts);
+            let charge = self.with_cost(candidate.charge(*key), head);
             add(charge.enforcement(Enforcement::Candidate));
         }
     }
 
     /// Returns the charge with the request's cost.
     #[inline]
-    fn with_cost<'a>(&self, charge: Charge<'a>, parts: &Parts) -> Charge<'a> {
-        match self.costs.of(parts, charge.units()) {
+    fn with_cost<'a>(&self, charge: Charge<'a>, head: &RequestHead<'_>) -> Charge<'a> {
+        match self.costs.of(head, charge.units()) {
             Some(cost) => charge.cost(cost),
             None => charge,
         }

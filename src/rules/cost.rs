@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     diagnosis::Code,
     error::Error,
-    matching::{Match, Matcher},
+    matching::{Match, Matcher, RequestHead},
 };
 
 /// Costs that differ from the policy's own.
@@ -31,18 +31,18 @@ impl Costs {
 
     /// Returns the cost of a request, or `None` if it is the policy's own.
     ///
-    /// The first exact match sets the cost. Where matches are only possible, the largest cost that could apply does.
+    /// The first exact match sets the cost, or without one the default. A possible match before it raises the cost to its own.
     #[inline]
-    pub(super) fn of(&self, parts: &Parts, default: u64) -> Option<u64> {
+    pub(super) fn of(&self, head: &RequestHead<'_>, default: u64) -> Option<u64> {
         let mut possible = None;
         for (matcher, units) in &self.by_match {
-            match matcher.matches(parts) {
+            match matcher.matches(head) {
                 Match::Miss => {}
                 Match::Possible => possible = possible.max(Some(*units)),
                 Match::Exact => return possible.max(Some(*units)),
             }
         }
-        let own = self.by_head.as_ref().map(|cost| cost(parts));
+        let own = self.by_head.as_ref().map(|cost| cost(head));
         match possible {
             Some(possible) => Some(possible.max(own.unwrap_or(default))),
             None => own,

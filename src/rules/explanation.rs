@@ -10,6 +10,7 @@ use crate::{
     extract::Extracted,
     key::Key,
     limiter::RateLimiter,
+    matching::RequestHead,
     state::{Outcome, PolicyName},
     store::Enforcement,
     tiers::{Tier, TierResolution},
@@ -210,7 +211,7 @@ impl Rule {
         if setting.is_off() {
             return trace.finding(RuleFinding::Off, false);
         }
-        if !self.filter.counts(parts) {
+        if !self.filter.counts(&RequestHead::new(parts)) {
             return trace;
         }
         let key = match self.find_key(parts, deadline).await {
@@ -239,7 +240,8 @@ impl Rule {
                 // A tier that the algorithm cannot count leaves the rule's own quota.
                 let policy = under.and_then(Result::ok).unwrap_or(&self.policy);
                 let mut charges = Charges::new();
-                self.add_charges(policy, &key, (setting, parts), |charge| {
+                let head = RequestHead::new(parts);
+                self.add_charges(policy, &key, (setting, &head), |charge| {
                     charges.push(charge);
                 });
                 let charges = charges.iter().map(Charge::to_owned);

@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     diagnosis::{Code, Warning, WarningLog},
     error::Error,
-    matching::{Match, Matcher},
+    matching::{Match, Matcher, RequestHead},
     rejection::Rejection,
 };
 
@@ -43,31 +43,35 @@ impl RequestFilter {
     ///
     /// The rejection of a forbidden request.
     #[inline]
-    pub(crate) fn limits(&self, parts: &Parts, warnings: &WarningLog) -> Result<bool, Rejection> {
+    pub(crate) fn limits(
+        &self,
+        head: &RequestHead<'_>,
+        warnings: &WarningLog,
+    ) -> Result<bool, Rejection> {
         if self.forbid.is_empty() && self.skip.is_empty() {
             return Ok(true);
         }
         if self.first_matches.is_due() {
-            self.check_setup(parts, warnings);
+            self.check_setup(head, warnings);
         }
-        if self.is_forbidden(parts) {
+        if self.is_forbidden(head) {
             return Err(Rejection::forbidden(None));
         }
-        Ok(!self.is_skipped(parts))
+        Ok(!self.is_skipped(head))
     }
 
     /// Returns whether the forbid list contains a request.
     #[inline]
-    pub(crate) fn is_forbidden(&self, parts: &Parts) -> bool {
+    pub(crate) fn is_forbidden(&self, head: &RequestHead<'_>) -> bool {
         let mut matchers = self.forbid.iter();
-        matchers.any(|matcher| is_possible(matcher, parts))
+        matchers.any(|matcher| is_possible(matcher, head))
     }
 
     /// Returns whether the skip list contains a request.
     #[inline]
-    pub(crate) fn is_skipped(&self, parts: &Parts) -> bool {
+    pub(crate) fn is_skipped(&self, head: &RequestHead<'_>) -> bool {
         let mut matchers = self.skip.iter();
-        matchers.any(|matcher| is_exact(matcher, parts))
+        matchers.any(|matcher| is_exact(matcher, head))
     }
 
     /// Reports misconfigured matchers.
@@ -107,9 +111,9 @@ impl RuleFilter {
     }
 
     #[inline]
-    pub(super) fn counts(&self, parts: &Parts) -> bool {
-        self.when.iter().all(|matcher| is_possible(matcher, parts))
-            && !self.unless.iter().any(|matcher| is_exact(matcher, parts))
+    pub(super) fn counts(&self, head: &RequestHead<'_>) -> bool {
+        self.when.iter().all(|matcher| is_possible(matcher, head))
+            && !self.unless.iter().any(|matcher| is_exact(matcher, head))
     }
 
     pub(super) fn validate(&self) -> Result<(), Error> {
@@ -123,10 +127,10 @@ impl RuleFilter {
     }
 }
 
-fn is_possible(matcher: &Arc<dyn Matcher>, parts: &Parts) -> bool {
-    matcher.matches(parts) != Match::Miss
+fn is_possible(matcher: &Arc<dyn Matcher>, head: &RequestHead<'_>) -> bool {
+    matcher.matches(head) != Match::Miss
 }
 
-fn is_exact(matcher: &Arc<dyn Matcher>, parts: &Parts) -> bool {
-    matcher.matches(parts) == Match::Exact
+fn is_exact(matcher: &Arc<dyn Matcher>, head: &RequestHead<'_>) -> bool {
+    matcher.matches(head) == Match::Exact
 }

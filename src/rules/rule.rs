@@ -139,9 +139,10 @@ impl Rule {
 
     /// Sets the cost of requests that match. The first matcher that matches exactly sets the cost.
     ///
-    /// Default: the result of [`cost_by`](Self::cost_by), or the policy's [`cost`](Policy::cost). Where matches are only
-    /// possible, the largest cost that could apply is charged. `build()` fails for a cost above the policy's limit, unless the
-    /// rule has tiers, whose limit may be higher. A caller whose tier has a lower limit is always denied.
+    /// Default: the result of [`cost_by`](Self::cost_by), or the policy's [`cost`](Policy::cost). A
+    /// [possible match](crate::matching#possible-matches) costs the highest of the costs that could apply: `/Reports/7` costs
+    /// the 50 units below. `build()` fails for a cost above the policy's limit, unless the rule
+    /// has tiers, whose limit may be higher. A caller whose tier has a lower limit is always denied.
     ///
     /// # Examples
     ///
@@ -230,7 +231,7 @@ impl Rule {
     /// [shadow mode](RuleMode::Shadow).
     ///
     /// Default: 100. A key is always in or out, in all instances, and a larger percentage only adds keys. `build()` fails for
-    /// a number outside 0 to 100. Requests without a key are rejected only at 100.
+    /// a number outside 0 to 100. A request without a key is rejected only if the percentage is 100.
     #[must_use]
     pub fn rollout(mut self, percent: f64) -> Self {
         let result = self.mode.set_rollout(percent);

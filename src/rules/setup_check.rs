@@ -207,7 +207,7 @@ pub(super) fn describe(code: Code, label: &str) -> String {
             format!("{label} needs the address of the peer, and a request does not contain it")
         }
         Code::ForwardedIgnored => {
-            format!("a request has X-Forwarded-For or Forwarded, and {label} ignores them")
+            format!("a request has a header such as X-Forwarded-For, and {label} ignores it")
         }
         Code::ForwardedUntrusted => {
             format!("a request has a header that {label} reads, from a peer that is not trusted")

@@ -109,13 +109,41 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
     (
         Yaml,
         concat!(
+            "forbid:\n",
+            "  - client_ip: 10.0.0.0/8\n",
+            "  - client_ip: { networks: 203.0.113.0/24 }\n",
+            "  - client_ip: { behind: 10.0.0.0/8, hops: 1, networks: 203.0.113.0/24 }\n",
+            "  - client_ip: { behind: 10.0.0.0/8 }\n",
+            "  - client_ip: { hops: 1, networks: [203.0.113.0/24, everybody] }\n",
+            "  - client_ip: { hops: 0, header: \"a b\", networks: 203.0.113.0/24, ipv4_prefix: 8 }\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "2:16: this is text: write `{ behind: [networks of proxies], networks: [networks of clients] }`",
+            "3:16: no proxies: name their networks with `behind`, count them with `hops`, or use `peer`",
+            "4:16: both `behind` and `hops`: keep one of them",
+            "5:16: `networks` is missing: add those of the clients",
+            "6:54: \"everybody\" is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
+            "7:24: `hops`: use 1 to 32, or `peer_ip` without a proxy",
+            "7:35: \"a b\" is not a header name: write it as `x-real-ip`",
+            "7:68: unknown field `ipv4_prefix`: write one of `behind`, `hops`, `header`, `networks`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
             "skip: [{}]\n",
             "rules:\n",
             "  - id: a\n",
             "    key: peer_ip\n",
             "    limit: 5/min\n",
         ),
-        &["1:8: no condition: write `path`, `method`, `host`, `peer`, `preflight` or `custom`"],
+        &[
+            "1:8: no condition: write `path`, `method`, `host`, `peer`, `client_ip`, `preflight` or `custom`",
+        ],
     ),
     (
         Yaml,
@@ -1309,7 +1337,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    unless: {}\n",
         ),
         &[
-            "5:13: rule \"a\": no condition: write `path`, `method`, `host`, `peer`, `preflight` or `custom`",
+            "5:13: rule \"a\": no condition: write `path`, `method`, `host`, `peer`, `client_ip`, `preflight` or `custom`",
         ],
     ),
     (
