@@ -23,6 +23,7 @@
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
 //! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
 //! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
+//! | TG017 | [`TooManyBlocks`](Code::TooManyBlocks) | Redis has more blocks than the 100,000 that an instance holds | unblock some, or forbid a larger group by a rule; until then some blocks do not hold |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -43,7 +44,7 @@
 
 use std::fmt;
 
-use crate::{log, state::PolicyName, sync::Mutex};
+use crate::{log, outside_text::shown, state::PolicyName, sync::Mutex};
 
 /// The code of a misconfiguration. The [module docs](self) list findings and remedies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,11 +82,13 @@ pub enum Code {
     UnreachableSlots,
     /// TG016: this instance cannot be registered in Redis.
     UnregisteredInstance,
+    /// TG017: Redis has more blocks than an instance holds.
+    TooManyBlocks,
 }
 
 impl Code {
     /// All codes, by number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -102,6 +105,7 @@ impl Code {
         Self::UnsettledPolicy,
         Self::UnreachableSlots,
         Self::UnregisteredInstance,
+        Self::TooManyBlocks,
     ];
 
     /// Returns the code as text, such as `TG001`.
@@ -188,6 +192,10 @@ impl Code {
                 "if a right is missing, grant the redis user those in the docs of tollgate::remote; until then each instance \
                  admits the whole quota while redis is unavailable",
             ),
+            Self::TooManyBlocks => (
+                "TG017",
+                "unblock some, or forbid a larger group by a rule; until then some blocks do not hold",
+            ),
         }
     }
 
@@ -215,13 +223,14 @@ pub struct Warning {
 impl Warning {
     /// Creates a warning, for a custom [`Store`](crate::store::Store).
     ///
-    /// `detail` describes the finding. It must not contain a key or an address.
+    /// `detail` describes the finding. It must not contain a key or an address. It is kept on one line, and without its
+    /// middle above 1,024 bytes.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
             code,
             policy: None,
-            detail: detail.into(),
+            detail: shown(&detail.into(), MAX_DETAIL),
         }
     }
 
@@ -262,6 +271,8 @@ impl fmt::Display for Warning {
         write!(f, "{}; {}", self.detail, self.code.remedy())
     }
 }
+
+const MAX_DETAIL: usize = 1_024;
 
 // === WarningLog ===
 
