@@ -65,6 +65,7 @@ mod refused;
 mod registration;
 mod reloading;
 mod repeated_keys;
+mod rule_bounds;
 mod rule_files;
 mod rule_watch;
 mod rules;

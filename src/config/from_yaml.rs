@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, MAX_DEPTH, Node, Place, Value},
+    node::{Entry, MAX_DEPTH, MAX_VALUES, Node, Place, Value},
 };
 
 /// Parses the only document of a text.
@@ -21,6 +21,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Fault> {
     let mut events = Events {
         parser: Parser::new_from_str(text).peekable(),
         end: Lines::of(&lines).place(lines.len()),
+        values: 0,
     };
     loop {
         match events.next()? {
@@ -45,6 +46,8 @@ struct Events<'a> {
     parser: Peekable<Parser<'a, StrInput<'a>>>,
     /// The parser is in the next line when the text ends: no place is after this one.
     end: Place,
+    /// The number of values so far.
+    values: usize,
 }
 
 impl<'a> Events<'a> {
@@ -63,6 +66,10 @@ impl<'a> Events<'a> {
     fn node(&mut self, event: Event<'a>, place: Place, depth: usize) -> Result<Node, Fault> {
         if depth > MAX_DEPTH {
             return Err(Fault::too_deep(place));
+        }
+        self.values += 1;
+        if self.values > MAX_VALUES {
+            return Err(Fault::too_many_values(place));
         }
         let value = match event {
             Event::Scalar(text, style, 0, None) => scalar(text, style),

@@ -10,7 +10,7 @@ use crate::extract::{
 };
 
 use super::{
-    fields::{self, Faults, Fields, one_of},
+    fields::{self, Faults, Fields},
     node::{Node, Place, Value},
     registry::{DynExtractor, Registry},
     spec::{AddressHeaderSpec, ApiKeySpec, ClientIpSpec, CookieSpec, KeySpec, OneOrMany},
@@ -79,7 +79,8 @@ fn read_name(name: &str, place: Place, faults: &mut Faults) -> Option<(KeySpec, 
         }
         name => {
             let known = WITHOUT_SETTING.iter().chain(WITH_SETTING).copied();
-            faults.add(place, format!("unknown key `{name}`"), one_of(name, known));
+            let remedy = faults.one_of((name, place), known);
+            faults.add(place, format!("unknown key `{name}`"), remedy);
             return None;
         }
     })
@@ -141,7 +142,8 @@ fn read_with_setting(
         }
         name => {
             let known = WITH_SETTING.iter().chain(WITHOUT_SETTING).copied();
-            faults.add(place, format!("unknown key `{name}`"), one_of(name, known));
+            let remedy = faults.one_of((name, place), known);
+            faults.add(place, format!("unknown key `{name}`"), remedy);
             return None;
         }
     })
