@@ -49,6 +49,7 @@ mod from_yaml;
 mod keys;
 mod lines;
 mod named_key;
+mod network_tiers;
 mod node;
 mod penalty;
 mod policy_steps;

@@ -19,7 +19,8 @@ use crate::{
 use super::{
     fault::in_words_of_files,
     fields::{self, Faults, Fields},
-    named_key::named_key,
+    named_key::{NamedKey, named_key},
+    network_tiers::NetworkTiers,
     node::{Node, Value},
     policy_steps::PolicySettings,
     quota,
@@ -170,7 +171,11 @@ fn read_override(
         }
     };
     let (tier_spec, tier) = tier?;
-    if choice.by_key.insert(named, tier).is_some() {
+    let former = match named {
+        NamedKey::Key(key) => choice.by_key.insert(key, tier),
+        NamedKey::Network(network) => choice.by_network.insert(network, tier),
+    };
+    if former.is_some() {
         let reason = format!("the key {key:?} is there twice");
         faults.add(place, reason, "keep one of them");
     }
@@ -253,10 +258,11 @@ fn read_source(
 
 // === FileTiers ===
 
-/// The tiers of a rule in a file: of a single key first, else by name.
+/// The tiers of a rule in a file: of a single key first, then of a network, else by name.
 #[derive(Default)]
 pub(super) struct FileTiers {
     by_key: HashMap<Key, Tier>,
+    by_network: NetworkTiers,
     by_name: HashMap<String, Tier>,
     source: Option<Source>,
 }
@@ -264,7 +270,7 @@ pub(super) struct FileTiers {
 impl FileTiers {
     /// Whether some callers may have another limit.
     pub(super) fn is_used(&self) -> bool {
-        self.source.is_some() || !self.by_key.is_empty()
+        self.source.is_some() || !self.by_key.is_empty() || !self.by_network.is_empty()
     }
 
     /// Returns a rule with these tiers.
@@ -284,7 +290,7 @@ enum Source {
 
 impl TierChoice for FileTiers {
     fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier> {
-        if let Some(tier) = self.by_key.get(key) {
+        if let Some(tier) = self.by_key.get(key).or_else(|| self.by_network.of(key)) {
             return Some(tier.clone());
         }
         let tier = match self.source.as_ref()? {
@@ -298,7 +304,8 @@ impl TierChoice for FileTiers {
     }
 
     fn validate(&self, policy: &Policy) -> Result<(), Error> {
-        let tiers = self.by_key.values().chain(self.by_name.values());
+        let tiers = self.by_key.values().chain(self.by_network.tiers());
+        let tiers = tiers.chain(self.by_name.values());
         let mut limiting = tiers.filter(|tier| tier.quota().is_some());
         limiting.try_for_each(|tier| policy.under(tier).map(drop))
     }
