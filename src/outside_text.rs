@@ -8,7 +8,9 @@
 //! "aaaa…" (1 MiB)             aaaa .. aaaa                the middle is left out
 //! ```
 
-use std::fmt::{self, Write as _};
+#[cfg(feature = "tracing")]
+use std::fmt;
+use std::fmt::Write as _;
 
 /// Returns the text on one line, without its middle if it is longer than `most` bytes.
 pub(crate) fn shown(text: &str, most: usize) -> String {

@@ -63,12 +63,9 @@ impl Faults {
             ..Fault::new(place, reason, remedy)
         };
         let index = self.first.partition_point(|other| other.place <= place);
-        let mut same_place = self.first[..index].iter().rev();
-        if same_place
-            .by_ref()
-            .take_while(|other| other.place == place)
-            .any(|other| *other == fault)
-        {
+        let same_place = self.first[..index].iter().rev();
+        let mut same_place = same_place.take_while(|other| other.place == place);
+        if same_place.any(|other| *other == fault) {
             return;
         }
         self.first.insert(index, fault);
@@ -338,10 +335,10 @@ impl Faults {
 }
 
 /// Returns that one of some names is to be written: all of them if they are few.
-fn few_of<'a>(mut known: impl Iterator<Item = &'a str>) -> String {
+fn few_of<'a>(known: impl Iterator<Item = &'a str>) -> String {
     let mut names = String::new();
     let mut count = 0;
-    for name in known.by_ref() {
+    for name in known {
         if names.len() + name.len() > MAX_NAMES {
             return match count {
                 0 => "write a known one".to_owned(),
