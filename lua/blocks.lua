@@ -65,7 +65,7 @@ if action == CHANGES then
   end
   local changes = redis.call('ZRANGE', versions, '(' .. known, '+inf', 'BYSCORE', 'LIMIT', '0', PAGE, 'WITHSCORES')
   local version = changes[#changes] or known
-  local reply = { now, #changes == 2 * PAGE and 1 or 0, version + 0, math.max(excess, 0) }
+  local reply = { now, #changes == 2 * PAGE and 1 or 0, version + 0, excess > 0 and excess or 0 }
   for i = 1, #changes, 2 do
     reply[#reply + 1] = changes[i]
     reply[#reply + 1] = string.sub(redis.call('HGET', blocks, changes[i]) or '', 1, longest)

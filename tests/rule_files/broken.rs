@@ -1934,10 +1934,10 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "      - { key: 203.0.113.7/24, tier: forbidden }\n",
             "      - { key: 010.0.0.1, tier: forbidden }\n",
             "      - { key: '2001:db8:1:2::7', tier: forbidden }\n",
-            "      - { key: 192.0.2.7, tier: forbidden }\n",
             "      - { key: '::ffff:192.0.2.7/128', tier: forbidden }\n",
-            "      - { key: 192.0.2.0/24, tier: forbidden }\n",
+            "      - { key: 192.0.2.7, tier: forbidden }\n",
             "      - { key: '::ffff:192.0.2.0/120', tier: forbidden }\n",
+            "      - { key: 192.0.2.0/24, tier: forbidden }\n",
         ),
         &[
             "3:34: rule \"a\": \"010.0.0.0/8\" is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
@@ -1946,8 +1946,8 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "9:16: rule \"b\": this key has no override: this is an address in a network: write `203.0.113.0/24`",
             "10:16: rule \"b\": this key has no override: write an address such as `192.0.2.7`, or a network such as `192.0.2.0/24`",
             "11:16: rule \"b\": this key has no override: its callers are networks: write `2001:db8:1:2::/64`",
-            "13:16: rule \"b\": the key \"::ffff:192.0.2.7/128\" is there twice: keep one of them",
-            "15:16: rule \"b\": the key \"::ffff:192.0.2.0/120\" is there twice: keep one of them",
+            "13:16: rule \"b\": the key \"192.0.2.7\" is there twice: keep one of them",
+            "15:16: rule \"b\": the key \"192.0.2.0/24\" is there twice: keep one of them",
         ],
     ),
     // === What breaks lines ===
