@@ -428,7 +428,7 @@ fn hostile_files_of_a_mebibyte_take_little_memory_and_work() {
         let threads: Vec<_> = parts
             .map(|part| scope.spawn(|| part.iter().map(|number| read(*number)).collect::<Vec<_>>()))
             .collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
+        let ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
         ended.flat_map(|read| read.expect("no panic")).collect()
     });
     let most = |of: fn(&Read) -> u64| read.iter().map(of).max().expect("files");
