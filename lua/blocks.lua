@@ -7,11 +7,12 @@
 --        then one of these:
 --          BLOCK, target, duration in us, reason, the most blocks in force
 --          UNBLOCK, target, the most blocks in force
---          CHANGES, the version that the caller knows, 0 for none
+--          CHANGES, the version that the caller knows, 0 for none; the most blocks in force; the longest reason
 -- Reply  of BLOCK: 1; or 0 if too many blocks are in force; or 2 if too many targets are kept after their block
 --        of UNBLOCK: 1
 --        of CHANGES: the time in us; 1 if there are further changes, else 0; the version after these changes, or the
---        caller's, or 0 if that is above all versions; then for each change the target, and its block or ''
+--        caller's, or 0 if that is above all versions; how many targets are too many, of which the oldest changes are
+--        left out; then for each change the target, and its block or ''
 -- State  a target is a policy's name or nothing, a colon, and a key. A block is 16 bytes and the reason:
 --
 --          0            8            16
@@ -27,9 +28,10 @@
 --
 -- Example: times with a `+` are us after 1700000000000000
 --   at +0         'B' ':ada' 60000000 'scraping' 100000 -> 1
---   at +1000000   'C' 0 -> 1700000001000000, 0, 1700000000000000, ':ada', since +0 until +60000000 'scraping'
+--   at +1000000   'C' 0 100000 200
+--                 -> 1700000001000000, 0, 1700000000000000, 0, ':ada', since +0 until +60000000 'scraping'
 --   at +2000000   'U' ':ada' 100000 -> 1
---   at +3000000   'C' 1700000000000000 -> 1700000003000000, 0, 1700000002000000, ':ada', ''
+--   at +3000000   'C' 1700000000000000 100000 200 -> 1700000003000000, 0, 1700000002000000, 0, ':ada', ''
 
 local BLOCK, UNBLOCK, CHANGES = 'B', 'U', 'C'
 -- How long a target is kept after its block, in ms; the most that are forgotten at once, and that one reply holds.
@@ -49,18 +51,24 @@ end
 local now_millis = math.floor(now / 1000)
 
 if action == CHANGES then
-  local known = target
+  local known, most, longest = target, ARGV[4] + 0, 16 + ARGV[5]
   local last = redis.call('ZRANGE', versions, '-1', '-1', 'WITHSCORES')[2]
   if not last or last + 0 < known + 0 then
     -- Changes were lost, so the next ones may have lower versions than the caller knows.
     known = '0'
   end
+  -- Others than this script may have written targets, or there were twice as many within an hour.
+  local excess = redis.call('ZCOUNT', versions, '-inf', '+inf') - 2 * most
+  if excess > 0 then
+    local newest = redis.call('ZRANGE', versions, excess - 1, excess - 1, 'WITHSCORES')[2]
+    known = newest + 0 > known + 0 and newest or known
+  end
   local changes = redis.call('ZRANGE', versions, '(' .. known, '+inf', 'BYSCORE', 'LIMIT', '0', PAGE, 'WITHSCORES')
   local version = changes[#changes] or known
-  local reply = { now, #changes == 2 * PAGE and 1 or 0, version + 0 }
+  local reply = { now, #changes == 2 * PAGE and 1 or 0, version + 0, excess > 0 and excess or 0 }
   for i = 1, #changes, 2 do
     reply[#reply + 1] = changes[i]
-    reply[#reply + 1] = redis.call('HGET', blocks, changes[i]) or ''
+    reply[#reply + 1] = string.sub(redis.call('HGET', blocks, changes[i]) or '', 1, longest)
   end
   return reply
 end

@@ -19,7 +19,9 @@ use crate::{
 /// The blocks of a store, as far as this instance knows them.
 ///
 /// Decisions look here before they ask the store, so a blocked key is denied also while a shared store is unavailable, and
-/// without a call if the block outlasts the windows of its policies. It holds at most [`MAX_BLOCKS`](Self::MAX_BLOCKS), of about 300 bytes and their reasons each.
+/// without a call if the block outlasts the windows of its policies. It holds at most [`MAX_BLOCKS`](Self::MAX_BLOCKS), of about
+/// 300 bytes and their reasons each. A [shared](Self::shared) list holds up to 1,000 more, since the clock of its store may be a
+/// little ahead. The others of a store that has more still do not hold here.
 ///
 /// A store [returns](crate::store::Store::blocks) its list. A shared store [brings it up to
 /// date](crate::store::Store::refresh_blocks).
@@ -136,40 +138,77 @@ impl BlockList {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if the list is full. A shared list never is: its store has counted the block, by a clock
-    /// that may be a little ahead of this one.
+    /// [`ErrorKind::Unavailable`] if the list is full.
     pub fn insert(&self, block: ActiveBlock) -> Result<(), Error> {
-        let mut blocks = self.write();
-        if blocks.len() >= Self::MAX_BLOCKS && !blocks.contains_key(block.target()) {
-            let now = self.clock.now();
-            blocks.retain(|_, block| block.until() > now);
-            if blocks.len() >= Self::MAX_BLOCKS && !self.is_shared {
-                return Err(Self::full());
-            }
+        match self.update([(*block.target(), Some(block))]) {
+            0 => Ok(()),
+            _ => Err(Self::full()),
         }
-        blocks.insert(*block.target(), block);
-        self.is_needed.store(true, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Removes the block of a target, and blocks that have ended if they are all that is left.
     pub fn remove(&self, target: &BlockTarget) {
+        self.update([(*target, None)]);
+    }
+
+    /// Makes changes in their order: each target gets a block that is in force, or loses its block. Returns the number of
+    /// blocks for which there was no room.
+    pub fn update(
+        &self,
+        changes: impl IntoIterator<Item = (BlockTarget, Option<ActiveBlock>)>,
+    ) -> usize {
         let now = self.clock.now();
+        let (mut left_out, mut has_removed, mut has_made_room) = (0, false, false);
         let mut blocks = self.write();
-        blocks.remove(target);
-        if !blocks.values().any(|block| block.until() > now) {
+        for (target, block) in changes {
+            let Some(block) = block else {
+                has_removed |= blocks.remove(&target).is_some();
+                continue;
+            };
+            if blocks.len() >= self.capacity() && !blocks.contains_key(&target) {
+                // Once for all changes: it looks at each block.
+                if !has_made_room {
+                    blocks.retain(|_, block| block.until() > now);
+                    has_made_room = true;
+                }
+                if blocks.len() >= self.capacity() {
+                    left_out += 1;
+                    continue;
+                }
+            }
+            blocks.insert(target, block);
+        }
+        if has_removed && !blocks.values().any(|block| block.until() > now) {
             blocks.clear();
         }
         let is_needed = self.is_shared || !blocks.is_empty();
         self.is_needed.store(is_needed, Ordering::Relaxed);
+        left_out
     }
 
-    /// Replaces all blocks by those of the shared store that are in force.
-    pub fn replace(&self, blocks: impl IntoIterator<Item = ActiveBlock>) {
+    /// Replaces all blocks by those of the shared store that are in force. Returns the number of blocks for which there
+    /// was no room.
+    pub fn replace(&self, blocks: impl IntoIterator<Item = ActiveBlock>) -> usize {
         let now = self.clock.now();
-        let blocks = blocks.into_iter().filter(|block| block.until() > now);
-        let blocks = blocks.map(|block| (*block.target(), block)).collect();
-        *self.write() = blocks;
+        let mut left_out = 0;
+        let mut taken = HashMap::new();
+        for block in blocks.into_iter().filter(|block| block.until() > now) {
+            if taken.len() < self.capacity() {
+                taken.insert(*block.target(), block);
+            } else {
+                left_out += 1;
+            }
+        }
+        *self.write() = taken;
+        left_out
+    }
+
+    /// Returns the most blocks that this list holds.
+    fn capacity(&self) -> usize {
+        match self.is_shared {
+            true => Self::MAX_BLOCKS + SHARED_MORE,
+            false => Self::MAX_BLOCKS,
+        }
     }
 
     /// Returns the error of a list that holds [`MAX_BLOCKS`](Self::MAX_BLOCKS).
@@ -187,6 +226,9 @@ impl BlockList {
         self.blocks.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The blocks that a shared list holds beyond those of its store: they have ended by the clock of the store alone.
+const SHARED_MORE: usize = 1_000;
 
 #[cfg(all(test, feature = "test-util"))]
 mod tests {
@@ -233,6 +275,14 @@ mod tests {
             list.change(&block(key, 60)).expect("the store took it");
         }
         assert_eq!(list.active().len(), 100_001);
+        let more = (0..200_000).map(|key| {
+            let BlockChange::Block(block) = block(key, 60) else {
+                unreachable!("it is a block")
+            };
+            (*block.target(), Some(block.begin(START)))
+        });
+        assert_eq!(list.update(more), 99_000, "the bound is real");
+        assert_eq!(list.active().len(), 101_000);
         let ended = list.active().split_off(1);
         list.clock.set(START + Duration::from_secs(60));
         list.replace(ended);

@@ -26,6 +26,7 @@
 //! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
 //! | TG017 | [`UpgradedConnection`](Code::UpgradedConnection) | a concurrency policy counted a request whose connection was upgraded, such as to a WebSocket: the slot was released at the upgrade | hold a slot in the connection's task instead: see [`Policy::concurrency`](crate::Policy#websockets) |
 //! | TG018 | [`ShortBan`](Code::ShortBan) | the first ban of a [`Penalty`](crate::penalty::Penalty) may end before the wait that a denied request has without it | make the first ban longer than the window of the quota, or than the time of one request |
+//! | TG019 | [`TooManyBlocks`](Code::TooManyBlocks) | Redis has more blocks than the 100,000 that an instance holds | unblock some, or forbid a larger group by a rule; until then some blocks do not hold |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -46,7 +47,7 @@
 
 use std::fmt;
 
-use crate::{log, state::PolicyName, sync::Mutex};
+use crate::{log, outside_text::shown, state::PolicyName, sync::Mutex};
 
 /// The code of a misconfiguration. The [module docs](self) list findings and remedies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,11 +89,13 @@ pub enum Code {
     UpgradedConnection,
     /// TG018: the first ban of a penalty may end before the wait that a denied request has without it.
     ShortBan,
+    /// TG019: Redis has more blocks than an instance holds.
+    TooManyBlocks,
 }
 
 impl Code {
     /// All codes, by number.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -111,6 +114,7 @@ impl Code {
         Self::UnregisteredInstance,
         Self::UpgradedConnection,
         Self::ShortBan,
+        Self::TooManyBlocks,
     ];
 
     /// Returns the code as text, such as `TG001`.
@@ -208,6 +212,10 @@ impl Code {
                 "make the first ban longer than the window of the quota, or than the time of one request; until then \
                  clients notice no ban before it has grown",
             ),
+            Self::TooManyBlocks => (
+                "TG019",
+                "unblock some, or forbid a larger group by a rule; until then some blocks do not hold",
+            ),
         }
     }
 
@@ -235,13 +243,14 @@ pub struct Warning {
 impl Warning {
     /// Creates a warning, for a custom [`Store`](crate::store::Store).
     ///
-    /// `detail` describes the finding. It must not contain a key or an address.
+    /// `detail` describes the finding. It must not contain a key or an address. It is kept on one line, and without its
+    /// middle above 1,024 bytes.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
             code,
             policy: None,
-            detail: detail.into(),
+            detail: shown(&detail.into(), MAX_DETAIL),
         }
     }
 
@@ -282,6 +291,8 @@ impl fmt::Display for Warning {
         write!(f, "{}; {}", self.detail, self.code.remedy())
     }
 }
+
+const MAX_DETAIL: usize = 1_024;
 
 // === WarningLog ===
 

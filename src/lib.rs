@@ -107,6 +107,7 @@ pub mod matching;
 pub mod memory;
 mod merge;
 pub mod middleware;
+mod outside_text;
 pub mod penalty;
 mod policy;
 mod quota;

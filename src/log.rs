@@ -1,6 +1,7 @@
 //! Log events, for transitions and misconfigurations only: never one per request. `telemetry` has the event per decision.
 
-/// Logs an event with the target `tollgate`: a fixed message, then fields, each formatted with `Display`.
+/// Logs an event with the target `tollgate`: a fixed message, then fields, each formatted with `Display`
+/// on one line of a bounded length: they may be text from outside.
 ///
 /// Without the feature `tracing`, logs nothing.
 macro_rules! event {
@@ -9,7 +10,7 @@ macro_rules! event {
         tracing::event!(
             target: "tollgate",
             tracing::Level::$level,
-            $($field = %$value,)*
+            $($field = %$crate::outside_text::Logged(&$value),)*
             $message
         );
         #[cfg(not(feature = "tracing"))]

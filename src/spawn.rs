@@ -7,6 +7,9 @@ use std::{
 
 use tokio::{runtime::Handle, task::AbortHandle};
 
+#[cfg(feature = "reload")]
+use crate::error::{Error, ErrorKind};
+
 /// Spawns a future on the caller's Tokio runtime. Without one, drops the future and returns `None`.
 pub(crate) fn on_current(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
     let runtime = Handle::try_current().ok()?;
@@ -20,6 +23,24 @@ pub(crate) fn on(
 ) -> Option<AbortHandle> {
     let task = runtime.spawn(future).abort_handle();
     (!task.is_finished()).then_some(task)
+}
+
+/// Does work that takes long on a thread for that, so that the caller's Tokio runtime goes on. Without one, does it here.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unavailable`] if the runtime ends meanwhile, or the work panics.
+#[cfg(feature = "reload")]
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let Ok(runtime) = Handle::try_current() else {
+        return Ok(work());
+    };
+    runtime.spawn_blocking(work).await.map_err(|error| {
+        let message = "the runtime has ended before the work was done";
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
+    })
 }
 
 /// Calls foreign code, such as a waker or an observer, on a thread that others depend on. A panic ends only this call.

@@ -239,6 +239,91 @@ async fn key_that_is_unblocked_while_a_long_list_arrives_is_not_blocked() {
     assert_eq!(limiter.blocks().len(), 9_999);
 }
 
+/// Writes this many blocks to Redis as another program does, which knows no bound.
+fn write_blocks(server: &Server, count: u64) {
+    let mut connection = server.connection();
+    let now = Clock::system().now().as_micros();
+    let end = now + 600_000_000;
+    for first in (0..count).step_by(10_000) {
+        let mut commands = redis::pipe();
+        for number in first..(first + 10_000).min(count) {
+            let target = format!(":user{number}");
+            let block = [&now.to_be_bytes()[..], &end.to_be_bytes(), b"many\r\nlines"].concat();
+            let keys = ["", "#e", "#v"].map(|suffix| format!("tollgate:{{!}}:blocks{suffix}"));
+            commands
+                .cmd("HSET")
+                .arg(&keys[0])
+                .arg(&target)
+                .arg(block)
+                .ignore();
+            commands
+                .cmd("ZADD")
+                .arg(&keys[1])
+                .arg(end / 1_000)
+                .arg(&target)
+                .ignore();
+            commands
+                .cmd("ZADD")
+                .arg(&keys[2])
+                .arg(now + number)
+                .arg(&target)
+                .ignore();
+        }
+        let () = commands.query(&mut connection).expect("written");
+    }
+}
+
+// Regression: each block above the bound was taken, after a look at all others: a minute of work.
+#[tokio::test]
+async fn more_blocks_than_a_list_holds_are_left_out_with_a_warning() {
+    let server = Server::start();
+    write_blocks(&server, 200_000);
+    let store = settings(server.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a store"), [api()]).expect("a limiter");
+    let started = Instant::now();
+    limiter.refresh_blocks().await.expect("the blocks");
+    println!("200,000 blocks were read in {:?}", started.elapsed());
+    let blocks = limiter.blocks();
+    assert!(
+        (100_000..=101_000).contains(&blocks.len()),
+        "{}",
+        blocks.len()
+    );
+    assert_eq!(blocks[0].reason(), "many\\r\\nlines");
+    let codes: Vec<_> = limiter
+        .warnings()
+        .iter()
+        .map(|warning| warning.code().as_str())
+        .collect();
+    assert_eq!(codes, ["TG019"]);
+    assert!(
+        !check(&limiter, &[api().charge(blocks[0].target().key)])
+            .await
+            .is_allowed()
+    );
+}
+
+// An instance never reads more than twice as many targets as there may be blocks: the latest ones.
+#[tokio::test]
+async fn oldest_changes_are_left_out_of_very_many() {
+    let server = Server::start();
+    write_blocks(&server, 205_000);
+    let reply = run_on(&server, "tollgate:{!}:blocks", &["C", "0", "100000", "200"]);
+    let redis::Value::Array(parts) = reply else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(parts[3], redis::Value::Int(5_000));
+    assert_eq!(parts[4], redis::Value::BulkString(b":user5000".to_vec()));
+}
+
+/// Runs the script of blocks on these keys.
+fn run_on(server: &Server, key: &str, arguments: &[&str]) -> redis::Value {
+    let keys = ["", "#e", "#v"].map(|suffix| format!("{key}{suffix}"));
+    let keys = keys.each_ref().map(String::as_str);
+    let start = ["EVAL", Script::BLOCKS.source(), "3"];
+    server.command(&[&start[..], &keys, &[""], arguments].concat())
+}
+
 // Regression: one target that could not be read kept every instance from seeing any block.
 #[tokio::test]
 async fn blocks_that_another_version_made_are_left_out_and_the_others_hold() {
@@ -309,22 +394,27 @@ fn example_in_the_header_of_the_script_is_true_and_a_full_list_refuses() {
     assert_eq!(run(&server, 0, &block), ok);
     let start = START.as_micros();
     let changes = |micros: u64, version: u64, block: Option<&[u8]>, at: u64| {
-        let reply = run(&server, micros, &["C", &version.to_string()]);
-        let (now, more, next, changes): (u64, u8, u64, Vec<Vec<u8>>) = match reply {
+        let reply = run(
+            &server,
+            micros,
+            &["C", &version.to_string(), "100000", "200"],
+        );
+        let (now, more, next, excess, changes): (u64, u8, u64, u8, Vec<Vec<u8>>) = match reply {
             redis::Value::Array(mut parts) => {
-                let changes = redis::Value::Array(parts.split_off(3));
+                let changes = redis::Value::Array(parts.split_off(4));
                 let numbers = redis::Value::Array(parts);
-                let (now, more, next) = redis::from_redis_value(numbers).expect("numbers");
+                let (now, more, next, excess) = redis::from_redis_value(numbers).expect("numbers");
                 (
                     now,
                     more,
                     next,
+                    excess,
                     redis::from_redis_value(changes).expect("texts"),
                 )
             }
             other => panic!("{other:?}"),
         };
-        assert_eq!((now, more, next), (start + micros, 0, at));
+        assert_eq!((now, more, next, excess), (start + micros, 0, at, 0));
         match block {
             Some(block) => assert_eq!(changes, [b":ada".as_slice(), block]),
             None => assert_eq!(changes, Vec::<Vec<u8>>::new()),
@@ -349,7 +439,11 @@ fn example_in_the_header_of_the_script_is_true_and_a_full_list_refuses() {
     assert_eq!(kept(), redis::Value::Int(1));
     // A clock that steps back does not reorder versions.
     assert_eq!(run(&server, 0, &["U", ":bob", "1"]), ok);
-    let reply = run(&server, 0, &["C", &(start + 3_602_000_000).to_string()]);
+    let reply = run(
+        &server,
+        0,
+        &["C", &(start + 3_602_000_000).to_string(), "100000", "200"],
+    );
     let redis::Value::Array(parts) = reply else {
         panic!("{reply:?}")
     };

@@ -67,6 +67,7 @@ mod registration;
 mod reloading;
 mod repeated_keys;
 mod request_deadline;
+mod rule_bounds;
 mod rule_files;
 mod rule_watch;
 mod rules;

@@ -10,17 +10,17 @@ use std::{
 };
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, request::Parts};
 use tokio::sync::Semaphore;
 use tollgate::{
-    ErrorKind, Policy, Quota, RateLimitLayer, RateLimiter,
+    Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     config::{
-        Format, RuleSet,
+        Format, RuleSet, RuleSetReader,
         reload::{NewRules, ReloadError, RuleSource, RuleVersion, RulesHandle},
     },
-    extract::Header,
+    extract::{Extracted, Header, KeyExtractor},
     headers::Headers,
     rules::RuleMode,
 };
@@ -523,4 +523,59 @@ async fn running_bans_follow_the_penalty_of_the_rules_in_force() {
     assert_eq!(retry().await, None);
     assert_eq!(retry().await, Some(1));
     assert_eq!(retry().await, Some(90));
+}
+
+/// An extractor whose check waits until the test lets it go on.
+struct Slow(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+
+impl KeyExtractor for Slow {
+    fn extract(&self, _: &Parts) -> Extracted<Key> {
+        Extracted::Found(Key::GLOBAL)
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let receiver = self.0.lock().expect("no test panics here");
+        let _ = receiver.recv_timeout(Duration::from_secs(20));
+        Ok(())
+    }
+}
+
+// Regression: a text was parsed on a worker of the runtime, under a lock that whoever lists the versions waits for.
+#[tokio::test]
+async fn rules_are_listed_and_requests_decided_while_a_text_is_parsed() {
+    let (go_on, receiver) = std::sync::mpsc::channel();
+    let reader = RuleSetReader::default().extractor("slow", Slow(std::sync::Mutex::new(receiver)));
+    let (layer, rules) = builder()
+        .build_reloading(self::rules("limit: 4/h").reader(reader))
+        .expect("usable rules");
+    let text = "rules: [{ id: api, key: { custom: slow }, limit: 5/h }]";
+    let pushing = rules.push(NewRules::new(Format::Yaml, text));
+    let meanwhile = async {
+        tokio::task::yield_now().await;
+        for _ in 0..100 {
+            assert_eq!(rules.history().await.expect("a history").len(), 1);
+            assert_eq!(rules.state().version().number(), 1);
+            send(&layer, "ada").await;
+            tokio::task::yield_now().await;
+        }
+        go_on.send(()).expect("it waits");
+    };
+    let (pushed, ()) = tokio::join!(pushing, meanwhile);
+    assert_eq!(pushed.expect("usable rules").number(), 2);
+}
+
+#[tokio::test]
+async fn author_or_comment_with_a_control_character_is_refused() {
+    let (_layer, rules) = built("limit: 4/h");
+    for new in [
+        new("limit: 5/h").author("ada\nbob"),
+        new("limit: 5/h").comment("\u{1b}[2J"),
+        new("limit: 5/h").author("a".repeat(257)),
+    ] {
+        let error = rules.push(new).await.expect_err("unusable").to_string();
+        assert!(
+            error.ends_with("bytes, without control characters"),
+            "{error}"
+        );
+    }
 }

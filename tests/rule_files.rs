@@ -63,7 +63,11 @@ fn faults_have_places_within_the_text_and_no_words_of_code() {
             );
             let said = format!("{}: {}", fault.reason(), fault.remedy());
             // A reader is code, and only code can register something.
-            let is_code = said.contains("()") || said.replace("2001:db8::", "").contains("::");
+            let is_code = said.contains("()")
+                || said
+                    .replace("2001:db8::", "")
+                    .replace("2001:db8:1:2::", "")
+                    .contains("::");
             assert!(!is_code || said.contains("RuleSetReader::"), "{said}");
         }
     }
@@ -365,6 +369,82 @@ async fn override_of_an_address_applies_to_the_network_that_is_counted() {
     assert_eq!(admitted(&layer, "/", &from("2001:db8:1:2::77"), 5).await, 5);
     let response = send(&layer, "/", &from("192.0.2.77")).await;
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn override_of_a_network_applies_to_each_of_its_addresses_and_the_longest_prefix_wins() {
+    let yaml = "rules:
+  - id: a
+    key: { client_ip: { hops: 1 } }
+    limit: 2/min
+    overrides:
+      - { key: 203.0.113.0/24, tier: forbidden }
+      - { key: 203.0.113.64/26, tier: unlimited }
+      - { key: 203.0.113.70, tier: 1/min }
+      - { key: '::ffff:198.51.100.0/120', tier: forbidden }
+      - { key: '2001:db8::/32', tier: forbidden }
+      - { key: '2001:db8:1:2::/64', tier: unlimited }";
+    let set = RuleSet::parse(Format::Yaml, yaml).expect("no fault");
+    let again = RuleSet::parse(Format::Json, &set.to_json()).expect("no fault");
+    assert_eq!(set, again);
+    let layer = RateLimitLayer::builder().rules(set).build();
+    let layer = layer.expect("a layer");
+    for (address, expected) in [
+        ("203.0.113.7", 0),
+        ("203.0.113.64", 5),
+        ("203.0.113.127", 5),
+        ("203.0.113.128", 0),
+        ("203.0.113.70", 1),
+        ("203.0.112.255", 2),
+        ("198.51.100.9", 0),
+        ("::ffff:203.0.113.8", 0),
+        ("2001:db8:1:3::7", 0),
+        ("2001:db8:1:2::7", 5),
+        ("2001:db9::7", 2),
+    ] {
+        let headers = [("x-forwarded-for", address)];
+        assert_eq!(
+            admitted(&layer, "/", &headers, 5).await,
+            expected,
+            "{address}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn override_of_a_host_applies_however_the_host_is_written() {
+    let yaml = "rules:
+  - id: a
+    key: host
+    limit: 2/min
+    overrides: [{ key: API.example.com, tier: forbidden }, { key: '[2001:db8::1]', tier: unlimited }]";
+    let set = RuleSet::parse(Format::Yaml, yaml).expect("no fault");
+    let layer = RateLimitLayer::builder().rules(set).build();
+    let layer = layer.expect("a layer");
+    for (host, expected) in [
+        ("api.example.com", 0),
+        ("api.EXAMPLE.com.:8080", 0),
+        ("[2001:DB8::1]:443", 5),
+        ("example.com", 2),
+    ] {
+        let headers = [("host", host)];
+        assert_eq!(admitted(&layer, "/", &headers, 5).await, expected, "{host}");
+    }
+}
+
+#[test]
+fn tab_between_a_name_and_its_value_is_read_as_a_space() {
+    let plain = "rules:\n- id: a\n  key: global\n  limit: 5/min\n  unless: { path: /a, host: b }\n";
+    let tabs = plain.replace(": ", ":\t\t");
+    assert_ne!(plain, tabs);
+    let read = |text: &str| RuleSet::parse(Format::Yaml, text);
+    assert_eq!(read(&tabs), read(plain));
+    let quoted = "rules:\n- id: a\n  key: { header: x }\n  limit:\t5/min\n  overrides: [{ key: 'a:\tb', tier:\tforbidden }]\n";
+    let set = read(quoted).expect("no fault");
+    assert_eq!(set.spec().rules[0].overrides[0].key, "a:\tb");
+    let wrong = read("rules:\n- id: a\n  (key):\tglobal\n").expect_err("not a name");
+    let expected = "rules:3:10: a tab after `:`: write a space";
+    assert!(wrong.to_string().starts_with(expected), "{wrong}");
 }
 
 // === Guide ===

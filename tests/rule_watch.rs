@@ -4,7 +4,10 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc, Mutex, Once,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -359,4 +362,158 @@ async fn pipe_that_replaces_the_file_is_refused_and_the_next_file_is_taken() {
     write(&new, &text(2));
     fs::rename(&new, &path).expect("renamed");
     until_limit(&mut states, 2).await;
+}
+
+// Regression: a pipe that got the name after the look at it was opened, which waits for a writer: the thread that watches
+// stopped for good.
+#[test]
+fn pipe_that_gets_the_name_after_the_look_at_it_is_not_waited_for() {
+    let folder = Folder::new();
+    let (path, file, pipe) = (
+        folder.path("rules.yaml"),
+        folder.path("file"),
+        folder.path("pipe"),
+    );
+    write(&file, &text(1));
+    make_pipe(&pipe);
+    fs::hard_link(&file, &path).expect("a name");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let swapping = {
+        let (path, next) = (path.clone(), folder.path("next"));
+        let is_over = Arc::clone(&is_over);
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                for target in [&pipe, &file] {
+                    fs::hard_link(target, &next).expect("a name");
+                    fs::rename(&next, &path).expect("swapped");
+                    // A rename between two names of one file leaves both.
+                    let _ = fs::remove_file(&next);
+                }
+            }
+        })
+    };
+    let (sender, results) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let started = Instant::now();
+        let mut reads = [0, 0];
+        while started.elapsed() < Duration::from_secs(2) {
+            let read = RuleSet::from_file(&path);
+            reads[usize::from(read.is_ok())] += 1;
+        }
+        sender.send(reads)
+    });
+    let reads = results.recv_timeout(Duration::from_secs(30));
+    is_over.store(true, Ordering::Relaxed);
+    swapping.join().expect("it swaps");
+    let reads = reads.expect("no read waits for a writer");
+    assert!(reads.iter().all(|count| *count > 0), "{reads:?}");
+}
+
+#[test]
+fn what_is_not_a_file_is_refused_and_a_file_without_a_size_is_read() {
+    let folder = Folder::new();
+    let socket = folder.path("socket.yaml");
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    let directory = folder.path("directory.yaml");
+    fs::create_dir(&directory).expect("a folder");
+    let device = folder.path("device.yaml");
+    symlink("/dev/zero", &device).expect("a link");
+    for path in [socket, directory, device] {
+        let error = RuleSet::from_file(&path)
+            .expect_err("not a file")
+            .to_string();
+        assert!(error.contains(":1:1: not a file: "), "{error}");
+    }
+    // The system says that it has no bytes.
+    let path = folder.path("process.yaml");
+    symlink("/proc/sys/kernel/ostype", &path).expect("a link");
+    let error = RuleSet::from_file(&path).expect_err("no rules").to_string();
+    assert!(
+        error.ends_with(":1:1: this is text: begin with `rules:`"),
+        "{error}"
+    );
+}
+
+// Regression: a name with a line break began a line of the log.
+#[tokio::test]
+async fn file_cannot_write_log_lines_of_its_own_or_long_ones() {
+    let folder = Folder::new();
+    let path = folder.path("rules.yaml");
+    write(&path, &text(1));
+    let (_layer, rules) = watch(&path);
+    let forged = r#""x\r\n2026-01-01T00:00:00Z  INFO tollgate: all is well\e[2J": 1"#;
+    let many: String = (0..9_000)
+        .map(|number| format!("unknown_field_{number}: 1\n"))
+        .collect();
+    for broken in [format!("{forged}\n"), format!("{many}{forged}\n")] {
+        logged();
+        write(&path, &broken);
+        let error = rules.reload().await.expect_err("broken").to_string();
+        for line in error.lines() {
+            let is_fault =
+                line.starts_with(&*path.display().to_string()) || line.starts_with("and ");
+            assert!(is_fault && !line.chars().any(char::is_control), "{line:?}");
+        }
+        assert!(error.len() < 150_000, "{}", error.len());
+        let lines = logged();
+        assert!(lines.len() <= 1, "{lines:?}");
+        for line in lines {
+            assert!(line.contains("WARN tollgate: rules refused"), "{line}");
+            assert!(line.len() < 5_000, "{}", line.len());
+            assert!(!line.contains('\u{1b}'), "{line:?}");
+        }
+    }
+}
+
+/// What the watcher of files warned of, in all tests.
+struct Warnings(Mutex<Vec<String>>);
+
+static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+
+impl log::Log for Warnings {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if record.level() <= log::Level::Warn {
+            let text = record.args().to_string();
+            self.0.lock().expect("no test panics here").push(text);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+// Regression: a folder in a watched one was watched by the same watcher, which heard twice that it is gone.
+#[tokio::test]
+async fn swap_of_kubernetes_is_not_warned_of() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        log::set_logger(&WARNINGS).expect("no other logger");
+        log::set_max_level(log::LevelFilter::Warn);
+    });
+    let folder = Folder::new();
+    let place = |limit: u64| {
+        let version = format!("..2026_{limit}");
+        fs::create_dir(folder.path(&version)).expect("a folder");
+        write(&folder.path(&version).join("rules.yaml"), &text(limit));
+        symlink(version, folder.path("..data_tmp")).expect("a link");
+        fs::rename(folder.path("..data_tmp"), folder.path("..data")).expect("swapped");
+    };
+    place(1);
+    let path = folder.path("rules.yaml");
+    symlink("..data/rules.yaml", &path).expect("a link");
+    let (_layer, rules) = watch(&path);
+    let mut states = rules.subscribe();
+    for limit in 2..=6 {
+        place(limit);
+        let old = format!("..2026_{}", limit - 1);
+        fs::remove_dir_all(folder.path(&old)).expect("the old one goes");
+        until_limit(&mut states, limit).await;
+    }
+    let own = folder.0.display().to_string();
+    let mut warnings = WARNINGS.0.lock().expect("no test panics here").clone();
+    warnings.retain(|warning| warning.contains(&own));
+    assert_eq!(warnings, [""; 0]);
 }

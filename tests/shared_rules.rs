@@ -551,7 +551,7 @@ const RULE_RIGHTS: [&str; 9] = [
     "+hget",
     "+hset",
     "+hmget",
-    "+hgetall",
+    "+hstrlen",
     "+hkeys",
     "+hdel",
 ];
@@ -905,4 +905,120 @@ async fn longest_text_is_shared_and_the_script_is_sent_again_when_it_was_flushed
     let text = "# ".repeat(1 << 20);
     let too_long = one.rules.push(NewRules::new(Format::Yaml, text)).await;
     assert!(matches!(too_long, Err(ReloadError::Rules(_))));
+}
+
+/// Writes a version as another program does.
+fn write_version(server: &Server, version: u64, fields: &[(&str, &str)]) {
+    let key = "tollgate:{!}:rules";
+    for (field, value) in fields {
+        server.command(&["HSET", key, &format!("{version}:{field}"), value]);
+    }
+    let version = version.to_string();
+    server.command(&["HSET", key, "version", &version, "time", "1700000000000000"]);
+    server.command(&["HSET", key, &format!("{version}:time"), "1700000000000000"]);
+}
+
+// Regression: the author of a version in Redis wrote log lines, of any length.
+#[tokio::test]
+async fn author_and_format_in_redis_cannot_write_log_lines_of_their_own() {
+    let server = Server::start();
+    let mut instance = Instance::start(server.url());
+    let forged = "ada\r\n2026-01-01T00:00:00Z  INFO tollgate: all is well\u{1b}[2J";
+    let long = forged.repeat(10);
+    let text = rule("limit: 7/h");
+    logged();
+    for (version, author, shown) in [
+        (
+            1,
+            forged,
+            "ada\\r\\n2026-01-01T00:00:00Z  INFO tollgate: all is well\\u{1b}[2J",
+        ),
+        (
+            2,
+            long.as_str(),
+            "ada\\r\\n2026-01-01T00:00:00Z  INFO tollgate: all is well\\u{1b}[2Jada",
+        ),
+    ] {
+        let fields = [
+            ("format", "yaml"),
+            ("text", &text),
+            ("author", author),
+            ("comment", forged),
+        ];
+        write_version(&server, version, &fields);
+        instance.rules.reload().await.expect("usable rules");
+        let state = instance.until_version(version).await;
+        let author = state.version().author().expect("an author").to_owned();
+        assert!(author.starts_with(shown) && author.len() < 400, "{author}");
+        assert!(!author.chars().any(char::is_control), "{author:?}");
+        let comment = state.version().comment().expect("a comment").to_owned();
+        assert!(!comment.chars().any(char::is_control), "{comment:?}");
+        let lines = logged();
+        let [line] = &lines[..] else {
+            panic!("one line: {lines:?}")
+        };
+        assert!(
+            line.ends_with(&format!("rules=1 author={author}")),
+            "{line}"
+        );
+    }
+    let format = "x\r\ny\u{1b}".repeat(3_000);
+    write_version(&server, 3, &[("format", &format[..15]), ("text", &text)]);
+    let error = instance.rules.reload().await.expect_err("unknown format");
+    assert!(
+        !error.to_string().chars().any(char::is_control),
+        "{error:?}"
+    );
+    assert_eq!(logged().len(), 1);
+}
+
+// Regression: a text of any length was read by every instance.
+#[tokio::test]
+async fn stored_rules_that_are_too_long_are_not_read_and_those_in_force_stay() {
+    let server = Server::start();
+    let mut instance = Instance::start(server.url());
+    instance
+        .rules
+        .push(new("limit: 7/h"))
+        .await
+        .expect("stored");
+    instance.until_version(1).await;
+    let long = " ".repeat((1 << 20) + 1);
+    let fields = [
+        ("format", "yaml"),
+        ("author", "ada"),
+        ("comment", ""),
+        ("text", &long),
+    ];
+    for (version, field) in [(2, "author"), (3, "comment"), (4, "format"), (5, "text")] {
+        let text = rule("limit: 8/h");
+        let fields = fields.map(|(name, value)| match name {
+            name if name == field => (name, long.as_str()),
+            "text" => (name, text.as_str()),
+            name => (name, value),
+        });
+        write_version(&server, version, &fields);
+        let error = instance.rules.reload().await.expect_err("too long");
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "version {version} of the rules in redis has a longer {field} than tollgate stores: push other rules"
+            )
+        );
+        assert_eq!(instance.rules.version().number(), 1);
+        let history = instance.rules.history().await.expect("the others");
+        assert_eq!(numbers(&history), [1]);
+    }
+    let next = instance.rules.push(new("limit: 9/h").replacing(5)).await;
+    assert_eq!(next.expect("stored").number(), 6);
+    // The file of a gigabyte's work: it is refused as any other.
+    let hostile = format!(
+        "rules:\n- id: a\n  key: {{ header: x }}\n  limit: 5/min\n  tiers:\n{}  overrides:\n{}",
+        format!("    {}: 5/min\n", "t".repeat(1_000)).repeat(500),
+        "  - {key: a, tier: ''}\n".repeat(12_000)
+    );
+    write_version(&server, 7, &[("format", "yaml"), ("text", &hostile)]);
+    let error = instance.rules.reload().await.expect_err("refused");
+    assert!(error.to_string().len() < 150_000);
+    assert_eq!(instance.rules.version().number(), 6);
 }

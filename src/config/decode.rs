@@ -42,9 +42,9 @@ pub(super) fn rule_set(root: &Node, registry: &Registry, faults: &mut Faults) ->
     };
     let mut read = Vec::new();
     for node in &nodes[..nodes.len().min(MAX_POLICIES)] {
-        let noted = faults.list.len();
+        let noted = faults.noted();
         let rule = rule::read(node, &mut context, faults);
-        if rule.is_none() && faults.list.len() == noted {
+        if rule.is_none() && faults.noted() == noted {
             // Never left out: that would be a limit that nobody enforces.
             let remedy = "compare it with docs/rules.md";
             faults.add(node.place, "this rule cannot be read", remedy);
@@ -54,7 +54,7 @@ pub(super) fn rule_set(root: &Node, registry: &Registry, faults: &mut Faults) ->
     }
     check_candidates(nodes, &context.ids, faults);
     check_number(nodes, faults);
-    if !faults.list.is_empty() {
+    if faults.noted() > 0 {
         return None;
     }
     let (specs, rules) = read.into_iter().unzip();
@@ -134,7 +134,7 @@ fn read_headers(node: &Node, faults: &mut Faults) -> Option<OneOrMany<HeaderFami
 
 /// Notes candidates whose policies have the name of another rule.
 fn check_candidates(nodes: &[Node], ids: &[(String, Place)], faults: &mut Faults) {
-    for (node, place) in nodes.iter().filter_map(candidate_of) {
+    for (node, place) in nodes.iter().take(MAX_POLICIES).filter_map(candidate_of) {
         let Some(Value::Text(id)) = node.field("id").map(|node| &node.value) else {
             continue;
         };

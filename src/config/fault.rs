@@ -3,8 +3,9 @@
 use std::{error::Error, fmt};
 
 use crate::error as limiter;
+use crate::outside_text::shown;
 
-use super::node::{MAX_DEPTH, Place};
+use super::node::{MAX_DEPTH, MAX_VALUES, Place};
 
 /// One fault of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +21,19 @@ impl Fault {
         Self {
             place,
             rule: None,
-            reason: reason.into(),
-            remedy: remedy.into(),
+            reason: shown(&reason.into(), MAX_TEXT),
+            remedy: shown(&remedy.into(), MAX_TEXT),
         }
     }
 
     pub(super) fn too_deep(place: Place) -> Self {
         let reason = format!("more than {MAX_DEPTH} levels");
         Self::new(place, reason, "nest less deeply")
+    }
+
+    pub(super) fn too_many_values(place: Place) -> Self {
+        let reason = format!("more than {MAX_VALUES} values");
+        Self::new(place, reason, "write fewer rules, or move lists into code")
     }
 
     /// Returns the line, from 1.
@@ -63,9 +69,10 @@ impl Fault {
 
 // === RuleSetError ===
 
-/// All faults of a rule file, in the order of their places.
+/// The faults of a rule file, in the order of their places: the first 100, and the number of the others.
 ///
-/// Its text has one line for each fault:
+/// Its text has one line for each fault, of at most 2 kB. What a file contains cannot break a line:
+/// a line break in a name is written as `\n`, and a long name without its middle.
 ///
 /// ```text
 /// rules.yaml:4:5: rule "login": unknown field `limt`: write `limit`
@@ -80,16 +87,18 @@ pub struct RuleSetError {
 }
 
 impl RuleSetError {
-    pub(super) fn new(source: &str, mut faults: Vec<Fault>) -> Self {
-        faults.sort_by_key(|fault| fault.place);
-        faults.dedup();
-        let left_out = faults.len().saturating_sub(MAX_FAULTS);
-        faults.truncate(MAX_FAULTS);
+    /// Makes an error of the first faults in the order of their places, and the number of those that were left out.
+    pub(super) fn new(source: &str, faults: Vec<Fault>, left_out: usize) -> Self {
         Self {
-            source: source.to_owned(),
+            source: shown(source, MAX_TEXT),
             faults,
             left_out,
         }
+    }
+
+    /// Makes an error of one fault.
+    pub(super) fn of(source: &str, fault: Fault) -> Self {
+        Self::new(source, vec![fault], 0)
     }
 
     /// Returns the faults, at most 100.
@@ -133,13 +142,14 @@ impl fmt::Debug for RuleSetError {
 
 impl Error for RuleSetError {}
 
-const MAX_FAULTS: usize = 100;
+/// The most bytes of a reason, and of a remedy, before escapes. Enough for all fields of a rule.
+const MAX_TEXT: usize = 640;
 
 // === Words ===
 
 /// Returns the message of an error without the name of the policy, and with fields in place of methods.
 pub(super) fn in_words_of_files(error: &limiter::Error) -> String {
-    let mut message = error.to_string();
+    let mut message = shown(&error.to_string(), MAX_TEXT);
     for subject in ["tier \"", "policy \""] {
         let rest = message
             .strip_prefix(subject)

@@ -5,34 +5,105 @@ use std::collections::HashSet;
 use crate::error::Error;
 
 use super::{
-    fault::{Fault, in_words_of_files},
+    fault::{Fault, RuleSetError, in_words_of_files},
     node::{Entry, Node, Place, Value},
     spec::OneOrMany,
 };
 
-/// The faults found so far.
-#[derive(Debug, Default)]
+/// The faults found so far: the first ones by their places, and the number of all.
+#[derive(Debug)]
 pub(super) struct Faults {
-    pub(super) list: Vec<Fault>,
+    /// In the order of their places, at most [`MAX_FAULTS`].
+    first: Vec<Fault>,
+    noted: usize,
+    /// Faults that are not among the first.
+    left_out: usize,
+    /// Names that may still be compared with known ones: a file may have very many of both.
+    comparisons: usize,
+    /// Quotas of tiers and overrides that may still be read: each takes about a kilobyte for as long as the rules are used.
+    quotas: usize,
     /// The id of the rule that is read.
     pub(super) rule: Option<String>,
 }
 
 impl Faults {
+    pub(super) fn new() -> Self {
+        Self {
+            first: Vec::new(),
+            noted: 0,
+            left_out: 0,
+            comparisons: MAX_COMPARISONS,
+            quotas: MAX_QUOTAS,
+            rule: None,
+        }
+    }
+
+    /// Returns how many faults were noted so far.
+    pub(super) fn noted(&self) -> usize {
+        self.noted
+    }
+
+    pub(super) fn into_error(self, source: &str) -> RuleSetError {
+        RuleSetError::new(source, self.first, self.left_out)
+    }
+
+    /// Notes a fault. One that comes after the first hundred is only counted.
     pub(super) fn add(
         &mut self,
         place: Place,
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.list.push(Fault {
+        self.noted += 1;
+        if !self.is_kept(place) {
+            self.left_out += 1;
+            return;
+        }
+        let fault = Fault {
             rule: self.rule.clone(),
             ..Fault::new(place, reason, remedy)
-        });
+        };
+        let index = self.first.partition_point(|other| other.place <= place);
+        let same_place = self.first[..index].iter().rev();
+        let mut same_place = same_place.take_while(|other| other.place == place);
+        if same_place.any(|other| *other == fault) {
+            return;
+        }
+        self.first.insert(index, fault);
+        if self.first.len() > MAX_FAULTS {
+            self.first.pop();
+            self.left_out += 1;
+        }
+    }
+
+    /// Returns whether a fault at this place is among the first so far.
+    fn is_kept(&self, place: Place) -> bool {
+        let last = self.first.get(MAX_FAULTS - 1);
+        last.is_none_or(|last| place < last.place)
+    }
+
+    /// Counts a quota of a tier or an override. Returns whether there is room for it; the first one that is too many is noted.
+    pub(super) fn has_room_for_quota(&mut self, place: Place) -> bool {
+        let Some(left) = self.quotas.checked_sub(1) else {
+            return false;
+        };
+        self.quotas = left;
+        if left == 0 {
+            let reason = "more than 10,000 quotas of tiers and overrides";
+            self.add(
+                place,
+                reason,
+                "name the tiers, and let overrides share them",
+            );
+        }
+        left > 0
     }
 
     /// Notes why the limiter refuses a value.
     pub(super) fn refuse(&mut self, place: Place, error: &Error) {
+        if !self.is_kept(place) {
+            return self.add(place, "", "");
+        }
         let message = in_words_of_files(error);
         match message.split_once(": ") {
             Some((reason, remedy)) => self.add(place, reason, remedy),
@@ -121,11 +192,9 @@ impl<'a> Fields<'a> {
                 faults.add(entry.place, reason, "keep one of them");
             } else if !self.asked.contains(&entry.name.as_str()) {
                 let reason = format!("unknown field `{}`", entry.name);
-                faults.add(
-                    entry.place,
-                    reason,
-                    one_of(&entry.name, self.asked.iter().copied()),
-                );
+                let asked = self.asked.iter().copied();
+                let remedy = faults.one_of((&entry.name, entry.place), asked);
+                faults.add(entry.place, reason, remedy);
             }
         }
     }
@@ -195,13 +264,14 @@ pub(super) fn choice<T: Copy>(
             Value::Text(text) => text.as_str(),
             Value::Bool(false) => "false",
             _ => {
-                faults.expect(node, one_of("", names.iter().map(|(name, _)| *name)));
+                faults.expect(node, few_of(names.iter().map(|(name, _)| *name)));
                 return None;
             }
         };
         let found = names.iter().find(|(name, _)| *name == text);
         if found.is_none() {
-            let remedy = one_of(text, names.iter().map(|(name, _)| *name));
+            let names = names.iter().map(|(name, _)| *name);
+            let remedy = faults.one_of((text, node.place), names);
             faults.add(node.place, format!("unknown value `{text}`"), remedy);
         }
         found.map(|(_, value)| *value)
@@ -231,25 +301,73 @@ pub(super) fn texts(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String
     OneOrMany::of(read.into_iter().collect::<Option<_>>()?, is_list)
 }
 
-/// Returns what to write instead of a name: the nearest one, or all of them.
-pub(super) fn one_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let known: Vec<&str> = known.collect();
-    let meant = SYNONYMS.iter().find(|(synonym, _)| *synonym == name);
-    if let Some((_, meant)) = meant.filter(|(_, meant)| known.contains(meant)) {
-        return format!("write `{meant}`");
-    }
-    let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
-    // A few edits turn a short name into any other.
-    let most = (name.chars().count() / 3).clamp(1, MOST_EDITS);
-    // No known name is near a long one, and the comparison would take long.
-    let is_comparable = (1..=LONGEST).contains(&name.len());
-    let nearest = known.iter().filter(|_| is_comparable).min_by_key(distance);
-    match nearest {
-        Some(nearest) if distance(&nearest) <= most => {
-            format!("write `{nearest}`")
+impl Faults {
+    /// Returns what to write instead of a name at this place: the nearest one, or a few of them.
+    pub(super) fn one_of<'a>(
+        &mut self,
+        (name, place): (&str, Place),
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) -> String {
+        if !self.is_kept(place) {
+            return String::new();
         }
-        _ if known.len() == 1 => format!("write `{}`", known[0]),
-        _ => format!("write one of `{}`", known.join("`, `")),
+        let meant = SYNONYMS.iter().find(|(synonym, _)| *synonym == name);
+        if let Some((_, meant)) = meant
+            && known
+                .clone()
+                .take(MAX_COMPARISONS)
+                .any(|known| known == *meant)
+        {
+            return format!("write `{meant}`");
+        }
+        match self.nearest(name, known.clone()) {
+            Some(nearest) => format!("write `{nearest}`"),
+            None => few_of(known),
+        }
+    }
+
+    /// Returns the known name that was probably meant.
+    fn nearest<'a>(&mut self, name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+        // No known name is near a long one, and the comparison would take long.
+        let is_comparable = |name: &str| (1..=LONGEST).contains(&name.len());
+        if !is_comparable(name) {
+            return None;
+        }
+        // A few edits turn a short name into any other.
+        let most = (name.chars().count() / 3).clamp(1, MOST_EDITS);
+        let mut nearest = None;
+        for other in known.take(self.comparisons) {
+            self.comparisons -= 1;
+            if !is_comparable(other) || name.len().abs_diff(other.len()) > 4 * most {
+                continue;
+            }
+            let distance = strsim::damerau_levenshtein(name, other);
+            if distance <= most && nearest.is_none_or(|(least, _)| distance < least) {
+                nearest = Some((distance, other));
+            }
+        }
+        nearest.map(|(_, other)| other)
+    }
+}
+
+/// Returns that one of some names is to be written: all of them if they are few.
+fn few_of<'a>(known: impl Iterator<Item = &'a str>) -> String {
+    let mut names = String::new();
+    let mut count = 0;
+    for name in known {
+        if names.len() + name.len() > MAX_NAMES {
+            return match count {
+                0 => "write a known one".to_owned(),
+                _ => format!("write one of {names}, .."),
+            };
+        }
+        let comma = if count == 0 { "" } else { ", " };
+        names += &format!("{comma}`{name}`");
+        count += 1;
+    }
+    match count {
+        1 => format!("write {names}"),
+        _ => format!("write one of {names}"),
     }
 }
 
@@ -274,7 +392,15 @@ const SYNONYMS: [(&str, &str); 17] = [
     ("weight", "cost"),
 ];
 
+/// The most faults that are kept.
+const MAX_FAULTS: usize = 100;
+/// The most names of one file that are compared with another: as much work as reading the file.
+const MAX_COMPARISONS: usize = 20_000;
+/// The most bytes of the names in one remedy: enough for all fields of a rule.
+const MAX_NAMES: usize = 560;
+/// The most quotas of tiers and overrides in one file, and one more.
+const MAX_QUOTAS: usize = 10_001;
 /// The most edits from a name to the one that was probably meant.
 const MOST_EDITS: usize = 3;
 /// The most bytes of a name that is compared with known ones.
-const LONGEST: usize = 128;
+const LONGEST: usize = 64;

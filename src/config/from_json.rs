@@ -3,7 +3,7 @@
 //! serde_json checks the syntax, and keeps each value as the part of the text that it was read from. The address of that part
 //! is its place.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, cell::Cell, fmt};
 
 use serde::{
     Deserialize, Deserializer,
@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, MAX_DEPTH, Node, Value},
+    node::{Entry, MAX_DEPTH, MAX_VALUES, Node, Value},
 };
 
 /// Parses a text.
@@ -26,6 +26,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Fault> {
     let reader = Reader {
         text,
         lines: Lines::of(text),
+        values: Cell::new(0),
     };
     let root: &RawValue =
         serde_json::from_str(text).map_err(|error| reader.syntax(text, &error))?;
@@ -35,6 +36,8 @@ pub(super) fn parse(text: &str) -> Result<Node, Fault> {
 struct Reader<'a> {
     text: &'a str,
     lines: Lines<'a>,
+    /// The number of values so far.
+    values: Cell<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -42,6 +45,10 @@ impl<'a> Reader<'a> {
         let place = self.lines.place(self.offset(raw));
         if depth > MAX_DEPTH {
             return Err(Fault::too_deep(place));
+        }
+        self.values.set(self.values.get() + 1);
+        if self.values.get() > MAX_VALUES {
+            return Err(Fault::too_many_values(place));
         }
         let value = match raw.as_bytes().first() {
             Some(b'{') => {

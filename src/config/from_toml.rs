@@ -9,30 +9,43 @@ use toml::{
 
 use super::{
     fault::Fault,
+    fields::Faults,
     lines::Lines,
     node::{Entry, MAX_DEPTH, Node, Place, Value},
 };
 
-/// Parses a text.
-///
-/// # Errors
-///
-/// The faults of the syntax, each with its place.
-pub(super) fn parse(text: &str) -> Result<Node, Vec<Fault>> {
+/// Parses a text. `None` if its syntax has faults, which are noted: of a long text the first one.
+pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     let lines = Lines::of(text);
-    let (table, errors) = DeTable::parse_recoverable(text);
+    let (table, errors) = if text.len() <= MAX_RECOVERED {
+        DeTable::parse_recoverable(text)
+    } else {
+        // Each byte may be a fault, and the parser keeps them all.
+        match DeTable::parse(text) {
+            Ok(table) => (table, Vec::new()),
+            Err(error) => (Spanned::new(0..0, DeTable::new()), vec![error]),
+        }
+    };
+    for error in &errors {
+        let start = error.span().map_or(0, |span| span.start);
+        let message = error.message().replace('\n', ", ");
+        faults.add(lines.place(start), message, "correct the syntax");
+    }
     if !errors.is_empty() {
-        let fault = |error: &toml::de::Error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let message = error.message().replace('\n', ", ");
-            Fault::new(lines.place(start), message, "correct the syntax")
-        };
-        return Err(errors.iter().map(fault).collect());
+        return None;
     }
     let place = Place { line: 1, column: 1 };
-    let value = map(table.get_ref(), &lines, 0).map_err(|fault| vec![fault])?;
-    Ok(Node { place, value })
+    match map(table.get_ref(), &lines, 0) {
+        Ok(value) => Some(Node { place, value }),
+        Err(fault) => {
+            faults.add(fault.place, fault.reason, fault.remedy);
+            None
+        }
+    }
 }
+
+/// The longest text of which all faults of the syntax are listed.
+const MAX_RECOVERED: usize = 64 << 10;
 
 fn map(table: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Value, Fault> {
     let entries = table.iter().map(|(name, value)| {

@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, MAX_DEPTH, Node, Place, Value},
+    node::{Entry, MAX_DEPTH, MAX_VALUES, Node, Place, Value},
 };
 
 /// Parses the only document of a text.
@@ -16,11 +16,48 @@ use super::{
 ///
 /// The first fault of the syntax, or something in the document that no rule needs: an alias, a tag, a second document.
 pub(super) fn parse(text: &str) -> Result<Node, Fault> {
+    match parse_document(text) {
+        Err(fault) if fault.reason == TAB => {
+            parse_document(&with_spaces(text)).map_err(|fault| match fault.reason == TAB {
+                true => Fault::new(fault.place, "a tab after `:`", "write a space"),
+                false => fault,
+            })
+        }
+        parsed => parsed,
+    }
+}
+
+/// Returns the text with spaces for the tabs between a field's name and its value: the parser refuses them, although YAML
+/// allows them.
+fn with_spaces(text: &str) -> String {
+    let mut text = text.to_owned();
+    let mut from = 0;
+    while let Some(found) = text[from..].find(":\t") {
+        let colon = from + found;
+        let tabs = text[colon + 1..].bytes().take_while(|byte| *byte == b'\t');
+        let end = colon + 1 + tabs.count();
+        let name = text[..colon].trim_end_matches(|next: char| {
+            next.is_ascii_alphanumeric() || "_-./\"'".contains(next)
+        });
+        let before = name.trim_end_matches([' ', '\t']);
+        if before.is_empty() || before.ends_with(['\n', '\r', '-', '{', ',']) {
+            text.replace_range(colon + 1..end, &" ".repeat(end - colon - 1));
+        }
+        from = end;
+    }
+    text
+}
+
+/// The parser's reason for refusing a tab.
+const TAB: &str = "':' must be followed by a valid YAML whitespace";
+
+fn parse_document(text: &str) -> Result<Node, Fault> {
     // In YAML, a carriage return alone ends a line.
     let lines = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut events = Events {
         parser: Parser::new_from_str(text).peekable(),
         end: Lines::of(&lines).place(lines.len()),
+        values: 0,
     };
     loop {
         match events.next()? {
@@ -45,6 +82,8 @@ struct Events<'a> {
     parser: Peekable<Parser<'a, StrInput<'a>>>,
     /// The parser is in the next line when the text ends: no place is after this one.
     end: Place,
+    /// The number of values so far.
+    values: usize,
 }
 
 impl<'a> Events<'a> {
@@ -63,6 +102,10 @@ impl<'a> Events<'a> {
     fn node(&mut self, event: Event<'a>, place: Place, depth: usize) -> Result<Node, Fault> {
         if depth > MAX_DEPTH {
             return Err(Fault::too_deep(place));
+        }
+        self.values += 1;
+        if self.values > MAX_VALUES {
+            return Err(Fault::too_many_values(place));
         }
         let value = match event {
             Event::Scalar(text, style, 0, None) => scalar(text, style),

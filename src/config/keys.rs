@@ -7,7 +7,7 @@ use crate::extract::{
 };
 
 use super::{
-    fields::{self, Faults, Fields, one_of},
+    fields::{self, Faults, Fields},
     node::{Node, Place, Value},
     proxies::{Proxies, works},
     registry::{DynExtractor, Registry},
@@ -77,7 +77,8 @@ fn read_name(name: &str, place: Place, faults: &mut Faults) -> Option<(KeySpec, 
         }
         name => {
             let known = WITHOUT_SETTING.iter().chain(WITH_SETTING).copied();
-            faults.add(place, format!("unknown key `{name}`"), one_of(name, known));
+            let remedy = faults.one_of((name, place), known);
+            faults.add(place, format!("unknown key `{name}`"), remedy);
             return None;
         }
     })
@@ -139,7 +140,8 @@ fn read_with_setting(
         }
         name => {
             let known = WITH_SETTING.iter().chain(WITHOUT_SETTING).copied();
-            faults.add(place, format!("unknown key `{name}`"), one_of(name, known));
+            let remedy = faults.one_of((name, place), known);
+            faults.add(place, format!("unknown key `{name}`"), remedy);
             return None;
         }
     })

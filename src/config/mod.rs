@@ -32,9 +32,13 @@
 //!
 //! # Bounds
 //!
-//! A file has at most 1 MiB, 32 levels and 1,000 policies (a candidate is a policy too), of which at most 16 count a request.
-//! `and` and `or_else` join at most 16 keys. YAML anchors and aliases are refused, so a small file cannot become a large one. At most 100
-//! faults are listed.
+//! A file has at most 1 MiB, 150,000 values, 32 levels and 1,000 policies (a candidate is a policy too), of which at most 16
+//! count a request. `and` and `or_else` join at most 16 keys. Tiers and overrides have at most 10,000 quotas. A text in YAML
+//! or TOML has at most 80,000 separators, such as `,` and `[`. YAML anchors and aliases are refused, so a small file cannot
+//! become a large one. The first 100 faults are listed, and the others are counted.
+//!
+//! So reading a file takes at most 64 MB, whatever it contains. Text of a file in a fault is on one line of bounded length,
+//! for example `\n` for a line break.
 
 mod decode;
 mod fault;
@@ -45,6 +49,7 @@ mod from_yaml;
 mod keys;
 mod lines;
 mod named_key;
+mod network_tiers;
 mod node;
 mod penalty;
 mod policy_steps;
@@ -56,6 +61,7 @@ pub mod reload;
 mod requests;
 mod rule;
 mod rule_set;
+mod size;
 mod spec;
 mod tiers;
 mod units;

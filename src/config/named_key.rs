@@ -4,16 +4,29 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::{address, key::Key};
+use crate::{
+    address,
+    extract::{CallerId, HostHeader, KeyExtractor, Networks},
+    key::Key,
+};
 
 use super::spec::{CookieSpec, KeySpec};
 
-/// Returns the key of a caller that a file names.
+/// The callers that a file names.
+#[derive(Debug)]
+pub(super) enum NamedKey {
+    /// One caller.
+    Key(Key),
+    /// Each caller with an address in this network.
+    Network(IpNet),
+}
+
+/// Returns the callers that a file names.
 ///
 /// # Errors
 ///
 /// The text to write instead.
-pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<Key, String> {
+pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<NamedKey, String> {
     match key {
         KeySpec::ClientIp(client) => {
             let bits = |setting: Option<u64>, default| {
@@ -27,15 +40,16 @@ pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<Key, String> {
         }
         KeySpec::PeerIp => address_key(value, 32, 64),
         KeySpec::Header(name) if is_secret_header(name) => Err(SECRET.to_owned()),
-        KeySpec::Header(_) | KeySpec::Query(_) | KeySpec::PathParam(_) => Ok(Key::new(value)),
+        KeySpec::Header(_) => header_key(value),
+        KeySpec::Host => host_key(value),
+        KeySpec::Query(_) | KeySpec::PathParam(_) => Ok(NamedKey::Key(Key::new(value))),
         KeySpec::Cookie(CookieSpec::With {
             plaintext: true, ..
-        }) => Ok(Key::new(value)),
+        }) => cookie_key(value),
         KeySpec::ApiKey(_) | KeySpec::Cookie(_) => Err(SECRET.to_owned()),
         KeySpec::And(_)
         | KeySpec::Custom(_)
         | KeySpec::Global
-        | KeySpec::Host
         | KeySpec::OrElse(_)
         | KeySpec::Route
         | KeySpec::RouteOrUnmatched => Err(
@@ -52,21 +66,78 @@ fn is_secret_header(name: &str) -> bool {
         .any(|secret| name.eq_ignore_ascii_case(secret))
 }
 
-/// Returns the key of an address, or of the network that is counted as one caller.
-fn address_key(value: &str, ipv4: u8, ipv6: u8) -> Result<Key, String> {
-    let written = match value.parse::<IpNet>() {
-        Ok(network) => network,
-        Err(_) => match value.parse::<IpAddr>() {
-            Ok(address) => IpNet::from(address::of_client(address)),
-            Err(_) => return Err("write an address such as `192.0.2.7`".to_owned()),
-        },
-    };
-    let (address, bits) = address::network_of(written.addr(), ipv4, ipv6);
-    let network = IpNet::new_assert(address, bits);
-    if written != network {
-        return Err(format!("its callers are networks: write `{network}`"));
+/// Returns the key of a header's value, which arrives without white space at its ends.
+fn header_key(value: &str) -> Result<NamedKey, String> {
+    let arriving = value.trim_ascii();
+    if arriving.is_empty()
+        || arriving
+            .chars()
+            .any(|next| next.is_control() && next != '\t')
+    {
+        return Err("write the value of a header, without control characters".to_owned());
     }
-    Ok(Key::of_network(network.addr()))
+    if arriving != value {
+        return Err(format!(
+            "headers arrive without spaces at their ends: write `{arriving}`"
+        ));
+    }
+    Ok(NamedKey::Key(Key::new(value)))
+}
+
+/// Returns the key of a cookie's value, which arrives without quotes around it.
+fn cookie_key(value: &str) -> Result<NamedKey, String> {
+    let quoted = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    match quoted {
+        Some(value) => Err(format!(
+            "cookies arrive without quotes around them: write `{value}`"
+        )),
+        None => Ok(NamedKey::Key(Key::new(value))),
+    }
+}
+
+/// Returns the key of a host, however its letters are written.
+fn host_key(value: &str) -> Result<NamedKey, String> {
+    let keys = HostHeader.keys_of(&CallerId::Text(value));
+    let key = keys.first().copied().map(NamedKey::Key);
+    key.ok_or_else(|| "write a host without port, such as `api.example.com`".to_owned())
+}
+
+/// Returns the key of an address, or of a network of addresses. The callers may be networks themselves.
+fn address_key(value: &str, ipv4: u8, ipv6: u8) -> Result<NamedKey, String> {
+    let parsed = Networks::new([value]).ok();
+    let Some(network) = parsed.and_then(|networks| networks.iter().next()) else {
+        return Err(
+            "write an address such as `192.0.2.7`, or a network such as `192.0.2.0/24`".to_owned(),
+        );
+    };
+    let network = of_clients(network);
+    let (address, bits) = address::network_of(network.addr(), ipv4, ipv6);
+    let caller = IpNet::new_assert(address, bits);
+    if network.prefix_len() > bits {
+        return Err(format!("its callers are networks: write `{caller}`"));
+    }
+    let written = value
+        .split('/')
+        .next()
+        .and_then(|address| address.parse::<IpAddr>().ok());
+    if written.is_some_and(|address| address::of_client(address) != network.addr()) {
+        return Err(format!(
+            "this is an address in a network: write `{network}`"
+        ));
+    }
+    Ok(match network == caller {
+        true => NamedKey::Key(Key::of_network(address)),
+        false => NamedKey::Network(network),
+    })
+}
+
+/// Returns the network by which its clients are known: of IPv4, if all of them are behind NAT64.
+fn of_clients(network: IpNet) -> IpNet {
+    let length = network.prefix_len().checked_sub(96);
+    let ipv4 = length.zip(address::translated(network.addr()));
+    ipv4.map_or(network, |(length, address)| IpNet::new_assert(address.into(), length))
 }
 
 const SECRET: &str =

@@ -84,5 +84,7 @@ impl Value {
     }
 }
 
+/// The most values of a file.
+pub(super) const MAX_VALUES: usize = 150_000;
 /// The most levels of lists and mappings.
 pub(super) const MAX_DEPTH: usize = 32;

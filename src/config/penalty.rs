@@ -14,7 +14,7 @@ use super::{
 
 /// Reads a penalty. `None` if it has faults.
 pub(super) fn read(node: &Node, faults: &mut Faults) -> Option<(PenaltySpec, Penalty)> {
-    let noted = faults.list.len();
+    let noted = faults.noted();
     let mut fields = Fields::of(node, "write `{ denials: 10, within: 1m }`", faults)?;
     let remedy = "add the denials that lead to a ban";
     let denials = fields.require("denials", remedy, faults);
@@ -65,7 +65,7 @@ pub(super) fn read(node: &Node, faults: &mut Faults) -> Option<(PenaltySpec, Pen
         longest_ban: longest.map(units::write_duration),
         forgiven_after: forgiven_after.map(units::write_duration),
     };
-    (faults.list.len() == noted).then_some((spec, penalty))
+    (faults.noted() == noted).then_some((spec, penalty))
 }
 
 /// Notes a first ban that is longer than the longest. Either may be a default.

@@ -10,10 +10,7 @@ use crate::{
     matching::Matcher,
 };
 
-use super::{
-    fields::{Faults, one_of},
-    node::Place,
-};
+use super::{fields::Faults, node::Place};
 
 /// Any extractor.
 pub(super) type DynExtractor = Arc<dyn KeyExtractor>;
@@ -72,7 +69,7 @@ fn find<T: Clone>(
         let remedy = if registered.is_empty() {
             format!("register it by RuleSetReader::{method}()")
         } else {
-            one_of(name, registered.keys().map(String::as_str))
+            faults.one_of((name, place), registered.keys().map(String::as_str))
         };
         faults.add(place, format!("{name:?} is not registered"), remedy);
     }

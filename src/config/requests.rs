@@ -168,7 +168,7 @@ pub(super) fn request(
     registry: &Registry,
     faults: &mut Faults,
 ) -> Option<(RequestSpec, AllOf)> {
-    let noted = faults.list.len();
+    let noted = faults.noted();
     let remedy = "write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`";
     let mut fields = Fields::of(node, remedy, faults)?;
     let mut spec = RequestSpec {
@@ -197,7 +197,7 @@ pub(super) fn request(
         Some(false) => all.push(Arc::new(Preflight.not())),
         None => {}
     }
-    if faults.list.len() > noted {
+    if faults.noted() > noted {
         return None;
     }
     if all.is_empty() {

@@ -38,7 +38,7 @@ pub(super) fn read(
     context: &mut Context<'_>,
     faults: &mut Faults,
 ) -> Option<(RuleSpec, Rule)> {
-    let noted = faults.list.len();
+    let noted = faults.noted();
     let (defaults, registry) = (context.defaults, context.registry);
     let mut fields = Fields::of(node, "write a rule: `id`, `key`, `limit`", faults)?;
     let mut spec = empty();
@@ -81,7 +81,7 @@ pub(super) fn read(
         Some(quota)
     });
     fields.finish(faults);
-    if faults.list.len() > noted {
+    if faults.noted() > noted {
         return None;
     }
 

@@ -9,6 +9,9 @@ use std::{
     sync::Arc,
 };
 
+#[cfg(unix)]
+use std::os::unix::fs::OpenOptionsExt;
+
 use http::request::Parts;
 
 use crate::{
@@ -29,6 +32,7 @@ use super::{
     node::Place,
     registry::Registry,
     requests::AllOf,
+    size::{self, MAX_BYTES},
     spec::{HeaderFamily, RuleSetSpec},
 };
 
@@ -62,6 +66,16 @@ impl Format {
             "toml" => Some(Self::Toml),
             "yaml" | "yml" => Some(Self::Yaml),
             _ => None,
+        }
+    }
+
+    /// Returns the characters for each of which the parser keeps a few hundred bytes.
+    const fn separators(self) -> &'static str {
+        match self {
+            // Its parser keeps nothing but the places of values.
+            Self::Json => "",
+            Self::Toml => ",=.[{",
+            Self::Yaml => ",:?[{&*!",
         }
     }
 
@@ -245,7 +259,7 @@ impl RuleSetReader {
     pub(super) fn read_text(&self, path: &Path) -> Result<(Format, String), RuleSetError> {
         let refused = |place, reason: String, remedy: &str| {
             let name = path.display().to_string();
-            RuleSetError::new(&name, vec![Fault::new(place, reason, remedy)])
+            RuleSetError::of(&name, Fault::new(place, reason, remedy))
         };
         let Some(format) = Format::of(path) else {
             let remedy = "name it .yaml, .toml or .json";
@@ -253,9 +267,8 @@ impl RuleSetReader {
         };
         let bytes = read_bounded(path)
             .map_err(|error| refused(START, error.to_string(), "check its name and permissions"))?;
-        if bytes.len() > MAX_BYTES {
-            return Err(refused(START, TOO_LARGE.to_owned(), LESS));
-        }
+        let fits = size::check(&bytes, format.separators());
+        fits.map_err(|fault| RuleSetError::of(&path.display().to_string(), fault))?;
         let text = String::from_utf8(bytes).map_err(|error| {
             let (valid, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
             let valid = String::from_utf8_lossy(valid);
@@ -280,20 +293,18 @@ impl RuleSetReader {
         format: Format,
         text: &str,
     ) -> Result<RuleSet, RuleSetError> {
-        if text.len() > MAX_BYTES {
-            let fault = Fault::new(START, TOO_LARGE, LESS);
-            return Err(RuleSetError::new(name, vec![fault]));
-        }
+        let of_text = |fault| RuleSetError::of(name, fault);
+        size::check(text.as_bytes(), format.separators()).map_err(of_text)?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut faults = Faults::new();
         let root = match format {
-            Format::Toml => from_toml::parse(text),
-            Format::Json => from_json::parse(text).map_err(|fault| vec![fault]),
-            Format::Yaml => from_yaml::parse(text).map_err(|fault| vec![fault]),
+            Format::Toml => from_toml::parse(text, &mut faults),
+            Format::Json => from_json::parse(text).map(Some).map_err(of_text)?,
+            Format::Yaml => from_yaml::parse(text).map(Some).map_err(of_text)?,
         };
-        let root = root.map_err(|faults| RuleSetError::new(name, faults))?;
-        let mut faults = Faults::default();
-        match decode::rule_set(&root, &self.registry, &mut faults) {
-            Some(decoded) if faults.list.is_empty() => Ok(RuleSet {
+        let decoded = root.and_then(|root| decode::rule_set(&root, &self.registry, &mut faults));
+        match decoded {
+            Some(decoded) if faults.noted() == 0 => Ok(RuleSet {
                 data: Arc::new(Data {
                     spec: decoded.spec,
                     rules: decoded.rules,
@@ -301,7 +312,7 @@ impl RuleSetReader {
                     skip: decoded.skip,
                 }),
             }),
-            _ => Err(RuleSetError::new(name, faults.list)),
+            _ => Err(faults.into_error(name)),
         }
     }
 }
@@ -318,17 +329,22 @@ impl fmt::Debug for RuleSetReader {
 
 /// Reads a file up to a byte more than it may have, also one that grows meanwhile.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    // To open a pipe would wait until another process writes to it.
+    let not_a_file = || io::Error::other("not a file");
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("not a file"));
+        return Err(not_a_file());
+    }
+    let mut options = File::options();
+    options.read(true);
+    // Meanwhile a pipe may have the name. To open it would wait until another process writes to it.
+    #[cfg(unix)]
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(not_a_file());
     }
     let mut bytes = Vec::new();
-    let most = MAX_BYTES as u64 + 1;
-    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 const START: Place = Place { line: 1, column: 1 };
-const MAX_BYTES: usize = 1 << 20;
-const TOO_LARGE: &str = "more than 1 MiB";
-const LESS: &str = "write fewer rules, or move lists into code";

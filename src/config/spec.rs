@@ -424,7 +424,7 @@ pub enum TierSourceSpec {
 #[schemars(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct OverrideSpec {
-    /// The key, as a request has it; an address or a network. Not for keys that are secret: choose their tier by `tier_from`.
+    /// The key, as a request has it; an address, or a network of callers. Not for keys that are secret: choose their tier by `tier_from`.
     pub key: String,
     /// The name of one of the rule's tiers, `unlimited`, `forbidden`, or a quota.
     pub tier: QuotaSpec,

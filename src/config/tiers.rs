@@ -18,8 +18,9 @@ use crate::{
 
 use super::{
     fault::in_words_of_files,
-    fields::{self, Faults, Fields, one_of},
-    named_key::named_key,
+    fields::{self, Faults, Fields},
+    named_key::{NamedKey, named_key},
+    network_tiers::NetworkTiers,
     node::{Node, Value},
     policy_steps::PolicySettings,
     quota,
@@ -41,7 +42,7 @@ pub(super) fn read(
     // Written as empty is as good as not written: a set that is read again has neither.
     let tiers = fields.get("tiers").filter(|node| !is_empty(node));
     let overrides = fields.get("overrides").filter(|node| !is_empty(node));
-    let mut names = Vec::new();
+    let mut names = TierNames::default();
     if let Some(node) = tiers {
         names = read_tiers(node, settings, (&mut choice, spec), faults);
     }
@@ -79,15 +80,17 @@ fn read_tiers<'a>(
     settings: &PolicySettings,
     (choice, spec): (&mut FileTiers, &mut RuleSpec),
     faults: &mut Faults,
-) -> Vec<&'a str> {
+) -> TierNames<'a> {
+    let mut names = TierNames::default();
     let Value::Map(entries) = &node.value else {
         faults.expect(node, "write `name: 100/min` for each tier");
-        return Vec::new();
+        return names;
     };
-    let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for entry in entries {
         let name = entry.name.as_str();
-        if !seen.insert(name) {
+        let is_new = names.all.insert(name);
+        names.in_order.push(name);
+        if !is_new {
             let reason = format!("`{name}` is there twice");
             faults.add(entry.place, reason, "keep one of them");
         } else if GRANTS.contains(&name) {
@@ -97,9 +100,15 @@ fn read_tiers<'a>(
             choice.by_name.insert(name.to_owned(), tier);
             spec.tiers.insert(name.to_owned(), tier_spec);
         }
-        names.push(name);
     }
     names
+}
+
+/// The names of the tiers of a rule, also of those with faults.
+#[derive(Default)]
+struct TierNames<'a> {
+    all: HashSet<&'a str>,
+    in_order: Vec<&'a str>,
 }
 
 fn read_tier(
@@ -123,6 +132,9 @@ fn read_tier(
         }
         _ => {}
     }
+    if !faults.has_room_for_quota(node.place) {
+        return None;
+    }
     let (spec, quota) = quota::quota(node, settings.limit_unit, faults)?;
     let tier = Tier::new(name, quota);
     let tier = tier.and_then(|tier| settings.check(quota).map(|()| tier));
@@ -139,7 +151,7 @@ fn read_tier(
 fn read_override(
     item: &Node,
     (key_spec, settings): (Option<&KeySpec>, &PolicySettings),
-    names: &[&str],
+    names: &TierNames<'_>,
     choice: &mut FileTiers,
     faults: &mut Faults,
 ) -> Option<OverrideSpec> {
@@ -159,7 +171,11 @@ fn read_override(
         }
     };
     let (tier_spec, tier) = tier?;
-    if choice.by_key.insert(named, tier).is_some() {
+    let former = match named {
+        NamedKey::Key(key) => choice.by_key.insert(key, tier),
+        NamedKey::Network(network) => choice.by_network.insert(network, tier),
+    };
+    if former.is_some() {
         let reason = format!("the key {key:?} is there twice");
         faults.add(place, reason, "keep one of them");
     }
@@ -172,7 +188,7 @@ fn read_override(
 /// Returns a tier by its name, or one with its own quota.
 fn overriding_tier(
     node: &Node,
-    names: &[&str],
+    names: &TierNames<'_>,
     settings: &PolicySettings,
     choice: &FileTiers,
     faults: &mut Faults,
@@ -180,7 +196,7 @@ fn overriding_tier(
     let Value::Text(name) = &node.value else {
         return read_tier("override", node, settings, faults);
     };
-    if names.contains(&name.as_str()) {
+    if names.all.contains(name.as_str()) {
         // A tier with a fault was noted.
         let tier = choice.by_name.get(name)?.clone();
         let spec = QuotaSpec::Limit(LimitSpec::Rate(name.clone()));
@@ -189,8 +205,9 @@ fn overriding_tier(
     if is_rate(name) || GRANTS.contains(&name.as_str()) {
         return read_tier("override", node, settings, faults);
     }
-    let known = names.iter().copied().chain(GRANTS.iter().copied());
-    let remedy = format!("{}, or a rate", one_of(name, known));
+    let known = names.in_order.iter().chain(GRANTS).copied();
+    let remedy = faults.one_of((name, node.place), known);
+    let remedy = format!("{remedy}, or a rate");
     faults.add(node.place, format!("unknown tier `{name}`"), remedy);
     None
 }
@@ -241,10 +258,11 @@ fn read_source(
 
 // === FileTiers ===
 
-/// The tiers of a rule in a file: of a single key first, else by name.
+/// The tiers of a rule in a file: of a single key first, then of a network, else by name.
 #[derive(Default)]
 pub(super) struct FileTiers {
     by_key: HashMap<Key, Tier>,
+    by_network: NetworkTiers,
     by_name: HashMap<String, Tier>,
     source: Option<Source>,
 }
@@ -252,7 +270,7 @@ pub(super) struct FileTiers {
 impl FileTiers {
     /// Whether some callers may have another limit.
     pub(super) fn is_used(&self) -> bool {
-        self.source.is_some() || !self.by_key.is_empty()
+        self.source.is_some() || !self.by_key.is_empty() || !self.by_network.is_empty()
     }
 
     /// Returns a rule with these tiers.
@@ -272,7 +290,7 @@ enum Source {
 
 impl TierChoice for FileTiers {
     fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier> {
-        if let Some(tier) = self.by_key.get(key) {
+        if let Some(tier) = self.by_key.get(key).or_else(|| self.by_network.of(key)) {
             return Some(tier.clone());
         }
         let tier = match self.source.as_ref()? {
@@ -286,7 +304,8 @@ impl TierChoice for FileTiers {
     }
 
     fn validate(&self, policy: &Policy) -> Result<(), Error> {
-        let tiers = self.by_key.values().chain(self.by_name.values());
+        let tiers = self.by_key.values().chain(self.by_network.tiers());
+        let tiers = tiers.chain(self.by_name.values());
         let mut limiting = tiers.filter(|tier| tier.quota().is_some());
         limiting.try_for_each(|tier| policy.under(tier).map(drop))
     }

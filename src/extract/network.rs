@@ -94,11 +94,8 @@ pub struct Network {
 
 impl From<&str> for Network {
     fn from(text: &str) -> Self {
-        if let Ok(network) = text.parse::<IpNet>() {
+        if let Some(network) = parse(text) {
             return Self::from(network);
-        }
-        if let Ok(address) = text.parse::<IpAddr>() {
-            return Self::from(address);
         }
         Self {
             parsed: Err(Error::new(
@@ -147,6 +144,18 @@ impl From<Ipv6Addr> for Network {
     fn from(address: Ipv6Addr) -> Self {
         Self::from(IpAddr::from(address))
     }
+}
+
+/// Parses a network or an address, by the rules of the standard library: octets with leading zeros are refused, because some
+/// programs read them as octal.
+fn parse(text: &str) -> Option<IpNet> {
+    let Some((address, length)) = text.split_once('/') else {
+        return text.parse::<IpAddr>().ok().map(IpNet::from);
+    };
+    let is_plain = length.bytes().all(|digit| digit.is_ascii_digit())
+        && (length == "0" || !length.starts_with('0'));
+    let length = length.parse().ok().filter(|_| is_plain)?;
+    IpNet::new(address.parse().ok()?, length).ok()
 }
 
 /// Converts a network of IPv4-mapped addresses to IPv4, as lookups convert addresses.

@@ -8,6 +8,9 @@
 //! A reply has at most 1,000 changes. They are taken over one reply after the other. More of them arrive in a task, since a
 //! refresh has the deadline of a decision, and the next refresh goes on where an error ended the last one.
 //!
+//! A list has at most 100,000 blocks, so that a server with more costs an instance bounded time and memory: it warns, and
+//! the others do not hold.
+//!
 //! An instance that has not asked for half an hour gets all blocks anew, since changes are kept for an hour.
 
 use std::{
@@ -23,12 +26,13 @@ use redis::{Cmd, Value};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use crate::{
-    block::{ActiveBlock, BlockChange, BlockTarget},
+    block::{ActiveBlock, Block, BlockChange, BlockTarget},
     block_list::BlockList,
     clock::{self, Clock, Timestamp},
     error::{Error, ErrorKind},
     key::Key,
     log,
+    outside_text::shown,
     slot::slot_of,
     spawn,
     state::PolicyName,
@@ -53,6 +57,8 @@ pub(super) struct SharedBlocks {
     arrival: AsyncMutex<()>,
     /// Whether it was logged that blocks cannot be read.
     has_logged_unread: AtomicBool,
+    /// Whether it was reported that there are too many blocks.
+    has_warned_of_number: AtomicBool,
 }
 
 impl SharedBlocks {
@@ -66,6 +72,7 @@ impl SharedBlocks {
             progress: Mutex::default(),
             arrival: AsyncMutex::default(),
             has_logged_unread: AtomicBool::new(false),
+            has_warned_of_number: AtomicBool::new(false),
         })
     }
 
@@ -144,7 +151,10 @@ impl SharedBlocks {
     async fn take_over(&self, cluster: &Cluster) -> Result<bool, Error> {
         let now = Clock::system().now();
         let version = self.progress.lock().begin(now);
-        let reply = self.run(cluster, |command| command.arg("C").arg(version));
+        let reply = self.run(cluster, |command| {
+            let command = command.arg("C").arg(version);
+            command.arg(BlockList::MAX_BLOCKS).arg(Block::MAX_REASON)
+        });
         let changes = Changes::parse(&reply.await?)?;
         let latency = Clock::system().now().since(now);
         self.list.clock().learn(changes.now, latency);
@@ -160,8 +170,13 @@ impl SharedBlocks {
             // Another caller took over changes meanwhile, which may be later than this reply.
             return Ok(true);
         }
-        let has_more = changes.has_more;
-        progress.take_over(changes, now, &self.list)?;
+        let (has_more, excess) = (changes.has_more, changes.excess);
+        let left_out = progress.take_over(changes, now, &self.list);
+        drop(progress);
+        if (left_out > 0 || excess > 0) && !self.has_warned_of_number.swap(true, Ordering::Relaxed)
+        {
+            cluster.first().client.check.warn_of_blocks();
+        }
         Ok(has_more)
     }
 
@@ -243,28 +258,25 @@ impl Progress {
         self.version
     }
 
-    /// Takes over the changes that follow, which were asked for at this time.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`BlockList::insert`].
-    fn take_over(&mut self, new: Changes, at: Timestamp, list: &BlockList) -> Result<(), Error> {
-        let mut result = Ok(());
+    /// Takes over the changes that follow, which were asked for at this time. Returns the number of blocks for which the
+    /// list has no room.
+    fn take_over(&mut self, new: Changes, at: Timestamp, list: &BlockList) -> usize {
+        (self.version, self.at) = (new.version, at);
+        let Some(arriving) = &mut self.arriving else {
+            return list.update(new.changes);
+        };
         for (target, block) in new.changes {
-            match (&mut self.arriving, block) {
-                (Some(arriving), Some(block)) => drop(arriving.insert(target, block)),
-                (Some(arriving), None) => drop(arriving.remove(&target)),
-                (None, Some(block)) => result = result.and(list.insert(block)),
-                (None, None) => list.remove(&target),
+            match block {
+                // Those that have ended are not kept: a reply has at most twice as many blocks as a list.
+                Some(block) if block.until() > new.now => drop(arriving.insert(target, block)),
+                _ => drop(arriving.remove(&target)),
             }
         }
-        (self.version, self.at) = (new.version, at);
-        if !new.has_more
-            && let Some(arrived) = self.arriving.take()
-        {
-            list.replace(arrived.into_values());
+        if new.has_more {
+            return 0;
         }
-        result
+        let arrived = self.arriving.take().unwrap_or_default();
+        list.replace(arrived.into_values())
     }
 }
 
@@ -276,6 +288,8 @@ struct Changes {
     now: Timestamp,
     has_more: bool,
     version: u64,
+    /// How many targets the server has too many. It leaves out the oldest ones.
+    excess: u64,
     /// The targets, and their blocks unless they were unblocked.
     changes: Vec<(BlockTarget, Option<ActiveBlock>)>,
     /// Number of changes that this version of tollgate cannot read.
@@ -294,6 +308,7 @@ impl Changes {
             Value::Int(now),
             Value::Int(has_more),
             Value::Int(version),
+            Value::Int(excess),
             changes @ ..,
         ] = parts.as_slice()
         else {
@@ -315,6 +330,7 @@ impl Changes {
             now: Timestamp::from_micros(number(now)?),
             has_more: *has_more == 1,
             version: number(version)?,
+            excess: number(excess)?,
             changes: read,
             unread,
         })
@@ -343,11 +359,6 @@ fn parse_block(target: BlockTarget, block: &[u8]) -> Option<ActiveBlock> {
     let (since, rest) = block.split_first_chunk()?;
     let (until, reason) = rest.split_first_chunk()?;
     let time = |bytes: &[u8; 8]| Timestamp::from_micros(u64::from_be_bytes(*bytes));
-    let reason = String::from_utf8_lossy(reason);
-    Some(ActiveBlock::new(
-        target,
-        time(since),
-        time(until),
-        reason.as_ref(),
-    ))
+    let reason = shown(&String::from_utf8_lossy(reason), Block::MAX_REASON);
+    Some(ActiveBlock::new(target, time(since), time(until), reason))
 }

@@ -150,10 +150,10 @@
 //! for them, in RESP3, so that a long text never delays a decision. An ACL user needs these rights besides:
 //!
 //! ```text
-//! ACL SETUSER limiter &tollgate:* +subscribe +publish +hget +hset +hmget +hgetall +hkeys +hdel
+//! ACL SETUSER limiter &tollgate:* +subscribe +publish +hget +hset +hmget +hstrlen +hkeys +hdel
 //! ```
 //!
-//! An instance that only reads needs `+hmget`, and `+subscribe` with the channel to learn of new rules at once.
+//! An instance that only reads needs `+hmget +hstrlen`, and `+subscribe` with the channel to learn of new rules at once.
 //!
 //! # Memory
 //!

@@ -3,7 +3,7 @@
 //! ```text
 //! push      EVALSHA rules.lua ──> stored as the next version, announced on the channel of the key's name
 //! listen    SUBSCRIBE on a connection of its own ──> read
-//! read      HMGET version time ──> others than the known ones? HMGET 7:text 7:format ..
+//! read      HMGET version time ──> others than the known ones? HSTRLEN 7:text .. ──> HMGET 7:text 7:format ..
 //! ```
 //!
 //! The connection leads to the node that has the key. It is made at the first call, and again after an error. With a pool of
@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::{join_all, try_join_all};
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::Mutex;
 
@@ -157,18 +158,33 @@ impl RedisRuleStore {
         if Some(id) == known {
             return Ok(ReadRulesReply::Known);
         }
+        let rules = self.read_version(&key, id).await?;
+        Ok(ReadRulesReply::Stored(rules))
+    }
+
+    /// Reads a version, unless a field of it is longer than tollgate stores: others may have written it.
+    async fn read_version(&self, key: &[u8], id: RulesId) -> Result<StoredRules, Error> {
+        let lengths = FIELDS.map(|(field, most)| async move {
+            let mut command = redis::cmd("HSTRLEN");
+            command.arg(key).arg(format!("{}:{field}", id.version));
+            let length: u64 = parse(self.run(&[command]).await?)?;
+            match length > most {
+                true => Err(too_long(id.version, field)),
+                false => Ok(()),
+            }
+        });
+        try_join_all(lengths).await?;
         let mut command = redis::cmd("HMGET");
-        command.arg(&key);
-        for field in FIELDS {
+        command.arg(key);
+        for (field, _) in FIELDS {
             command.arg(format!("{}:{field}", id.version));
         }
         let reply = self.run(&[command]).await?;
         let fields: Vec<Option<String>> = parse(reply)?;
-        let fields = FIELDS.iter().copied().zip(fields);
-        let fields: HashMap<&str, Option<String>> = fields.collect();
+        let names = FIELDS.iter().map(|(field, _)| *field);
+        let fields: HashMap<&str, Option<String>> = names.zip(fields).collect();
         let field = |name: &str| fields.get(name).cloned().flatten();
-        let rules = stored(id, field).ok_or_else(foreign)?;
-        Ok(ReadRulesReply::Stored(rules))
+        stored(id, field).ok_or_else(foreign)
     }
 
     /// Returns the stored version; `None` if there is none.
@@ -214,26 +230,35 @@ impl RedisRuleStore {
     }
 
     async fn history(&self) -> Result<Vec<StoredRules>, Error> {
-        let mut command = redis::cmd("HGETALL");
-        command.arg(self.key());
-        let fields: HashMap<Vec<u8>, Vec<u8>> = parse(self.run(&[command]).await?)?;
+        let key = self.key();
+        let mut command = redis::cmd("HKEYS");
+        command.arg(&key);
+        let fields: Vec<Vec<u8>> = parse(self.run(&[command]).await?)?;
         // Others than tollgate may have written fields too.
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).ok();
-        let fields = fields.into_iter();
-        let fields = fields.filter_map(|(field, value)| Some((text(field)?, text(value)?)));
-        let fields: HashMap<String, String> = fields.collect();
-        let versions = fields
-            .keys()
-            .filter_map(|field| field.strip_suffix(":text")?.parse().ok());
-        let mut versions: Vec<u64> = versions.collect();
-        versions.sort_unstable();
-        let version = |version: u64| {
-            let field = |name: &str| fields.get(&format!("{version}:{name}")).cloned();
-            let micros = field("time")?.parse().ok()?;
-            let time = Timestamp::from_micros(micros);
-            stored(RulesId { version, time }, field)
+        let version = |field: &Vec<u8>| {
+            let field = str::from_utf8(field).ok()?;
+            field.strip_suffix(":text")?.parse().ok()
         };
-        Ok(versions.into_iter().filter_map(version).collect())
+        let mut versions: Vec<u64> = fields.iter().filter_map(version).collect();
+        versions.sort_unstable();
+        let latest = &versions[versions.len().saturating_sub(KEPT)..];
+        let read = latest.iter().map(|version| self.read_old(&key, *version));
+        let read = join_all(read).await.into_iter();
+        // One that cannot be read is left out, unless that is for all.
+        let read = read.filter(|read| match read {
+            Ok(_) => true,
+            Err(error) => error.kind() != ErrorKind::ForeignValue,
+        });
+        read.collect()
+    }
+
+    /// Reads a version of the history, with the time when it was stored.
+    async fn read_old(&self, key: &[u8], version: u64) -> Result<StoredRules, Error> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(key).arg(format!("{version}:time"));
+        let (micros,): (Option<u64>,) = parse(self.run(&[command]).await?)?;
+        let time = micros.map(Timestamp::from_micros).ok_or_else(foreign)?;
+        self.read_version(key, RulesId { version, time }).await
     }
 
     async fn stored_since(&self) -> Result<bool, Error> {
@@ -339,6 +364,13 @@ fn foreign() -> Error {
     )
 }
 
+fn too_long(version: u64, field: &str) -> Error {
+    let message = format!(
+        "version {version} of the rules in redis has a longer {field} than tollgate stores: push other rules"
+    );
+    Error::new(ErrorKind::ForeignValue, message)
+}
+
 fn too_slow(phase: Phase) -> Error {
     let message = match phase {
         Phase::Connect => "no connection for rules to redis in time",
@@ -352,7 +384,15 @@ fn sent_in_vain(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Timeout(_)) || classify::ends_connection(error)
 }
 
-const FIELDS: [&str; 4] = ["format", "text", "author", "comment"];
+/// The fields of a version, and the most bytes that tollgate stores in each.
+const FIELDS: [(&str, u64); 4] = [
+    ("format", 16),
+    ("text", 1 << 20),
+    ("author", 1_024),
+    ("comment", 4_096),
+];
+/// The number of versions in a history.
+const KEPT: usize = 10;
 /// The longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest wait for a reply: a text may have a megabyte.

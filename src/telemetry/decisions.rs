@@ -34,6 +34,8 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
+#[cfg(feature = "tracing")]
+use crate::outside_text::Logged;
 #[cfg(feature = "metrics")]
 use crate::{
     policy::Policy,
@@ -262,7 +264,7 @@ fn log(result: &Result<Decision, Error>) {
         Err(error) => tracing::debug!(
             target: TARGET,
             outcome = "failed",
-            error = %error,
+            error = %Logged(error),
             "rate limit decision",
         ),
     }

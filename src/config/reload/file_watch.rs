@@ -80,9 +80,11 @@ struct FileWatcher {
     wakes: Receiver<()>,
     is_stopped: Arc<AtomicBool>,
     interval: Duration,
-    /// `None` if the system has no watch left: then the file is polled.
-    watcher: Option<RecommendedWatcher>,
-    watched: Vec<PathBuf>,
+    /// One for each folder: a watcher of a folder and of one in it hears twice that the inner one is gone, and warns of that.
+    /// Empty if the system has no watch left: then the file is polled.
+    watchers: Vec<RecommendedWatcher>,
+    /// The folder of each watcher.
+    watched: [Option<PathBuf>; 2],
 }
 
 /// The end of the thread.
@@ -101,17 +103,18 @@ impl FileWatcher {
                 let _ = waker.try_send(());
             }
         };
-        let watcher = notify::recommended_watcher(on_event);
-        let watcher = watcher
+        let watchers = [(); 2].map(|()| notify::recommended_watcher(on_event.clone()));
+        let watchers = watchers.into_iter().collect::<Result<Vec<_>, _>>();
+        let watchers = watchers
             .inspect_err(|error| log_polling(&reloader.place, interval, error))
-            .ok();
+            .unwrap_or_default();
         Self {
             reloader,
             wakes,
             is_stopped,
             interval,
-            watcher,
-            watched: Vec::new(),
+            watchers,
+            watched: [None, None],
         }
     }
 
@@ -135,18 +138,19 @@ impl FileWatcher {
 
     /// Watches the folders of the file, anew each time: one that was deleted and made again is another one.
     fn watch_folders(&mut self) {
-        let (Some(watcher), Place::File(file)) = (&mut self.watcher, &self.reloader.place) else {
+        let Place::File(file) = &self.reloader.place else {
             return;
         };
-        for folder in self.watched.drain(..) {
-            // It may be gone, and its watch with it.
-            let _ = watcher.unwatch(&folder);
-        }
-        for folder in file.folders() {
-            // A folder that is not there is looked for at the next poll.
-            if watcher.watch(&folder, RecursiveMode::NonRecursive).is_ok() {
-                self.watched.push(folder);
+        let mut folders = file.folders().into_iter();
+        for (watcher, watched) in self.watchers.iter_mut().zip(&mut self.watched) {
+            if let Some(folder) = watched.take() {
+                // It may be gone, and its watch with it.
+                let _ = watcher.unwatch(&folder);
             }
+            // A folder that is not there is looked for at the next poll.
+            let folder = folders.next();
+            *watched =
+                folder.filter(|folder| watcher.watch(folder, RecursiveMode::NonRecursive).is_ok());
         }
     }
 
@@ -160,9 +164,7 @@ impl FileWatcher {
         if self.reloader.is_known(&read()) {
             return Ok(false);
         }
-        let settled = settled(read, || self.pause())?;
-        // Refusals are logged where they are noted.
-        let _ = self.reloader.take_read(|| settled);
+        self.reloader.take_read(settled(read, || self.pause())?);
         Ok(true)
     }
 

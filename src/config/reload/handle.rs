@@ -115,7 +115,7 @@ impl RulesHandle {
                 "the rules come from {}: edit that file",
                 file.name()
             ))),
-            Place::InProcess => reloader.take_pushed(rules),
+            Place::InProcess => reloader.take_pushed(rules).await,
             #[cfg(feature = "redis")]
             Place::Redis(shared) => shared_watch::push(&reloader, shared, rules).await,
         }
@@ -148,7 +148,7 @@ impl RulesHandle {
 
     /// Reads the source now, without waiting for an event: for a signal such as `SIGHUP`, or a button.
     ///
-    /// A file is read on the caller's thread.
+    /// A file is read on a thread of the runtime for blocking work; without a runtime on the caller's.
     ///
     /// # Errors
     ///
@@ -156,7 +156,10 @@ impl RulesHandle {
     pub async fn reload(&self) -> Result<(), ReloadError> {
         let reloader = self.reloader()?;
         match &reloader.place {
-            Place::File(file) => reloader.take_read(|| file.read(&reloader.reader)),
+            Place::File(file) => {
+                let (file, reader) = (file.clone(), reloader.reader.clone());
+                reloader.take_from(move || file.read(&reader)).await
+            }
             Place::InProcess => Ok(()),
             #[cfg(feature = "redis")]
             Place::Redis(shared) => shared_watch::take(&reloader, shared).await,

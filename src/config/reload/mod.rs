@@ -16,6 +16,8 @@
 //!   [algorithm](crate::algorithm) describes.
 //! - A set is taken as a whole or refused as a whole. A refused one is reported once, with the text of
 //!   [`RuleSetError`](crate::config::RuleSetError), and the rules in force stay.
+//! - A new text is parsed on a thread for blocking work, one at a time. Neither requests nor calls of the handle that look at
+//!   the rules wait for that. Stored rules that are too long, or cannot be read, leave those in force.
 //! - A mode or rollout that was [set while the service runs](crate::RateLimitLayer::set_rule_mode) stays, unless the new set
 //!   has another one written than the old set. The mode of the layer always stays.
 //!

@@ -40,7 +40,7 @@ impl NewRules {
         }
     }
 
-    /// Sets who pushes the rules, of at most 256 bytes.
+    /// Sets who pushes the rules, of at most 256 bytes without control characters.
     ///
     /// Default: nobody.
     pub fn author(mut self, author: impl Into<String>) -> Self {
@@ -48,7 +48,7 @@ impl NewRules {
         self
     }
 
-    /// Sets the reason, of at most 1,024 bytes.
+    /// Sets the reason, of at most 1,024 bytes without control characters.
     ///
     /// Default: none.
     pub fn comment(mut self, comment: impl Into<String>) -> Self {
@@ -78,14 +78,16 @@ impl NewRules {
 
     /// # Errors
     ///
-    /// [`ReloadError::Source`] for an author or a comment that is too long.
+    /// [`ReloadError::Source`] for an author or a comment that is too long, or has a control character.
     pub(super) fn validate(&self) -> Result<(), ReloadError> {
-        let is_long =
-            |text: &Option<String>, most| text.as_ref().is_some_and(|text| text.len() > most);
-        let reason = if is_long(&self.author, MAX_AUTHOR) {
-            "an author has at most 256 bytes"
-        } else if is_long(&self.comment, MAX_COMMENT) {
-            "a comment has at most 1,024 bytes"
+        let is_unusable = |text: &Option<String>, most| {
+            let text = text.as_deref().unwrap_or_default();
+            text.len() > most || text.chars().any(char::is_control)
+        };
+        let reason = if is_unusable(&self.author, MAX_AUTHOR) {
+            "an author has at most 256 bytes, without control characters"
+        } else if is_unusable(&self.comment, MAX_COMMENT) {
+            "a comment has at most 1,024 bytes, without control characters"
         } else {
             return Ok(());
         };
@@ -94,5 +96,7 @@ impl NewRules {
     }
 }
 
-const MAX_AUTHOR: usize = 256;
-const MAX_COMMENT: usize = 1_024;
+/// The most bytes of an author.
+pub(super) const MAX_AUTHOR: usize = 256;
+/// The most bytes of a comment.
+pub(super) const MAX_COMMENT: usize = 1_024;

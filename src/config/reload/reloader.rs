@@ -2,10 +2,10 @@
 
 use std::{collections::VecDeque, fmt, sync::Weak};
 
-use tokio::sync::watch;
+use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use crate::{
-    builder::RateLimitLayerBuilder, clock::Clock, log, middleware::in_force::Replaceable,
+    builder::RateLimitLayerBuilder, clock::Clock, log, middleware::in_force::Replaceable, spawn,
     sync::Mutex,
 };
 
@@ -32,7 +32,9 @@ pub(super) struct Reloader {
     pub(super) reader: RuleSetReader,
     pub(super) place: Place,
     layer: Weak<Replaceable>,
-    /// Held from the reading of a file to the swap, so that no older text replaces a newer one.
+    /// Held from the reading of a text to the swap, so that no older text replaces a newer one, and one text is parsed at a
+    /// time. Whoever only looks at the rules never waits for it.
+    turn: AsyncMutex<()>,
     progress: Mutex<Progress>,
     state: watch::Sender<RulesState>,
 }
@@ -66,6 +68,7 @@ impl Reloader {
             reader,
             place,
             layer,
+            turn: AsyncMutex::new(()),
             progress: Mutex::new(Progress {
                 history: VecDeque::from([version]),
                 refused: None,
@@ -107,17 +110,46 @@ impl Reloader {
         }
     }
 
+    /// Takes a text that was read, on this thread, if it is new and has no faults. For threads without a runtime.
+    pub(super) fn take_read(&self, read: Result<(Format, String), RuleSetError>) {
+        let _turn = self.turn.blocking_lock();
+        // A refusal is logged where it is noted.
+        let Ok(Some(new)) = self.new_text(read) else {
+            return;
+        };
+        let parsed = self.parser(new.format, &new.text)();
+        let _ = self.take_parsed(new, parsed);
+    }
+
     /// Reads a text by `read`, and takes it if it is new and has no faults.
     ///
     /// # Errors
     ///
     /// Why the text was refused, now or before.
-    pub(super) fn take_read(
+    pub(super) async fn take_from(
         &self,
-        read: impl FnOnce() -> Result<(Format, String), RuleSetError>,
+        read: impl FnOnce() -> Result<(Format, String), RuleSetError> + Send + 'static,
     ) -> Result<(), ReloadError> {
+        let _turn = self.turn.lock().await;
+        let read = spawn::blocking(read).await.map_err(ReloadError::Source)?;
+        let Some(new) = self.new_text(read)? else {
+            return Ok(());
+        };
+        let parsed = self.parse(new.format, &new.text).await?;
+        self.take_parsed(new, parsed).map(drop)
+    }
+
+    /// Returns the version that a text which was read is; `None` if it is in force.
+    ///
+    /// # Errors
+    ///
+    /// Why the text was refused, now or before.
+    fn new_text(
+        &self,
+        read: Result<(Format, String), RuleSetError>,
+    ) -> Result<Option<VersionData>, ReloadError> {
         let mut progress = self.progress.lock();
-        let (format, text) = match read() {
+        let (format, text) = match read {
             Ok(read) => read,
             Err(error) => return Err(self.refuse(&mut progress, None, error.into())),
         };
@@ -125,7 +157,7 @@ impl Reloader {
             progress.refused = None;
             progress.refusal = None;
             self.set_error(None);
-            return Ok(());
+            return Ok(None);
         }
         let known = (format, text);
         if progress.refused.as_ref() == Some(&known)
@@ -133,13 +165,52 @@ impl Reloader {
         {
             return Err(error);
         }
-        let number = self.number() + 1;
-        let version =
-            NewRules::new(known.0, known.1.clone()).into_version(number, Clock::system().now());
-        match self.swap(&mut progress, version) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.refuse(&mut progress, Some(known), error)),
-        }
+        let new = NewRules::new(known.0, known.1);
+        Ok(Some(
+            new.into_version(self.number() + 1, Clock::system().now()),
+        ))
+    }
+
+    /// Takes a version of which this was parsed.
+    ///
+    /// # Errors
+    ///
+    /// Why it was refused.
+    fn take_parsed(
+        &self,
+        version: VersionData,
+        parsed: Result<RuleSet, RuleSetError>,
+    ) -> Result<RuleVersion, ReloadError> {
+        let mut progress = self.progress.lock();
+        let refused = (version.format, version.text.clone());
+        let rules = parsed.map_err(ReloadError::from);
+        let swapped = rules.and_then(|rules| self.swap(&mut progress, version, rules));
+        swapped.map_err(|error| self.refuse(&mut progress, Some(refused), error))
+    }
+
+    // === Parsing ===
+
+    /// Parses a text on a thread for such work.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Source`] if the runtime ends meanwhile.
+    async fn parse(
+        &self,
+        format: Format,
+        text: &str,
+    ) -> Result<Result<RuleSet, RuleSetError>, ReloadError> {
+        let parsed = spawn::blocking(self.parser(format, text)).await;
+        parsed.map_err(ReloadError::Source)
+    }
+
+    fn parser(
+        &self,
+        format: Format,
+        text: &str,
+    ) -> impl FnOnce() -> Result<RuleSet, RuleSetError> + Send + use<> {
+        let (reader, name, text) = (self.reader.clone(), self.place.name(), text.to_owned());
+        move || reader.parse_named(&name, format, &text)
     }
 
     // === Pushed rules ===
@@ -149,14 +220,15 @@ impl Reloader {
     /// # Errors
     ///
     /// Why they were not taken. The source has not changed, so it is not noted as a refusal.
-    pub(super) fn take_pushed(&self, new: NewRules) -> Result<RuleVersion, ReloadError> {
-        let mut progress = self.progress.lock();
+    pub(super) async fn take_pushed(&self, new: NewRules) -> Result<RuleVersion, ReloadError> {
+        let _turn = self.turn.lock().await;
         let stored = self.number();
         if new.replaced.is_some_and(|replaced| replaced != stored) {
             return Err(ReloadError::Conflict { stored });
         }
         let version = new.into_version(stored + 1, Clock::system().now());
-        self.swap(&mut progress, version)
+        let rules = self.parse(version.format, &version.text).await??;
+        self.swap(&mut self.progress.lock(), version, rules)
     }
 
     /// Takes a version that all instances share.
@@ -165,11 +237,13 @@ impl Reloader {
     ///
     /// Why it was refused.
     #[cfg(feature = "redis")]
-    pub(super) fn take_version(&self, version: VersionData) -> Result<RuleVersion, ReloadError> {
-        let mut progress = self.progress.lock();
-        let refused = (version.format, version.text.clone());
-        let swapped = self.swap(&mut progress, version);
-        swapped.map_err(|error| self.refuse(&mut progress, Some(refused), error))
+    pub(super) async fn take_version(
+        &self,
+        version: VersionData,
+    ) -> Result<RuleVersion, ReloadError> {
+        let _turn = self.turn.lock().await;
+        let parsed = self.parse(version.format, &version.text).await?;
+        self.take_parsed(version, parsed)
     }
 
     /// Refuses a version that all instances share, in a format that is unknown here.
@@ -184,10 +258,9 @@ impl Reloader {
     ///
     /// Why not.
     #[cfg(feature = "redis")]
-    pub(super) fn check(&self, new: &NewRules) -> Result<(), ReloadError> {
-        let rules = self
-            .reader
-            .parse_named(&self.place.name(), new.format, &new.text)?;
+    pub(super) async fn check(&self, new: &NewRules) -> Result<(), ReloadError> {
+        let _turn = self.turn.lock().await;
+        let rules = self.parse(new.format, &new.text).await??;
         let template = self.template.clone().rules(&rules);
         let check = |old: &Admission| template.check_successor(old);
         match self.layer.upgrade() {
@@ -203,11 +276,8 @@ impl Reloader {
         &self,
         progress: &mut Progress,
         version: VersionData,
+        rules: RuleSet,
     ) -> Result<RuleVersion, ReloadError> {
-        let name = self.place.name();
-        let rules = self
-            .reader
-            .parse_named(&name, version.format, &version.text)?;
         let template = self.template.clone().rules(&rules);
         if let Some(layer) = self.layer.upgrade() {
             layer
@@ -224,7 +294,7 @@ impl Reloader {
         log::event!(
             INFO,
             "rules replaced",
-            source = name,
+            source = self.place.name(),
             version = version.number(),
             rules = rules.rules().len(),
             author = version.author().unwrap_or("unknown"),

@@ -8,7 +8,7 @@ use super::super::{
 };
 
 /// A file with rules.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RuleFile {
     path: PathBuf,
 }

@@ -4,10 +4,16 @@ use std::sync::Arc;
 
 use crate::{
     error::{Error, ErrorKind},
+    outside_text::shown,
     store::{ReadRulesReply, RuleStore, RulesId, RulesToStore, StoreRulesReply, StoredRules},
 };
 
-use super::{super::rule_set::Format, error::ReloadError, new_rules::NewRules, state::VersionData};
+use super::{
+    super::rule_set::Format,
+    error::ReloadError,
+    new_rules::{MAX_AUTHOR, MAX_COMMENT, NewRules},
+    state::VersionData,
+};
 
 /// The rules that all instances share.
 #[derive(Debug)]
@@ -132,18 +138,23 @@ fn version(stored: StoredRules) -> Result<VersionData, ReloadError> {
     let Some(format) = Format::of_extension(&stored.format) else {
         let message = format!(
             "version {} of the rules in redis has the unknown format {:?}: push it again by a newer tollgate",
-            stored.id.version, stored.format
+            stored.id.version,
+            shown(&stored.format, MAX_FORMAT)
         );
         let error = Error::new(ErrorKind::ForeignValue, message);
         return Err(ReloadError::Source(error));
     };
-    let present = |text: String| (!text.is_empty()).then_some(text);
+    // Others than tollgate may have written them.
+    let present = |text: String, most| (!text.is_empty()).then(|| shown(&text, most));
     Ok(VersionData {
         number: stored.id.version,
         format,
         text: stored.text,
-        author: present(stored.author),
-        comment: present(stored.comment),
+        author: present(stored.author, MAX_AUTHOR),
+        comment: present(stored.comment, MAX_COMMENT),
         time: stored.id.time,
     })
 }
+
+/// The most bytes of an unknown format that are shown.
+const MAX_FORMAT: usize = 40;

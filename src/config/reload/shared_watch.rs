@@ -81,7 +81,7 @@ async fn run(reloader: Arc<Reloader>, shared: Arc<SharedRules>, interval: Durati
 pub(super) async fn take(reloader: &Reloader, shared: &SharedRules) -> Result<(), ReloadError> {
     let mut seen = shared.turn().await;
     match shared.read(&mut seen).await {
-        Ok(Some(Ok(version))) => reloader.take_version(version).map(drop),
+        Ok(Some(Ok(version))) => reloader.take_version(version).await.map(drop),
         Ok(Some(Err(error))) => Err(reloader.refuse_version(error)),
         Ok(None) => reloader.note_reached(),
         Err(error) => Err(reloader.note_unreachable(error)),
@@ -98,10 +98,10 @@ pub(super) async fn push(
     shared: &SharedRules,
     new: NewRules,
 ) -> Result<RuleVersion, ReloadError> {
-    reloader.check(&new)?;
+    reloader.check(&new).await?;
     let mut seen = shared.turn().await;
     let version = shared.push(&mut seen, new, reloader.number()).await?;
-    reloader.take_version(version)
+    reloader.take_version(version).await
 }
 
 /// The wait before rules are read again without an announcement.

@@ -19,7 +19,10 @@ use std::sync::LazyLock;
 use redis::RedisError;
 use tokio::runtime::TryCurrentError;
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    outside_text::shown,
+};
 
 use super::super::protocol::Redirect;
 
@@ -33,6 +36,7 @@ pub(in crate::remote) fn classify(error: RedisError) -> Error {
         } else {
             ""
         };
+        let command = shown(command, MAX_COMMAND);
         let message =
             format!("redis does not have the command {command}, which tollgate needs{advice}");
         return Error::new(ErrorKind::Script, message);
@@ -40,6 +44,9 @@ pub(in crate::remote) fn classify(error: RedisError) -> Error {
     let (kind, message) = kind_and_message(&error);
     Error::new(kind, message).with_source(error)
 }
+
+/// The most bytes of a command's name that are shown.
+const MAX_COMMAND: usize = 40;
 
 /// Returns the name of a command that the server does not have.
 fn unknown_command(error: &RedisError) -> Option<&str> {

@@ -7,6 +7,7 @@
 //! cluster mode     first call of a connection        calls have one command per slot
 //! slots            decisions on several slots        warning, once, if the keys have a part in common
 //! reach            errors of single slots            warning, once, if no node serves one or a pool cannot reach it
+//! blocks           replies with blocks               warning, once, if there are more than an instance holds
 //! registration     every 2 s                         warning, once, if this instance cannot be registered
 //! ```
 //!
@@ -91,6 +92,13 @@ impl ServerCheck {
             let warning = Warning::new(Code::UnreachableSlots, finding);
             self.warnings.report(warning);
         }
+    }
+
+    /// Warns that the server has more blocks than an instance holds.
+    pub(in crate::remote) fn warn_of_blocks(&self) {
+        let finding = "redis has more than 100,000 blocks: the others do not hold here";
+        self.warnings
+            .report(Warning::new(Code::TooManyBlocks, finding));
     }
 
     /// Warns that the server refused to register this instance. `finding` is its reason.

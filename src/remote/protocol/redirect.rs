@@ -14,7 +14,7 @@ use std::fmt;
 
 use redis::{RedisError, ServerErrorKind};
 
-use crate::error::Error;
+use crate::{error::Error, outside_text::shown};
 
 /// The host and port of a node.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,10 +89,12 @@ impl NodeAddress {
 
 impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
+        // Servers and sentinels send hosts.
+        let host = shown(&self.host, MAX_HOST);
+        if host.contains(':') {
+            write!(f, "[{host}]:{}", self.port)
         } else {
-            write!(f, "{}:{}", self.host, self.port)
+            write!(f, "{host}:{}", self.port)
         }
     }
 }
@@ -102,6 +104,9 @@ impl fmt::Debug for NodeAddress {
         fmt::Display::fmt(self, f)
     }
 }
+
+/// The most bytes of a host that is shown: a name in the DNS has at most 253.
+const MAX_HOST: usize = 253;
 
 #[cfg(test)]
 mod tests {
