@@ -84,8 +84,9 @@ impl NodeStore {
             self.client.report_failure(&error);
             return Some(Err(error));
         }
-        let is_shedding = self.client.scheduler.is_shedding();
-        is_shedding.then(|| Err(classify::overloaded()))
+        let scheduler = &self.client.scheduler;
+        let is_shedding = scheduler.is_shedding();
+        is_shedding.then(|| Err(classify::overloaded(scheduler.is_process_slow())))
     }
 
     /// Checks that the script can store the time of the caller's clock. The server's time is not checked.
