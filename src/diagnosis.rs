@@ -21,8 +21,10 @@
 //! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) runs before a router has matched the request | add the layer to the router, with `Router::layer` or with `route_layer` after the routes |
 //! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which is stripped where the layer runs | remove the prefix from the pattern, or add the layer to the outer router |
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
-//! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
+//! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node decides on, since no node has them, they are half moved, or nodes redirect in a circle; or at a node that cannot be reached at the address that the cluster gives | `redis-cli --cluster check` names such slots, and `--cluster fix` mends those that are half moved; check the addresses that nodes announce, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
 //! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
+//! | TG017 | [`RefusingServer`](Code::RefusingServer) | the Redis server refuses every decision: it lacks a command, or the user a right | use a server with `EVALSHA` and grant the user the [rights](crate::remote#permissions); until then `on_outage` applies, and with `Local` each instance admits the whole quota if it never was registered |
+//! | TG018 | [`ForeignValue`](Code::ForeignValue) | a key of tollgate in Redis holds a value that tollgate did not write | choose another prefix, or delete the key; until then `on_outage` applies to that key |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -77,15 +79,19 @@ pub enum Code {
     NestedPath,
     /// TG014: a handler set the cost of a policy that no layer around it settles.
     UnsettledPolicy,
-    /// TG015: a Redis cluster has slots that no node serves, or that this store cannot reach.
+    /// TG015: a Redis cluster has slots that no node decides on, or that this store cannot reach.
     UnreachableSlots,
     /// TG016: this instance cannot be registered in Redis.
     UnregisteredInstance,
+    /// TG017: the Redis server refuses every decision, and waiting does not help.
+    RefusingServer,
+    /// TG018: a key in Redis holds a value that tollgate did not write.
+    ForeignValue,
 }
 
 impl Code {
     /// All codes, by number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -102,6 +108,8 @@ impl Code {
         Self::UnsettledPolicy,
         Self::UnreachableSlots,
         Self::UnregisteredInstance,
+        Self::RefusingServer,
+        Self::ForeignValue,
     ];
 
     /// Returns the code as text, such as `TG001`.
@@ -180,13 +188,23 @@ impl Code {
             ),
             Self::UnreachableSlots => (
                 "TG015",
-                "assign all slots to nodes, and give a url in place of a pool; until then keys in these slots are decided \
-                 by on_outage",
+                "redis-cli --cluster check names such slots, and --cluster fix mends those that are half moved; check the \
+                 addresses that nodes announce, and give a url in place of a pool; until then keys in these slots are \
+                 decided by on_outage",
             ),
             Self::UnregisteredInstance => (
                 "TG016",
                 "if a right is missing, grant the redis user those in the docs of tollgate::remote; until then each instance \
                  admits the whole quota while redis is unavailable",
+            ),
+            Self::RefusingServer => (
+                "TG017",
+                "use a server that has EVALSHA, and grant the redis user the rights in the docs of tollgate::remote; until \
+                 then on_outage applies, and each instance that never was registered admits the whole quota",
+            ),
+            Self::ForeignValue => (
+                "TG018",
+                "choose another prefix, or delete the key; until then on_outage applies to that key",
             ),
         }
     }
