@@ -22,11 +22,13 @@
 //! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) runs before a router has matched the request | add the layer to the router, with `Router::layer` or with `route_layer` after the routes |
 //! | TG013 | [`NestedPath`](Code::NestedPath) | a path pattern begins with the prefix of `Router::nest`, which is stripped where the layer runs | remove the prefix from the pattern, or add the layer to the outer router |
 //! | TG014 | [`UnsettledPolicy`](Code::UnsettledPolicy) | a handler set the cost of a policy that no layer around it settles | check the spelling of the policy's name, and give its rule a [`settle`](crate::rules::Rule::settle) closure |
-//! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node serves, or that a pool cannot reach | assign all slots to nodes, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
+//! | TG015 | [`UnreachableSlots`](Code::UnreachableSlots) | a Redis cluster has slots that no node decides on, since no node has them, they are half moved, or nodes redirect in a circle; or at a node that cannot be reached at the address that the cluster gives | `redis-cli --cluster check` names such slots, and `--cluster fix` mends those that are half moved; check the addresses that nodes announce, and give a URL in place of a pool; until then keys in these slots are decided by `on_outage` |
 //! | TG016 | [`UnregisteredInstance`](Code::UnregisteredInstance) | this instance cannot be registered in Redis | grant the user the [rights](crate::remote#permissions) if it lacks one; until then each instance admits the whole quota while Redis is unavailable |
 //! | TG017 | [`UpgradedConnection`](Code::UpgradedConnection) | a concurrency policy counted a request whose connection was upgraded, such as to a WebSocket: the slot was released at the upgrade | hold a slot in the connection's task instead: see [`Policy::concurrency`](crate::Policy#websockets) |
 //! | TG018 | [`ShortBan`](Code::ShortBan) | the first ban of a [`Penalty`](crate::penalty::Penalty) may end before the wait that a denied request has without it | make the first ban longer than the window of the quota, or than the time of one request |
 //! | TG019 | [`TooManyBlocks`](Code::TooManyBlocks) | Redis has more blocks than the 100,000 that an instance holds | unblock some, or forbid a larger group by a rule; until then some blocks do not hold |
+//! | TG020 | [`RefusingServer`](Code::RefusingServer) | the Redis server refuses every decision: it lacks a command, or the user a right | use a server with `EVALSHA` and grant the user the [rights](crate::remote#permissions); until then `on_outage` applies, and with `Local` each instance admits the whole quota if it never was registered |
+//! | TG021 | [`ForeignValue`](Code::ForeignValue) | a key of tollgate in Redis holds a value that tollgate did not write | choose another prefix, or delete the key; until then `on_outage` applies to that key |
 //!
 //! Codes keep their meaning; new codes get new numbers.
 //!
@@ -81,7 +83,7 @@ pub enum Code {
     NestedPath,
     /// TG014: a handler set the cost of a policy that no layer around it settles.
     UnsettledPolicy,
-    /// TG015: a Redis cluster has slots that no node serves, or that this store cannot reach.
+    /// TG015: a Redis cluster has slots that no node decides on, or that this store cannot reach.
     UnreachableSlots,
     /// TG016: this instance cannot be registered in Redis.
     UnregisteredInstance,
@@ -91,11 +93,15 @@ pub enum Code {
     ShortBan,
     /// TG019: Redis has more blocks than an instance holds.
     TooManyBlocks,
+    /// TG020: the Redis server refuses every decision, and waiting does not help.
+    RefusingServer,
+    /// TG021: a key in Redis holds a value that tollgate did not write.
+    ForeignValue,
 }
 
 impl Code {
     /// All codes, by number.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::NoPeerAddress,
         Self::MissingKey,
         Self::ForwardedIgnored,
@@ -115,6 +121,8 @@ impl Code {
         Self::UpgradedConnection,
         Self::ShortBan,
         Self::TooManyBlocks,
+        Self::RefusingServer,
+        Self::ForeignValue,
     ];
 
     /// Returns the code as text, such as `TG001`.
@@ -194,8 +202,9 @@ impl Code {
             ),
             Self::UnreachableSlots => (
                 "TG015",
-                "assign all slots to nodes, and give a url in place of a pool; until then keys in these slots are decided \
-                 by on_outage",
+                "redis-cli --cluster check names such slots, and --cluster fix mends those that are half moved; check the \
+                 addresses that nodes announce, and give a url in place of a pool; until then keys in these slots are \
+                 decided by on_outage",
             ),
             Self::UnregisteredInstance => (
                 "TG016",
@@ -215,6 +224,15 @@ impl Code {
             Self::TooManyBlocks => (
                 "TG019",
                 "unblock some, or forbid a larger group by a rule; until then some blocks do not hold",
+            ),
+            Self::RefusingServer => (
+                "TG020",
+                "use a server that has EVALSHA, and grant the redis user the rights in the docs of tollgate::remote; until \
+                 then on_outage applies, and each instance that never was registered admits the whole quota",
+            ),
+            Self::ForeignValue => (
+                "TG021",
+                "choose another prefix, or delete the key; until then on_outage applies to that key",
             ),
         }
     }

@@ -11,6 +11,8 @@ pub struct Error {
     repr: Arc<Repr>,
     /// Whether the operation was certainly not executed, although the kind does not show it.
     was_not_executed: bool,
+    /// The hash slot of a cluster that nobody decides on, while the server decides on others.
+    slot: Option<u16>,
 }
 
 struct Repr {
@@ -32,6 +34,7 @@ impl Error {
                 source: None,
             }),
             was_not_executed: false,
+            slot: None,
         }
     }
 
@@ -45,7 +48,21 @@ impl Error {
                 source: Some(source.into()),
             }),
             was_not_executed: self.was_not_executed,
+            slot: self.slot,
         }
+    }
+
+    /// Notes that the failure is one of this hash slot only: the server may decide on others.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_slot(mut self, slot: u16) -> Self {
+        self.slot = Some(slot);
+        self
+    }
+
+    /// Returns the only hash slot that the failure concerns; `None` if it concerns the server or a key.
+    #[cfg(feature = "redis")]
+    pub(crate) fn slot(&self) -> Option<u16> {
+        self.slot
     }
 
     /// Marks the failed operation as certainly not executed, because it was not sent.
@@ -132,7 +149,10 @@ pub enum ErrorKind {
     InvalidUrl,
     /// A layer has no policy.
     NoPolicy,
-    /// This process requests more decisions than the server can make in time. This decision was not sent.
+    /// The decision would have come too late, and was not sent.
+    ///
+    /// More decisions wait than the server can make in time, or this process is too busy to ask for them in time. The message
+    /// says which.
     Overloaded,
     /// A policy of a layer has no key.
     PolicyWithoutKey,

@@ -1,10 +1,22 @@
-//! The health of a store: its mode, its outages, and the decisions made without it.
+//! The health of a store: whether it is well, its outages, and the decisions made without it.
 
 use std::time::Duration;
 
 use crate::{clock::Timestamp, error::Error};
 
-/// The health of a store: its availability, and the decisions made without it.
+/// The health of a store: whether it is well, and the decisions made without it.
+///
+/// [`is_well`](Self::is_well) is the question for alerts and health endpoints. All other answers agree with it:
+///
+/// | [`mode`](Self::mode) | well | decisions without the store | [`outages`](Self::outages) | [`cause`](Self::cause) |
+/// |---|---|---|---|---|
+/// | `Healthy` | yes | fewer than 1 % | none | of the last 10 s: the latest failed or shed decision's, if any |
+/// | `Shedding` | no | 1 % were not sent, since they would have come too late | none | whether the server or this process is too slow |
+/// | `Failing` | no | 1 % failed | none | of the latest failure |
+/// | `Degraded` | no | all of some servers or hash slots | one per server, and one for all slots | of the longest outage |
+///
+/// The decisions are those of the last 10 s, or since an outage began or ended. Of few decisions, three must be affected or
+/// half of all; and a state ends below 0.5 %, so that it does not flicker.
 ///
 /// # Examples
 ///
@@ -15,10 +27,13 @@ use crate::{clock::Timestamp, error::Error};
 ///     .policy(Policy::new("ip", Quota::per_minute(100)).key(PeerIp))
 ///     .build()?;
 /// let health = layer.health();
-/// if let Some(cause) = health.cause() {
-///     eprintln!("degraded since {:?}: {cause}", health.since());
+/// if !health.is_well() {
+///     let share = health.affected_share() * 100.0;
+///     eprintln!("{}: {share:.1} % decided without Redis", health.mode().name());
 /// }
-/// assert_eq!(health.fallback_decisions(), 0);
+/// if let Some(cause) = health.cause() {
+///     eprintln!("the latest reason: {cause}");
+/// }
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -27,6 +42,9 @@ pub struct Health {
     /// When the mode began, and when it was read.
     mode_time: Option<[Timestamp; 2]>,
     outages: Vec<Outage>,
+    affected_share: f64,
+    /// The latest cause of a decision without the store, outside of an outage.
+    latest_cause: Option<Error>,
     fallback_decisions: u64,
     shed_decisions: u64,
     probes: u64,
@@ -35,6 +53,14 @@ pub struct Health {
 }
 
 impl Health {
+    /// Returns whether the store makes the decisions, but for fewer than 1 % of the latest ones.
+    ///
+    /// This is the case in the mode [`Healthy`](Mode::Healthy), and in no other.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.mode == Mode::Healthy
+    }
+
     /// Returns the mode in which the store decides.
     #[must_use]
     pub fn mode(&self) -> Mode {
@@ -53,15 +79,27 @@ impl Health {
         self.mode_time.map(|[since, now]| now.since(since))
     }
 
-    /// Returns whether the shared store is unavailable.
+    /// Returns the part of the latest decisions that was made without the store, from 0 to 1.
     ///
-    /// In that case no decision is sent to it, and each policy applies its [`OnOutage`](crate::OnOutage) setting.
+    /// They failed, were shed, or were made in an outage. The latest decisions are those of the last 10 s, or since an outage
+    /// began or ended.
     #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        !self.outages.is_empty()
+    pub fn affected_share(&self) -> f64 {
+        self.affected_share
     }
 
-    /// Returns the outages of all servers, by their start. Keys of other servers of a cluster are decided as usual.
+    /// Returns whether the shared store is unavailable: the mode is [`Degraded`](Mode::Degraded).
+    ///
+    /// In that case no decision is sent to it, or to one of its servers, or for one of its hash slots, and each policy applies
+    /// its [`OnOutage`](crate::OnOutage) setting. [`is_well`](Self::is_well) also covers stores that decide too little.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.mode == Mode::Degraded
+    }
+
+    /// Returns the outages of all servers, by their start, and one for all hash slots that no node decides on.
+    ///
+    /// Keys of other servers or slots of a cluster are decided as usual.
     #[must_use]
     pub fn outages(&self) -> &[Outage] {
         &self.outages
@@ -73,10 +111,14 @@ impl Health {
         self.outages.first().map(Outage::since)
     }
 
-    /// Returns the latest cause of the longest outage; `None` while the store is available.
+    /// Returns why decisions are made without the store.
+    ///
+    /// That is the latest cause of the longest outage. Without an outage it is the reason for the latest decision that failed or
+    /// was shed, up to 10 s ago; `None` if there was none.
     #[must_use]
     pub fn cause(&self) -> Option<&Error> {
-        self.outages.first().map(Outage::cause)
+        let outage = self.outages.first().map(Outage::cause);
+        outage.or(self.latest_cause.as_ref())
     }
 
     /// Returns the number of decisions made without the shared store because it failed.
@@ -93,6 +135,12 @@ impl Health {
     #[must_use]
     pub fn shed_decisions(&self) -> u64 {
         self.shed_decisions
+    }
+
+    /// Returns the number of hash slots of a cluster that no node decides on now.
+    #[must_use]
+    pub fn stuck_slots(&self) -> usize {
+        self.outages.iter().filter_map(Outage::stuck_slots).sum()
     }
 
     /// Returns the number of probes that were sent while servers were unavailable.
@@ -136,6 +184,30 @@ impl Health {
         self.merges.given_up
     }
 
+    /// Returns the health of a store in this mode.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of(mode: Mode, outages: Vec<Outage>) -> Self {
+        Self {
+            mode,
+            outages,
+            ..Self::default()
+        }
+    }
+
+    /// Sets the numbers of decisions that were made without the store, and that were shed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_decisions(mut self, fallback_decisions: u64, shed_decisions: u64) -> Self {
+        (self.fallback_decisions, self.shed_decisions) = (fallback_decisions, shed_decisions);
+        self
+    }
+
+    /// Sets the affected part of the latest decisions, and the latest cause.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_affected(mut self, (share, cause): (f64, Option<Error>)) -> Self {
+        (self.affected_share, self.latest_cause) = (share, cause);
+        self
+    }
+
     /// Sets the number of live instances, and the numbers of merges.
     #[cfg(feature = "redis")]
     pub(crate) fn with_local_counts(mut self, instances: Option<u64>, merges: MergeCounts) -> Self {
@@ -143,17 +215,14 @@ impl Health {
         self
     }
 
-    /// Returns the health of two nodes that share a fallback: degraded if one of them is.
+    /// Returns the health of two nodes that share everything but the outages of servers.
     #[cfg(feature = "redis")]
     pub(crate) fn and(self, other: Self) -> Self {
-        let modes = [self.mode, other.mode];
-        let mut outages = [self.outages, other.outages].concat();
+        let servers = |outage: &Outage| outage.stuck_slots.is_none();
+        let mut outages = other.outages;
+        outages.extend(self.outages.into_iter().filter(servers));
         outages.sort_by_key(Outage::since);
-        Self {
-            mode: modes.into_iter().min().unwrap_or_default(),
-            outages,
-            ..other
-        }
+        Self { outages, ..other }
     }
 
     /// Returns how long the longest outage has lasted.
@@ -176,32 +245,6 @@ impl Health {
         self.probes = probes;
         self
     }
-
-    /// Sets the current outage.
-    #[cfg(feature = "redis")]
-    pub(crate) fn degraded(mut self, outage: Outage) -> Self {
-        (self.mode, self.outages) = (Mode::Degraded, vec![outage]);
-        self
-    }
-
-    /// Returns the health of a store that is available, but may shed decisions.
-    #[cfg(feature = "redis")]
-    pub(crate) fn counted(is_shedding: bool, fallback_decisions: u64, shed_decisions: u64) -> Self {
-        Self {
-            mode: if is_shedding {
-                Mode::Shedding
-            } else {
-                Mode::Healthy
-            },
-            mode_time: None,
-            outages: Vec::new(),
-            fallback_decisions,
-            shed_decisions,
-            probes: 0,
-            instances: None,
-            merges: MergeCounts::default(),
-        }
-    }
 }
 
 /// Numbers of keys that were decided locally.
@@ -218,11 +261,15 @@ pub(crate) struct MergeCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// The store is unavailable: each policy applies its [`OnOutage`](crate::OnOutage) setting.
+    /// The store, one of its servers, or a hash slot is unavailable: each policy applies its [`OnOutage`](crate::OnOutage)
+    /// setting.
     Degraded,
-    /// The store decides, but some decisions would come too late, and are made by the policies' `OnOutage` settings.
+    /// The store decides, but at least 1 % of the latest decisions failed, and were made by the policies' `OnOutage` settings.
+    Failing,
+    /// The store decides, but at least 1 % of the latest decisions were not sent, since they would have come too late. The
+    /// policies' `OnOutage` settings apply to them. [`Health::cause`] says whether the server or this process is too slow.
     Shedding,
-    /// The store decides.
+    /// The store decides, but for fewer than 1 % of the latest decisions.
     #[default]
     Healthy,
 }
@@ -233,6 +280,7 @@ impl Mode {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Degraded => "degraded",
+            Self::Failing => "failing",
             Self::Healthy => "healthy",
             Self::Shedding => "shedding",
         }
@@ -241,12 +289,13 @@ impl Mode {
 
 // === Outage ===
 
-/// The outage of one server.
+/// The outage of one server, or of all hash slots that no node decides on.
 #[derive(Clone, Debug)]
 pub struct Outage {
     pub(crate) since: Timestamp,
     pub(crate) cause: Error,
     pub(crate) server: Option<String>,
+    pub(crate) stuck_slots: Option<usize>,
 }
 
 impl Outage {
@@ -262,9 +311,17 @@ impl Outage {
         &self.cause
     }
 
-    /// Returns the address of the server, such as `10.0.0.1:6379`; `None` if only a pool of the application has it.
+    /// Returns the address of the server, such as `10.0.0.1:6379`; `None` if only a pool of the application has it, or if the
+    /// outage is one of hash slots.
     #[must_use]
     pub fn server(&self) -> Option<&str> {
         self.server.as_deref()
+    }
+
+    /// Returns how many hash slots of the cluster no node decides on, although their nodes decide on others; `None` for an
+    /// outage of a server.
+    #[must_use]
+    pub fn stuck_slots(&self) -> Option<usize> {
+        self.stuck_slots
     }
 }

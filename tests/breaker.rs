@@ -16,11 +16,12 @@ use tokio::sync::oneshot;
 use tollgate::{
     Decision, Error, ErrorKind, Key, OnOutage, Policy, Quota,
     clock::{Clock, Timestamp},
+    diagnosis::{Code, Warning},
     error::Phase,
     memory::MemoryStore,
     resilience::ResilientStore,
     state::{CountedBy, Outcome, PolicyState, Retry, Usage},
-    store::{CallObserver, CallReport, Charge, Store, StoreFuture},
+    store::{CallObserver, CallReport, Charge, Mode, Store, StoreFuture},
 };
 
 use crate::support::logged;
@@ -602,9 +603,59 @@ fn foreign_values_are_no_evidence_and_logged_once() {
             assert!(poll(&mut answer).is_ready());
             fake.clock.advance(Duration::from_millis(1));
         }
-        assert!(!is_degraded(&store));
-        assert_eq!(store.health().fallback_decisions(), 1_000);
-        assert_eq!(logged().len(), 1);
+        let health = store.health();
+        assert_eq!(health.mode(), Mode::Failing, "all of them failed");
+        assert_eq!(health.fallback_decisions(), 1_000);
+        let codes: Vec<Code> = store.warnings().iter().map(Warning::code).collect();
+        assert_eq!(codes, [Code::ForeignValue]);
+        let lines = logged();
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        assert!(lines[0].contains("code=TG021"), "{lines:#?}");
+        assert!(lines[1].contains("mode=failing"), "{lines:#?}");
+    }
+}
+
+/// Makes decisions 10 ms apart for these seconds, of which one in `nth` fails.
+fn fail_one_in(store: &ResilientStore, fake: &Fake, nth: u64, seconds: u64) {
+    for number in 1..=seconds * 100 {
+        let result = if number % nth == 0 {
+            Err(error(ErrorKind::Timeout(Phase::Reply), "late"))
+        } else {
+            Ok(Outcome::Allowed)
+        };
+        decide(store, fake, QUICK, result);
+        fake.clock.advance(Duration::from_millis(10));
+    }
+}
+
+// Regression: a store that failed for ever, but not always, was healthy, and nothing named the reason.
+#[test]
+fn store_that_fails_one_decision_in_twenty_is_not_well_until_it_does_not() {
+    for reports_calls in [true, false] {
+        logged();
+        let fake = Fake::new(reports_calls);
+        let store = fake.behind_a_breaker();
+        fail_one_in(&store, &fake, 1_000, 20);
+        let health = store.health();
+        assert!(health.is_well(), "one in 1,000: {health:?}");
+        assert!(health.cause().is_some(), "the latest reason");
+        assert_eq!(logged().len(), 0, "of no interest");
+        fail_one_in(&store, &fake, 20, 20);
+        let health = store.health();
+        assert_eq!(health.mode(), Mode::Failing);
+        assert!(!health.is_well() && !health.is_degraded());
+        let share = health.affected_share();
+        assert!((0.045..0.055).contains(&share), "{share}");
+        assert_eq!(health.cause().expect("the reason").to_string(), "late");
+        fail_one_in(&store, &fake, 1_000_000, 12);
+        let health = store.health();
+        assert!(health.is_well(), "{health:?}");
+        assert_eq!(health.affected_share(), 0.0);
+        assert!(health.cause().is_none());
+        let lines = logged();
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        assert!(lines[0].contains("mode=failing"), "{lines:#?}");
+        assert!(lines[1].contains("mode=healthy"), "{lines:#?}");
     }
 }
 

@@ -18,6 +18,7 @@ mod client_ip;
 mod clock_steps;
 mod cluster;
 mod cluster_split;
+mod cluster_stuck;
 mod concurrency;
 mod conformance;
 mod counting;

@@ -1118,6 +1118,24 @@ async fn server_that_was_never_there_is_logged_at_the_first_decision() {
     assert!(lines[0].contains("refused"), "{lines:#?}");
 }
 
+// Regression: the reason for the first 503 was unknown until the breaker opened.
+#[tokio::test]
+async fn reason_for_a_503_is_known_while_the_breaker_is_closed() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    let policy = Policy::new("strict", Quota::per_hour(9)).on_outage(OnOutage::Deny);
+    let limiter = limiter(format!("redis://{address}/"), &policy);
+    assert!(limiter.health().cause().is_none());
+    let decision = check(&limiter, &[policy.charge(Key::new("ada"))]).await;
+    assert_eq!(decision.outcome(), Outcome::Unavailable);
+    let health = limiter.health();
+    assert!(!health.is_degraded(), "the breaker is not that quick");
+    let cause = health.cause().expect("the latest failure");
+    assert_eq!(cause.kind(), ErrorKind::Connect);
+    assert_eq!(health.affected_share(), 1.0);
+}
+
 #[tokio::test]
 async fn each_transition_is_logged_once_and_requests_never() {
     logged();

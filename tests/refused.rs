@@ -8,11 +8,12 @@ use tokio::task::JoinSet;
 use tollgate::{
     ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
+    diagnosis::Code,
     remote::{RedisStore, Script},
     state::CountedBy,
 };
 
-use crate::support::{Server, unpack};
+use crate::support::{Server, logged, unpack};
 
 const NOW: &str = "1700000000000000";
 
@@ -503,4 +504,44 @@ async fn refused_reads_open_the_breaker() {
         }
     });
     opened.await.expect("the breaker opens");
+}
+
+// Regression: the first reason was "invalid utf-8", and nothing warned that each instance counted for itself.
+#[tokio::test]
+async fn server_without_evalsha_is_named_and_warned_of() {
+    logged();
+    let server = Server::start_with(&["--rename-command", "EVALSHA", ""]);
+    let policy = Policy::new("api", Quota::per_hour(1_000));
+    let store = RedisStore::builder(server.url()).build();
+    let bare = RateLimiter::new(store.expect("a usable store"), []).expect("a limiter");
+    let charge = policy.charge(Key::new("ada"));
+    // The first call on a connection carries the text of the script.
+    bare.check(&[charge]).await.expect("a decision by EVAL");
+    let error = bare
+        .check(&[charge])
+        .await
+        .expect_err("there is no EVALSHA");
+    assert_eq!(error.kind(), ErrorKind::Script, "{error:?}");
+    assert!(error.to_string().contains("EVALSHA"), "{error}");
+    let limiter = RateLimiter::builder().redis(server.url()).build();
+    let limiter = limiter.expect("a usable limiter");
+    let started = std::time::Instant::now();
+    let refusal = || {
+        let warnings = limiter.warnings().into_iter();
+        let mut refusals = warnings.filter(|warning| warning.code() == Code::RefusingServer);
+        refusals.next()
+    };
+    while refusal().is_none() {
+        assert!(started.elapsed() < Duration::from_secs(30), "never told");
+        limiter
+            .check(&[charge])
+            .await
+            .expect("a decision, whatever breaks");
+    }
+    let refusal = refusal().expect("it was told");
+    assert!(refusal.detail().contains("EVALSHA"), "{refusal}");
+    assert!(!refusal.detail().contains("ada"), "{refusal}");
+    assert!(limiter.health().is_degraded());
+    let log = logged().join("\n");
+    assert!(log.contains("code=TG020"), "{log}");
 }

@@ -125,6 +125,7 @@ impl Backend {
             }
             let mut builder = ResilientStore::builder_over(node, local.clone())
                 .deadline(deadline)
+                .silence(self.silenced)
                 .clock(clock.clone())
                 .server_clock(server_clock.clone());
             if let Some(count) = self.instances {

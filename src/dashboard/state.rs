@@ -76,6 +76,10 @@ pub(super) struct Decisions {
 #[derive(Serialize)]
 struct HealthState {
     mode: &'static str,
+    is_well: bool,
+    affected_share: f64,
+    /// The reason for the latest decision without the store, if there was one lately.
+    cause: Option<String>,
     outages: Vec<OutageState>,
     fallback_decisions: u64,
     shed_decisions: u64,
@@ -89,6 +93,7 @@ struct OutageState {
     since: u64,
     cause: String,
     server: Option<String>,
+    stuck_slots: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -211,9 +216,13 @@ impl HealthState {
             // Without its causes, which may name internals of the network.
             cause: outage.cause().to_string(),
             server: outage.server().map(str::to_owned),
+            stuck_slots: outage.stuck_slots(),
         };
         Self {
             mode: health.mode().name(),
+            is_well: health.is_well(),
+            affected_share: health.affected_share(),
+            cause: health.cause().map(ToString::to_string),
             outages: health.outages().iter().map(outage).collect(),
             fallback_decisions: health.fallback_decisions(),
             shed_decisions: health.shed_decisions(),

@@ -76,8 +76,25 @@ pub(crate) fn write_health(f: &mut fmt::Formatter<'_>, health: &Health) -> fmt::
         write!(f, ", each of {instances} instances grants its share")?;
     }
     for outage in health.outages() {
-        let server = outage.server().unwrap_or("the server");
-        write!(f, "\n  {server} is unavailable: {}", outage.cause())?;
+        match outage.stuck_slots() {
+            Some(slots) => write!(f, "\n  {slots} hash slots are decided by no node")?,
+            None => write!(
+                f,
+                "\n  {} is unavailable",
+                outage.server().unwrap_or("the server")
+            )?,
+        }
+        write!(f, ": {}", outage.cause())?;
+    }
+    if health.outages().is_empty() && !health.is_well() {
+        let share = health.affected_share() * 100.0;
+        write!(
+            f,
+            "\n  {share:.1} % of the latest decisions were made without it"
+        )?;
+        if let Some(cause) = health.cause() {
+            write!(f, ": {cause}")?;
+        }
     }
     Ok(())
 }

@@ -22,7 +22,7 @@
 //! The mutex guards the schedule and is never held across an await or a call to the store.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     mem,
     sync::{Arc, Weak},
     task::{Wake, Waker},
@@ -224,24 +224,29 @@ impl HoldRegistry {
             }
         }
         let renewed = batches.call(|charges| self.store.renew(&charges));
-        let mut failed = HashSet::new();
+        let mut failed = HashMap::new();
         for (number, renewed) in numbers.into_iter().zip(renewed.await) {
             if let Err(error) = renewed {
-                self.settler.log_not_renewed(&error);
-                failed.insert(number);
+                failed.insert(number, error);
             }
         }
         // A hold that ended meanwhile may have released its slots before the renewal took them again.
-        let mut ended = Vec::new();
+        let (mut ended, mut lapsing) = (Vec::new(), None);
         let mut renewal = self.renewal.lock();
         for (number, slots) in due {
             if !renewal.schedule.contains(*number) {
                 ended.extend(slots.iter().cloned());
-            } else if !failed.contains(number) {
+            } else if let Some(error) = failed.get(number) {
+                lapsing = lapsing.or(Some(error).filter(|_| renewal.schedule.is_lapsing(*number)));
+            } else {
                 renewal.schedule.confirm(*number);
             }
         }
         drop(renewal);
+        // A reply that was missed once leaves half of the lease for the next tries.
+        if let Some(error) = lapsing {
+            self.settler.log_not_renewed(error);
+        }
         for slots in ended {
             self.settler.release_again(slots);
         }

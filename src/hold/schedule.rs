@@ -49,6 +49,8 @@ struct ScheduledHold {
     period: Duration,
     /// Time of the next renewal.
     due: Duration,
+    /// Time at which the slots were taken, or a renewal was last confirmed.
+    renewed_at: Duration,
     /// Number of renewals that were sent and not confirmed. The reply to a later one does not confirm an earlier one.
     unconfirmed: u32,
 }
@@ -68,6 +70,7 @@ impl Schedule {
             slots,
             period,
             due,
+            renewed_at: self.time,
             unconfirmed: 0,
         };
         self.holds.insert(self.latest, hold);
@@ -80,6 +83,12 @@ impl Schedule {
             self.due.remove(&(hold.due, number));
             hold.unconfirmed > 0
         })
+    }
+
+    /// Returns whether half of a hold's lease has passed since it was last renewed.
+    pub(super) fn is_lapsing(&self, number: u64) -> bool {
+        let hold = self.holds.get(&number);
+        hold.is_some_and(|hold| self.time >= hold.renewed_at + hold.period / 2 * 3)
     }
 
     /// Returns whether a hold has not ended.
@@ -124,6 +133,7 @@ impl Schedule {
             self.due.remove(&(hold.due, number));
             self.due.insert((next, number));
             hold.due = next;
+            hold.renewed_at = self.time;
             hold.unconfirmed = hold.unconfirmed.saturating_sub(1);
         }
     }
@@ -224,5 +234,22 @@ mod tests {
         schedule.confirm(failed);
         assert!(schedule.remove(failed));
         assert!(!schedule.remove(confirmed));
+    }
+
+    // Regression: one missed reply was logged as leases that could not be renewed, while all of them were.
+    #[test]
+    fn lease_lapses_only_if_renewals_fail_for_half_of_it() {
+        let mut schedule = Schedule::default();
+        let start = Timestamp::from_micros(1_700_000_000_000_000);
+        let (number, _) = schedule.add(slots(), None, start);
+        let at = |schedule: &mut Schedule, passed: Duration| {
+            schedule.wake(start + passed, Duration::ZERO);
+            schedule.is_lapsing(number)
+        };
+        assert!(!at(&mut schedule, LEASE / 3));
+        assert!(at(&mut schedule, LEASE / 2));
+        schedule.confirm(number);
+        assert!(!at(&mut schedule, LEASE * 5 / 6));
+        assert!(at(&mut schedule, LEASE));
     }
 }

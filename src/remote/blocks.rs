@@ -192,7 +192,9 @@ impl SharedBlocks {
         arguments: impl Fn(&mut Cmd) -> &mut Cmd,
     ) -> Result<Value, Error> {
         let node = cluster.node_of(slot_of(Keyspace::MEMBERS_IDENTITY));
-        if node.store.health().is_degraded() {
+        let health = node.store.health();
+        let mut outages = health.outages().iter();
+        if outages.any(|outage| outage.stuck_slots().is_none()) {
             let message = "the shared store is unavailable: blocks were neither read nor changed";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }

@@ -101,6 +101,10 @@ pub(super) struct Client {
     runs: Mutex<LatestRuns>,
     /// When it was found to have been promoted the last time, in microseconds since the Unix epoch; 0 for never.
     promoted_at: AtomicU64,
+    /// Whether a promotion is to be reported before the first call on a connection.
+    is_promotion_unreported: AtomicBool,
+    /// Whether the server has replied to a call.
+    has_replied: AtomicBool,
     /// Whether the server is part of a cluster. All its nodes share this.
     pub(super) mode: Arc<ServerMode>,
     /// The other nodes of the cluster.
@@ -138,6 +142,8 @@ impl Client {
             skips_next_backoff: AtomicBool::new(false),
             runs: Mutex::default(),
             promoted_at: AtomicU64::new(0),
+            is_promotion_unreported: AtomicBool::new(false),
+            has_replied: AtomicBool::new(false),
             mode: Arc::default(),
             nodes: OnceLock::new(),
         }
@@ -163,6 +169,8 @@ impl Client {
             skips_next_backoff: AtomicBool::new(false),
             runs: Mutex::default(),
             promoted_at: AtomicU64::new(0),
+            is_promotion_unreported: AtomicBool::new(false),
+            has_replied: AtomicBool::new(false),
             mode: Arc::clone(&self.mode),
             nodes: self.nodes.clone(),
         }
@@ -268,10 +276,23 @@ impl Client {
         }
     }
 
-    /// Notes that this node has taken the place of another one, whose latest states it may lack.
+    /// Notes that this node has taken the place of another one, whose latest states it may lack. A node that no connection
+    /// leads to is reported before the first call to it: its address may be wrong.
     pub(super) fn note_promoted(&self) {
-        self.report_replaced();
+        self.is_promotion_unreported.store(true, Ordering::SeqCst);
+        if self.scheduler.is_up() {
+            self.report_promotion(|| ());
+        }
         self.note_taken_over();
+    }
+
+    /// Reports that the node was promoted, unless that was reported. Then the output of `reported` is returned.
+    pub(super) fn report_promotion<T>(&self, reported: impl FnOnce() -> T) -> Option<T> {
+        let is_due = self.is_promotion_unreported.load(Ordering::SeqCst);
+        (is_due && self.is_promotion_unreported.swap(false, Ordering::SeqCst)).then(|| {
+            self.report_replaced();
+            reported()
+        })
     }
 
     /// Notes that slots of the node whose place it has taken are found here from now on. Decisions that were submitted
@@ -320,6 +341,9 @@ impl Client {
     ///
     /// `decided_at` is the time in a reply that came just now.
     pub(super) fn report_reply(&self, took: Duration, decided_at: Option<Timestamp>) {
+        if !self.has_replied.load(Ordering::Relaxed) {
+            self.has_replied.store(true, Ordering::Relaxed);
+        }
         let report = CallReport::replied(took);
         self.report(decided_at.map_or(report, |time| report.decided_at(time)));
     }
@@ -327,6 +351,18 @@ impl Client {
     /// Reports a call that failed to the breaker. Another node may have the slots by now.
     pub(super) fn report_failure(&self, error: &Error) {
         self.refresh_nodes();
+        let is_node = self.mode.is_cluster() == Some(true);
+        if is_node
+            && matches!(
+                error.kind(),
+                ErrorKind::Connect | ErrorKind::Timeout(Phase::Connect)
+            )
+            && !self.has_replied.load(Ordering::Relaxed)
+        {
+            self.check.warn_of_unreachable(
+                "a node of the redis cluster was never reached at the address that the cluster gives",
+            );
+        }
         self.report(CallReport::Failed { error });
     }
 

@@ -89,8 +89,9 @@ impl NodeStore {
             let error = self.client.timeout_error(Phase::Queue);
             return Some(Err(error.into_not_executed()));
         }
-        let is_shedding = self.client.scheduler.is_shedding();
-        is_shedding.then(|| Err(classify::overloaded()))
+        let scheduler = &self.client.scheduler;
+        let is_shedding = scheduler.is_shedding();
+        is_shedding.then(|| Err(classify::overloaded(scheduler.is_process_slow())))
     }
 
     /// Checks that the script can store the time of the caller's clock. The server's time is not checked.

@@ -102,6 +102,11 @@ impl Breaker {
         self.deadline
     }
 
+    /// Returns how long failures must last: two deadlines, within bounds.
+    pub(super) fn run_span(&self) -> Duration {
+        (self.deadline * 2).clamp(SHORTEST_RUN, LONGEST_RUN)
+    }
+
     /// Returns whether a reply that took this long counts as bad: more than half of the deadline.
     pub(super) fn is_slow(&self, took: Duration) -> bool {
         took > self.deadline / 2
@@ -183,6 +188,7 @@ impl Breaker {
                 let since = history.intervals.mostly_bad_since(now);
                 since.filter(|_| is_slow).map(|since| Outage {
                     server: None,
+                    stuck_slots: None,
                     since,
                     cause: timeout_error(format!(
                         "most calls take longer than {:?}, half of the deadline",
@@ -213,7 +219,7 @@ impl Breaker {
         now: Timestamp,
         cause: impl FnOnce() -> Error,
     ) -> Option<Outage> {
-        let span = (self.deadline * 2).clamp(SHORTEST_RUN, LONGEST_RUN);
+        let span = self.run_span();
         let lasts = |run: &FailureRun| run.length >= FAILURES && now.since(run.since) >= span;
         let is_permanent = history.permanent_errors.length >= PERMANENT_ERRORS;
         let met = [
@@ -228,6 +234,7 @@ impl Breaker {
             since,
             cause,
             server: None,
+            stuck_slots: None,
         })
     }
 }

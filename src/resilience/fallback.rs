@@ -12,13 +12,7 @@
 //! After [`ErrorKind::Overloaded`], which the primary returns instead of sending a decision too late, the same settings
 //! apply, but the decision counts as shed and not as a failure of the primary.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -26,15 +20,16 @@ use crate::{
     charge::{Charge, Charges},
     clock::Timestamp,
     decision::Decision,
+    diagnosis::Code,
     error::{Error, ErrorKind},
-    error_chain::ErrorChain,
-    log,
     policy::OnOutage,
     state::{CountedBy, Outcome, PolicyState},
     store::{Fallback, Health, Outage},
 };
 
-use super::{local::LocalCounts, merging::Merger, monitor::PrimaryMonitor};
+use super::{
+    local::LocalCounts, merging::Merger, monitor::PrimaryMonitor, recent::RecentChange, slot_probes,
+};
 
 /// Decides when the primary does not, and counts how often that happens.
 #[derive(Debug)]
@@ -45,9 +40,6 @@ pub(super) struct LocalFallback {
     pub(super) merger: Arc<Merger>,
     /// Provides the clock, and the breaker for the health.
     monitor: Arc<PrimaryMonitor>,
-    shedding: Arc<Shedding>,
-    /// Number of decisions made without a primary because it failed.
-    decisions: Arc<AtomicU64>,
 }
 
 impl LocalFallback {
@@ -56,8 +48,6 @@ impl LocalFallback {
             merger: Merger::new(Arc::clone(&local), Arc::clone(&monitor)),
             local,
             monitor,
-            shedding: Arc::default(),
-            decisions: Arc::default(),
         }
     }
 
@@ -67,14 +57,22 @@ impl LocalFallback {
             merger: Merger::new(Arc::clone(&self.local), Arc::clone(&monitor)),
             local: Arc::clone(&self.local),
             monitor,
-            shedding: Arc::clone(&self.shedding),
-            decisions: Arc::clone(&self.decisions),
         }
     }
 
-    /// Returns whether decisions are shed now.
+    /// Returns whether decisions were shed lately.
     pub(super) fn is_shedding(&self) -> bool {
-        self.shedding.is_on()
+        self.monitor.all.recent.has_shed()
+    }
+
+    /// Decides if one of the charges is in a hash slot that no node decides on.
+    #[inline]
+    pub(super) fn decide_stuck(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+        let all = &self.monitor.all;
+        all.stuck_slots.has_any(charges).then(|| {
+            slot_probes::ensure(all);
+            self.decide(charges)
+        })
     }
 
     /// Decides because the primary is in an outage.
@@ -94,45 +92,53 @@ impl LocalFallback {
         decision
     }
 
-    /// Counts a decision that is made here.
+    /// Counts a decision that is made here in an outage, or just after one.
     fn count(&self) {
-        self.decisions.fetch_add(1, Ordering::Relaxed);
+        let now = self.monitor.clock.now();
         self.monitor.metrics.decided_without();
+        self.tell(self.monitor.all.recent.note_in_outage(now), now);
     }
 
     /// Decides because the primary returned this error.
     #[cold]
     fn decide_after(&self, error: &Error, charges: &[Charge<'_>]) -> Decision {
-        if error.kind() != ErrorKind::Overloaded {
-            return self.decide(charges);
-        }
-        self.monitor.metrics.shed();
-        let now = self.monitor.clock.now();
-        if self.shedding.shed(now) {
-            self.monitor.modes.set_shedding(true, now);
-            log::event!(
-                WARN,
-                "some decisions are not sent, because they would come too late: their policies apply `on_outage`",
-                mode = "shedding",
-                error = ErrorChain(error),
-            );
+        let (all, now) = (&self.monitor.all, self.monitor.clock.now());
+        if error.kind() == ErrorKind::Overloaded {
+            self.monitor.metrics.shed();
+            self.tell(all.recent.note_shed(error, now), now);
+        } else {
+            self.monitor.metrics.decided_without();
+            self.tell(all.recent.note_failed(error, now), now);
+            if let Some(slot) = error.slot() {
+                self.slot_failed(slot, error, charges);
+            }
         }
         decide_locally(&self.local, charges)
     }
 
-    /// Ends shedding if it was calm for long enough, and logs that.
-    #[cold]
-    fn end_shedding(&self) {
-        let now = self.monitor.clock.now();
-        if self.shedding.end(now) {
-            self.monitor.modes.set_shedding(false, now);
-            log::event!(
-                INFO,
-                "all decisions are sent again",
-                mode = "healthy",
-                calm = format_args!("{CALM:?}"),
-                shed_decisions = self.shedding.decisions(),
-            );
+    /// Notes that no node decides on this slot.
+    fn slot_failed(&self, slot: u16, error: &Error, charges: &[Charge<'_>]) {
+        let (monitor, all) = (&self.monitor, &self.monitor.all);
+        let server = monitor.slot_server();
+        let span = monitor.breaker.run_span();
+        if all.slot_failed((slot, error), charges, (&server, span)) {
+            let known = monitor.primary.warnings();
+            if known
+                .iter()
+                .all(|known| known.code() != Code::UnreachableSlots)
+            {
+                all.warn_of_slot(slot);
+            }
+        }
+        if all.stuck_slots.contains(slot) {
+            slot_probes::ensure(all);
+        }
+    }
+
+    /// Tells that many decisions fail or are shed, or no longer.
+    fn tell(&self, change: Option<RecentChange>, now: Timestamp) {
+        if let Some(change) = change {
+            self.monitor.all.note_change(&change, now);
         }
     }
 
@@ -156,22 +162,23 @@ impl LocalFallback {
         is_charged
     }
 
-    /// Returns the outage, if there is one, and the numbers of decisions made here.
+    /// Returns the outages, if there are any, and the numbers of decisions made here.
     pub(super) fn health(&self) -> Health {
-        let decisions = self.decisions.load(Ordering::Relaxed);
-        let health = Health::counted(self.shedding.is_on(), decisions, self.shedding.decisions());
-        let health = self
-            .local
-            .add_to(health)
-            .with_probes(self.monitor.prober.probes())
-            .in_mode_since(self.monitor.modes.since(), self.monitor.clock.now());
-        match self.monitor.breaker.outage() {
-            Some(outage) => health.degraded(Outage {
-                server: self.monitor.primary.server(),
-                ..outage
-            }),
-            None => health,
-        }
+        let Self { monitor, local, .. } = self;
+        let (all, now) = (&monitor.all, monitor.clock.now());
+        // Without decisions, nobody else looks.
+        self.tell(all.recent.look(now), now);
+        let server_outage = monitor.breaker.outage().map(|outage| Outage {
+            server: monitor.primary.server(),
+            ..outage
+        });
+        let outages = server_outage.into_iter().chain(all.stuck_slots.outage());
+        let health = Health::of(all.modes.mode(), outages.collect())
+            .with_decisions(all.recent.without_primary(), all.recent.shed())
+            .with_affected(all.recent.affected(now))
+            .with_probes(monitor.prober.probes())
+            .in_mode_since(all.modes.since(), now);
+        local.add_to(health)
     }
 }
 
@@ -192,8 +199,9 @@ impl Fallback for LocalFallback {
                         self.monitor.breaker.record_write();
                     }
                 }
-                if self.shedding.is_on() {
-                    self.end_shedding();
+                self.monitor.all.recent.note_decided();
+                if self.monitor.all.recent.is_affected() {
+                    self.monitor.look_at_recent(self.monitor.clock.now());
                 }
                 Ok(decision)
             }
@@ -272,66 +280,4 @@ fn unavailable(charges: &[Charge<'_>], now: Timestamp) -> Decision {
 /// Returns the state of a policy that nobody counted: its usage is unknown.
 fn uncounted(charge: &Charge<'_>, outcome: Outcome) -> PolicyState {
     PolicyState::uncounted(*charge.policy().name(), outcome).with_shadow(charge.is_shadow())
-}
-
-// === Shedding ===
-
-/// Counts decisions that were not sent because they would have come too late, and detects when that begins and ends.
-#[derive(Debug, Default)]
-struct Shedding {
-    decisions: AtomicU64,
-    is_on: AtomicBool,
-    /// Time of the latest shed decision, in microseconds.
-    latest: AtomicU64,
-}
-
-impl Shedding {
-    /// Returns the number of decisions shed so far.
-    fn decisions(&self) -> u64 {
-        self.decisions.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether shedding has begun and not ended.
-    #[inline]
-    fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Relaxed)
-    }
-
-    /// Counts a shed decision. Returns whether shedding begins with it.
-    fn shed(&self, now: Timestamp) -> bool {
-        self.decisions.fetch_add(1, Ordering::Relaxed);
-        self.latest.fetch_max(now.as_micros(), Ordering::Relaxed);
-        !self.is_on() && !self.is_on.swap(true, Ordering::Relaxed)
-    }
-
-    /// Ends shedding if no decision was shed for [`CALM`]. Returns whether this call ended it.
-    fn end(&self, now: Timestamp) -> bool {
-        let latest = Timestamp::from_micros(self.latest.load(Ordering::Relaxed));
-        now.since(latest) > CALM && self.is_on.swap(false, Ordering::Relaxed)
-    }
-}
-
-/// Time without a shed decision after which shedding ends. A process at its limit sheds now and then, and should not log
-/// each time.
-const CALM: Duration = Duration::from_secs(10);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shedding_begins_and_ends_once_and_ends_only_after_a_while() {
-        let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
-        let shedding = Shedding::default();
-        assert_eq!(
-            [10, 10, 15].map(|second| shedding.shed(at(second))),
-            [true, false, false]
-        );
-        assert_eq!(
-            [16, 25, 26, 27].map(|second| shedding.end(at(second))),
-            [false, false, true, false]
-        );
-        assert!(shedding.shed(at(30)));
-        assert_eq!(shedding.decisions(), 4);
-    }
 }

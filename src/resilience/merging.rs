@@ -33,7 +33,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::{
-    backoff::random, charge::Charge, decision::Decision, error::Error, policy::OnOutage,
+    backoff::random, charge::Charge, decision::Decision, error::Error, key::Key, policy::OnOutage,
     store::Merge, timer::sleep,
 };
 
@@ -135,7 +135,8 @@ impl Merger {
     /// Merges all keys of the primary once. Returns `false` if it fails meanwhile, or another task takes over.
     async fn merge_all(self: &Arc<Self>, lease: u64) -> bool {
         let journal = &self.local.journal;
-        let keys = journal.keys_where(|key| self.monitor.primary.serves(key));
+        let is_stuck = |key: &Key| self.monitor.all.stuck_slots.contains(key.slot());
+        let keys = journal.keys_where(|key| self.monitor.primary.serves(key) && !is_stuck(key));
         for keys in keys.chunks(BATCH) {
             let span = self.monitor.breaker.deadline() + PAUSE;
             if self.monitor.breaker.is_open() || !self.task.renew(lease, span) {

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 5 consecutive calls failed, over two deadlines (at least 100 ms, at most 1 s) | a server that is down or hangs | 150 ms after the server hung |
 //! | the server refused 5 writes over the same time, with no successful write between them | a demoted primary, a server without memory | after 100 ms, however many denials it makes |
-//! | 3 calls failed with a permanent error, each within 10 s of the one before | a user without permission | at the third call |
+//! | 3 calls failed with a permanent error, each within 10 s of the one before | a user without permission, a server without `EVALSHA`: also a warning, TG020 | at the third call |
 //! | of the last 16 intervals of 250 ms with calls, 8 were bad and at most 60 s old: at least half of their calls failed or took more than half the deadline | a slow server, one bad connection of two | after 2 s |
 //!
 //! One stall ends many calls at once, so each condition but the third takes time: a single stall of 100 ms fails the decisions
@@ -32,11 +32,32 @@
 //! The Redis store also calls and dials on its own, once or twice a second, while it has slots to release that no request
 //! holds: those of decisions that got no reply or were dropped. That ends with their leases.
 //!
+//! # Slots that no node decides on
+//!
+//! A node of a cluster may decide on its slots but for one: it was left half moved (`TRYAGAIN`), nodes redirect in a circle, or
+//! no node has it. That is a reply in time, from a node that must not be given up. So the slot has a breaker of its own, which
+//! opens at the third decision on it that fails, each within 10 s of the one before, over two deadlines. Decisions on other
+//! slots do not close it: only some keys of a slot may be stuck. From then on the slot's decisions take the `OnOutage` setting
+//! at once, [`Health`](crate::store::Health) has an outage with the number of such slots, and TG015 is among the warnings. A
+//! background task repeats a decision that failed, as a peek, every 0.5 s or more often, for up to 64 slots at a time. So Redis
+//! decides again within about a second of the end of the fault. The memory is bounded by the 16,384 slots of a
+//! cluster: 3 MB with two policies a request, if all of them are stuck.
+//!
 //! # Overload
 //!
-//! A process may ask for more decisions than the server can make in time. Those that would come too late are not sent
-//! ([`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded)): the `OnOutage` setting of each policy applies at once. They do
-//! not count as failures of the store and do not open the breaker. [`Health`](crate::store::Health) counts them separately.
+//! A process may ask for more decisions than the server can make in time, or be too busy itself to send them in time. Those that
+//! would come too late are not sent
+//! ([`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded), whose message says which): the `OnOutage` setting of each policy
+//! applies at once. They do not count as failures of the store and do not open the breaker.
+//! [`Health`](crate::store::Health) counts them separately.
+//!
+//! # Whether the store is well
+//!
+//! A decision that fails or is shed now and then is no state of the store.
+//! [`Health::is_well`](crate::store::Health::is_well) is false in an outage, and while at least 1 % of the decisions of the last
+//! 10 s were made without the store; a state ends below 0.5 %. The modes `failing` and `shedding` distinguish why, and
+//! [`Health::affected_share`](crate::store::Health::affected_share) is the share. Failures count only after a second: an outage
+//! opens the breaker before. The shares begin anew as an outage begins or ends.
 //!
 //! A burst to a distant server can be too large even if the server is idle: 128 charges are sent at first, and up to twice as
 //! many with each round trip. A decision that has waited for half of the deadline is shed. With the default deadline and
@@ -45,8 +66,8 @@
 //!
 //! # Cost
 //!
-//! While the breaker is closed, a decision in Redis costs five atomic loads and one reference count more than without a
-//! breaker: no timer and no allocation. The lock of the breaker is taken once per call to the server. A custom store that does
+//! While the breaker is closed, a decision in Redis costs seven atomic loads, an atomic addition and one reference count more
+//! than without a breaker: no timer and no allocation. The lock of the breaker is taken once per call to the server. A custom store that does
 //! not report its calls costs an allocation and that lock per decision, and a timer if it keeps no
 //! [deadline](crate::store::Store::deadline) itself.
 //!
@@ -116,7 +137,8 @@
 //! | the clocks of a cluster's nodes differ by a time | units that return up to this much too early: the instance keeps one clock for all of them |
 //! | instances that made no decision for 10 s: they do not count, and grant the share of the fleet that they saw last | up to the quota for each of them |
 //! | an instance ended up to 20 s before | less: its share is granted by nobody |
-//! | an instance that was never registered since its start | the whole quota once more, unless [`instances`] is set |
+//! | an instance that was never registered since its start, as on a server without `EVALSHA` | the whole quota once more, unless [`instances`] is set |
+//! | a hash slot that no node decides on, on the keys in it | the quota once more for each time that it is decided again: there are no first seconds within the share |
 //! | decisions are shed, or fail while the breaker is closed | the quota once more: Redis and the shares admit at the same time |
 //! | only `k` of `n` instances lose Redis | `k` shares more |
 //! | a limit or tier changes during the outage, or between it and the merge | what was admitted under the new limit beyond the old share |
@@ -147,6 +169,7 @@
 //! [`warm_keys`]: ResilientStoreBuilder::warm_keys
 
 mod admitted;
+mod all_servers;
 mod attempts;
 mod background;
 mod breaker;
@@ -159,7 +182,10 @@ mod mirror;
 mod modes;
 mod monitor;
 mod prober;
+mod recent;
 mod shares;
+mod slot_probes;
 mod store;
+mod stuck_slots;
 
 pub use self::store::{ResilientStore, ResilientStoreBuilder};

@@ -19,6 +19,9 @@ struct State {
     since: Timestamp,
     /// Number of servers whose breakers are open.
     degraded: usize,
+    /// Whether a hash slot is stuck.
+    is_stuck: bool,
+    is_failing: bool,
     is_shedding: bool,
 }
 
@@ -28,6 +31,8 @@ impl Modes {
         let state = State {
             since: now,
             degraded: 0,
+            is_stuck: false,
+            is_failing: false,
             is_shedding: false,
         };
         Self {
@@ -58,9 +63,21 @@ impl Modes {
         });
     }
 
-    /// Notes whether decisions are shed.
-    pub(super) fn set_shedding(&self, is_shedding: bool, now: Timestamp) {
-        self.change(now, |state| state.is_shedding = is_shedding);
+    /// Notes whether a hash slot is stuck.
+    pub(super) fn set_stuck(&self, is_stuck: bool, now: Timestamp) {
+        self.change(now, |state| state.is_stuck = is_stuck);
+    }
+
+    /// Notes whether decisions fail outside of an outage, and whether they are shed.
+    pub(super) fn set_affected(&self, is_failing: bool, is_shedding: bool, now: Timestamp) {
+        self.change(now, |state| {
+            (state.is_failing, state.is_shedding) = (is_failing, is_shedding);
+        });
+    }
+
+    /// Returns the present mode.
+    pub(super) fn mode(&self) -> Mode {
+        self.state.lock().mode()
     }
 
     /// Changes the state, and reports the mode if that has changed.
@@ -80,8 +97,10 @@ impl Modes {
 
 impl State {
     fn mode(&self) -> Mode {
-        if self.degraded > 0 {
+        if self.degraded > 0 || self.is_stuck {
             Mode::Degraded
+        } else if self.is_failing {
+            Mode::Failing
         } else if self.is_shedding {
             Mode::Shedding
         } else {
@@ -101,7 +120,7 @@ mod tests {
         let changes = modes.changes();
         let mode = || (*changes.borrow(), modes.since());
         assert_eq!(mode(), (Mode::Healthy, at(1)));
-        modes.set_shedding(true, at(2));
+        modes.set_affected(false, true, at(2));
         assert_eq!(mode(), (Mode::Shedding, at(2)));
         modes.opened(at(3));
         modes.opened(at(4));
@@ -109,7 +128,12 @@ mod tests {
         assert_eq!(mode(), (Mode::Degraded, at(3)));
         modes.closed(at(6));
         assert_eq!(mode(), (Mode::Shedding, at(6)));
-        modes.set_shedding(false, at(7));
-        assert_eq!(mode(), (Mode::Healthy, at(7)));
+        modes.set_affected(true, true, at(7));
+        assert_eq!(mode(), (Mode::Failing, at(7)));
+        modes.set_stuck(true, at(8));
+        modes.set_affected(false, false, at(9));
+        assert_eq!(mode(), (Mode::Degraded, at(8)));
+        modes.set_stuck(false, at(10));
+        assert_eq!(mode(), (Mode::Healthy, at(10)));
     }
 }

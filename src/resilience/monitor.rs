@@ -10,7 +10,7 @@
 //! | INFO | the shared store decides again | `healthy` | the breaker closes |
 //! | INFO | an unavailable server has left the cluster | | each time |
 //! | WARN | the shared store was restarted or replaced | | each time |
-//! | WARN | a key holds a foreign value | | at most once |
+//! | WARN | possible misconfiguration | | at most once each: a key holds a foreign value (TG021), the server refuses all decisions (TG020) |
 
 use std::{
     fmt,
@@ -22,8 +22,10 @@ use std::{
 };
 
 use crate::{
+    charge::Charge,
     clock::{Clock, Timestamp},
     decision::Decision,
+    diagnosis::{Code, Warning},
     error::{Error, ErrorKind, Phase},
     error_chain::ErrorChain,
     log,
@@ -33,9 +35,10 @@ use crate::{
 };
 
 use super::{
+    all_servers::AllServers,
     breaker::{Breaker, CallResult, is_permanent},
-    modes::Modes,
     prober::Prober,
+    stuck_slots::SlotServer,
 };
 
 /// The primary and its breaker.
@@ -61,8 +64,8 @@ pub(super) struct PrimaryMonitor {
     pub(super) primary_keeps_deadline: bool,
     /// Whether the primary reports its calls. Otherwise each decision is guarded as a call.
     pub(super) reports_calls: bool,
-    /// The mode of the store, over all its servers.
-    pub(super) modes: Arc<Modes>,
+    /// What the monitors of all servers share.
+    pub(super) all: Arc<AllServers>,
     pub(super) metrics: BreakerMetrics,
     /// Learns what happens to the primary.
     pub(super) events: OnceLock<Weak<dyn PrimaryEvents>>,
@@ -70,8 +73,8 @@ pub(super) struct PrimaryMonitor {
     failed_at: AtomicU64,
     /// Longest call reported since the latest probe was sent, in microseconds; 0 without a report.
     probe_took: AtomicU64,
-    /// Whether a foreign value was logged.
-    foreign_value_logged: AtomicBool,
+    /// Whether a foreign value was reported.
+    foreign_value_reported: AtomicBool,
     /// Set by the first reply of the primary, or by the log event that there has been none.
     is_past_startup: AtomicBool,
     /// For tasks that outlive the call that starts them.
@@ -84,7 +87,7 @@ impl PrimaryMonitor {
         primary: Arc<dyn Store>,
         deadline: Duration,
         (clock, server_clock): (Clock, Clock),
-        modes: Arc<Modes>,
+        all: Arc<AllServers>,
         prober: Prober,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
@@ -96,11 +99,11 @@ impl PrimaryMonitor {
             prober,
             clock,
             server_clock,
-            modes,
+            all,
             events: OnceLock::new(),
             failed_at: AtomicU64::new(0),
             probe_took: AtomicU64::new(0),
-            foreign_value_logged: AtomicBool::new(false),
+            foreign_value_reported: AtomicBool::new(false),
             is_past_startup: AtomicBool::new(false),
             this: this.clone(),
         })
@@ -112,7 +115,7 @@ impl PrimaryMonitor {
             node,
             self.breaker.deadline(),
             (self.clock.clone(), self.server_clock.clone()),
-            Arc::clone(&self.modes),
+            Arc::clone(&self.all),
             self.prober.for_node(),
         )
     }
@@ -146,12 +149,12 @@ impl PrimaryMonitor {
         match error.kind() {
             ErrorKind::Overloaded => {}
             ErrorKind::ForeignValue => {
-                if !self.foreign_value_logged.swap(true, Ordering::Relaxed) {
-                    log::event!(
-                        WARN,
-                        "a key holds a foreign value: its policies apply `on_outage`",
-                        error = ErrorChain(error),
-                    );
+                if !self.foreign_value_reported.swap(true, Ordering::Relaxed) {
+                    let finding =
+                        "a redis key of tollgate holds a value that tollgate did not write";
+                    self.all
+                        .warnings
+                        .report(Warning::new(Code::ForeignValue, finding));
                 }
             }
             // With few requests the breaker opens late. A wrong address must show before that.
@@ -182,7 +185,8 @@ impl PrimaryMonitor {
             error = ErrorChain(&cause),
         );
         self.metrics.opened();
-        self.modes.opened(now);
+        self.all.modes.opened(now);
+        self.all.forget_recent(now);
         self.failed_at.store(now.as_micros(), Ordering::Relaxed);
         let mut backoff = self.prober.backoff.lock();
         backoff.opened(now);
@@ -190,7 +194,37 @@ impl PrimaryMonitor {
             backoff.prolong();
         }
         drop(backoff);
+        self.warn_of_refusal(&cause);
         self.ensure_probing();
+    }
+
+    /// Warns about an error that waiting does not cure. Its text has no key, and the innermost one no address.
+    fn warn_of_refusal(&self, cause: &Error) {
+        if !is_permanent(cause) {
+            return;
+        }
+        let mut innermost = cause;
+        while let Some(source) = std::error::Error::source(innermost)
+            && let Some(source) = source.downcast_ref()
+        {
+            innermost = source;
+        }
+        let finding = format!("the redis server refuses every decision: {innermost}");
+        self.all
+            .warnings
+            .report(Warning::new(Code::RefusingServer, finding));
+    }
+
+    /// Looks whether many of the latest decisions failed or were shed, if it is time to.
+    pub(super) fn look_at_recent(&self, now: Timestamp) {
+        if let Some(change) = self.all.recent.look_if_due(now) {
+            self.all.note_change(&change, now);
+        }
+    }
+
+    /// Returns the server as one whose hash slots may be stuck.
+    pub(super) fn slot_server(&self) -> Weak<dyn SlotServer> {
+        self.this.clone()
     }
 
     /// Records a reply. While the breaker is open, it may be that of a probe, so its time is kept for
@@ -204,6 +238,7 @@ impl PrimaryMonitor {
             self.probe_took.fetch_max(micros.max(1), Ordering::Relaxed);
         }
         self.record(CallResult::Answered { took }, now);
+        self.look_at_recent(now);
     }
 
     /// Records a failure, unless the primary did not cause it.
@@ -295,7 +330,8 @@ impl PrimaryMonitor {
             return;
         };
         self.metrics.closed();
-        self.modes.closed(now);
+        self.all.forget_recent(now);
+        self.all.modes.closed(now);
         self.prober.backoff.lock().closed(now);
         log::event!(
             INFO,
@@ -313,7 +349,7 @@ impl PrimaryMonitor {
     fn retire(&self) {
         if self.breaker.close().is_some() {
             self.metrics.closed();
-            self.modes.closed(self.clock.now());
+            self.all.modes.closed(self.clock.now());
             log::event!(
                 INFO,
                 "an unavailable server has left the cluster",
@@ -330,7 +366,7 @@ impl PrimaryMonitor {
 impl Drop for PrimaryMonitor {
     fn drop(&mut self) {
         if self.breaker.is_open() {
-            self.modes.closed(self.clock.now());
+            self.all.modes.closed(self.clock.now());
         }
     }
 }
@@ -342,6 +378,25 @@ impl fmt::Debug for PrimaryMonitor {
             .field("primary", &self.primary)
             .field("breaker", &self.breaker)
             .finish_non_exhaustive()
+    }
+}
+
+impl SlotServer for PrimaryMonitor {
+    fn peek(&self, peeks: &[Charge<'_>]) -> Option<StoreFuture<Decision>> {
+        if self.breaker.is_open() {
+            return None;
+        }
+        let (this, deciding) = (self.this.upgrade()?, self.primary.decide(peeks));
+        Some(StoreFuture::boxed(
+            async move { this.bounded(deciding).await },
+        ))
+    }
+
+    /// Merges what was admitted locally.
+    fn slot_is_free(&self) {
+        if let Some(events) = self.events() {
+            events.recovered();
+        }
     }
 }
 
@@ -511,7 +566,7 @@ const GRACE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
-    use crate::{memory::MemoryStore, sync::Mutex};
+    use crate::{diagnosis::SilencedCodes, memory::MemoryStore, sync::Mutex};
 
     use super::*;
 
@@ -540,8 +595,8 @@ mod tests {
         let clocks = (clock.clone(), clock.clone());
         let deadline = Duration::from_millis(50);
         let store = Arc::new(MemoryStore::default());
-        let modes = Arc::new(Modes::new(clock.now()));
-        let monitor = PrimaryMonitor::new(store, deadline, clocks, modes, Prober::default());
+        let all = Arc::new(AllServers::new(clock.clone(), SilencedCodes::default()));
+        let monitor = PrimaryMonitor::new(store, deadline, clocks, all, Prober::default());
         let events = Arc::new(Recoveries {
             monitor: Arc::clone(&monitor),
             open: Mutex::default(),

@@ -10,7 +10,7 @@ use crate::{
     charge::{Charge, Charges, OwnedCharge},
     clock::Clock,
     decision::Decision,
-    diagnosis::Warning,
+    diagnosis::{SilencedCodes, Warning},
     error::{Error, ErrorKind},
     key::Key,
     penalty::BanState,
@@ -27,11 +27,11 @@ use crate::store::RuleStore;
 use crate::top_keys::Snapshot;
 
 use super::{
+    all_servers::AllServers,
     fallback::LocalFallback,
     local::LocalCounts,
     merging::{BegunMerge, Due, TakenShares},
     mirror::Fingerprint,
-    modes::Modes,
     monitor::{CallGuard, PrimaryMonitor},
     prober::Prober,
 };
@@ -76,6 +76,7 @@ impl ResilientStore {
             server_clock: None,
             instances: None,
             warm_keys: WARM_KEYS,
+            silenced: SilencedCodes::default(),
         }
     }
 
@@ -148,6 +149,9 @@ impl Store for ResilientStore {
         if monitor.breaker.is_open() {
             monitor.ensure_probing();
             return StoreFuture::ready(Ok(self.fallback.decide(charges)));
+        }
+        if let Some(decision) = self.fallback.decide_stuck(charges) {
+            return StoreFuture::ready(Ok(decision));
         }
         monitor.prober.task.remember_runtime();
         let fallback = Arc::clone(&self.fallback);
@@ -304,7 +308,9 @@ impl Store for ResilientStore {
     }
 
     fn warnings(&self) -> Vec<Warning> {
-        self.monitor.primary.warnings()
+        let mut warnings = self.monitor.primary.warnings();
+        warnings.extend(self.monitor.all.warnings.warnings());
+        warnings
     }
 
     #[cfg(feature = "top-keys")]
@@ -327,7 +333,7 @@ impl Store for ResilientStore {
     }
 
     fn mode_changes(&self) -> watch::Receiver<Mode> {
-        self.monitor.modes.changes()
+        self.monitor.all.modes.changes()
     }
 
     #[cfg(feature = "reload")]
@@ -349,6 +355,7 @@ pub struct ResilientStoreBuilder {
     server_clock: Option<Clock>,
     instances: Option<u64>,
     warm_keys: usize,
+    silenced: SilencedCodes,
 }
 
 impl ResilientStoreBuilder {
@@ -385,6 +392,12 @@ impl ResilientStoreBuilder {
         self
     }
 
+    /// Sets the codes of warnings that are not reported.
+    pub(crate) fn silence(mut self, silenced: SilencedCodes) -> Self {
+        self.silenced = silenced;
+        self
+    }
+
     /// Sets the clock of `local`, which then follows the primary's.
     pub(crate) fn server_clock(mut self, clock: Clock) -> Self {
         self.server_clock = Some(clock);
@@ -416,12 +429,12 @@ impl ResilientStoreBuilder {
             None => self.primary.fleet(),
         };
         let server_clock = self.server_clock.unwrap_or_else(|| self.clock.clone());
-        let modes = Arc::new(Modes::new(self.clock.now()));
+        let all = Arc::new(AllServers::new(self.clock.clone(), self.silenced));
         let monitor = PrimaryMonitor::new(
             self.primary,
             self.deadline,
             (self.clock, server_clock.clone()),
-            modes,
+            all,
             Prober::default(),
         );
         let local = Arc::new(LocalCounts::new(

@@ -54,6 +54,8 @@ macro_rules! define {
 }
 
 define! {
+    AFFECTED_SHARE = Gauge "tollgate_affected_share" in Count:
+        "Part of the latest decisions that was made without the store, from 0 to 1.";
     BREAKER_OPEN = Gauge "tollgate_breaker_open" in Count:
         "Whether the breaker of the server is open: 1 or 0.";
     BREAKER_TRANSITIONS = Counter "tollgate_breaker_transitions_total" in Count:
@@ -92,6 +94,10 @@ define! {
         "Time from sending a call until its reply was read.";
     SHED_DECISIONS = Counter "tollgate_shed_decisions_total" in Count:
         "Requests decided without the server because its decision would have come too late.";
+    STORE_WELL = Gauge "tollgate_store_well" in Count:
+        "1 while the store makes at least 99 % of the latest decisions, and has no outage; else 0.";
+    STUCK_SLOTS = Gauge "tollgate_stuck_slots" in Count:
+        "Hash slots of a cluster that no node decides on.";
     TIER_REQUESTS = Counter "tollgate_tier_cache_requests_total" in Count:
         "Tiers asked of a cache.";
 }

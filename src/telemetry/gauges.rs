@@ -23,6 +23,9 @@ pub(crate) fn record(limiter: &str, stats: &Stats, health: &Health, held_slots: 
     if let Some(instances) = health.instances() {
         set(&catalog::LIVE_INSTANCES, float(instances));
     }
+    set(&catalog::STORE_WELL, f64::from(u8::from(health.is_well())));
+    set(&catalog::AFFECTED_SHARE, health.affected_share());
+    set(&catalog::STUCK_SLOTS, float(health.stuck_slots() as u64));
     set(&catalog::HELD_SLOTS, float(held_slots));
     set(&catalog::PENDING_MERGES, float(health.pending_merges()));
     for server in stats.servers() {

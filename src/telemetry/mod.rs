@@ -21,6 +21,9 @@
 //! | `tollgate_redis_calls_in_flight` | gauge | | `limiter`, `server` | calls without a reply so far |
 //! | `tollgate_redis_charges_in_flight` | gauge | | `limiter`, `server` | charges in these calls |
 //! | `tollgate_redis_charges_waiting` | gauge | | `limiter`, `server` | charges that wait in this process to be sent |
+//! | `tollgate_store_well` | gauge | | `limiter` | 1 if the store [is well](crate::store::Health::is_well), else 0: for alerts |
+//! | `tollgate_affected_share` | gauge | | `limiter` | the part of the latest decisions that was [made without the store](crate::store::Health::affected_share), from 0 to 1 |
+//! | `tollgate_stuck_slots` | gauge | | `limiter` | hash slots of a cluster that no node decides on |
 //! | `tollgate_live_instances` | gauge | | `limiter` | live instances that share the store, with this one; only once it is known. Idle instances do not count |
 //! | `tollgate_pending_merges` | gauge | | `limiter` | keys that were decided locally and are not merged into the shared store yet |
 //! | `tollgate_keys` | gauge | | `limiter` | keys in the in-process store; over Redis, the one of the fallback |

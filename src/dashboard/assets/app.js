@@ -334,13 +334,17 @@ function renderStatus() {
   let [level, text] = ['good', 'Limiting normally'];
   const details = [];
   if (health.mode === 'degraded') {
-    [level, text] = ['bad', 'Redis is down: policies apply their choice for outages'];
+    const isDown = health.outages.some((outage) => outage.stuck_slots === null);
+    [level, text] = isDown ? ['bad', 'Redis is down: policies apply their choice for outages']
+      : ['bad', 'No node decides on some slots of Redis: policies apply their choice for outages'];
     for (const outage of health.outages) {
-      details.push(`${outage.server ?? 'Redis'} for ${duration(state.time - outage.since)}: ${outage.cause}.`);
+      const place = outage.stuck_slots ? count(outage.stuck_slots, 'hash slot') : outage.server ?? 'Redis';
+      details.push(`${place} for ${duration(state.time - outage.since)}: ${outage.cause}.`);
     }
     details.push(`This instance grants ${percent(health.share)} of each quota that it counts locally.`);
-  } else if (health.mode === 'shedding') {
-    [level, text] = ['soft', 'Redis is too slow: some decisions are made without it'];
+  } else if (!health.is_well) {
+    [level, text] = ['soft', `${percent(health.affected_share)} of the decisions are made without Redis`];
+    if (health.cause) details.push(`${health.cause}.`);
   }
   details.push(deniedText());
   if (mode === 'off') [level, text] = ['bad', 'Limits are off: nothing is counted or denied'];
@@ -349,7 +353,7 @@ function renderStatus() {
     if (modes('off').length) details.push(`Off: ${modes('off').join(', ')}.`);
     if (modes('shadow').length) details.push(`In shadow: ${modes('shadow').join(', ')}.`);
   }
-  if (health.mode === 'healthy') {
+  if (health.is_well) {
     const store = servers.length ? `Redis ${servers.map((server) => server.address ?? '').join(', ')}` : 'this process';
     const instances = health.instances ? `, by ${count(health.instances, 'instance')}` : '';
     details.push(`Counted in ${store}${instances}.`);

@@ -20,7 +20,7 @@ use super::{
         protocol::Redirect,
     },
     exchange::watched,
-    submit::{MAX_REDIRECTS, ensure_watched, moving_wait, until_expired},
+    submit::{MAX_REDIRECTS, USUAL_REDIRECTS, ensure_watched, moving_wait, until_expired},
     worker::Worker,
 };
 
@@ -65,6 +65,9 @@ async fn send_redirected(client: &Arc<Client>, command: &Cmd) -> Result<Value, E
         };
         redirects += 1;
         is_asking = matches!(redirect, Redirect::Ask(_));
+        if redirects > USUAL_REDIRECTS {
+            sleep(moving_wait(redirects - USUAL_REDIRECTS)).await;
+        }
         node = match redirect {
             Redirect::Ask(_) | Redirect::Moved { .. } => {
                 let next = node.follow(&redirect);

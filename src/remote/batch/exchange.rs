@@ -141,9 +141,7 @@ pub(super) async fn exchange(
             most_severe(results)
         }
         Err(error) => {
-            if classify::is_of_one_slot(error) {
-                warn_of_unserved_slot(client);
-            }
+            warn_of_unserved_slot(client, error);
             Some(error).filter(|error| concerns_server(error))
         }
     };
@@ -269,10 +267,8 @@ fn check_server(client: &Arc<Client>, id: CallId, called_at: Timestamp, results:
     {
         client.check.check_eviction(connection);
     }
-    let mut errors = results.iter().filter_map(|result| result.as_ref().err());
-    if errors.any(classify::is_of_one_slot) {
-        warn_of_unserved_slot(client);
-    }
+    let errors = results.iter().filter_map(|result| result.as_ref().err());
+    errors.for_each(|error| warn_of_unserved_slot(client, error));
     client.registration.renew_if_due(called_at, || {
         let connection = client.connection_for(Keyspace::MEMBERS_IDENTITY, connection)?;
         let follower = Arc::clone(client);
@@ -284,12 +280,14 @@ fn check_server(client: &Arc<Client>, id: CallId, called_at: Timestamp, results:
     });
 }
 
-/// Warns about a slot that no node serves.
+/// Warns if the error is that of a slot that no node serves. Redirects are followed instead.
 #[cold]
-fn warn_of_unserved_slot(client: &Client) {
-    client
-        .check
-        .warn_of_unreachable("no node of the redis cluster serves one of its slots");
+fn warn_of_unserved_slot(client: &Client, error: &Error) {
+    if Redirect::of(error, usize::MAX).is_none()
+        && let Some(finding) = classify::unserved(error)
+    {
+        client.check.warn_of_unreachable(finding);
+    }
 }
 
 /// Returns the time by which the script decided the requests of a call.

@@ -8,8 +8,15 @@
 //!    '---- Redirected: another node of the cluster has the keys ---------'
 //! ```
 //!
-//! A request is submitted again at most once for each lane and once more, and for at most 16 redirects in a row. It always has
-//! its first time, so its deadline does not move.
+//! A request is submitted again at most once for each lane and once more, and for at most 16 redirects. It always has its
+//! first time, so its deadline does not move.
+//!
+//! # Redirects
+//!
+//! Two redirects in a row are usual: `MOVED` by a node that has given the slot away, then `ASK` while it moves on. Nodes that
+//! disagree about a slot redirect in a circle, as one does that announces the address of another. So each further redirect
+//! waits first, as after `TRYAGAIN`, and the error of a request that nobody decides names its hash slot. The fallback
+//! collects these.
 
 use std::{
     future::Future,
@@ -72,13 +79,19 @@ pub(in crate::remote) async fn submit_since(
     let mut tried_at = now();
     let own_current_call = client.scheduler.first_current_call();
     let mut first_current_call = own_current_call;
+    let slot = request.slot();
     // The node that a redirect leads to.
     let mut redirected = None;
     let (mut unsent, mut redirects, mut moving) = (0, 0, 0);
     loop {
         let node = redirected.as_ref().unwrap_or(client);
         match submit_to(node, request, submitted_at, tried_at).await? {
-            JobResult::Replied(result) => return result,
+            JobResult::Replied(result) => {
+                return result.map_err(|error| match slot {
+                    Some(slot) if classify::is_of_one_slot(&error) => error.with_slot(slot),
+                    _ => error,
+                });
+            }
             JobResult::NotSent(handed_back) => {
                 // Each lane may find its connection closed once. Then another lane sends the request.
                 unsent += 1;
@@ -92,18 +105,31 @@ pub(in crate::remote) async fn submit_since(
             }
             JobResult::Redirected(handed_back, redirect) => {
                 request = handed_back;
-                redirects += 1;
+                let in_slot = |error: Error| match slot {
+                    Some(slot) => error.with_slot(slot),
+                    None => error,
+                };
                 if redirect == Redirect::TryAgain {
                     moving += 1;
                     redirects = 0;
+                } else {
+                    redirects += 1;
+                    moving += u32::from(redirects > USUAL_REDIRECTS);
                 }
                 let left = (submitted_at + client.deadline).since(now());
-                let wait = moving_wait(moving);
-                let is_late = left.is_zero() || redirect == Redirect::TryAgain && wait > left;
-                if is_late || redirects > MAX_REDIRECTS {
-                    return Err(classify::unresolved(&redirect));
+                let waits = redirect == Redirect::TryAgain || redirects > USUAL_REDIRECTS;
+                let wait = if waits {
+                    moving_wait(moving)
+                } else {
+                    Duration::ZERO
+                };
+                if left.is_zero() || wait > left || redirects > MAX_REDIRECTS {
+                    return Err(in_slot(classify::unresolved(&redirect, redirects)));
                 }
-                redirected = follow(node, &mut request, &redirect, wait).await?;
+                if waits {
+                    sleep(wait).await;
+                }
+                redirected = follow(node, &mut request, &redirect).map_err(in_slot)?;
                 if !request.is_probe()
                     && let Some(node) = &redirected
                     && node.was_promoted_since(submitted_at)
@@ -121,17 +147,16 @@ pub(in crate::remote) async fn submit_since(
     }
 }
 
-/// Prepares a request for its next try, `wait` from now if its slot is being moved. Returns the node that the redirect of
-/// `client` leads to, or `None` for the node that the request was first sent to.
+/// Prepares a request for its next try. Returns the node that the redirect of `client` leads to, or `None` for the node that
+/// the request was first sent to.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the node cannot be found.
-async fn follow(
+/// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the node cannot be found.
+fn follow(
     client: &Client,
     request: &mut Request,
     redirect: &Redirect,
-    wait: Duration,
 ) -> Result<Option<Arc<Client>>, Error> {
     let delivery = match redirect {
         Redirect::Ask(_) => Delivery::Asking,
@@ -153,10 +178,7 @@ async fn follow(
             client.note_mode(true);
             Ok(None)
         }
-        Redirect::TryAgain => {
-            sleep(wait).await;
-            Ok(None)
-        }
+        Redirect::TryAgain => Ok(None),
     }
 }
 
@@ -194,7 +216,8 @@ async fn submit_to(
             shed,
         } => {
             if let Some(shed) = shed {
-                shed.complete(Err(classify::overloaded()));
+                let is_process_slow = client.scheduler.is_process_slow();
+                shed.complete(Err(classify::overloaded(is_process_slow)));
             }
             if let Some(dispatcher) = dispatcher {
                 Worker::dispatch_on(&runtime, client, dispatcher);
@@ -236,6 +259,8 @@ fn now() -> Timestamp {
     Clock::system().now()
 }
 
+/// Redirects in a row that are followed at once.
+pub(super) const USUAL_REDIRECTS: u32 = 2;
 /// The most redirects that one request follows in a row.
 pub(super) const MAX_REDIRECTS: u32 = 16;
 /// Half of the first wait while a slot is being moved. The waits double four times, and are jittered.

@@ -125,6 +125,22 @@ impl SendWindow {
         self.scheduling_delay
     }
 
+    /// Returns whether tasks of the client run so late that decisions are, whatever the server does.
+    pub(super) fn is_process_slow(&self) -> bool {
+        self.scheduling_delay > self.deadline / SLOW_PART
+    }
+
+    /// Returns how long a request may wait before it is late: for half of the deadline, or if the window has room for all that
+    /// wait, while the server can decide it in time.
+    pub(super) fn latest_send(&self, has_room: bool) -> Duration {
+        if !has_room {
+            return self.deadline / 2;
+        }
+        let round_trips = self.min_round_trip.unwrap_or_default() * 2;
+        let time = round_trips.max(self.deadline / 8) + self.scheduling_delay;
+        self.deadline.saturating_sub(time).max(self.deadline / 2)
+    }
+
     /// Returns how long a request that was submitted at this time has waited. A wait for a connection does not count,
     /// since it is not a sign of overload.
     pub(super) fn waited(&self, submitted_at: Timestamp, now: Timestamp) -> Duration {
@@ -297,6 +313,8 @@ const FIRST_CAPACITY: usize = 128;
 const MIN_CAPACITY: usize = 4;
 /// A number of charges that always suffices for a measurement.
 const ENOUGH_CHARGES: u64 = 256;
+/// Tasks that run later than this part of the deadline, on average, make a slow process.
+const SLOW_PART: u32 = 32;
 /// The least duration of a measurement.
 const MIN_INTERVAL: Duration = Duration::from_millis(5);
 /// A pause of this length, or of two deadlines if they are longer, ends a measurement without a result.

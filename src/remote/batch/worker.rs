@@ -128,7 +128,8 @@ impl Worker {
         loop {
             let (next, shed) = self.client.scheduler.next_batch(dispatcher, now());
             for waiter in shed {
-                waiter.complete(Err(classify::overloaded()));
+                let is_process_slow = self.client.scheduler.is_process_slow();
+                waiter.complete(Err(classify::overloaded(is_process_slow)));
             }
             match next {
                 Dispatch::Send(batch) => {

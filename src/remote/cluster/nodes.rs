@@ -305,8 +305,13 @@ impl Cluster {
             let lanes = (self.settings.lanes)(&address)?;
             Some(self.first.client.for_node(address, lanes))
         });
+        let ids = ranges.iter().filter_map(|range| {
+            let id = range.primary_id.clone()?;
+            Some((range.primary.clone(), id))
+        });
         SlotMap {
             slots,
+            ids: present.with_other_names(ids.collect()),
             primaries: nodes.iter().map(|(address, _)| address.clone()).collect(),
             nodes,
             lost: Vec::new(),

@@ -1,6 +1,9 @@
 //! Which node has which slot.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use crate::store::Store;
 
@@ -23,6 +26,8 @@ pub(super) struct SlotMap {
     pub(super) lost: Vec<u16>,
     /// The primaries in the last look-up of the slots, and those that were found to be promoted since.
     pub(super) primaries: HashSet<NodeAddress>,
+    /// The ids of the primaries in the last look-up, also by other addresses that they had in those before.
+    pub(super) ids: HashMap<NodeAddress, String>,
     /// The nodes that were replaced since the last look-up, each with the one that was promoted. Their slots move one by one.
     pub(super) promotions: Vec<(NodeAddress, NodeAddress)>,
     /// Nodes to ask for the slots if no primary replies. They connect when they are first asked, and stay connected until
@@ -43,10 +48,35 @@ impl SlotMap {
     /// as if it was promoted.
     pub(super) fn is_promotion(&self, slot: u16, to: &NodeAddress) -> bool {
         let owner = self.owner_of(slot);
+        if owner.is_some_and(|owner| self.is_same_node(owner, to)) {
+            return false;
+        }
         let is_taken_from_lost =
             || self.known_node(slot).is_none() && !self.was_replaced_by(slot, to);
         owner.is_some_and(|owner| owner != to)
             && (!self.primaries.contains(to) || is_taken_from_lost())
+    }
+
+    /// Returns whether a look-up gave one node both addresses.
+    fn is_same_node(&self, one: &NodeAddress, other: &NodeAddress) -> bool {
+        let id = self.ids.get(one);
+        id.is_some() && id == self.ids.get(other)
+    }
+
+    /// Returns the ids of a look-up, with the addresses that these nodes had before: nodes may disagree about the name of one.
+    pub(super) fn with_other_names(
+        &self,
+        mut ids: HashMap<NodeAddress, String>,
+    ) -> HashMap<NodeAddress, String> {
+        let present: HashSet<String> = ids.values().cloned().collect();
+        let max = present.len() * MAX_NAMES;
+        let others = self.ids.iter().filter(|(_, id)| present.contains(*id));
+        for (address, id) in others {
+            if ids.len() < max && !ids.contains_key(address) {
+                ids.insert(address.clone(), id.clone());
+            }
+        }
+        ids
     }
 
     /// Notes that the node at `to` was promoted in place of the one that has this slot. That one may be promoted again.
@@ -71,7 +101,8 @@ impl SlotMap {
     }
 
     /// Returns the nodes with slots of nodes that have none any more, unless they were primaries before: replicas that were
-    /// promoted, which may lack the latest states. A slot that is moved to another primary takes its keys along.
+    /// promoted, which may lack the latest states. A slot that is moved to another primary takes its keys along. A node that
+    /// has its slots under another address, since the nodes call it differently, is the same one.
     pub(super) fn promoted_since(&self, before: &Self) -> Vec<Arc<Client>> {
         let is_gone = |address| self.nodes.iter().all(|(other, _)| other != address);
         let gone: Vec<bool> = before
@@ -79,7 +110,7 @@ impl SlotMap {
             .iter()
             .map(|(address, _)| is_gone(address))
             .collect();
-        let before_nodes = &before.nodes;
+        let (before_nodes, before_ids) = (&before.nodes, &before.ids);
         let slots = before.slots.iter().zip(&self.slots);
         let taken_over = slots.filter(|(before, _)| gone.get(usize::from(**before)) == Some(&true));
         // A node that is down gives no keys away.
@@ -87,8 +118,19 @@ impl SlotMap {
             let (_, node) = &before_nodes[usize::from(before)];
             node.client.is_down()
         };
+        let is_renamed = |before: u16, now: u16| {
+            let id_before = before_nodes.get(usize::from(before));
+            let id_before = id_before.and_then(|(address, _)| before_ids.get(address));
+            let id_now = self.nodes.get(usize::from(now));
+            let id_now = id_now.and_then(|(address, _)| self.ids.get(address));
+            id_before.is_some() && id_before == id_now
+        };
+        let taken_over: HashSet<(u16, u16)> =
+            taken_over.map(|(before, now)| (*before, *now)).collect();
+        let taken_over = taken_over.into_iter();
+        let taken_over = taken_over.filter(|(before, now)| !is_renamed(*before, *now));
         let taken_over: HashSet<(u16, bool)> = taken_over
-            .map(|(before, now)| (*now, is_down(*before)))
+            .map(|(before, now)| (now, is_down(before)))
             .collect();
         let nodes = taken_over.iter().filter_map(|(index, is_lost)| {
             let (address, node) = self.nodes.get(usize::from(*index))?;
@@ -101,5 +143,7 @@ impl SlotMap {
     }
 }
 
+/// Addresses that are kept for each node, on average.
+const MAX_NAMES: usize = 4;
 /// The index of a slot without a node.
 pub(super) const UNKNOWN: u16 = u16::MAX;

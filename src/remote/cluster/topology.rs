@@ -3,7 +3,7 @@
 //! ```text
 //! 1) 1) 0                       first slot
 //!    2) 5460                    last slot
-//!    3) 1) "10.0.0.1"  2) 6379  the primary; more fields may follow
+//!    3) 1) "10.0.0.1"  2) 6379  3) "07c3.."  the primary, and its id; more fields may follow
 //!    4) 1) "10.0.0.4"  2) 6379  a replica
 //! ```
 //!
@@ -24,6 +24,8 @@ pub(super) struct SlotRange {
     pub(super) first: u16,
     pub(super) last: u16,
     pub(super) primary: NodeAddress,
+    /// The id of the primary: it stays when a node gets another address, or is given under another name.
+    pub(super) primary_id: Option<String>,
     pub(super) replicas: Vec<NodeAddress>,
 }
 
@@ -54,6 +56,7 @@ pub(super) fn parse(reply: &Value, from: Option<&NodeAddress>) -> Result<Vec<Slo
         if first > last {
             return Err(malformed());
         }
+        let primary_id = nodes.first().and_then(id);
         let mut nodes = nodes.iter().map(|node| address(node, from));
         let primary = nodes.next().ok_or_else(malformed)??;
         let replicas = nodes.filter_map(Result::transpose);
@@ -62,6 +65,7 @@ pub(super) fn parse(reply: &Value, from: Option<&NodeAddress>) -> Result<Vec<Slo
             first,
             last,
             primary,
+            primary_id,
             replicas,
         }))
     });
@@ -88,6 +92,18 @@ fn address(node: &Value, from: Option<&NodeAddress>) -> Result<Option<NodeAddres
         return Ok(None);
     }
     Ok(NodeAddress { host, port }.resolved(from))
+}
+
+/// Returns the id of a node. Servers before Redis 4 send none.
+fn id(node: &Value) -> Option<String> {
+    match node {
+        Value::Array(fields) => match fields.get(2)? {
+            Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+            Value::SimpleString(text) => Some(text.clone()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn malformed() -> Error {
@@ -142,6 +158,7 @@ mod tests {
             first: 0,
             last: 5_460,
             primary: at("10.0.0.1", 6_379),
+            primary_id: Some("id".to_owned()),
             replicas: vec![at("seed", 6_380)],
         };
         assert_eq!(ranges, [expected]);

@@ -4,10 +4,12 @@
 //! the library's error                     kind                             ends the connection
 //! I/O, closed, refused                    Connect                          yes
 //! bytes that are not a reply              Protocol                         yes
+//! an error that is not UTF-8              Script                           yes: it repeats our arguments
 //! READONLY                                Unavailable                      yes: a demoted primary
 //! NOAUTH, unauthenticated                 Unavailable                      yes
 //! NOREPLICAS                              Unavailable                      yes: another primary may be elected
 //! MOVED, ASK, TRYAGAIN, CROSSSLOT         Script                           no: see `protocol/redirect.rs`
+//! CLUSTERDOWN of one slot                 Unavailable                      no: see `resilience/stuck_slots.rs`
 //! LOADING, BUSY, OOM, MISCONF, ...        Unavailable                      no
 //! NOPERM, ACL, anything else              Script                           no
 //! WRONGTYPE, a value of another program   ForeignValue                     no
@@ -93,12 +95,22 @@ pub(in crate::remote) fn ends_connection(error: &Error) -> bool {
 
 /// Returns whether the server refused one hash slot and may serve the others.
 pub(in crate::remote) fn is_of_one_slot(error: &Error) -> bool {
-    let source = std::error::Error::source(error);
-    let source = source.and_then(|source| source.downcast_ref());
-    source.is_some_and(|error: &RedisError| {
-        let detail = error.detail().unwrap_or_default();
-        error.code() == Some("CLUSTERDOWN") && detail.contains("slot not served")
-    })
+    unserved(error).is_some()
+}
+
+/// Returns why the server refused a hash slot, if it may serve the others.
+pub(in crate::remote) fn unserved(error: &Error) -> Option<&'static str> {
+    let source = std::error::Error::source(error)?;
+    let error: &RedisError = source.downcast_ref()?;
+    let detail = error.detail().unwrap_or_default();
+    match error.code()? {
+        "CLUSTERDOWN" if detail.contains("slot not served") => {
+            Some("no node of the redis cluster serves one of its slots")
+        }
+        // One with an address is followed, and is no error.
+        "ASK" | "MOVED" => Some("the redis cluster has slots at a node without an address"),
+        _ => None,
+    }
 }
 
 /// Returns the error of a connection that was closed before anything was sent on it.
@@ -120,15 +132,22 @@ pub(in crate::remote) fn no_runtime(error: TryCurrentError) -> Error {
     .with_source(error)
 }
 
-/// Returns the error of a request that is shed. It is made once: an overload is not the time to allocate.
-pub(in crate::remote) fn overloaded() -> Error {
-    static ERROR: LazyLock<Error> = LazyLock::new(|| {
+/// Returns the error of a request that is shed, since this process or the server is too slow. It is made once: an overload is
+/// not the time to allocate.
+pub(in crate::remote) fn overloaded(is_process_slow: bool) -> Error {
+    static PROCESS: LazyLock<Error> = LazyLock::new(|| {
         Error::new(
             ErrorKind::Overloaded,
-            "shed: more decisions wait for redis than it can make in time",
+            "shed: this process is too busy to have all decisions made in time, whatever redis does: it needs more cpu time",
         )
     });
-    ERROR.clone()
+    static SERVER: LazyLock<Error> = LazyLock::new(|| {
+        Error::new(
+            ErrorKind::Overloaded,
+            "shed: more decisions wait for redis than it and the network can make in time",
+        )
+    });
+    Error::clone(if is_process_slow { &PROCESS } else { &SERVER })
 }
 
 /// Returns the error of a request whose call ended with its runtime or its connection.
@@ -147,16 +166,20 @@ pub(in crate::remote) fn replaced() -> Error {
     )
 }
 
-/// Returns the error of a request whose redirect leads nowhere in time.
-pub(in crate::remote) fn unresolved(redirect: &Redirect) -> Error {
+/// Returns the error of a request whose redirects lead nowhere in time. `redirects` is their number.
+pub(in crate::remote) fn unresolved(redirect: &Redirect, redirects: u32) -> Error {
     let message = match redirect {
-        Redirect::Ask(to) | Redirect::Moved { to, .. } => {
+        Redirect::Ask(to) | Redirect::Moved { to, .. } if redirects <= 2 => {
             format!(
                 "the redis cluster redirected the decision to {to}, which did not decide it in time"
             )
         }
+        Redirect::Ask(to) | Redirect::Moved { to, .. } => format!(
+            "the nodes of the redis cluster redirected the decision {redirects} times, at last to {to}: they disagree \
+             about its slot, or one announces the address of another"
+        ),
         Redirect::Split | Redirect::TryAgain => {
-            "the redis cluster moves the slot of the decision, which took longer than the deadline"
+            "the redis cluster moves the slot of the decision (TRYAGAIN), which took longer than the deadline"
                 .to_owned()
         }
     };
@@ -201,6 +224,9 @@ fn kind_and_message(error: &RedisError) -> (ErrorKind, &'static str) {
     }
     if error.code().is_none() {
         return match error.kind() {
+            redis::ErrorKind::Parse if error.to_string().contains("utf-8") => {
+                (ErrorKind::Script, NOT_TEXT)
+            }
             redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => {
                 (ErrorKind::Protocol, "redis sent bytes that are not a reply")
             }
@@ -286,6 +312,9 @@ const NO_ADDRESS: &str = "the redis cluster redirected to a node without an addr
 const SEVERAL_NODES: &str = "the keys of one decision are on several nodes of the redis cluster";
 const FOREIGN: &str =
     "a redis key of tollgate holds a value that tollgate did not write: choose another prefix";
+/// The server repeats the arguments of a command that it lacks, which are no text.
+const NOT_TEXT: &str = "redis replied with an error that is no text, as a server does that lacks EVALSHA or EVAL, which tollgate \
+     needs";
 const NO_PASSWORD: &str = "redis needs a password: put it in the url, as in redis://:password@host";
 const UNUSED_PASSWORD: &str =
     "redis has no password for its default user: remove the password, or set one in redis";

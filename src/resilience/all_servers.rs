@@ -1,0 +1,159 @@
+//! What the monitors of all servers of a store share: its mode, its latest decisions, its stuck slots and its warnings.
+//!
+//! # Log events
+//!
+//! | level | message | `mode` | when |
+//! |---|---|---|---|
+//! | WARN | a hash slot of the redis cluster is decided by no node | `degraded` | the first slot is stuck, or one for another reason |
+//! | INFO | all hash slots of the redis cluster are decided again | the present one | the last slot is free |
+//! | WARN | some decisions fail | `failing` | they are 1 % of the last ten seconds' |
+//! | INFO | decisions no longer fail | the present one | they are less than 0.5 % |
+//! | WARN | some decisions are not sent, because they would come too late | `shedding` | they are 1 % of the last ten seconds' |
+//! | INFO | decisions are sent again | the present one | they are less than 0.5 % |
+
+use std::{sync::Weak, time::Duration};
+
+use crate::{
+    charge::Charge,
+    clock::{Clock, Timestamp},
+    diagnosis::{Code, SilencedCodes, Warning, WarningLog},
+    error::Error,
+    error_chain::ErrorChain,
+    log,
+};
+
+use super::{
+    modes::Modes,
+    recent::{RecentChange, RecentDecisions},
+    stuck_slots::{SlotChange, SlotOutage, SlotServer, StuckSlots},
+};
+
+/// The state that the monitors of all servers share.
+#[derive(Debug)]
+pub(super) struct AllServers {
+    pub(super) modes: Modes,
+    pub(super) recent: RecentDecisions,
+    pub(super) stuck_slots: StuckSlots,
+    /// Findings about the server that only its decisions show.
+    pub(super) warnings: WarningLog,
+    /// Times outages.
+    pub(super) clock: Clock,
+}
+
+impl AllServers {
+    pub(super) fn new(clock: Clock, silenced: SilencedCodes) -> Self {
+        let now = clock.now();
+        Self {
+            modes: Modes::new(now),
+            recent: RecentDecisions::new(now),
+            stuck_slots: StuckSlots::default(),
+            warnings: WarningLog::new(silenced),
+            clock,
+        }
+    }
+
+    /// Counts the latest decisions anew, since an outage has begun or ended, which is told.
+    pub(super) fn forget_recent(&self, now: Timestamp) {
+        self.recent.forget(now);
+        self.modes.set_affected(false, false, now);
+    }
+
+    /// Notes that the decision on these charges failed, because no node decides on this slot. Returns whether that is an outage
+    /// now, which nobody has warned of.
+    pub(super) fn slot_failed(
+        &self,
+        (slot, error): (u16, &Error),
+        charges: &[Charge<'_>],
+        server: (&Weak<dyn SlotServer>, Duration),
+    ) -> bool {
+        let now = self.clock.now();
+        let changed = self
+            .stuck_slots
+            .note_failure((slot, error), charges, server, now);
+        let Some(change) = changed else { return false };
+        log::event!(
+            WARN,
+            "a hash slot of the redis cluster is decided by no node: its policies apply `on_outage`",
+            mode = "degraded",
+            slot = slot,
+            error = ErrorChain(error),
+        );
+        let has_begun = matches!(change, SlotChange::Began);
+        if has_begun {
+            self.modes.set_stuck(true, now);
+            self.forget_recent(now);
+        }
+        has_begun
+    }
+
+    /// Warns that no node decides on a slot.
+    pub(super) fn warn_of_slot(&self, slot: u16) {
+        self.warnings.report(Warning::new(
+            Code::UnreachableSlots,
+            format!("no node of the redis cluster decides on slot {slot}"),
+        ));
+    }
+
+    /// Notes that no slot is stuck any more.
+    pub(super) fn slots_are_free(&self, outage: &SlotOutage) {
+        let now = self.clock.now();
+        self.forget_recent(now);
+        self.modes.set_stuck(false, now);
+        log::event!(
+            INFO,
+            "all hash slots of the redis cluster are decided again",
+            mode = self.modes.mode().name(),
+            slots = outage.slots,
+            outage = format_args!("{:?}", now.since(outage.since)),
+        );
+    }
+
+    /// Applies and logs a change of the latest decisions.
+    #[cold]
+    pub(super) fn note_change(&self, change: &RecentChange, now: Timestamp) {
+        self.modes
+            .set_affected(change.is_failing, change.is_shedding, now);
+        let share = format_args!("{:.1} %", change.share * 100.0).to_string();
+        if change.begins_failing() {
+            log::event!(
+                WARN,
+                "some decisions fail: their policies apply `on_outage`",
+                mode = "failing",
+                share = share,
+                error = change
+                    .cause
+                    .as_ref()
+                    .map(|cause| ErrorChain(cause).to_string())
+                    .unwrap_or_default(),
+            );
+        } else if change.begins_shedding() {
+            log::event!(
+                WARN,
+                "some decisions are not sent, because they would come too late: their policies apply `on_outage`",
+                mode = "shedding",
+                share = share,
+                error = change
+                    .cause
+                    .as_ref()
+                    .map(|cause| ErrorChain(cause).to_string())
+                    .unwrap_or_default(),
+            );
+        }
+        if change.ends_failing() {
+            log::event!(
+                INFO,
+                "decisions no longer fail",
+                mode = self.modes.mode().name(),
+                failed_decisions = change.failed,
+            );
+        }
+        if change.ends_shedding() {
+            log::event!(
+                INFO,
+                "decisions are sent again",
+                mode = self.modes.mode().name(),
+                shed_decisions = change.shed,
+            );
+        }
+    }
+}
