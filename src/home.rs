@@ -5,7 +5,7 @@
 //! spawn_lasting ──▶ polled here ── runtime ends ──▶ polled here until it is done
 //! ```
 //!
-//! Work begins on the runtime of its caller, so that no decision waits for a switch between threads: one takes about 10 us.
+//! Work begins on the runtime of its caller, so that no decision waits for a switch between threads.
 //! When that runtime ends, it drops its tasks. Work that others wait for then goes on at home: the connection that they share,
 //! the call that carries their decisions, and the release of their slots.
 //!
