@@ -335,10 +335,12 @@ fn networks_match_the_ipv4_address_behind_nat64() {
         ("203.0.113.9", true, false),
         ("198.51.100.1", false, false),
     ] {
-        assert_eq!(list.matches(&from(address)), is_in.into(), "{address}");
+        let client = from(address);
+        let head = RequestHead::new(&client);
+        assert_eq!(list.matches(&head), is_in.into(), "{address}");
         let parsed: IpAddr = address.parse().expect("an address");
         assert_eq!(networks.contains(parsed), is_in, "{address}");
-        let by_prefix = by_prefix.matches(&from(address));
+        let by_prefix = by_prefix.matches(&head);
         assert_eq!(by_prefix, is_translated.into(), "{address}");
     }
     let behind = ClientIp::behind(["203.0.113.0/24"]);

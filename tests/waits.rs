@@ -105,7 +105,7 @@ async fn wait_is_exact_for_each_algorithm(world: World) {
         Algorithm::FixedWindow(WindowStart::Clock),
         Algorithm::FixedWindow(WindowStart::FirstHit),
         Algorithm::LeakyBucket,
-        Algorithm::LeakyQueue(QueueLimits::new(2)),
+        Algorithm::LeakyQueue(QueueLimits::new(2, Duration::from_secs(60))),
         Algorithm::SlidingLog,
         Algorithm::SlidingWindow,
         Algorithm::TokenBucket,
@@ -532,10 +532,10 @@ fn any_algorithm(random: &mut Random) -> Algorithm {
         0 => Algorithm::FixedWindow(WindowStart::Clock),
         1 => Algorithm::FixedWindow(WindowStart::FirstHit),
         2 => Algorithm::LeakyBucket,
-        3 => Algorithm::LeakyQueue(
-            QueueLimits::new(1 + random.below(4))
-                .max_wait(Duration::from_millis(1 + random.below(5_000))),
-        ),
+        3 => Algorithm::LeakyQueue(QueueLimits::new(
+            1 + random.below(4),
+            Duration::from_millis(1 + random.below(5_000)),
+        )),
         4 => Algorithm::SlidingLog,
         5 => Algorithm::SlidingWindow,
         _ => Algorithm::TokenBucket,

@@ -15,7 +15,7 @@ use tollgate::{
     RateLimitLayer,
     config::reload::RulesHandle,
     dashboard::Dashboard,
-    matching::{HostPattern, Match, Matcher as _},
+    matching::{HostPattern, Match, Matcher as _, RequestHead},
 };
 
 use crate::{Failure, settings::Tokens};
@@ -79,7 +79,7 @@ async fn check_host(hosts: Arc<[HostPattern]>, request: Request, next: Next) -> 
     let (parts, body) = request.into_parts();
     if hosts
         .iter()
-        .any(|host| host.matches(&parts) == Match::Exact)
+        .any(|host| host.matches(&RequestHead::new(&parts)) == Match::Exact)
     {
         return next.run(Request::from_parts(parts, body)).await;
     }

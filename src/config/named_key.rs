@@ -137,7 +137,9 @@ fn address_key(value: &str, ipv4: u8, ipv6: u8) -> Result<NamedKey, String> {
 fn of_clients(network: IpNet) -> IpNet {
     let length = network.prefix_len().checked_sub(96);
     let ipv4 = length.zip(address::translated(network.addr()));
-    ipv4.map_or(network, |(length, address)| IpNet::new_assert(address.into(), length))
+    ipv4.map_or(network, |(length, address)| {
+        IpNet::new_assert(address.into(), length)
+    })
 }
 
 const SECRET: &str =

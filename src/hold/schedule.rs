@@ -241,7 +241,7 @@ mod tests {
     fn lease_lapses_only_if_renewals_fail_for_half_of_it() {
         let mut schedule = Schedule::default();
         let start = Timestamp::from_micros(1_700_000_000_000_000);
-        let (number, _) = schedule.add(slots(), None, start);
+        let (number, _) = schedule.add(slots(), start);
         let at = |schedule: &mut Schedule, passed: Duration| {
             schedule.wake(start + passed, Duration::ZERO);
             schedule.is_lapsing(number)

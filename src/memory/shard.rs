@@ -510,9 +510,10 @@ impl Shard {
         let Some(before) = refunds.total(fingerprint, micros) else {
             return;
         };
-        let mut refunded = Refunded::default();
-        refunded.total = before;
-        refunded.turns = refunds.take_turns(fingerprint);
+        let mut refunded = Refunded {
+            total: before,
+            turns: refunds.take_turns(fingerprint),
+        };
         self.buckets.amend(fingerprint, now, |state| {
             let charged = *state;
             bucket.refund(state, &mut refunded, now, mark, units);

@@ -56,6 +56,10 @@ pub(super) struct Merger {
 }
 
 /// The needs of a decision in the first seconds after an outage.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "each is made once and taken apart at once: a box would be one more allocation"
+)]
 #[derive(Debug)]
 pub(super) enum Due {
     /// The share of a key is used up: the decision is made locally.
