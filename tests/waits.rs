@@ -169,7 +169,10 @@ async fn wait_of_a_block_includes_a_quota_that_is_not_back_when_the_block_ends()
         let denied = check(limiter, &charges).await;
         assert_eq!(denied.retry_after(), Some(HOUR));
         let state = denied.state("hour").expect("a state");
-        assert_eq!(state.denied_by().map(|by| by.name()), Some("block"));
+        assert_eq!(
+            state.denied_by().map(tollgate::state::DeniedBy::name),
+            Some("block")
+        );
         block(2 * HOUR).await.expect("blocked");
         let denied = check(limiter, &charges).await;
         assert_eq!(denied.retry_after(), Some(2 * HOUR));
@@ -376,7 +379,7 @@ impl Waits {
             clock.set(before + waited);
             let again = check(limiter, &charges).await;
             self.note(&charges, (&decision, &again), is_in_tier, case);
-            for receipt in slots(&charges, &again) {
+            if let Some(receipt) = slots(&charges, &again) {
                 limiter.settle(receipt).await.expect("released");
             }
         }

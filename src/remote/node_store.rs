@@ -89,9 +89,8 @@ impl NodeStore {
             let error = self.client.timeout_error(Phase::Queue);
             return Some(Err(error.into_not_executed()));
         }
-        let scheduler = &self.client.scheduler;
-        let is_shedding = scheduler.is_shedding();
-        is_shedding.then(|| Err(classify::overloaded(scheduler.is_process_slow())))
+        let shedding = &self.client.scheduler.shedding;
+        shedding.is_on().then(|| Err(shedding.error()))
     }
 
     /// Checks that the script can store the time of the caller's clock. The server's time is not checked.

@@ -42,6 +42,7 @@ mod exchange;
 mod queue;
 mod scheduler;
 mod send;
+mod shedding;
 #[cfg(test)]
 mod simulation;
 mod submit;

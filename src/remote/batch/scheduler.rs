@@ -40,7 +40,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -53,6 +53,7 @@ use super::{
     super::{connection::Lane, protocol::Request},
     calls::{CallHandle, CallId, Calls, NO_CONNECTION, Overdue},
     queue::{Job, JobQueue, JobResult, Waiter},
+    shedding::Shedding,
     window::{Sample, SendWindow},
 };
 
@@ -61,9 +62,7 @@ use super::{
 pub(in crate::remote) struct Scheduler {
     lanes: Box<[Arc<Lane>]>,
     /// Whether new requests are shed. Every decision reads it without the lock.
-    is_shedding: AtomicBool,
-    /// Whether that is the fault of this process.
-    is_process_slow: AtomicBool,
+    pub(in crate::remote) shedding: Shedding,
     /// Calls with a lower number were begun for a server that has been replaced since.
     first_current_call: AtomicU64,
     traffic: Mutex<Traffic>,
@@ -151,8 +150,7 @@ impl Scheduler {
     /// Returns a scheduler for these lanes, at least one.
     pub(in crate::remote) fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
         Self {
-            is_shedding: AtomicBool::new(false),
-            is_process_slow: AtomicBool::new(false),
+            shedding: Shedding::default(),
             first_current_call: AtomicU64::new(0),
             traffic: Mutex::new(Traffic::new(deadline, lanes.len())),
             lanes,
@@ -174,17 +172,6 @@ impl Scheduler {
         let traffic = self.traffic.lock();
         let stats = traffic.window.add_to(traffic.calls.add_to(stats));
         stats.waiting(traffic.queue.charges())
-    }
-
-    /// Returns whether a request would be decided too late, and must be shed before any work is done for it.
-    #[inline]
-    pub(in crate::remote) fn is_shedding(&self) -> bool {
-        self.is_shedding.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether the tasks of this process run so late that requests are shed for it, and not for the server.
-    pub(in crate::remote) fn is_process_slow(&self) -> bool {
-        self.is_process_slow.load(Ordering::Relaxed)
     }
 
     /// Adds a request: its caller makes the call at once, or waits.
@@ -226,7 +213,7 @@ impl Scheduler {
         let mut traffic = self.traffic.lock();
         self.first_current_call
             .store(traffic.next_number, Ordering::Release);
-        self.is_shedding.store(false, Ordering::Relaxed);
+        self.shedding.end();
         traffic.queue.drain()
     }
 
@@ -289,7 +276,7 @@ impl Scheduler {
             return VecDeque::new();
         }
         traffic.dispatcher = None;
-        self.is_shedding.store(false, Ordering::Relaxed);
+        self.shedding.end();
         traffic.queue.drain()
     }
 
@@ -347,7 +334,7 @@ impl Scheduler {
             traffic.dispatcher = None;
             // Where no tasks run, only callers make calls.
             traffic.is_alone = true;
-            self.is_shedding.store(false, Ordering::Relaxed);
+            self.shedding.end();
             stranded = traffic.queue.drain();
         }
         let oldest = traffic.queue.oldest().map(|oldest| oldest + max_wait);
@@ -370,10 +357,8 @@ impl Scheduler {
 
     /// Updates whether new requests are shed, after each change of the queue.
     fn update_shedding(&self, traffic: &mut Traffic, now: Timestamp) {
-        self.is_shedding
-            .store(traffic.must_shed(now), Ordering::Relaxed);
-        self.is_process_slow
-            .store(traffic.window.is_process_slow(), Ordering::Relaxed);
+        let is_on = traffic.must_shed(now);
+        self.shedding.set(is_on, traffic.window.is_process_slow());
     }
 
     /// Returns the lane with the fewest calls in flight of those with a connection, and the generation of that.
@@ -551,8 +536,9 @@ impl Traffic {
     /// Otherwise this process was slow to send them, and the server decides them in a few round trips.
     fn shed_late_jobs(&mut self, now: Timestamp) -> Vec<Waiter> {
         let mut shed = Vec::new();
-        let has_room = self.queue.charges() + self.calls.charges() <= self.window.capacity();
-        let max_wait = self.window.latest_send(has_room);
+        let max_wait = self
+            .window
+            .latest_send(self.queue.charges() + self.calls.charges());
         while let Some(oldest) = self.queue.oldest()
             && self.window.waited(oldest, now) > max_wait
         {
@@ -825,15 +811,18 @@ mod tests {
         let (mut first, ..) = take(&scheduler, dispatcher, 1_001);
         let (mut second, _, is_last) = take(&scheduler, dispatcher, 1_001);
         assert!(is_last, "the window is full");
-        assert!(!scheduler.is_shedding(), "a burst");
+        assert!(!scheduler.shedding.is_on(), "a burst");
         kept.push(wait(&scheduler, 1_012));
-        assert!(scheduler.is_shedding(), "the oldest has waited for 12 ms");
+        assert!(
+            scheduler.shedding.is_on(),
+            "the oldest has waited for 12 ms"
+        );
         // 397 wait. After 196 calls of 2, 5 still do.
         for call in 1..=197 {
             let dispatcher = scheduler.end_call(first, at(1_014), true).dispatcher;
             let (next, ..) = take(&scheduler, dispatcher.expect("there is room again"), 1_014);
             (first, second) = (second, next);
-            assert_eq!(scheduler.is_shedding(), call <= 196);
+            assert_eq!(scheduler.shedding.is_on(), call <= 196);
         }
         scheduler.end_call(second, at(1_014), true);
     }
@@ -850,7 +839,7 @@ mod tests {
             }
             let mut kept: Vec<_> = (0..40).map(|_| wait(&scheduler, 1_000)).collect();
             kept.push(wait(&scheduler, 1_012));
-            assert!(!scheduler.is_shedding());
+            assert!(!scheduler.shedding.is_on());
         }
     }
 
@@ -888,7 +877,7 @@ mod tests {
         send_now(&scheduler, 1_000);
         let mut kept: Vec<_> = (0..400).map(|_| wait(&scheduler, 1_000)).collect();
         kept.push(wait(&scheduler, 1_011));
-        assert!(!scheduler.is_shedding());
+        assert!(!scheduler.shedding.is_on());
     }
 
     // Regression: new requests were shed, although nothing waited any more.
@@ -901,9 +890,9 @@ mod tests {
         // Fills the window.
         let _calls = [0, 1].map(|_| take(&scheduler, dispatcher, 1_001));
         kept.push(wait(&scheduler, 1_012));
-        assert!(scheduler.is_shedding());
+        assert!(scheduler.shedding.is_on());
         assert_eq!(scheduler.note_replaced().len(), 397);
-        assert!(!scheduler.is_shedding());
+        assert!(!scheduler.shedding.is_on());
     }
 
     #[test]

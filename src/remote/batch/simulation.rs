@@ -228,7 +228,7 @@ impl World {
 
     /// Submits a request, unless it is shed at once.
     fn submit(&mut self) {
-        if self.scheduler.is_shedding() {
+        if self.scheduler.shedding.is_on() {
             return self.note(self.now, Some(false));
         }
         match self.scheduler.submit(request(), self.time(), self.time()) {

@@ -216,8 +216,7 @@ async fn submit_to(
             shed,
         } => {
             if let Some(shed) = shed {
-                let is_process_slow = client.scheduler.is_process_slow();
-                shed.complete(Err(classify::overloaded(is_process_slow)));
+                shed.complete(Err(client.scheduler.shedding.error()));
             }
             if let Some(dispatcher) = dispatcher {
                 Worker::dispatch_on(&runtime, client, dispatcher);

@@ -130,10 +130,10 @@ impl SendWindow {
         self.scheduling_delay > self.deadline / SLOW_PART
     }
 
-    /// Returns how long a request may wait before it is late: for half of the deadline, or if the window has room for all that
-    /// wait, while the server can decide it in time.
-    pub(super) fn latest_send(&self, has_room: bool) -> Duration {
-        if !has_room {
+    /// Returns how long a request may wait before it is late, if this many charges wait or are in flight: for half of the
+    /// deadline, or if the window has room for all of them, while the server can decide it in time.
+    pub(super) fn latest_send(&self, charges: usize) -> Duration {
+        if charges > self.capacity() {
             return self.deadline / 2;
         }
         let round_trips = self.min_round_trip.unwrap_or_default() * 2;

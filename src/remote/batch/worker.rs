@@ -128,8 +128,7 @@ impl Worker {
         loop {
             let (next, shed) = self.client.scheduler.next_batch(dispatcher, now());
             for waiter in shed {
-                let is_process_slow = self.client.scheduler.is_process_slow();
-                waiter.complete(Err(classify::overloaded(is_process_slow)));
+                waiter.complete(Err(self.client.scheduler.shedding.error()));
             }
             match next {
                 Dispatch::Send(batch) => {
