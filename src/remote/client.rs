@@ -101,8 +101,6 @@ pub(super) struct Client {
     runs: Mutex<LatestRuns>,
     /// When it was found to have been promoted the last time, in microseconds since the Unix epoch; 0 for never.
     promoted_at: AtomicU64,
-    /// Whether a promotion is to be reported before the first call on a connection.
-    is_promotion_unreported: AtomicBool,
     /// Whether the server has replied to a call.
     has_replied: AtomicBool,
     /// Whether the server is part of a cluster. All its nodes share this.
@@ -142,7 +140,6 @@ impl Client {
             skips_next_backoff: AtomicBool::new(false),
             runs: Mutex::default(),
             promoted_at: AtomicU64::new(0),
-            is_promotion_unreported: AtomicBool::new(false),
             has_replied: AtomicBool::new(false),
             mode: Arc::default(),
             nodes: OnceLock::new(),
@@ -169,7 +166,6 @@ impl Client {
             skips_next_backoff: AtomicBool::new(false),
             runs: Mutex::default(),
             promoted_at: AtomicU64::new(0),
-            is_promotion_unreported: AtomicBool::new(false),
             has_replied: AtomicBool::new(false),
             mode: Arc::clone(&self.mode),
             nodes: self.nodes.clone(),
@@ -276,23 +272,10 @@ impl Client {
         }
     }
 
-    /// Notes that this node has taken the place of another one, whose latest states it may lack. A node that no connection
-    /// leads to is reported before the first call to it: its address may be wrong.
+    /// Notes that this node has taken the place of another one, whose latest states it may lack.
     pub(super) fn note_promoted(&self) {
-        self.is_promotion_unreported.store(true, Ordering::SeqCst);
-        if self.scheduler.is_up() {
-            self.report_promotion(|| ());
-        }
+        self.report_replaced();
         self.note_taken_over();
-    }
-
-    /// Reports that the node was promoted, unless that was reported. Then the output of `reported` is returned.
-    pub(super) fn report_promotion<T>(&self, reported: impl FnOnce() -> T) -> Option<T> {
-        let is_due = self.is_promotion_unreported.load(Ordering::SeqCst);
-        (is_due && self.is_promotion_unreported.swap(false, Ordering::SeqCst)).then(|| {
-            self.report_replaced();
-            reported()
-        })
     }
 
     /// Notes that slots of the node whose place it has taken are found here from now on. Decisions that were submitted

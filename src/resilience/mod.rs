@@ -173,6 +173,7 @@ mod all_servers;
 mod attempts;
 mod background;
 mod breaker;
+mod call_guard;
 mod fallback;
 mod history;
 mod journal;

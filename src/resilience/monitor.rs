@@ -50,7 +50,7 @@ use super::{
 /// ```
 ///
 /// A primary that [reports its calls](Store::observe_calls) is judged by the reports. Otherwise each decision counts as a
-/// call, through a [`CallGuard`].
+/// call, through a [`CallGuard`](super::call_guard::CallGuard).
 pub(super) struct PrimaryMonitor {
     pub(super) primary: Arc<dyn Store>,
     /// Also keeps the deadline of a decision.
@@ -173,7 +173,7 @@ impl PrimaryMonitor {
     // --- Calls ---
 
     /// Records how a call ended. If it opens the breaker, logs the cause and starts probing.
-    fn record(&self, result: CallResult<'_>, now: Timestamp) {
+    pub(super) fn record(&self, result: CallResult<'_>, now: Timestamp) {
         let Some(cause) = self.breaker.record(result, now) else {
             return;
         };
@@ -229,7 +229,7 @@ impl PrimaryMonitor {
 
     /// Records a reply. While the breaker is open, it may be that of a probe, so its time is kept for
     /// [`probe`](Self::probe).
-    fn record_reply(&self, took: Duration, now: Timestamp) {
+    pub(super) fn record_reply(&self, took: Duration, now: Timestamp) {
         if !self.is_past_startup.load(Ordering::Relaxed) {
             self.is_past_startup.store(true, Ordering::Relaxed);
         }
@@ -242,7 +242,7 @@ impl PrimaryMonitor {
     }
 
     /// Records a failure, unless the primary did not cause it.
-    fn record_failure(&self, error: &Error) {
+    pub(super) fn record_failure(&self, error: &Error) {
         if !matches!(
             error.kind(),
             ErrorKind::ForeignValue | ErrorKind::Overloaded
@@ -440,52 +440,6 @@ pub(super) trait PrimaryEvents: Send + Sync {
 
     /// The primary may have lost its states.
     fn replaced(self: Arc<Self>);
-}
-
-// === CallGuard ===
-
-/// A decision that counts as a call, if the primary does not report its calls.
-///
-/// Dropped before [`end`](Self::end), it counts as abandoned by its caller.
-pub(super) struct CallGuard<'a> {
-    monitor: &'a PrimaryMonitor,
-    /// Start of the call; `None` if it does not count, or has ended.
-    started: Option<Timestamp>,
-}
-
-impl<'a> CallGuard<'a> {
-    /// Starts a call.
-    pub(super) fn new(monitor: &'a PrimaryMonitor) -> Self {
-        let is_counted = !monitor.reports_calls;
-        Self {
-            monitor,
-            started: is_counted.then(|| monitor.clock.now()),
-        }
-    }
-
-    /// Records how the call ended.
-    pub(super) fn end(mut self, result: &Result<Decision, Error>) {
-        let Some(started) = self.started.take() else {
-            return;
-        };
-        match result {
-            Ok(_) => {
-                let now = self.monitor.clock.now();
-                self.monitor.record_reply(now.since(started), now);
-            }
-            Err(error) => self.monitor.record_failure(error),
-        }
-    }
-}
-
-impl Drop for CallGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(started) = self.started {
-            let now = self.monitor.clock.now();
-            let after = now.since(started);
-            self.monitor.record(CallResult::Abandoned { after }, now);
-        }
-    }
 }
 
 // === ProbeTask ===

@@ -28,11 +28,12 @@ use crate::top_keys::Snapshot;
 
 use super::{
     all_servers::AllServers,
+    call_guard::CallGuard,
     fallback::LocalFallback,
     local::LocalCounts,
     merging::{BegunMerge, Due, TakenShares},
     mirror::Fingerprint,
-    monitor::{CallGuard, PrimaryMonitor},
+    monitor::PrimaryMonitor,
     prober::Prober,
 };
 

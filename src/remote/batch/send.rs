@@ -15,8 +15,6 @@
 //! A new connection may be to a server without the script, and finding that out would take a round trip of the deadline.
 //! So the first command carries the text of the script, which the next ones find by its hash.
 
-use std::collections::VecDeque;
-
 use redis::{Pipeline, RedisResult, Value};
 use smallvec::SmallVec;
 
@@ -33,7 +31,6 @@ use super::{
         protocol::{Request, RequestResult, Script, reply},
     },
     calls::CallId,
-    queue::Job,
 };
 
 /// The failure of all requests of a call.
@@ -62,16 +59,12 @@ pub(super) async fn send(
     let now = client.clock.as_ref().map(Clock::now);
     let lane = &client.scheduler.lanes()[call.lane];
     // Before the first reply: it does not replace a state that the server may have lost.
-    let fail = |waiting: VecDeque<Job>| {
-        for job in waiting {
+    lane.note_run(connection, |run| {
+        let waiting = client.note_run(run, || client.scheduler.note_replaced());
+        for job in waiting.into_iter().flatten() {
             contain_panic(|| job.waiter.complete(Err(classify::replaced())));
         }
-    };
-    let forget = || client.scheduler.note_replaced();
-    lane.note_run(connection, |run| {
-        client.note_run(run, forget).into_iter().for_each(fail);
     });
-    client.report_promotion(forget).into_iter().for_each(fail);
     let is_before_replaced = call.number < client.scheduler.first_current_call();
     if is_before_replaced && !may_reach_successor(requests) {
         return Err(CallFailure::Replaced);

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! event     action                                                          later events
-//! Arrive    -                                                               Arrive, Submit
 //! Submit    the scheduler sends the request at once, or queues it           Reply or Dispatch
 //! Dispatch  the dispatcher sends batches while it may                       Reply, for each batch
 //! Reply     the call ends, and its callers get their results                Submit, Dispatch
@@ -67,8 +66,6 @@ struct Scene {
     scheduling_delay: u64,
     /// The server does nothing for this long in every 100 ms.
     stall: u64,
-    /// The client's process does nothing for this long in every 50 ms: another one has its core.
-    freeze: u64,
     load: Load,
 }
 
@@ -100,8 +97,6 @@ struct Counts {
 
 /// A step of the simulation, see the [module docs](self).
 enum Event {
-    /// Somebody sends a request to the client's process.
-    Arrive,
     Submit,
     /// The task of this dispatcher runs.
     Dispatch(Dispatcher),
@@ -151,7 +146,7 @@ impl World {
             Load::Callers(callers, _) => {
                 (0..callers).for_each(|caller| world.at(caller % 1_000, Event::Submit));
             }
-            Load::Arrivals(_) => world.at(0, Event::Arrive),
+            Load::Arrivals(_) => world.at(0, Event::Submit),
             Load::Burst { count, after } => {
                 (0..after).for_each(|single| world.at(single * 100_000, Event::Submit));
                 (0..count).for_each(|_| world.at(SPAN / 2, Event::Submit));
@@ -161,11 +156,6 @@ impl World {
         while let Some(((at, _), event)) = world.events.pop_first()
             && at <= SPAN
         {
-            let thawed = scene.thawed(at);
-            if thawed > at && !matches!(event, Event::Arrive) {
-                world.at(thawed, event);
-                continue;
-            }
             world.now = at;
             world.happen(event);
         }
@@ -194,15 +184,14 @@ impl World {
     /// Handles an event that happens now.
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Arrive => {
+            Event::Submit => {
                 if let Load::Arrivals(rate) = self.scene.load {
                     let gap = 1_000_000 / rate;
                     let next = self.now + self.random(2 * gap + 1);
-                    self.at(next, Event::Arrive);
+                    self.at(next, Event::Submit);
                 }
-                self.at(self.scene.thawed(self.now), Event::Submit);
+                self.submit();
             }
-            Event::Submit => self.submit(),
             Event::Dispatch(dispatcher) => self.dispatch(dispatcher),
             Event::Reply(call, submitted_at) => {
                 let ended = self.scheduler.end_call(call, self.time(), true);
@@ -389,19 +378,8 @@ impl Scene {
         round_trip: 1_000,
         scheduling_delay: 50,
         stall: 0,
-        freeze: 0,
         load: Load::Callers(1, 0),
     };
-
-    /// Returns when the client's process runs, at this time or after it.
-    fn thawed(&self, at: u64) -> u64 {
-        let phase = at % 50_000;
-        if phase < self.freeze {
-            at + self.freeze - phase
-        } else {
-            at
-        }
-    }
 
     fn play(self) -> Counts {
         World::run(self)
@@ -472,28 +450,6 @@ fn below_saturation_every_decision_is_made_in_time() {
                 service,
                 round_trip,
                 load,
-                ..Scene::SLOW
-            };
-            let counts = scene.play();
-            assert_eq!(
-                (counts.shed, counts.timed_out, counts.late),
-                (0, 0, 0),
-                "{scene:?}: {counts:?}"
-            );
-        }
-    }
-}
-
-// Regression: a process that had its core for less than half of the time shed decisions, although the server was idle.
-#[test]
-fn process_that_stands_still_now_and_then_sheds_nothing_while_its_server_is_idle() {
-    for rate in [1_000, 5_000] {
-        for freeze in [5_000, 15_000, 25_000, 30_000] {
-            let scene = Scene {
-                service: 10,
-                round_trip: 200,
-                freeze,
-                load: Load::Arrivals(rate),
                 ..Scene::SLOW
             };
             let counts = scene.play();
