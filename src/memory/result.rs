@@ -72,6 +72,21 @@ impl ChargeResult {
         bucket.annotate(self.bare_state(charge))
     }
 
+    /// As [`into_state`](Self::into_state), for a charge that fits, but was counted as a denied one.
+    #[cold]
+    pub(super) fn into_counted_denial(self, charge: &Charge<'_>) -> PolicyState {
+        let retry = self.retry;
+        let admitted = Self {
+            retry: Retry::Now,
+            ..self
+        };
+        let state = admitted.into_state(charge);
+        if charge.is_shadow() || state.has_room_for(charge.units()) {
+            return state;
+        }
+        state.with_retry(retry)
+    }
+
     /// Adds the policy's name.
     #[inline]
     fn bare_state(self, charge: &Charge<'_>) -> PolicyState {

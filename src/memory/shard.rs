@@ -37,7 +37,7 @@ use crate::{
     charge::Charge,
     clock::{Clock, Reading, Timestamp},
     settlement::{Correction, Settlement},
-    state::{Outcome, PolicyState, Usage},
+    state::Usage,
 };
 
 use super::{
@@ -357,7 +357,9 @@ impl Shard {
                 } else if is_penalised {
                     counter.charge_denied(state, now, cost);
                 }
-                let result = ChargeResult::of(counter, charge, state, precheck.fits, now);
+                // A denied request that counts may not fit once more.
+                let fits = precheck.fits && !is_penalised;
+                let result = ChargeResult::of(counter, charge, state, fits, now);
                 (result, is_changed)
             })
         });
@@ -368,28 +370,6 @@ impl Shard {
         } else {
             (result, Placement::NoMemory)
         }
-    }
-
-    /// Returns the state with the retry time of a charge that fits, but is not made and counts nevertheless.
-    #[cold]
-    pub(super) fn after_denial(
-        &mut self,
-        state: PolicyState,
-        charge: &Charge<'_>,
-        key: &KeyRef,
-        now: Timestamp,
-    ) -> PolicyState {
-        let cost = charge.units();
-        if state.outcome() != Outcome::Allowed || state.has_room_for(cost) {
-            return state;
-        }
-        let key = key.adding(false);
-        let (retry, _) = with_states!(self, charge, |counter, states| {
-            states.update(counter, &key, now, |state| {
-                (counter.retry(state, now, cost), false)
-            })
-        });
-        state.with_retry(retry)
     }
 
     // === The hot key ===

@@ -247,11 +247,12 @@ impl MemoryStore {
             let shard = shards.shard(precheck.shard);
             let (result, placement) = shard.conclude(charge, key, (is_made, precheck), now);
             unplaced = unplaced.and(placement);
-            let mut state = result.into_state(charge);
-            if !is_made && charge.policy().counts_denied() {
-                state = shard.after_denial(state, charge, key, now);
-            }
-            states.push(state);
+            let is_counted_denial = precheck.fits && !is_made && charge.policy().counts_denied();
+            states.push(if is_counted_denial {
+                result.into_counted_denial(charge)
+            } else {
+                result.into_state(charge)
+            });
         }
         for (index, until) in banned {
             let (key, shard) = (&keys[index], prechecks[index].shard);

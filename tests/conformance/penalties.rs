@@ -132,7 +132,9 @@ async fn denials_that_are_too_far_apart_do_not_ban(place: Place) {
 }
 
 async fn request_during_a_ban_charges_no_policy_and_does_not_prolong_it(place: Place) {
-    let policy = tight().count_denied(true);
+    let policy = tight()
+        .penalty(penalty().growing(2, 120 * MINUTE))
+        .count_denied(true);
     let other = Policy::new("other", Quota::per_hour(50));
     let limiter = place.limiter(&[&policy, &other]);
     let ada = Key::new("ada");

@@ -477,7 +477,8 @@ pub(super) fn decode(
         .with_start(starts_at)
         .with_refunded_before(reply.refunded)
         .with_shadow(charge.is_shadow());
-    if !is_made && charge.policy().counts_denied() && !state.has_room_for(charge.units()) {
+    let counts = !is_made && charge.policy().counts_denied() && !charge.is_shadow();
+    if counts && !state.has_room_for(charge.units()) {
         // It fits, but another policy denies the request, and the attempt was counted.
         state = state.with_retry(retry);
     }
