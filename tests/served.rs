@@ -1,10 +1,11 @@
-//! Random spellings of ten paths against what real servers serve: axum, Flask, nginx, and Jetty if it is there.
+//! Random spellings of ten paths against what real servers serve: axum, Flask, nginx, and Jetty on demand.
 //!
 //! A rule must not miss a spelling that a server serves. For 100,000 spellings per server, with Jetty:
 //!
 //! ```sh
 //! apt-get install default-jdk-headless libjetty9-java
-//! TOLLGATE_JETTY=/usr/share/java TOLLGATE_SPELLINGS=100000 bash tests/run.sh served -- --nocapture
+//! TOLLGATE_SPELLINGS=100000 bash tests/run.sh served -- --nocapture --include-ignored
+//! bash tests/run.sh jetty -- --ignored   # also behind the gateway
 //! ```
 
 use std::{
@@ -73,22 +74,19 @@ fn no_spelling_that_nginx_serves_is_missed() {
 }
 
 #[test]
+#[ignore = "needs Java and Jetty, which take minutes to install: see the head of the file"]
 fn no_spelling_that_jetty_serves_is_missed() {
-    if let Some(backend) = jetty() {
-        assert_none_is_missed("Jetty", &backend.target());
-    }
+    let backend = jetty();
+    assert_none_is_missed("Jetty", &backend.target());
 }
 
 pub(crate) fn flask() -> Backend {
     Backend::start(Command::new("python3").arg(file("flask_app.py")))
 }
 
-/// Returns `None`, which is printed, if `TOLLGATE_JETTY` does not name a folder of its jars.
-pub(crate) fn jetty() -> Option<Backend> {
-    let Ok(jars) = env::var("TOLLGATE_JETTY") else {
-        println!("not run: TOLLGATE_JETTY names no folder of jars");
-        return None;
-    };
+/// Starts Jetty from the jars in `TOLLGATE_JETTY`, else from those of Debian's package.
+pub(crate) fn jetty() -> Backend {
+    let jars = env::var("TOLLGATE_JETTY").unwrap_or_else(|_| "/usr/share/java".to_owned());
     let jar = |name: &str| format!("{jars}/{name}.jar");
     let names = [
         "jetty9-server",
@@ -102,7 +100,7 @@ pub(crate) fn jetty() -> Option<Backend> {
     let mut command = Command::new("java");
     command.arg("-cp").arg(names.map(jar).join(":"));
     command.arg(file("JettyApp.java")).stderr(Stdio::null());
-    Some(Backend::start(&mut command))
+    Backend::start(&mut command)
 }
 
 /// Sends random spellings, and compares each that is served with the pattern of its route.

@@ -30,8 +30,8 @@ use std::mem;
 
 use crate::{
     algorithm::{
-        BucketState, Counting, FixedWindow, LogState, SlidingLog, SlidingState, SlidingWindow,
-        TokenBucket, WindowState,
+        BucketState, ChargeMark, Counting, FixedWindow, LogState, Refunded, SlidingLog,
+        SlidingState, SlidingWindow, TokenBucket, WindowState,
     },
     charge::Charge,
     clock::Timestamp,
@@ -228,6 +228,19 @@ impl<S: TableEntry> KeyedStates<S> {
         if let Place::Found(index) = self.table.find(fingerprint, now.as_micros()) {
             change(self.table.state(index));
         }
+    }
+
+    /// Refunds units of a window's charge. The state alone shows how much of the charge is outstanding.
+    pub(super) fn refund<C: Counting<State = S>>(
+        &mut self,
+        counter: &C,
+        fingerprint: Fingerprint,
+        (mark, units): (ChargeMark, u64),
+        now: Timestamp,
+    ) {
+        self.amend(fingerprint, now, |state| {
+            counter.refund(state, &mut Refunded::default(), now, mark, units);
+        });
     }
 
     /// Returns the index of a key's slot.

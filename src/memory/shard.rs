@@ -49,7 +49,6 @@ use super::{
     keyed::{KeyRef, KeyedStates, Placement},
     refunds::Refunds,
     result::{ChargeResult, Precheck, take},
-    table::TableEntry,
 };
 
 /// The keys of one shard.
@@ -464,13 +463,13 @@ impl Shard {
             // Slots are released by their ticket.
             Counter::Concurrency(_) => {}
             Counter::FixedWindow(window) => {
-                refund_window(&mut self.windows, window, fingerprint, refund, now);
+                self.windows.refund(window, fingerprint, refund, now);
             }
             Counter::SlidingLog(log) => {
-                refund_window(&mut self.logs, log, fingerprint, refund, now);
+                self.logs.refund(log, fingerprint, refund, now);
             }
             Counter::SlidingWindow(window) => {
-                refund_window(&mut self.slides, window, fingerprint, refund, now);
+                self.slides.refund(window, fingerprint, refund, now);
             }
         }
     }
@@ -511,22 +510,6 @@ impl Shard {
         self.bans.reset(fingerprint);
         drop(self.refunds.take_turns(fingerprint));
     }
-}
-
-/// Refunds units of a window's charge. The state alone shows how much of the charge is outstanding.
-fn refund_window<C>(
-    states: &mut KeyedStates<C::State>,
-    counter: &C,
-    fingerprint: Fingerprint,
-    (mark, units): (ChargeMark, u64),
-    now: Timestamp,
-) where
-    C: Counting,
-    C::State: TableEntry,
-{
-    states.amend(fingerprint, now, |state| {
-        counter.refund(state, &mut Refunded::default(), now, mark, units);
-    });
 }
 
 /// Number of decisions in a row after which a key is hot.

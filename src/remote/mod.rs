@@ -43,8 +43,9 @@
 //! # Runtime
 //!
 //! A decision that is sent at once makes its call itself. Other calls, and dials, are Tokio tasks on the runtime of one
-//! of the callers. The runtime must be able to use sockets (`enable_io`) and needs no timers. A thread named
-//! `tollgate-watch`, one per store, keeps the deadlines, so they hold while a runtime is busy, blocked or not driven.
+//! of the callers. The runtime should be able to use sockets (`enable_io`) and needs no timers. Without sockets, Tokio
+//! reports a panic per dial, and the connection is made on a thread of tollgate. A thread named `tollgate-watch`, one per
+//! store, keeps the deadlines, so they hold while a runtime is busy, blocked or not driven.
 //! It sleeps while nothing is under way.
 //!
 //! Runtimes may end while others go on with the same store. The connections that they made, and the calls that they carried for
