@@ -69,7 +69,11 @@ fn runtime_without_sockets_decides_in_redis_by_a_connection_that_is_made_elsewhe
     logged();
     let server = Server::start();
     let policy = policy();
-    let limiter = limiter(server.url(), std::slice::from_ref(&policy));
+    // Long enough for a panic with its backtrace, and a thread that begins.
+    let builder = RateLimiter::builder().redis(server.url());
+    let builder = builder.deadline(Duration::from_secs(5));
+    let limiter = builder.policy(policy.clone()).build();
+    let limiter = limiter.expect("a usable limiter");
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.expect("a runtime").block_on(async {
         for _ in 0..2 {
