@@ -267,7 +267,7 @@ pub enum Mode {
     /// The store decides, but at least 1 % of the latest decisions failed, and were made by the policies' `OnOutage` settings.
     Failing,
     /// The store decides, but at least 1 % of the latest decisions were not sent, since they would have come too late. The
-    /// policies' `OnOutage` settings apply to them. [`Health::cause`] says whether the server or this process is too slow.
+    /// policies' `OnOutage` settings apply to them. [`Health::cause`] shows whether the server or this process is too slow.
     Shedding,
     /// The store decides, but for fewer than 1 % of the latest decisions.
     #[default]

@@ -19,7 +19,7 @@ use http::{
 ///
 /// # Errors
 ///
-/// What is wrong with the host.
+/// The fault of the host.
 pub(crate) fn to_backend(
     request: Request<Body>,
     uri: Uri,
@@ -103,7 +103,7 @@ fn remove_claims(headers: &mut HeaderMap) {
 ///
 /// # Errors
 ///
-/// What is wrong with it: servers read it in different ways.
+/// The fault of the host: servers read it in different ways.
 fn host(parts: &Parts) -> Result<Option<HeaderValue>, &'static str> {
     let mut lines = parts.headers.get_all(HOST).iter();
     let line = lines.next().map(HeaderValue::as_bytes);

@@ -31,7 +31,7 @@ impl ChargeMark {
     }
 }
 
-/// What is kept of the refunds on one key, beside its state. Only buckets need it.
+/// The refunds on one key that are kept beside its state. Only buckets need them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refunded {

@@ -42,9 +42,9 @@ struct Taking {
 /// The one who has pages open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// `None` if it cannot be told from others.
+    /// `None` if nothing distinguishes it from others.
     Client(Option<Key>),
-    /// Whom the application names.
+    /// The operator that the application names.
     Operator(Arc<str>),
 }
 

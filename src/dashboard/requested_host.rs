@@ -105,7 +105,7 @@ impl Hosts {
     }
 }
 
-/// What a browser has asked for.
+/// The host and the scheme that a browser has asked for.
 struct Requested<'a> {
     /// `None` if it is not known.
     scheme: Option<&'a str>,

@@ -102,7 +102,7 @@ impl WrongTokens {
         }
     }
 
-    /// Returns the key of a client; `None` if it cannot be told from others.
+    /// Returns the key of a client; `None` if nothing distinguishes it from others.
     pub(super) fn client(&self, parts: &Parts) -> Option<Key> {
         match self.client_key.extract(parts) {
             Extracted::Found(client) => Some(client),

@@ -155,7 +155,7 @@ pub(super) struct Piece {
     border: Border,
 }
 
-/// What ends a piece.
+/// The end of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Border {
     /// The end of the path.
@@ -188,7 +188,7 @@ impl Piece {
     }
 }
 
-/// What a segment may do to a path.
+/// The effects that a segment may have on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     /// It is a segment.

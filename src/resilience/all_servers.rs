@@ -1,4 +1,4 @@
-//! What the monitors of all servers of a store share: its mode, its latest decisions, its stuck slots and its warnings.
+//! The state that the monitors of all servers of a store share: mode, latest decisions, stuck slots and warnings.
 //!
 //! # Log events
 //!
@@ -113,18 +113,17 @@ impl AllServers {
     pub(super) fn note_change(&self, change: &RecentChange, now: Timestamp) {
         self.modes
             .set_affected(change.is_failing, change.is_shedding, now);
-        let share = format_args!("{:.1} %", change.share * 100.0).to_string();
+        let share = format!("{:.1} %", change.share * 100.0);
+        let cause = change.cause.as_ref();
+        let error = cause.map(|cause| ErrorChain(cause).to_string());
+        let error = error.unwrap_or_default();
         if change.begins_failing() {
             log::event!(
                 WARN,
                 "some decisions fail: their policies apply `on_outage`",
                 mode = "failing",
                 share = share,
-                error = change
-                    .cause
-                    .as_ref()
-                    .map(|cause| ErrorChain(cause).to_string())
-                    .unwrap_or_default(),
+                error = error,
             );
         } else if change.begins_shedding() {
             log::event!(
@@ -132,11 +131,7 @@ impl AllServers {
                 "some decisions are not sent, because they would come too late: their policies apply `on_outage`",
                 mode = "shedding",
                 share = share,
-                error = change
-                    .cause
-                    .as_ref()
-                    .map(|cause| ErrorChain(cause).to_string())
-                    .unwrap_or_default(),
+                error = error,
             );
         }
         if change.ends_failing() {
