@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    clock::Timestamp,
+    clock::{Clock, Timestamp},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
@@ -158,6 +158,8 @@ impl BlockTarget {
 // === ActiveBlock ===
 
 /// A block that is in force.
+///
+/// Times are by the wall clock in [`RateLimiter::blocks`](crate::RateLimiter::blocks), and else by the clock of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveBlock {
     target: BlockTarget,
@@ -183,19 +185,28 @@ impl ActiveBlock {
         }
     }
 
+    /// Returns the block with its times by the wall clock. `clock` is that of the store.
+    pub(crate) fn shown_by(self, clock: &Clock) -> Self {
+        Self {
+            since: clock.wall_time(self.since),
+            until: clock.wall_time(self.until),
+            ..self
+        }
+    }
+
     /// Returns the key and the policy that are blocked.
     #[must_use]
     pub fn target(&self) -> &BlockTarget {
         &self.target
     }
 
-    /// Returns when the block was made, by the clock of the store.
+    /// Returns when the block was made.
     #[must_use]
     pub fn since(&self) -> Timestamp {
         self.since
     }
 
-    /// Returns when the block ends, by the clock of the store.
+    /// Returns when the block ends.
     #[must_use]
     pub fn until(&self) -> Timestamp {
         self.until

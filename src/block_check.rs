@@ -260,7 +260,7 @@ impl Blocks {
         } else {
             CountedBy::InProcess
         };
-        Decision::new(counted_by, list.clock().now(), states)
+        Decision::new(counted_by, list.clock().now(), states).timed_by(list.clock())
     }
 
     /// Returns whether the blocks that deny the request last until every quota is back, and every ban has ended, if the

@@ -109,14 +109,15 @@ impl BlockList {
         in_force.max_by_key(|block| block.until()).map(read)
     }
 
-    /// Returns the blocks in force, those that end first at the front.
+    /// Returns the blocks in force with times by the wall clock, those that end first at the front.
     #[must_use]
     pub fn active(&self) -> Vec<ActiveBlock> {
         let now = self.clock.now();
         let mut blocks: Vec<ActiveBlock> = self.read().values().cloned().collect();
         blocks.retain(|block| block.until() > now);
         blocks.sort_by_key(ActiveBlock::until);
-        blocks
+        let shown = blocks.into_iter();
+        shown.map(|block| block.shown_by(&self.clock)).collect()
     }
 
     /// Makes a change here, from now on. For stores in process.

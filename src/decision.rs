@@ -5,8 +5,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::{
-    clock::Timestamp,
-    state::{CountedBy, Outcome, PolicyState, Retry},
+    clock::{Clock, Timestamp},
+    state::{CountedBy, Outcome, PolicyState, Retry, Usage},
     ticket::Ticket,
 };
 
@@ -25,6 +25,8 @@ pub struct Decision {
     ticket: Option<Ticket>,
     /// Whether any charge was a peek, which the states do not show.
     has_peeks: bool,
+    /// Whether the times are by the system's clock of this process, which may differ from the wall clock.
+    is_anchored: bool,
 }
 
 impl Decision {
@@ -55,6 +57,7 @@ impl Decision {
             states,
             ticket: None,
             has_peeks: false,
+            is_anchored: false,
         }
     }
 
@@ -68,7 +71,21 @@ impl Decision {
             states: SmallVec::from_buf([state]),
             ticket: None,
             has_peeks: false,
+            is_anchored: false,
         }
+    }
+
+    /// Sets the clock by which the times are. Default: one that shows the wall clock's time, as that of Redis.
+    #[inline]
+    pub(crate) fn timed_by(mut self, clock: &Clock) -> Self {
+        self.is_anchored = clock.is_anchored();
+        self
+    }
+
+    /// As [`timed_by`](Self::timed_by), with the clock of another decision.
+    pub(crate) fn timed_as(mut self, other: &Self) -> Self {
+        self.is_anchored = other.is_anchored;
+        self
     }
 
     /// Sets the ticket that the charges were decided under.
@@ -116,12 +133,35 @@ impl Decision {
         self.counted_by
     }
 
-    /// Returns the time of the decision, by the clock of the store.
+    /// Returns the time of the decision, by the clock of the store, as are the times of the states.
     ///
-    /// For Redis, that is the server's clock.
+    /// For Redis, that is the server's clock. In process it is [`Clock::system`], which does not follow steps of the wall
+    /// clock: [`wall_time`](Self::wall_time) converts what is shown to others.
     #[must_use]
     pub fn decided_at(&self) -> Timestamp {
         self.decided_at
+    }
+
+    /// Returns a time of this decision, such as [`reset_at`](crate::state::Usage::reset_at), as the wall clock shows it.
+    ///
+    /// Headers with absolute times have it. A difference of times needs no conversion.
+    #[must_use]
+    #[inline]
+    pub fn wall_time(&self, at: Timestamp) -> Timestamp {
+        if self.is_anchored {
+            // Enough, because a decision begins with a reading.
+            Clock::known_wall_time(at)
+        } else {
+            at
+        }
+    }
+
+    /// Returns the usage of a policy as headers show it; `None` if it was not counted.
+    #[inline]
+    pub(crate) fn header_usage(&self, state: &PolicyState) -> Option<Usage> {
+        let mut usage = state.header_usage()?;
+        usage.reset_at = self.wall_time(usage.reset_at);
+        Some(usage)
     }
 
     /// Returns the state of every policy, in the order of the charges.
@@ -222,7 +262,7 @@ impl Decision {
     }
 }
 
-// Tickets and peeks are not compared: neither is visible to a client.
+// Tickets, peeks and the clock are not compared: none is visible to a client.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         self.outcome == other.outcome

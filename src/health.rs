@@ -67,7 +67,8 @@ impl Health {
         self.mode
     }
 
-    /// Returns when the present [mode](Self::mode) began, or when the store was built; `None` for a store that has only one.
+    /// Returns when the present [mode](Self::mode) began, or when the store was built, by the wall clock; `None` for a store that
+    /// has only one.
     #[must_use]
     pub fn mode_since(&self) -> Option<Timestamp> {
         self.mode_time.map(|[since, _]| since)
@@ -299,7 +300,7 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// Returns the start: the first failure that counts.
+    /// Returns the start by the wall clock: the first failure that counts.
     #[must_use]
     pub fn since(&self) -> Timestamp {
         self.since

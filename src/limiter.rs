@@ -16,6 +16,7 @@ use crate::{
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
     block_check::{BlockCheck, BlockRefresh},
     charge::{Charge, Charges, MAX_CHARGES},
+    clock::Timestamp,
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -434,6 +435,16 @@ impl RateLimiter {
     /// The error of the store.
     pub fn refresh_blocks(&self) -> StoreFuture<()> {
         self.store.refresh_blocks()
+    }
+
+    /// Returns a time by the clock of the store, such as one of a [`Standing`] or an explanation, as the wall clock shows it.
+    ///
+    /// The two differ for a store in process, if the wall clock was set since the process began or the machine was suspended:
+    /// see [`Clock`].
+    #[must_use]
+    pub fn wall_time(&self, at: Timestamp) -> Timestamp {
+        let list = self.store.blocks();
+        list.map_or(at, |list| list.clock().wall_time(at))
     }
 
     /// Returns the health of the store.

@@ -94,6 +94,8 @@ mod top_keys_fleet;
 mod top_keys_recorded;
 mod top_keys_shared;
 mod waits;
+#[cfg(target_os = "linux")]
+mod wall_clock;
 mod warnings;
 mod witness;
 mod wording;

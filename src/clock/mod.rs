@@ -32,6 +32,7 @@ mod monotonic;
 mod offset;
 mod system;
 mod timestamp;
+mod wall;
 
 pub use self::system::Clock;
 pub(crate) use self::system::Reading;

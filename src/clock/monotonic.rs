@@ -54,15 +54,16 @@ impl Monotonic {
         }
     }
 
-    /// Returns the microseconds since the start.
+    /// Returns the microseconds since the start. Calls `at_span` outside of a span: at least once a millisecond.
     #[inline]
-    pub(super) fn micros(&self) -> u64 {
-        let nanos = match COUNTER.get() {
-            Some(counter) => match self.span.nanos(|| counter.raw()) {
-                Some(nanos) => nanos,
-                None => self.begin_span(counter),
-            },
-            None => self.nanos(),
+    pub(super) fn micros(&self, at_span: impl FnOnce(&Self)) -> u64 {
+        let counter = COUNTER.get();
+        let nanos = match counter.and_then(|counter| self.span.nanos(|| counter.raw())) {
+            Some(nanos) => nanos,
+            None => {
+                at_span(self);
+                counter.map_or_else(|| self.nanos(), |counter| self.begin_span(counter))
+            }
         };
         nanos / 1_000
     }
@@ -87,7 +88,7 @@ impl Monotonic {
     }
 
     /// Returns the nanoseconds since the start by the system's clock.
-    fn nanos(&self) -> u64 {
+    pub(super) fn nanos(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
@@ -374,7 +375,7 @@ mod tests {
             let mut last = 0;
             while clock.started.elapsed() < end && !has_failed.load(Ordering::Relaxed) {
                 let before = clock.nanos() / 1_000;
-                let micros = clock.micros();
+                let micros = clock.micros(|_| ());
                 let after = clock.nanos() / 1_000;
                 // A thread that is interrupted while it begins a span leaves the others with the system's time.
                 let is_right = micros + 2 >= last && micros + 3 >= before && micros <= after;

@@ -42,6 +42,11 @@ impl Offset {
         }
     }
 
+    /// Returns whether the server has replied.
+    pub(super) fn is_known(&self) -> bool {
+        self.micros.load(Ordering::Relaxed) != UNKNOWN
+    }
+
     /// Returns the server's time when this clock shows `now`; `None` before the first reply.
     #[inline]
     pub(super) fn apply(&self, now: Timestamp) -> Option<Timestamp> {

@@ -16,12 +16,14 @@ use super::offset::Offset;
 use super::{
     monotonic::Monotonic,
     timestamp::{Timestamp, micros},
+    wall::Wall,
 };
 
 /// The clock of a limiter. Clones of a manual clock share the time.
 ///
 /// [`Clock::system`] reads the wall clock once per process and continues by the monotonic clock. A step of the wall clock
-/// therefore neither clears nor prolongs anybody's debt.
+/// therefore neither clears nor prolongs anybody's debt. After one, and after the machine was suspended, this clock differs
+/// from the wall clock: [`wall_time`](Self::wall_time) converts what is shown outside, such as `X-RateLimit-Reset`.
 ///
 /// A wall clock before 2020 has not been set yet, as on a machine that has just booted. It is then read until it has been
 /// set, and the limiter's clock steps forward, once. The times in the [in-process store](crate::memory) move with it, so
@@ -39,6 +41,9 @@ enum Source {
     Manual(Arc<Manual>),
     #[cfg(feature = "redis")]
     Server(Arc<ServerClock>),
+    /// The system's clock, as the wall clock shows it.
+    #[cfg(feature = "redis")]
+    Wall,
 }
 
 /// This machine's estimate of a server's clock.
@@ -107,6 +112,58 @@ impl Clock {
         }
     }
 
+    /// Returns a clock that steps with the wall clock if this is the system's, and else this one.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_steps(self) -> Self {
+        match self.source {
+            Source::System => Self {
+                source: Source::Wall,
+            },
+            _ => self,
+        }
+    }
+
+    /// Returns a time by this clock as the wall clock shows it now, within 10 ms. To be shown outside of the process.
+    ///
+    /// A manual clock, and one that follows a server, is right by definition.
+    #[must_use]
+    pub fn wall_time(&self, at: Timestamp) -> Timestamp {
+        if self.is_anchored() {
+            // A reading notices what has happened since the last one.
+            let _ = SYSTEM.read();
+            Self::known_wall_time(at)
+        } else {
+            at
+        }
+    }
+
+    /// Returns the time of the wall clock.
+    #[cfg(feature = "reload")]
+    pub(crate) fn wall_now() -> Timestamp {
+        Self::system().wall_time(Self::system().now())
+    }
+
+    /// Returns a time by the system's clock as the wall clock showed it when the clock was last read.
+    #[inline]
+    pub(crate) fn known_wall_time(at: Timestamp) -> Timestamp {
+        SYSTEM.wall.time(at)
+    }
+
+    /// Returns whether this clock may differ from the wall clock: it is the system's, or follows a server that has not
+    /// replied yet.
+    #[inline]
+    pub(crate) fn is_anchored(&self) -> bool {
+        match &self.source {
+            Source::System => true,
+            #[cfg(feature = "test-util")]
+            Source::Manual(_) => false,
+            #[cfg(feature = "redis")]
+            Source::Server(clock) => !clock.offset.is_known() && clock.base.is_anchored(),
+            #[cfg(feature = "redis")]
+            Source::Wall => false,
+        }
+    }
+
     /// Returns the time.
     #[must_use]
     #[inline]
@@ -118,10 +175,7 @@ impl Clock {
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         match &self.source {
-            Source::System => {
-                let system = &*SYSTEM;
-                system.anchor.read(system.monotonic.micros(), wall)
-            }
+            Source::System => SYSTEM.read(),
             #[cfg(feature = "test-util")]
             Source::Manual(manual) => Reading {
                 now: Timestamp::from_micros(manual.micros.load(Ordering::Acquire)),
@@ -129,6 +183,11 @@ impl Clock {
             },
             #[cfg(feature = "redis")]
             Source::Server(clock) => clock.read(),
+            #[cfg(feature = "redis")]
+            Source::Wall => Reading {
+                now: Self::known_wall_time(SYSTEM.read().now),
+                step: 0,
+            },
         }
     }
 
@@ -152,6 +211,8 @@ impl Clock {
         match &self.source {
             #[cfg(feature = "redis")]
             Source::Server(_) => panic!("the clock of a server cannot be moved: use Clock::manual"),
+            #[cfg(feature = "redis")]
+            Source::Wall => panic!("the wall clock cannot be moved: use Clock::manual"),
             Source::System => panic!("the system clock cannot be moved: use Clock::manual"),
             Source::Manual(manual) => manual.micros.store(to.as_micros(), Ordering::Release),
         }
@@ -199,12 +260,34 @@ impl ServerClock {
 struct System {
     monotonic: Monotonic,
     anchor: Anchor,
+    wall: Wall,
 }
 
 static SYSTEM: LazyLock<System> = LazyLock::new(|| System {
     monotonic: Monotonic::start(),
     anchor: Anchor::new(wall()),
+    wall: Wall::default(),
 });
+
+impl System {
+    #[inline]
+    fn read(&self) -> Reading {
+        let elapsed = self.monotonic.micros(|monotonic| self.look(monotonic));
+        self.anchor.read(elapsed, wall)
+    }
+
+    /// Looks at the wall clock.
+    #[cold]
+    fn look(&self, monotonic: &Monotonic) {
+        let before = monotonic.nanos();
+        if self.wall.is_due(before) {
+            let wall = wall();
+            let gap = monotonic.nanos().saturating_sub(before);
+            let now = self.anchor.read(before / 1_000, || wall).now;
+            self.wall.learn(wall, now, gap);
+        }
+    }
+}
 
 // === Anchor ===
 

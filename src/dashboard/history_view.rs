@@ -19,7 +19,7 @@ pub(super) struct HistoryView {
 struct TrackView {
     /// The length of a slot, in seconds.
     step: u64,
-    /// The start of the latest slot, in seconds since the Unix epoch. Only that of a second is over.
+    /// The start of the latest slot in seconds, by the clock of the history. Only that of a second is over.
     latest: u64,
     slots: usize,
     series: Vec<SeriesView>,

@@ -62,9 +62,10 @@ impl Shared {
         }
     }
 
-    /// Returns the present time, in milliseconds since the Unix epoch.
-    pub(super) fn now_millis(&self) -> u64 {
-        self.clock.now().as_micros() / 1_000
+    /// Returns the present time in milliseconds since the Unix epoch: by the wall clock, and by the clock of the history.
+    pub(super) fn now_millis(&self) -> [u64; 2] {
+        let now = self.clock.now();
+        [self.clock.wall_time(now), now].map(|time| time.as_micros() / 1_000)
     }
 
     /// Ends all streams, and accepts no more.

@@ -21,7 +21,9 @@ use super::{
 pub(super) struct State {
     /// The present time, in milliseconds since the Unix epoch as all times here.
     time: u64,
-    /// The second of the latest sample, in seconds since the Unix epoch: its decisions are the last ones in the totals.
+    /// How far it is ahead of the clock of the history, which does not follow steps of the wall clock.
+    ahead_millis: i128,
+    /// The second of the latest sample by the clock of the history: its decisions are the last ones in the totals.
     second: u64,
     title: String,
     /// `None` without a layer.
@@ -132,8 +134,10 @@ impl State {
         let latency = tracks.map(|track| LatencyState::of(track.latest_latency()));
         let second = history.second();
         drop(history);
+        let [time, history_time] = shared.now_millis();
         Self {
-            time: shared.now_millis(),
+            time,
+            ahead_millis: i128::from(time) - i128::from(history_time),
             second,
             title: shared.title.to_string(),
             mode: watched.mode().map(RuleMode::name),

@@ -145,7 +145,7 @@ pub struct LastDenial {
 }
 
 impl LastDenial {
-    /// Returns when the request was denied, by the clock of the store.
+    /// Returns when the request was denied, by the [clock](crate::RateLimiter::wall_time) of the store.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.at

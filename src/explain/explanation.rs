@@ -167,7 +167,7 @@ impl PolicyExplanation {
         self.counted_by
     }
 
-    /// Returns when the state was read, by the clock of the store.
+    /// Returns when the state was read, by the [clock](crate::RateLimiter::wall_time) of the store, as are all times here.
     #[must_use]
     pub fn counted_at(&self) -> Timestamp {
         self.counted_at

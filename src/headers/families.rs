@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
 use crate::{
-    clock::whole_seconds,
+    clock::{micros, whole_seconds},
     decision::Decision,
     error::{Error, ErrorKind},
     state::{Outcome, PolicyName, Usage},
@@ -333,19 +333,15 @@ struct Narrowest {
 impl Narrowest {
     fn of(decision: &Decision) -> Option<Self> {
         let state = decision.narrowest()?;
-        let usage = state.header_usage()?;
-        let decided_at = decision.decided_at();
+        let until_reset = state.header_usage()?.reset_at.since(decision.decided_at());
         Some(Self {
-            usage,
+            usage: decision.header_usage(state)?,
             headroom: if decision.is_allowed() {
                 state.headroom()
             } else {
                 0
             },
-            until_reset: usage
-                .reset_at
-                .as_micros()
-                .saturating_sub(decided_at.as_micros()),
+            until_reset: micros(until_reset),
             policy: None,
         })
     }

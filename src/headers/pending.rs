@@ -36,7 +36,7 @@ impl PendingHeaders {
         }
         let narrowest = decision.narrowest()?;
         Some(Self::Default {
-            usage: narrowest.header_usage()?,
+            usage: decision.header_usage(narrowest)?,
             is_concurrency: narrowest.is_concurrency(),
         })
     }

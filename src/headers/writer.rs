@@ -9,7 +9,7 @@ use crate::{
     decision::Decision,
     error::Error,
     policy::Policy,
-    state::{PolicyName, PolicyState, Usage, headroom},
+    state::{PolicyName, Usage, headroom},
 };
 
 use super::{
@@ -123,7 +123,7 @@ impl HeaderWriter {
     /// Writes the default headers of a denial unless the response has one of them. Returns whether it did.
     fn write_default_denial<B>(&self, decision: &Decision, response: &mut Response<B>) -> bool {
         let denying = decision.narrowest().filter(|_| !decision.is_allowed());
-        let Some(usage) = denying.and_then(PolicyState::header_usage) else {
+        let Some(usage) = denying.and_then(|state| decision.header_usage(state)) else {
             return false;
         };
         let headers = response.headers_mut();

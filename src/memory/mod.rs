@@ -58,7 +58,8 @@
 //!
 //! # Clock steps
 //!
-//! A step of the wall clock has no effect, because the process counts by the monotonic clock. The exception is a machine
+//! A step of the wall clock does not change any count, because the process counts by the monotonic clock. Only times that are
+//! shown outside follow it: see [`Clock::wall_time`](crate::clock::Clock::wall_time). The exception is a machine
 //! whose clock is set only after the process has started: all stored times then move with the clock once, as
 //! [`Clock`](crate::clock::Clock) describes, so that debts, windows and leases last as long as before. Charges made before
 //! that moment cannot be refunded.

@@ -168,7 +168,7 @@ impl MemoryStore {
         };
         let result = ChargeResult::of(bucket, charge, &state, fits, read.now);
         let state = result.into_bucket_state(bucket, charge);
-        decided(state, read.now)
+        self.decided(state, read.now)
     }
 
     /// Decides a charge of a bucket under the lock of its shard, and lends its key if it is hot.
@@ -197,7 +197,7 @@ impl MemoryStore {
         // After unlocking, so that the lock is held for less time.
         let mut result = ChargeResult::of(bucket, charge, &state, fits, now);
         result.refunded_before = refunded_before;
-        decided(result.into_bucket_state(bucket, charge), now)
+        self.decided(result.into_bucket_state(bucket, charge), now)
     }
 
     /// Decides a charge under another algorithm than a bucket. Not inlined, so that the usual path stays small.
@@ -215,7 +215,14 @@ impl MemoryStore {
         if placement != Placement::Own {
             self.note(Unplaced::default().and(placement), read);
         }
-        decided(result.into_state(charge), now)
+        self.decided(result.into_state(charge), now)
+    }
+
+    /// Returns the decision on one charge, built where the caller needs it.
+    #[inline]
+    fn decided(&self, state: PolicyState, now: Timestamp) -> StoreFuture<Decision> {
+        let decision = Decision::of_one(CountedBy::InProcess, now, state);
+        StoreFuture::ready(Ok(decision.timed_by(&self.shared.clock)))
     }
 
     /// Decides several charges together: all are made, or none.
@@ -262,6 +269,7 @@ impl MemoryStore {
             }
         }
         let decision = Decision::of_states(CountedBy::InProcess, now, states);
+        let decision = decision.timed_by(&self.shared.clock);
         drop(shards);
         if unplaced != Unplaced::default() {
             self.note(unplaced, read);
@@ -436,12 +444,6 @@ impl fmt::Debug for MemoryStore {
             .field("clock", &self.shared.clock)
             .finish_non_exhaustive()
     }
-}
-
-/// The decision on one charge, built where the store returns it.
-#[inline]
-fn decided(state: PolicyState, now: Timestamp) -> StoreFuture<Decision> {
-    StoreFuture::ready(Ok(Decision::of_one(CountedBy::InProcess, now, state)))
 }
 
 /// Microseconds between two searches for ended leases in all shards.

@@ -135,6 +135,7 @@ fn one_of(
         second.decided_at(),
         in_order(own.chain(others)),
     )
+    .timed_as(second)
 }
 
 /// Sorts items by the numbers of their rules.

@@ -96,10 +96,11 @@ impl RateLimitInfo {
         Some(self.narrowest()?.usage()?.remaining)
     }
 
-    /// Returns the time at which the narrowest policy is at full quota again, without further requests.
+    /// Returns the time at which the narrowest policy is at full quota again, without further requests, by the wall clock.
     #[must_use]
     pub fn reset_at(&self) -> Option<Timestamp> {
-        Some(self.narrowest()?.usage()?.reset_at)
+        let (state, decision) = self.narrowest_at()?;
+        Some(decision.wall_time(state.usage()?.reset_at))
     }
 
     /// Returns the time from the decision to [`reset_at`](Self::reset_at), by the clock of the store.

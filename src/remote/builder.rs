@@ -199,8 +199,9 @@ impl RedisStoreBuilder {
     /// Default: the server's time. If the clocks of instances differ by `d`, a key may get up to
     /// `capacity + rate * (t + d)` in any time `t`, and callers of an instance with a slow clock wait up to `d` longer.
     /// An older time never replaces a stored one. Decisions fail while the clock is before the year 2001 or after 2255.
+    /// [`Clock::system`] follows each step of the wall clock here, so that instances agree again once theirs is right.
     pub fn client_time(mut self, clock: Clock) -> Self {
-        self.clock = Some(clock);
+        self.clock = Some(clock.with_steps());
         self
     }
 

@@ -87,7 +87,7 @@ impl LocalFallback {
         let decision = decide_counted(&self.local, charges);
         if decision.is_allowed() && has_choice(charges, OnOutage::Deny) {
             // A unit came back just now, and nobody has decided the other policies.
-            return unavailable(charges, decision.decided_at());
+            return unavailable(&self.local, charges);
         }
         decision
     }
@@ -173,11 +173,16 @@ impl LocalFallback {
             ..outage
         });
         let outages = server_outage.into_iter().chain(all.stuck_slots.outage());
+        let shown = |time| monitor.clock.wall_time(time);
+        let outages = outages.map(|outage| Outage {
+            since: shown(outage.since),
+            ..outage
+        });
         let health = Health::of(all.modes.mode(), outages.collect())
             .with_decisions(all.recent.without_primary(), all.recent.shed())
             .with_affected(all.recent.affected(now))
             .with_probes(monitor.prober.probes())
-            .in_mode_since(all.modes.since(), now);
+            .in_mode_since(shown(all.modes.since()), shown(now));
         local.add_to(health)
     }
 }
@@ -225,7 +230,7 @@ impl Fallback for LocalFallback {
 /// If one policy denies, nothing is counted.
 fn decide_locally(local: &LocalCounts, charges: &[Charge<'_>]) -> Decision {
     if has_choice(charges, OnOutage::Deny) {
-        return unavailable(charges, local.clock.now());
+        return unavailable(local, charges);
     }
     decide_counted(local, charges)
 }
@@ -240,7 +245,6 @@ fn has_choice(charges: &[Charge<'_>], choice: OnOutage) -> bool {
 ///
 /// The usage of policies that nobody counts stays unknown.
 fn decide_counted(local: &LocalCounts, charges: &[Charge<'_>]) -> Decision {
-    let now = local.clock.now();
     let choice = |charge: &Charge<'_>| charge.policy().outage_choice();
     let counted: SmallVec<[Charge<'_>; 4]> = charges
         .iter()
@@ -251,22 +255,22 @@ fn decide_counted(local: &LocalCounts, charges: &[Charge<'_>]) -> Decision {
         let states = charges
             .iter()
             .map(|charge| uncounted(charge, Outcome::Allowed));
-        return Decision::new(CountedBy::Nobody, now, states);
+        return uncounted_decision(local, states);
     }
     // A local store that does not decide at once cannot be awaited here.
     let Some(decision) = local.decide(&counted) else {
-        return unavailable(charges, now);
+        return unavailable(local, charges);
     };
     let mut states = decision.states().iter();
     let states = charges.iter().map(|charge| match choice(charge) {
         OnOutage::Local => *states.next().expect("one state per charge"),
         OnOutage::Allow | OnOutage::Deny => uncounted(charge, Outcome::Allowed),
     });
-    Decision::new(CountedBy::Fallback, decision.decided_at(), states)
+    Decision::new(CountedBy::Fallback, decision.decided_at(), states).timed_as(&decision)
 }
 
 /// Denies every policy that does not allow requests during an outage.
-fn unavailable(charges: &[Charge<'_>], now: Timestamp) -> Decision {
+fn unavailable(local: &LocalCounts, charges: &[Charge<'_>]) -> Decision {
     let states = charges.iter().map(|charge| {
         let outcome = match charge.policy().outage_choice() {
             OnOutage::Allow => Outcome::Allowed,
@@ -274,7 +278,15 @@ fn unavailable(charges: &[Charge<'_>], now: Timestamp) -> Decision {
         };
         uncounted(charge, outcome)
     });
-    Decision::new(CountedBy::Nobody, now, states)
+    uncounted_decision(local, states)
+}
+
+/// Returns the decision on policies that nobody counts.
+fn uncounted_decision(
+    local: &LocalCounts,
+    states: impl IntoIterator<Item = PolicyState>,
+) -> Decision {
+    Decision::new(CountedBy::Nobody, local.clock.now(), states).timed_by(&local.clock)
 }
 
 /// Returns the state of a policy that nobody counted: its usage is unknown.

@@ -188,7 +188,7 @@ impl LocalCounts {
         let now = decision.decided_at();
         let states = charges.iter().zip(decision.states());
         let states = states.map(|(charge, state)| under_whole_limit(charge, state, now));
-        Some(Decision::new(CountedBy::Fallback, now, states))
+        Some(Decision::new(CountedBy::Fallback, now, states).timed_as(&decision))
     }
 
     /// Settles charges that were decided here.

@@ -133,21 +133,26 @@ impl TopKeys {
         self.shared.snapshot(number.saturating_sub(1)..=number, now)
     }
 
-    /// Returns a snapshot of the current half of the window, and one of the previous half, each with its number.
+    /// Returns a snapshot of the current half of the window, and one of the previous half, each with its number by the
+    /// wall clock, so that all instances agree.
     #[cfg(feature = "redis")]
     pub(crate) fn halves(&self) -> [(u64, Snapshot); 2] {
         let now = self.shared.clock.now();
         let number = self.shared.half_at(now);
-        [number, number.saturating_sub(1)].map(|half| {
+        let current = self.current_half();
+        [0, 1].map(|age| {
+            let half = number.saturating_sub(age);
             let end = Timestamp::from_micros((half + 1).saturating_mul(self.shared.half));
-            (half, self.shared.snapshot(half..=half, now.min(end)))
+            let snapshot = self.shared.snapshot(half..=half, now.min(end));
+            (current.saturating_sub(age), snapshot)
         })
     }
 
-    /// Returns the number of the current half of the window.
+    /// Returns the number of the current half of the window by the wall clock.
     #[cfg(feature = "redis")]
     pub(crate) fn current_half(&self) -> u64 {
-        self.shared.half_at(self.shared.clock.now())
+        let clock = &self.shared.clock;
+        self.shared.half_at(clock.wall_time(clock.now()))
     }
 
     /// Returns the longest time that a snapshot covers.
@@ -209,8 +214,8 @@ impl Shared {
             left.cmp(right)
         });
         Snapshot {
-            since: start.max(self.started).min(until),
-            until,
+            since: self.clock.wall_time(start.max(self.started).min(until)),
+            until: self.clock.wall_time(until),
             capacity: self.capacity,
             shown_by: self.shown_keys.tag(),
             unread: 0,

@@ -109,7 +109,7 @@ impl RuleSource {
             #[cfg(feature = "redis")]
             Origin::Redis(rules) => (rules.clone(), Format::Json, rules.to_json(), 0),
         };
-        let version = NewRules::new(format, text).into_version(number, Clock::system().now());
+        let version = NewRules::new(format, text).into_version(number, Clock::wall_now());
         Ok((rules, RuleVersion::new(version)))
     }
 }

@@ -166,9 +166,7 @@ impl Reloader {
             return Err(error);
         }
         let new = NewRules::new(known.0, known.1);
-        Ok(Some(
-            new.into_version(self.number() + 1, Clock::system().now()),
-        ))
+        Ok(Some(new.into_version(self.number() + 1, Clock::wall_now())))
     }
 
     /// Takes a version of which this was parsed.
@@ -226,7 +224,7 @@ impl Reloader {
         if new.replaced.is_some_and(|replaced| replaced != stored) {
             return Err(ReloadError::Conflict { stored });
         }
-        let version = new.into_version(stored + 1, Clock::system().now());
+        let version = new.into_version(stored + 1, Clock::wall_now());
         let rules = self.parse(version.format, &version.text).await??;
         self.swap(&mut self.progress.lock(), version, rules)
     }

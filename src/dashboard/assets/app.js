@@ -1139,7 +1139,7 @@ function chart(target, { label, track, series, height, unit, annotations = [] })
     const slot = Math.round((slots - 1) * index / (labels - 1));
     const anchor = index === 0 ? 'start' : index === labels - 1 ? 'end' : 'middle';
     const text = svg('text', { x: x(slot), y: height - 4, 'text-anchor': anchor });
-    text.textContent = time((start + slot * track.step) * 1000, track.step === 1);
+    text.textContent = slotTime(start + slot * track.step, track);
     marks.push(text);
   }
   for (const { id, shape, low, high } of stacked) {
@@ -1152,11 +1152,12 @@ function chart(target, { label, track, series, height, unit, annotations = [] })
   }
   // Those since the numbers begin; the latest first, whose names have precedence.
   const begin = lastShown(track) - (shownSlots(track) - 1) * track.step;
-  const shownAnnotations = annotations.filter(({ at }) => at / 1000 > begin && at / 1000 <= lastShown(track) + track.step)
+  const shownAnnotations = annotations.map(({ at, text }) => ({ at, text, second: (at - ahead()) / 1000 }))
+    .filter(({ second }) => second > begin && second <= lastShown(track) + track.step)
     .sort((one, other) => other.at - one.at);
   let free = width;
-  for (const { at, text } of shownAnnotations) {
-    const place = x((at / 1000 - start) / track.step);
+  for (const { second, text } of shownAnnotations) {
+    const place = x((second - start) / track.step);
     marks.push(svg('line', { class: 'annotation', x1: place, x2: place, y1: 0, y2: height - bottom }));
     const length = 7 * text.length + 8;
     const isRight = place + length > free;
@@ -1179,7 +1180,7 @@ function chart(target, { label, track, series, height, unit, annotations = [] })
     item.append(element('b', {}, at(values) === null ? '–' : `${number(at(values))}${unit}`));
     return item;
   });
-  const shown = element('span', { class: 'soft' }, `at ${time((start + slot * track.step) * 1000, track.step === 1)}`);
+  const shown = element('span', { class: 'soft' }, `at ${slotTime(start + slot * track.step, track)}`);
   const when = element('li', { class: 'when' });
   when.append(shown);
   replaceChanged(target.querySelector('.legend'), [...items, when]);
@@ -1214,7 +1215,7 @@ function fillTimes(table, track, series, unit) {
   const lines = [];
   for (let end = length; end > 0 && lines.length < rows; end -= bin) {
     const from = Math.max(0, end - bin);
-    const cells = [{ text: time((lastShown(track) - (length - 1 - from) * track.step) * 1000, track.step === 1), head: true }];
+    const cells = [{ text: slotTime(lastShown(track) - (length - 1 - from) * track.step, track), head: true }];
     for (const { values } of series) {
       const known = values.slice(from, end).filter((value) => value !== null);
       cells.push({ text: known.length ? number(sumOfLast(known, known.length) / known.length) + unit : '–', number: true });
@@ -1415,6 +1416,10 @@ function time(milliseconds, hasSeconds) {
   if (hasSeconds) options.second = '2-digit';
   return new Date(milliseconds).toLocaleTimeString('en', options);
 }
+
+// The clock of the history does not follow steps of the wall clock.
+const ahead = () => state?.ahead_millis ?? 0;
+const slotTime = (seconds, track) => time(seconds * 1000 + ahead(), track.step === 1);
 
 const moment = (milliseconds) => {
   const isToday = new Date(milliseconds).toDateString() === new Date().toDateString();

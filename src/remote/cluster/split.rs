@@ -173,7 +173,7 @@ fn combine(parts: Vec<DecidedPart>) -> (Vec<DecidedPart>, Result<Decision, Error
         }
     }
     let mut states: SmallVec<[(usize, PolicyState); 4]> = SmallVec::new();
-    let mut decided_at = None;
+    let mut earliest: Option<&Decision> = None;
     let mut counted_by: Option<CountedBy> = None;
     for (part, decision) in &parts {
         let decision = match decision {
@@ -183,8 +183,9 @@ fn combine(parts: Vec<DecidedPart>) -> (Vec<DecidedPart>, Result<Decision, Error
                 return (parts, Err(error));
             }
         };
-        let at = decision.decided_at();
-        decided_at = Some(decided_at.map_or(at, |earliest| at.min(earliest)));
+        if earliest.is_none_or(|earliest| decision.decided_at() < earliest.decided_at()) {
+            earliest = Some(decision);
+        }
         counted_by = Some(counted_by.map_or(decision.counted_by(), |least| {
             least.least(decision.counted_by())
         }));
@@ -200,9 +201,13 @@ fn combine(parts: Vec<DecidedPart>) -> (Vec<DecidedPart>, Result<Decision, Error
     states.sort_unstable_by_key(|(index, _)| *index);
     let decision = Decision::new(
         counted_by.unwrap_or(CountedBy::Shared),
-        decided_at.unwrap_or_default(),
+        earliest.map(Decision::decided_at).unwrap_or_default(),
         states.into_iter().map(|(_, state)| state),
     );
+    let decision = match earliest {
+        Some(earliest) => decision.timed_as(earliest),
+        None => decision,
+    };
     (parts, Ok(decision))
 }
 
