@@ -48,14 +48,16 @@ use crate::{
 // Aligned, so that copies move whole words: a key is written in small pieces, and unaligned copies would wait for them.
 #[repr(align(8))]
 pub struct Key {
-    length: u8,
-    /// Zeros after the first `length` bytes, so that equal keys have equal fields.
-    bytes: [u8; Key::MAX_LENGTH],
+    /// The identity, zeros, and its length in the last byte, so that equal keys have equal bytes.
+    bytes: [u8; SIZE],
 }
 
 impl Key {
     /// The longest identity, in characters.
     pub const MAX_LENGTH: usize = 46;
+
+    /// The number of 64-bit words in a key.
+    pub(crate) const WORDS: usize = 6;
 
     /// The key of a policy that counts all requests together.
     pub const GLOBAL: Self = Self::marker(b'*');
@@ -179,13 +181,26 @@ impl Key {
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
+        &self.bytes[..self.length()]
+    }
+
+    /// Returns the identity in words, without those after its end. Different keys have different words.
+    #[inline]
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
+        let (words, _) = self.bytes.as_chunks();
+        let words = words.iter().take(self.length().div_ceil(8));
+        words.map(|word| u64::from_le_bytes(*word))
+    }
+
+    #[inline]
+    fn length(&self) -> usize {
+        self.bytes[SIZE - 1].into()
     }
 
     /// Returns the text that determines the slot of the key in a Redis cluster.
     #[inline]
     pub(crate) fn hash_tag(&self) -> &[u8] {
-        &self.as_bytes()[..self.tag_length().unwrap_or(usize::from(self.length))]
+        &self.as_bytes()[..self.tag_length().unwrap_or(self.length())]
     }
 
     /// Returns the slot of the key in a Redis cluster.
@@ -234,7 +249,7 @@ impl Key {
             let mut key = KeyWriter::new().0;
             #[expect(clippy::cast_possible_truncation, reason = "at most MAX_LENGTH")]
             let length = identity.len() as u8;
-            key.length = length;
+            key.bytes[SIZE - 1] = length;
             key.bytes[..identity.len()].copy_from_slice(identity);
             return key;
         }
@@ -270,10 +285,12 @@ impl Key {
     /// Takes characters that are valid in a key. `None` when there are too many.
     #[inline]
     fn unchanged(text: &[u8]) -> Option<Self> {
-        let mut bytes = [0; Self::MAX_LENGTH];
-        bytes.get_mut(..text.len())?.copy_from_slice(text);
-        let length = u8::try_from(text.len()).ok()?;
-        Some(Self { length, bytes })
+        let mut bytes = [0; SIZE];
+        bytes[..Self::MAX_LENGTH]
+            .get_mut(..text.len())?
+            .copy_from_slice(text);
+        bytes[SIZE - 1] = u8::try_from(text.len()).ok()?;
+        Some(Self { bytes })
     }
 
     fn joined(&self, joint: u8, other: &Self) -> Self {
@@ -306,16 +323,16 @@ impl Key {
 
     /// Writes an IPv4 address as `Display` does, many times as fast: this runs for each request.
     fn from_ipv4([a, b, c, d]: [u8; 4]) -> Self {
-        // Two octets and their dots take 8 bytes at most, so half an address is put together in one register.
+        // Put together in registers: a read of what was just written in smaller pieces would wait for it.
         let (first, first_length) = two_octets(a, b);
         let (second, second_length) = two_octets(c, d);
         let length = first_length + second_length - 1;
-        let mut bytes = [0; Self::MAX_LENGTH];
-        bytes[..8].copy_from_slice(&first.to_le_bytes());
-        bytes[first_length..][..8].copy_from_slice(&second.to_le_bytes());
-        bytes[length] = 0; // no dot after the last octet
-        let length = u8::try_from(length).expect("an IPv4 address has 15 characters at most");
-        Self { length, bytes }
+        let text = u128::from(first) | u128::from(second) << (8 * first_length);
+        let text = text & !(0xFF << (8 * length)); // no dot after the last octet
+        let mut bytes = [0; SIZE];
+        bytes[..16].copy_from_slice(&text.to_le_bytes());
+        bytes[SIZE - 1] = u8::try_from(length).expect("an IPv4 address has 15 characters at most");
+        Self { bytes }
     }
 
     /// Writes an IPv6 address as `Display` does (RFC 5952, section 4), several times as fast.
@@ -356,9 +373,10 @@ impl Key {
     }
 
     const fn marker(marker: u8) -> Self {
-        let mut bytes = [0; Self::MAX_LENGTH];
+        let mut bytes = [0; SIZE];
         bytes[0] = marker;
-        Self { length: 1, bytes }
+        bytes[SIZE - 1] = 1;
+        Self { bytes }
     }
 }
 
@@ -395,11 +413,18 @@ impl From<IpAddr> for Key {
     /// them with [`ClientIp::ipv6_prefix`](crate::extract::ClientIp::ipv6_prefix).
     #[inline]
     fn from(address: IpAddr) -> Self {
-        let (network, _) = address::network_of(address, 32, address::IPV6_PREFIX);
-        Self::of_network(network)
+        match address {
+            // Of the whole address nothing is cleared.
+            IpAddr::V4(address) => Self::from_ipv4(address.octets()),
+            IpAddr::V6(_) => {
+                let (network, _) = address::network_of(address, 32, address::IPV6_PREFIX);
+                Self::of_network(network)
+            }
+        }
     }
 }
 
+const SIZE: usize = 8 * Key::WORDS;
 /// The length of a [`SlotTag`](crate::slot::SlotTag).
 const TAG_LENGTH: usize = 3;
 
@@ -410,15 +435,13 @@ struct KeyWriter(Key);
 
 impl KeyWriter {
     fn new() -> Self {
-        Self(Key {
-            length: 0,
-            bytes: [0; Key::MAX_LENGTH],
-        })
+        Self(Key { bytes: [0; SIZE] })
     }
 
     fn push(&mut self, character: u8) {
-        self.0.bytes[usize::from(self.0.length)] = character;
-        self.0.length += 1;
+        let length = self.0.length();
+        self.0.bytes[length] = character;
+        self.0.bytes[SIZE - 1] += 1;
     }
 
     fn push_hex(&mut self, byte: u8) {
