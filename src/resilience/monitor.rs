@@ -215,13 +215,6 @@ impl PrimaryMonitor {
             .report(Warning::new(Code::RefusingServer, finding));
     }
 
-    /// Looks whether many of the latest decisions failed or were shed, if it is time to.
-    pub(super) fn look_at_recent(&self, now: Timestamp) {
-        if let Some(change) = self.all.recent.look_if_due(now) {
-            self.all.note_change(&change, now);
-        }
-    }
-
     /// Returns the server as one whose hash slots may be stuck.
     pub(super) fn slot_server(&self) -> Weak<dyn SlotServer> {
         self.this.clone()
@@ -238,7 +231,7 @@ impl PrimaryMonitor {
             self.probe_took.fetch_max(micros.max(1), Ordering::Relaxed);
         }
         self.record(CallResult::Answered { took }, now);
-        self.look_at_recent(now);
+        self.all.look_at_recent(now);
     }
 
     /// Records a failure, unless the primary did not cause it.

@@ -6,7 +6,7 @@
 //!             └────── share ──────────┘   (failed + shed + in an outage) / all, since the oldest mark of the last 10 s
 //! ```
 //!
-//! A single decision that fails or is shed is no state of the store: a process at its limit sheds now and then. So
+//! A single decision that fails or is shed is not yet a state of the store: a process at its limit sheds now and then. So
 //!
 //! | | begins | ends |
 //! |---|---|---|
@@ -22,6 +22,8 @@ use std::{
 };
 
 use crate::{clock::Timestamp, error::Error, sync::Mutex};
+
+use super::modes::Modes;
 
 /// Counts decisions, and how many of the latest ones were made without the primary.
 #[derive(Debug)]
@@ -66,8 +68,8 @@ struct Mark {
 /// Whether decisions fail or are shed, when that has changed.
 #[derive(Debug)]
 pub(super) struct RecentChange {
-    pub(super) is_failing: bool,
-    pub(super) is_shedding: bool,
+    is_failing: bool,
+    is_shedding: bool,
     was_failing: bool,
     was_shedding: bool,
     /// The affected part of the recent decisions.
@@ -153,7 +155,7 @@ impl RecentDecisions {
         error: Option<&Error>,
         now: Timestamp,
     ) -> Option<RecentChange> {
-        // A cause may be an allocation to drop, so that of each decision is not kept.
+        // Not the cause of each decision: to keep one takes the lock, and may free the one before.
         let keeps_cause =
             error.is_some() && now.as_micros() >= self.next_cause.load(Ordering::Relaxed);
         if self.is_affected() && !self.is_due(now) && !keeps_cause {
@@ -196,6 +198,12 @@ impl RecentDecisions {
         let cause = window.cause.as_ref();
         let cause = cause.filter(|(at, _)| now.since(*at) <= RECENT);
         (recent.share(), cause.map(|(_, cause)| cause.clone()))
+    }
+
+    /// Sets the mode by the present state. Under the lock, so that of two changes the later one is set last.
+    pub(super) fn set_mode(&self, modes: &Modes, now: Timestamp) {
+        let window = self.window.lock();
+        modes.set_affected(window.is_failing, window.is_shedding, now);
     }
 
     /// Begins anew, since an outage has begun or ended.
@@ -250,6 +258,7 @@ impl RecentDecisions {
         let since = window.failing_since.unwrap_or(now).max(base.at);
         window.failing_since = (recent.failed > 0).then_some(since);
         let (was_failing, was_shedding) = (window.is_failing, window.is_shedding);
+        let lasts = was_failing || now.since(since) >= FAILING_SPAN;
         window.is_failing = lasts && recent.is_much(recent.failed, was_failing);
         window.is_shedding = recent.is_much(recent.shed, was_shedding);
         let has_changed = (was_failing, was_shedding) != (window.is_failing, window.is_shedding);
@@ -258,7 +267,6 @@ impl RecentDecisions {
             is_shedding: window.is_shedding,
             was_failing,
             was_shedding,
-        let lasts = was_failing || now.since(since) >= FAILING_SPAN;
             share: recent.share(),
             failed: self.failed.load(Ordering::Relaxed),
             shed: self.shed(),
@@ -298,9 +306,9 @@ impl Mark {
         self.by_primary + self.affected()
     }
 
-    /// Returns whether this many of the decisions are a state to be told. Once it is told, half as many are enough.
-    fn is_much(&self, affected: u64, is_told: bool) -> bool {
-        if is_told {
+    /// Returns whether this many of the decisions make a state of the store. Once they do, half as many are enough.
+    fn is_much(&self, affected: u64, is_state: bool) -> bool {
+        if is_state {
             return affected * 200 >= self.all() && affected > 0;
         }
         affected * 100 >= self.all()
@@ -346,7 +354,7 @@ const MARKS: usize = 11;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long decisions must fail. With usual traffic, an outage opens the breaker earlier.
 const FAILING_SPAN: Duration = Duration::from_secs(1);
-/// So many affected decisions are never few.
+/// The number of affected decisions from which on they are not few.
 const FEW: u64 = 3;
 
 #[cfg(test)]
