@@ -310,7 +310,7 @@ const FAILURES: u32 = 3;
 const FAILURE_SPAN: Duration = Duration::from_secs(10);
 /// Stuck slots whose probes repeat a decision that failed.
 const MAX_SAMPLES: usize = 1_024;
-/// Causes of one outage that are told.
+/// Causes of one outage that are logged.
 const MAX_CAUSES: u32 = 4;
 /// The longest wait between probes: it ends after a second with a probe that finds its node without a connection.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_cluster_of_stuck_slots_is_told_once_and_probed_in_turns() {
+    fn whole_cluster_of_stuck_slots_is_reported_once_and_probed_in_turns() {
         let slots = StuckSlots::default();
         let began = (0..SLOTS).filter(|slot| fail(&slots, *slot, &[0, 60, 120]));
         assert_eq!(began.count(), 1);
