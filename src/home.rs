@@ -23,7 +23,7 @@ use std::{
 };
 
 use tokio::{
-    runtime::{Builder, Handle, Runtime},
+    runtime::{Builder, Handle},
     task::AbortHandle,
 };
 
@@ -86,7 +86,7 @@ fn home() -> Option<Handle> {
         };
         if builder.spawn(run).is_err() {
             // A runtime that is dropped on a thread of another one panics.
-            Arc::into_inner(runtime).map(Runtime::shutdown_background);
+            Arc::into_inner(runtime)?.shutdown_background();
             return None;
         }
         *home = Some(handle);
@@ -200,7 +200,7 @@ mod tests {
 
     const HUNG: Duration = Duration::from_secs(10);
 
-    fn runtime() -> Runtime {
+    fn runtime() -> tokio::runtime::Runtime {
         Builder::new_current_thread().build().expect("a runtime")
     }
 
