@@ -77,13 +77,18 @@ fn home() -> Option<Handle> {
     let mut home = HOME.lock();
     if home.is_none() {
         let runtime = Builder::new_current_thread().enable_all().build().ok()?;
-        let handle = runtime.handle().clone();
+        let runtime = Arc::new(runtime);
+        let (handle, driven) = (runtime.handle().clone(), Arc::clone(&runtime));
         let builder = thread::Builder::new().name("tollgate-home".to_owned());
         let run = move || {
             IS_HOME.set(true);
-            runtime.block_on(pending::<()>());
+            driven.block_on(pending::<()>());
         };
-        builder.spawn(run).ok()?;
+        if builder.spawn(run).is_err() {
+            // A runtime that is dropped on a thread of another one panics.
+            Arc::into_inner(runtime)?.shutdown_background();
+            return None;
+        }
         *home = Some(handle);
     }
     home.clone()
@@ -187,7 +192,7 @@ thread_local! {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, time::Duration};
+    use std::{env, process::Command, sync::mpsc, time::Duration};
 
     use tokio::sync::oneshot;
 
@@ -255,5 +260,29 @@ mod tests {
             let ended = reported.recv_timeout(HUNG);
             assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected));
         }
+    }
+
+    // Regression: a runtime was dropped on a thread of the caller's, which panicked.
+    #[test]
+    fn home_without_room_for_a_thread_drops_the_future() {
+        const HAS_NO_ROOM: &str = "TOLLGATE_HAS_NO_ROOM";
+        if env::var_os(HAS_NO_ROOM).is_some() {
+            let spawned = runtime().block_on(async { spawn(async {}) });
+            assert!(spawned.is_none());
+            return;
+        }
+        // In a process of its own, whose threads would have a larger stack than there is memory.
+        let output = Command::new(env::current_exe().expect("this test"))
+            .args([
+                "home::tests::home_without_room_for_a_thread_drops_the_future",
+                "--exact",
+            ])
+            .env(HAS_NO_ROOM, "")
+            .env("RUST_MIN_STACK", (1_u64 << 60).to_string())
+            .env("RUST_TEST_THREADS", "1")
+            .output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{output:#?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
     }
 }

@@ -38,7 +38,7 @@ pub(crate) type RetryFuture = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
 ///
 /// One task tries them all, round by round. It waits 20 ms before the first round, and twice as long after each round that
 /// fails, up to 1 s; each wait is [jittered](crate::backoff::jittered). The task keeps the owner alive until the queue is
-/// empty. When its runtime ends, the task goes [home](crate::home). When that has not been driven for [`TOLERANCE`], the next
+/// empty. If its runtime ends, the task goes [home](crate::home). If its runtime is not driven for [`TOLERANCE`], the next
 /// [`add`](Self::add) or [`resume`](Self::resume) starts a new task, which takes over the items of the former one.
 pub(crate) struct RetryQueue<T> {
     state: Mutex<State<T>>,

@@ -26,7 +26,7 @@ pub(crate) fn after<T>(waited: Duration, decide: impl FnOnce() -> T) -> T {
     decide()
 }
 
-/// Returns how long the request has waited for which a store is being called.
+/// Returns how long the request has waited that the store is being called for.
 #[cfg(feature = "redis")]
 #[inline]
 pub(crate) fn so_far() -> Duration {

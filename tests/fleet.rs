@@ -17,7 +17,7 @@ use tollgate::{
     clock::Clock,
     remote::{RedisStore, Script},
     state::{CountedBy, Outcome, PolicyState},
-    store::{Merge, Store},
+    store::{Charge, Merge, Store},
 };
 
 use crate::support::{Mode, Proxy, Server};
@@ -124,9 +124,18 @@ async fn admitted(fleet: &[RateLimiter], policy: &Policy, key: Key, requests: u6
     let mut admitted = vec![0; fleet.len()];
     for _ in 0..requests {
         for (one, admitted) in fleet.iter().zip(&mut admitted) {
-            let decision = one.check(&[policy.charge(key)]).await.expect("a decision");
-            *admitted += u64::from(decision.is_allowed());
+            *admitted += admitted_together(one, &[policy.charge(key)], 1).await;
         }
+    }
+    admitted
+}
+
+/// Makes this many requests with the same charges on an instance. Returns the number that it admitted.
+async fn admitted_together(one: &RateLimiter, charges: &[Charge<'_>], requests: u64) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        let decision = one.check(charges).await.expect("a decision");
+        admitted += u64::from(decision.is_allowed());
     }
     admitted
 }
@@ -696,14 +705,9 @@ async fn request_that_the_share_of_one_policy_denies_takes_nothing_from_the_shar
     for round in 0.. {
         let key = Key::new(format!("service{round}"));
         let [ada, bob] = ["ada", "bob"].map(|user| Key::new(format!("{user}{round}")));
-        let allowed = async |who: Key, requests: usize| {
-            let mut allowed = 0;
-            for _ in 0..requests {
-                let charges = [all.charge(key), user.charge(who)];
-                let decision = one[0].check(&charges).await.expect("a decision");
-                allowed += usize::from(decision.is_allowed());
-            }
-            allowed
+        let allowed = async |who: Key, requests: u64| {
+            let charges = [all.charge(key), user.charge(who)];
+            admitted_together(&one[0], &charges, requests).await
         };
         proxy.set(Mode::BlackHole);
         until_degraded(&one).await;
@@ -777,14 +781,9 @@ async fn request_that_redis_denies_takes_nothing_from_a_share() {
     for round in 0.. {
         let key = Key::new(format!("service{round}"));
         let [ada, bob] = ["ada", "bob"].map(|user| Key::new(format!("{user}{round}")));
-        let allowed = async |who: Key, requests: usize| {
-            let mut allowed = 0;
-            for _ in 0..requests {
-                let charges = [all.charge(key), user.charge(who)];
-                let decision = one[0].check(&charges).await.expect("a decision");
-                allowed += usize::from(decision.is_allowed());
-            }
-            allowed
+        let allowed = async |who: Key, requests: u64| {
+            let charges = [all.charge(key), user.charge(who)];
+            admitted_together(&one[0], &charges, requests).await
         };
         proxy.set(Mode::BlackHole);
         until_degraded(&one).await;

@@ -98,7 +98,8 @@ impl ChargeResult {
 }
 
 /// Makes a charge if it fits. Returns whether it fits, and whether the state has changed.
-#[inline]
+// Always inlined: with the default features the compiler would not, and a decision under the lock takes 3 % more instructions.
+#[inline(always)]
 pub(super) fn take<C: Counting>(
     counter: &C,
     charge: &Charge<'_>,

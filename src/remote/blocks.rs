@@ -269,7 +269,7 @@ impl Progress {
         };
         for (target, block) in new.changes {
             match block {
-                // Those that have ended are not kept: a reply has at most twice as many blocks as a list.
+                // Those that have ended are not kept: all replies together have at most twice as many blocks as a list.
                 Some(block) if block.until() > new.now => drop(arriving.insert(target, block)),
                 _ => drop(arriving.remove(&target)),
             }

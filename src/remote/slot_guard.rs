@@ -127,7 +127,7 @@ async fn renew_once(
 /// dropped by its caller --> not sent: it ends
 ///                       '-> sent: a task has it, as abandoned --> admitted: releases the slots
 ///                                       |                     '-> error: releases them, and bars their tickets
-///                                       '-> dropped with its runtime: the same
+///                                       '-> dropped, where no thread can be started: the same
 /// ```
 struct SlotDecision {
     /// `None` once it has ended.

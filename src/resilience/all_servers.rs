@@ -52,14 +52,14 @@ impl AllServers {
         }
     }
 
-    /// Counts the latest decisions anew, since an outage has begun or ended, which is told.
+    /// Counts the latest decisions anew: an outage has begun or ended, which is logged instead.
     pub(super) fn forget_recent(&self, now: Timestamp) {
         self.recent.forget(now);
-        self.modes.set_affected(false, false, now);
+        self.recent.set_mode(&self.modes, now);
     }
 
-    /// Notes that the decision on these charges failed, because no node decides on this slot. Returns whether that is an outage
-    /// now, which nobody has warned of.
+    /// Notes that the decision on these charges failed, because no node decides on this slot. Returns whether an outage began
+    /// with it, of which the caller must warn.
     pub(super) fn slot_failed(
         &self,
         (slot, error): (u16, &Error),
@@ -80,7 +80,7 @@ impl AllServers {
         );
         let has_begun = matches!(change, SlotChange::Began);
         if has_begun {
-            self.modes.set_stuck(true, now);
+            self.modes.opened(now);
             self.forget_recent(now);
         }
         has_begun
@@ -98,7 +98,7 @@ impl AllServers {
     pub(super) fn slots_are_free(&self, outage: &SlotOutage) {
         let now = self.clock.now();
         self.forget_recent(now);
-        self.modes.set_stuck(false, now);
+        self.modes.closed(now);
         log::event!(
             INFO,
             "all hash slots of the redis cluster are decided again",
@@ -108,11 +108,23 @@ impl AllServers {
         );
     }
 
-    /// Applies and logs a change of the latest decisions.
+    /// Looks whether many of the latest decisions failed or were shed, if it is time to.
+    #[inline]
+    pub(super) fn look_at_recent(&self, now: Timestamp) {
+        self.note_change(self.recent.look_if_due(now), now);
+    }
+
+    /// Applies and logs a change of the latest decisions, if there is one.
+    #[inline]
+    pub(super) fn note_change(&self, change: Option<RecentChange>, now: Timestamp) {
+        if let Some(change) = change {
+            self.apply(&change, now);
+        }
+    }
+
     #[cold]
-    pub(super) fn note_change(&self, change: &RecentChange, now: Timestamp) {
-        self.modes
-            .set_affected(change.is_failing, change.is_shedding, now);
+    fn apply(&self, change: &RecentChange, now: Timestamp) {
+        self.recent.set_mode(&self.modes, now);
         let share = format!("{:.1} %", change.share * 100.0);
         let cause = change.cause.as_ref();
         let error = cause.map(|cause| ErrorChain(cause).to_string());
@@ -150,5 +162,24 @@ impl AllServers {
                 shed_decisions = change.shed,
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{error::ErrorKind, store::Mode};
+
+    use super::*;
+
+    // Regression: a change that another thread applied after an outage had ended stayed the mode until the next change.
+    #[test]
+    fn change_that_is_applied_late_does_not_undo_what_came_after_it() {
+        let all = AllServers::new(Clock::system(), SilencedCodes::default());
+        let (overloaded, now) = (Error::new(ErrorKind::Overloaded, "shed"), all.clock.now());
+        let change = all.recent.note_shed(&overloaded, now);
+        assert!(change.is_some(), "all of them were shed");
+        all.forget_recent(now);
+        all.note_change(change, now);
+        assert_eq!(all.modes.mode(), Mode::Healthy);
     }
 }

@@ -27,9 +27,7 @@ use crate::{
     store::{Fallback, Health, Outage},
 };
 
-use super::{
-    local::LocalCounts, merging::Merger, monitor::PrimaryMonitor, recent::RecentChange, slot_probes,
-};
+use super::{local::LocalCounts, merging::Merger, monitor::PrimaryMonitor, slot_probes};
 
 /// Decides when the primary does not, and counts how often that happens.
 #[derive(Debug)]
@@ -94,9 +92,9 @@ impl LocalFallback {
 
     /// Counts a decision that is made here in an outage, or just after one.
     fn count(&self) {
-        let now = self.monitor.clock.now();
+        let (all, now) = (&self.monitor.all, self.monitor.clock.now());
         self.monitor.metrics.decided_without();
-        self.tell(self.monitor.all.recent.note_in_outage(now), now);
+        all.note_change(all.recent.note_in_outage(now), now);
     }
 
     /// Decides because the primary returned this error.
@@ -105,10 +103,10 @@ impl LocalFallback {
         let (all, now) = (&self.monitor.all, self.monitor.clock.now());
         if error.kind() == ErrorKind::Overloaded {
             self.monitor.metrics.shed();
-            self.tell(all.recent.note_shed(error, now), now);
+            all.note_change(all.recent.note_shed(error, now), now);
         } else {
             self.monitor.metrics.decided_without();
-            self.tell(all.recent.note_failed(error, now), now);
+            all.note_change(all.recent.note_failed(error, now), now);
             if let Some(slot) = error.slot() {
                 self.slot_failed(slot, error, charges);
             }
@@ -132,13 +130,6 @@ impl LocalFallback {
         }
         if all.stuck_slots.contains(slot) {
             slot_probes::ensure(all);
-        }
-    }
-
-    /// Tells that many decisions fail or are shed, or no longer.
-    fn tell(&self, change: Option<RecentChange>, now: Timestamp) {
-        if let Some(change) = change {
-            self.monitor.all.note_change(&change, now);
         }
     }
 
@@ -167,7 +158,7 @@ impl LocalFallback {
         let Self { monitor, local, .. } = self;
         let (all, now) = (&monitor.all, monitor.clock.now());
         // Without decisions, nobody else looks.
-        self.tell(all.recent.look(now), now);
+        all.note_change(all.recent.look(now), now);
         let server_outage = monitor.breaker.outage().map(|outage| Outage {
             server: monitor.primary.server(),
             ..outage
@@ -204,9 +195,10 @@ impl Fallback for LocalFallback {
                         self.monitor.breaker.record_write();
                     }
                 }
-                self.monitor.all.recent.note_decided();
-                if self.monitor.all.recent.is_affected() {
-                    self.monitor.look_at_recent(self.monitor.clock.now());
+                let all = &self.monitor.all;
+                all.recent.note_decided();
+                if all.recent.is_affected() {
+                    all.look_at_recent(self.monitor.clock.now());
                 }
                 Ok(decision)
             }

@@ -319,8 +319,6 @@ impl LocalCounts {
     }
 
     /// Gives a charge back to the share that it was taken from, since the shared store has not made it.
-    ///
-    /// A queue takes back only its last charge. Any other stays taken until the share refills.
     pub(super) fn give_back(&self, taken: TakenShare, recovery: Recovery) {
         let TakenShare {
             policies,

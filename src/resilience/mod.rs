@@ -34,10 +34,10 @@
 //!
 //! # Slots that no node decides on
 //!
-//! A node of a cluster may decide on its slots but for one: it was left half moved (`TRYAGAIN`), nodes redirect in a circle, or
+//! A node of a cluster may decide on all of its slots but one: it was left half moved (`TRYAGAIN`), nodes redirect in a circle, or
 //! no node has it. That is a reply in time, from a node that must not be given up. So the slot has a breaker of its own, which
 //! opens at the third decision on it that fails, each within 10 s of the one before, over two deadlines. Decisions on other
-//! slots do not close it: only some keys of a slot may be stuck. From then on the slot's decisions take the `OnOutage` setting
+//! keys of the slot do not close it: only some may be stuck. From then on the slot's decisions take the `OnOutage` setting
 //! at once, [`Health`](crate::store::Health) has an outage with the number of such slots, and TG015 is among the warnings. A
 //! background task repeats a decision that failed, as a peek, every 0.5 s or more often, for up to 64 slots at a time. So Redis
 //! decides again within about a second of the end of the fault. The memory is bounded by the 16,384 slots of a
@@ -53,7 +53,7 @@
 //!
 //! # Whether the store is well
 //!
-//! A decision that fails or is shed now and then is no state of the store.
+//! A decision that fails or is shed now and then is not a state of the store.
 //! [`Health::is_well`](crate::store::Health::is_well) is false in an outage, and while at least 1 % of the decisions of the last
 //! 10 s were made without the store; a state ends below 0.5 %. The modes `failing` and `shedding` distinguish why, and
 //! [`Health::affected_share`](crate::store::Health::affected_share) is the share. Failures count only after a second: an outage

@@ -17,10 +17,8 @@ pub(super) struct Modes {
 struct State {
     /// When the present mode began.
     since: Timestamp,
-    /// Number of servers whose breakers are open.
-    degraded: usize,
-    /// Whether a hash slot is stuck.
-    is_stuck: bool,
+    /// Number of outages: of servers, and one of all stuck hash slots. Below 0 for an end that is noted before its beginning.
+    outages: isize,
     is_failing: bool,
     is_shedding: bool,
 }
@@ -30,8 +28,7 @@ impl Modes {
     pub(super) fn new(now: Timestamp) -> Self {
         let state = State {
             since: now,
-            degraded: 0,
-            is_stuck: false,
+            outages: 0,
             is_failing: false,
             is_shedding: false,
         };
@@ -51,21 +48,14 @@ impl Modes {
         self.reported.subscribe()
     }
 
-    /// Notes that the breaker of a server has opened.
+    /// Notes that an outage has begun.
     pub(super) fn opened(&self, now: Timestamp) {
-        self.change(now, |state| state.degraded += 1);
+        self.change(now, |state| state.outages += 1);
     }
 
-    /// Notes that it has closed.
+    /// Notes that an outage has ended.
     pub(super) fn closed(&self, now: Timestamp) {
-        self.change(now, |state| {
-            state.degraded = state.degraded.saturating_sub(1);
-        });
-    }
-
-    /// Notes whether a hash slot is stuck.
-    pub(super) fn set_stuck(&self, is_stuck: bool, now: Timestamp) {
-        self.change(now, |state| state.is_stuck = is_stuck);
+        self.change(now, |state| state.outages -= 1);
     }
 
     /// Notes whether decisions fail outside of an outage, and whether they are shed.
@@ -97,7 +87,7 @@ impl Modes {
 
 impl State {
     fn mode(&self) -> Mode {
-        if self.degraded > 0 || self.is_stuck {
+        if self.outages > 0 {
             Mode::Degraded
         } else if self.is_failing {
             Mode::Failing
@@ -130,10 +120,19 @@ mod tests {
         assert_eq!(mode(), (Mode::Shedding, at(6)));
         modes.set_affected(true, true, at(7));
         assert_eq!(mode(), (Mode::Failing, at(7)));
-        modes.set_stuck(true, at(8));
+        modes.opened(at(8));
         modes.set_affected(false, false, at(9));
         assert_eq!(mode(), (Mode::Degraded, at(8)));
-        modes.set_stuck(false, at(10));
+        modes.closed(at(10));
         assert_eq!(mode(), (Mode::Healthy, at(10)));
+    }
+
+    // Regression: if the thread that noted the end was faster, the mode stayed degraded.
+    #[test]
+    fn outage_whose_end_is_noted_first_leaves_the_store_healthy() {
+        let modes = Modes::new(Timestamp::from_micros(1));
+        modes.closed(Timestamp::from_micros(2));
+        modes.opened(Timestamp::from_micros(3));
+        assert_eq!(modes.mode(), Mode::Healthy);
     }
 }

@@ -215,13 +215,6 @@ impl PrimaryMonitor {
             .report(Warning::new(Code::RefusingServer, finding));
     }
 
-    /// Looks whether many of the latest decisions failed or were shed, if it is time to.
-    pub(super) fn look_at_recent(&self, now: Timestamp) {
-        if let Some(change) = self.all.recent.look_if_due(now) {
-            self.all.note_change(&change, now);
-        }
-    }
-
     /// Returns the server as one whose hash slots may be stuck.
     pub(super) fn slot_server(&self) -> Weak<dyn SlotServer> {
         self.this.clone()
@@ -238,7 +231,7 @@ impl PrimaryMonitor {
             self.probe_took.fetch_max(micros.max(1), Ordering::Relaxed);
         }
         self.record(CallResult::Answered { took }, now);
-        self.look_at_recent(now);
+        self.all.look_at_recent(now);
     }
 
     /// Records a failure, unless the primary did not cause it.
@@ -348,8 +341,10 @@ impl PrimaryMonitor {
     /// Ends the outage of a server that decides nothing any more. Its probes end too.
     fn retire(&self) {
         if self.breaker.close().is_some() {
+            let now = self.clock.now();
             self.metrics.closed();
-            self.all.modes.closed(self.clock.now());
+            self.all.forget_recent(now);
+            self.all.modes.closed(now);
             log::event!(
                 INFO,
                 "an unavailable server has left the cluster",
@@ -520,7 +515,7 @@ const GRACE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
-    use crate::{diagnosis::SilencedCodes, memory::MemoryStore, sync::Mutex};
+    use crate::{diagnosis::SilencedCodes, memory::MemoryStore, store::Mode, sync::Mutex};
 
     use super::*;
 
@@ -566,5 +561,28 @@ mod tests {
         monitor.recover();
         assert!(!monitor.breaker.is_open());
         assert_eq!(*events.open.lock(), [true, false]);
+    }
+
+    // Regression: decisions in the outage of a server that had left the cluster counted as recent for 10 s more.
+    #[test]
+    fn recent_decisions_begin_anew_once_an_unavailable_server_has_left() {
+        let clock = Clock::system();
+        let all = Arc::new(AllServers::new(clock.clone(), SilencedCodes::default()));
+        let monitor = PrimaryMonitor::new(
+            Arc::new(MemoryStore::default()),
+            Duration::from_millis(50),
+            (clock.clone(), clock.clone()),
+            Arc::clone(&all),
+            Prober::default(),
+        );
+        let error = Error::new(ErrorKind::Script, "no permission");
+        for _ in 0..3 {
+            monitor.record_failure(&error);
+        }
+        assert!(monitor.breaker.is_open());
+        assert!(all.recent.note_in_outage(clock.now()).is_none());
+        monitor.call_ended(CallReport::Retired);
+        assert_eq!(all.recent.affected(clock.now()).0, 0.0);
+        assert_eq!(all.modes.mode(), Mode::Healthy);
     }
 }

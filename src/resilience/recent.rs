@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! marks     ──┬────┬────┬── .. ──┬────┬──▶ now       the counts so far, once a second while there are calls
-//!           -11  -10   -9       -1    0
-//!                  └──── share ────────┘   (failed + shed + in an outage) / all, since the youngest mark that is 10 s old
+//!           -10   -9   -8       -1    0
+//!             └────── share ──────────┘   (failed + shed + in an outage) / all, since the oldest mark of the last 10 s
 //! ```
 //!
-//! A single decision that fails or is shed is no state of the store: a process at its limit sheds now and then. So
+//! A single decision that fails or is shed is not yet a state of the store: a process at its limit sheds now and then. So
 //!
 //! | | begins | ends |
 //! |---|---|---|
@@ -22,6 +22,8 @@ use std::{
 };
 
 use crate::{clock::Timestamp, error::Error, sync::Mutex};
+
+use super::modes::Modes;
 
 /// Counts decisions, and how many of the latest ones were made without the primary.
 #[derive(Debug)]
@@ -66,8 +68,8 @@ struct Mark {
 /// Whether decisions fail or are shed, when that has changed.
 #[derive(Debug)]
 pub(super) struct RecentChange {
-    pub(super) is_failing: bool,
-    pub(super) is_shedding: bool,
+    is_failing: bool,
+    is_shedding: bool,
     was_failing: bool,
     was_shedding: bool,
     /// The affected part of the recent decisions.
@@ -153,7 +155,7 @@ impl RecentDecisions {
         error: Option<&Error>,
         now: Timestamp,
     ) -> Option<RecentChange> {
-        // A cause may be an allocation to drop, so that of each decision is not kept.
+        // Not the cause of each decision: to keep one takes the lock, and may free the one before.
         let keeps_cause =
             error.is_some() && now.as_micros() >= self.next_cause.load(Ordering::Relaxed);
         if self.is_affected() && !self.is_due(now) && !keeps_cause {
@@ -198,6 +200,12 @@ impl RecentDecisions {
         (recent.share(), cause.map(|(_, cause)| cause.clone()))
     }
 
+    /// Sets the mode by the present state. Under the lock, so that of two changes the later one is set last.
+    pub(super) fn set_mode(&self, modes: &Modes, now: Timestamp) {
+        let window = self.window.lock();
+        modes.set_affected(window.is_failing, window.is_shedding, now);
+    }
+
     /// Begins anew, since an outage has begun or ended.
     pub(super) fn forget(&self, now: Timestamp) {
         let mut window = self.window.lock();
@@ -235,7 +243,8 @@ impl RecentDecisions {
 
     /// Returns whether decisions fail or are shed, if that has changed.
     fn evaluate(&self, window: &mut Window, now: Timestamp) -> Option<RecentChange> {
-        let recent = self.counts(now).since(window.base(now));
+        let base = window.base(now);
+        let recent = self.counts(now).since(base);
         let is_affected = recent.affected() > 0;
         self.is_affected.store(is_affected, Ordering::Relaxed);
         self.has_shed.store(recent.shed > 0, Ordering::Relaxed);
@@ -246,15 +255,10 @@ impl RecentDecisions {
         };
         self.next_look
             .store((now + wait).as_micros(), Ordering::Relaxed);
-        window.failing_since = match window.failing_since {
-            _ if recent.failed == 0 => None,
-            None => Some(now),
-            since => since,
-        };
-        let lasts = window
-            .failing_since
-            .is_some_and(|since| now.since(since) >= FAILING_SPAN);
+        let since = window.failing_since.unwrap_or(now).max(base.at);
+        window.failing_since = (recent.failed > 0).then_some(since);
         let (was_failing, was_shedding) = (window.is_failing, window.is_shedding);
+        let lasts = was_failing || now.since(since) >= FAILING_SPAN;
         window.is_failing = lasts && recent.is_much(recent.failed, was_failing);
         window.is_shedding = recent.is_much(recent.shed, was_shedding);
         let has_changed = (was_failing, was_shedding) != (window.is_failing, window.is_shedding);
@@ -272,11 +276,13 @@ impl RecentDecisions {
 }
 
 impl Window {
-    /// Returns the youngest mark that is as old as recent decisions may be, or the oldest one.
+    /// Returns the oldest mark since which all decisions are recent.
+    ///
+    /// Not an older one: after a pause, the decisions between that and the next mark are those before the pause.
     fn base(&self, now: Timestamp) -> Mark {
-        let mut marks = self.marks.iter().rev();
-        let base = marks.find(|mark| now.since(mark.at) >= RECENT);
-        base.or(self.marks.front()).copied().unwrap_or_default()
+        let mut marks = self.marks.iter();
+        let base = marks.find(|mark| now.since(mark.at) <= RECENT);
+        base.or(self.marks.back()).copied().unwrap_or_default()
     }
 }
 
@@ -300,9 +306,9 @@ impl Mark {
         self.by_primary + self.affected()
     }
 
-    /// Returns whether this many of the decisions are a state to be told. Once it is told, half as many are enough.
-    fn is_much(&self, affected: u64, is_told: bool) -> bool {
-        if is_told {
+    /// Returns whether this many of the decisions make a state of the store. Once they do, half as many are enough.
+    fn is_much(&self, affected: u64, is_state: bool) -> bool {
+        if is_state {
             return affected * 200 >= self.all() && affected > 0;
         }
         affected * 100 >= self.all()
@@ -341,14 +347,14 @@ impl RecentChange {
 
 /// The age up to which a decision counts as recent.
 const RECENT: Duration = Duration::from_secs(10);
-/// The least time between two marks. With the one before the recent decisions, so many are kept.
+/// The least time between two marks, and the number of those that can be recent.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
-const MARKS: usize = 12;
+const MARKS: usize = 11;
 /// The least time between two looks at the counts while decisions fail or are shed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long decisions must fail. With usual traffic, an outage opens the breaker earlier.
 const FAILING_SPAN: Duration = Duration::from_secs(1);
-/// So many affected decisions are never few.
+/// The number of affected decisions from which on they are not few.
 const FEW: u64 = 3;
 
 #[cfg(test)]
@@ -410,6 +416,21 @@ mod tests {
         recent.forget(at(3_000));
         assert_eq!(recent.affected(at(3_000)).0, 0.0);
         assert!(recent.affected(at(3_000)).1.is_none());
-        assert!(recent.look(at(3_001)).is_none(), "that was told already");
+        assert!(recent.look(at(3_001)).is_none(), "it begins anew");
+    }
+
+    // Regression: decisions that failed just before a pause were recent after it, and a store without any decision began to
+    // fail.
+    #[test]
+    fn decisions_before_a_pause_are_not_recent_after_it() {
+        let recent = RecentDecisions::new(at(0));
+        let refused = error(ErrorKind::Connect);
+        for millis in (0..900).step_by(100) {
+            assert!(recent.note_failed(&refused, at(millis)).is_none());
+        }
+        assert!(recent.look(at(60_000)).is_none());
+        assert_eq!(recent.affected(at(60_000)).0, 0.0);
+        let again = recent.note_failed(&refused, at(120_000));
+        assert!(again.is_none(), "it fails only now: {again:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The task that probes stuck slots, and tells when the last one is free.
+//! The task that probes stuck slots, and reports when the last one is free.
 
 use std::{
     sync::{Arc, Weak},
@@ -51,7 +51,7 @@ impl SlotProbes {
             for slot in freed.into_iter().flatten() {
                 has_freed = true;
                 if let Some(outage) = all.stuck_slots.free(slot, all.clock.now()) {
-                    // Before the end is told: a slot that is stuck again at once must find the lease free.
+                    // Before the end is reported: a slot that is stuck again at once must find the lease free.
                     all.stuck_slots.task.release(self.lease);
                     all.slots_are_free(&outage);
                     return;

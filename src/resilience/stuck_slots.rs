@@ -42,7 +42,7 @@ use crate::{
     charge::{Charge, Charges, OwnedCharge},
     clock::Timestamp,
     decision::Decision,
-    error::Error,
+    error::{Error, ErrorKind},
     key::Key,
     slot::{SLOTS, tag_of},
     store::{Outage, StoreFuture},
@@ -291,7 +291,11 @@ impl Stuck {
         let Some(deciding) = deciding else {
             return false;
         };
-        let is_free = deciding.await.is_ok();
+        let is_free = match deciding.await {
+            Ok(_) => true,
+            // The script ran, and found that another program has written one of the keys.
+            Err(error) => error.kind() == ErrorKind::ForeignValue,
+        };
         if is_free {
             server.slot_is_free();
         }
@@ -306,7 +310,7 @@ const FAILURES: u32 = 3;
 const FAILURE_SPAN: Duration = Duration::from_secs(10);
 /// Stuck slots whose probes repeat a decision that failed.
 const MAX_SAMPLES: usize = 1_024;
-/// Causes of one outage that are told.
+/// Causes of one outage that are logged.
 const MAX_CAUSES: u32 = 4;
 /// The longest wait between probes: it ends after a second with a probe that finds its node without a connection.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
@@ -316,8 +320,6 @@ const PROBES: usize = 64;
 #[cfg(test)]
 mod tests {
     use std::{collections::HashSet, mem::size_of};
-
-    use crate::error::ErrorKind;
 
     use super::*;
 
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_cluster_of_stuck_slots_is_told_once_and_probed_in_turns() {
+    fn whole_cluster_of_stuck_slots_is_reported_once_and_probed_in_turns() {
         let slots = StuckSlots::default();
         let began = (0..SLOTS).filter(|slot| fail(&slots, *slot, &[0, 60, 120]));
         assert_eq!(began.count(), 1);
@@ -399,5 +401,31 @@ mod tests {
         assert!(each <= 150, "{each} bytes");
         let most = each * usize::from(SLOTS) + MAX_SAMPLES * 2 * size_of::<OwnedCharge>();
         assert!(most < 3_200_000, "{most} bytes");
+    }
+
+    /// A server that finds the value of another program at a key.
+    #[derive(Debug)]
+    struct Foreign;
+
+    impl SlotServer for Foreign {
+        fn peek(&self, _: &[Charge<'_>]) -> Option<StoreFuture<Decision>> {
+            let error = Error::new(ErrorKind::ForeignValue, "a key holds a foreign value");
+            Some(StoreFuture::ready(Err(error)))
+        }
+
+        fn slot_is_free(&self) {}
+    }
+
+    // Regression: a slot stayed stuck for good if the decision that was repeated had a key with a foreign value.
+    #[tokio::test]
+    async fn slot_is_free_once_its_node_reads_the_keys() {
+        let server = Arc::new(Foreign);
+        let weak: Weak<dyn SlotServer> = Arc::downgrade(&server) as _;
+        let stuck = Stuck {
+            sample: None,
+            server: weak,
+            probed_at: at(0),
+        };
+        assert!(stuck.probe().await);
     }
 }

@@ -54,7 +54,7 @@ pub(in crate::remote) async fn run_command(
 /// Sends a command, and follows redirects until the call is abandoned.
 async fn send_redirected(client: &Arc<Client>, command: &Cmd) -> Result<Value, Error> {
     let mut node = Arc::clone(client);
-    let (mut redirects, mut is_asking) = (0, false);
+    let (mut redirects, mut waits, mut is_asking) = (0, 0, false);
     loop {
         let error = match send_command(&node, command, is_asking).await {
             Ok(reply) => return Ok(reply),
@@ -65,18 +65,17 @@ async fn send_redirected(client: &Arc<Client>, command: &Cmd) -> Result<Value, E
         };
         redirects += 1;
         is_asking = matches!(redirect, Redirect::Ask(_));
-        if redirects > USUAL_REDIRECTS {
-            sleep(moving_wait(redirects - USUAL_REDIRECTS)).await;
+        let is_moving = matches!(redirect, Redirect::Split | Redirect::TryAgain);
+        if is_moving || redirects > USUAL_REDIRECTS {
+            waits += 1;
+            sleep(moving_wait(waits)).await;
         }
         node = match redirect {
             Redirect::Ask(_) | Redirect::Moved { .. } => {
                 let next = node.follow(&redirect);
                 next.ok_or_else(|| classify::unreachable(&redirect))?
             }
-            Redirect::Split | Redirect::TryAgain => {
-                sleep(moving_wait(redirects)).await;
-                Arc::clone(client)
-            }
+            Redirect::Split | Redirect::TryAgain => Arc::clone(client),
         };
     }
 }

@@ -8,8 +8,8 @@
 //!    '---- Redirected: another node of the cluster has the keys ---------'
 //! ```
 //!
-//! A request is submitted again at most once for each lane and once more, and for at most 16 redirects. It always has its
-//! first time, so its deadline does not move.
+//! A request is submitted again at most once for each lane and once more, and for at most 16 redirects in a row. It always has
+//! its first time, so its deadline does not move.
 //!
 //! # Redirects
 //!
