@@ -276,13 +276,16 @@ mod tests {
             list.change(&block(key, 60)).expect("the store took it");
         }
         assert_eq!(list.active().len(), 100_001);
-        let more = (0..200_000).map(|key| {
+        let begun = |key| {
             let BlockChange::Block(block) = block(key, 60) else {
                 unreachable!("it is a block")
             };
-            (*block.target(), Some(block.begin(START)))
-        });
-        assert_eq!(list.update(more), 99_000, "the bound is real");
+            block.begin(START)
+        };
+        let more = (0..200_000).map(begun);
+        let changes = more.clone().map(|block| (*block.target(), Some(block)));
+        assert_eq!(list.update(changes), 99_000, "the bound is real");
+        assert_eq!(list.replace(more), 99_000, "also for all anew");
         assert_eq!(list.active().len(), 101_000);
         let ended = list.active().split_off(1);
         list.clock.set(START + Duration::from_secs(60));

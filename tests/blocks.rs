@@ -241,9 +241,14 @@ async fn key_that_is_unblocked_while_a_long_list_arrives_is_not_blocked() {
 
 /// Writes this many blocks to Redis as another program does, which knows no bound.
 fn write_blocks(server: &Server, count: u64) {
+    let now = Clock::system().now().as_micros();
+    write_blocks_until(server, count, now + 600_000_000);
+}
+
+/// Writes this many blocks that end at this time.
+fn write_blocks_until(server: &Server, count: u64, end: u64) {
     let mut connection = server.connection();
     let now = Clock::system().now().as_micros();
-    let end = now + 600_000_000;
     for first in (0..count).step_by(10_000) {
         let mut commands = redis::pipe();
         for number in first..(first + 10_000).min(count) {
@@ -314,6 +319,24 @@ async fn oldest_changes_are_left_out_of_very_many() {
     };
     assert_eq!(parts[3], redis::Value::Int(5_000));
     assert_eq!(parts[4], redis::Value::BulkString(b":user5000".to_vec()));
+}
+
+// The server leaves out the oldest changes, so a block may be missing although this instance has room for it.
+#[tokio::test]
+async fn changes_that_the_server_leaves_out_are_warned_of() {
+    let server = Server::start();
+    let now = Clock::system().now().as_micros();
+    write_blocks_until(&server, 200_001, now - 1_000_000);
+    let store = settings(server.url()).deadline(HUNG).build();
+    let limiter = RateLimiter::new(store.expect("a store"), [api()]).expect("a limiter");
+    limiter.refresh_blocks().await.expect("the blocks");
+    assert!(limiter.blocks().is_empty(), "all have ended");
+    let codes = limiter.warnings();
+    let codes: Vec<_> = codes
+        .iter()
+        .map(|warning| warning.code().as_str())
+        .collect();
+    assert_eq!(codes, ["TG019"]);
 }
 
 /// Runs the script of blocks on these keys.

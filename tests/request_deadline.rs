@@ -3,18 +3,28 @@
 use std::{
     convert::Infallible,
     future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use axum::{Router, body::Body, routing::get};
 use http::{Request, request::Parts};
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer, RateLimiter, extract::Global, middleware::RateLimitInfo,
-    remote::RedisStore, rules::RuleMode, store::Store,
+    Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    extract::Global,
+    memory::MemoryStore,
+    middleware::RateLimitInfo,
+    remote::RedisStore,
+    resilience::ResilientStore,
+    rules::RuleMode,
+    store::{Charge, Store, StoreFuture},
 };
 use tower::ServiceExt;
 
-use crate::support::Server;
+use crate::support::{Cluster, Mode, Proxy, Server};
 
 /// Longer than the default, so that a loaded machine does not look like an outage. A few of them do not open the breaker.
 const DEADLINE: Duration = Duration::from_millis(400);
@@ -108,22 +118,135 @@ async fn layer_on_another_store_has_its_own_deadline() {
     waits_for_one_deadline(&hung, &app, ["Shared Shared", "Shared Fallback"]).await;
 }
 
-// A store without a fallback returns an error instead.
-#[tokio::test]
-async fn store_without_a_fallback_is_not_asked_once_the_deadline_is_used_up() {
-    let server = Server::start();
-    let store = RedisStore::builder(server.url()).deadline(DEADLINE).build();
-    let store = store.expect("a usable store");
-    assert_eq!(store.deadline(), Some(DEADLINE));
-    let shadow = |name| quota(name).key(Global).mode(RuleMode::Shadow);
-    let limiter = RateLimiter::new(store, []).expect("a limiter");
+/// A deadline of which half is much, also on a loaded machine.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Returns who counts a request by two layers, while each reply of Redis takes more than half of the deadline.
+async fn counted_in_half_of_the_deadline(
+    proxy: &Proxy,
+    limiter: &RateLimiter,
+    mode: RuleMode,
+) -> String {
     let layer = |name| {
-        let layer = RateLimitLayer::builder().limiter(&limiter);
-        layer.policy(shadow(name)).build().expect("a usable layer")
+        let layer = RateLimitLayer::builder().limiter(limiter);
+        let layer = layer.policy(quota(name).key(Global).mode(mode));
+        layer.build().expect("a usable layer")
     };
     let app = Router::new()
         .route("/", get(counted_by))
         .layer(layer("inner"))
         .layer(layer("outer"));
-    waits_for_one_deadline(&server, &app, ["Shared Shared", ""]).await;
+    assert_eq!(text(&app).await, "Shared Shared");
+    proxy.set(Mode::Delay(LONG * 3 / 5));
+    let counted = text(&app).await;
+    proxy.set(Mode::Pass);
+    counted
+}
+
+// Regression: the inner layer asked Redis too, and waited for a reply of its own.
+#[tokio::test]
+async fn server_is_not_asked_again_once_half_of_the_deadline_is_used_up() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(LONG);
+    let limiter = limiter.build().expect("a usable limiter");
+    let counted = counted_in_half_of_the_deadline(&proxy, &limiter, RuleMode::Enforce).await;
+    assert_eq!(counted, "Fallback Shared");
+}
+
+// A store without a fallback returns an error instead.
+#[tokio::test]
+async fn store_without_a_fallback_is_not_asked_once_half_of_the_deadline_is_used_up() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let store = RedisStore::builder(proxy.url()).deadline(LONG).build();
+    let store = store.expect("a usable store");
+    assert_eq!(store.deadline(), Some(LONG));
+    let limiter = RateLimiter::new(store, []).expect("a limiter");
+    let counted = counted_in_half_of_the_deadline(&proxy, &limiter, RuleMode::Shadow).await;
+    assert_eq!(counted, "Shared");
+    let inner = quota("inner");
+    let peeked = limiter.peek(&[inner.charge(Key::GLOBAL)]).await;
+    let usage = peeked.expect("a decision").states()[0].usage();
+    assert_eq!(usage.expect("counted").remaining, 999);
+}
+
+/// A custom store without a deadline, of which each decision takes as long as the test says.
+#[derive(Debug)]
+struct Slow {
+    inner: MemoryStore,
+    takes: [Duration; 2],
+    asked: Arc<AtomicUsize>,
+}
+
+impl Store for Slow {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        let takes = self.takes[self.asked.fetch_add(1, Ordering::Relaxed)];
+        let decision = self.inner.decide(charges);
+        StoreFuture::boxed(async move {
+            tokio::time::sleep(takes).await;
+            decision.await
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+        self.inner.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn custom_store_is_asked_again_only_for_what_is_left_of_the_deadline() {
+    for (takes, times) in [([3, 0], 1), ([2, 4], 2)] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let slow = Slow {
+            inner: MemoryStore::new(),
+            takes: takes.map(|fifths| LONG * fifths / 5),
+            asked: Arc::clone(&asked),
+        };
+        let store = ResilientStore::builder(slow, MemoryStore::new()).deadline(LONG);
+        let store = store.build().expect("a usable store");
+        let limiter = RateLimiter::new(store, []).expect("a limiter");
+        let app = Router::new()
+            .route("/", get(counted_by))
+            .layer(layer(&limiter, "inner"))
+            .layer(layer(&limiter, "outer"));
+        assert_eq!(text(&app).await, "Fallback InProcess", "{takes:?}");
+        assert_eq!(asked.load(Ordering::Relaxed), times, "{takes:?}");
+    }
+}
+
+// Regression: the decisions of several nodes forgot how long the request had waited.
+#[tokio::test]
+async fn layers_whose_keys_are_on_several_nodes_wait_for_one_deadline() {
+    let cluster = Cluster::start(2, 0);
+    let limiter = RateLimiter::builder().redis(cluster.nodes[0].url());
+    let limiter = limiter.deadline(DEADLINE).build();
+    let limiter = limiter.expect("a usable limiter");
+    let layer = |names: [&'static str; 3]| {
+        let builder = RateLimitLayer::builder().limiter(&limiter);
+        // With three keys at random there are two slots at least.
+        let builder = names.into_iter().fold(builder, |builder, name| {
+            builder.policy(quota(name).key(move |_: &Parts| Some(Key::new(name))))
+        });
+        builder.build().expect("a usable layer")
+    };
+    let app = Router::new()
+        .route("/", get(counted_by))
+        .layer(layer(["a", "b", "c"]))
+        .layer(layer(["d", "e", "f"]));
+    let started = Instant::now();
+    while text(&app).await != "Shared Shared" {
+        assert!(started.elapsed() < Duration::from_secs(30), "no decisions");
+    }
+    for node in &cluster.nodes {
+        node.pause();
+    }
+    let started = Instant::now();
+    assert_eq!(text(&app).await, "Fallback Fallback");
+    let waited = started.elapsed();
+    for node in &cluster.nodes {
+        node.resume();
+    }
+    assert!(waited >= DEADLINE / 2, "it asks the nodes: {waited:?}");
+    assert!(waited < DEADLINE * 2, "{waited:?}");
 }

@@ -412,6 +412,42 @@ async fn override_of_a_network_applies_to_each_of_its_addresses_and_the_longest_
 }
 
 #[tokio::test]
+async fn override_applies_to_a_client_behind_nat64_by_its_ipv4_address() {
+    let yaml = "rules:
+  - id: a
+    key: { client_ip: { hops: 1 } }
+    limit: 2/min
+    overrides:
+      - { key: 203.0.113.7, tier: forbidden }
+      - { key: '64:ff9b::203.0.113.8', tier: forbidden }
+      - { key: 198.51.100.0/24, tier: forbidden }
+      - { key: '64:ff9b::192.0.2.0/120', tier: forbidden }";
+    let set = RuleSet::parse(Format::Yaml, yaml).expect("no fault");
+    let layer = RateLimitLayer::builder().rules(set).build();
+    let layer = layer.expect("a layer");
+    for (address, expected) in [
+        ("203.0.113.7", 0),
+        ("64:ff9b::203.0.113.7", 0),
+        ("203.0.113.8", 0),
+        ("64:ff9b::203.0.113.8", 0),
+        ("64:ff9b::198.51.100.9", 0),
+        ("192.0.2.9", 0),
+        ("64:ff9b::192.0.2.9", 0),
+        ("64:ff9b::203.0.113.9", 2),
+        // A neighbour of another IPv4 address, and a private one, which no translator makes.
+        ("192.0.3.9", 2),
+        ("64:ff9b::10.0.0.7", 2),
+    ] {
+        let headers = [("x-forwarded-for", address)];
+        assert_eq!(
+            admitted(&layer, "/", &headers, 5).await,
+            expected,
+            "{address}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn override_of_a_host_applies_however_the_host_is_written() {
     let yaml = "rules:
   - id: a

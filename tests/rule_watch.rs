@@ -399,6 +399,9 @@ fn pipe_that_gets_the_name_after_the_look_at_it_is_not_waited_for() {
         while started.elapsed() < Duration::from_secs(2) {
             let read = RuleSet::from_file(&path);
             reads[usize::from(read.is_ok())] += 1;
+            if let Err(error) = read {
+                assert_eq!(error.faults()[0].reason(), "not a file", "{error}");
+            }
         }
         sender.send(reads)
     });
@@ -462,6 +465,19 @@ async fn file_cannot_write_log_lines_of_its_own_or_long_ones() {
             assert!(line.len() < 5_000, "{}", line.len());
             assert!(!line.contains('\u{1b}'), "{line:?}");
         }
+    }
+}
+
+#[test]
+fn name_of_a_file_cannot_begin_a_line() {
+    let folder = Folder::new();
+    let path = folder.path("x\r\nINFO all is well\u{1b}[2J.yaml");
+    let missing = RuleSet::from_file(&path).expect_err("it is missing");
+    write(&path, "");
+    let empty = RuleSet::from_file(&path).expect_err("no rules");
+    for error in [missing, empty] {
+        let error = error.to_string();
+        assert!(!error.chars().any(char::is_control), "{error:?}");
     }
 }
 

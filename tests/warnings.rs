@@ -123,6 +123,14 @@ fn ban_that_is_shorter_than_the_wait_of_a_denial_is_reported_when_a_layer_is_bui
     }
 }
 
+#[test]
+fn detail_of_a_warning_stays_on_one_line_of_bounded_length() {
+    let warning = |detail: &str| Warning::new(Code::RefusingServer, detail);
+    let forged = warning("refused\r\nINFO all is well\u{1b}[2J");
+    assert_eq!(forged.detail(), "refused\\r\\nINFO all is well\\u{1b}[2J");
+    assert!(warning(&"x".repeat(1 << 20)).detail().len() < 1_100);
+}
+
 #[tokio::test]
 async fn clones_of_a_layer_tell_one_warning_together() {
     logged();

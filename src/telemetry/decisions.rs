@@ -283,10 +283,30 @@ mod tests {
 
     use tracing::{Level, subscriber::with_default};
 
-    use crate::{key::Key, limiter::RateLimiter, policy::Policy, quota::Quota, sync::Mutex};
+    use crate::{
+        error::{Error, ErrorKind},
+        key::Key,
+        limiter::RateLimiter,
+        policy::Policy,
+        quota::Quota,
+        sync::Mutex,
+    };
 
     /// Returns the log of two decisions on a quota of one, by a subscriber with this level.
     fn log_of_two_decisions(level: Level) -> String {
+        let policy = Policy::new("per-ip", Quota::per_hour(1));
+        log_of(level, || {
+            let limiter = RateLimiter::builder().build().expect("a limiter");
+            let charges = [policy.charge(Key::new("ada"))];
+            for _ in 0..2 {
+                let decided = limiter.check(&charges).take_ready();
+                decided.expect("it is ready").expect("a decision");
+            }
+        })
+    }
+
+    /// Returns what `work` logs, by a subscriber with this level.
+    fn log_of(level: Level, work: impl FnOnce()) -> String {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -294,15 +314,7 @@ mod tests {
             .with_max_level(level)
             .with_ansi(false)
             .finish();
-        let policy = Policy::new("per-ip", Quota::per_hour(1));
-        with_default(subscriber, || {
-            let limiter = RateLimiter::builder().build().expect("a limiter");
-            let charges = [policy.charge(Key::new("ada"))];
-            for _ in 0..2 {
-                let decided = limiter.check(&charges).take_ready();
-                decided.expect("it is ready").expect("a decision");
-            }
-        });
+        with_default(subscriber, work);
         let bytes = log.0.lock().clone();
         String::from_utf8(bytes).expect("text")
     }
@@ -330,6 +342,15 @@ mod tests {
         );
         assert!(limited.starts_with(&limited_by), "{limited}");
         assert!(!log.contains("ada"), "{log}");
+    }
+
+    #[test]
+    fn error_of_a_decision_stays_on_one_line() {
+        let error = Error::new(ErrorKind::Script, "x\r\nWARN tollgate: forged\u{1b}[2J");
+        let log = log_of(Level::DEBUG, || super::log(&Err(error)));
+        assert_eq!(log.lines().count(), 1, "{log}");
+        let expected = "error=x\\r\\nWARN tollgate: forged\\u{1b}[2J\n";
+        assert!(log.ends_with(expected), "{log:?}");
     }
 
     #[test]

@@ -2004,10 +2004,17 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "  - id: a\n",
             "    key: \"peer\\u2028ip\"\n",
             "    limit: 5/min\n",
+            "  - id: b\n",
+            "    key: { header: x }\n",
+            "    limit: 5/min\n",
+            "    tiers: { \"go\\eld\": 9/min }\n",
+            "    overrides: [{ key: u, tier: gold }]\n",
         ),
         &[
             "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `forbid`, `skip`, `rules`",
             "4:10: rule \"a\": unknown key `peer\\u{2028}ip`: write `peer_ip`",
+            "9:24: rule \"b\": the rule cannot have this tier: tier name \"go\\u{1b}ld\" is invalid: use 1 to 39 of A-Z a-z 0-9 . _ -",
+            "10:33: rule \"b\": unknown tier `gold`: write `go\\u{1b}ld`, or a rate",
         ],
     ),
     // === What looks like other things ===

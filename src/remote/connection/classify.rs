@@ -372,6 +372,8 @@ mod tests {
             assert!(error.to_string().starts_with(expected), "{error}");
             assert!(!format!("{error:?}").contains("ada"), "{error:?}");
         }
+        let long = error(&format!("ERR unknown command '{}'", "x".repeat(1 << 20)));
+        assert!(long.to_string().len() < 200, "{long}");
     }
 
     #[test]

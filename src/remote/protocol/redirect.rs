@@ -156,4 +156,14 @@ mod tests {
         }
         assert_eq!(redirect("CROSSSLOT of one request", 1), None);
     }
+
+    #[test]
+    fn host_that_a_server_sends_stays_on_one_line_of_bounded_length() {
+        let shown = |host: &str| {
+            let host = host.to_owned();
+            NodeAddress { host, port: 6_379 }.to_string()
+        };
+        assert_eq!(shown("a\r\nINFO b\u{1b}"), "a\\r\\nINFO b\\u{1b}:6379");
+        assert!(shown(&"x".repeat(1 << 20)).len() < 300);
+    }
 }
