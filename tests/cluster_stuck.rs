@@ -190,7 +190,8 @@ impl Place {
 
 fn limiter(cluster: &Cluster) -> RateLimiter {
     let limiter = RateLimiter::builder().redis(cluster.nodes[0].url());
-    let limiter = limiter.deadline(Duration::from_millis(100));
+    // Longer than the default, so that a loaded machine does not look like an outage.
+    let limiter = limiter.deadline(Duration::from_millis(250));
     limiter.build().expect("a usable limiter")
 }
 
