@@ -18,7 +18,6 @@ use smallvec::SmallVec;
 
 use crate::{
     charge::{Charge, Charges},
-    clock::Timestamp,
     decision::Decision,
     diagnosis::Code,
     error::{Error, ErrorKind},
