@@ -55,7 +55,14 @@ impl AllServers {
     /// Counts the latest decisions anew, since an outage has begun or ended, which is told.
     pub(super) fn forget_recent(&self, now: Timestamp) {
         self.recent.forget(now);
-        self.modes.set_affected(false, false, now);
+        self.apply_recent(now);
+    }
+
+    /// Sets the mode by the latest decisions.
+    fn apply_recent(&self, now: Timestamp) {
+        self.recent.apply(|is_failing, is_shedding| {
+            self.modes.set_affected(is_failing, is_shedding, now);
+        });
     }
 
     /// Notes that the decision on these charges failed, because no node decides on this slot. Returns whether that is an outage
@@ -111,8 +118,7 @@ impl AllServers {
     /// Applies and logs a change of the latest decisions.
     #[cold]
     pub(super) fn note_change(&self, change: &RecentChange, now: Timestamp) {
-        self.modes
-            .set_affected(change.is_failing, change.is_shedding, now);
+        self.apply_recent(now);
         let share = format!("{:.1} %", change.share * 100.0);
         let cause = change.cause.as_ref();
         let error = cause.map(|cause| ErrorChain(cause).to_string());
@@ -150,5 +156,26 @@ impl AllServers {
                 shed_decisions = change.shed,
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{error::ErrorKind, store::Mode};
+
+    use super::*;
+
+    // Regression: a change that was noticed just before an outage ended, and applied after it, stayed for ever.
+    #[test]
+    fn change_that_is_applied_late_does_not_replace_a_later_state() {
+        let clock = Clock::system();
+        let all = AllServers::new(clock.clone(), SilencedCodes::default());
+        let overloaded = Error::new(ErrorKind::Overloaded, "too many");
+        let now = clock.now();
+        let mut changes = (0..3).filter_map(|_| all.recent.note_shed(&overloaded, now));
+        let change = changes.next().expect("all are shed");
+        all.forget_recent(now);
+        all.note_change(&change, now);
+        assert_eq!(all.modes.mode(), Mode::Healthy);
     }
 }

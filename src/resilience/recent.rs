@@ -1,7 +1,7 @@
 //! How many of the latest decisions were made without the primary.
 //!
 //! ```text
-//! marks     ──┬────┬────┬── .. ──┬────┬──▶ now       the counts so far, once a second while there are calls
+//! marks     ──┬────┬────┬── .. ──┬────┬──▶ now       the counts so far, once a second while there are calls, and before pauses
 //!           -11  -10   -9       -1    0
 //!                  └──── share ────────┘   (failed + shed + in an outage) / all, since the youngest mark that is 10 s old
 //! ```
@@ -38,6 +38,8 @@ pub(super) struct RecentDecisions {
     next_look: AtomicU64,
     /// When to keep the cause of a decision again, in microseconds.
     next_cause: AtomicU64,
+    /// The time of the latest call or decision, in microseconds.
+    latest: AtomicU64,
     window: Mutex<Window>,
 }
 
@@ -99,6 +101,7 @@ impl RecentDecisions {
             has_shed: AtomicBool::new(false),
             next_look: AtomicU64::new(0),
             next_cause: AtomicU64::new(0),
+            latest: AtomicU64::new(now.as_micros()),
             window: Mutex::new(window),
         }
     }
@@ -157,11 +160,13 @@ impl RecentDecisions {
         let keeps_cause =
             error.is_some() && now.as_micros() >= self.next_cause.load(Ordering::Relaxed);
         if self.is_affected() && !self.is_due(now) && !keeps_cause {
+            self.note_time(now);
             count.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         let mut window = self.window.lock();
         self.mark(&mut window, now);
+        self.note_time(now);
         count.fetch_add(1, Ordering::Relaxed);
         if let Some(error) = error {
             window.cause = Some((now, error.clone()));
@@ -171,14 +176,16 @@ impl RecentDecisions {
         self.evaluate(&mut window, now)
     }
 
-    /// Looks at the counts, if the last look was a while ago.
+    /// Looks at the counts after a call or a decision, if the last look was a while ago.
     #[inline]
     pub(super) fn look_if_due(&self, now: Timestamp) -> Option<RecentChange> {
-        if self.is_due(now) {
+        let change = if self.is_due(now) {
             self.look(now)
         } else {
             None
-        }
+        };
+        self.note_time(now);
+        change
     }
 
     /// Looks at the counts.
@@ -198,12 +205,25 @@ impl RecentDecisions {
         (recent.share(), cause.map(|(_, cause)| cause.clone()))
     }
 
+    /// Passes on whether decisions fail and whether they are shed, while neither changes. So of two callers, the later one passes
+    /// on the later state.
+    pub(super) fn apply(&self, apply: impl FnOnce(bool, bool)) {
+        let window = self.window.lock();
+        apply(window.is_failing, window.is_shedding);
+    }
+
     /// Begins anew, since an outage has begun or ended.
     pub(super) fn forget(&self, now: Timestamp) {
         let mut window = self.window.lock();
         window.marks = VecDeque::from([self.counts(now)]);
         (window.failing_since, window.cause) = (None, None);
         (window.is_failing, window.is_shedding) = (false, false);
+    }
+
+    /// Notes the time of a call or a decision.
+    #[inline]
+    fn note_time(&self, now: Timestamp) {
+        self.latest.store(now.as_micros(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -221,14 +241,24 @@ impl RecentDecisions {
         }
     }
 
-    /// Adds a mark, unless the youngest one is younger than a second.
+    /// Adds a mark, unless the youngest one is younger than a second. After a pause, also one at its begin, so that the
+    /// decisions before it are as old as they are.
     fn mark(&self, window: &mut Window, now: Timestamp) {
-        let youngest = window.marks.back().map(|mark| mark.at);
-        if youngest.is_some_and(|youngest| now.since(youngest) < MARK_INTERVAL) {
+        let youngest = window.marks.back().map_or(now, |mark| mark.at);
+        if !window.marks.is_empty() && now.since(youngest) < MARK_INTERVAL {
             return;
         }
-        window.marks.push_back(self.counts(now));
-        while window.marks.len() > MARKS {
+        let counts = self.counts(now);
+        let latest = Timestamp::from_micros(self.latest.load(Ordering::Relaxed));
+        if latest > youngest && now.since(latest) >= MARK_INTERVAL {
+            window.marks.push_back(Mark {
+                at: latest,
+                ..counts
+            });
+        }
+        window.marks.push_back(counts);
+        // The base is kept.
+        while window.marks.len() > 1 && now.since(window.marks[1].at) >= RECENT {
             window.marks.pop_front();
         }
     }
@@ -341,9 +371,8 @@ impl RecentChange {
 
 /// The age up to which a decision counts as recent.
 const RECENT: Duration = Duration::from_secs(10);
-/// The least time between two marks. With the one before the recent decisions, so many are kept.
+/// The least time between two looks that add marks. Each adds two at most, which bounds their number.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
-const MARKS: usize = 12;
 /// The least time between two looks at the counts while decisions fail or are shed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long decisions must fail. With usual traffic, an outage opens the breaker earlier.
@@ -411,5 +440,26 @@ mod tests {
         assert_eq!(recent.affected(at(3_000)).0, 0.0);
         assert!(recent.affected(at(3_000)).1.is_none());
         assert!(recent.look(at(3_001)).is_none(), "that was told already");
+    }
+
+    // Regression: decisions that failed before a pause counted as recent for 10 s after it.
+    #[test]
+    fn decisions_before_a_pause_are_not_recent_after_it() {
+        let refused = error(ErrorKind::Connect);
+        for pause in [12_000, 60_000, 3_600_000] {
+            let recent = RecentDecisions::new(at(0));
+            recent.look(at(900));
+            for millis in 1_000..1_400 {
+                recent.note_failed(&refused, at(millis));
+            }
+            assert_eq!(recent.affected(at(2_000)).0, 1.0);
+            let after = 1_400 + pause;
+            assert!(recent.look(at(after)).is_none(), "after {pause} ms");
+            assert_eq!(recent.affected(at(after)).0, 0.0);
+            recent.note_decided();
+            let change = recent.look_if_due(at(after + 1));
+            assert!(change.is_none(), "after {pause} ms");
+            assert!(recent.affected(at(after + 2_000)).0 < 0.01);
+        }
     }
 }
