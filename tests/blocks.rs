@@ -2,6 +2,8 @@
 
 use std::{
     convert::Infallible,
+    pin::Pin,
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
@@ -14,6 +16,7 @@ use tollgate::{
     block::{Block, BlockTarget},
     clock::{Clock, Timestamp},
     extract::Header,
+    penalty::Penalty,
     remote::{RedisStore, RedisStoreBuilder, Script},
     rules::RuleMode,
     state::{CountedBy, DeniedBy, Outcome},
@@ -661,4 +664,49 @@ async fn block_is_explained_as_it_is_decided() {
         let bob = limiter.explain(&Key::new("bob")).await.expect("explained");
         assert!(!bob.to_string().contains("block"), "{bob}");
     }
+}
+
+// Regression: a blocked key waited for a refresh, a decision and one answer for each penalty, each up to the deadline.
+#[tokio::test]
+async fn request_with_a_blocked_key_waits_for_one_deadline() {
+    let deadline = Duration::from_millis(400);
+    let penalty = Penalty::after(3, MINUTE).ban(60 * MINUTE);
+    let policies = ["one", "two", "three", "four"]
+        .map(|name| Policy::new(name, Quota::per_day(100)).penalty(penalty));
+    let charges = policies
+        .each_ref()
+        .map(|policy| policy.charge(Key::new("ada")));
+    let server = Server::start();
+    let limiter = RateLimiter::builder().redis(settings(server.url()));
+    let limiter = limiter.deadline(deadline).build().expect("a limiter");
+    // The list has the block, but has not been refreshed.
+    let block = Block::new(Key::new("ada"), MINUTE);
+    limiter.block(block).await.expect("it is blocked");
+    server.pause();
+    let started = Instant::now();
+    let decision = check(&limiter, &charges).await;
+    let waited = started.elapsed();
+    server.resume();
+    assert_eq!(decision.states()[0].denied_by(), Some(DeniedBy::Block));
+    assert!(waited >= deadline / 2, "it asks the server: {waited:?}");
+    assert!(waited < deadline * 2, "{waited:?}");
+}
+
+// Regression: nobody refreshed the list any more, and a decision waited for the deadline every 400 ms.
+#[tokio::test]
+async fn blocks_are_seen_although_a_task_that_refreshes_them_is_not_polled() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| instance(server.url()));
+    let (key, policy) = (Key::new("ada"), api());
+    assert!(check(&other, &[policy.charge(key)]).await.is_allowed());
+    let mut refreshing = one.check(&[policy.charge(key)]);
+    // Like a task of a runtime that nobody drives.
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut refreshing).poll(context).is_pending());
+    other
+        .block(Block::new(key, MINUTE))
+        .await
+        .expect("it is blocked");
+    until(&one, key, |decision| !decision.is_allowed()).await;
+    drop(refreshing);
 }
