@@ -34,7 +34,7 @@ use crate::{
     decision::Decision,
     error::Error,
     error_chain::ErrorChain,
-    join,
+    home, join,
     key::Key,
     log,
     penalty::Penalty,
@@ -55,14 +55,19 @@ pub(crate) struct BlockCheck {
     /// Stays empty if the store cannot block keys.
     list: Arc<BlockList>,
     refresher: Arc<Refresher>,
+    settle: Settle,
 }
 
+/// Settles a receipt, and retries releases that are not confirmed.
+pub(crate) type Settle = Arc<dyn Fn(Receipt) -> StoreFuture<()> + Send + Sync>;
+
 impl BlockCheck {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, settle: Settle) -> Self {
         let list = store.blocks();
         Self {
             list: list.unwrap_or_else(|| Arc::new(BlockList::new(Clock::system()))),
             refresher: Arc::new(Refresher::new(store)),
+            settle,
         }
     }
 
@@ -139,6 +144,7 @@ impl BlockCheck {
     fn decide_refreshed(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         let (list, refresher) = (Arc::clone(&self.list), Arc::clone(&self.refresher));
+        let settle = Arc::clone(&self.settle);
         let time = TimeLeft::of_request(refresher.store.deadline());
         StoreFuture::boxed(async move {
             let was_blocked = {
@@ -165,9 +171,16 @@ impl BlockCheck {
                 Ok(deciding) => deciding,
                 Err(denied) => return denied.await,
             };
+            let deciding = async {
+                let decision = deciding.await?;
+                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+                let slots = UnclaimedSlots::of(&known.as_peeks(&charges), &decision, &settle);
+                Ok((decision, slots))
+            };
             let refreshing = refresher.refresh_in_time(time);
             let (result, ()) = join::both(deciding, refreshing).await;
-            let decision = result?;
+            let (decision, slots) = result?;
+            slots.claim();
             let (decision, blocks, receipt) = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 let (asked, blocks) = (known.as_peeks(&charges), Blocks::of(&list, &charges));
@@ -183,7 +196,7 @@ impl BlockCheck {
             };
             // A refund that fails leaves the blocked key with less quota.
             if let Some(receipt) = receipt {
-                let refunding = refresher.store.settle(receipt.actual_cost(|_, _| 0));
+                let refunding = settle(receipt.actual_cost(|_, _| 0));
                 let _ = time.limit(refunding).await;
             }
             let denied = match decision {
@@ -319,6 +332,40 @@ fn denied(
     let charges = charges.iter().map(Charge::to_owned).collect();
     let store = Arc::clone(store);
     StoreFuture::polled(async move { Ok(with_waits(denial, charges, &*store, time).await) })
+}
+
+// === UnclaimedSlots ===
+
+/// Slots of a decision whose caller still waits for the list. If the caller leaves, they are released.
+struct UnclaimedSlots {
+    receipt: Option<Receipt>,
+    settle: Settle,
+}
+
+impl UnclaimedSlots {
+    /// Returns the slots that a decision took, if it took any.
+    fn of(charges: &[Charge<'_>], decision: &Decision, settle: &Settle) -> Self {
+        let mut taking = charges.iter().filter(|charge| charge.units() > 0);
+        let takes_slots = taking.any(|charge| charge.policy().is_concurrency());
+        Self {
+            receipt: Receipt::of(charges, decision).filter(|_| takes_slots),
+            settle: Arc::clone(settle),
+        }
+    }
+
+    /// Leaves the slots to the caller.
+    fn claim(mut self) {
+        self.receipt = None;
+    }
+}
+
+impl Drop for UnclaimedSlots {
+    fn drop(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            let settled = (self.settle)(receipt.actual_cost(|_, _| 0));
+            home::spawn_lasting(Box::pin(settled));
+        }
+    }
 }
 
 // === Refresher ===

@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
+    sync::Arc,
     task::{Context, Waker},
     time::{Duration, Instant},
 };
@@ -13,6 +14,7 @@ use http::{Request, Response, StatusCode, request::Parts};
 use tokio::task::JoinSet;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    algorithm::Algorithm,
     block::{Block, BlockTarget},
     clock::{Clock, Timestamp},
     extract::Header,
@@ -20,7 +22,7 @@ use tollgate::{
     remote::{RedisStore, RedisStoreBuilder, Script},
     rules::RuleMode,
     state::{CountedBy, DeniedBy, Outcome},
-    store::Charge,
+    store::{BlockList, Charge, Receipt, Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -709,4 +711,63 @@ async fn blocks_are_seen_although_a_task_that_refreshes_them_is_not_polled() {
         .expect("it is blocked");
     until(&one, key, |decision| !decision.is_allowed()).await;
     drop(refreshing);
+}
+
+/// A Redis store whose list of blocks never arrives.
+#[derive(Debug)]
+struct WithoutList(RedisStore);
+
+impl Store for WithoutList {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.0.decide(charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+        self.0.reset(policy, key)
+    }
+
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        self.0.blocks()
+    }
+
+    fn refresh_blocks(&self) -> StoreFuture<()> {
+        StoreFuture::boxed(std::future::pending())
+    }
+
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
+        self.0.settle(receipt)
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        Some(HUNG)
+    }
+}
+
+// Regression: a request that ended while it waited for the list kept its slots until their lease ended.
+#[tokio::test]
+async fn slots_of_a_request_that_ends_while_it_waits_for_the_list_are_released() {
+    let server = Server::start();
+    let store = settings(server.url()).build().expect("a usable store");
+    let limiter = RateLimiter::new(WithoutList(store), []).expect("a usable limiter");
+    let other = instance(server.url());
+    let lease = 60 * MINUTE;
+    let uploads = Policy::concurrency("uploads", 1).algorithm(Algorithm::Concurrency { lease });
+    let charges = [uploads.charge(Key::new("ada"))];
+    let mut checking = limiter.check(&charges);
+    for is_taken in [true, false] {
+        let started = Instant::now();
+        let mut agreeing = 0;
+        // The reply comes soon after the slot is taken.
+        while agreeing < 10 {
+            assert!(started.elapsed() < HUNG, "is it taken: {is_taken}");
+            if is_taken {
+                let context = &mut Context::from_waker(Waker::noop());
+                assert!(Pin::new(&mut checking).poll(context).is_pending());
+            }
+            let peeked = other.peek(&charges).await.expect("a decision");
+            let usage = peeked.states()[0].usage().expect("it is counted");
+            agreeing += u32::from((usage.remaining == 0) == is_taken);
+        }
+        checking = StoreFuture::boxed(std::future::pending());
+    }
 }
