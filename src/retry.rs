@@ -38,8 +38,8 @@ pub(crate) type RetryFuture = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
 ///
 /// One task tries them all, round by round. It waits 20 ms before the first round, and twice as long after each round that
 /// fails, up to 1 s; each wait is [jittered](crate::backoff::jittered). The task keeps the owner alive until the queue is
-/// empty. When its runtime ends, the task goes [home](crate::home). When that has not been driven for [`TOLERANCE`], the next
-/// [`add`](Self::add) or [`resume`](Self::resume) starts a new task, which takes over the items of the former one.
+/// empty. When its runtime ends, the task goes [home](crate::home). When its runtime has not been driven for [`TOLERANCE`], the
+/// next [`add`](Self::add) or [`resume`](Self::resume) starts a new task at home, which takes over the items of the former one.
 pub(crate) struct RetryQueue<T> {
     state: Mutex<State<T>>,
 }
@@ -146,7 +146,12 @@ impl<T: Send + Sync + 'static> State<T> {
         self.put_back(O::is_repeatable);
         let task = self.lease.take_over(now + TOLERANCE);
         let running = RetryQueue::run(Arc::clone(owner), task);
-        self.task = Some(home::spawn_lasting(Box::pin(running)));
+        let running = Box::pin(running);
+        self.task = Some(if is_running {
+            home::spawn_lasting_at_home(running)
+        } else {
+            home::spawn_lasting(running)
+        });
     }
 }
 
