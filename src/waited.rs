@@ -66,6 +66,14 @@ impl TimeLeft {
         }
     }
 
+    /// Returns the same for a future that is polled for the first time: nobody has waited before.
+    pub(crate) fn from_now(self) -> Self {
+        Self {
+            began_at: now(),
+            ..self
+        }
+    }
+
     /// Calls the store, which learns how long the request has waited.
     pub(crate) fn ask<T>(&self, decide: impl FnOnce() -> T) -> T {
         after(self.waited(), decide)
