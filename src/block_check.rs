@@ -147,7 +147,7 @@ impl BlockCheck {
         let settle = Arc::clone(&self.settle);
         let time = TimeLeft::of_request(refresher.store.deadline());
         StoreFuture::boxed(async move {
-            let time = time.from_now();
+            let time = time.restarted();
             let was_blocked = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 Blocks::of(&list, &charges).deny(&charges)

@@ -67,7 +67,7 @@ impl TimeLeft {
     }
 
     /// Returns the same for a future that is polled for the first time: nobody has waited before.
-    pub(crate) fn from_now(self) -> Self {
+    pub(crate) fn restarted(self) -> Self {
         Self {
             began_at: now(),
             ..self
