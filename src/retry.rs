@@ -361,4 +361,21 @@ mod tests {
         assert_eq!(owner.tried().len(), 3);
         assert!(owner.queue.state.lock().waiting.is_empty());
     }
+
+    // Regression: the task that took over began on the same runtime, which nobody drove either.
+    #[test]
+    fn task_after_one_that_nobody_drives_begins_at_home() {
+        let owner = Arc::new(Stuck::default());
+        let still = runtime();
+        still.block_on(async { add(&owner, "release") });
+        owner
+            .queue
+            .state
+            .lock()
+            .lease
+            .renew(1, Timestamp::default());
+        still.block_on(async { RetryQueue::resume(&owner) });
+        runtime().block_on(until(|| !owner.tried().is_empty()));
+        assert_eq!(owner.tried(), ["release"]);
+    }
 }
