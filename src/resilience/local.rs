@@ -176,11 +176,15 @@ impl LocalCounts {
     pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let parts: SmallVec<[Arc<SharePolicy>; 4]> =
             charges.iter().map(|charge| self.begin(charge)).collect();
-        let local: SmallVec<[Charge<'_>; 4]> = charges
-            .iter()
-            .zip(&parts)
-            .map(|(charge, policies)| charge.under(&policies.part))
-            .collect();
+        let unpunished = unpunished(charges, &parts);
+        let policies = parts.iter().enumerate().map(|(index, policies)| {
+            let mut unpunished = unpunished.iter();
+            let found = unpunished.find(|(number, _)| *number == index);
+            found.map_or(&policies.part, |(_, policy)| policy)
+        });
+        let local = charges.iter().zip(policies);
+        let local: SmallVec<[Charge<'_>; 4]> =
+            local.map(|(charge, policy)| charge.under(policy)).collect();
         let decision = self.store.decide(&local).take_ready()?.ok()?;
         if decision.states().len() != charges.len() {
             return None;
@@ -439,6 +443,19 @@ pub(super) fn still_used_of(charge: &Charge<'_>, mirrored: Mirrored, now: Timest
     still_used(counter, mirrored.used.into(), span, now).min(counter.limit())
 }
 
+/// Returns the policies of charges that no share admits, with their numbers and without their penalties: such a client has not
+/// used up its quota.
+fn unpunished(charges: &[Charge<'_>], parts: &[Arc<SharePolicy>]) -> Vec<(usize, Policy)> {
+    let charges = charges.iter().zip(parts).enumerate();
+    let beyond = charges.filter(|(_, (charge, policies))| {
+        let SharePolicy { whole, part } = &***policies;
+        let shares = part.counter().limit() + 1..=whole.counter().limit();
+        part.ban_penalty().is_some() && shares.contains(&charge.units())
+    });
+    let beyond = beyond.map(|(index, (_, policies))| (index, policies.part.clone().penalty(None)));
+    beyond.collect()
+}
+
 /// Returns the state of a share as that of the policy: under its whole limit, which clients know.
 ///
 /// A request that costs more than the share is not admitted here, but may be elsewhere or after the outage.
@@ -452,3 +469,31 @@ fn under_whole_limit(charge: &Charge<'_>, state: &PolicyState, now: Timestamp) -
 
 /// When to retry a request that costs more than this instance's share.
 const RETRY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use crate::{memory::MemoryStore, penalty::Penalty, quota::Quota};
+
+    use super::*;
+
+    // Regression: a client whose requests cost more than a share was banned, for longer with each request after a ban.
+    #[test]
+    fn request_that_costs_more_than_a_share_does_not_lead_to_a_ban() {
+        let eighth = NonZeroU64::new(8).map(Fleet::fixed).map(Arc::new);
+        let local = Arc::new(MemoryStore::new());
+        let counts = LocalCounts::new(local, eighth, Clock::system(), 100);
+        let penalty = Penalty::after(2, Duration::from_secs(60));
+        let policy = Policy::new("daily", Quota::per_day(8)).penalty(penalty);
+        let charge = policy.charge(Key::GLOBAL);
+        let decide = |units| counts.decide(&[charge.cost(units)]).expect("a decision");
+        for _ in 0..3 {
+            assert_eq!(decide(2).retry_after(), Some(RETRY));
+        }
+        assert!(decide(1).is_allowed());
+        // The share is used up, so these denials count.
+        let denied = [1, 1].map(|units| decide(units).states()[0].banned_until());
+        assert!(denied[0].is_none() && denied[1].is_some());
+    }
+}
