@@ -176,7 +176,7 @@ impl LocalCounts {
     pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let parts: SmallVec<[Arc<SharePolicy>; 4]> =
             charges.iter().map(|charge| self.begin(charge)).collect();
-        let unpunished = unpunished(charges, &parts);
+        let unpunished = self.unpunished(charges, &parts);
         let policies = parts.iter().enumerate().map(|(index, policies)| {
             let mut unpunished = unpunished.iter();
             let found = unpunished.find(|(number, _)| *number == index);
@@ -193,6 +193,39 @@ impl LocalCounts {
         let states = charges.iter().zip(decision.states());
         let states = states.map(|(charge, state)| under_whole_limit(charge, state, now));
         Some(Decision::new(CountedBy::Fallback, now, states))
+    }
+
+    /// Returns the policies of charges that no share admits, with their numbers and without their penalties: such a client has
+    /// not used up its quota. A ban that has begun holds for it all the same, and counts no denials.
+    fn unpunished(
+        &self,
+        charges: &[Charge<'_>],
+        parts: &[Arc<SharePolicy>],
+    ) -> Vec<(usize, Policy)> {
+        let charges = charges.iter().zip(parts).enumerate();
+        let beyond = charges.filter(|(_, (charge, policies))| {
+            let SharePolicy { whole, part } = &***policies;
+            let shares = part.counter().limit() + 1..=whole.counter().limit();
+            let is_beyond = part.ban_penalty().is_some() && shares.contains(&charge.units());
+            is_beyond && !self.is_banned(charge)
+        });
+        let beyond = beyond.map(|(index, (_, policies))| {
+            let unpunished = policies.part.clone().penalty(None);
+            (index, unpunished)
+        });
+        beyond.collect()
+    }
+
+    /// Returns whether the key of a charge is banned here.
+    fn is_banned(&self, charge: &Charge<'_>) -> bool {
+        let Some(penalty) = charge.policy().ban_penalty() else {
+            return false;
+        };
+        let mut state = self.store.ban_state(charge.policy(), charge.key());
+        match state.take_ready() {
+            Some(Ok(Some(state))) => penalty.banned_until(&state, self.clock.now()).is_some(),
+            _ => false,
+        }
     }
 
     /// Settles charges that were decided here.
@@ -441,19 +474,6 @@ pub(super) fn still_used_of(charge: &Charge<'_>, mirrored: Mirrored, now: Timest
         (mirrored.noted_at, mirrored.reset_at),
     );
     still_used(counter, mirrored.used.into(), span, now).min(counter.limit())
-}
-
-/// Returns the policies of charges that no share admits, with their numbers and without their penalties: such a client has not
-/// used up its quota.
-fn unpunished(charges: &[Charge<'_>], parts: &[Arc<SharePolicy>]) -> Vec<(usize, Policy)> {
-    let charges = charges.iter().zip(parts).enumerate();
-    let beyond = charges.filter(|(_, (charge, policies))| {
-        let SharePolicy { whole, part } = &***policies;
-        let shares = part.counter().limit() + 1..=whole.counter().limit();
-        part.ban_penalty().is_some() && shares.contains(&charge.units())
-    });
-    let beyond = beyond.map(|(index, (_, policies))| (index, policies.part.clone().penalty(None)));
-    beyond.collect()
 }
 
 /// Returns the state of a share as that of the policy: under its whole limit, which clients know.
